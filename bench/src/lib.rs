@@ -1,0 +1,1 @@
+//! The core that every bench shares, and the scenarios.

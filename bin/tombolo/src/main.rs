@@ -1,0 +1,2 @@
+//! One binary, many roles.
+fn main() {}

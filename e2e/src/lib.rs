@@ -1,0 +1,1 @@
+//! Tests that run the real thing: containers, name servers, faults.

@@ -1,0 +1,1 @@
+//! Point-to-point shared-memory channels: two rings, doorbells, a lifeline.

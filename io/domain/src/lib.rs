@@ -1,0 +1,1 @@
+//! Domains of kind process and container: creation, supervision, logs, exec, clean-up.

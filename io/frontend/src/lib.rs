@@ -1,0 +1,1 @@
+//! The frontend of a domain: its services as files, by a FUSE session of our own.

@@ -1,0 +1,1 @@
+//! Desired and actual state of a node: a trait and its embedded implementation.

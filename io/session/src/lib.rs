@@ -1,0 +1,1 @@
+//! Both halves of the service protocol, and the client of a domain's control socket.

@@ -1,0 +1,1 @@
+//! The directory service: names in, answers out.

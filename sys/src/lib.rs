@@ -1,0 +1,1 @@
+//! The kernel and the hypervisor: the only room where `unsafe` may live.

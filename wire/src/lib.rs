@@ -1,0 +1,1 @@
+//! The bytes that another party sees: layouts, codecs, versions. No I/O.

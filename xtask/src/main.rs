@@ -1,0 +1,2 @@
+//! Chores of the repository that want a program.
+fn main() {}
