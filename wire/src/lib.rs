@@ -1,1 +1,6 @@
 //! The bytes that another party sees: layouts, codecs, versions. No I/O.
+
+pub mod control;
+pub mod directory;
+pub mod ring;
+pub mod service;

@@ -1,0 +1,194 @@
+//! The control protocol: what a member of a domain (a program, a server, the frontend) and the node's daemon say to
+//! each other over the domain's control socket. Described in `docs/spec/control.md`.
+//!
+//! The socket is a Unix `SOCK_SEQPACKET` socket at [`SOCKET_PATH`] inside the domain; the frontend has a private
+//! one, inherited. One packet is one JSON object, of [`MAX_PACKET_BYTES`] at most; a channel's descriptors travel with the
+//! packet that speaks of them (`SCM_RIGHTS`).
+
+use serde::{Deserialize, Serialize};
+
+/// Version of this protocol.
+pub const VERSION: u32 = 1;
+/// Longest packet in either direction, in bytes.
+pub const MAX_PACKET_BYTES: usize = 64 * 1024;
+/// Where a domain finds its control socket.
+pub const SOCKET_PATH: &str = "/run/tombolo/control.sock";
+/// The variable that names the socket where it is not at [`SOCKET_PATH`].
+pub const SOCKET_VARIABLE: &str = "TOMBOLO_CONTROL";
+
+/// From a member to the daemon. `id` comes back in the reply.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// What services this domain mounts. Answered by [`Reply::Services`].
+    Services {
+        /// Comes back in the reply.
+        id: u64,
+    },
+    /// A channel to a service, please. Answered by [`Reply::Connected`] with the descriptors of one end.
+    Connect {
+        /// Comes back in the reply.
+        id: u64,
+        /// Name of the service.
+        service: String,
+        /// `device` (the frontend only), `preload`, `stub` and `resolve` (the frontend only), `api`.
+        entrance: String,
+        /// Wished bytes of each ring; the daemon clamps it. 0: the daemon's choice.
+        #[serde(default)]
+        ring_bytes: u32,
+    },
+    /// I am the server of the services that the topology places in this domain. Answered by [`Reply::Serving`];
+    /// then [`Event::Attach`] for each consumer.
+    Serve {
+        /// Comes back in the reply.
+        id: u64,
+    },
+    /// What this domain is: answered by [`Reply::About`].
+    About {
+        /// Comes back in the reply.
+        id: u64,
+    },
+    /// The answer to [`Event::Inspect`].
+    State {
+        /// The event's number.
+        id: u64,
+        /// Counters and histograms, as they shall stand in the state tree.
+        state: serde_json::Value,
+    },
+}
+
+/// From the daemon to a member.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// To [`Request::Services`].
+    Services {
+        /// The request's number.
+        id: u64,
+        /// All that the domain mounts.
+        services: Vec<MountedService>,
+    },
+    /// To [`Request::Connect`]; one end's descriptors travel with it.
+    Connected {
+        /// The request's number.
+        id: u64,
+        /// Number of the channel on this node, as the state tree shows it.
+        channel: u64,
+    },
+    /// To [`Request::Serve`].
+    Serving {
+        /// The request's number.
+        id: u64,
+        /// The services to serve, with their admitted settings.
+        services: Vec<ServedService>,
+    },
+    /// To [`Request::About`].
+    About {
+        /// The request's number.
+        id: u64,
+        /// The domain's corner of the state tree.
+        about: serde_json::Value,
+    },
+    /// The request was refused.
+    Refused {
+        /// The request's number; 0 where the packet was no request at all.
+        id: u64,
+        /// The errno that fits.
+        errno: i32,
+        /// What was wrong and what to do.
+        message: String,
+    },
+    /// Nobody asked: something happened.
+    Event(Event),
+}
+
+/// What the daemon tells on its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// To a server: a new consumer; one end's descriptors travel with it.
+    Attach {
+        /// Which of the served services.
+        service: String,
+        /// Number of the channel on this node.
+        channel: u64,
+        /// Who consumes.
+        consumer: Consumer,
+    },
+    /// To a server: the settings of a service changed.
+    Settings {
+        /// Which of the served services.
+        service: String,
+        /// All of them, as admitted.
+        settings: serde_json::Value,
+    },
+    /// To a server: what a domain may do has changed; verbs of its open channels change with it.
+    Verbs {
+        /// Which of the served services.
+        service: String,
+        /// Which domain.
+        domain: String,
+        /// All that it may do now.
+        verbs: Vec<String>,
+    },
+    /// To a frontend: a service has a (new) server: connect again. Also after its death, then `up` is false.
+    Service {
+        /// Name of the service.
+        service: String,
+        /// Whether a server is there.
+        up: bool,
+        /// Counts the servers that this service has had.
+        generation: u64,
+    },
+    /// To a frontend: the services that the domain mounts have changed.
+    Services {
+        /// All that the domain mounts.
+        services: Vec<MountedService>,
+    },
+    /// To frontends and servers: say your state ([`Request::State`]).
+    Inspect {
+        /// Comes back in the answer.
+        id: u64,
+    },
+}
+
+/// A service as a domain sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountedService {
+    /// Its name.
+    pub name: String,
+    /// Its kind, `directory` for one.
+    pub kind: String,
+    /// Folder below `/srv`.
+    pub at: String,
+    /// What the domain may do with it.
+    pub verbs: Vec<String>,
+    /// Whether a server is there now.
+    pub up: bool,
+    /// Counts the servers that it has had.
+    pub generation: u64,
+}
+
+/// A service as its server sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServedService {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// The admitted settings: for `directory` a `wire::directory::Settings`.
+    pub settings: serde_json::Value,
+}
+
+/// Who is at the other end of a channel, as the daemon (not the peer) says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consumer {
+    /// The distributed container.
+    pub dc: String,
+    /// The domain: key of private caches, quotas and counters.
+    pub domain: String,
+    /// Which entrance: `device`, `preload`, `stub`, `resolve`, `api`.
+    pub entrance: String,
+    /// What the domain may do.
+    pub verbs: Vec<String>,
+}

@@ -1,0 +1,324 @@
+//! The service protocol: what a frontend (or any other consumer) and a backend say to each other over a
+//! channel in message mode. One channel carries many sessions. Described in `docs/spec/service.md`.
+//!
+//! Each message is a [`Header`] of 32 bytes (little endian) and a payload. The backend speaks first, with
+//! [`Kind::Hello`]. A consumer numbers its sessions and tags itself; a tag is unique among its outstanding
+//! requests. Session 0 always exists, with the defaults of the domain.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Version of this protocol; announced in [`Export::version`].
+pub const VERSION: u32 = 1;
+/// Bytes of a [`Header`].
+pub const HEADER_BYTES: usize = 32;
+/// Longest payload of a request, in bytes: a DNS message over TCP fits.
+pub const MAX_REQUEST_BYTES: usize = 64 * 1024;
+/// Longest payload of one response message, in bytes; a longer answer is sent in pieces ([`flags::MORE`]).
+pub const MAX_RESPONSE_BYTES: usize = 96 * 1024;
+/// Longest capsule (the sealed state of one session), in bytes.
+pub const MAX_CAPSULE_BYTES: usize = 3 * 1024;
+/// Most bytes of data that an `ioctl` may carry in one direction.
+pub const MAX_CONTROL_BYTES: usize = 4096;
+/// The session that needs no `Open`: requests in it have the domain's defaults.
+pub const SESSION_NONE: u64 = 0;
+
+/// Bits of [`Header::flags`].
+pub mod flags {
+    /// Request: measure the phases; response: a [`super::Phase`] list ends the payload, its byte count is in `file`.
+    pub const TRACE: u16 = 1;
+    /// Response: another message with the same tag follows and continues the payload.
+    pub const MORE: u16 = 2;
+    /// Every bit that version 1 knows; others must be zero.
+    pub const ALL: u16 = TRACE | MORE;
+}
+
+/// What a message is. The discriminant is the byte value on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Kind {
+    /// Backend → consumer, first of all: payload is an [`Export`] as JSON.
+    Hello = 1,
+    /// Consumer → backend: open `session` on `file`; payload is an [`OpenInfo`] as JSON. Answered by `Response`.
+    Open = 2,
+    /// Consumer → backend: a request in `session` on `file`.
+    Request = 4,
+    /// Backend → consumer: the answer to `tag`; `status` is 0 or an errno.
+    Response = 5,
+    /// Consumer → backend: nobody waits for `tag` any more. The backend answers nothing for it, or has already.
+    Cancel = 6,
+    /// Consumer → backend: the session is over; its outstanding requests are cancelled. Not answered.
+    Close = 7,
+    /// Consumer → backend: an `ioctl`: `file` is its number, the payload its data. Answered by `Response`.
+    Control = 8,
+    /// Backend → consumer: the state of `session` changed; payload is the capsule to keep for the next backend.
+    Capsule = 10,
+    /// Consumer → backend, with a tag: asks for the backend's counters as JSON. Answered by `Response`.
+    State = 11,
+}
+
+impl TryFrom<u16> for Kind {
+    type Error = DecodeError;
+    fn try_from(value: u16) -> Result<Self, DecodeError> {
+        Ok(match value {
+            1 => Self::Hello,
+            2 => Self::Open,
+            4 => Self::Request,
+            5 => Self::Response,
+            6 => Self::Cancel,
+            7 => Self::Close,
+            8 => Self::Control,
+            10 => Self::Capsule,
+            11 => Self::State,
+            other => return Err(DecodeError::UnknownKind(other)),
+        })
+    }
+}
+
+/// The fixed head of each message. Byte offsets: kind 0, flags 2, status 4, session 8, tag 16, file 24, length 28.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the message is.
+    pub kind: Kind,
+    /// Bits of [`flags`].
+    pub flags: u16,
+    /// 0, or an errno of Linux; only in responses.
+    pub status: u32,
+    /// Which session; 0 is [`SESSION_NONE`].
+    pub session: u64,
+    /// Which request; chosen by the consumer.
+    pub tag: u64,
+    /// Which file of the export ([`FileExport::id`]); the number of the `ioctl` in `Control`; trailer bytes in a
+    /// traced response.
+    pub file: u32,
+    /// Bytes of payload that follow.
+    pub length: u32,
+}
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// Fewer bytes than a header.
+    #[error("a message of {0} bytes is shorter than its header of {HEADER_BYTES}")]
+    Short(usize),
+    /// A kind that this version does not know.
+    #[error("unknown kind of message {0}")]
+    UnknownKind(u16),
+    /// Flag bits that this version does not know.
+    #[error("unknown flags {0:#06x}")]
+    UnknownFlags(u16),
+    /// The header's length is not what follows it.
+    #[error("the header says {said} bytes of payload, {found} follow")]
+    Length {
+        /// What the header says.
+        said: u32,
+        /// What is there.
+        found: usize,
+    },
+    /// A traced response whose trailer is longer than its payload, or no whole number of phases.
+    #[error("the trace trailer of {0} bytes does not fit the payload")]
+    Trailer(u32),
+    /// A payload with a field that can't be: which one.
+    #[error("the payload's {0} is impossible")]
+    Payload(&'static str),
+}
+
+impl Header {
+    /// A header of `kind` with everything else zero.
+    pub const fn new(kind: Kind) -> Self {
+        Self { kind, flags: 0, status: 0, session: 0, tag: 0, file: 0, length: 0 }
+    }
+
+    /// The bytes of the header.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..2].copy_from_slice(&(self.kind as u16).to_le_bytes());
+        bytes[2..4].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.status.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.session.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.file.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.length.to_le_bytes());
+        bytes
+    }
+
+    /// The header and the payload of a whole message.
+    ///
+    /// # Errors
+    /// Everything that is not exactly one message of this version.
+    pub fn decode(message: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let Some((head, payload)) = message.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(DecodeError::Short(message.len()));
+        };
+        let u16_at = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let u32_at = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let header = Self {
+            kind: Kind::try_from(u16_at(0))?,
+            flags: u16_at(2),
+            status: u32_at(4),
+            session: u64_at(8),
+            tag: u64_at(16),
+            file: u32_at(24),
+            length: u32_at(28),
+        };
+        if header.flags & !flags::ALL != 0 {
+            return Err(DecodeError::UnknownFlags(header.flags));
+        }
+        if header.length as usize != payload.len() {
+            return Err(DecodeError::Length { said: header.length, found: payload.len() });
+        }
+        Ok((header, payload))
+    }
+}
+
+/// What a service offers: the payload of [`Kind::Hello`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Kind of service, `directory` for one.
+    pub kind: String,
+    /// Its files. Those without a name are for native entrances only.
+    pub files: Vec<FileExport>,
+}
+
+/// One file of an [`Export`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileExport {
+    /// What `Open` and `Request` name it by.
+    pub id: u32,
+    /// Name in the service's folder; `None`: not shown as a file.
+    pub name: Option<String>,
+    /// Permission bits, for example `0o666`.
+    pub mode: u32,
+    /// What `open`, `read` and `write` mean.
+    pub behaviour: Behaviour,
+    /// Whether a request that was lost with its backend may be sent to the next one.
+    pub idempotent: bool,
+    /// The verb that a domain needs to be allowed to open it.
+    pub verb: String,
+}
+
+/// What the file operations of one file mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Behaviour {
+    /// `open` starts a session; each line written is a request; `read` takes the responses in order, waits while any
+    /// is outstanding, and says end of file when none is. `ioctl` controls the session.
+    Session,
+    /// Each line written is one request that `write` waits for; an error is the errno of `write`. `read` is as
+    /// `Text`.
+    Control,
+    /// `open` asks for the whole text (a `Request` with an empty payload), `read` takes it by offset.
+    Text,
+}
+
+/// Who opens a session, and what an earlier backend left: the payload of [`Kind::Open`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenInfo {
+    /// User that opened the file, as the domain's kernel saw it.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its process, as the frontend saw it.
+    pub pid: u32,
+    /// Which entrance it came through: `device`, `preload`, `stub`, `resolve`, `api`.
+    pub entrance: String,
+    /// What the last [`Kind::Capsule`] of this session said, if the session is older than the backend.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capsule: Vec<u8>,
+}
+
+/// One phase of a request's way, in a traced response. 12 bytes: phase 0, reserved 2, nanoseconds 4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Phase {
+    /// Which one: an index into the service's list of names (`wire::directory::PHASES` for the directory).
+    pub phase: u16,
+    /// How long it took, in ns.
+    pub nanoseconds: u64,
+}
+
+/// Bytes of one encoded [`Phase`].
+pub const PHASE_BYTES: usize = 12;
+
+impl Phase {
+    /// Appends the encoded phases to `payload` and returns how many bytes that were.
+    pub fn append(phases: &[Self], payload: &mut Vec<u8>) -> u32 {
+        for phase in phases {
+            payload.extend_from_slice(&phase.phase.to_le_bytes());
+            payload.extend_from_slice(&[0; 2]);
+            payload.extend_from_slice(&phase.nanoseconds.to_le_bytes());
+        }
+        u32::try_from(phases.len() * PHASE_BYTES).unwrap_or(u32::MAX)
+    }
+
+    /// Splits a traced response's payload into the answer and its phases.
+    ///
+    /// # Errors
+    /// [`DecodeError::Trailer`] where the trailer does not fit.
+    pub fn split(payload: &[u8], trailer: u32) -> Result<(&[u8], Vec<Self>), DecodeError> {
+        let bytes = trailer as usize;
+        if bytes > payload.len() || bytes % PHASE_BYTES != 0 {
+            return Err(DecodeError::Trailer(trailer));
+        }
+        let (answer, tail) = payload.split_at(payload.len() - bytes);
+        let phases = tail
+            .chunks_exact(PHASE_BYTES)
+            .map(|c| Self {
+                phase: u16::from_le_bytes([c[0], c[1]]),
+                nanoseconds: u64::from_le_bytes([c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11]]),
+            })
+            .collect();
+        Ok((answer, phases))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_survives_the_wire() {
+        let header = Header {
+            kind: Kind::Response,
+            flags: flags::TRACE,
+            status: 110,
+            session: u64::MAX - 1,
+            tag: 1 << 40,
+            file: 7,
+            length: 3,
+        };
+        let mut message = header.encode().to_vec();
+        message.extend_from_slice(b"abc");
+        assert_eq!(Header::decode(&message), Ok((header, &b"abc"[..])));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let good = Header::new(Kind::Close).encode();
+        assert_eq!(Header::decode(&good[..31]), Err(DecodeError::Short(31)));
+        let mut bad = good;
+        bad[0] = 99;
+        assert_eq!(Header::decode(&bad), Err(DecodeError::UnknownKind(99)));
+        let mut bad = good;
+        bad[3] = 0x80;
+        assert_eq!(Header::decode(&bad), Err(DecodeError::UnknownFlags(0x8000)));
+        let mut bad = good;
+        bad[28] = 5;
+        assert_eq!(Header::decode(&bad), Err(DecodeError::Length { said: 5, found: 0 }));
+    }
+
+    #[test]
+    fn a_trace_survives_the_wire_and_a_wrong_trailer_does_not() {
+        let phases = [Phase { phase: 1, nanoseconds: 5 }, Phase { phase: 2, nanoseconds: u64::MAX }];
+        let mut payload = b"answer".to_vec();
+        let trailer = Phase::append(&phases, &mut payload);
+        assert_eq!(Phase::split(&payload, trailer), Ok((&b"answer"[..], phases.to_vec())));
+        assert_eq!(Phase::split(&payload, 13), Err(DecodeError::Trailer(13)));
+        assert_eq!(Phase::split(&payload, 1200), Err(DecodeError::Trailer(1200)));
+    }
+}
