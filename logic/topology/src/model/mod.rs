@@ -1,0 +1,62 @@
+//! The admitted topology: what is left of a file after every rule has passed.
+//!
+//! Everything is resolved: defaults are filled in, durations are milliseconds, sizes bytes, paths absolute, `"*"`
+//! is a list of names. These are plain structs, so that the daemon can store them, send them and compare them.
+
+mod domain;
+mod service;
+
+use serde::{Deserialize, Serialize};
+
+pub use domain::{
+    Domain, DomainKind, IdOrName, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
+    RestartPolicy, Root, ServiceMount, Signal, Stop, User,
+};
+pub use service::{Cache, CacheMode, DirectorySettings, Service, ServiceKind, Settings, Verb};
+
+use crate::name::Name;
+
+/// One distributed container: its domains and its services.
+///
+/// Made by [`crate::parse`]. A value that comes back from a registry was admitted when it went in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// The distributed container's name.
+    pub name: Name,
+    /// The domains, sorted by name. For the order in which they start see [`Topology::start_order`].
+    pub domains: Vec<Domain>,
+    /// The services, sorted by name.
+    pub services: Vec<Service>,
+}
+
+impl Topology {
+    /// An empty distributed container: what stands before the first `up` and after `down`.
+    #[must_use]
+    pub fn empty(name: Name) -> Self {
+        Self { name, domains: Vec::new(), services: Vec::new() }
+    }
+
+    /// The domain with this name.
+    #[must_use]
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.iter().find(|domain| domain.name == *name)
+    }
+
+    /// The service with this name.
+    #[must_use]
+    pub fn service(&self, name: &str) -> Option<&Service> {
+        self.services.iter().find(|service| service.name == *name)
+    }
+
+    /// The services whose backend runs in this domain, sorted by name.
+    pub fn hosted_by<'a>(&'a self, domain: &'a str) -> impl Iterator<Item = &'a Service> + 'a {
+        self.services.iter().filter(move |service| service.domain == *domain)
+    }
+
+    /// Whether programs of `domain` may use `verb` of `service`. An unknown service or domain may nothing.
+    #[must_use]
+    pub fn allows(&self, domain: &str, service: &str, verb: Verb) -> bool {
+        self.service(service).is_some_and(|service| service.allows(domain, verb))
+    }
+}

@@ -1,0 +1,134 @@
+//! A service, admitted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::Name;
+
+/// One service: what it is, where it runs, and who may use it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    /// Unique in its distributed container.
+    pub name: Name,
+    /// The domain in which its backend runs.
+    pub domain: Name,
+    /// Who may use which of its verbs; who is not listed may nothing. Every set has at least one verb.
+    pub allow: BTreeMap<Name, BTreeSet<Verb>>,
+    /// Its kind, and the settings of that kind.
+    pub settings: Settings,
+}
+
+impl Service {
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> ServiceKind {
+        match self.settings {
+            Settings::Directory(_) => ServiceKind::Directory,
+        }
+    }
+
+    /// Whether programs of `domain` may use `verb`.
+    #[must_use]
+    pub fn allows(&self, domain: &str, verb: Verb) -> bool {
+        self.allow.get(domain).is_some_and(|verbs| verbs.contains(&verb))
+    }
+}
+
+/// What a service does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServiceKind {
+    /// Names in, addresses out.
+    Directory,
+}
+
+impl ServiceKind {
+    /// The word in the file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Directory => "directory",
+        }
+    }
+}
+
+/// Something that a domain can be allowed to do with a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verb {
+    /// Ask for names.
+    Resolve,
+    /// Change the settings of one's own sessions: upstreams, time-outs, retries, search list, format. A domain that
+    /// may choose upstreams can make the backend send packets to any address that the backend reaches.
+    Control,
+}
+
+impl Verb {
+    /// The word in the file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Resolve => "resolve",
+            Self::Control => "control",
+        }
+    }
+}
+
+/// The settings of a service, by its kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Settings {
+    /// A directory service.
+    Directory(DirectorySettings),
+}
+
+/// The settings of a directory service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirectorySettings {
+    /// The name servers that are asked, in order of preference; at least one.
+    pub upstream: Vec<SocketAddr>,
+    /// How long one attempt waits for one upstream.
+    pub timeout_ms: u64,
+    /// Further attempts after the first.
+    pub retries: u32,
+    /// Suffixes that are tried for names with no dot, in order.
+    pub search: Vec<String>,
+    /// Requests that the backend works on at once, over all domains.
+    pub outstanding: u32,
+    /// Requests of one domain that may wait or be worked on at once.
+    pub outstanding_per_domain: u32,
+    /// Sessions (open files and connections) that one domain may have.
+    pub sessions_per_domain: u32,
+    /// What is remembered, and for whom.
+    pub cache: Cache,
+}
+
+/// What a directory service remembers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    /// Who shares it.
+    pub mode: CacheMode,
+    /// Answers that one cache holds at the most.
+    pub entries: u32,
+    /// How long "there is no such name" is remembered at the most.
+    pub negative_ttl_ms: u64,
+    /// How long any answer is remembered at the most, whatever its record says.
+    pub max_ttl_ms: u64,
+}
+
+/// Who shares a cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CacheMode {
+    /// There is none.
+    None,
+    /// Each domain has its own.
+    Private,
+    /// These domains, sorted, at least two, share one; every other domain has its own.
+    Shared(Vec<Name>),
+}
