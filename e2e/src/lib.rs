@@ -1,1 +1,12 @@
-//! Tests that run the real thing: containers, name servers, faults.
+//! The test bed: a node of its own (daemon, run and state directories) per test, a real name server, and a proof that
+//! nothing is left behind.
+//!
+//! Every test asks [`Node::start`]; where the machine lacks something, it is told so and prints `skipped: reason`.
+
+pub mod clean;
+pub mod name_server;
+pub mod node;
+pub mod wait;
+
+pub use name_server::{NameServer, free_port};
+pub use node::{Node, Run, topology};
