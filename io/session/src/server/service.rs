@@ -1,0 +1,148 @@
+//! What a service implements, and what it may ask of the loop that runs it.
+
+use rustix::io::Errno;
+use serde_json::Value;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+use wire::control::Consumer;
+use wire::service::{Export, OpenInfo, Phase};
+
+/// One consumer's channel. Never used again after the consumer is gone, so that a late answer reaches nobody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u64);
+
+/// Which request an answer is for. A service keeps it for as long as the answer takes; an answer to a request that
+/// was cancelled, or whose consumer is gone, is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReplyTo {
+    /// Whose request.
+    pub link: LinkId,
+    /// In which session; [`wire::service::SESSION_NONE`] for the domain's defaults.
+    pub session: u64,
+    /// The consumer's number for it, unique among the outstanding ones of the link.
+    pub tag: u64,
+    /// Which file of the export; for `control` the number of the `ioctl`.
+    pub file: u32,
+    /// Whether the consumer asked for the phases.
+    pub traced: bool,
+    /// When the loop took the request out of the ring: the start of the `queue` phase.
+    pub received: Instant,
+}
+
+/// What a watched descriptor is ready for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Readiness {
+    /// Reading will not wait.
+    pub readable: bool,
+    /// Writing will not wait.
+    pub writable: bool,
+    /// There is an error or a hang-up to fetch.
+    pub error: bool,
+}
+
+/// What a service wants to know of a descriptor. Level-triggered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Interest {
+    /// When reading will not wait.
+    Read,
+    /// When writing will not wait.
+    Write,
+    /// Both.
+    Both,
+}
+
+/// The loop, as a service sees it during a call. Tests of a service implement it themselves.
+pub trait Context {
+    /// The time of this round. Services take time from here, so that tests can say what it is.
+    fn now(&self) -> Instant;
+
+    /// Answers a request: bytes of any length (they are sent in pieces), or an errno. `phases` are sent if the request
+    /// is [`ReplyTo::traced`]. Never waits: what the consumer's ring has no room for is queued, and a consumer that
+    /// lets the queue overflow is detached.
+    fn answer(&mut self, to: ReplyTo, answer: Result<&[u8], Errno>, phases: &[Phase]);
+
+    /// Gives the consumer the state of a session ([`wire::service::MAX_CAPSULE_BYTES`] at most) to keep for the next
+    /// backend; it comes back in [`OpenInfo::capsule`].
+    fn capsule(&mut self, link: LinkId, session: u64, capsule: &[u8]);
+
+    /// Throws a consumer out; `reason` goes to the log. [`Service::detach`] follows after the current call.
+    fn detach(&mut self, link: LinkId, reason: &str);
+
+    /// Watches a descriptor: [`Service::ready`] is called with `token`. The descriptor stays the service's, which
+    /// calls [`Context::unwatch`] before it closes it.
+    ///
+    /// # Errors
+    /// What `epoll_ctl` says.
+    fn watch(&mut self, descriptor: BorrowedFd<'_>, token: u32, interest: Interest) -> io::Result<()>;
+
+    /// Changes what is wanted of a watched descriptor.
+    ///
+    /// # Errors
+    /// What `epoll_ctl` says.
+    fn rewatch(&mut self, descriptor: BorrowedFd<'_>, token: u32, interest: Interest) -> io::Result<()>;
+
+    /// Ends a watch. An event that was already fetched may still come.
+    ///
+    /// # Errors
+    /// What `epoll_ctl` says.
+    fn unwatch(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
+}
+
+/// A service: it decides, and the loop ([`crate::serve`]) waits. All calls come from one thread, none may block.
+///
+/// Each call of [`open`](Service::open), [`request`](Service::request) and [`control`](Service::control) is answered
+/// once, by [`Context::answer`], now or later. The loop has checked the framing: sessions are open, tags are unique,
+/// files exist and the consumer holds the verb of the file.
+pub trait Service {
+    /// Its files. Sent to each consumer.
+    fn export(&self) -> Export;
+
+    /// A new consumer, as the daemon describes it.
+    fn attach(&mut self, ctx: &mut dyn Context, link: LinkId, consumer: &Consumer);
+
+    /// A consumer is gone: forget its sessions and requests. Nothing sent to it arrives any more.
+    fn detach(&mut self, ctx: &mut dyn Context, link: LinkId);
+
+    /// A consumer opens session `to.session` on `to.file`. If the answer is an errno, the session is not open. A
+    /// session that an earlier backend had comes with its capsule, which came through the consumer: distrust it.
+    fn open(&mut self, ctx: &mut dyn Context, to: ReplyTo, info: &OpenInfo);
+
+    /// A request in an open session or in [`wire::service::SESSION_NONE`].
+    fn request(&mut self, ctx: &mut dyn Context, to: ReplyTo, payload: &[u8]);
+
+    /// An `ioctl`; `to.file` is its number, `payload` its data.
+    fn control(&mut self, ctx: &mut dyn Context, to: ReplyTo, payload: &[u8]);
+
+    /// Nobody waits for this request any more; an answer to it would be dropped.
+    fn cancel(&mut self, ctx: &mut dyn Context, link: LinkId, tag: u64);
+
+    /// A session is over; [`cancel`](Service::cancel) was called for each of its outstanding requests.
+    fn close(&mut self, ctx: &mut dyn Context, link: LinkId, session: u64);
+
+    /// The admitted settings changed.
+    ///
+    /// # Errors
+    /// Why they can't be used, for the log; the service goes on with the old ones.
+    fn settings(&mut self, ctx: &mut dyn Context, settings: &Value) -> Result<(), String>;
+
+    /// What the domain of a link may do has changed. The loop checks the files' verbs by itself.
+    fn verbs(&mut self, ctx: &mut dyn Context, link: LinkId, verbs: &[String]) {
+        let _ = (ctx, link, verbs);
+    }
+
+    /// A watched descriptor is ready.
+    fn ready(&mut self, ctx: &mut dyn Context, token: u32, readiness: Readiness);
+
+    /// When [`expired`](Service::expired) shall be called; asked after each round of calls.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// The deadline is over.
+    fn expired(&mut self, ctx: &mut dyn Context);
+
+    /// Counters and histograms for the state tree of the node.
+    fn state(&self) -> Value;
+
+    /// The part of [`state`](Service::state) that the consumer of `link` may see: what concerns its own domain.
+    fn state_for(&self, link: LinkId) -> Value;
+}
