@@ -1,0 +1,41 @@
+# What can be done here. `make` alone lists it.
+
+CARGO   := $(or $(shell command -v cargo),$(HOME)/.cargo/bin/cargo)
+
+RELEASE = $(CARGO_TARGET_DIR)/release
+export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test check bench bench-quick clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
+
+deps: ## install what is missing: Debian packages (packages.txt), Rust
+	@scripts/deps
+
+# `tombolo` is static, so that it runs inside any domain; the flag reaches that one program only. The preload library
+# and the bench's worker are dynamic by nature.
+build: deps ## the release: tombolo, libtombolo_preload.so
+	@$(CARGO) rustc --quiet --release --package tombolo --bin tombolo -- -C target-feature=+crt-static
+	@$(CARGO) build --quiet --release --package preload --package bench --lib --bins
+	@ls -sh1 $(RELEASE)/tombolo $(RELEASE)/libtombolo_preload.so
+
+demo: build ## the main job on this machine, shown (KEEP=1 leaves it up)
+	@TOMBOLO=$(RELEASE)/tombolo examples/quickstart/demo.sh
+
+check: deps ## formatting, lints, tidy, unit tests: before each commit
+	@$(CARGO) xtask test check
+
+test: build ## everything, the same that CI runs
+	@$(CARGO) xtask test everything
+
+bench: build ## every scenario, with the goals of docs/performance.md
+	@$(RELEASE)/tombolo bench directory
+
+bench-quick: build ## the same, short: to see that it works, not to quote
+	@$(RELEASE)/tombolo bench directory --quick
+
+clean: ## forget what was built
+	@$(CARGO) clean
