@@ -1,1 +1,155 @@
-//! Desired and actual state of a node: a trait and its embedded implementation.
+//! The registry: desired state (the admitted topologies) and actual state (what runs where) of a node.
+//!
+//! [`Registry`] is the contract; [`Embedded`] keeps it in one file of redb (durable, one process at a time),
+//! [`Memory`] in memory, for tests. Each key has a *revision* that grows with every change of anything in the registry, so that a
+//! writer can say what it believes to replace ([`Expected`]): compare-and-swap, as etcd has it.
+
+mod embedded;
+mod memory;
+mod watch;
+
+pub use embedded::Embedded;
+pub use memory::Memory;
+pub use watch::{Change, Watch};
+
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Longest key, in bytes: two names of 63 bytes and some words fit with room to spare.
+pub const MAX_KEY_BYTES: usize = 512;
+/// Longest value, in bytes: four times the longest topology file. Bulk data never goes through the registry.
+pub const MAX_VALUE_BYTES: usize = 4 << 20;
+
+/// A value and when it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What was put.
+    pub value: Vec<u8>,
+    /// The registry's revision that this put made; never used twice.
+    pub revision: u64,
+}
+
+/// What the writer of a key believes to replace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// Whatever is there.
+    Anything,
+    /// Nothing: the key must not exist.
+    Absent,
+    /// Exactly the value of this revision.
+    Revision(u64),
+}
+
+impl Expected {
+    /// Whether a key whose revision is `found` (`None`: no such key) is what the writer believes.
+    pub(crate) fn meets(self, found: Option<u64>) -> bool {
+        match self {
+            Self::Anything => true,
+            Self::Absent => found.is_none(),
+            Self::Revision(revision) => found == Some(revision),
+        }
+    }
+}
+
+impl std::fmt::Display for Expected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Anything => f.write_str("anything"),
+            Self::Absent => f.write_str("no value"),
+            Self::Revision(revision) => write!(f, "revision {revision}"),
+        }
+    }
+}
+
+/// A store of small values under path-like keys (`desired/DC`), the same for one node and for many.
+pub trait Registry: Send + Sync {
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`RegistryError::Storage`]; [`RegistryError::Key`].
+    fn get(&self, key: &str) -> Result<Option<Entry>, RegistryError>;
+
+    /// All keys that begin with `prefix`, in byte order, with their values: one consistent moment.
+    ///
+    /// # Errors
+    /// [`RegistryError::Storage`].
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, RegistryError>;
+
+    /// Sets `key`, if what it replaces is as `expected`; durable when it returns. Returns the new revision.
+    ///
+    /// # Errors
+    /// [`RegistryError::Conflict`], [`RegistryError::Key`], [`RegistryError::TooLarge`], [`RegistryError::Storage`].
+    fn put(&self, key: &str, value: &[u8], expected: Expected) -> Result<u64, RegistryError>;
+
+    /// Removes `key`, if it is as `expected`. Returns whether there was one.
+    ///
+    /// # Errors
+    /// As for [`Registry::put`].
+    fn delete(&self, key: &str, expected: Expected) -> Result<bool, RegistryError>;
+
+    /// Tells every later change of a key that begins with `prefix`, in the order in which they were made.
+    ///
+    /// # Errors
+    /// [`RegistryError::Storage`].
+    fn watch(&self, prefix: &str) -> Result<Watch, RegistryError>;
+}
+
+/// Why the registry did not do it. Nothing was changed.
+#[derive(Debug, Error)]
+pub enum RegistryError {
+    /// The file can't be opened.
+    #[error("can't open the registry {}: {cause}", path.display())]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        cause: redb::Error,
+    },
+    /// The file holds what this version does not read.
+    #[error("the registry {} has format {found}; this version reads format {known}", path.display())]
+    Format {
+        /// Which file.
+        path: PathBuf,
+        /// What it says.
+        found: u64,
+        /// What this version knows.
+        known: u64,
+    },
+    /// Reading or writing failed.
+    #[error("the registry failed: {0}")]
+    Storage(#[from] redb::Error),
+    /// The key is not what the writer believed.
+    #[error("{key} was changed by somebody else: expected {expected}, found {}", found.map_or("no value".into(), |r| format!("revision {r}")))]
+    Conflict {
+        /// Which key.
+        key: String,
+        /// What the writer believed.
+        expected: Expected,
+        /// What is there.
+        found: Option<u64>,
+    },
+    /// No possible key.
+    #[error("a key has 1 to {MAX_KEY_BYTES} bytes; this one has {0}")]
+    Key(usize),
+    /// The value is too long.
+    #[error("the value of {key} has {bytes} bytes; {MAX_VALUE_BYTES} are the most")]
+    TooLarge {
+        /// Which key.
+        key: String,
+        /// Bytes of the value.
+        bytes: usize,
+    },
+}
+
+/// Refuses impossible keys.
+pub(crate) fn check_key(key: &str) -> Result<(), RegistryError> {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES { Err(RegistryError::Key(key.len())) } else { Ok(()) }
+}
+
+/// Refuses impossible values.
+pub(crate) fn check_value(key: &str, value: &[u8]) -> Result<(), RegistryError> {
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(RegistryError::TooLarge { key: key.to_owned(), bytes: value.len() });
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! The registry of a single node: one redb file. Each put and delete is one durable transaction.
+
+use crate::watch::Watchers;
+use crate::{Change, Entry, Expected, Registry, RegistryError, Watch, check_key, check_value};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// Format of the file; raised when an older version could not read it.
+const FORMAT: u64 = 1;
+/// key → (revision, value).
+const ENTRIES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("entries");
+/// `format` and `revision`.
+const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
+
+/// See the module.
+#[derive(Debug)]
+pub struct Embedded {
+    database: Database,
+    watchers: Watchers,
+    /// Held from before a change is made until it is told, so that watchers hear changes in their order.
+    order: Mutex<()>,
+}
+
+impl Embedded {
+    /// Opens the registry in the file `path`, or makes a new one. One process at a time can have it open.
+    ///
+    /// # Errors
+    /// [`RegistryError::Open`]: no permission, no space, open elsewhere, or not a registry;
+    /// [`RegistryError::Format`]: of a version that this one does not know.
+    pub fn open(path: &Path) -> Result<Self, RegistryError> {
+        let at = |cause: redb::Error| RegistryError::Open { path: path.to_owned(), cause };
+        let database = Database::create(path).map_err(|e| at(e.into()))?;
+        let found = prepare(&database).map_err(at)?;
+        if found != FORMAT {
+            return Err(RegistryError::Format { path: path.to_owned(), found, known: FORMAT });
+        }
+        Ok(Self { database, watchers: Watchers::default(), order: Mutex::default() })
+    }
+
+    fn change<T>(
+        &self,
+        key: &str,
+        expected: Expected,
+        apply: impl FnOnce(&WriteTransaction, u64) -> Result<(T, Option<Change>), redb::Error>,
+    ) -> Result<T, RegistryError> {
+        check_key(key)?;
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let transaction = self.database.begin_write().map_err(redb::Error::from)?;
+        let found = revision_of(&transaction, key)?;
+        if !expected.meets(found) {
+            return Err(RegistryError::Conflict { key: key.to_owned(), expected, found });
+        }
+        let revision = next_revision(&transaction)?;
+        let (result, change) = apply(&transaction, revision)?;
+        transaction.commit().map_err(redb::Error::from)?;
+        if let Some(change) = change {
+            self.watchers.tell(&change);
+        }
+        Ok(result)
+    }
+}
+
+/// Makes the tables of a new file; returns the file's format.
+fn prepare(database: &Database) -> Result<u64, redb::Error> {
+    let transaction = database.begin_write()?;
+    let format = {
+        transaction.open_table(ENTRIES)?;
+        let mut numbers = transaction.open_table(NUMBERS)?;
+        let format = numbers.get("format")?.map(|guard| guard.value());
+        match format {
+            Some(format) => format,
+            None => {
+                numbers.insert("format", FORMAT)?;
+                FORMAT
+            }
+        }
+    };
+    transaction.commit()?;
+    Ok(format)
+}
+
+fn revision_of(transaction: &WriteTransaction, key: &str) -> Result<Option<u64>, redb::Error> {
+    let entries = transaction.open_table(ENTRIES)?;
+    let revision = entries.get(key)?.map(|guard| guard.value().0);
+    Ok(revision)
+}
+
+fn next_revision(transaction: &WriteTransaction) -> Result<u64, redb::Error> {
+    let mut numbers = transaction.open_table(NUMBERS)?;
+    let revision = numbers.get("revision")?.map_or(0, |guard| guard.value()) + 1;
+    numbers.insert("revision", revision)?;
+    Ok(revision)
+}
+
+impl Registry for Embedded {
+    fn get(&self, key: &str) -> Result<Option<Entry>, RegistryError> {
+        check_key(key)?;
+        let transaction = self.database.begin_read().map_err(redb::Error::from)?;
+        let entries = transaction.open_table(ENTRIES).map_err(redb::Error::from)?;
+        let guard = entries.get(key).map_err(redb::Error::from)?;
+        Ok(guard.map(|guard| entry(guard.value())))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, RegistryError> {
+        let transaction = self.database.begin_read().map_err(redb::Error::from)?;
+        let entries = transaction.open_table(ENTRIES).map_err(redb::Error::from)?;
+        let mut found = Vec::new();
+        for item in entries.range(prefix..).map_err(redb::Error::from)? {
+            let (key, value) = item.map_err(redb::Error::from)?;
+            if !key.value().starts_with(prefix) {
+                break;
+            }
+            found.push((key.value().to_owned(), entry(value.value())));
+        }
+        Ok(found)
+    }
+
+    fn put(&self, key: &str, value: &[u8], expected: Expected) -> Result<u64, RegistryError> {
+        check_value(key, value)?;
+        self.change(key, expected, |transaction, revision| {
+            transaction.open_table(ENTRIES)?.insert(key, (revision, value))?;
+            Ok((revision, Some(Change { key: key.to_owned(), revision, value: Some(value.to_vec()) })))
+        })
+    }
+
+    fn delete(&self, key: &str, expected: Expected) -> Result<bool, RegistryError> {
+        self.change(key, expected, |transaction, revision| {
+            let was = transaction.open_table(ENTRIES)?.remove(key)?.is_some();
+            Ok((was, was.then(|| Change { key: key.to_owned(), revision, value: None })))
+        })
+    }
+
+    fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.watchers.add(prefix))
+    }
+}
+
+fn entry((revision, value): (u64, &[u8])) -> Entry {
+    Entry { value: value.to_vec(), revision }
+}

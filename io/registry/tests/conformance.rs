@@ -1,0 +1,160 @@
+//! The contract of `Registry`, held against every implementation.
+
+#![allow(clippy::unwrap_used)]
+
+use registry::{Change, Embedded, Expected, Memory, Registry, RegistryError};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn check_all<R: Registry>(make: impl Fn() -> R) {
+    what_was_put_is_got(&make());
+    a_list_has_exactly_its_prefix_in_order(&make());
+    a_wrong_belief_changes_nothing(&make());
+    revisions_grow_and_never_come_back(&make());
+    impossible_keys_and_values_are_refused(&make());
+    watchers_hear_their_changes_in_order(&make());
+    a_slow_watcher_is_cut_off_and_holds_up_nobody(&make());
+    of_many_claims_one_wins(&make());
+}
+
+fn what_was_put_is_got(registry: &impl Registry) {
+    assert_eq!(registry.get("a").unwrap(), None);
+    let revision = registry.put("a", b"1", Expected::Absent).unwrap();
+    let entry = registry.get("a").unwrap().unwrap();
+    assert_eq!((entry.value.as_slice(), entry.revision), (&b"1"[..], revision));
+    assert!(registry.delete("a", Expected::Revision(revision)).unwrap());
+    assert!(!registry.delete("a", Expected::Anything).unwrap());
+    assert_eq!(registry.get("a").unwrap(), None);
+}
+
+fn a_list_has_exactly_its_prefix_in_order(registry: &impl Registry) {
+    for key in ["b/2", "a/9", "b/10", "b", "c/1", "b/1"] {
+        registry.put(key, key.as_bytes(), Expected::Absent).unwrap();
+    }
+    let listed = registry.list("b/").unwrap();
+    let keys: Vec<_> = listed.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, ["b/1", "b/10", "b/2"]);
+    assert!(listed.iter().all(|(key, entry)| key.as_bytes() == entry.value));
+    assert_eq!(registry.list("").unwrap().len(), 6);
+    assert!(registry.list("zzz").unwrap().is_empty());
+}
+
+fn a_wrong_belief_changes_nothing(registry: &impl Registry) {
+    let first = registry.put("a", b"1", Expected::Absent).unwrap();
+    let second = registry.put("a", b"2", Expected::Revision(first)).unwrap();
+    for wrong in [Expected::Absent, Expected::Revision(first), Expected::Revision(second + 1)] {
+        assert!(matches!(
+            registry.put("a", b"3", wrong),
+            Err(RegistryError::Conflict { found: Some(found), .. }) if found == second
+        ));
+        assert!(matches!(registry.delete("a", wrong), Err(RegistryError::Conflict { .. })));
+    }
+    assert_eq!(registry.get("a").unwrap().unwrap().value, b"2");
+    assert!(matches!(
+        registry.put("new", b"", Expected::Revision(second)),
+        Err(RegistryError::Conflict { found: None, .. })
+    ));
+}
+
+fn revisions_grow_and_never_come_back(registry: &impl Registry) {
+    let mut last = 0;
+    for round in 0..20 {
+        let revision = registry.put("a", &[round], Expected::Anything).unwrap();
+        assert!(revision > last);
+        last = revision;
+        registry.delete("a", Expected::Revision(revision)).unwrap();
+    }
+}
+
+fn impossible_keys_and_values_are_refused(registry: &impl Registry) {
+    let long = "k".repeat(registry::MAX_KEY_BYTES + 1);
+    for key in ["", long.as_str()] {
+        assert!(matches!(registry.put(key, b"", Expected::Anything), Err(RegistryError::Key(_))));
+        assert!(matches!(registry.get(key), Err(RegistryError::Key(_))));
+        assert!(matches!(registry.delete(key, Expected::Anything), Err(RegistryError::Key(_))));
+    }
+    let big = vec![0; registry::MAX_VALUE_BYTES + 1];
+    assert!(matches!(registry.put("a", &big, Expected::Anything), Err(RegistryError::TooLarge { .. })));
+    registry.put("a", &big[1..], Expected::Anything).unwrap();
+    assert_eq!(registry.get("a").unwrap().unwrap().value.len(), registry::MAX_VALUE_BYTES);
+}
+
+fn watchers_hear_their_changes_in_order(registry: &impl Registry) {
+    let watch = registry.watch("a/").unwrap();
+    registry.put("b/1", b"not mine", Expected::Anything).unwrap();
+    let first = registry.put("a/1", b"x", Expected::Anything).unwrap();
+    registry.put("a/1", b"refused", Expected::Absent).unwrap_err();
+    registry.delete("a/1", Expected::Anything).unwrap();
+    let change = watch.next(PATIENCE).unwrap().unwrap();
+    assert_eq!(change, Change { key: "a/1".into(), revision: first, value: Some(b"x".to_vec()) });
+    let change = watch.next(PATIENCE).unwrap().unwrap();
+    assert!(change.value.is_none() && change.revision > first);
+    assert_eq!(watch.next(Duration::ZERO), Ok(None));
+}
+
+fn a_slow_watcher_is_cut_off_and_holds_up_nobody(registry: &impl Registry) {
+    let watch = registry.watch("").unwrap();
+    for round in 0..1100_u32 {
+        registry.put("a", &round.to_le_bytes(), Expected::Anything).unwrap();
+    }
+    let mut heard = 0;
+    while let Ok(change) = watch.next(Duration::ZERO) {
+        assert!(change.is_some(), "a cut-off watcher must be told so");
+        heard += 1;
+    }
+    assert_eq!(heard, 1024);
+}
+
+fn of_many_claims_one_wins(registry: &impl Registry) {
+    let won = std::thread::scope(|scope| {
+        let claims: Vec<_> = (0..8_u8)
+            .map(|n| scope.spawn(move || registry.put("claim", &[n], Expected::Absent).is_ok()))
+            .collect();
+        claims.into_iter().map(|claim| claim.join().unwrap()).filter(|won| *won).count()
+    });
+    assert_eq!(won, 1);
+}
+
+#[test]
+fn memory_keeps_the_contract() {
+    check_all(Memory::default);
+}
+
+#[test]
+fn embedded_keeps_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    let number = std::sync::atomic::AtomicUsize::new(0);
+    check_all(|| {
+        let number = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Embedded::open(&folder.path().join(format!("{number}.redb"))).unwrap()
+    });
+}
+
+#[test]
+fn embedded_keeps_its_values_and_revisions_over_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("registry.redb");
+    let revision = Embedded::open(&path).unwrap().put("a", b"1", Expected::Absent).unwrap();
+    let registry = Embedded::open(&path).unwrap();
+    assert_eq!(registry.get("a").unwrap().unwrap().revision, revision);
+    assert!(registry.put("b", b"2", Expected::Absent).unwrap() > revision);
+}
+
+#[test]
+fn a_file_that_is_no_registry_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("registry.redb");
+    std::fs::write(&path, vec![b'x'; 8192]).unwrap();
+    let refusal = Embedded::open(&path).unwrap_err();
+    assert!(refusal.to_string().contains("registry.redb"), "{refusal}");
+    assert_eq!(std::fs::read(&path).unwrap(), vec![b'x'; 8192], "a refused file stays as it was");
+}
+
+#[test]
+fn a_second_opener_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("registry.redb");
+    let _first = Embedded::open(&path).unwrap();
+    assert!(matches!(Embedded::open(&path), Err(RegistryError::Open { .. })));
+}
