@@ -1,0 +1,181 @@
+//! Doorbells between domains that do not trust each other, which tell of death as well.
+//!
+//! A doorbell is a pipe of which the ringer and the listener hold different open files, so neither can change
+//! the other's flags (an eventfd or a shared pipe end could be filled and made blocking by a hostile peer) and
+//! nothing that arrives can carry descriptors (a socket's can, and closing a stranger's file may block).
+//! The ringer's half is open for reading too, so that ringing at a dead listener raises no `SIGPIPE`; when the
+//! ringer dies the listener's half hangs up.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+
+/// Bytes that an unread doorbell may hold; one page, the least that pipes have.
+const PIPE_BYTES: usize = 4096;
+/// Rings taken off at once. A peer that enlarges and fills the pipe causes a few hundred idle turns at most.
+const DRAIN_BYTES: usize = 4096;
+
+/// What a listener found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Nobody rang.
+    Silence,
+    /// Somebody rang since the last time.
+    Ring,
+    /// No ring is left, and nobody is left who could ring.
+    Death,
+}
+
+/// Makes a doorbell: the listener's half and the ringer's half.
+///
+/// # Errors
+/// Those of pipe(2), and of opening `/proc/self/fd/N`: `/proc` must be mounted.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (listener, write_only) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let path = format!("/proc/self/fd/{}", write_only.as_raw_fd());
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let ringer = rustix::fs::open(path, flags, Mode::empty())?;
+    // Smaller is kinder to the user's allowance of pipe pages; a refusal costs nothing but that.
+    let _kept = rustix::pipe::fcntl_setpipe_size(&ringer, PIPE_BYTES);
+    Ok((listener, ringer))
+}
+
+/// Rings. Never blocks; a full pipe has rings unheard already.
+///
+/// # Errors
+/// Those of write(2), other than that the pipe is full.
+pub fn ring(ringer: impl AsFd) -> io::Result<()> {
+    match rustix::io::retry_on_intr(|| rustix::io::write(&ringer, &[1])) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes the rings off. Never blocks.
+///
+/// # Errors
+/// Those of read(2).
+pub fn listen(listener: impl AsFd) -> io::Result<Heard> {
+    let mut rings = [MaybeUninit::<u8>::uninit(); DRAIN_BYTES];
+    match rustix::io::retry_on_intr(|| rustix::io::read(&listener, &mut rings).map(|(seen, _)| seen.len())) {
+        Ok(0) => Ok(Heard::Death),
+        Ok(_) => Ok(Heard::Ring),
+        Err(Errno::AGAIN) => Ok(Heard::Silence),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether nobody is left who could ring. Takes no ring off, never blocks.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn is_dead(listener: impl AsFd) -> io::Result<bool> {
+    let mut polled = [PollFd::new(&listener, PollFlags::empty())];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&Timespec::default())))?;
+    Ok(polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL))
+}
+
+/// Waits until one of two descriptors has something to read or hangs up, or the time is over.
+/// Returns early on a signal handler, like poll(2); callers loop anyway.
+///
+/// # Errors
+/// Those of poll(2), other than `EINTR`.
+pub fn wait(one: BorrowedFd<'_>, other: BorrowedFd<'_>, timeout_ns: Option<u64>) -> io::Result<()> {
+    let timeout = timeout_ns.map(|ns| Timespec {
+        tv_sec: (ns / 1_000_000_000).cast_signed(),
+        tv_nsec: (ns % 1_000_000_000).cast_signed(),
+    });
+    let mut polled =
+        [PollFd::from_borrowed_fd(one, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
+    match rustix::event::poll(&mut polled, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Which half of a doorbell a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// It can be listened to.
+    Listener,
+    /// It can be rung.
+    Ringer,
+}
+
+/// Looks whether a descriptor that somebody passed us is half of a doorbell, and which.
+///
+/// # Errors
+/// Those of fstat(2) and fcntl(2).
+pub fn half(descriptor: impl AsFd) -> io::Result<Option<Half>> {
+    let stat = rustix::fs::fstat(&descriptor)?;
+    let flags = rustix::fs::fcntl_getfl(&descriptor)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Fifo || !flags.contains(OFlags::NONBLOCK) {
+        return Ok(None);
+    }
+    Ok(match flags & OFlags::RWMODE {
+        mode if mode == OFlags::RDONLY => Some(Half::Listener),
+        mode if mode == OFlags::RDWR => Some(Half::Ringer),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_heard_and_then_death() {
+        let (listener, ringer) = pair().unwrap();
+        assert_eq!(listen(&listener).unwrap(), Heard::Silence);
+        ring(&ringer).unwrap();
+        ring(&ringer).unwrap();
+        assert!(!is_dead(&listener).unwrap());
+        assert_eq!(listen(&listener).unwrap(), Heard::Ring);
+        assert_eq!(listen(&listener).unwrap(), Heard::Silence);
+        ring(&ringer).unwrap();
+        drop(ringer);
+        assert!(is_dead(&listener).unwrap());
+        assert_eq!(listen(&listener).unwrap(), Heard::Ring);
+        assert_eq!(listen(&listener).unwrap(), Heard::Death);
+    }
+
+    #[test]
+    fn ringing_never_blocks_nor_fails() {
+        let (listener, ringer) = pair().unwrap();
+        for _ in 0..100_000 {
+            ring(&ringer).unwrap();
+        }
+        drop(listener);
+        ring(&ringer).unwrap();
+    }
+
+    #[test]
+    fn the_halves_do_not_share_their_flags() {
+        let (listener, ringer) = pair().unwrap();
+        rustix::fs::fcntl_setfl(&listener, OFlags::empty()).unwrap();
+        assert!(rustix::fs::fcntl_getfl(&ringer).unwrap().contains(OFlags::NONBLOCK));
+    }
+
+    #[test]
+    fn halves_are_told_apart() {
+        let (listener, ringer) = pair().unwrap();
+        assert_eq!(half(&listener).unwrap(), Some(Half::Listener));
+        assert_eq!(half(&ringer).unwrap(), Some(Half::Ringer));
+        assert_eq!(half(crate::eventfd::Eventfd::new().unwrap()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_wait_ends_in_time() {
+        let (listener, _ringer) = pair().unwrap();
+        let (other, _also) = pair().unwrap();
+        let start = crate::clock::clock_ns();
+        wait(listener.as_fd(), other.as_fd(), Some(3_000_000)).unwrap();
+        assert!(crate::clock::clock_ns() - start >= 3_000_000);
+        assert_eq!(listen(&listener).unwrap(), Heard::Silence);
+    }
+}

@@ -1,0 +1,68 @@
+//! Anonymous files that can be mapped by whoever holds a descriptor, and can't shrink under him.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{FileType, MemfdFlags, SealFlags};
+
+/// The seals that a shared region must bear: nobody can make it shorter or longer, or lift the seals.
+pub const REGION_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Makes a zeroed memfd of `bytes` bytes with [`REGION_SEALS`]. `name` is for `/proc/PID/maps` only.
+///
+/// # Errors
+/// Those of memfd_create(2), ftruncate(2) and fcntl(2).
+pub fn sealed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let memory = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&memory, bytes)?;
+    rustix::fs::fcntl_add_seals(&memory, REGION_SEALS)?;
+    Ok(memory)
+}
+
+/// The size of a memfd, if it bears [`REGION_SEALS`]; `None` if it lacks one (or is no memfd at all).
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn check_sealed(memory: impl AsFd) -> io::Result<Option<u64>> {
+    let Ok(seals) = rustix::fs::fcntl_get_seals(&memory) else {
+        return Ok(None);
+    };
+    if !seals.contains(REGION_SEALS) {
+        return Ok(None);
+    }
+    let size = rustix::fs::fstat(&memory)?.st_size;
+    Ok(u64::try_from(size).ok())
+}
+
+/// Whether the descriptor is a regular file (a memfd is one).
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn is_file(descriptor: impl AsFd) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(descriptor)?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_memfd_keeps_its_size() {
+        let memory = sealed("test", 4096).unwrap();
+        assert_eq!(check_sealed(&memory).unwrap(), Some(4096));
+        assert!(rustix::fs::ftruncate(&memory, 0).is_err());
+        assert!(rustix::fs::ftruncate(&memory, 8192).is_err());
+        assert!(is_file(&memory).unwrap());
+    }
+
+    #[test]
+    fn an_unsealed_one_is_told_apart() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("test", flags).unwrap();
+        assert_eq!(check_sealed(&memory).unwrap(), None);
+        let (pipe, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        assert_eq!(check_sealed(&pipe).unwrap(), None);
+        assert!(!is_file(&pipe).unwrap());
+    }
+}

@@ -1,0 +1,87 @@
+//! Processes: handles that can't be reused under us, and what happens to children.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal};
+
+fn pid(number: u32) -> io::Result<Pid> {
+    i32::try_from(number).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+/// A handle of the process `number`: readable when it has ended, and never another process.
+///
+/// # Errors
+/// Those of pidfd_open(2); `InvalidInput` for 0 or a number beyond the kernel's.
+pub fn pidfd_open(number: u32) -> io::Result<OwnedFd> {
+    Ok(rustix::process::pidfd_open(pid(number)?, PidfdFlags::empty())?)
+}
+
+/// Duplicates descriptor `number` of the process behind `pidfd`, close-on-exec.
+///
+/// # Errors
+/// Those of pidfd_getfd(2).
+pub fn pidfd_getfd(pidfd: impl AsFd, number: RawFd) -> io::Result<OwnedFd> {
+    Ok(rustix::process::pidfd_getfd(pidfd, number, PidfdGetfdFlags::empty())?)
+}
+
+/// Sends a signal to the process behind `pidfd`.
+///
+/// # Errors
+/// Those of pidfd_send_signal(2).
+pub fn pidfd_send_signal(pidfd: impl AsFd, signal: Signal) -> io::Result<()> {
+    Ok(rustix::process::pidfd_send_signal(pidfd, signal)?)
+}
+
+/// Sends a signal to the process with this number, which must be a child not yet waited for: then the number is its own.
+///
+/// # Errors
+/// Those of kill(2); `InvalidInput` for 0 or a number beyond the kernel's.
+pub fn kill(number: u32, signal: Signal) -> io::Result<()> {
+    Ok(rustix::process::kill_process(pid(number)?, signal)?)
+}
+
+/// Has the kernel send `signal` to this process when the *thread* that started it ends.
+///
+/// # Errors
+/// Those of prctl(2).
+pub fn set_parent_death_signal(signal: Option<Signal>) -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(signal)?)
+}
+
+/// Makes this process the new parent of its orphaned descendants.
+///
+/// # Errors
+/// Those of prctl(2).
+pub fn set_child_subreaper() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// Gives up, for this thread and what it starts, every privilege that an exec could add.
+///
+/// # Errors
+/// Those of prctl(2).
+pub fn set_no_new_privileges() -> io::Result<()> {
+    Ok(rustix::thread::set_no_new_privs(true)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_pidfd_reaches_our_own_descriptors() {
+        let me = pidfd_open(std::process::id()).unwrap();
+        let event = crate::eventfd::Eventfd::new().unwrap();
+        let copy = pidfd_getfd(&me, event.as_fd().as_raw_fd()).unwrap();
+        rustix::io::write(&copy, &1_u64.to_ne_bytes()).unwrap();
+        assert!(event.drain());
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        assert_eq!(pidfd_open(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(pidfd_open(u32::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,220 @@
+//! A mapped range of shared memory, of which another party may change any byte at any time.
+//!
+//! So there is never a reference to its bytes: words go through atomics, the rest is copied in and out.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// A shared, readable and writable mapping. Unmapped on drop.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: `base` is a mapping that this value owns and that has no thread affinity; see also `Sync`.
+unsafe impl Send for Region {}
+// SAFETY: every access is through an atomic or a raw copy, none makes a reference to the bytes, and two
+// threads (or processes) that copy the same bytes at once get unspecified bytes, which every reader of a
+// region has to expect anyhow, because the other party is not trusted.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps the first `len` bytes of `memory`, shared.
+    ///
+    /// The caller has seen to it that the memory cannot shrink (see [`crate::memfd::check_sealed`]);
+    /// otherwise an access beyond its end kills the process with `SIGBUS`.
+    ///
+    /// # Errors
+    /// Those of mmap(2), and `InvalidInput` when `len` is 0.
+    pub fn map(memory: impl AsFd, len: usize) -> io::Result<Region> {
+        // SAFETY: a null hint lets the kernel choose a free range, so no other mapping is replaced.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                memory,
+                0,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Region { base, len })
+    }
+
+    /// Bytes of the mapping.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "the kernel refuses empty mappings")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The word at `offset`.
+    ///
+    /// # Panics
+    /// If `offset` is unaligned or out of range. It never comes from another party.
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(
+            offset.is_multiple_of(8) && offset < self.len && self.len - offset >= 8,
+            "word out of region"
+        );
+        // SAFETY: in range and aligned (the mapping starts on a page), alive as long as `self`; every
+        // access of this program to these bytes as a word is atomic.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// Loads the word at `offset`.
+    ///
+    /// # Panics
+    /// If `offset` is unaligned or out of range.
+    #[inline]
+    #[must_use]
+    pub fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+        self.word(offset).load(order)
+    }
+
+    /// Stores the word at `offset`.
+    ///
+    /// # Panics
+    /// If `offset` is unaligned or out of range.
+    #[inline]
+    pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).store(value, order);
+    }
+
+    /// Stores the word at `offset` and returns what was there.
+    ///
+    /// # Panics
+    /// If `offset` is unaligned or out of range.
+    #[inline]
+    pub fn swap_u64(&self, offset: usize, value: u64, order: Ordering) -> u64 {
+        self.word(offset).swap(value, order)
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, len: usize) {
+        assert!(offset <= self.len && len <= self.len - offset, "bytes out of region");
+    }
+
+    /// Copies bytes out of the region. What arrives may be a mixture, if the other party writes meanwhile.
+    ///
+    /// # Panics
+    /// If the range is not inside the region.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        self.check(offset, into.len());
+        // SAFETY: the source is inside the mapping, the destination is a reference, and the two cannot
+        // overlap: no reference to bytes of the mapping exists. The bytes are plain, any value is good.
+        unsafe {
+            ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), into.as_mut_ptr(), into.len());
+        }
+        forget_what_was_read();
+    }
+
+    /// Appends bytes of the region to `into`.
+    ///
+    /// # Panics
+    /// If the range is not inside the region.
+    #[inline]
+    pub fn append_to(&self, offset: usize, len: usize, into: &mut Vec<u8>) {
+        self.check(offset, len);
+        into.reserve(len);
+        // SAFETY: the source is inside the mapping; the vector owns at least `len` bytes beyond its
+        // length, which the copy initializes before the length says so; the two cannot overlap.
+        unsafe {
+            let end = into.as_mut_ptr().add(into.len());
+            ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), end, len);
+            into.set_len(into.len() + len);
+        }
+        forget_what_was_read();
+    }
+
+    /// Copies bytes into the region.
+    ///
+    /// # Panics
+    /// If the range is not inside the region.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, from: &[u8]) {
+        self.check(offset, from.len());
+        // SAFETY: as in `copy_out`, the other way round.
+        unsafe {
+            ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(offset), from.len());
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `map` made; no reference into it outlives `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}
+
+/// Makes the compiler believe that memory has changed, so that a copy which has been checked is not silently
+/// replaced by a second read of the region (a "double fetch" that the source does not show). No instruction.
+#[inline(always)]
+fn forget_what_was_read() {
+    // SAFETY: an empty instruction; it touches no register and no stack, and merely may touch memory.
+    unsafe { std::arch::asm!("", options(nostack, preserves_flags)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+    fn region() -> Region {
+        let memory = crate::memfd::sealed("test", 8192).unwrap();
+        Region::map(&memory, 8192).unwrap()
+    }
+
+    #[test]
+    fn words_and_bytes_are_the_same_memory() {
+        let region = region();
+        region.store_u64(8184, u64::from_le_bytes(*b"abcdefgh"), SeqCst);
+        let mut bytes = [0; 3];
+        region.copy_out(8186, &mut bytes);
+        assert_eq!(&bytes, b"cde");
+        region.copy_in(8184, b"xy");
+        let mut more = b">".to_vec();
+        region.append_to(8184, 3, &mut more);
+        assert_eq!(more, b">xyc");
+        assert_eq!(region.swap_u64(8184, 7, Relaxed).to_le_bytes(), *b"xycdefgh");
+        assert_eq!(region.load_u64(8184, Relaxed), 7);
+    }
+
+    #[test]
+    fn two_mappings_show_the_same_bytes() {
+        let memory = crate::memfd::sealed("test", 4096).unwrap();
+        let (one, other) = (Region::map(&memory, 4096).unwrap(), Region::map(&memory, 4096).unwrap());
+        one.copy_in(100, b"hello");
+        let mut bytes = [0; 5];
+        other.copy_out(100, &mut bytes);
+        assert_eq!(&bytes, b"hello");
+    }
+
+    #[test]
+    #[should_panic(expected = "word out of region")]
+    fn a_word_beyond_the_end_is_refused() {
+        let _ = region().load_u64(8192, Relaxed);
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes out of region")]
+    fn bytes_beyond_the_end_are_refused() {
+        region().copy_out(8190, &mut [0; 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes out of region")]
+    fn an_offset_that_would_overflow_is_refused() {
+        region().copy_in(usize::MAX, &[0; 3]);
+    }
+}
