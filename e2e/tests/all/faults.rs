@@ -1,0 +1,161 @@
+//! `kill -9` at random moments under load, and the proof that the machine is clean afterwards.
+
+use e2e::{NameServer, Node, node, topology, wait};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// How often each fault is repeated, at another moment of the load each time.
+const KILLS: u32 = 8;
+/// Longest time that one look-up may take across a fault. The promise is one second; a busy machine gets more.
+const LONGEST_S: f64 = 8.0;
+
+/// A program in a domain that asks through one descriptor, opened before any fault.
+struct Load {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Load {
+    fn start(node: &Node, domain: &str) -> Self {
+        let mut child = node
+            .command(&["exec", "-i", domain, "--", "python3", "/programs/load.py"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the load starts");
+        let mut output = BufReader::new(child.stdout.take().expect("its output"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("the load speaks");
+        assert_eq!(line, "ready\n", "the load did not start{}", node.daemon_log());
+        Self { child, output }
+    }
+
+    fn end(mut self) -> Value {
+        drop(self.child.stdin.take());
+        let mut text = String::new();
+        self.output.read_to_string(&mut text).expect("the load's report");
+        self.child.wait().expect("the load ends");
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("no report of the load ({e}): {text}"))
+    }
+}
+
+fn with_programs() -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/programs");
+    format!("mounts = [{{ source = \"{folder}\", target = \"/programs\", read_only = true }}]")
+}
+
+fn start(clients: &[&str]) -> Option<(Node, NameServer, String)> {
+    let node = Node::start()?;
+    let server = NameServer::start(node.folder());
+    let text = topology(server.port, clients, "", &with_programs());
+    node.up_ok(&text);
+    Some((node, server, text))
+}
+
+/// A moment between 20 and 320 ms that differs from run to run.
+fn random_pause() {
+    let noise =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(7, |t| t.subsec_nanos());
+    wait::pause(Duration::from_millis(20 + u64::from(noise / 1000 % 300)));
+}
+
+fn kill_and_await_successor(node: &Node, role: &str) {
+    let before = node.pids(role);
+    assert!(!before.is_empty(), "no {role} is running{}", node.daemon_log());
+    for pid in &before {
+        node::kill(*pid, "KILL");
+    }
+    wait::until(&format!("another {role} runs"), || {
+        let now = node.pids(role);
+        now.len() == before.len() && now.iter().all(|pid| !before.contains(pid))
+    });
+}
+
+fn assert_unharmed(report: &Value, node: &Node) {
+    println!("{report}");
+    assert_eq!(report["failed"], 0, "look-ups failed: {report}{}", node.daemon_log());
+    assert!(report["asked"].as_u64() > Some(10), "hardly any load: {report}");
+    assert!(report["longest_s"].as_f64() < Some(LONGEST_S), "a look-up hung: {report}");
+}
+
+#[test]
+fn the_backend_dies_under_open_descriptors() {
+    let Some((node, _server, _)) = start(&["web"]) else { return };
+    let load = Load::start(&node, "web");
+    for _ in 0..KILLS {
+        random_pause();
+        kill_and_await_successor(&node, "server");
+    }
+    random_pause();
+    assert_unharmed(&load.end(), &node);
+}
+
+#[test]
+fn the_frontend_dies_under_open_descriptors() {
+    let Some((node, _server, _)) = start(&["web"]) else { return };
+    let load = Load::start(&node, "web");
+    for _ in 0..KILLS {
+        random_pause();
+        kill_and_await_successor(&node, "frontend");
+    }
+    random_pause();
+    assert_unharmed(&load.end(), &node);
+}
+
+#[test]
+fn the_daemon_dies_and_nobody_notices() {
+    let Some((node, _server, text)) = start(&["web"]) else { return };
+    let load = Load::start(&node, "web");
+    for _ in 0..4 {
+        random_pause();
+        for pid in node.pids("daemon") {
+            node::kill(pid, "KILL");
+        }
+        random_pause();
+        let said = node.up_ok(&text);
+        assert!(said.contains("nothing to do"), "the next daemon did not adopt what runs: {said}");
+    }
+    assert_unharmed(&load.end(), &node);
+}
+
+#[test]
+fn the_frontend_dies_while_no_daemon_runs() {
+    let Some((node, _server, text)) = start(&["web"]) else { return };
+    for pid in node.pids("daemon").into_iter().chain(node.pids("frontend")) {
+        node::kill(pid, "KILL");
+    }
+    node.up_ok(&text);
+    wait::until("the mount works again", || node.shell("web", "ls /srv/dns/query").code == 0);
+    node.shell_ok("web", "getent hosts host0.tombolo.example");
+}
+
+#[test]
+fn everything_dies_at_once_and_the_next_up_clears_up() {
+    let Some((node, _server, text)) = start(&["web", "robot"]) else { return };
+    for round in 0..3 {
+        random_pause();
+        for role in ["monitor", "daemon", "frontend", "server"] {
+            for pid in node.pids(role) {
+                node::kill(pid, "KILL");
+            }
+        }
+        node.up_ok(&text);
+        wait::until("the domain answers again", || {
+            node.shell("web", "getent hosts host0.tombolo.example").code == 0
+        });
+        println!("round {round}: up again");
+    }
+}
+
+#[test]
+fn a_domain_that_dies_is_restarted_with_its_mount() {
+    let Some((node, _server, _)) = start(&["web"]) else { return };
+    for pid in node.pids("monitor") {
+        node::kill(pid, "KILL");
+    }
+    wait::until("the domain answers again", || {
+        node.shell("web", "getent hosts host0.tombolo.example").code == 0
+    });
+}
