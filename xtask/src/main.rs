@@ -1,2 +1,50 @@
-//! Chores of the repository that want a program.
-fn main() {}
+//! Chores of the repository that want a program: `cargo xtask tidy` checks what the compiler does not, and
+//! `cargo xtask test` runs every test and counts honestly.
+
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask tidy              the rules of the house: dependencies, unsafe, spec pages, documents
+       cargo xtask test check        formatting, lints, tidy, unit tests
+       cargo xtask test everything   that, the model checker, every other test, the end-to-end tests
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["tidy"] => tidy(),
+        ["test", "check"] => test::run(&root(), test::Extent::Check),
+        ["test", "everything"] => test::run(&root(), test::Extent::Everything),
+        _ => {
+            eprint!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn tidy() -> ExitCode {
+    match tidy::check_repository(&root()) {
+        Ok(violations) if violations.is_empty() => ExitCode::SUCCESS,
+        Ok(violations) => {
+            for violation in &violations {
+                println!("{violation}");
+            }
+            println!("tidy: {} to mend", violations.len());
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("tidy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The folder of the workspace: the parent of this package's.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+}

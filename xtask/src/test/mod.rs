@@ -1,0 +1,199 @@
+//! The test run: the checks, the model checker, every package's tests, the end-to-end tests; then one honest line.
+
+mod tally;
+
+use crate::tidy;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::time::Instant;
+use tally::Tally;
+
+/// How much to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// What a person runs before each commit.
+    Check,
+    /// What CI runs.
+    Everything,
+}
+
+/// One command of the run.
+struct Step {
+    /// Name of the step and of its log.
+    name: &'static str,
+    arguments: &'static [&'static str],
+    /// Whether `cargo test` runs and its output is counted; else the step only holds or fails.
+    counts: bool,
+    environment: BTreeMap<&'static str, String>,
+}
+
+/// Runs it all, even after a failure, and says what came out. Fails when anything failed.
+pub fn run(root: &Path, extent: Extent) -> ExitCode {
+    let logs = target(root).join("test-logs");
+    if let Err(error) = std::fs::create_dir_all(&logs) {
+        eprintln!("test: can't make {}: {error}", logs.display());
+        return ExitCode::FAILURE;
+    }
+    let begin = Instant::now();
+    let mut tally = Tally::default();
+    check_tidy(root, &mut tally);
+    for step in steps(root, extent) {
+        announce(step.name);
+        if let Err(error) = run_step(root, &logs, &step, &mut tally) {
+            tally.fail(step.name, &error.to_string());
+        }
+    }
+    for line in tally.explanations() {
+        println!("{line}");
+    }
+    println!("logs: {}; {} s", logs.display(), begin.elapsed().as_secs());
+    println!("{}", tally.summary());
+    if tally.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn announce(name: &str) {
+    println!("==> {name}");
+}
+
+fn check_tidy(root: &Path, tally: &mut Tally) {
+    announce("tidy");
+    match tidy::check_repository(root) {
+        Ok(violations) => {
+            for violation in &violations {
+                println!("{violation}");
+            }
+            if !violations.is_empty() {
+                tally.fail("tidy", &format!("{} to mend, see above", violations.len()));
+            }
+        }
+        Err(error) => tally.fail("tidy", &error.to_string()),
+    }
+}
+
+fn steps(root: &Path, extent: Extent) -> Vec<Step> {
+    let step = |name, arguments, counts| Step { name, arguments, counts, environment: BTreeMap::new() };
+    let mut steps = vec![
+        step("format", &["fmt", "--all", "--check"], false),
+        step("lint", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], false),
+    ];
+    if extent == Extent::Check {
+        let arguments = &[
+            "test",
+            "--workspace",
+            "--exclude",
+            "e2e",
+            "--lib",
+            "--bins",
+            "--no-fail-fast",
+            "--",
+            "--show-output",
+        ];
+        steps.push(step("unit", arguments, true));
+        return steps.into_iter().map(with_root).collect();
+    }
+    let mut model = step(
+        "model",
+        &["test", "--release", "--package", "ring", "--lib", "--no-fail-fast", "--", "--show-output"],
+        true,
+    );
+    model.environment.insert("RUSTFLAGS", "--cfg loom".into());
+    // Other flags would throw away everything that was built: the model checker builds in a folder of its own.
+    model.environment.insert("CARGO_TARGET_DIR", target(root).join("loom").display().to_string());
+    steps.push(model);
+    steps.push(step(
+        "packages",
+        &["test", "--workspace", "--exclude", "e2e", "--no-fail-fast", "--", "--show-output"],
+        true,
+    ));
+    steps.push(step(
+        "end-to-end",
+        &["test", "--package", "e2e", "--no-fail-fast", "--", "--show-output"],
+        true,
+    ));
+    steps.into_iter().map(with_root).collect()
+}
+
+/// Namespaces, mounts and control groups want root: without it, cargo starts the tests (and only them) through sudo.
+fn with_root(mut step: Step) -> Step {
+    if step.counts && !is_root() {
+        step.environment.insert(runner_variable(), "sudo -E".into());
+    }
+    step
+}
+
+/// Whether this process is root, as the kernel says.
+fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    ids.and_then(|ids| ids.split_whitespace().nth(1)).is_some_and(|effective| effective == "0")
+}
+
+fn runner_variable() -> &'static str {
+    if cfg!(target_arch = "aarch64") {
+        "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER"
+    } else {
+        "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER"
+    }
+}
+
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder))
+}
+
+fn run_step(root: &Path, logs: &Path, step: &Step, tally: &mut Tally) -> std::io::Result<()> {
+    let mut log = File::create(logs.join(format!("{}.log", step.name)))?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut child = Command::new(cargo)
+        .args(step.arguments)
+        .envs(&step.environment)
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut counted = tally::Step::new(step.name);
+    for line in lines(&mut child) {
+        writeln!(log, "{line}")?;
+        if counted.read(&line) {
+            println!("{line}");
+        }
+    }
+    let status = child.wait()?;
+    if step.counts {
+        tally.add(counted, status.success());
+    } else if !status.success() {
+        tally.fail(step.name, &format!("cargo {} said no, see above", step.arguments.join(" ")));
+    }
+    Ok(())
+}
+
+/// The lines of both outputs, as they come.
+fn lines(child: &mut Child) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    let outputs: [Option<Box<dyn Read + Send>>; 2] = [
+        child.stdout.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
+        child.stderr.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
+    ];
+    for output in outputs.into_iter().flatten() {
+        let sender = sender.clone();
+        std::thread::spawn(move || forward(output, &sender));
+    }
+    receiver
+}
+
+fn forward(output: Box<dyn Read + Send>, sender: &mpsc::Sender<String>) {
+    let mut output = BufReader::new(output);
+    let mut bytes = Vec::new();
+    // A read error means that the writer is gone, as the end does.
+    while output.read_until(b'\n', &mut bytes).is_ok_and(|count| count > 0) {
+        let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+        bytes.clear();
+        if sender.send(line).is_err() {
+            return;
+        }
+    }
+}

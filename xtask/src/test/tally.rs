@@ -1,0 +1,215 @@
+//! Counting what `cargo test` printed. A test that says `skipped: REASON` did not pass; a test program that died without
+//! its last word failed; a step that failed without a failed test counts as one failure.
+
+use std::collections::BTreeMap;
+
+/// What a test prints when it can't run here.
+const SKIPPED: &str = "skipped: ";
+
+/// The whole run.
+#[derive(Debug, Default)]
+pub struct Tally {
+    passed: usize,
+    failures: Vec<String>,
+    skips: Vec<String>,
+}
+
+/// One `cargo test`, line by line.
+#[derive(Debug)]
+pub struct Step {
+    name: String,
+    ok: usize,
+    failed: Vec<String>,
+    failed_count: usize,
+    ignored: usize,
+    skipped: BTreeMap<String, String>,
+    programs: usize,
+    results: usize,
+    /// The section of a passed test's output that is being read.
+    section: Option<String>,
+    in_successes: bool,
+}
+
+impl Step {
+    /// A step that has read nothing yet.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ok: 0,
+            failed: Vec::new(),
+            failed_count: 0,
+            ignored: 0,
+            skipped: BTreeMap::new(),
+            programs: 0,
+            results: 0,
+            section: None,
+            in_successes: false,
+        }
+    }
+
+    /// Takes in one line; returns whether a person wants to see it.
+    pub fn read(&mut self, line: &str) -> bool {
+        let words = line.trim_start();
+        if words.starts_with("Running ") || words.starts_with("Doc-tests ") {
+            self.programs += 1;
+        } else if let Some(result) = line.strip_prefix("test result: ") {
+            self.results += 1;
+            self.in_successes = false;
+            self.read_result(result);
+        } else if line == "successes:" {
+            self.in_successes = true;
+            self.section = None;
+        } else if line == "failures:" {
+            self.in_successes = false;
+        } else if let Some(name) =
+            line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
+            self.failed.push(name.to_owned());
+        } else if self.in_successes {
+            self.read_success(line);
+        }
+        !self.in_successes
+    }
+
+    fn read_success(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.section = Some(name.to_owned());
+        } else if let (Some(test), Some(reason)) = (&self.section, line.strip_prefix(SKIPPED)) {
+            let test = format!("{} #{}", test, self.programs);
+            self.skipped.entry(test).or_insert_with(|| reason.to_owned());
+        }
+    }
+
+    /// `ok. 3 passed; 0 failed; 1 ignored; ...`
+    fn read_result(&mut self, result: &str) {
+        let counts = result.split_once(". ").map_or("", |(_, counts)| counts);
+        for part in counts.split("; ") {
+            let Some((number, what)) = part.split_once(' ') else { continue };
+            let Ok(number) = number.parse::<usize>() else { continue };
+            match what {
+                "passed" => self.ok += number,
+                "failed" => self.failed_count += number,
+                "ignored" => self.ignored += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Tally {
+    /// Adds a finished `cargo test`, and whether cargo itself was content.
+    pub fn add(&mut self, step: Step, content: bool) {
+        self.passed += step.ok.saturating_sub(step.skipped.len());
+        self.skips.extend(step.skipped.iter().map(|(test, reason)| {
+            let test = test.split(" #").next().unwrap_or(test);
+            format!("skipped: {}: {test}: {reason}", step.name)
+        }));
+        self.skips.extend((0..step.ignored).map(|_| format!("skipped: {}: an ignored test", step.name)));
+        let before = self.failures.len();
+        for test in &step.failed {
+            self.fail(&step.name, test);
+        }
+        for _ in step.failed.len()..step.failed_count {
+            self.fail(&step.name, "a test without a name");
+        }
+        for _ in step.results..step.programs {
+            self.fail(&step.name, "a test program ended without its result line");
+        }
+        if !content && self.failures.len() == before {
+            self.fail(&step.name, "cargo failed before the tests ran, see above");
+        }
+        if content && step.results == 0 {
+            self.fail(&step.name, "no test ran at all");
+        }
+    }
+
+    /// Notes one failure.
+    pub fn fail(&mut self, step: &str, what: &str) {
+        self.failures.push(format!("FAILED: {step}: {what}"));
+    }
+
+    /// Whether nothing failed.
+    pub fn holds(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    /// A line for each test that was skipped or failed.
+    pub fn explanations(&self) -> impl Iterator<Item = &str> {
+        self.skips.iter().chain(&self.failures).map(String::as_str)
+    }
+
+    /// The last line of the run.
+    pub fn summary(&self) -> String {
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failures.len(), self.skips.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(output: &str, content: bool) -> Tally {
+        let mut step = Step::new("unit");
+        for line in output.lines() {
+            step.read(line);
+        }
+        let mut tally = Tally::default();
+        tally.add(step, content);
+        tally
+    }
+
+    const GOOD: &str = "\
+     Running unittests src/lib.rs (target/debug/deps/a-1)
+test a ... ok
+test b ... ok
+successes:
+---- b stdout ----
+skipped: needs root; run through sudo
+skipped: needs root; said twice by one test
+successes:
+    a
+    b
+test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+   Doc-tests a
+test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    #[test]
+    fn a_skipped_test_has_not_passed() {
+        let tally = tally(GOOD, true);
+        assert_eq!(tally.summary(), "2 passed, 0 failed, 2 skipped");
+        assert!(tally.holds());
+        let said: Vec<&str> = tally.explanations().collect();
+        assert_eq!(said[0], "skipped: unit: b: needs root; run through sudo");
+    }
+
+    #[test]
+    fn a_failed_test_is_named() {
+        let output = GOOD
+            .replace("test a ... ok", "test a ... FAILED")
+            .replace("ok. 2 passed; 0", "FAILED. 1 passed; 1");
+        let tally = tally(&output, false);
+        assert_eq!(tally.summary(), "1 passed, 1 failed, 2 skipped");
+        assert!(!tally.holds());
+        assert!(tally.explanations().any(|line| line == "FAILED: unit: a"));
+    }
+
+    #[test]
+    fn a_program_that_died_without_its_last_word_failed() {
+        let output = "     Running tests/a.rs (x)\ntest a ... ok\n     Running tests/b.rs (y)\ntest result: ok. 1 passed; 0 failed; 0 ignored";
+        assert_eq!(tally(output, false).summary(), "1 passed, 1 failed, 0 skipped");
+    }
+
+    #[test]
+    fn a_build_that_failed_is_a_failure_and_so_is_a_run_without_tests() {
+        assert_eq!(tally("error: could not compile `a`", false).summary(), "0 passed, 1 failed, 0 skipped");
+        assert_eq!(tally("", true).summary(), "0 passed, 1 failed, 0 skipped");
+    }
+
+    #[test]
+    fn the_output_of_tests_that_passed_is_not_shown() {
+        let mut step = Step::new("unit");
+        let shown: Vec<&str> = GOOD.lines().filter(|line| step.read(line)).collect();
+        assert!(shown.contains(&"test a ... ok") && !shown.iter().any(|line| line.contains("needs root")));
+    }
+}
