@@ -16,6 +16,8 @@ pub const HEADER_BYTES: usize = 32;
 pub const MAX_REQUEST_BYTES: usize = 64 * 1024;
 /// Longest payload of one response message, in bytes; a longer answer is sent in pieces ([`flags::MORE`]).
 pub const MAX_RESPONSE_BYTES: usize = 96 * 1024;
+/// Longest answer, all its pieces together, in bytes. The pieces follow each other with nothing in between.
+pub const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// Longest capsule (the sealed state of one session), in bytes.
 pub const MAX_CAPSULE_BYTES: usize = 3 * 1024;
 /// Most bytes of data that an `ioctl` may carry in one direction.

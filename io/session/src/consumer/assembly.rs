@@ -1,0 +1,228 @@
+//! What a consumer makes of a backend's messages. Decides without waiting.
+
+use rustix::io::Errno;
+use thiserror::Error;
+use wire::service::{
+    DecodeError, Export, Header, Kind, MAX_ANSWER_BYTES, MAX_CAPSULE_BYTES, Phase, VERSION, flags,
+};
+
+/// The largest errno that Linux knows; a status above it is none.
+const MAX_ERRNO: u32 = 4095;
+
+/// What a backend said.
+#[derive(Debug, PartialEq)]
+pub enum Incoming<'a> {
+    /// First of all: what the service offers.
+    Hello(Export),
+    /// The answer to a request, an `Open`, a `Control` or a `State`. It may be one that was cancelled meanwhile.
+    Answer(Answer<'a>),
+    /// The state of a session changed: keep this for the next backend.
+    Capsule {
+        /// Whose state.
+        session: u64,
+        /// The state, in the service's own form.
+        capsule: &'a [u8],
+    },
+}
+
+/// One whole answer.
+#[derive(Debug, PartialEq)]
+pub struct Answer<'a> {
+    /// Whose.
+    pub session: u64,
+    /// To which request.
+    pub tag: u64,
+    /// What the service answered.
+    pub result: Result<&'a [u8], Errno>,
+    /// Where the time went, if the request asked for it.
+    pub phases: Vec<Phase>,
+}
+
+/// Bytes that no correct backend sends; give the link up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum BadBackend {
+    /// No message at all, or none of this version.
+    #[error("the backend's message is not understood")]
+    Decode(#[from] DecodeError),
+    /// A kind that only consumers send.
+    #[error("a backend does not send {0:?}")]
+    Kind(Kind),
+    /// The greeting does not come first, comes twice, or is not understood.
+    #[error("the backend's greeting is missing, doubled or not understood")]
+    Hello,
+    /// The backend speaks another version.
+    #[error("the backend speaks version {0} of the service protocol, this is version {VERSION}")]
+    Version(u32),
+    /// The pieces of an answer do not belong together.
+    #[error("the pieces of the backend's answer do not belong together")]
+    Pieces,
+    /// An answer longer than [`MAX_ANSWER_BYTES`].
+    #[error("the backend's answer is longer than {MAX_ANSWER_BYTES} bytes")]
+    TooLong,
+    /// A status that is no errno.
+    #[error("the backend's status {0} is no errno")]
+    Status(u32),
+}
+
+/// Puts answers together.
+#[derive(Debug, Default)]
+pub struct Assembly {
+    greeted: bool,
+    /// Of the answer whose next piece must follow: its tag and session.
+    expected: Option<(u64, u64)>,
+    pieces: Vec<u8>,
+}
+
+impl Assembly {
+    /// Takes one message; `Ok(None)`: the answer goes on in the next one.
+    ///
+    /// # Errors
+    /// [`BadBackend`].
+    pub fn take<'a>(&'a mut self, message: &'a [u8]) -> Result<Option<Incoming<'a>>, BadBackend> {
+        let (header, payload) = Header::decode(message)?;
+        if self
+            .expected
+            .is_some_and(|expected| header.kind != Kind::Response || expected != (header.tag, header.session))
+        {
+            return Err(BadBackend::Pieces);
+        }
+        if !self.greeted {
+            return self.hello(&header, payload).map(Some);
+        }
+        match header.kind {
+            Kind::Response => self.response(&header, payload),
+            Kind::Capsule if payload.len() <= MAX_CAPSULE_BYTES => {
+                Ok(Some(Incoming::Capsule { session: header.session, capsule: payload }))
+            }
+            Kind::Capsule => Err(BadBackend::TooLong),
+            Kind::Hello => Err(BadBackend::Hello),
+            other => Err(BadBackend::Kind(other)),
+        }
+    }
+
+    fn hello<'a>(&mut self, header: &Header, payload: &[u8]) -> Result<Incoming<'a>, BadBackend> {
+        if header.kind != Kind::Hello {
+            return Err(BadBackend::Hello);
+        }
+        let export: Export = serde_json::from_slice(payload).map_err(|_| BadBackend::Hello)?;
+        if export.version != VERSION {
+            return Err(BadBackend::Version(export.version));
+        }
+        self.greeted = true;
+        Ok(Incoming::Hello(export))
+    }
+
+    fn response<'a>(
+        &'a mut self,
+        header: &Header,
+        payload: &'a [u8],
+    ) -> Result<Option<Incoming<'a>>, BadBackend> {
+        let more = header.flags & flags::MORE != 0;
+        let traced = header.flags & flags::TRACE != 0;
+        if more && (traced || header.status != 0) {
+            return Err(BadBackend::Pieces);
+        }
+        let (bytes, phases) =
+            if traced { Phase::split(payload, header.file)? } else { (payload, Vec::new()) };
+        let continues = self.expected.is_some();
+        if !continues {
+            self.pieces.clear();
+            // A long answer's memory is not kept for the short ones that follow.
+            self.pieces.shrink_to(wire::service::MAX_RESPONSE_BYTES);
+        }
+        if more || continues {
+            if self.pieces.len() + bytes.len() > MAX_ANSWER_BYTES {
+                return Err(BadBackend::TooLong);
+            }
+            self.pieces.extend_from_slice(bytes);
+        }
+        self.expected = more.then_some((header.tag, header.session));
+        if more {
+            return Ok(None);
+        }
+        let bytes = if continues { &self.pieces[..] } else { bytes };
+        let result = match header.status {
+            0 => Ok(bytes),
+            status if status <= MAX_ERRNO => Err(Errno::from_raw_os_error(status.cast_signed())),
+            status => return Err(BadBackend::Status(status)),
+        };
+        Ok(Some(Incoming::Answer(Answer { session: header.session, tag: header.tag, result, phases })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(kind: Kind, flags: u16, tag: u64, file: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).expect("short");
+        let header = Header { flags, tag, file, length, ..Header::new(kind) };
+        [&header.encode()[..], payload].concat()
+    }
+
+    fn greeted() -> Assembly {
+        let mut assembly = Assembly::default();
+        let export = Export { version: VERSION, kind: "echo".into(), files: Vec::new() };
+        let hello = message(Kind::Hello, 0, 0, 0, &serde_json::to_vec(&export).expect("json"));
+        assert_eq!(assembly.take(&hello), Ok(Some(Incoming::Hello(export))));
+        assembly
+    }
+
+    #[test]
+    fn pieces_become_one_answer_with_the_phases_of_the_last() {
+        let mut assembly = greeted();
+        assert_eq!(assembly.take(&message(Kind::Response, flags::MORE, 7, 0, b"ab")), Ok(None));
+        let mut last = b"cd".to_vec();
+        let phases = vec![Phase { phase: 1, nanoseconds: 9 }];
+        let trailer = Phase::append(&phases, &mut last);
+        let whole = Answer { session: 0, tag: 7, result: Ok(b"abcd"), phases };
+        let last = message(Kind::Response, flags::TRACE, 7, trailer, &last);
+        assert_eq!(assembly.take(&last), Ok(Some(Incoming::Answer(whole))));
+        let short = Answer { session: 0, tag: 8, result: Ok(b"x"), phases: Vec::new() };
+        assert_eq!(assembly.take(&message(Kind::Response, 0, 8, 0, b"x")), Ok(Some(Incoming::Answer(short))));
+    }
+
+    #[test]
+    fn a_backend_that_breaks_the_rules_is_told_which() {
+        let response = message(Kind::Response, 0, 1, 0, b"");
+        assert_eq!(Assembly::default().take(&response), Err(BadBackend::Hello));
+        assert_eq!(greeted().take(&message(Kind::Close, 0, 0, 0, b"")), Err(BadBackend::Kind(Kind::Close)));
+        let mut assembly = greeted();
+        assert_eq!(assembly.take(&message(Kind::Response, flags::MORE, 1, 0, b"a")), Ok(None));
+        assert_eq!(assembly.take(&message(Kind::Response, 0, 2, 0, b"b")), Err(BadBackend::Pieces));
+        let mut assembly = greeted();
+        let piece = message(Kind::Response, flags::MORE, 1, 0, &vec![0; 90 * 1024]);
+        let end = (0..20).find_map(|_| assembly.take(&piece).err());
+        assert_eq!(end, Some(BadBackend::TooLong));
+        let mut refused = Header { status: 5000, ..Header::new(Kind::Response) }.encode();
+        assert_eq!(greeted().take(&refused), Err(BadBackend::Status(5000)));
+        refused[4..8].copy_from_slice(&2_u32.to_le_bytes());
+        let refusal = Answer { session: 0, tag: 0, result: Err(Errno::NOENT), phases: Vec::new() };
+        assert_eq!(greeted().take(&refused), Ok(Some(Incoming::Answer(refusal))));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_it(messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..20)) {
+            let mut assembly = greeted();
+            for message in &messages {
+                if assembly.take(message).is_err() {
+                    break;
+                }
+            }
+        }
+
+        #[test]
+        fn no_well_formed_message_breaks_it(parts in prop::collection::vec(
+            (1_u16..12, 0_u16..4, any::<u8>(), 0_u32..40, prop::collection::vec(any::<u8>(), 0..50)), 0..40)) {
+            let mut assembly = greeted();
+            for (kind, flags, tag, file, payload) in parts {
+                let Ok(kind) = Kind::try_from(kind) else { continue };
+                if assembly.take(&message(kind, flags, u64::from(tag % 3), file, &payload)).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+}
