@@ -1,1 +1,83 @@
 //! One direction of a channel: the ring algorithm, without waiting.
+//!
+//! A [`Producer`] writes messages into a ring, a [`Consumer`] takes them out; each half may be in another
+//! process, and neither trusts what the other wrote. Who waits, and how, is the business of `io/channel`; here
+//! is only what decides: where a message goes, whether there is room, who has to be woken.
+//!
+//! The algorithm touches memory through [`Memory`], so that the very code that ships is model-checked
+//! (`tests/model.rs`, `RUSTFLAGS="--cfg loom"`). The bytes are those of `docs/spec/ring.md`.
+//!
+//! # Orderings
+//!
+//! | label | one side | other side | what it gives |
+//! | --- | --- | --- | --- |
+//! | COMMIT | producer stores a record's word, `Release` | consumer loads it, `Acquire` | a message is whole when it shows, and the word after it reads zero |
+//! | ROOM | consumer stores `consumed`, `Release` | producer loads it, `Acquire` | bytes are written over only after they were read |
+//! | SLEEP | consumer: `sleeping` = 1, fence, looks at the word | producer: stores the word, fence, looks at `sleeping` | one of the two sees the other: no message without a wake-up |
+//! | WANT | producer: `wanted` = n, fence, looks at `consumed` | consumer: stores `consumed`, fence, looks at `wanted` | one of the two sees the other: no room without a wake-up |
+//! | END | an end stores its state, `Release`, then rings | the other loads it, `Acquire`, then looks at the ring | what was committed before the close is received |
+
+mod consumer;
+mod ends;
+mod memory;
+mod place;
+mod producer;
+mod spin;
+
+pub use consumer::{Consumer, Peek, Record};
+pub use ends::{end_state, set_end_state};
+pub use memory::Memory;
+pub use place::Place;
+pub use producer::{Producer, ReserveError, Slot};
+pub use spin::Spin;
+
+/// A rule of `docs/spec/ring.md` that the other end has broken. The channel can't be used any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// `consumed` went back, beyond what was produced, or off the grid.
+    #[error("the peer alleges to have consumed {alleged} bytes; only {least} to {most} are possible")]
+    Consumed {
+        /// What the peer wrote.
+        alleged: u64,
+        /// What it had written before.
+        least: u64,
+        /// What has been produced.
+        most: u64,
+    },
+    /// A record bears a sequence number of another place or time.
+    #[error("the record at byte {position} alleges sequence {alleged}, not {expected}")]
+    Sequence {
+        /// Where the record starts, in bytes since the start.
+        position: u64,
+        /// What the peer wrote.
+        alleged: u32,
+        /// What belongs there.
+        expected: u32,
+    },
+    /// A record is neither a message nor padding.
+    #[error("the record at byte {position} alleges to be of kind {alleged}, which does not exist")]
+    Kind {
+        /// Where the record starts.
+        position: u64,
+        /// What the peer wrote.
+        alleged: u64,
+    },
+    /// A message is longer than messages may be, or goes beyond the end of the ring.
+    #[error("the message at byte {position} alleges {alleged} bytes where at most {most} are possible")]
+    Length {
+        /// Where the record starts.
+        position: u64,
+        /// What the peer wrote.
+        alleged: usize,
+        /// What is possible there.
+        most: usize,
+    },
+    /// A padding does not end where the ring does, stands at its start, or has no message behind it.
+    #[error("the padding at byte {position} alleges {alleged} bytes, or has no message behind it")]
+    Padding {
+        /// Where the record starts.
+        position: u64,
+        /// What the peer wrote.
+        alleged: usize,
+    },
+}

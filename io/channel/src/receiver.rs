@@ -1,0 +1,285 @@
+//! The half of an end that receives.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ring::{Consumer, Peek, Record, Spin, Violation};
+use sys::region::Region;
+use wire::ring as layout;
+
+use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, spin};
+
+/// After so many looks at an empty ring without a sleep, ask the kernel whether the peer lives. Costs a
+/// polling receiver a ten-thousandth, and tells it of a death within microseconds.
+const LOOKS_PER_LIFE_CHECK: u32 = 1024;
+
+/// Why no message was received.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The channel is closed, here or there, or the peer is dead; everything it committed has been received
+    /// (or this end closed itself).
+    #[error("the channel is closed")]
+    Closed,
+    /// The deadline has passed.
+    #[error("no message came in time")]
+    TimedOut,
+    /// The peer broke a rule; the channel has been closed.
+    #[error("the peer of a channel broke its rules")]
+    Corrupt(#[from] Violation),
+    /// The kernel refused a wait or a signal.
+    #[error("can't wait on a channel")]
+    Doorbell(#[source] io::Error),
+}
+
+/// Receives messages. Dropping it closes the channel.
+#[derive(Debug)]
+pub struct Receiver {
+    shared: Arc<Shared>,
+    consumer: Consumer<Arc<Region>>,
+    policy: SpinPolicy,
+    spin: Spin,
+    looks: u32,
+}
+
+/// A message in place: its length is fixed and checked, its bytes are what the peer alleges *now* and may change
+/// between two looks. So look at each byte once.
+#[derive(Debug)]
+pub struct Alleged<'r> {
+    consumer: &'r Consumer<Arc<Region>>,
+    record: Record,
+}
+
+impl Alleged<'_> {
+    /// Bytes of the message.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "an empty message is a message")]
+    pub fn len(&self) -> usize {
+        self.record.len()
+    }
+
+    /// Copies from `at` on into `into`; false, and nothing is done, if that goes beyond the message's end.
+    #[must_use]
+    pub fn copy_to(&self, at: usize, into: &mut [u8]) -> bool {
+        self.consumer.copy(&self.record, at, into)
+    }
+
+    /// The `N` bytes from `at` on; `None` if they go beyond the message's end.
+    #[must_use]
+    pub fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.copy_to(at, &mut bytes).then_some(bytes)
+    }
+
+    /// Appends the whole message to `into`.
+    pub fn append_to(&self, into: &mut Vec<u8>) {
+        self.consumer.append(&self.record, into);
+    }
+}
+
+impl Receiver {
+    pub(crate) fn new(shared: Arc<Shared>, consumer: Consumer<Arc<Region>>) -> Self {
+        Receiver { shared, consumer, policy: SpinPolicy::default(), spin: Spin::default(), looks: 0 }
+    }
+
+    /// Longest message that can come, in bytes.
+    #[must_use]
+    pub fn max_message(&self) -> usize {
+        self.consumer.max_message()
+    }
+
+    /// Sets when to spin before sleeping.
+    pub fn set_spin_policy(&mut self, policy: SpinPolicy) {
+        self.policy = policy;
+    }
+
+    /// Looks for the next message; gives the producer a ring if it waits for the room that has become free.
+    fn peek(&mut self) -> Result<Option<Record>, ReceiveError> {
+        match self.consumer.peek() {
+            Ok(Peek::Message(record)) => Ok(Some(record)),
+            Ok(Peek::Empty { wake_producer }) => {
+                if wake_producer {
+                    self.shared.signal_room().map_err(ReceiveError::Doorbell)?;
+                }
+                Ok(None)
+            }
+            Err(violation) => {
+                self.shared.close(layout::END_REFUSED);
+                Err(violation.into())
+            }
+        }
+    }
+
+    /// The next message, or `None` for now, or the end.
+    fn next(&mut self) -> Result<Option<Record>, ReceiveError> {
+        if self.shared.is_closed_here() {
+            return Err(ReceiveError::Closed);
+        }
+        if let Some(record) = self.peek()? {
+            self.looks = 0;
+            return Ok(Some(record));
+        }
+        self.looks += 1;
+        let gone = if self.looks >= LOOKS_PER_LIFE_CHECK {
+            self.looks = 0;
+            self.shared.is_peer_gone()
+        } else {
+            self.shared.is_peer_closed()
+        };
+        if !gone {
+            return Ok(None);
+        }
+        // END: what was committed before the close (or the death) shows by now.
+        match self.peek()? {
+            Some(record) => Ok(Some(record)),
+            None => Err(ReceiveError::Closed),
+        }
+    }
+
+    fn release(&mut self, record: Record) -> Result<(), ReceiveError> {
+        self.consumer.publish_processor(sys::processor::current());
+        if self.consumer.release(record) {
+            self.shared.signal_room().map_err(ReceiveError::Doorbell)?;
+        }
+        Ok(())
+    }
+
+    /// Receives a message into `into` (replacing what was there) if there is one; returns its length.
+    ///
+    /// # Errors
+    /// [`ReceiveError`], other than `TimedOut`.
+    pub fn try_receive(&mut self, into: &mut Vec<u8>) -> Result<Option<usize>, ReceiveError> {
+        self.try_read(|message| {
+            into.clear();
+            message.append_to(into);
+            message.len()
+        })
+    }
+
+    /// Receives a message into `into` (replacing what was there), waiting for it; returns its length.
+    ///
+    /// # Errors
+    /// See [`ReceiveError`].
+    pub fn receive(&mut self, into: &mut Vec<u8>, deadline: Option<Instant>) -> Result<usize, ReceiveError> {
+        self.read(deadline, |message| {
+            into.clear();
+            message.append_to(into);
+            message.len()
+        })
+    }
+
+    /// Reads a message in place, if there is one, and releases it.
+    ///
+    /// # Errors
+    /// [`ReceiveError`], other than `TimedOut`.
+    pub fn try_read<T>(&mut self, read: impl FnOnce(&Alleged<'_>) -> T) -> Result<Option<T>, ReceiveError> {
+        let Some(record) = self.next()? else { return Ok(None) };
+        let result = read(&Alleged { consumer: &self.consumer, record });
+        self.release(record)?;
+        Ok(Some(result))
+    }
+
+    /// Waits for a message, reads it in place, and releases it.
+    ///
+    /// # Errors
+    /// See [`ReceiveError`].
+    pub fn read<T>(
+        &mut self,
+        deadline: Option<Instant>,
+        read: impl FnOnce(&Alleged<'_>) -> T,
+    ) -> Result<T, ReceiveError> {
+        let record = self.wait_for_record(deadline)?;
+        let result = read(&Alleged { consumer: &self.consumer, record });
+        self.release(record)?;
+        Ok(result)
+    }
+
+    /// Waits until there is a message to receive.
+    ///
+    /// # Errors
+    /// See [`ReceiveError`].
+    pub fn wait(&mut self, deadline: Option<Instant>) -> Result<(), ReceiveError> {
+        self.wait_for_record(deadline).map(|_| ())
+    }
+
+    fn wait_for_record(&mut self, deadline: Option<Instant>) -> Result<Record, ReceiveError> {
+        loop {
+            if let Some(record) = self.next()? {
+                return Ok(record);
+            }
+            let consumer = &self.consumer;
+            let peer = || consumer.peer_processor();
+            if spin(self.policy, &mut self.spin, deadline, peer, || consumer.has_something()) {
+                if let Some(record) = self.next()? {
+                    return Ok(record);
+                }
+            }
+            // Every turn comes by here: a peer that rings for nothing, or shows and hides a message, wins no time.
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(ReceiveError::TimedOut);
+            }
+            if self.prepare_wait() {
+                self.descriptors().wait(deadline).map_err(ReceiveError::Doorbell)?;
+                self.cancel_wait();
+                self.drain_doorbell()?;
+            }
+        }
+    }
+
+    /// The descriptors that an event loop watches.
+    #[must_use]
+    pub fn descriptors(&self) -> Descriptors<'_> {
+        self.shared.data_descriptors()
+    }
+
+    /// Says to the peer that we are going to sleep and want to be rung. False: there is something (a message, or the
+    /// end of the channel), so do not sleep.
+    pub fn prepare_wait(&mut self) -> bool {
+        // The processor that we sleep on is where we will be woken, as far as anybody knows.
+        self.consumer.publish_processor(sys::processor::current());
+        if !self.consumer.prepare_wait() {
+            return false;
+        }
+        if self.shared.is_closed_here() || self.shared.is_peer_closed() {
+            self.consumer.cancel_wait();
+            return false;
+        }
+        true
+    }
+
+    /// Says that we are awake again. Needed after every [`Receiver::prepare_wait`] that returned true.
+    pub fn cancel_wait(&mut self) {
+        self.consumer.cancel_wait();
+    }
+
+    /// Takes the rings off the doorbell, and notices the death of the peer. Then try to receive.
+    ///
+    /// # Errors
+    /// [`ReceiveError::Doorbell`].
+    pub fn drain_doorbell(&mut self) -> Result<(), ReceiveError> {
+        self.shared.drain_data().map_err(ReceiveError::Doorbell)
+    }
+
+    /// Closes the channel, for both halves of this end and for the peer.
+    pub fn close(&mut self) {
+        self.shared.close(layout::END_CLOSED);
+    }
+
+    /// A handle that closes the channel from elsewhere.
+    #[must_use]
+    pub fn closer(&self) -> Closer {
+        Closer::new(&self.shared)
+    }
+
+    /// Whether the channel is closed, here or there, or the peer is dead. There may still be messages to receive.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.is_closed_here() || self.shared.is_peer_gone()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

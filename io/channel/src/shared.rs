@@ -1,0 +1,218 @@
+//! What the two halves of an opened end have in common.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use ring::{Consumer, Place, Producer, Spin};
+use sys::doorbell::{self, Heard};
+use sys::eventfd::Eventfd;
+use sys::region::Region;
+use wire::ring as layout;
+
+use crate::{OpenError, Receiver, Sender};
+
+/// Looks at memory between two looks at the clock (and at the peer's processor) while spinning.
+const LOOKS_PER_CLOCK: u32 = 32;
+
+/// The doorbells of one end. `data` and `room` are separate, so that a thread that waits for messages and one that
+/// waits for room never take each other's rings.
+#[derive(Debug)]
+pub(crate) struct Doorbells {
+    /// Heard by our receiver: there is a message.
+    pub data: OwnedFd,
+    /// Rung by our sender.
+    pub peer_data: OwnedFd,
+    /// Heard by our sender: there is room.
+    pub room: OwnedFd,
+    /// Rung by our receiver.
+    pub peer_room: OwnedFd,
+}
+
+/// When to spin before sleeping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpinPolicy {
+    /// Sleep at once: for those who have many channels, or time.
+    Never,
+    /// Spin for about what a wake-up costs while that pays, and only if the peer alleges to run on another
+    /// processor.
+    #[default]
+    Adaptive,
+}
+
+/// The descriptors that an event loop watches for readability and hang-up. On any event: `drain_doorbell`, then
+/// try until there is nothing, then `prepare_wait` before the next sleep.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptors<'a> {
+    /// Readable when the peer rang, hung up when the peer is gone.
+    pub doorbell: BorrowedFd<'a>,
+    /// Readable for good when this end has been closed (by its other half, too).
+    pub lifeline: BorrowedFd<'a>,
+}
+
+/// An opened end.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    region: Arc<Region>,
+    side: usize,
+    doorbells: Doorbells,
+    /// Ours alone: wakes this end's own waiters when this end closes.
+    lifeline: Eventfd,
+    closed_here: AtomicBool,
+    peer_gone: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn open(
+        region: Region,
+        side: usize,
+        ring_bytes: u32,
+        doorbells: Doorbells,
+    ) -> Result<(Sender, Receiver), OpenError> {
+        let bytes = layout::region_bytes(ring_bytes);
+        let place = |index| Place::in_region(index, ring_bytes).ok_or(OpenError::RegionBytes { bytes });
+        let (outward, inward) = (place(side)?, place(1 - side)?);
+        let watch = |source| OpenError::System { action: "make the event of a channel's end", source };
+        let lifeline = Eventfd::new().map_err(watch)?;
+        let state = ring::set_end_state(&region, side, layout::END_OPEN);
+        if state != layout::END_UNOPENED {
+            return Err(OpenError::Reopened { state });
+        }
+        let region = Arc::new(region);
+        let shared = Arc::new(Shared {
+            region: Arc::clone(&region),
+            side,
+            doorbells,
+            lifeline,
+            closed_here: AtomicBool::new(false),
+            peer_gone: AtomicBool::new(false),
+        });
+        let sender = Sender::new(Arc::clone(&shared), Producer::new(Arc::clone(&region), outward));
+        let receiver = Receiver::new(shared, Consumer::new(region, inward));
+        Ok((sender, receiver))
+    }
+
+    /// Closes this end: tells the peer, wakes everybody. `state` says why.
+    pub(crate) fn close(&self, state: u64) {
+        if self.closed_here.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        ring::set_end_state(&*self.region, self.side, state);
+        self.lifeline.signal();
+        // A pipe of ours that can't be rung has nobody behind it who could be told.
+        let _told = doorbell::ring(&self.doorbells.peer_data);
+        let _told = doorbell::ring(&self.doorbells.peer_room);
+    }
+
+    pub(crate) fn is_closed_here(&self) -> bool {
+        self.closed_here.load(Ordering::Acquire)
+    }
+
+    /// Whether the peer alleges to have closed, or is known to be gone. No system call.
+    pub(crate) fn is_peer_closed(&self) -> bool {
+        let state = ring::end_state(&*self.region, 1 - self.side);
+        state == layout::END_CLOSED || state == layout::END_REFUSED || self.peer_gone.load(Ordering::Acquire)
+    }
+
+    /// As [`Shared::is_peer_closed`], and asks the kernel whether the peer lives.
+    pub(crate) fn is_peer_gone(&self) -> bool {
+        // A descriptor of ours that can't be polled is as good as one without a peer.
+        if !self.is_peer_closed() && doorbell::is_dead(&self.doorbells.data).unwrap_or(true) {
+            self.peer_gone.store(true, Ordering::Release);
+        }
+        self.is_peer_closed()
+    }
+
+    fn listen(&self, doorbell: &OwnedFd) -> io::Result<()> {
+        if doorbell::listen(doorbell)? == Heard::Death {
+            self.peer_gone.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn drain_data(&self) -> io::Result<()> {
+        self.listen(&self.doorbells.data)
+    }
+
+    pub(crate) fn drain_room(&self) -> io::Result<()> {
+        self.listen(&self.doorbells.room)
+    }
+
+    pub(crate) fn signal_data(&self) -> io::Result<()> {
+        doorbell::ring(&self.doorbells.peer_data)
+    }
+
+    pub(crate) fn signal_room(&self) -> io::Result<()> {
+        doorbell::ring(&self.doorbells.peer_room)
+    }
+
+    pub(crate) fn data_descriptors(&self) -> Descriptors<'_> {
+        Descriptors { doorbell: self.doorbells.data.as_fd(), lifeline: self.lifeline.as_fd() }
+    }
+
+    pub(crate) fn room_descriptors(&self) -> Descriptors<'_> {
+        Descriptors { doorbell: self.doorbells.room.as_fd(), lifeline: self.lifeline.as_fd() }
+    }
+}
+
+impl Descriptors<'_> {
+    /// Sleeps until one of the two has something, or the time is over; may return early.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout_ns = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+        doorbell::wait(self.doorbell, self.lifeline, timeout_ns)
+    }
+}
+
+/// Closes the end it came from, from anywhere; keeps nothing alive.
+#[derive(Clone, Debug)]
+pub struct Closer(Weak<Shared>);
+
+impl Closer {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Closer(Arc::downgrade(shared))
+    }
+
+    /// Closes the channel, and wakes whoever waits on it. Does nothing when it is closed already.
+    pub fn close(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.close(layout::END_CLOSED);
+        }
+    }
+}
+
+/// Spins until `found`, within what is allowed; says whether it was found.
+pub(crate) fn spin(
+    policy: SpinPolicy,
+    spin: &mut Spin,
+    deadline: Option<Instant>,
+    peer_processor: impl Fn() -> Option<u32>,
+    mut found: impl FnMut() -> bool,
+) -> bool {
+    // Where both ends share a processor, spinning keeps the peer from doing what we wait for.
+    let apart = || peer_processor().is_some_and(|peer| peer != sys::processor::current());
+    if policy == SpinPolicy::Never || !apart() {
+        return false;
+    }
+    let budget_ns = spin.begin();
+    if budget_ns == 0 {
+        return false;
+    }
+    let end = Instant::now() + Duration::from_nanos(budget_ns);
+    let end = deadline.map_or(end, |deadline| deadline.min(end));
+    loop {
+        for _ in 0..LOOKS_PER_CLOCK {
+            if found() {
+                spin.end(true);
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if Instant::now() >= end || !apart() {
+            spin.end(false);
+            return false;
+        }
+    }
+}

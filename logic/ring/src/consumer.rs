@@ -1,0 +1,227 @@
+//! The half that takes messages out.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use wire::ring::{self as layout, RecordWord};
+
+use crate::{Memory, Place, Violation};
+
+/// `consumed` is published when this part of the ring has been released: often enough that a producer seldom
+/// waits, seldom enough that its line stays with the consumer.
+const PUBLISH_PART: u64 = 4;
+
+/// The reading half of a ring.
+#[derive(Debug)]
+pub struct Consumer<M> {
+    memory: M,
+    place: Place,
+    /// Bytes released since the start: ours, never read back from memory.
+    consumed: u64,
+    /// What stands in the `consumed` word.
+    published: u64,
+    /// What stands in our processor word.
+    processor: u64,
+}
+
+/// A message that was committed and found possible: its place and length do not change any more, its bytes may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    position: u64,
+    length: usize,
+}
+
+impl Record {
+    /// Bytes of the message.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "an empty message is a message")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+}
+
+/// What is next in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// A message.
+    Message(Record),
+    /// Nothing yet.
+    Empty {
+        /// The producer waits for room that it now has: signal its doorbell.
+        wake_producer: bool,
+    },
+}
+
+impl<M: Memory> Consumer<M> {
+    /// The reading half of a fresh ring. There must be only one.
+    pub fn new(memory: M, place: Place) -> Self {
+        Consumer { memory, place, consumed: 0, published: 0, processor: 0 }
+    }
+
+    /// Longest message, in bytes.
+    pub fn max_message(&self) -> usize {
+        self.place.max_message()
+    }
+
+    /// Bytes consumed since the start, padding and headers included.
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    #[inline]
+    fn word(&self) -> u64 {
+        // COMMIT: pairs with the producer's `commit`.
+        self.memory.load(self.place.at(self.consumed), Acquire)
+    }
+
+    /// Whether something stands next in the ring, be it good or bad: for spinning before a sleep.
+    #[inline]
+    pub fn has_something(&self) -> bool {
+        self.word() != 0
+    }
+
+    /// Looks at the next message without taking it.
+    ///
+    /// # Errors
+    /// The rule that the producer broke; this half can't be used any further.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Peek, Violation> {
+        let word = self.word();
+        if word == 0 {
+            return Ok(Peek::Empty { wake_producer: self.publish() });
+        }
+        let alleged = self.check_sequence(word)?;
+        if alleged.kind == layout::RECORD_PADDING {
+            return self.skip_padding(alleged).map(Peek::Message);
+        }
+        self.check_message(alleged).map(Peek::Message)
+    }
+
+    fn check_sequence(&self, word: u64) -> Result<RecordWord, Violation> {
+        let alleged = RecordWord::parse(word);
+        let (position, expected) = (self.consumed, layout::sequence(self.consumed));
+        if alleged.sequence != expected {
+            return Err(Violation::Sequence { position, alleged: alleged.sequence, expected });
+        }
+        Ok(alleged)
+    }
+
+    fn check_message(&self, alleged: RecordWord) -> Result<Record, Violation> {
+        let position = self.consumed;
+        if alleged.kind != layout::RECORD_MESSAGE {
+            return Err(Violation::Kind { position, alleged: alleged.kind });
+        }
+        let most = self.place.max_message().min(self.place.to_end(position) - layout::RECORD_HEADER_BYTES);
+        if alleged.length > most {
+            return Err(Violation::Length { position, alleged: alleged.length, most });
+        }
+        Ok(Record { position, length: alleged.length })
+    }
+
+    /// Steps over a padding to the message behind it, which is committed before it. Never two paddings in a row.
+    fn skip_padding(&mut self, alleged: RecordWord) -> Result<Record, Violation> {
+        let position = self.consumed;
+        let wrong = Violation::Padding { position, alleged: alleged.length };
+        let to_end = self.place.to_end(position);
+        let starts_the_ring = to_end == self.place.capacity();
+        if starts_the_ring || alleged.length != to_end - layout::RECORD_HEADER_BYTES {
+            return Err(wrong);
+        }
+        self.consumed += to_end as u64;
+        let word = self.word();
+        if word == 0 {
+            return Err(wrong);
+        }
+        let alleged = self.check_sequence(word)?;
+        self.check_message(alleged)
+    }
+
+    fn offset(&self, record: &Record, at: usize, length: usize) -> Option<usize> {
+        let inside = at <= record.length && length <= record.length - at;
+        inside.then(|| self.place.at(record.position) + layout::RECORD_HEADER_BYTES + at)
+    }
+
+    /// Copies bytes of a message, from `at` on. False, and nothing is done, when they would go beyond its end.
+    #[must_use]
+    #[inline]
+    pub fn copy(&self, record: &Record, at: usize, into: &mut [u8]) -> bool {
+        let Some(offset) = self.offset(record, at, into.len()) else { return false };
+        self.memory.copy_out(offset, into);
+        true
+    }
+
+    /// Appends a message to `into`.
+    #[inline]
+    pub fn append(&self, record: &Record, into: &mut Vec<u8>) {
+        if let Some(offset) = self.offset(record, 0, record.length) {
+            self.memory.append_to(offset, record.length, into);
+        }
+    }
+
+    /// Gives the message's room back. True: the producer waits for it, so signal its doorbell.
+    #[must_use = "a waiting producer has to be woken"]
+    #[inline]
+    pub fn release(&mut self, record: Record) -> bool {
+        if record.position != self.consumed {
+            // Released before: its room is not ours any more.
+            return false;
+        }
+        self.consumed += layout::record_bytes(record.length) as u64;
+        let due = self.consumed - self.published >= self.place.capacity() as u64 / PUBLISH_PART;
+        // A hint without ordering: a producer that it misses is seen when the ring is found empty.
+        (due || self.is_wanted()) && self.publish()
+    }
+
+    /// Whether the producer alleges to wait for what has been released.
+    fn is_wanted(&self) -> bool {
+        let wanted = self.memory.load(self.place.control(layout::CONTROL_WANTED), Relaxed);
+        wanted != 0 && wanted - 1 <= self.consumed
+    }
+
+    /// Publishes how far we are; true when the producer has to be woken.
+    fn publish(&mut self) -> bool {
+        if self.published == self.consumed {
+            return false;
+        }
+        self.published = self.consumed;
+        // ROOM: pairs with the producer's `look_at_consumed`.
+        self.memory.store(self.place.control(layout::CONTROL_CONSUMED), self.consumed, Release);
+        // WANT: pairs with the producer's `prepare_wait`.
+        self.memory.fence();
+        self.is_wanted() && self.memory.swap(self.place.control(layout::CONTROL_WANTED), 0, Relaxed) != 0
+    }
+
+    /// Says to the producer that we are going to sleep. False: there is something already, do not sleep.
+    ///
+    /// Look with [`Consumer::peek`] first: that publishes what the producer may be waiting for.
+    pub fn prepare_wait(&mut self) -> bool {
+        self.memory.store(self.place.control(layout::CONTROL_SLEEPING), 1, Relaxed);
+        // SLEEP: pairs with the producer's `commit`.
+        self.memory.fence();
+        if self.has_something() {
+            self.cancel_wait();
+            return false;
+        }
+        true
+    }
+
+    /// Takes back what [`Consumer::prepare_wait`] said: we are awake.
+    pub fn cancel_wait(&mut self) {
+        self.memory.store(self.place.control(layout::CONTROL_SLEEPING), 0, Relaxed);
+    }
+
+    /// Publishes the processor that we run on, if it is another one than last time.
+    #[inline]
+    pub fn publish_processor(&mut self, processor: u32) {
+        let word = u64::from(processor) + 1;
+        if word != self.processor {
+            self.processor = word;
+            self.memory.store(self.place.control(layout::CONTROL_CONSUMER_PROCESSOR), word, Relaxed);
+        }
+    }
+
+    /// The processor on which the producer alleges to have run last.
+    pub fn peer_processor(&self) -> Option<u32> {
+        let word = self.memory.load(self.place.control(layout::CONTROL_PRODUCER_PROCESSOR), Relaxed);
+        word.checked_sub(1).and_then(|processor| u32::try_from(processor).ok())
+    }
+}

@@ -1,0 +1,24 @@
+//! The states of a channel's two ends. Each end writes its own and reads the other's.
+
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use wire::ring as layout;
+
+use crate::Memory;
+
+fn offset(side: usize) -> usize {
+    layout::OFFSET_ENDS + (side & 1) * layout::END_STRIDE
+}
+
+/// What end `side` (0 or 1) alleges of itself: one of `wire::ring::END_*`, or nonsense.
+pub fn end_state(memory: &impl Memory, side: usize) -> u64 {
+    // END: after this the ring shows whatever was committed before a close.
+    memory.load(offset(side), Acquire)
+}
+
+/// Publishes the state of end `side` (0 or 1) and returns what was there. Afterwards ring the other end's
+/// doorbells, whatever its flags say: closing happens once and must not get lost.
+pub fn set_end_state(memory: &impl Memory, side: usize, state: u64) -> u64 {
+    // END: what was committed before shows before the close does.
+    memory.swap(offset(side), state, Release)
+}

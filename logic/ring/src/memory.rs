@@ -1,0 +1,93 @@
+//! What the algorithm needs of shared memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use sys::region::Region;
+
+/// Shared memory of which another party may change any byte at any time.
+///
+/// Offsets are in bytes from the region's start; words are 64 bits and aligned. Offsets come from [`crate::Place`]
+/// and never from the other party, so an implementation may panic when one is out of range.
+pub trait Memory {
+    /// Loads a word.
+    fn load(&self, offset: usize, order: Ordering) -> u64;
+    /// Stores a word.
+    fn store(&self, offset: usize, value: u64, order: Ordering);
+    /// Stores a word and returns what was there.
+    fn swap(&self, offset: usize, value: u64, order: Ordering) -> u64;
+    /// A sequentially consistent fence: what I stored shows before I look at what others stored.
+    fn fence(&self);
+    /// Copies bytes into the region.
+    fn copy_in(&self, offset: usize, from: &[u8]);
+    /// Copies bytes out of the region, once.
+    fn copy_out(&self, offset: usize, into: &mut [u8]);
+    /// Appends bytes of the region to `into`.
+    fn append_to(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
+        let start = into.len();
+        into.resize(start + length, 0);
+        self.copy_out(offset, &mut into[start..]);
+    }
+}
+
+impl Memory for Region {
+    #[inline]
+    fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.load_u64(offset, order)
+    }
+    #[inline]
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.store_u64(offset, value, order);
+    }
+    #[inline]
+    fn swap(&self, offset: usize, value: u64, order: Ordering) -> u64 {
+        self.swap_u64(offset, value, order)
+    }
+    #[inline]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+    #[inline]
+    fn copy_in(&self, offset: usize, from: &[u8]) {
+        Region::copy_in(self, offset, from);
+    }
+    #[inline]
+    fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        Region::copy_out(self, offset, into);
+    }
+    #[inline]
+    fn append_to(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
+        Region::append_to(self, offset, length, into);
+    }
+}
+
+impl<M: Memory> Memory for Arc<M> {
+    #[inline]
+    fn load(&self, offset: usize, order: Ordering) -> u64 {
+        (**self).load(offset, order)
+    }
+    #[inline]
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        (**self).store(offset, value, order);
+    }
+    #[inline]
+    fn swap(&self, offset: usize, value: u64, order: Ordering) -> u64 {
+        (**self).swap(offset, value, order)
+    }
+    #[inline]
+    fn fence(&self) {
+        (**self).fence();
+    }
+    #[inline]
+    fn copy_in(&self, offset: usize, from: &[u8]) {
+        (**self).copy_in(offset, from);
+    }
+    #[inline]
+    fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        (**self).copy_out(offset, into);
+    }
+    #[inline]
+    fn append_to(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
+        (**self).append_to(offset, length, into);
+    }
+}
