@@ -32,8 +32,8 @@ pub struct Domain {
     pub network: Network,
     /// Its own host name; `None` for a process, which shares the node's.
     pub hostname: Option<String>,
-    /// The working directory: inside the domain's root for a container, on the node for a process. `None` is what
-    /// the image says, and `/` where it says nothing.
+    /// The working directory, absolute: inside the root for a container, on the node for a process. `None` is what
+    /// the image says, and `/` where it says nothing; only with [`Root::Image`].
     pub workdir: Option<PathBuf>,
     /// Capabilities that the program keeps, with their full names (`CAP_NET_RAW`), sorted.
     pub capabilities: Vec<String>,

@@ -1,0 +1,471 @@
+//! The rules of a domain.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use super::{Context, entrance, mount, runs_server, service};
+use crate::bounds::*;
+use crate::diagnostic::Code;
+use crate::file::{self, Command, DomainForm, RestartForm, RootForm};
+use crate::look::Found;
+use crate::model::{
+    Domain, DomainKind, Limits, LogLimits, Network, Program, Ready, Resolv, Restart, RestartPolicy, Root,
+    Signal, Stop,
+};
+use crate::name::Name;
+use crate::read::{At, Field, Span};
+use crate::scalar::{duration_text, is_label};
+use crate::suggest::{self, quoted};
+
+/// Variables with this prefix are the daemon's to set.
+const OWN_PREFIX: &str = "TOMBOLO_";
+
+/// Admits one domain.
+pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, '_>) -> Domain {
+    let (head, form) = (&form.span, &form.value);
+    let kind = form.kind.value().map_or(DomainKind::Container, |kind| kind.0);
+    if form.kind.value().is_some() && kind == DomainKind::Process {
+        refuse_container_keys(form, cx);
+    }
+    let root = root(form, cx);
+    let program = program(&name, head, form, &root, cx);
+    let (ready, ready_timeout_ms) = ready(form, &program, cx);
+    let services = entrance::services(&name, form, cx);
+    let resolv = resolv(form, services.iter().any(|mount| mount.stub), cx);
+    Domain {
+        kind,
+        writable: form.writable.value().copied().unwrap_or(false),
+        environment: environment(form, cx),
+        mounts: mount::mounts(form, cx),
+        user: form.user.value().map(|user| user.0.clone()),
+        network: network(form),
+        hostname: hostname(&name.value, kind, form, cx),
+        workdir: workdir(kind, form, &root, cx),
+        capabilities: capabilities(form, kind, cx),
+        limits: limits(form),
+        restart: restart(form, &program, cx),
+        log: log(form),
+        stop: stop(form),
+        after: cx.domains_called(&form.after),
+        name: name.value,
+        root,
+        program,
+        services,
+        resolv,
+        ready,
+        ready_timeout_ms,
+    }
+}
+
+/// What a domain sees of the network, with the default of its kind.
+pub(super) fn network(form: &DomainForm) -> Network {
+    let process = form.kind.value().is_some_and(|kind| kind.0 == DomainKind::Process);
+    let default = if process { Network::Host } else { Network::None };
+    form.network.value().copied().unwrap_or(default)
+}
+
+/// A process shares the node's files, network and names: keys about its own ones would promise what is not so.
+fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
+    let own_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
+    let own_network = form.network.given().filter(|at| at.value == Network::None).map(|at| &at.span);
+    let keys: [(Option<&Span>, &str); 5] = [
+        (own_root, "sees the node's own file tree"),
+        (form.writable.given().filter(|at| at.value).map(|at| &at.span), "sees the node's own file tree"),
+        (form.mounts.given().map(|at| &at.span), "sees the node's own file tree"),
+        (own_network, "shares the node's network"),
+        (form.hostname.given().map(|at| &at.span), "shares the node's host name"),
+    ];
+    for (span, why) in keys {
+        if let Some(span) = span {
+            cx.out
+                .error(Code::WrongKind, span, format!("this can't be for a process domain, which {why}"))
+                .help("leave it out, or take kind = \"container\"");
+        }
+    }
+}
+
+fn root(form: &DomainForm, cx: &mut Context<'_, '_>) -> Root {
+    let Field::Given(at) = &form.root else {
+        refuse_writable_host(form, cx);
+        return Root::Host;
+    };
+    match &at.value {
+        RootForm::Host => {
+            refuse_writable_host(form, cx);
+            Root::Host
+        }
+        RootForm::Directory(path) => {
+            let absolute = file::on_node(cx.base, &path.value.0);
+            cx.must_be_there(&absolute, &path.span, &[Found::Directory], "directory");
+            if absolute == std::path::Path::new("/") {
+                cx.out
+                    .error(Code::BadPath, &path.span, "the node's own root can't be a domain's root")
+                    .help("root = \"host\" is a read-only view of the node's system directories");
+            }
+            Root::Directory { path: absolute }
+        }
+        RootForm::Image(path, tag) => {
+            let absolute = file::on_node(cx.base, &path.value.0);
+            cx.must_be_there(&absolute, &path.span, &[Found::Directory, Found::File], "image layout");
+            Root::Image { path: absolute, tag: tag.clone() }
+        }
+    }
+}
+
+fn refuse_writable_host(form: &DomainForm, cx: &mut Context<'_, '_>) {
+    let process = form.kind.value().is_some_and(|kind| kind.0 == DomainKind::Process);
+    if let Field::Given(at) = &form.writable
+        && at.value
+        && !process
+        && !form.root.is_broken()
+    {
+        cx.out
+            .error(
+                Code::Conflict,
+                &at.span,
+                "the root \"host\" is made of the node's own system directories: nobody writes there",
+            )
+            .help("take a directory or an image as root, or a mount with read_only = false");
+    }
+}
+
+/// What runs: a command, the server of the services that the domain hosts, or what the image says.
+fn program(
+    name: &At<Name>,
+    head: &Span,
+    form: &DomainForm,
+    root: &Root,
+    cx: &mut Context<'_, '_>,
+) -> Program {
+    let hosted = cx.hosted_by(&name.value);
+    match (&form.command, hosted.first()) {
+        (Field::Given(command), Some(service)) => {
+            let message =
+                format!("`{}` runs the server of `{service}`, so it can't run a command as well", name.value);
+            cx.out.error(Code::Conflict, &command.span, message).help(
+                "a domain has one program: leave `command` out, or give the service a domain of its own",
+            );
+            Program::Image
+        }
+        (Field::Given(command), None) => Program::Command(argv(command, cx)),
+        (Field::Broken, _) => Program::Image,
+        (Field::Absent, Some(_)) => {
+            let mut names: Vec<Name> = hosted.iter().filter_map(|name| Name::parse(name).ok()).collect();
+            names.sort();
+            Program::Server(names)
+        }
+        (Field::Absent, None) => {
+            if !matches!(root, Root::Image { .. }) && !form.root.is_broken() && !cx.form.service.is_broken() {
+                let message =
+                    format!("`{}` has nothing to run: no command, and it hosts no service", name.value);
+                cx.out.error(Code::NothingToRun, head, message).help(
+                    "add command = [\"program\", \"argument\"], or name it in a service: domain = \"...\"",
+                );
+            }
+            Program::Image
+        }
+    }
+}
+
+/// A command that names a program.
+fn argv(command: &At<Command>, cx: &mut Context<'_, '_>) -> Vec<String> {
+    let argv: Vec<String> = command.value.0.iter().map(|item| item.value.0.clone()).collect();
+    match argv.first() {
+        None => {
+            cx.out
+                .error(Code::TooFew, &command.span, "an empty command runs nothing")
+                .help("[\"program\", \"argument\"]");
+        }
+        Some(program) if program.is_empty() => {
+            cx.out.error(Code::BadText, &command.span, "the program of a command can't be empty");
+        }
+        Some(program) if argv.len() == 1 && program.contains(' ') && !program.contains('/') => {
+            let words: Vec<String> = program.split_whitespace().map(|word| format!("\"{word}\"")).collect();
+            cx.out
+                .error(
+                    Code::BadText,
+                    &command.span,
+                    "a command is no shell line: each word is a text of its own",
+                )
+                .help(format!("did you mean [{}]?", words.join(", ")));
+        }
+        Some(_) => {}
+    }
+    argv
+}
+
+fn environment(form: &DomainForm, cx: &mut Context<'_, '_>) -> BTreeMap<String, String> {
+    let mut variables = BTreeMap::new();
+    for entry in form.environment.value().map_or(&[][..], |named| named.0.as_slice()) {
+        let key = entry.key.value.as_str();
+        let first = key.bytes().next().is_some_and(|c| c.is_ascii_alphabetic() || c == b'_');
+        if !first
+            || key.len() > TEXT_BYTES_MAX
+            || !key.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_')
+        {
+            cx.out
+                .error(
+                    Code::BadVariable,
+                    &entry.key.span,
+                    format!("{} is no name of a variable", quoted(key)),
+                )
+                .help("letters, digits and underscores, no digit first");
+        } else if key.starts_with(OWN_PREFIX) {
+            cx.out
+                .error(Code::BadVariable, &entry.key.span, format!("{} is Tombolo's to set", quoted(key)))
+                .help(format!("choose a name that doesn't start with {OWN_PREFIX}"));
+        }
+        if let Some(value) = &entry.value {
+            variables.insert(key.to_owned(), value.value.0.clone());
+        }
+    }
+    variables
+}
+
+fn hostname(name: &Name, kind: DomainKind, form: &DomainForm, cx: &mut Context<'_, '_>) -> Option<String> {
+    if kind == DomainKind::Process {
+        return None;
+    }
+    let Field::Given(at) = &form.hostname else { return Some(name.to_string()) };
+    let text = at.value.0.as_str();
+    let label =
+        |part: &str| is_label(part) && !part.contains('_') && !part.starts_with('-') && !part.ends_with('-');
+    if text.len() > HOSTNAME_BYTES_MAX || !text.split('.').all(label) {
+        cx.out.error(Code::BadText, &at.span, format!("{} is no host name", quoted(text))).help(format!(
+            "letters, digits and hyphens, with dots between, at most {HOSTNAME_BYTES_MAX} characters"
+        ));
+    }
+    Some(text.to_owned())
+}
+
+fn workdir(kind: DomainKind, form: &DomainForm, root: &Root, cx: &mut Context<'_, '_>) -> Option<PathBuf> {
+    match (&form.workdir, kind) {
+        (Field::Given(at), DomainKind::Container) => mount::inside(at, cx),
+        (Field::Given(at), DomainKind::Process) => {
+            let path = file::on_node(cx.base, &at.value.0);
+            cx.must_be_there(&path, &at.span, &[Found::Directory], "directory");
+            Some(path)
+        }
+        (_, DomainKind::Process) => Some(cx.base.to_owned()),
+        (_, DomainKind::Container) if matches!(root, Root::Image { .. }) => None,
+        (_, DomainKind::Container) => Some(PathBuf::from("/")),
+    }
+}
+
+/// The capabilities of Linux 6.x (capabilities(7)), without their prefix.
+const CAPABILITIES: &[&str] = &[
+    "AUDIT_CONTROL",
+    "AUDIT_READ",
+    "AUDIT_WRITE",
+    "BLOCK_SUSPEND",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "KILL",
+    "LEASE",
+    "LINUX_IMMUTABLE",
+    "MAC_ADMIN",
+    "MAC_OVERRIDE",
+    "MKNOD",
+    "NET_ADMIN",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_RAW",
+    "PERFMON",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYSLOG",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_CHROOT",
+    "SYS_MODULE",
+    "SYS_NICE",
+    "SYS_PACCT",
+    "SYS_PTRACE",
+    "SYS_RAWIO",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "WAKE_ALARM",
+];
+
+/// Capabilities with which a program can leave its container or take the node down.
+const UNDOING: &[&str] =
+    &["BPF", "DAC_READ_SEARCH", "MAC_ADMIN", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"];
+
+fn capabilities(form: &DomainForm, kind: DomainKind, cx: &mut Context<'_, '_>) -> Vec<String> {
+    let mut names = BTreeSet::new();
+    for item in form.capabilities.value().map_or(&[][..], |items| items.0.as_slice()) {
+        let text = item.value.0.as_str();
+        let bare = text.strip_prefix("CAP_").unwrap_or(text);
+        if !CAPABILITIES.contains(&bare) {
+            let upper = text.to_uppercase();
+            let near =
+                suggest::nearest(upper.strip_prefix("CAP_").unwrap_or(&upper), CAPABILITIES.iter().copied());
+            let help = near.map_or_else(
+                || "capabilities(7) lists them; \"NET_RAW\" and \"CAP_NET_RAW\" are the same".to_owned(),
+                |near| format!("did you mean `{near}`?"),
+            );
+            cx.out
+                .error(Code::BadCapability, &item.span, format!("{} is no capability", quoted(text)))
+                .help(help);
+        } else if UNDOING.contains(&bare) && kind == DomainKind::Container {
+            let message = format!("with {} a program can leave its container", quoted(text));
+            cx.out
+                .error(Code::BadCapability, &item.span, message)
+                .help("what needs it is no container: take kind = \"process\"");
+        }
+        if !names.insert(format!("CAP_{bare}")) {
+            cx.out.error(Code::Duplicate, &item.span, format!("{} is said twice", quoted(text)));
+        }
+    }
+    names.into_iter().collect()
+}
+
+fn limits(form: &DomainForm) -> Limits {
+    let limits = form.limits.value();
+    Limits {
+        cpu_milli: limits.and_then(|limits| limits.cpu.value()).map(|cpu| cpu.0),
+        memory_bytes: limits.and_then(|limits| limits.memory.value()).map(|memory| memory.0),
+        pids: limits.and_then(|limits| limits.pids.value()).map_or(PIDS_DEFAULT, |pids| pids.0),
+    }
+}
+
+fn restart(form: &DomainForm, program: &Program, cx: &mut Context<'_, '_>) -> Restart {
+    let server = runs_server(program);
+    let default = if server { RestartPolicy::Always } else { RestartPolicy::OnFailure };
+    let Some(restart) = form.restart.value() else {
+        return Restart {
+            policy: default,
+            backoff_ms: BACKOFF_MS_DEFAULT,
+            max_backoff_ms: MAX_BACKOFF_MS_DEFAULT,
+            max_retries: None,
+        };
+    };
+    let policy = restart.policy.value().copied().unwrap_or(default);
+    if policy == RestartPolicy::Never && !restart.policy.is_broken() {
+        refuse_silent_backoff(restart, cx);
+    }
+    let backoff_ms = restart.backoff.value().map_or(BACKOFF_MS_DEFAULT, |millis| millis.0);
+    // A first pause beyond the usual bound moves the bound, unless the file says one.
+    let usual = MAX_BACKOFF_MS_DEFAULT.max(backoff_ms);
+    let max_backoff_ms = restart.max_backoff.value().map_or(usual, |millis| millis.0);
+    if let Field::Given(max) = &restart.max_backoff
+        && backoff_ms > max_backoff_ms
+    {
+        let message =
+            format!("the longest pause is shorter than the first one, {}", duration_text(backoff_ms));
+        cx.out
+            .error(Code::Conflict, &max.span, message)
+            .help(format!("take at least \"{}\", or a shorter `backoff`", duration_text(backoff_ms)));
+    }
+    Restart {
+        policy,
+        backoff_ms,
+        max_backoff_ms,
+        max_retries: restart.max_retries.value().map(|count| count.0),
+    }
+}
+
+/// Pauses before restarts that never happen say that something else was meant.
+fn refuse_silent_backoff(restart: &RestartForm, cx: &mut Context<'_, '_>) {
+    let spans = [
+        restart.backoff.given().map(|at| &at.span),
+        restart.max_backoff.given().map(|at| &at.span),
+        restart.max_retries.given().map(|at| &at.span),
+    ];
+    if let Some(span) = spans.into_iter().flatten().next() {
+        cx.out
+            .error(Code::Conflict, span, "with policy = \"never\" there is no restart that this could be for")
+            .help("leave it out, or take policy = \"on-failure\"");
+    }
+}
+
+fn log(form: &DomainForm) -> LogLimits {
+    let log = form.log.value();
+    LogLimits {
+        max_bytes: log.and_then(|log| log.max_size.value()).map_or(LOG_BYTES_DEFAULT, |size| size.0),
+        files: log.and_then(|log| log.files.value()).map_or(LOG_FILES_DEFAULT, |count| count.0),
+    }
+}
+
+fn stop(form: &DomainForm) -> Stop {
+    let stop = form.stop.value();
+    Stop {
+        signal: stop.and_then(|stop| stop.signal.value()).copied().unwrap_or(Signal::Term),
+        timeout_ms: stop.and_then(|stop| stop.timeout.value()).map_or(STOP_MS_DEFAULT, |millis| millis.0),
+    }
+}
+
+fn resolv(form: &DomainForm, has_stub: bool, cx: &mut Context<'_, '_>) -> Resolv {
+    let resolv = form.resolv.value();
+    if let Field::Given(at) = &form.resolv
+        && !has_stub
+        && !form.services.is_broken()
+        && !form.network.is_broken()
+    {
+        cx.out
+            .error(Code::Conflict, &at.span, "`resolv` is for the stub's resolv.conf, and this domain has no stub")
+            .help("mount a directory service with stub = true in a domain with network = \"none\", or leave it out");
+    }
+    Resolv {
+        search: resolv.map_or_else(Vec::new, |resolv| service::suffixes(&resolv.search, cx)),
+        ndots: resolv
+            .and_then(|resolv| resolv.ndots.value())
+            .map_or(1, |count| u8::try_from(count.0).unwrap_or(1)),
+    }
+}
+
+/// How `up` knows that the domain is up, and how long it waits.
+fn ready(form: &DomainForm, program: &Program, cx: &mut Context<'_, '_>) -> (Ready, u64) {
+    let default = if runs_server(program) { Ready::Registered } else { Ready::Started };
+    let Field::Given(at) = &form.ready else { return (default, READY_MS_DEFAULT) };
+    let ready = &at.value;
+    let timeout_ms = ready.timeout.value().map_or(READY_MS_DEFAULT, |millis| millis.0);
+    let asked = match (&ready.tcp, &ready.command) {
+        (Field::Given(_), Field::Given(command)) => {
+            cx.out.error(
+                Code::Conflict,
+                &command.span,
+                "readiness is asked for by `tcp` or by `command`, not by both",
+            );
+            None
+        }
+        (Field::Given(tcp), _) => {
+            if network(form) == Network::None && !form.network.is_broken() && !form.kind.is_broken() {
+                cx.out
+                    .error(Code::NoNetwork, &tcp.span, "nobody can connect to a domain that has only `lo`")
+                    .help("ask inside the domain: ready = { command = [\"test\", \"-e\", \"/tmp/up\"] }");
+            }
+            Some(Ready::Tcp(tcp.value.0))
+        }
+        (_, Field::Given(command)) => Some(Ready::Command(argv(command, cx))),
+        (Field::Absent, Field::Absent) => {
+            if !runs_server(program) {
+                cx.out
+                    .error(Code::MissingKey, &at.span, "readiness is asked for by `tcp` or by `command`")
+                    .help("ready = { tcp = \"127.0.0.1:8080\" } or ready = { command = [\"program\"] }");
+            }
+            None
+        }
+        _ => None,
+    };
+    if asked.is_some() && runs_server(program) {
+        cx.out
+            .error(
+                Code::Conflict,
+                &at.span,
+                "a server is ready when it has registered its services; nothing else is asked",
+            )
+            .help("leave `tcp` and `command` out; `timeout` can stay");
+    }
+    (asked.unwrap_or(default), timeout_ms)
+}

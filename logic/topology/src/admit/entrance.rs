@@ -1,0 +1,180 @@
+//! The rules of the services that a domain mounts, and of their native entrances.
+
+use std::collections::BTreeMap;
+
+use super::Context;
+use crate::diagnostic::Code;
+use crate::file::{DomainForm, DomainsForm, ServiceAtForm, ServiceForm};
+use crate::model::{DomainKind, Network, ServiceMount};
+use crate::name::Name;
+use crate::read::{At, Entry, Field, Span};
+use crate::suggest::{self, quoted};
+
+/// The tree of a domain about itself, below `/srv`; no service can have its place.
+const SELF: &str = "self";
+
+/// The services of one domain, sorted by name.
+pub(super) fn services(domain: &At<Name>, form: &DomainForm, cx: &mut Context<'_, '_>) -> Vec<ServiceMount> {
+    let entries = form.services.value().map_or(&[][..], |named| named.0.as_slice());
+    let mut places: BTreeMap<Name, Span> = BTreeMap::new();
+    let mut mounts = Vec::new();
+    for entry in entries {
+        let Some((service, at)) = known(entry, cx) else { continue };
+        refuse_forbidden(domain, &entry.key, cx);
+        let Some(place) = place(&service, &entry.key, at, cx) else { continue };
+        if let Some(first) = places.insert(place.clone(), entry.key.span.clone()) {
+            let help = format!("the first one is on {}; give each its own place", cx.out.line_of(&first));
+            let message = format!("`/srv/{place}` has a service already");
+            cx.out.error(Code::Duplicate, &entry.key.span, message).help(help);
+        }
+        mounts.push(mount(service, place, form, at, cx));
+    }
+    refuse_rivals(&mounts, entries, cx);
+    mounts.sort_by(|a, b| a.service.cmp(&b.service));
+    mounts
+}
+
+/// The service that an entry means.
+fn known<'a>(
+    entry: &'a Entry<crate::file::ServiceAt>,
+    cx: &mut Context<'_, '_>,
+) -> Option<(Name, &'a ServiceAtForm)> {
+    let names = super::keys(&cx.form.service);
+    let text = entry.key.value.as_str();
+    if !names.contains(&text) && !cx.form.service.is_broken() {
+        let help = if names.is_empty() {
+            format!("this file has no service; declare it: [service.{}]", text)
+        } else {
+            suggest::word(text, &names)
+        };
+        cx.out
+            .error(Code::UnknownService, &entry.key.span, format!("no service is called {}", quoted(text)))
+            .help(help);
+        return None;
+    }
+    Some((Name::parse(text).ok()?, &entry.value.as_ref()?.value.0))
+}
+
+/// Where below `/srv`.
+fn place(service: &Name, key: &At<String>, form: &ServiceAtForm, cx: &mut Context<'_, '_>) -> Option<Name> {
+    let (text, span) = match &form.at {
+        Field::Given(at) => (at.value.0.as_str(), &at.span),
+        Field::Absent => (service.as_str(), &key.span),
+        Field::Broken => return None,
+    };
+    let rest = text.strip_prefix("/srv/").unwrap_or(text);
+    match Name::parse(rest) {
+        Ok(name) if name == SELF => {
+            cx.out
+                .error(Code::ReservedPath, span, "`/srv/self` is what a domain reads about itself")
+                .help("choose another name below /srv");
+            None
+        }
+        Ok(name) => Some(name),
+        Err(error) => {
+            let message = format!("{} is no place for a service", quoted(text));
+            let help = if text.starts_with("/srv/") || !text.contains('/') {
+                format!("{error}: \"/srv/{service}\" would do")
+            } else {
+                format!("services are directly below /srv: \"/srv/{service}\"")
+            };
+            cx.out.error(Code::BadPath, span, message).help(help);
+            None
+        }
+    }
+}
+
+fn mount(
+    service: Name,
+    at: Name,
+    form: &DomainForm,
+    entrances: &ServiceAtForm,
+    cx: &mut Context<'_, '_>,
+) -> ServiceMount {
+    let alone = super::domain::network(form) == Network::None;
+    if let Field::Given(stub) = &entrances.stub
+        && stub.value
+        && !alone
+        && !form.network.is_broken()
+        && !form.kind.is_broken()
+    {
+        let help = match form.kind.value().map(|kind| kind.0) {
+            Some(DomainKind::Process) => {
+                "a process uses the node's resolv.conf; take preload = true, or the files below /srv"
+            }
+            _ => "leave it out, or take network = \"none\"",
+        };
+        cx.out
+            .error(
+                Code::Conflict,
+                &stub.span,
+                "a stub at 127.0.0.53 needs a network of the domain's own, this one has the node's",
+            )
+            .help(help);
+    }
+    let stub = entrances.stub.value().copied().unwrap_or(alone);
+    let resolve = entrances.resolve.value().copied().unwrap_or(alone);
+    let preload = entrances.preload.value().copied().unwrap_or(false);
+    if preload {
+        refuse_own_preload(form, cx);
+    }
+    ServiceMount { service, at, stub, resolve, preload }
+}
+
+/// `LD_PRELOAD` is one list: whoever sets it takes ours away.
+fn refuse_own_preload(form: &DomainForm, cx: &mut Context<'_, '_>) {
+    let variable = form.environment.value().and_then(|named| named.get("LD_PRELOAD"));
+    if let Some(entry) = variable {
+        cx.out
+            .error(Code::Conflict, &entry.key.span, "`LD_PRELOAD` is set by preload = true of a service")
+            .help("leave one of them out");
+    }
+}
+
+/// Whoever mounts a service must be allowed something.
+fn refuse_forbidden(domain: &At<Name>, key: &At<String>, cx: &mut Context<'_, '_>) {
+    let Some(service) = cx.service_form(&key.value) else { return };
+    let Some(allow) = service.allow.value() else { return };
+    // An empty list has a message of its own.
+    if allow.0.is_empty() || allowed(service, &domain.value) {
+        return;
+    }
+    let message = format!("`{}` mounts `{}` but may use none of its verbs", domain.value, key.value);
+    let help = format!(
+        "add it to allow of [service.{}]: {{ domains = [\"{}\"], verbs = [\"resolve\"] }}",
+        key.value, domain.value
+    );
+    cx.out.error(Code::NotAllowed, &key.span, message).help(help);
+}
+
+fn allowed(service: &ServiceForm, domain: &Name) -> bool {
+    let names = |form: &Field<DomainsForm>| match form {
+        Field::Given(At { value: DomainsForm::Listed(list), .. }) => {
+            list.iter().any(|item| *domain == *item.value.0)
+        }
+        _ => true,
+    };
+    service.allow.value().is_none_or(|list| list.0.iter().any(|permission| names(&permission.value.domains)))
+}
+
+/// An entrance is one place: two services can't both answer there.
+fn refuse_rivals(
+    mounts: &[ServiceMount],
+    entries: &[Entry<crate::file::ServiceAt>],
+    cx: &mut Context<'_, '_>,
+) {
+    let entrances: [(&str, fn(&ServiceMount) -> bool, &str); 3] = [
+        ("stub", |mount| mount.stub, "the stub at 127.0.0.53"),
+        ("resolve", |mount| mount.resolve, "the socket for libnss-resolve"),
+        ("preload", |mount| mount.preload, "the preloaded library"),
+    ];
+    for (key, open, words) in entrances {
+        let rivals: Vec<_> = mounts.iter().filter(|mount| open(mount)).collect();
+        let [first, second, ..] = rivals.as_slice() else { continue };
+        let Some(entry) = entries.iter().find(|entry| entry.key.value == *second.service) else { continue };
+        let message = format!("both `{}` and `{}` would answer at {words}", first.service, second.service);
+        let help =
+            format!("say which one: `{key} = false` for the other, {} = {{ {key} = false }}", second.service);
+        cx.out.error(Code::Conflict, &entry.key.span, message).help(help);
+    }
+}

@@ -1,0 +1,237 @@
+//! The rules of a service.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Context;
+use crate::bounds::*;
+use crate::diagnostic::Code;
+use crate::file::{AllowForm, CacheForm, CacheModeWord, DirectoryForm, DomainsForm, ServiceForm};
+use crate::model::{Cache, CacheMode, DirectorySettings, Network, Service, ServiceKind, Settings, Verb};
+use crate::name::Name;
+use crate::read::{At, Field, Items};
+use crate::scalar::Suffix;
+use crate::suggest::quoted;
+
+/// Admits one service.
+pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_, '_>) -> Service {
+    let host = form.value.domain.given().and_then(|domain| cx.domain_called(domain));
+    let allow = allow(&name, &form.value, cx);
+    let settings = match (form.value.kind.value(), form.value.settings.value()) {
+        (Some(ServiceKind::Directory), Some(settings)) => directory(settings, host.as_ref(), &allow, cx),
+        // What is missing has been reported.
+        _ => directory(&DirectoryForm::default(), None, &allow, cx),
+    };
+    // The name of the service stands in for a host that has been reported.
+    let domain = host.unwrap_or_else(|| name.value.clone());
+    Service { name: name.value, domain, allow, settings: Settings::Directory(settings) }
+}
+
+/// Who may do what. A service that nobody may use is a mistake.
+fn allow(name: &At<Name>, form: &ServiceForm, cx: &mut Context<'_, '_>) -> BTreeMap<Name, BTreeSet<Verb>> {
+    let mut allowed: BTreeMap<Name, BTreeSet<Verb>> = BTreeMap::new();
+    let Field::Given(list) = &form.allow else { return allowed };
+    for permission in &list.value.0 {
+        let verbs = verbs(&permission.value, cx);
+        for domain in domains(&permission.value, cx) {
+            allowed.entry(domain).or_default().extend(&verbs);
+        }
+    }
+    if list.value.0.is_empty() {
+        cx.out
+            .error(Code::UnusedService, &list.span, format!("nobody may use `{}`", name.value))
+            .help("name who may: allow = [{ domains = [\"web\"], verbs = [\"resolve\"] }], or leave the service out");
+    }
+    allowed
+}
+
+fn verbs(form: &AllowForm, cx: &mut Context<'_, '_>) -> BTreeSet<Verb> {
+    let mut verbs = BTreeSet::new();
+    let Field::Given(list) = &form.verbs else { return verbs };
+    for verb in &list.value.0 {
+        if !verbs.insert(verb.value) {
+            cx.out.error(Code::Duplicate, &verb.span, format!("`{}` is said twice", verb.value.as_str()));
+        }
+    }
+    if list.value.0.is_empty() {
+        cx.out
+            .error(Code::TooFew, &list.span, "a permission without a verb permits nothing")
+            .help("verbs = [\"resolve\"], or leave the permission out");
+    }
+    verbs
+}
+
+fn domains(form: &AllowForm, cx: &mut Context<'_, '_>) -> Vec<Name> {
+    match &form.domains {
+        Field::Given(At { value: DomainsForm::All, .. }) => {
+            super::keys(&cx.form.domain).into_iter().filter_map(|name| Name::parse(name).ok()).collect()
+        }
+        Field::Given(At { value: DomainsForm::Listed(list), span }) => {
+            if list.is_empty() {
+                cx.out.error(Code::TooFew, span, "a permission without a domain permits nothing").help(
+                    "domains = [\"web\"], domains = \"*\" for every domain, or leave the permission out",
+                );
+            }
+            let list = At { value: Items::<_, DOMAINS_MAX>(list.clone()), span: span.clone() };
+            cx.domains_called(&Field::Given(list))
+        }
+        Field::Absent | Field::Broken => Vec::new(),
+    }
+}
+
+fn directory(
+    form: &DirectoryForm,
+    host: Option<&Name>,
+    allow: &BTreeMap<Name, BTreeSet<Verb>>,
+    cx: &mut Context<'_, '_>,
+) -> DirectorySettings {
+    if let Some(host) = host {
+        refuse_unreachable(form, host, cx);
+    }
+    let outstanding = form.outstanding.value().map_or(OUTSTANDING_DEFAULT, |count| count.0);
+    let per_domain =
+        form.outstanding_per_domain.value().map_or(OUTSTANDING_PER_DOMAIN_DEFAULT, |count| count.0);
+    if let Field::Given(at) = &form.outstanding_per_domain
+        && per_domain > outstanding
+        && !form.outstanding.is_broken()
+    {
+        let message =
+            format!("one domain can't have {per_domain} requests at once where all have {outstanding}");
+        cx.out.error(Code::Conflict, &at.span, message).help("raise `outstanding`, or lower this one");
+    }
+    DirectorySettings {
+        upstream: upstream(form, cx),
+        timeout_ms: form.timeout.value().map_or(ATTEMPT_MS_DEFAULT, |millis| millis.0),
+        retries: form.retries.value().map_or(ATTEMPTS_DEFAULT, |count| count.0),
+        search: suffixes(&form.search, cx),
+        outstanding,
+        outstanding_per_domain: per_domain.min(outstanding),
+        sessions_per_domain: form.sessions_per_domain.value().map_or(SESSIONS_DEFAULT, |count| count.0),
+        cache: cache(form.cache.value().unwrap_or(&CacheForm::default()), allow, cx),
+    }
+}
+
+fn upstream(form: &DirectoryForm, cx: &mut Context<'_, '_>) -> Vec<std::net::SocketAddr> {
+    let mut addresses = Vec::new();
+    let Field::Given(list) = &form.upstream else { return addresses };
+    for item in &list.value.0 {
+        if addresses.contains(&item.value.0) {
+            cx.out.error(Code::Duplicate, &item.span, format!("{} is said twice", item.value.0));
+        }
+        addresses.push(item.value.0);
+    }
+    if addresses.is_empty() {
+        cx.out
+            .error(Code::TooFew, &list.span, "a directory asks at least one name server")
+            .help("upstream = [\"192.0.2.53\"]");
+    }
+    addresses
+}
+
+/// A search list, each suffix said once.
+pub(super) fn suffixes<const MAX: usize>(
+    field: &Field<Items<Suffix, MAX>>,
+    cx: &mut Context<'_, '_>,
+) -> Vec<String> {
+    let mut suffixes: Vec<String> = Vec::new();
+    for item in field.value().map_or(&[][..], |items| items.0.as_slice()) {
+        if suffixes.contains(&item.value.0) {
+            cx.out.error(Code::Duplicate, &item.span, format!("{} is said twice", quoted(&item.value.0)));
+        }
+        suffixes.push(item.value.0.clone());
+    }
+    suffixes
+}
+
+/// A backend that has only `lo` reaches no name server.
+fn refuse_unreachable(form: &DirectoryForm, host: &Name, cx: &mut Context<'_, '_>) {
+    let Some(domain) = cx.domain_form(host) else { return };
+    if domain.network.is_broken()
+        || domain.kind.is_broken()
+        || super::domain::network(domain) == Network::Host
+    {
+        return;
+    }
+    let Field::Given(list) = &form.upstream else { return };
+    let Some(first) = list.value.0.first() else { return };
+    let address = first.value.0;
+    let message = format!("{address} can't be reached: the backend's domain `{host}` has only `lo`");
+    let whose = if address.ip().is_loopback() {
+        " The loopback address would be that of the domain itself."
+    } else {
+        ""
+    };
+    cx.out
+        .error(Code::NoNetwork, &first.span, message)
+        .help(format!("give that domain the node's network: network = \"host\" in [domain.{host}].{whose}"));
+}
+
+fn cache(form: &CacheForm, allow: &BTreeMap<Name, BTreeSet<Verb>>, cx: &mut Context<'_, '_>) -> Cache {
+    let word = form.mode.value().copied().unwrap_or(CacheModeWord::Private);
+    let share = cx.domains_called(&form.share);
+    if let Field::Given(at) = &form.share
+        && !form.mode.is_broken()
+    {
+        if word != CacheModeWord::Shared {
+            cx.out
+                .error(Code::Conflict, &at.span, "only a cache with mode = \"shared\" is shared")
+                .help("add mode = \"shared\", or leave `share` out");
+        } else if at.value.0.len() < 2 {
+            cx.out
+                .error(Code::TooFew, &at.span, "a shared cache is shared by at least two domains")
+                .help("name the others, or take mode = \"private\"");
+        }
+        refuse_strangers(&at.value, allow, cx);
+    }
+    if let (CacheModeWord::Shared, Field::Given(mode), true) = (word, &form.mode, form.share.is_absent()) {
+        cx.out
+            .error(Code::MissingKey, &mode.span, "a shared cache names the domains that share it")
+            .help("add share = [\"web\", \"robot\"]: who shares can tell what the others have asked for");
+    }
+    refuse_silent_cache(form, word, cx);
+    let mode = match word {
+        CacheModeWord::None => CacheMode::None,
+        CacheModeWord::Private => CacheMode::Private,
+        CacheModeWord::Shared => CacheMode::Shared(share),
+    };
+    Cache {
+        mode,
+        entries: form.entries.value().map_or(CACHE_ENTRIES_DEFAULT, |count| count.0),
+        negative_ttl_ms: form.negative_ttl.value().map_or(NEGATIVE_TTL_MS_DEFAULT, |millis| millis.0),
+        max_ttl_ms: form.max_ttl.value().map_or(MAX_TTL_MS_DEFAULT, |millis| millis.0),
+    }
+}
+
+/// Who may not ask can't share answers.
+fn refuse_strangers<const MAX: usize>(
+    share: &Items<crate::scalar::Filled, MAX>,
+    allow: &BTreeMap<Name, BTreeSet<Verb>>,
+    cx: &mut Context<'_, '_>,
+) {
+    for item in &share.0 {
+        let known = super::keys(&cx.form.domain).contains(&item.value.0.as_str());
+        let may = allow.get(item.value.0.as_str()).is_some_and(|verbs| verbs.contains(&Verb::Resolve));
+        if known && !may && !allow.is_empty() {
+            let message = format!("{} shares the cache, but may not resolve", quoted(&item.value.0));
+            cx.out
+                .error(Code::NotAllowed, &item.span, message)
+                .help("add it to `allow` with the verb \"resolve\"");
+        }
+    }
+}
+
+/// Bounds of a cache that there is none of say that something else was meant.
+fn refuse_silent_cache(form: &CacheForm, word: CacheModeWord, cx: &mut Context<'_, '_>) {
+    if word != CacheModeWord::None {
+        return;
+    }
+    let spans = [
+        form.entries.given().map(|at| &at.span),
+        form.negative_ttl.given().map(|at| &at.span),
+        form.max_ttl.given().map(|at| &at.span),
+    ];
+    if let Some(span) = spans.into_iter().flatten().next() {
+        cx.out
+            .error(Code::Conflict, span, "with mode = \"none\" nothing is remembered, so this says nothing")
+            .help("leave it out, or take mode = \"private\"");
+    }
+}

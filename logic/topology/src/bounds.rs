@@ -1,0 +1,122 @@
+//! How much a topology file may ask for. Each number says where it comes from; a file that goes beyond one is
+//! refused with the number.
+
+/// Bytes of a file: a hundred times what a person writes by hand, and read in a few milliseconds.
+pub const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// Diagnostics of one file. Whoever has more corrects these first.
+pub const DIAGNOSTICS_MAX: usize = 64;
+
+/// Domains of one file: each takes two processes and a cgroup, so more than this is a mistake on one node.
+pub const DOMAINS_MAX: usize = 256;
+
+/// Services of one file, and services that one domain mounts.
+pub const SERVICES_MAX: usize = 64;
+
+/// Bytes of any one text: the longest path that Linux takes (`PATH_MAX`).
+pub const TEXT_BYTES_MAX: usize = 4096;
+
+/// Entries of a command, an environment, or another list that has no bound of its own.
+pub const LIST_MAX: usize = 256;
+
+/// Bind mounts of one domain.
+pub const MOUNTS_MAX: usize = 64;
+
+/// Bytes of a user's or group's name (`LOGIN_NAME_MAX` without its terminator).
+pub const LOGIN_BYTES_MAX: usize = 255;
+
+/// Bytes of a host name (`HOST_NAME_MAX`).
+pub const HOSTNAME_BYTES_MAX: usize = 64;
+
+/// Bytes of a domain name in a search list (RFC 1035, without the root's dot).
+pub const SEARCH_BYTES_MAX: usize = 253;
+
+/// Entries of a search list: what glibc took before it had no bound, and each costs a further question.
+pub const SEARCH_MAX: usize = 6;
+
+/// `ndots` (`RES_MAXNDOTS`).
+pub const NDOTS_MAX: u64 = 15;
+
+/// Processor time: least, in thousandths. Less than a hundredth of a processor doesn't get a program started.
+pub const CPU_MILLI_MIN: u32 = 10;
+/// Processor time: most. More processors than any node has.
+pub const CPU_MILLI_MAX: u32 = 1_024_000;
+
+/// Memory: least. Less does not hold a runtime's own start.
+pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
+/// Memory: most, a pebibyte. More than any node has.
+pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
+
+/// Processes and threads: least. The frontend's own threads count too.
+pub const PIDS_MIN: u64 = 16;
+/// Processes and threads: most (`PID_MAX_LIMIT` of 64-bit Linux).
+pub const PIDS_MAX: u64 = 4_194_304;
+/// Processes and threads where the file says nothing: enough for a big server, too little for a fork bomb.
+pub const PIDS_DEFAULT: u32 = 1024;
+
+/// Pause before a restart: least, in ms. Less would let a program that ends at once fill a processor.
+pub const BACKOFF_MS_MIN: u64 = 10;
+/// Pause before a restart: most, one hour. Longer is a decision for a person.
+pub const BACKOFF_MS_MAX: u64 = 3_600_000;
+/// The first pause where the file says nothing.
+pub const BACKOFF_MS_DEFAULT: u64 = 200;
+/// The longest pause where the file says nothing.
+pub const MAX_BACKOFF_MS_DEFAULT: u64 = 10_000;
+/// Restarts in a row.
+pub const RETRIES_MAX: u64 = 1_000_000;
+
+/// A log file: least, in bytes. A few hundred lines.
+pub const LOG_BYTES_MIN: u64 = 16 << 10;
+/// A log file: most, a gibibyte.
+pub const LOG_BYTES_MAX: u64 = 1 << 30;
+/// A log file where the file says nothing.
+pub const LOG_BYTES_DEFAULT: u64 = 1 << 20;
+/// Log files of one domain.
+pub const LOG_FILES_MAX: u64 = 100;
+/// Log files where the file says nothing.
+pub const LOG_FILES_DEFAULT: u32 = 3;
+
+/// Time to end: most, ten minutes; a `down` waits for it.
+pub const STOP_MS_MAX: u64 = 600_000;
+/// Time to end where the file says nothing.
+pub const STOP_MS_DEFAULT: u64 = 5_000;
+
+/// Time to be ready: least, in ms.
+pub const READY_MS_MIN: u64 = 100;
+/// Time to be ready: most, ten minutes; an `up` waits for it.
+pub const READY_MS_MAX: u64 = 600_000;
+/// Time to be ready where the file says nothing.
+pub const READY_MS_DEFAULT: u64 = 10_000;
+
+/// Upstreams of a directory service: each failure costs a time-out, so more than a few are never reached.
+pub const UPSTREAMS_MAX: usize = 8;
+/// One attempt: least, in ms.
+pub const ATTEMPT_MS_MIN: u64 = 10;
+/// One attempt: most, one minute; programs give up sooner.
+pub const ATTEMPT_MS_MAX: u64 = 60_000;
+/// One attempt where the file says nothing.
+pub const ATTEMPT_MS_DEFAULT: u64 = 2_000;
+/// Further attempts.
+pub const ATTEMPTS_MAX: u64 = 10;
+/// Further attempts where the file says nothing.
+pub const ATTEMPTS_DEFAULT: u32 = 2;
+/// Requests at once: most; each holds a socket and its memory in the backend.
+pub const OUTSTANDING_MAX: u64 = 65_536;
+/// Requests at once where the file says nothing.
+pub const OUTSTANDING_DEFAULT: u32 = 1024;
+/// Requests at once of one domain where the file says nothing: four domains can't starve the fifth.
+pub const OUTSTANDING_PER_DOMAIN_DEFAULT: u32 = 256;
+/// Sessions of one domain: most.
+pub const SESSIONS_MAX: u64 = 65_536;
+/// Sessions of one domain where the file says nothing.
+pub const SESSIONS_DEFAULT: u32 = 256;
+/// Answers in a cache: most; at some 500 bytes each, half a gigabyte.
+pub const CACHE_ENTRIES_MAX: u64 = 1_000_000;
+/// Answers in a cache where the file says nothing: some 2 MiB.
+pub const CACHE_ENTRIES_DEFAULT: u32 = 4096;
+/// Time that an answer is remembered: most, one week (RFC 8767 takes the same bound).
+pub const TTL_MS_MAX: u64 = 604_800_000;
+/// "No such name" is remembered this long where the file says nothing.
+pub const NEGATIVE_TTL_MS_DEFAULT: u64 = 5_000;
+/// Answers are remembered this long where the file says nothing.
+pub const MAX_TTL_MS_DEFAULT: u64 = 3_600_000;

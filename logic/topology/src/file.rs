@@ -1,0 +1,538 @@
+//! The file's own form: every key that there is, with its type. The reference page, the JSON schema and the reader
+//! all come from here.
+
+use std::path::{Path, PathBuf};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use toml::de::DeValue;
+
+use crate::bounds::*;
+use crate::diagnostic::{Code, Report};
+use crate::model::{DomainKind, IdOrName, Network, RestartPolicy, ServiceKind, Signal, User, Verb};
+use crate::name::{NAME_PATTERN, Name};
+use crate::read::{At, Field, Form, Items, Named, Span, table_form, type_name, wrong_type};
+use crate::scalar::{
+    Address, Bytes, Count, Filled, Millis, Processors, Suffix, Text, Upstream, inline_schema, text, word,
+    words,
+};
+use crate::suggest::quoted;
+
+/// The program and its arguments.
+pub(crate) type Command = Items<Text, LIST_MAX>;
+
+table_form! {
+    /// A topology: one distributed container, its domains and its services.
+    TopologyForm as "a topology" {
+        /// The distributed container's name: what `tombolo down NAME` and every listing call it.
+        name: Name => required,
+        /// The isolated execution environments, by name.
+        domain: Named<DomainForm, DOMAINS_MAX> => required,
+        /// The services, by name.
+        service: Named<ServiceForm, SERVICES_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// One isolated execution environment: a process of the node, or a container.
+    DomainForm as "a domain" {
+        /// How it is isolated.
+        kind: Kind => required,
+        /// Where its file tree comes from: "host" is a read-only view of the node's own system directories.
+        root: RootForm => "host",
+        /// Whether it may write to its root. Not for the root "host".
+        writable: bool => false,
+        /// The program and its arguments, never through a shell. Absent where the domain runs the server of a service,
+        /// or where the image says it.
+        command: Command => optional,
+        /// Environment variables of the program.
+        environment: Named<Text, LIST_MAX> => optional,
+        /// Files and directories of the node that the container sees.
+        mounts: Items<MountForm, MOUNTS_MAX> => optional,
+        /// Who the program runs as: a name or a number, with a group after a colon if need be.
+        user: UserForm => optional,
+        /// What it sees of the network: "none" is only `lo`. The default is "none" for a container; a process shares
+        /// the node's network.
+        network: Network => optional,
+        /// The container's own host name; the domain's name where nothing is said.
+        hostname: Filled => optional,
+        /// The working directory: of a container an absolute path inside it, of a process a path on the node, relative
+        /// to the file's directory.
+        workdir: Filled => optional,
+        /// Capabilities that the program keeps; all others are dropped.
+        capabilities: Items<Filled, LIST_MAX> => optional,
+        /// Limits that the kernel enforces on the domain.
+        limits: LimitsForm => optional,
+        /// What happens when the program ends.
+        restart: RestartForm => optional,
+        /// How much of its output is kept.
+        log: LogForm => optional,
+        /// The services that it sees, by name: where below /srv, and by which native entrances.
+        services: Named<ServiceAt, SERVICES_MAX> => optional,
+        /// What its resolv.conf says beside the address of its stub.
+        resolv: ResolvForm => optional,
+        /// How it is asked to end.
+        stop: StopForm => optional,
+        /// Domains that must be ready before this one starts.
+        after: Items<Filled, DOMAINS_MAX> => optional,
+        /// How `up` knows that it is up; where nothing is said, it is up when its program runs.
+        ready: ReadyForm => optional,
+    }
+}
+
+table_form! {
+    /// A file or directory of the node that a container sees.
+    MountForm as "a mount" {
+        /// The file or directory on the node, relative to the file's directory.
+        source: Filled => required,
+        /// Where the container sees it: an absolute path.
+        target: Filled => required,
+        /// Whether the container may only read it.
+        read_only: bool => true,
+    }
+}
+
+table_form! {
+    /// Limits that the kernel enforces on a domain.
+    LimitsForm as "limits" {
+        /// Processors: 0.5 is half of one. No limit where nothing is said.
+        cpu: Processors => optional,
+        /// Memory, page cache included: "64MiB". No limit where nothing is said.
+        memory: Bytes<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX> => optional,
+        /// Processes and threads.
+        pids: Count<PIDS_MIN, PIDS_MAX> => PIDS_DEFAULT,
+    }
+}
+
+table_form! {
+    /// What happens when a program ends.
+    RestartForm as "a restart policy" {
+        /// When it is started again; where nothing is said, a server always and a command on failure.
+        policy: RestartPolicy => optional,
+        /// The first pause before a restart; each further one is twice as long.
+        backoff: Millis<BACKOFF_MS_MIN, BACKOFF_MS_MAX> => "200ms",
+        /// The longest pause before a restart.
+        max_backoff: Millis<BACKOFF_MS_MIN, BACKOFF_MS_MAX> => "10s",
+        /// Restarts in a row after which the domain is given up; no end where nothing is said.
+        max_retries: Count<0, RETRIES_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// How much of a domain's output is kept.
+    LogForm as "log limits" {
+        /// Size at which a log file is rotated.
+        max_size: Bytes<LOG_BYTES_MIN, LOG_BYTES_MAX> => "1MiB",
+        /// Log files that are kept, the current one included.
+        files: Count<1, LOG_FILES_MAX> => LOG_FILES_DEFAULT,
+    }
+}
+
+table_form! {
+    /// What a domain's resolv.conf says beside the address of its stub.
+    ResolvForm as "resolv" {
+        /// Suffixes for short names, in order.
+        search: Items<Suffix, SEARCH_MAX> => optional,
+        /// Names with fewer dots than this try the search list first.
+        ndots: Count<0, NDOTS_MAX> => 1,
+    }
+}
+
+table_form! {
+    /// How a domain is asked to end.
+    StopForm as "stop" {
+        /// The signal that asks.
+        signal: Signal => "TERM",
+        /// How long it may take before it is killed.
+        timeout: Millis<0, STOP_MS_MAX> => "5s",
+    }
+}
+
+table_form! {
+    /// How `up` knows that a domain is up: by `tcp` or by `command`.
+    ReadyForm as "readiness" {
+        /// A connection to this address, from the node's network, is accepted. Only with network = "host".
+        tcp: Address => optional,
+        /// This command, run inside the domain, ends with 0.
+        command: Command => optional,
+        /// How long `up` waits before it fails and rolls back.
+        timeout: Millis<READY_MS_MIN, READY_MS_MAX> => "10s",
+    }
+}
+
+table_form! {
+    /// A service in one domain.
+    ServiceAtForm as "a service's place" {
+        /// The directory below /srv; /srv/NAME where nothing is said.
+        at: Filled => optional,
+        /// A DNS stub at 127.0.0.53 and a resolv.conf that says so; where nothing is said, in every domain that has
+        /// only `lo`.
+        stub: bool => optional,
+        /// The socket that stock libnss-resolve talks to; where nothing is said, as `stub`.
+        resolve: bool => optional,
+        /// libtombolo_preload.so in the LD_PRELOAD of the program.
+        preload: bool => false,
+    }
+}
+
+table_form! {
+    /// A named thing that domains use as files: what it is, where it runs, who may use it.
+    ServiceForm as "a service" {
+        /// What it does.
+        kind: ServiceKind => required,
+        /// The domain in which its backend runs.
+        domain: Filled => required,
+        /// Who may use which of its verbs. Nobody may unless it is said here.
+        allow: Items<AllowForm, LIST_MAX> => required,
+        /// The settings of its kind.
+        settings: DirectoryForm => required,
+    }
+}
+
+table_form! {
+    /// A permission: these domains may use these verbs.
+    AllowForm as "a permission" {
+        /// A list of domains, or "*" for every domain of the file.
+        domains: DomainsForm => required,
+        /// What they may do.
+        verbs: Items<Verb, 8> => required,
+    }
+}
+
+table_form! {
+    /// The settings of a directory service.
+    DirectoryForm as "settings of a directory" {
+        /// The name servers that are asked, in order of preference; port 53 where none is said.
+        upstream: Items<Upstream, UPSTREAMS_MAX> => required,
+        /// How long one attempt waits for one upstream.
+        timeout: Millis<ATTEMPT_MS_MIN, ATTEMPT_MS_MAX> => "2s",
+        /// Further attempts after the first.
+        retries: Count<0, ATTEMPTS_MAX> => ATTEMPTS_DEFAULT,
+        /// Suffixes that the service tries for names without a dot, in order.
+        search: Items<Suffix, SEARCH_MAX> => optional,
+        /// Requests that the backend works on at once, over all domains.
+        outstanding: Count<1, OUTSTANDING_MAX> => OUTSTANDING_DEFAULT,
+        /// Requests that one domain may have at once.
+        outstanding_per_domain: Count<1, OUTSTANDING_MAX> => OUTSTANDING_PER_DOMAIN_DEFAULT,
+        /// Sessions (open files and connections) that one domain may have.
+        sessions_per_domain: Count<1, SESSIONS_MAX> => SESSIONS_DEFAULT,
+        /// What is remembered, and for whom.
+        cache: CacheForm => optional,
+    }
+}
+
+table_form! {
+    /// What a directory service remembers.
+    CacheForm as "a cache" {
+        /// Who shares it.
+        mode: CacheModeWord => "private",
+        /// With mode "shared": the domains that share one cache; every other one has its own.
+        share: Items<Filled, DOMAINS_MAX> => optional,
+        /// Answers that one cache holds.
+        entries: Count<1, CACHE_ENTRIES_MAX> => CACHE_ENTRIES_DEFAULT,
+        /// How long "there is no such name" is remembered at the most.
+        negative_ttl: Millis<0, TTL_MS_MAX> => "5s",
+        /// How long any answer is remembered at the most.
+        max_ttl: Millis<0, TTL_MS_MAX> => "1h",
+    }
+}
+
+impl Form for Name {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let read = text(value, "a name, a string", span, out)?;
+        check_name(read, span, out)
+    }
+}
+
+inline_schema!(Name, |_generator| json_schema!({ "type": "string", "pattern": NAME_PATTERN }));
+
+/// Checks a name that stands as a value or as a key.
+pub(crate) fn check_name(text: &str, span: &Span, out: &mut Report<'_>) -> Option<Name> {
+    match Name::parse(text) {
+        Ok(name) => Some(name),
+        Err(error) => {
+            let help = likely_name(text).map(|name| format!("did you mean `{name}`?"));
+            let diagnostic =
+                out.error(Code::BadName, span, format!("{} can't be a name: {error}", quoted(text)));
+            diagnostic.help = help;
+            None
+        }
+    }
+}
+
+/// The name that somebody may have meant who wrote something like one.
+fn likely_name(text: &str) -> Option<Name> {
+    let likely: String = text
+        .chars()
+        .map(|c| if matches!(c, '_' | ' ' | '.') { '-' } else { c.to_ascii_lowercase() })
+        .take(crate::name::NAME_BYTES_MAX)
+        .collect();
+    Name::parse(likely.trim_end_matches('-')).ok()
+}
+
+/// A domain's kind. Machines are known, so that the message can say that they are to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind(pub(crate) DomainKind);
+
+words!(DomainKind, "kind of domain" {
+    "process" => DomainKind::Process,
+        "A process of the node with a mount namespace and a cgroup of its own; it shares the node's files and network.";
+    "container" => DomainKind::Container, "An OCI container with namespaces of its own.";
+});
+
+impl Form for Kind {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        if matches!(value, DeValue::String(word) if word == "vm") {
+            out.error(Code::NotYet, span, "virtual machines are not in this release")
+                .help("a container isolates too: kind = \"container\"");
+            return None;
+        }
+        DomainKind::read(value, span, out).map(Self)
+    }
+}
+
+inline_schema!(Kind, |generator| DomainKind::json_schema(generator));
+
+words!(Network, "network" {
+    "none" => Network::None, "A network namespace of its own that has only lo.";
+    "host" => Network::Host, "The node's network.";
+});
+
+words!(RestartPolicy, "restart policy" {
+    "always" => RestartPolicy::Always, "However the program ended.";
+    "on-failure" => RestartPolicy::OnFailure, "When it ended with a code other than 0, or by a signal.";
+    "never" => RestartPolicy::Never, "Not at all.";
+});
+
+words!(ServiceKind, "kind of service" {
+    "directory" => ServiceKind::Directory, "Names in, addresses out: a resolver.";
+});
+
+words!(Verb, "verb" {
+    "resolve" => Verb::Resolve, "Ask for names.";
+    "control" => Verb::Control, "Change the settings of one's own sessions, the name servers among them.";
+});
+
+/// Who shares a cache, as a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CacheModeWord {
+    None,
+    Private,
+    Shared,
+}
+
+words!(CacheModeWord, "mode of a cache" {
+    "none" => CacheModeWord::None, "Nothing is remembered.";
+    "private" => CacheModeWord::Private, "Each domain has a cache of its own: none learns what another asked.";
+    "shared" => CacheModeWord::Shared,
+        "The domains of `share` have one cache; a first answer takes as long as if it had not been cached.";
+});
+
+impl Form for Signal {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let words = Self::ALL.map(Self::as_str);
+        if let DeValue::String(written) = value
+            && let upper = written.to_uppercase()
+            && let bare = upper.strip_prefix("SIG").unwrap_or(&upper)
+            && bare != written
+            && words.contains(&bare)
+        {
+            out.error(Code::UnknownWord, span, format!("{} is no signal", quoted(written)))
+                .help(format!("did you mean `{bare}`?"));
+            return None;
+        }
+        let read = word(value, "signal that can ask a domain to end", &words, span, out)?;
+        Self::ALL.into_iter().find(|signal| signal.as_str() == read)
+    }
+}
+
+inline_schema!(
+    Signal,
+    |_generator| json_schema!({ "type": "string", "enum": Signal::ALL.map(Signal::as_str) })
+);
+
+/// Where a root comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum RootForm {
+    Host,
+    Directory(At<Filled>),
+    Image(At<Filled>, Option<String>),
+}
+
+table_form! {
+    /// A root from a directory, or from an OCI image layout.
+    RootTable as "a root" {
+        /// A directory of the node, relative to the file's directory.
+        directory: Filled => optional,
+        /// An OCI image layout, a directory or a tar archive, relative to the file's directory.
+        image: Filled => optional,
+        /// Which image of the layout; need not be said where there is only one.
+        tag: Filled => optional,
+    }
+}
+
+const ROOT_HELP: &str = "root = \"host\", root = { directory = \"path\" } or root = { image = \"path of an OCI layout\", tag = \"...\" }";
+
+impl Form for RootForm {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        match value {
+            DeValue::String(word) if word == "host" => Some(Self::Host),
+            DeValue::String(word) => {
+                out.error(Code::UnknownWord, span, format!("{} is no root", quoted(word))).help(ROOT_HELP);
+                None
+            }
+            DeValue::Table(_) => Self::from_table(RootTable::read(value, span, out)?, span, out),
+            other => wrong_type("\"host\" or a table", other, span, out),
+        }
+    }
+}
+
+impl RootForm {
+    fn from_table(table: RootTable, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        match (table.directory, table.image, table.tag) {
+            (Field::Given(_), Field::Given(image), _) => {
+                out.error(Code::Conflict, &image.span, "a root is a directory or an image, not both")
+                    .help(ROOT_HELP);
+                None
+            }
+            (Field::Given(_), _, Field::Given(tag)) => {
+                out.error(Code::Conflict, &tag.span, "a directory has no tags; an image has").help(ROOT_HELP);
+                None
+            }
+            (Field::Given(path), Field::Absent, Field::Absent) => Some(Self::Directory(path)),
+            (Field::Absent, Field::Given(path), Field::Given(tag)) => {
+                Some(Self::Image(path, Some(tag.value.0)))
+            }
+            (Field::Absent, Field::Given(path), Field::Absent) => Some(Self::Image(path, None)),
+            (Field::Absent, Field::Absent, _) => {
+                out.error(Code::MissingKey, span, "this root says neither `directory` nor `image`")
+                    .help(ROOT_HELP);
+                None
+            }
+            _ => None,
+        }
+    }
+}
+
+inline_schema!(RootForm, |generator| json_schema!({
+    "oneOf": [{ "const": "host" }, generator.subschema_for::<RootTable>()]
+}));
+
+/// Where a domain sees a service: a path, or a table that says more.
+#[derive(Clone, Debug)]
+pub(crate) struct ServiceAt(pub(crate) ServiceAtForm);
+
+impl Form for ServiceAt {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        match value {
+            DeValue::String(_) => {
+                let at = Filled::read(value, span, out)?;
+                Some(Self(ServiceAtForm {
+                    at: Field::Given(At { value: at, span: span.clone() }),
+                    stub: Field::Absent,
+                    resolve: Field::Absent,
+                    preload: Field::Absent,
+                }))
+            }
+            DeValue::Table(_) => ServiceAtForm::read(value, span, out).map(Self),
+            other => wrong_type("a path such as \"/srv/dns\", or a table", other, span, out),
+        }
+    }
+}
+
+inline_schema!(ServiceAt, |generator| json_schema!({
+    "oneOf": [
+        { "type": "string", "pattern": "^(/srv/)?[a-z]([a-z0-9-]{0,30}[a-z0-9])?$" },
+        generator.subschema_for::<ServiceAtForm>()
+    ]
+}));
+
+/// A user, with a group perhaps.
+#[derive(Clone, Debug)]
+pub(crate) struct UserForm(pub(crate) User);
+
+/// What a user's or group's name may be (useradd(8), a little wider).
+const USER_PATTERN: &str = "^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$";
+
+impl Form for UserForm {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let text = match value {
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
+            DeValue::String(text) => text,
+            other => return wrong_type("a user: a name, a number, or \"user:group\"", other, span, out),
+        };
+        let (user, group) = match text.split_once(':') {
+            Some((user, group)) => (id_or_name(user), Some(id_or_name(group))),
+            None => (id_or_name(text), None),
+        };
+        match (user, group) {
+            (Some(user), None) => Some(Self(User { user, group: None })),
+            (Some(user), Some(Some(group))) => Some(Self(User { user, group: Some(group) })),
+            _ => {
+                out.error(Code::BadUser, span, format!("{} is no user", quoted(text)))
+                    .help("a name or a number up to 4294967294, with a group perhaps: \"nobody\", 1000, \"1000:1000\"");
+                None
+            }
+        }
+    }
+}
+
+fn id_or_name(text: &str) -> Option<IdOrName> {
+    if !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()) {
+        // The last number is -1, which means "leave it" to the system calls.
+        return text.parse().ok().filter(|id| *id != u32::MAX).map(IdOrName::Id);
+    }
+    let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.');
+    let start = text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric() || c == b'_');
+    (start && text.len() <= LOGIN_BYTES_MAX && text.bytes().all(good))
+        .then(|| IdOrName::Name(text.to_owned()))
+}
+
+inline_schema!(UserForm, |_generator| json_schema!({
+    "oneOf": [
+        { "type": "integer", "minimum": 0, "maximum": u32::MAX - 1 },
+        { "type": "string", "pattern": USER_PATTERN }
+    ]
+}));
+
+/// The domains of a permission.
+#[derive(Clone, Debug)]
+pub(crate) enum DomainsForm {
+    All,
+    Listed(Vec<At<Filled>>),
+}
+
+impl Form for DomainsForm {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        match value {
+            DeValue::String(word) if word == "*" => Some(Self::All),
+            DeValue::Array(_) => {
+                Items::<Filled, DOMAINS_MAX>::read(value, span, out).map(|list| Self::Listed(list.0))
+            }
+            other => {
+                let message = format!("expected a list of domains or \"*\", found {}", type_name(other));
+                let help = match other {
+                    DeValue::String(name) => format!("did you mean [\"{name}\"]?"),
+                    _ => "domains = [\"web\"], or domains = \"*\" for every domain of the file".to_owned(),
+                };
+                out.error(Code::WrongType, span, message).help(help);
+                None
+            }
+        }
+    }
+}
+
+inline_schema!(DomainsForm, |_generator| json_schema!({
+    "oneOf": [
+        { "const": "*" },
+        {
+            "type": "array", "minItems": 1, "maxItems": DOMAINS_MAX,
+            "items": { "type": "string", "pattern": NAME_PATTERN }
+        }
+    ]
+}));
+
+/// A path on the node, made absolute. It is not looked at: links and `..` are the kernel's business.
+pub(crate) fn on_node(base: &Path, text: &str) -> PathBuf {
+    // Collecting the components drops `.` and doubled slashes.
+    base.join(text).components().collect()
+}

@@ -1,0 +1,41 @@
+//! What a file says about the node, held against the node. The looking itself is given from outside, because this
+//! room doesn't wait.
+
+use std::path::Path;
+
+/// What is at a path of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing, or nothing that may be looked at.
+    Nothing,
+    /// A directory, links followed.
+    Directory,
+    /// A regular file, links followed.
+    File,
+    /// A device, a socket, a pipe.
+    Other,
+    /// Nobody looked: every rule about it holds.
+    Unknown,
+}
+
+/// Looks at the node for [`crate::admit`].
+pub trait Look {
+    /// What is at `path`, which is absolute.
+    fn look(&self, path: &Path) -> Found;
+}
+
+/// Looks at nothing: a file is admitted by its words alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Blind;
+
+impl Look for Blind {
+    fn look(&self, _path: &Path) -> Found {
+        Found::Unknown
+    }
+}
+
+impl<F: Fn(&Path) -> Found> Look for F {
+    fn look(&self, path: &Path) -> Found {
+        self(path)
+    }
+}

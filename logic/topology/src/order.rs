@@ -1,0 +1,92 @@
+//! In which order domains start, and whether there is one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::{Domain, Topology};
+
+impl Topology {
+    /// The domains in the order in which they start; they stop in the opposite one.
+    ///
+    /// A domain starts after those that its `after` names. Where that leaves a choice, the domain that runs a service
+    /// comes before those that mount it, and names decide the rest. Two servers that mount each other's services are
+    /// no error: frontends wait for a backend anyway.
+    #[must_use]
+    pub fn start_order(&self) -> Vec<&Domain> {
+        let mut waiting: Vec<&Domain> = self.domains.iter().collect();
+        let mut started: BTreeSet<&str> = BTreeSet::new();
+        let mut order = Vec::with_capacity(waiting.len());
+        while !waiting.is_empty() {
+            let known: BTreeSet<&str> = waiting.iter().map(|domain| domain.name.as_str()).collect();
+            let may = |domain: &&Domain| domain.after.iter().all(|name| !known.contains(name.as_str()));
+            let best = |domain: &&Domain| may(domain) && self.backends(domain).is_subset(&started);
+            // The last alternative is for a topology that was never admitted: it must end, too.
+            let next = waiting.iter().position(best).or_else(|| waiting.iter().position(may)).unwrap_or(0);
+            let domain = waiting.remove(next);
+            started.insert(&domain.name);
+            order.push(domain);
+        }
+        order
+    }
+
+    /// The other domains that run what `domain` mounts.
+    fn backends(&self, domain: &Domain) -> BTreeSet<&str> {
+        let host =
+            |mount: &crate::ServiceMount| self.service(&mount.service).map(|service| service.domain.as_str());
+        domain.services.iter().filter_map(host).filter(|host| *host != domain.name.as_str()).collect()
+    }
+}
+
+/// The cycles of a graph, each as the nodes on the way and the first one again; none twice. Not all cycles of a tangle
+/// are listed, but there are none where the list is empty.
+pub(crate) fn cycles<'a>(edges: &[(&'a str, &'a str)]) -> Vec<Vec<&'a str>> {
+    let mut next: BTreeMap<&str, Vec<&'a str>> = BTreeMap::new();
+    for (from, to) in edges {
+        next.entry(from).or_default().push(to);
+    }
+    let mut done = BTreeSet::new();
+    let mut found = Vec::new();
+    for (from, _) in edges {
+        walk(from, &next, &mut done, &mut found);
+    }
+    found
+}
+
+/// Walks depth-first from `start` with a stack of its own: a hostile file can't make it deep.
+fn walk<'a>(
+    start: &'a str,
+    next: &BTreeMap<&str, Vec<&'a str>>,
+    done: &mut BTreeSet<&'a str>,
+    found: &mut Vec<Vec<&'a str>>,
+) {
+    let mut path: Vec<(&'a str, usize)> = if done.contains(start) { Vec::new() } else { vec![(start, 0)] };
+    while let Some((node, taken)) = path.last_mut() {
+        let node = *node;
+        let child = next.get(node).and_then(|children| children.get(*taken)).copied();
+        *taken += 1;
+        let Some(child) = child else {
+            done.insert(node);
+            path.pop();
+            continue;
+        };
+        if let Some(at) = path.iter().position(|(on_path, _)| *on_path == child) {
+            let mut cycle: Vec<&str> = path.iter().skip(at).map(|(name, _)| *name).collect();
+            cycle.push(child);
+            found.push(cycle);
+        } else if !done.contains(child) {
+            path.push((child, 0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cycles_are_found_once() {
+        assert_eq!(cycles(&[("a", "b"), ("b", "c")]), Vec::<Vec<&str>>::new());
+        assert_eq!(cycles(&[("a", "a")]), vec![vec!["a", "a"]]);
+        assert_eq!(cycles(&[("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")]), vec![vec!["a", "b", "c", "a"]]);
+        assert_eq!(cycles(&[("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]), Vec::<Vec<&str>>::new());
+    }
+}

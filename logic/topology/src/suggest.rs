@@ -1,0 +1,146 @@
+//! What was probably meant.
+
+/// Longest part of a foreign text that a message repeats.
+const QUOTED_CHARS_MAX: usize = 60;
+
+/// The text in back quotes, cut when it is long.
+pub(crate) fn quoted(text: &str) -> String {
+    let cut: String = text.chars().take(QUOTED_CHARS_MAX).collect();
+    if cut.len() < text.len() { format!("`{cut}…`") } else { format!("`{cut}`") }
+}
+
+/// The candidate that `word` is a slip of, if there is one.
+pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = word.to_lowercase();
+    let allowed = (lower.chars().count() / 3).max(1);
+    // Longer words than any key are no slips; the distance of two long texts also takes long to find.
+    if lower.chars().count() > QUOTED_CHARS_MAX {
+        return None;
+    }
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
+        .filter(|(distance, _)| *distance <= allowed)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// "did you mean", or all that is possible.
+pub(crate) fn word<'a>(word: &str, candidates: &[&'a str]) -> String {
+    match nearest(word, candidates.iter().copied()) {
+        Some(candidate) => format!("did you mean `{candidate}`?"),
+        None if candidates.is_empty() => "there is none".to_owned(),
+        None => format!("possible here: {}", list(candidates)),
+    }
+}
+
+/// Help for a key that `what` doesn't have.
+pub(crate) fn key(what: &str, word: &str, known: &[&str]) -> String {
+    let foreign = FOREIGN.iter().find(|(place, key, _)| *place == what && *key == word);
+    match (foreign, nearest(word, known.iter().copied())) {
+        (Some((_, _, help)), _) => (*help).to_owned(),
+        (None, Some(candidate)) => format!("did you mean `{candidate}`?"),
+        (None, None) => format!("the keys here are {}", list(known)),
+    }
+}
+
+fn list(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// How a missing key is written.
+pub(crate) fn example(what: &str, key: &str) -> String {
+    let line = EXAMPLES.iter().find(|(place, name, _)| *place == what && *name == key);
+    line.map_or_else(|| format!("add `{key} = ...`"), |(_, _, example)| format!("add {example}"))
+}
+
+/// Keys of other tools, and what they are called here.
+const FOREIGN: &[(&str, &str, &str)] = &[
+    ("a topology", "domains", "domains are written one by one: [domain.NAME]"),
+    ("a topology", "services", "services are written one by one: [service.NAME]"),
+    ("a topology", "container", "a container is a domain: [domain.NAME] with kind = \"container\""),
+    ("a topology", "containers", "a container is a domain: [domain.NAME] with kind = \"container\""),
+    ("a topology", "version", "the file needs no version"),
+    ("a domain", "image", "the root says it: root = { image = \"path of an OCI layout\" }"),
+    ("a domain", "rootfs", "the root says it: root = { directory = \"path\" }"),
+    ("a domain", "env", "did you mean `environment`?"),
+    ("a domain", "volumes", "did you mean `mounts`? mounts = [{ source = \"data\", target = \"/data\" }]"),
+    ("a domain", "binds", "did you mean `mounts`? mounts = [{ source = \"data\", target = \"/data\" }]"),
+    ("a domain", "cmd", "did you mean `command`?"),
+    ("a domain", "args", "did you mean `command`? The program and its arguments are one list"),
+    ("a domain", "entrypoint", "did you mean `command`? The program and its arguments are one list"),
+    ("a domain", "exec", "did you mean `command`?"),
+    ("a domain", "depends_on", "did you mean `after`?"),
+    ("a domain", "requires", "did you mean `after`?"),
+    ("a domain", "healthcheck", "did you mean `ready`?"),
+    ("a domain", "network_mode", "did you mean `network`?"),
+    ("a domain", "net", "did you mean `network`?"),
+    ("a domain", "ports", "a domain has no ports of its own: it uses services, or network = \"host\""),
+    ("a domain", "dns", "a directory service gives names: services = { NAME = \"/srv/NAME\" }"),
+    ("a domain", "search", "did you mean `resolv`? resolv = { search = [\"example\"] }"),
+    ("a domain", "cap_add", "did you mean `capabilities`?"),
+    ("a domain", "cwd", "did you mean `workdir`?"),
+    ("a domain", "working_dir", "did you mean `workdir`?"),
+    ("a domain", "privileged", "there is no such switch; name what it needs: capabilities, mounts, network"),
+    ("a domain", "read_only", "a root is read-only unless writable = true"),
+    ("a domain", "cpu", "did you mean `limits`? limits = { cpu = 0.5 }"),
+    ("a domain", "memory", "did you mean `limits`? limits = { memory = \"64MiB\" }"),
+    ("a domain", "pids", "did you mean `limits`? limits = { pids = 64 }"),
+    ("a domain", "type", "did you mean `kind`?"),
+    ("a service", "type", "did you mean `kind`?"),
+    ("a service", "upstream", "that is a setting: write it below [service.NAME.settings]"),
+    ("a service", "cache", "that is a setting: write it below [service.NAME.settings]"),
+    ("a service", "timeout", "that is a setting: write it below [service.NAME.settings]"),
+    ("a service", "retries", "that is a setting: write it below [service.NAME.settings]"),
+    ("a restart policy", "delay", "did you mean `backoff`?"),
+    ("a restart policy", "attempts", "did you mean `max_retries`?"),
+    ("limits", "cpus", "did you mean `cpu`?"),
+    ("limits", "mem", "did you mean `memory`?"),
+    ("a mount", "src", "did you mean `source`?"),
+    ("a mount", "dst", "did you mean `target`?"),
+    ("a mount", "destination", "did you mean `target`?"),
+    ("a mount", "ro", "did you mean `read_only`? It is true where nothing is said"),
+    ("a mount", "readonly", "did you mean `read_only`? It is true where nothing is said"),
+    ("a mount", "type", "every mount is a bind of a file or directory of the node"),
+    ("a cache", "ttl", "did you mean `max_ttl`?"),
+    ("a cache", "size", "did you mean `entries`?"),
+    ("a cache", "domains", "did you mean `share`?"),
+    ("settings of a directory", "upstreams", "did you mean `upstream`?"),
+    ("settings of a directory", "servers", "did you mean `upstream`?"),
+    ("settings of a directory", "nameservers", "did you mean `upstream`?"),
+    ("a permission", "domain", "did you mean `domains`?"),
+    ("a permission", "verb", "did you mean `verbs`?"),
+];
+
+/// How the keys are written that must be there.
+const EXAMPLES: &[(&str, &str, &str)] = &[
+    ("a topology", "name", "`name = \"quickstart\"` as the file's first line"),
+    ("a topology", "domain", "a domain: `[domain.web]`, then its keys"),
+    ("a domain", "kind", "`kind = \"container\"` or `kind = \"process\"`"),
+    ("a service", "kind", "`kind = \"directory\"`"),
+    ("a service", "domain", "the domain that runs its backend: `domain = \"resolver\"`"),
+    (
+        "a service",
+        "allow",
+        "who may use it: `allow = [{ domains = [\"web\"], verbs = [\"resolve\"] }]`; nobody may unless it is said",
+    ),
+    ("a service", "settings", "its settings: `[service.NAME.settings]`, then its keys"),
+    ("settings of a directory", "upstream", "`upstream = [\"192.0.2.53\"]`, the name servers that it asks"),
+    ("a permission", "domains", "`domains = [\"web\"]`, or `domains = \"*\"` for every domain of the file"),
+    ("a permission", "verbs", "`verbs = [\"resolve\"]`"),
+    ("a mount", "source", "`source = \"data\"`, a file or directory of the node"),
+    ("a mount", "target", "`target = \"/data\"`, where the domain sees it"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_recognised_and_strangers_are_not() {
+        assert_eq!(nearest("comand", ["command", "cpu"]), Some("command"));
+        assert_eq!(nearest("Kind", ["kind"]), Some("kind"));
+        assert_eq!(nearest("zzz", ["kind", "root"]), None);
+        assert_eq!(nearest(&"x".repeat(10_000), ["kind"]), None);
+    }
+}
