@@ -260,6 +260,19 @@ impl Receiver {
         self.shared.drain_data().map_err(ReceiveError::Doorbell)
     }
 
+    /// Whether the peer alleges to run on another processor than this thread, so that spinning for it can pay: for
+    /// event loops, which spin for all their channels at once.
+    #[must_use]
+    pub fn is_peer_apart(&self) -> bool {
+        self.consumer.peer_processor().is_some_and(|peer| peer != sys::processor::current())
+    }
+
+    /// Lets go of the end without closing the channel: for the child of a fork, whose parent goes on using it. Drop
+    /// both halves then.
+    pub fn abandon(&mut self) {
+        self.shared.abandon();
+    }
+
     /// Closes the channel, for both halves of this end and for the peer.
     pub fn close(&mut self) {
         self.shared.close(layout::END_CLOSED);

@@ -106,6 +106,12 @@ impl Shared {
         let _told = doorbell::ring(&self.doorbells.peer_room);
     }
 
+    /// Makes [`Shared::close`] do nothing, here. What it would touch (the region, the lifeline, the doorbells) is
+    /// shared with the parent of this process; the flag is not.
+    pub(crate) fn abandon(&self) {
+        self.closed_here.store(true, Ordering::Release);
+    }
+
     pub(crate) fn is_closed_here(&self) -> bool {
         self.closed_here.load(Ordering::Acquire)
     }
