@@ -12,3 +12,4 @@ pub mod namespace;
 pub mod process;
 pub mod processor;
 pub mod region;
+pub mod resolver;
