@@ -1,11 +1,13 @@
 //! Both halves of the service protocol, and the client of a domain's control socket.
 
 mod consumer;
-//mod control;
+mod control;
 mod server;
 mod wait;
 
 pub use consumer::{Answer, BadBackend, Incoming};
+pub use control::{Control, ControlError, FolderWatch, Notice, packet};
 pub use server::{
-    Context, Interest, LinkId, MAX_OUTSTANDING_PER_LINK, MAX_SESSIONS_PER_LINK, Readiness, ReplyTo, Service,
+    Context, Interest, LinkId, MAX_OUTSTANDING_PER_LINK, MAX_QUEUED_BYTES, MAX_SESSIONS_PER_LINK, Make,
+    Readiness, ReplyTo, STALL_LIMIT, ServeError, Server, Service, serve,
 };

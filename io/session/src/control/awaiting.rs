@@ -22,12 +22,13 @@ pub struct FolderWatch(OwnedFd);
 impl FolderWatch {
     /// Watches the folder of `path`; `None` where that is not possible.
     pub(super) fn new(path: &Path) -> Option<Self> {
-        let folder =
-            path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let events = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ATTRIB;
         inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .and_then(|watch| inotify::add_watch(&watch, folder, events).map(|_| Self(watch)))
-            .inspect_err(|errno| tracing::debug!(folder = %folder.display(), %errno, "can't watch, will look again"))
+            .inspect_err(
+                |errno| tracing::debug!(folder = %folder.display(), %errno, "can't watch, will look again"),
+            )
             .ok()
     }
 

@@ -57,7 +57,7 @@ pub enum ControlError {
     Unexpected(&'static str),
     /// The descriptors are no end of a channel.
     #[error("the daemon sent descriptors that are no channel's end")]
-    Channel(#[source] channel::Error),
+    Channel(#[source] channel::OpenError),
     /// The connection was inherited, so there is no path to connect to again.
     #[error("the control socket was inherited and has no path to connect to again")]
     NoPath,
@@ -84,6 +84,15 @@ pub enum Notice {
         /// Our end.
         end: End,
     },
+    /// The answer to [`Control::ask_serve`].
+    Serving(Vec<ServedService>),
+    /// The other answer to [`Control::ask_serve`].
+    Refused {
+        /// The errno that fits.
+        errno: i32,
+        /// What was wrong and what to do.
+        message: String,
+    },
     /// Any other event.
     Event(Event),
 }
@@ -94,6 +103,8 @@ pub struct Control {
     socket: OwnedFd,
     path: Option<PathBuf>,
     last_id: u64,
+    /// Number of the [`Control::ask_serve`] that is not answered yet.
+    asked_serve: Option<u64>,
     notices: VecDeque<Notice>,
 }
 
@@ -135,7 +146,7 @@ impl Control {
     }
 
     fn over(socket: OwnedFd, path: Option<PathBuf>) -> Self {
-        Self { socket, path, last_id: 0, notices: VecDeque::new() }
+        Self { socket, path, last_id: 0, asked_serve: None, notices: VecDeque::new() }
     }
 
     /// Waits until the (next) daemon is there, and connects to it. Events of the earlier one that were not taken yet
@@ -193,15 +204,16 @@ impl Control {
         }
     }
 
-    /// Says that this is the server of the domain's services: what to serve.
+    /// Says that this is the server of the domain's services. Does not wait: what to serve comes as
+    /// [`Notice::Serving`].
     ///
     /// # Errors
-    /// [`ControlError`].
-    pub fn serve(&mut self, deadline: Instant) -> Result<Vec<ServedService>, ControlError> {
-        match self.ask(|id| Request::Serve { id }, deadline)?.message {
-            Reply::Serving { services, .. } => Ok(services),
-            _ => Err(ControlError::Unexpected("another answer than what to serve")),
-        }
+    /// [`ControlError::Packet`].
+    pub fn ask_serve(&mut self) -> Result<(), ControlError> {
+        self.last_id += 1;
+        packet::send(&self.socket, &Request::Serve { id: self.last_id }, &[])?;
+        self.asked_serve = Some(self.last_id);
+        Ok(())
     }
 
     /// A channel to a service: its number on this node and our end. `ring_bytes`: wished bytes of each ring, 0 leaves
@@ -303,17 +315,23 @@ impl Control {
     /// Keeps an event for [`Control::next`]. The reply to a request that nobody waits for any more is dropped, and
     /// with it the channel that may have come along.
     fn keep(&mut self, packet: Packet<Reply>) -> Result<(), ControlError> {
-        let Reply::Event(event) = packet.message else { return Ok(()) };
         if self.notices.len() >= MAX_NOTICES {
             return Err(ControlError::Unexpected("more events than can be kept"));
         }
-        let notice = match event {
-            Event::Attach { service, channel, consumer } => {
+        let asked = number(&packet.message).filter(|number| Some(*number) == self.asked_serve);
+        let notice = match packet.message {
+            Reply::Event(Event::Attach { service, channel, consumer }) => {
                 let end = End::from_descriptors(packet.descriptors).map_err(ControlError::Channel)?;
                 Notice::Attach { service, channel, consumer, end }
             }
-            other => Notice::Event(other),
+            Reply::Event(other) => Notice::Event(other),
+            Reply::Serving { services, .. } if asked.is_some() => Notice::Serving(services),
+            Reply::Refused { errno, message, .. } if asked.is_some() => Notice::Refused { errno, message },
+            _ => return Ok(()),
         };
+        if asked.is_some() {
+            self.asked_serve = None;
+        }
         self.notices.push_back(notice);
         Ok(())
     }

@@ -5,4 +5,6 @@ mod client;
 pub mod packet;
 
 pub use awaiting::FolderWatch;
+pub(crate) use awaiting::LOOK_AGAIN;
 pub use client::{Control, ControlError, Notice};
+pub use packet::PacketError;

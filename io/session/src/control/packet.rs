@@ -98,8 +98,9 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> Result<Packet<T>, Pack
 /// Bytes of the packet that is next.
 fn pending(socket: impl AsFd) -> Result<usize, PacketError> {
     let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
-    let received =
-        rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut [0_u8; 1], flags).map(|(_, length)| length));
+    let received = rustix::io::retry_on_intr(|| {
+        rustix::net::recv(&socket, &mut [0_u8; 1], flags).map(|(_, length)| length)
+    });
     match received {
         Ok(0) => Err(PacketError::Gone),
         Ok(length) => Ok(length),

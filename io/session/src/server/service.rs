@@ -98,6 +98,11 @@ pub trait Service {
     /// Its files. Sent to each consumer.
     fn export(&self) -> Export;
 
+    /// Called once, before everything else that has a context: the place to watch descriptors of one's own.
+    fn start(&mut self, ctx: &mut dyn Context) {
+        let _ = ctx;
+    }
+
     /// A new consumer, as the daemon describes it.
     fn attach(&mut self, ctx: &mut dyn Context, link: LinkId, consumer: &Consumer);
 
