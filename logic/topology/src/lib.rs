@@ -1,20 +1,26 @@
 //! The topology file: parsing, validation, admission and the plan that follows from it.
 
 mod admit;
+mod backoff;
 pub mod bounds;
 mod diagnostic;
+mod explain;
 mod file;
 mod look;
 mod model;
 mod name;
 mod order;
+mod plan;
 mod read;
 mod scalar;
+mod schema;
 mod suggest;
 
 use std::path::Path;
 
+pub use backoff::{Backoff, Decision, Exit, GiveUp, STABLE_MS};
 pub use diagnostic::{Code, Diagnostic, Diagnostics};
+pub use explain::{Access, Explanation, Permission, Start, explain};
 pub use look::{Blind, Found, Look};
 pub use model::{
     Cache, CacheMode, DirectorySettings, Domain, DomainKind, IdOrName, Limits, LogLimits, Mount, Network,
@@ -22,7 +28,9 @@ pub use model::{
     Signal, Stop, Topology, User, Verb,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
+pub use plan::{Plan, Step, plan};
 pub use scalar::{duration_text, size_text};
+pub use schema::schema;
 
 use diagnostic::Report;
 use file::TopologyForm;

@@ -23,20 +23,15 @@ pub(crate) struct At<T> {
 }
 
 /// One key of a table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Field<T> {
     /// The file doesn't say.
+    #[default]
     Absent,
     /// The file says something impossible, which has been reported. Rules that depend on it keep silent.
     Broken,
     /// The file says this.
     Given(At<T>),
-}
-
-impl<T> Default for Field<T> {
-    fn default() -> Self {
-        Self::Absent
-    }
 }
 
 impl<T> Field<T> {
@@ -62,6 +57,11 @@ impl<T> Field<T> {
 
 /// Something that a file can say.
 pub(crate) trait Form: JsonSchema + Sized {
+    /// What keys may be that the file chooses for such a thing, as a pattern for the schema.
+    const KEYS: &str = crate::name::NAME_PATTERN;
+    /// Whether somebody may have written a list of these as one line with spaces.
+    const WORDS: bool = false;
+
     /// Reads it; `None` when it has been reported.
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self>;
 }
@@ -103,18 +103,35 @@ pub(crate) fn table<'v, 'i>(
     }
 }
 
-/// Reports every key of `table` that is none of `known`.
-pub(crate) fn unknown_keys(table: &DeTable<'_>, known: &[&str], what: &str, out: &mut Report<'_>) {
+/// Reports every key of `table` that is none of `known`. The result are the keys that were meant: they are not
+/// missing, too.
+pub(crate) fn unknown_keys(
+    table: &DeTable<'_>,
+    known: &[&'static str],
+    what: &str,
+    out: &mut Report<'_>,
+) -> Vec<&'static str> {
+    let mut meant = Vec::new();
     for key in table.keys().filter(|key| !known.contains(&key.get_ref().as_ref())) {
         let word = key.get_ref().as_ref();
         let message = format!("{} is no key of {what}", suggest::quoted(word));
-        out.error(Code::UnknownKey, &key.span(), message).help(suggest::key(what, word, known));
+        let (key_meant, help) = suggest::key(what, word, known);
+        out.error(Code::UnknownKey, &key.span(), message).help(help);
+        meant.extend(key_meant);
     }
+    meant
 }
 
 /// Reads one key of a table.
-pub(crate) fn field<T: Form>(table: &DeTable<'_>, key: &str, out: &mut Report<'_>) -> Field<T> {
-    let Some(value) = table.get(key) else { return Field::Absent };
+pub(crate) fn field<T: Form>(
+    table: &DeTable<'_>,
+    key: &str,
+    meant: &[&str],
+    out: &mut Report<'_>,
+) -> Field<T> {
+    let Some(value) = table.get(key) else {
+        return if meant.contains(&key) { Field::Broken } else { Field::Absent };
+    };
     match T::read(value.get_ref(), &value.span(), out) {
         Some(read) => Field::Given(At { value: read, span: value.span() }),
         None => Field::Broken,
@@ -125,11 +142,11 @@ pub(crate) fn field<T: Form>(table: &DeTable<'_>, key: &str, out: &mut Report<'_
 pub(crate) fn required<T: Form>(
     table: &DeTable<'_>,
     key: &str,
-    what: &str,
-    span: &Span,
+    (what, span): (&str, &Span),
+    meant: &[&str],
     out: &mut Report<'_>,
 ) -> Field<T> {
-    let read = field(table, key, out);
+    let read = field(table, key, meant, out);
     if !read.is_absent() {
         return read;
     }
@@ -146,7 +163,7 @@ impl<T: Form, const MAX: usize> Form for Items<T, MAX> {
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
         let DeValue::Array(array) = value else {
             out.error(Code::WrongType, span, format!("expected a list, found {}", type_name(value)))
-                .help("a list stands in square brackets: [\"first\", \"second\"]");
+                .help(suggest::as_list(value, T::WORDS));
             return None;
         };
         if array.len() > MAX {
@@ -219,7 +236,7 @@ impl<T: Form, const MAX: usize> Form for Named<T, MAX> {
     }
 }
 
-impl<T: JsonSchema, const MAX: usize> JsonSchema for Named<T, MAX> {
+impl<T: Form, const MAX: usize> JsonSchema for Named<T, MAX> {
     fn inline_schema() -> bool {
         true
     }
@@ -228,7 +245,8 @@ impl<T: JsonSchema, const MAX: usize> JsonSchema for Named<T, MAX> {
     }
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         schemars::json_schema!({
-            "type": "object", "maxProperties": MAX, "additionalProperties": generator.subschema_for::<T>()
+            "type": "object", "maxProperties": MAX, "propertyNames": { "pattern": T::KEYS },
+            "additionalProperties": generator.subschema_for::<T>()
         })
     }
 }
@@ -252,16 +270,16 @@ macro_rules! table_form {
                 out: &mut $crate::diagnostic::Report<'_>,
             ) -> Option<Self> {
                 let table = $crate::read::table(value, $what, span, out)?;
-                $crate::read::unknown_keys(table, &[$( stringify!($field) ),*], $what, out);
+                let meant = $crate::read::unknown_keys(table, &[$( stringify!($field) ),*], $what, out);
                 Some(Self {
-                    $( $field: $crate::read::table_form!(@read $need, table, stringify!($field), $what, span, out), )*
+                    $( $field: $crate::read::table_form!(@read $need, table, stringify!($field), ($what, span), &meant, out), )*
                 })
             }
         }
 
         impl schemars::JsonSchema for $name {
             fn schema_name() -> std::borrow::Cow<'static, str> {
-                stringify!($name).into()
+                stringify!($name).trim_end_matches("Form").into()
             }
             fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 let mut properties = serde_json::Map::new();
@@ -285,11 +303,11 @@ macro_rules! table_form {
             }
         }
     };
-    (@read required, $table:ident, $key:expr, $what:expr, $span:ident, $out:ident) => {
-        $crate::read::required($table, $key, $what, $span, $out)
+    (@read required, $table:ident, $key:expr, $what:expr, $meant:expr, $out:ident) => {
+        $crate::read::required($table, $key, $what, $meant, $out)
     };
-    (@read $other:tt, $table:ident, $key:expr, $what:expr, $span:ident, $out:ident) => {
-        $crate::read::field($table, $key, $out)
+    (@read $other:tt, $table:ident, $key:expr, $what:expr, $meant:expr, $out:ident) => {
+        $crate::read::field($table, $key, $meant, $out)
     };
     (@note required, $schema:ident) => {};
     (@note optional, $schema:ident) => {};

@@ -56,6 +56,9 @@ pub(crate) fn text<'v>(
 pub(crate) struct Text(pub(crate) String);
 
 impl Form for Text {
+    const KEYS: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
+    const WORDS: bool = true;
+
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
         text(value, "a string", span, out).map(|text| Self(text.to_owned()))
     }
@@ -138,9 +141,7 @@ const SIZES: &[(&str, u64)] = &[
 
 impl<const MIN: u64, const MAX: u64> Form for Millis<MIN, MAX> {
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
-        let Some(read) = united(value, "a duration such as \"200ms\" or \"5s\"", "s", span, out)? else {
-            return None;
-        };
+        let read = united(value, "a duration such as \"200ms\" or \"5s\"", "s", span, out)?;
         let Some(millis) = quantity(read, DURATIONS) else {
             out.error(Code::BadDuration, span, format!("{} is no duration", quoted(read)))
                 .help("a whole number and its unit: \"200ms\", \"5s\", \"2m\", \"1h\", \"7d\"; no fraction, no space");
@@ -170,7 +171,7 @@ pub(crate) struct Bytes<const MIN: u64, const MAX: u64>(pub(crate) u64);
 
 impl<const MIN: u64, const MAX: u64> Form for Bytes<MIN, MAX> {
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
-        let Some(read) = united(value, "a size such as \"64MiB\"", "MiB", span, out)? else { return None };
+        let read = united(value, "a size such as \"64MiB\"", "MiB", span, out)?;
         let Some(bytes) = quantity(read, SIZES) else {
             out.error(Code::BadSize, span, format!("{} is no size", quoted(read))).help(size_help(read));
             return None;
@@ -191,20 +192,19 @@ inline_schema!(Bytes<MIN, MAX> where [const MIN: u64, const MAX: u64], |_generat
 }));
 
 /// The text of a quantity; a bare number gets a help of its own.
-#[allow(clippy::option_option)] // the outer one is for `?`, after a report
 fn united<'v>(
     value: &'v DeValue<'_>,
     expected: &str,
     unit: &str,
     span: &Span,
     out: &mut Report<'_>,
-) -> Option<Option<&'v str>> {
+) -> Option<&'v str> {
     if let DeValue::Integer(number) = value {
         out.error(Code::WrongType, span, format!("expected {expected}, found a number without a unit"))
             .help(format!("did you mean \"{}{unit}\"?", number.as_str()));
         return None;
     }
-    text(value, expected, span, out).map(Some)
+    text(value, expected, span, out)
 }
 
 /// A whole number and one of `units`, multiplied.
@@ -240,7 +240,7 @@ pub fn size_text(bytes: u64) -> String {
 }
 
 fn unit_text(number: u64, mut units: impl Iterator<Item = (&'static str, u64)>, smallest: &str) -> String {
-    let unit = units.find(|(_, factor)| number >= *factor && number % factor == 0);
+    let unit = units.find(|(_, factor)| number >= *factor && number.is_multiple_of(*factor));
     unit.map_or_else(|| format!("{number}{smallest}"), |(name, factor)| format!("{}{name}", number / factor))
 }
 

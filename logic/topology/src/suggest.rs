@@ -1,5 +1,7 @@
 //! What was probably meant.
 
+use toml::de::DeValue;
+
 /// Longest part of a foreign text that a message repeats.
 const QUOTED_CHARS_MAX: usize = 60;
 
@@ -26,7 +28,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 }
 
 /// "did you mean", or all that is possible.
-pub(crate) fn word<'a>(word: &str, candidates: &[&'a str]) -> String {
+pub(crate) fn word(word: &str, candidates: &[&str]) -> String {
     match nearest(word, candidates.iter().copied()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
         None if candidates.is_empty() => "there is none".to_owned(),
@@ -34,14 +36,33 @@ pub(crate) fn word<'a>(word: &str, candidates: &[&'a str]) -> String {
     }
 }
 
-/// Help for a key that `what` doesn't have.
-pub(crate) fn key(what: &str, word: &str, known: &[&str]) -> String {
-    let foreign = FOREIGN.iter().find(|(place, key, _)| *place == what && *key == word);
-    match (foreign, nearest(word, known.iter().copied())) {
-        (Some((_, _, help)), _) => (*help).to_owned(),
-        (None, Some(candidate)) => format!("did you mean `{candidate}`?"),
-        (None, None) => format!("the keys here are {}", list(known)),
+/// Help for a key that `what` doesn't have, and the key that was meant, if that is clear.
+pub(crate) fn key(what: &str, word: &str, known: &[&'static str]) -> (Option<&'static str>, String) {
+    let foreign =
+        FOREIGN.iter().find(|(place, key, _)| *place == what && *key == word).map(|(_, _, help)| *help);
+    let near = nearest(word, known.iter().copied());
+    match (foreign, near) {
+        (Some(help), _) => {
+            // Such a help begins with the key that was meant, if there is one.
+            let quoted = help.strip_prefix("did you mean `").and_then(|rest| rest.split('`').next());
+            (known.iter().find(|key| Some(**key) == quoted).copied(), help.to_owned())
+        }
+        (None, Some(candidate)) => (near, format!("did you mean `{candidate}`?")),
+        (None, None) => (None, format!("the keys here are {}", list(known))),
     }
+}
+
+/// What was probably meant by a value where a list belongs.
+pub(crate) fn as_list(value: &DeValue<'_>, words: bool) -> String {
+    let DeValue::String(text) = value else {
+        return "a list stands in square brackets: [\"first\", \"second\"]".to_owned();
+    };
+    let cut: String = text.chars().take(QUOTED_CHARS_MAX).collect();
+    let parts: Vec<&str> = if words { cut.split_whitespace().collect() } else { vec![&cut] };
+    format!(
+        "did you mean [{}]?",
+        parts.iter().map(|part| format!("\"{part}\"")).collect::<Vec<_>>().join(", ")
+    )
 }
 
 fn list(words: &[&str]) -> String {
@@ -61,8 +82,8 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("a topology", "container", "a container is a domain: [domain.NAME] with kind = \"container\""),
     ("a topology", "containers", "a container is a domain: [domain.NAME] with kind = \"container\""),
     ("a topology", "version", "the file needs no version"),
-    ("a domain", "image", "the root says it: root = { image = \"path of an OCI layout\" }"),
-    ("a domain", "rootfs", "the root says it: root = { directory = \"path\" }"),
+    ("a domain", "image", "did you mean `root`? root = { image = \"path of an OCI layout\" }"),
+    ("a domain", "rootfs", "did you mean `root`? root = { directory = \"path\" }"),
     ("a domain", "env", "did you mean `environment`?"),
     ("a domain", "volumes", "did you mean `mounts`? mounts = [{ source = \"data\", target = \"/data\" }]"),
     ("a domain", "binds", "did you mean `mounts`? mounts = [{ source = \"data\", target = \"/data\" }]"),

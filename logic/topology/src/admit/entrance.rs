@@ -163,18 +163,23 @@ fn refuse_rivals(
     entries: &[Entry<crate::file::ServiceAt>],
     cx: &mut Context<'_, '_>,
 ) {
-    let entrances: [(&str, fn(&ServiceMount) -> bool, &str); 3] = [
-        ("stub", |mount| mount.stub, "the stub at 127.0.0.53"),
-        ("resolve", |mount| mount.resolve, "the socket for libnss-resolve"),
-        ("preload", |mount| mount.preload, "the preloaded library"),
-    ];
-    for (key, open, words) in entrances {
-        let rivals: Vec<_> = mounts.iter().filter(|mount| open(mount)).collect();
-        let [first, second, ..] = rivals.as_slice() else { continue };
-        let Some(entry) = entries.iter().find(|entry| entry.key.value == *second.service) else { continue };
-        let message = format!("both `{}` and `{}` would answer at {words}", first.service, second.service);
-        let help =
-            format!("say which one: `{key} = false` for the other, {} = {{ {key} = false }}", second.service);
-        cx.out.error(Code::Conflict, &entry.key.span, message).help(help);
-    }
+    refuse_rival("stub", "the stub at 127.0.0.53", |mount| mount.stub, mounts, entries, cx);
+    refuse_rival("resolve", "the socket for libnss-resolve", |mount| mount.resolve, mounts, entries, cx);
+    refuse_rival("preload", "the preloaded library", |mount| mount.preload, mounts, entries, cx);
+}
+
+fn refuse_rival(
+    key: &str,
+    words: &str,
+    open: fn(&ServiceMount) -> bool,
+    mounts: &[ServiceMount],
+    entries: &[Entry<crate::file::ServiceAt>],
+    cx: &mut Context<'_, '_>,
+) {
+    let mut rivals = mounts.iter().filter(|mount| open(mount));
+    let (Some(first), Some(second)) = (rivals.next(), rivals.next()) else { return };
+    let Some(entry) = entries.iter().find(|entry| entry.key.value == *second.service) else { return };
+    let message = format!("both `{}` and `{}` would answer at {words}", first.service, second.service);
+    let help = format!("leave it to one of them: {} = {{ {key} = false }}", second.service);
+    cx.out.error(Code::Conflict, &entry.key.span, message).help(help);
 }

@@ -31,6 +31,7 @@ pub(crate) struct Context<'a, 's> {
 
 /// Admits a form; the result counts only where the report is clean.
 pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
+    // Where the name has been reported, the rules go on without it.
     let name = cx.form.name.value().cloned();
     let domains = named(&cx.form.domain, cx);
     if let Field::Given(at) = &cx.form.domain
@@ -41,15 +42,13 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
             .help(suggest::example("a topology", "domain"));
     }
     let services = named(&cx.form.service, cx);
-    let mut topology = Topology {
-        name: name?,
-        domains: domains.into_iter().map(|(name, form)| domain::admit(name, form, cx)).collect(),
-        services: services.into_iter().map(|(name, form)| service::admit(name, form, cx)).collect(),
-    };
-    topology.domains.sort_by(|a, b| a.name.cmp(&b.name));
-    topology.services.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut domains: Vec<_> = domains.into_iter().map(|(name, form)| domain::admit(name, form, cx)).collect();
+    let mut services: Vec<_> =
+        services.into_iter().map(|(name, form)| service::admit(name, form, cx)).collect();
+    domains.sort_by(|a, b| a.name.cmp(&b.name));
+    services.sort_by(|a, b| a.name.cmp(&b.name));
     refuse_cycles(cx);
-    Some(topology)
+    Some(Topology { name: name?, domains, services })
 }
 
 /// The entries whose names and values are good; the names that are not are reported.

@@ -1,0 +1,251 @@
+//! What would start: for `tombolo check`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    CacheMode, Domain, DomainKind, IdOrName, Network, Program, Ready, Root, ServiceKind, ServiceMount,
+    Settings, Topology,
+};
+use crate::name::Name;
+use crate::scalar::{duration_text, size_text};
+
+/// Characters of a command that are shown.
+const COMMAND_CHARS_MAX: usize = 72;
+
+/// What a topology would start, in which order, and who may use what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The distributed container.
+    pub name: Name,
+    /// The domains in the order in which they would start.
+    pub starts: Vec<Start>,
+    /// The services, by name.
+    pub services: Vec<Access>,
+}
+
+/// How one domain would start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// The domain.
+    pub domain: Name,
+    /// Its kind.
+    pub kind: DomainKind,
+    /// What it would run.
+    pub runs: String,
+    /// Where its files come from.
+    pub root: String,
+    /// What it sees of the network.
+    pub network: Network,
+    /// Who it would run as.
+    pub user: String,
+    /// Its limits.
+    pub limits: String,
+    /// Domains that are ready before.
+    pub after: Vec<Name>,
+    /// How it is known to be up.
+    pub ready: String,
+    /// The services that it mounts: where, and by which entrances.
+    pub services: Vec<String>,
+}
+
+/// One service and who may use it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Access {
+    /// The service.
+    pub service: Name,
+    /// Its kind.
+    pub kind: ServiceKind,
+    /// The domain in which its backend would run.
+    pub domain: Name,
+    /// What it would do.
+    pub does: String,
+    /// Who may use which verbs, one entry per domain, with where the domain sees it.
+    pub allow: Vec<Permission>,
+}
+
+/// What one domain may do with a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Permission {
+    /// The domain.
+    pub domain: Name,
+    /// The verbs.
+    pub verbs: Vec<String>,
+    /// Where it sees the service; `None` where it doesn't mount it.
+    pub at: Option<String>,
+}
+
+/// Says what `topology` would start.
+#[must_use]
+pub fn explain(topology: &Topology) -> Explanation {
+    Explanation {
+        name: topology.name.clone(),
+        starts: topology.start_order().into_iter().map(start).collect(),
+        services: topology.services.iter().map(|service| access(topology, service)).collect(),
+    }
+}
+
+fn start(domain: &Domain) -> Start {
+    Start {
+        domain: domain.name.clone(),
+        kind: domain.kind,
+        runs: runs(&domain.program),
+        root: root(domain),
+        network: domain.network,
+        user: user(domain),
+        limits: limits(domain),
+        after: domain.after.clone(),
+        ready: ready(&domain.ready),
+        services: domain
+            .services
+            .iter()
+            .map(|mount| format!("{} at {}", mount.service, place(mount)))
+            .collect(),
+    }
+}
+
+fn access(topology: &Topology, service: &crate::Service) -> Access {
+    let permission = |(domain, verbs): (&Name, &std::collections::BTreeSet<crate::Verb>)| {
+        let mounts = topology.domain(domain).map_or(&[][..], |domain| domain.services.as_slice());
+        Permission {
+            domain: domain.clone(),
+            verbs: verbs.iter().map(|verb| verb.as_str().to_owned()).collect(),
+            at: mounts.iter().find(|mount| mount.service == service.name).map(place),
+        }
+    };
+    Access {
+        service: service.name.clone(),
+        kind: service.kind(),
+        domain: service.domain.clone(),
+        does: does(&service.settings),
+        allow: service.allow.iter().map(permission).collect(),
+    }
+}
+
+fn runs(program: &Program) -> String {
+    match program {
+        Program::Command(argv) => {
+            let line = argv.join(" ");
+            let mut cut: String = line.chars().take(COMMAND_CHARS_MAX).collect();
+            if cut.len() < line.len() {
+                cut.push('…');
+            }
+            cut
+        }
+        Program::Image => "what the image says".to_owned(),
+        Program::Server(services) => {
+            format!("the server of {}", services.iter().map(Name::as_str).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+fn root(domain: &Domain) -> String {
+    let writable = if domain.writable { "writable" } else { "read-only" };
+    match &domain.root {
+        Root::Host if domain.kind == DomainKind::Process => "the node's own files".to_owned(),
+        Root::Host => "the node's system directories, read-only".to_owned(),
+        Root::Directory { path } => format!("the directory {}, {writable}", path.display()),
+        Root::Image { path, tag: None } => format!("the image {}, {writable}", path.display()),
+        Root::Image { path, tag: Some(tag) } => format!("the image {} {tag}, {writable}", path.display()),
+    }
+}
+
+fn user(domain: &Domain) -> String {
+    let text = |part: &IdOrName| match part {
+        IdOrName::Id(id) => id.to_string(),
+        IdOrName::Name(name) => name.clone(),
+    };
+    match (&domain.user, &domain.root) {
+        (Some(user), _) => match &user.group {
+            Some(group) => format!("{}:{}", text(&user.user), text(group)),
+            None => text(&user.user),
+        },
+        (None, Root::Image { .. }) => "who the image says".to_owned(),
+        (None, _) => "root".to_owned(),
+    }
+}
+
+fn limits(domain: &Domain) -> String {
+    let limits = &domain.limits;
+    let mut parts = Vec::new();
+    if let Some(milli) = limits.cpu_milli {
+        parts.push(format!("{} processors", f64::from(milli) / 1e3));
+    }
+    parts.extend(limits.memory_bytes.map(size_text));
+    parts.push(format!("{} tasks", limits.pids));
+    parts.join(", ")
+}
+
+fn ready(ready: &Ready) -> String {
+    match ready {
+        Ready::Started => "when its program runs".to_owned(),
+        Ready::Registered => "when its server has registered".to_owned(),
+        Ready::Tcp(address) => format!("when {address} accepts connections"),
+        Ready::Command(argv) => format!("when {} ends with 0", runs(&Program::Command(argv.clone()))),
+    }
+}
+
+fn place(mount: &ServiceMount) -> String {
+    let entrances =
+        [(mount.stub, "DNS stub"), (mount.resolve, "libnss-resolve"), (mount.preload, "preloaded library")];
+    let open = entrances.iter().filter(|(open, _)| *open).map(|(_, words)| (*words).to_owned());
+    std::iter::once(format!("/srv/{}", mount.at)).chain(open).collect::<Vec<_>>().join(", ")
+}
+
+fn does(settings: &Settings) -> String {
+    let Settings::Directory(directory) = settings;
+    let upstream: Vec<String> = directory.upstream.iter().map(ToString::to_string).collect();
+    let cache = match &directory.cache.mode {
+        CacheMode::None => "no cache".to_owned(),
+        CacheMode::Private => "a cache for each domain".to_owned(),
+        CacheMode::Shared(names) => {
+            format!("a cache that {} share", names.iter().map(Name::as_str).collect::<Vec<_>>().join(", "))
+        }
+    };
+    let timeout = duration_text(directory.timeout_ms);
+    format!("asks {} ({timeout}, {} retries); {cache}", upstream.join(", "), directory.retries)
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} would start {} domains, in this order:", self.name, self.starts.len())?;
+        for (index, start) in self.starts.iter().enumerate() {
+            write_start(index + 1, start, f)?;
+        }
+        for access in &self.services {
+            write_access(access, f)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_start(number: usize, start: &Start, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let network = match start.network {
+        Network::None => "only lo",
+        Network::Host => "the node's",
+    };
+    writeln!(f, "\n{number:3}. {} ({})", start.domain, start.kind.as_str())?;
+    let mut lines = vec![
+        ("runs", format!("{}, as {}", start.runs, start.user)),
+        ("files", start.root.clone()),
+        ("network", network.to_owned()),
+        ("limits", start.limits.clone()),
+        ("ready", start.ready.clone()),
+    ];
+    if !start.after.is_empty() {
+        lines.push(("after", start.after.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")));
+    }
+    lines.extend(start.services.iter().map(|service| ("service", service.clone())));
+    lines.into_iter().try_for_each(|(word, text)| writeln!(f, "     {word:8} {text}"))
+}
+
+fn write_access(access: &Access, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Access { service, kind, domain, does, allow } = access;
+    writeln!(f, "\nservice {service} ({}) in {domain}: {does}", kind.as_str())?;
+    for permission in allow {
+        let at = permission.at.as_deref().unwrap_or("not mounted");
+        writeln!(f, "     {:16} may {:18} {at}", permission.domain, permission.verbs.join(", "))?;
+    }
+    Ok(())
+}

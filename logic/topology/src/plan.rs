@@ -1,0 +1,328 @@
+//! What has to happen so that one admitted topology becomes another.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Domain, Service, Settings, Topology, Verb};
+use crate::name::Name;
+
+/// One thing that a daemon does, with everything that it needs to do and to undo it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Step {
+    /// Start a domain that doesn't run, and wait until it is ready.
+    Start {
+        /// What to start.
+        domain: Box<Domain>,
+    },
+    /// End a domain.
+    Stop {
+        /// What runs.
+        domain: Box<Domain>,
+    },
+    /// End a domain and start it anew.
+    Restart {
+        /// What runs.
+        before: Box<Domain>,
+        /// What shall run; of the same name.
+        after: Box<Domain>,
+        /// The keys that differ.
+        changed: Vec<String>,
+    },
+    /// Change a domain while it runs.
+    Update {
+        /// What runs.
+        before: Box<Domain>,
+        /// What shall be; of the same name.
+        after: Box<Domain>,
+        /// The keys that differ.
+        changed: Vec<String>,
+    },
+    /// Make a service known, with everything that is allowed about it.
+    AddService {
+        /// The service.
+        service: Box<Service>,
+    },
+    /// Take a service away.
+    RemoveService {
+        /// The service.
+        service: Box<Service>,
+    },
+    /// Change what a service does while it runs. Permissions are [`Step::Grant`]'s and [`Step::Revoke`]'s.
+    UpdateService {
+        /// What it does.
+        before: Box<Service>,
+        /// What it shall do; of the same name, with the permissions of `before`.
+        after: Box<Service>,
+        /// The keys that differ; those of the settings start with `settings.`.
+        changed: Vec<String>,
+    },
+    /// Allow a domain verbs that it didn't have.
+    Grant {
+        /// Of this service.
+        service: Name,
+        /// To this domain.
+        domain: Name,
+        /// Never empty.
+        verbs: BTreeSet<Verb>,
+    },
+    /// Take verbs from a domain that has them. Sessions that are open lose them, too.
+    Revoke {
+        /// Of this service.
+        service: Name,
+        /// From this domain.
+        domain: Name,
+        /// Never empty.
+        verbs: BTreeSet<Verb>,
+    },
+}
+
+/// Steps in the order in which they are done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// The steps.
+    pub steps: Vec<Step>,
+}
+
+/// What has to happen so that `current` becomes `desired`; `None` is a node on which nothing of it runs.
+///
+/// What goes is ended first, permissions are taken before any are given, and what is new or different starts in the
+/// start order of `desired`. Both topologies are of the same distributed container; see [`Topology::empty`] for `down`.
+#[must_use]
+pub fn plan(current: Option<&Topology>, desired: &Topology) -> Plan {
+    let nothing = Topology::empty(desired.name.clone());
+    let current = current.unwrap_or(&nothing);
+    let mut steps = Vec::new();
+    let gone = |domain: &&&Domain| desired.domain(&domain.name).is_none();
+    steps.extend(current.start_order().iter().rev().filter(gone).map(|domain| stop(domain)));
+    let kept: Vec<(&Service, &Service)> =
+        current.services.iter().filter_map(|before| Some((before, desired.service(&before.name)?))).collect();
+    steps.extend(kept.iter().flat_map(|(before, after)| permissions(before, after, Step::revoke)));
+    let removed = current.services.iter().filter(|service| desired.service(&service.name).is_none());
+    steps.extend(removed.map(|service| Step::RemoveService { service: Box::new(service.clone()) }));
+    let added = desired.services.iter().filter(|service| current.service(&service.name).is_none());
+    steps.extend(added.map(|service| Step::AddService { service: Box::new(service.clone()) }));
+    steps.extend(kept.iter().filter_map(|(before, after)| update_service(before, after)));
+    steps.extend(kept.iter().flat_map(|(before, after)| permissions(after, before, Step::grant)));
+    let order = desired.start_order();
+    let changes = || order.iter().filter_map(|after| change(current.domain(&after.name), after));
+    steps.extend(changes().filter(|step| matches!(step, Step::Update { .. })));
+    steps.extend(changes().filter(|step| !matches!(step, Step::Update { .. })));
+    Plan { steps }
+}
+
+fn stop(domain: &Domain) -> Step {
+    Step::Stop { domain: Box::new(domain.clone()) }
+}
+
+/// The step that makes `after` of `before`, if there is anything to do.
+fn change(before: Option<&Domain>, after: &Domain) -> Option<Step> {
+    let Some(before) = before else { return Some(Step::Start { domain: Box::new(after.clone()) }) };
+    let (live, cold) = changed_keys(before, after);
+    let (before, after) = (Box::new(before.clone()), Box::new(after.clone()));
+    let changed: Vec<String> = cold.iter().chain(&live).map(|key| (*key).to_owned()).collect();
+    match (live.is_empty(), cold.is_empty()) {
+        (true, true) => None,
+        (false, true) => Some(Step::Update { before, after, changed }),
+        (_, false) => Some(Step::Restart { before, after, changed }),
+    }
+}
+
+/// The keys that differ: those that can change while the domain runs, and those that can't.
+fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>) {
+    let live = [
+        ("limits", a.limits != b.limits),
+        ("restart", a.restart != b.restart),
+        ("stop", a.stop != b.stop),
+        ("after", a.after != b.after),
+        ("ready", (&a.ready, a.ready_timeout_ms) != (&b.ready, b.ready_timeout_ms)),
+    ];
+    let cold = [
+        ("kind", a.kind != b.kind),
+        ("root", a.root != b.root),
+        ("writable", a.writable != b.writable),
+        ("command", a.program != b.program),
+        ("environment", a.environment != b.environment),
+        ("mounts", a.mounts != b.mounts),
+        ("user", a.user != b.user),
+        ("network", a.network != b.network),
+        ("hostname", a.hostname != b.hostname),
+        ("workdir", a.workdir != b.workdir),
+        ("capabilities", a.capabilities != b.capabilities),
+        ("log", a.log != b.log),
+        ("services", a.services != b.services),
+        ("resolv", a.resolv != b.resolv),
+    ];
+    (differing(&live), differing(&cold))
+}
+
+fn differing(keys: &[(&'static str, bool)]) -> Vec<&'static str> {
+    keys.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key).collect()
+}
+
+fn update_service(before: &Service, after: &Service) -> Option<Step> {
+    let (Settings::Directory(a), Settings::Directory(b)) = (&before.settings, &after.settings);
+    let changed = differing(&[
+        ("domain", before.domain != after.domain),
+        ("settings.upstream", a.upstream != b.upstream),
+        ("settings.timeout", a.timeout_ms != b.timeout_ms),
+        ("settings.retries", a.retries != b.retries),
+        ("settings.search", a.search != b.search),
+        ("settings.outstanding", a.outstanding != b.outstanding),
+        ("settings.outstanding_per_domain", a.outstanding_per_domain != b.outstanding_per_domain),
+        ("settings.sessions_per_domain", a.sessions_per_domain != b.sessions_per_domain),
+        ("settings.cache", a.cache != b.cache),
+    ]);
+    if changed.is_empty() {
+        return None;
+    }
+    let after = Service { allow: before.allow.clone(), ..after.clone() };
+    let changed = changed.into_iter().map(str::to_owned).collect();
+    Some(Step::UpdateService { before: Box::new(before.clone()), after: Box::new(after), changed })
+}
+
+/// A step for each domain that has more verbs in `more` than in `less`.
+fn permissions(more: &Service, less: &Service, step: fn(Name, Name, BTreeSet<Verb>) -> Step) -> Vec<Step> {
+    let excess = |(domain, verbs): (&Name, &BTreeSet<Verb>)| {
+        let kept = less.allow.get(domain);
+        let excess: BTreeSet<Verb> =
+            verbs.iter().copied().filter(|verb| !kept.is_some_and(|kept| kept.contains(verb))).collect();
+        (!excess.is_empty()).then(|| step(more.name.clone(), domain.clone(), excess))
+    };
+    more.allow.iter().filter_map(excess).collect()
+}
+
+impl Plan {
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The plan that undoes the first `done` steps of this one: each step reversed, last first.
+    #[must_use]
+    pub fn undo(&self, done: usize) -> Self {
+        Self { steps: self.steps.iter().take(done).rev().map(Step::inverse).collect() }
+    }
+
+    /// What `topology` is after the plan. For the registry's books; nothing is started.
+    pub fn apply(&self, topology: &mut Topology) {
+        for step in &self.steps {
+            step.apply(topology);
+        }
+    }
+}
+
+impl Step {
+    fn grant(service: Name, domain: Name, verbs: BTreeSet<Verb>) -> Self {
+        Self::Grant { service, domain, verbs }
+    }
+
+    fn revoke(service: Name, domain: Name, verbs: BTreeSet<Verb>) -> Self {
+        Self::Revoke { service, domain, verbs }
+    }
+
+    /// The step that undoes this one.
+    #[must_use]
+    pub fn inverse(&self) -> Self {
+        match self.clone() {
+            Self::Start { domain } => Self::Stop { domain },
+            Self::Stop { domain } => Self::Start { domain },
+            Self::Restart { before, after, changed } => {
+                Self::Restart { before: after, after: before, changed }
+            }
+            Self::Update { before, after, changed } => Self::Update { before: after, after: before, changed },
+            Self::AddService { service } => Self::RemoveService { service },
+            Self::RemoveService { service } => Self::AddService { service },
+            Self::UpdateService { before, after, changed } => {
+                Self::UpdateService { before: after, after: before, changed }
+            }
+            Self::Grant { service, domain, verbs } => Self::Revoke { service, domain, verbs },
+            Self::Revoke { service, domain, verbs } => Self::Grant { service, domain, verbs },
+        }
+    }
+
+    /// What `topology` is after the step.
+    pub fn apply(&self, topology: &mut Topology) {
+        match self {
+            Self::Start { domain: after } | Self::Restart { after, .. } | Self::Update { after, .. } => {
+                topology.domains.retain(|domain| domain.name != after.name);
+                topology.domains.push((**after).clone());
+                topology.domains.sort_by(|a, b| a.name.cmp(&b.name));
+            }
+            Self::Stop { domain: gone } => topology.domains.retain(|domain| domain.name != gone.name),
+            Self::AddService { service } => {
+                topology.services.retain(|known| known.name != service.name);
+                topology.services.push((**service).clone());
+                topology.services.sort_by(|a, b| a.name.cmp(&b.name));
+            }
+            Self::RemoveService { service } => topology.services.retain(|known| known.name != service.name),
+            Self::UpdateService { after, .. } => {
+                let known = topology.services.iter_mut().find(|known| known.name == after.name);
+                if let Some(service) = known {
+                    service.domain = after.domain.clone();
+                    service.settings = after.settings.clone();
+                }
+            }
+            Self::Grant { service, domain, verbs } => {
+                permit(topology, service, domain, |had| had.extend(verbs))
+            }
+            Self::Revoke { service, domain, verbs } => {
+                permit(topology, service, domain, |had| had.retain(|verb| !verbs.contains(verb)));
+            }
+        }
+    }
+}
+
+/// Changes what a domain may; who may nothing is not listed.
+fn permit(topology: &mut Topology, service: &Name, domain: &Name, change: impl FnOnce(&mut BTreeSet<Verb>)) {
+    let Some(service) = topology.services.iter_mut().find(|known| known.name == *service) else { return };
+    change(service.allow.entry(domain.clone()).or_default());
+    service.allow.retain(|_, verbs| !verbs.is_empty());
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start { domain } => write!(f, "start {}", domain.name),
+            Self::Stop { domain } => write!(f, "stop {}", domain.name),
+            Self::Restart { after, changed, .. } => write!(f, "restart {}: {}", after.name, differ(changed)),
+            Self::Update { after, changed, .. } => {
+                write!(f, "update {} while it runs: {}", after.name, differ(changed))
+            }
+            Self::AddService { service } => write!(f, "add service {} in {}", service.name, service.domain),
+            Self::RemoveService { service } => write!(f, "remove service {}", service.name),
+            Self::UpdateService { after, changed, .. } => {
+                write!(f, "update service {} while it runs: {}", after.name, differ(changed))
+            }
+            Self::Grant { service, domain, verbs } => {
+                write!(f, "allow {domain} to {} {service}", words(verbs))
+            }
+            Self::Revoke { service, domain, verbs } => {
+                write!(f, "no longer allow {domain} to {} {service}", words(verbs))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    /// One line per step; "nothing to do" where there is none.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return writeln!(f, "nothing to do");
+        }
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}
+
+fn differ(keys: &[String]) -> String {
+    let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
+    format!("{} changed", keys.join(", "))
+}
+
+fn words(verbs: &BTreeSet<Verb>) -> String {
+    verbs.iter().map(|verb| verb.as_str()).collect::<Vec<_>>().join(" and ")
+}
