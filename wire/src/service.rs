@@ -264,7 +264,7 @@ impl Phase {
     /// [`DecodeError::Trailer`] where the trailer does not fit.
     pub fn split(payload: &[u8], trailer: u32) -> Result<(&[u8], Vec<Self>), DecodeError> {
         let bytes = trailer as usize;
-        if bytes > payload.len() || bytes % PHASE_BYTES != 0 {
+        if bytes > payload.len() || !bytes.is_multiple_of(PHASE_BYTES) {
             return Err(DecodeError::Trailer(trailer));
         }
         let (answer, tail) = payload.split_at(payload.len() - bytes);

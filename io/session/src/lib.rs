@@ -5,7 +5,7 @@ mod control;
 mod server;
 mod wait;
 
-pub use consumer::{Answer, BadBackend, Incoming};
+pub use consumer::{Answer, Answers, BadBackend, Blocking, CallError, Caller, Incoming, open};
 pub use control::{Control, ControlError, FolderWatch, Notice, packet};
 pub use server::{
     Context, Interest, LinkId, MAX_OUTSTANDING_PER_LINK, MAX_QUEUED_BYTES, MAX_SESSIONS_PER_LINK, Make,

@@ -3,7 +3,8 @@
 use rustix::io::Errno;
 use thiserror::Error;
 use wire::service::{
-    DecodeError, Export, Header, Kind, MAX_ANSWER_BYTES, MAX_CAPSULE_BYTES, Phase, VERSION, flags,
+    DecodeError, Export, HEADER_BYTES, Header, Kind, MAX_ANSWER_BYTES, MAX_CAPSULE_BYTES, MAX_RESPONSE_BYTES,
+    Phase, VERSION, flags,
 };
 
 /// The largest errno that Linux knows; a status above it is none.
@@ -64,6 +65,32 @@ pub enum BadBackend {
     Status(u32),
 }
 
+/// A whole thing, without its bytes.
+#[derive(Debug)]
+pub enum Whole {
+    /// See [`Incoming::Hello`].
+    Hello(Export),
+    /// See [`Incoming::Answer`].
+    Answer(WholeAnswer),
+    /// See [`Incoming::Capsule`].
+    Capsule {
+        /// Whose state.
+        session: u64,
+    },
+}
+
+/// An answer without its bytes.
+#[derive(Debug)]
+pub struct WholeAnswer {
+    /// To which request.
+    pub tag: u64,
+    session: u64,
+    status: Result<(), Errno>,
+    phases: Vec<Phase>,
+    /// Where the bytes are: in the pieces, or so many in the last message.
+    bytes: Option<usize>,
+}
+
 /// Puts answers together.
 #[derive(Debug, Default)]
 pub struct Assembly {
@@ -74,16 +101,15 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Takes one message; `Ok(None)`: the answer goes on in the next one.
+    /// Takes one message; `Ok(None)`: the answer goes on in the next one. The bytes are then lent by
+    /// [`Assembly::lend`] and [`Assembly::lend_answer`].
     ///
     /// # Errors
     /// [`BadBackend`].
-    pub fn take<'a>(&'a mut self, message: &'a [u8]) -> Result<Option<Incoming<'a>>, BadBackend> {
+    pub fn take(&mut self, message: &[u8]) -> Result<Option<Whole>, BadBackend> {
         let (header, payload) = Header::decode(message)?;
-        if self
-            .expected
-            .is_some_and(|expected| header.kind != Kind::Response || expected != (header.tag, header.session))
-        {
+        let follows = |expected| header.kind == Kind::Response && expected == (header.tag, header.session);
+        if self.expected.is_some_and(|expected| !follows(expected)) {
             return Err(BadBackend::Pieces);
         }
         if !self.greeted {
@@ -92,7 +118,7 @@ impl Assembly {
         match header.kind {
             Kind::Response => self.response(&header, payload),
             Kind::Capsule if payload.len() <= MAX_CAPSULE_BYTES => {
-                Ok(Some(Incoming::Capsule { session: header.session, capsule: payload }))
+                Ok(Some(Whole::Capsule { session: header.session }))
             }
             Kind::Capsule => Err(BadBackend::TooLong),
             Kind::Hello => Err(BadBackend::Hello),
@@ -100,7 +126,28 @@ impl Assembly {
         }
     }
 
-    fn hello<'a>(&mut self, header: &Header, payload: &[u8]) -> Result<Incoming<'a>, BadBackend> {
+    /// Puts the bytes to what [`Assembly::take`] made of `message`, which must be the last one.
+    pub fn lend<'a>(&'a self, whole: Whole, message: &'a [u8]) -> Incoming<'a> {
+        match whole {
+            Whole::Hello(export) => Incoming::Hello(export),
+            Whole::Answer(answer) => Incoming::Answer(self.lend_answer(answer, message)),
+            Whole::Capsule { session } => {
+                Incoming::Capsule { session, capsule: message.get(HEADER_BYTES..).unwrap_or_default() }
+            }
+        }
+    }
+
+    /// The same for an answer.
+    pub fn lend_answer<'a>(&'a self, whole: WholeAnswer, message: &'a [u8]) -> Answer<'a> {
+        let WholeAnswer { tag, session, status, phases, bytes } = whole;
+        let bytes = match bytes {
+            Some(bytes) => message.get(HEADER_BYTES..HEADER_BYTES + bytes).unwrap_or_default(),
+            None => &self.pieces,
+        };
+        Answer { session, tag, result: status.map(|()| bytes), phases }
+    }
+
+    fn hello(&mut self, header: &Header, payload: &[u8]) -> Result<Whole, BadBackend> {
         if header.kind != Kind::Hello {
             return Err(BadBackend::Hello);
         }
@@ -109,14 +156,10 @@ impl Assembly {
             return Err(BadBackend::Version(export.version));
         }
         self.greeted = true;
-        Ok(Incoming::Hello(export))
+        Ok(Whole::Hello(export))
     }
 
-    fn response<'a>(
-        &'a mut self,
-        header: &Header,
-        payload: &'a [u8],
-    ) -> Result<Option<Incoming<'a>>, BadBackend> {
+    fn response(&mut self, header: &Header, payload: &[u8]) -> Result<Option<Whole>, BadBackend> {
         let more = header.flags & flags::MORE != 0;
         let traced = header.flags & flags::TRACE != 0;
         if more && (traced || header.status != 0) {
@@ -128,7 +171,7 @@ impl Assembly {
         if !continues {
             self.pieces.clear();
             // A long answer's memory is not kept for the short ones that follow.
-            self.pieces.shrink_to(wire::service::MAX_RESPONSE_BYTES);
+            self.pieces.shrink_to(MAX_RESPONSE_BYTES);
         }
         if more || continues {
             if self.pieces.len() + bytes.len() > MAX_ANSWER_BYTES {
@@ -140,13 +183,18 @@ impl Assembly {
         if more {
             return Ok(None);
         }
-        let bytes = if continues { &self.pieces[..] } else { bytes };
-        let result = match header.status {
-            0 => Ok(bytes),
+        let status = match header.status {
+            0 => Ok(()),
             status if status <= MAX_ERRNO => Err(Errno::from_raw_os_error(status.cast_signed())),
             status => return Err(BadBackend::Status(status)),
         };
-        Ok(Some(Incoming::Answer(Answer { session: header.session, tag: header.tag, result, phases })))
+        Ok(Some(Whole::Answer(WholeAnswer {
+            tag: header.tag,
+            session: header.session,
+            status,
+            phases,
+            bytes: (!continues).then_some(bytes.len()),
+        })))
     }
 }
 
@@ -161,45 +209,57 @@ mod tests {
         [&header.encode()[..], payload].concat()
     }
 
+    /// Takes a message and lends what came of it.
+    fn take<'a>(assembly: &'a mut Assembly, message: &'a [u8]) -> Result<Option<Incoming<'a>>, BadBackend> {
+        let whole = assembly.take(message)?;
+        Ok(whole.map(|whole| assembly.lend(whole, message)))
+    }
+
     fn greeted() -> Assembly {
         let mut assembly = Assembly::default();
         let export = Export { version: VERSION, kind: "echo".into(), files: Vec::new() };
         let hello = message(Kind::Hello, 0, 0, 0, &serde_json::to_vec(&export).expect("json"));
-        assert_eq!(assembly.take(&hello), Ok(Some(Incoming::Hello(export))));
+        assert_eq!(take(&mut assembly, &hello), Ok(Some(Incoming::Hello(export))));
         assembly
     }
 
     #[test]
     fn pieces_become_one_answer_with_the_phases_of_the_last() {
         let mut assembly = greeted();
-        assert_eq!(assembly.take(&message(Kind::Response, flags::MORE, 7, 0, b"ab")), Ok(None));
+        assert_eq!(take(&mut assembly, &message(Kind::Response, flags::MORE, 7, 0, b"ab")), Ok(None));
         let mut last = b"cd".to_vec();
         let phases = vec![Phase { phase: 1, nanoseconds: 9 }];
         let trailer = Phase::append(&phases, &mut last);
         let whole = Answer { session: 0, tag: 7, result: Ok(b"abcd"), phases };
         let last = message(Kind::Response, flags::TRACE, 7, trailer, &last);
-        assert_eq!(assembly.take(&last), Ok(Some(Incoming::Answer(whole))));
+        assert_eq!(take(&mut assembly, &last), Ok(Some(Incoming::Answer(whole))));
         let short = Answer { session: 0, tag: 8, result: Ok(b"x"), phases: Vec::new() };
-        assert_eq!(assembly.take(&message(Kind::Response, 0, 8, 0, b"x")), Ok(Some(Incoming::Answer(short))));
+        assert_eq!(
+            take(&mut assembly, &message(Kind::Response, 0, 8, 0, b"x")),
+            Ok(Some(Incoming::Answer(short)))
+        );
     }
 
     #[test]
     fn a_backend_that_breaks_the_rules_is_told_which() {
         let response = message(Kind::Response, 0, 1, 0, b"");
-        assert_eq!(Assembly::default().take(&response), Err(BadBackend::Hello));
-        assert_eq!(greeted().take(&message(Kind::Close, 0, 0, 0, b"")), Err(BadBackend::Kind(Kind::Close)));
+        assert_eq!(take(&mut Assembly::default(), &response), Err(BadBackend::Hello));
+        assert_eq!(
+            take(&mut greeted(), &message(Kind::Close, 0, 0, 0, b"")),
+            Err(BadBackend::Kind(Kind::Close))
+        );
         let mut assembly = greeted();
-        assert_eq!(assembly.take(&message(Kind::Response, flags::MORE, 1, 0, b"a")), Ok(None));
-        assert_eq!(assembly.take(&message(Kind::Response, 0, 2, 0, b"b")), Err(BadBackend::Pieces));
+        assert_eq!(take(&mut assembly, &message(Kind::Response, flags::MORE, 1, 0, b"a")), Ok(None));
+        assert_eq!(take(&mut assembly, &message(Kind::Response, 0, 2, 0, b"b")), Err(BadBackend::Pieces));
         let mut assembly = greeted();
         let piece = message(Kind::Response, flags::MORE, 1, 0, &vec![0; 90 * 1024]);
-        let end = (0..20).find_map(|_| assembly.take(&piece).err());
+        let end = (0..20).find_map(|_| take(&mut assembly, &piece).err());
         assert_eq!(end, Some(BadBackend::TooLong));
         let mut refused = Header { status: 5000, ..Header::new(Kind::Response) }.encode();
-        assert_eq!(greeted().take(&refused), Err(BadBackend::Status(5000)));
+        assert_eq!(take(&mut greeted(), &refused), Err(BadBackend::Status(5000)));
         refused[4..8].copy_from_slice(&2_u32.to_le_bytes());
         let refusal = Answer { session: 0, tag: 0, result: Err(Errno::NOENT), phases: Vec::new() };
-        assert_eq!(greeted().take(&refused), Ok(Some(Incoming::Answer(refusal))));
+        assert_eq!(take(&mut greeted(), &refused), Ok(Some(Incoming::Answer(refusal))));
     }
 
     proptest! {
@@ -207,7 +267,7 @@ mod tests {
         fn no_bytes_break_it(messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..20)) {
             let mut assembly = greeted();
             for message in &messages {
-                if assembly.take(message).is_err() {
+                if take(&mut assembly, message).is_err() {
                     break;
                 }
             }
@@ -219,7 +279,7 @@ mod tests {
             let mut assembly = greeted();
             for (kind, flags, tag, file, payload) in parts {
                 let Ok(kind) = Kind::try_from(kind) else { continue };
-                if assembly.take(&message(kind, flags, u64::from(tag % 3), file, &payload)).is_err() {
+                if take(&mut assembly, &message(kind, flags, u64::from(tag % 3), file, &payload)).is_err() {
                     break;
                 }
             }

@@ -1,5 +1,9 @@
 //! The consumer's half of the service protocol.
 
 mod assembly;
+mod blocking;
+mod call;
 
 pub use assembly::{Answer, BadBackend, Incoming};
+pub use blocking::Blocking;
+pub use call::{Answers, CallError, Caller, open};

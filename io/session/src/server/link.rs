@@ -170,7 +170,8 @@ impl Link {
         if self.queued_bytes > MAX_QUEUED_BYTES {
             return Err(SendFailure::DoesNotRead(self.queued_bytes));
         }
-        Ok(())
+        // Whoever has something queued has asked to be rung, so nothing is queued for ever.
+        if self.wants_room { Ok(()) } else { self.flush(now) }
     }
 
     /// Sends what is queued, as far as there is room; then the room doorbell will ring.

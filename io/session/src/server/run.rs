@@ -234,17 +234,21 @@ impl<'m> Server<'m> {
                 served.service.expired(&mut Bound { core: &mut self.core, service: number });
             }
         }
-        let limit = self.stall_limit;
-        for link in self.core.links.values() {
-            if link.stalled_since().is_some_and(|since| now.saturating_duration_since(since) >= limit) {
-                let reason = format!("it reads none of its answers for {limit:?}");
-                self.core.doomed.push((link.id, reason));
-            }
-        }
         self.throw_out();
         if self.look_for_daemon.is_some_and(|when| when <= now) {
             self.find_daemon();
         }
+    }
+
+    /// Throws out the consumers that have read nothing for too long.
+    fn give_up_stalled(&mut self) {
+        let (now, limit) = (self.core.now, self.stall_limit);
+        let stalled = self.core.links.values().filter(|link| {
+            link.stalled_since().is_some_and(|since| now.saturating_duration_since(since) >= limit)
+        });
+        let reason = || format!("it reads none of its answers for {limit:?}");
+        self.core.doomed.extend(stalled.map(|link| (link.id, reason())));
+        self.throw_out();
     }
 
     /// Fetches events, waiting for them at most `timeout`, and deals with them. Whether there were any.
@@ -265,6 +269,7 @@ impl<'m> Server<'m> {
                 self.throw_out();
             }
         }
+        self.give_up_stalled();
         Ok(count > 0)
     }
 

@@ -20,13 +20,7 @@ pub fn serve_link(core: &mut Core, services: &mut [Served], message: &mut Vec<u8
         }
         let Some(link) = core.links.get_mut(&id) else { return count > 0 };
         if link.is_stalled() {
-            let flushed = link.flush(now);
-            let stalled = link.is_stalled();
-            core.sent(id, flushed);
-            if stalled {
-                return count > 0;
-            }
-            continue;
+            return count > 0;
         }
         match link.receiver.try_receive(message) {
             Ok(Some(_)) => {}
