@@ -194,7 +194,8 @@ impl<M: Memory> Consumer<M> {
     ///
     /// Look with [`Consumer::peek`] first: that publishes what the producer may be waiting for.
     pub fn prepare_wait(&mut self) -> bool {
-        self.memory.store(self.place.control(layout::CONTROL_SLEEPING), 1, Relaxed);
+        // A swap, here and in `cancel_wait`: it stands behind whatever cleared the flag last, in every model.
+        self.memory.swap(self.place.control(layout::CONTROL_SLEEPING), 1, Relaxed);
         // SLEEP: pairs with the producer's `commit`.
         self.memory.fence();
         if self.has_something() {
@@ -206,7 +207,7 @@ impl<M: Memory> Consumer<M> {
 
     /// Takes back what [`Consumer::prepare_wait`] said: we are awake.
     pub fn cancel_wait(&mut self) {
-        self.memory.store(self.place.control(layout::CONTROL_SLEEPING), 0, Relaxed);
+        self.memory.swap(self.place.control(layout::CONTROL_SLEEPING), 0, Relaxed);
     }
 
     /// Publishes the processor that we run on, if it is another one than last time.

@@ -119,12 +119,13 @@ impl<M: Memory> Producer<M> {
         let least = (self.produced + need.bytes).saturating_sub(capacity);
         let wanted = least.max(self.produced.saturating_sub(capacity / 2));
         let word = self.place.control(layout::CONTROL_WANTED);
-        self.memory.store(word, wanted + 1, Relaxed);
+        // A swap, here and in `cancel_wait`: it stands behind whatever cleared the word last, in every model.
+        self.memory.swap(word, wanted + 1, Relaxed);
         // WANT: pairs with the consumer's `publish`.
         self.memory.fence();
         let looked = self.look_at_consumed();
         if looked.is_err() || need.bytes <= self.free() {
-            self.memory.store(word, 0, Relaxed);
+            self.memory.swap(word, 0, Relaxed);
         }
         looked?;
         Ok(need.bytes > self.free())
@@ -132,7 +133,7 @@ impl<M: Memory> Producer<M> {
 
     /// Takes back what [`Producer::prepare_wait`] said: we are awake.
     pub fn cancel_wait(&mut self) {
-        self.memory.store(self.place.control(layout::CONTROL_WANTED), 0, Relaxed);
+        self.memory.swap(self.place.control(layout::CONTROL_WANTED), 0, Relaxed);
     }
 
     /// Whether a message of `length` bytes fits now: for spinning before a sleep.

@@ -1,0 +1,229 @@
+//! The ring beside a plain queue, on generated traffic; and the consumer and producer beside a peer that writes
+//! whatever it likes.
+#![cfg(not(loom))]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use ring::{Consumer, Memory, Peek, Place, Producer, ReserveError, Violation};
+use sys::region::Region;
+use wire::ring as layout;
+
+const RING_BYTES: u32 = 4096;
+
+fn region() -> Arc<Region> {
+    let bytes = layout::region_bytes(RING_BYTES);
+    let memory = sys::memfd::sealed("test", bytes).unwrap();
+    Arc::new(Region::map(&memory, bytes as usize).unwrap())
+}
+
+fn place() -> Place {
+    Place::in_region(1, RING_BYTES).unwrap()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(usize),
+    Receive,
+    Abandon(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let length = prop_oneof![3 => 0..64_usize, 1 => 0..2100_usize, 1 => 2030..2045_usize];
+    let step = prop_oneof![
+        4 => length.clone().prop_map(Step::Send),
+        4 => Just(Step::Receive),
+        1 => length.prop_map(Step::Abandon),
+    ];
+    proptest::collection::vec(step, 1..400)
+}
+
+fn message(number: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|index| (number.wrapping_mul(31) ^ index) as u8).collect()
+}
+
+fn receive(consumer: &mut Consumer<Arc<Region>>) -> Option<Vec<u8>> {
+    match consumer.peek().unwrap() {
+        Peek::Message(record) => {
+            let mut bytes = Vec::new();
+            consumer.append(&record, &mut bytes);
+            assert!(!consumer.release(record), "nobody waits for room");
+            Some(bytes)
+        }
+        Peek::Empty { wake_producer } => {
+            assert!(!wake_producer, "nobody waits for room");
+            None
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_ring_is_a_queue(steps in steps()) {
+        let region = region();
+        let mut producer = Producer::new(Arc::clone(&region), place());
+        let mut consumer = Consumer::new(region, place());
+        let mut queue = VecDeque::new();
+        for (number, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Send(length) => match producer.reserve(length) {
+                    Ok(mut slot) => {
+                        let bytes = message(number, length);
+                        let (left, right) = bytes.split_at(length / 2);
+                        prop_assert!(slot.write(length / 2, right) && slot.write(0, left));
+                        prop_assert!(!slot.commit(), "nobody sleeps");
+                        queue.push_back(bytes);
+                    }
+                    Err(ReserveError::TooLong { max, .. }) => prop_assert!(length > max),
+                    Err(ReserveError::Full) if queue.is_empty() => {
+                        // The consumer publishes the last quarter when it finds the ring empty.
+                        prop_assert_eq!(receive(&mut consumer), None);
+                        prop_assert!(producer.reserve(length).is_ok(), "an empty ring takes any message");
+                    }
+                    Err(ReserveError::Full) => {}
+                    Err(error) => panic!("{error}"),
+                },
+                Step::Receive => prop_assert_eq!(receive(&mut consumer), queue.pop_front()),
+                Step::Abandon(length) => {
+                    if let Ok(mut slot) = producer.reserve(length) {
+                        prop_assert!(slot.write(0, &vec![0xff; length]));
+                    }
+                }
+            }
+            prop_assert!(producer.produced() - consumer.consumed() <= u64::from(RING_BYTES));
+        }
+        while let Some(expected) = queue.pop_front() {
+            prop_assert_eq!(receive(&mut consumer), Some(expected));
+        }
+        prop_assert_eq!(receive(&mut consumer), None);
+    }
+
+    /// Whatever a hostile producer writes where the next record starts: a message that is possible, an empty ring, or
+    /// a named violation.
+    #[test]
+    fn a_consumer_takes_only_what_is_possible(
+        first in any::<u64>(), kind in 0..4_u64, length in 0..5000_usize, plausible in any::<bool>(), behind in any::<u64>(),
+    ) {
+        let region = region();
+        // Stand near the ring's end, where paddings and wraps are.
+        let mut producer = Producer::new(Arc::clone(&region), place());
+        let mut consumer = Consumer::new(Arc::clone(&region), place());
+        for _ in 0..2 {
+            prop_assert!(!producer.reserve(1900).unwrap().commit());
+            prop_assert!(receive(&mut consumer).is_some());
+        }
+        let position = consumer.consumed();
+        let word = if plausible { layout::record_word(kind, length, position) } else { first };
+        let data = layout::HEADER_BYTES + RING_BYTES as usize;
+        region.store(data + position as usize, word, Ordering::Relaxed);
+        region.store(data, behind, Ordering::Relaxed);
+        match consumer.peek() {
+            Ok(Peek::Message(record)) => {
+                prop_assert!(record.len() <= consumer.max_message());
+                let mut bytes = Vec::new();
+                consumer.append(&record, &mut bytes);
+                prop_assert_eq!(bytes.len(), record.len());
+                prop_assert!(!consumer.copy(&record, record.len(), &mut [0]), "a byte beyond the message");
+                prop_assert!(!consumer.copy(&record, usize::MAX, &mut [0]), "a byte far beyond the message");
+            }
+            Ok(Peek::Empty { .. }) => prop_assert_eq!(word, 0),
+            Err(_) => prop_assert_ne!(word, 0),
+        }
+    }
+
+    /// Whatever a hostile consumer writes as `consumed`: it is possible, or it is refused by name.
+    #[test]
+    fn a_producer_believes_only_what_is_possible(alleged in prop_oneof![any::<u64>(), 0..8192_u64], sent in 0..4_usize) {
+        let region = region();
+        let mut producer = Producer::new(Arc::clone(&region), place());
+        for _ in 0..sent {
+            prop_assert!(!producer.reserve(1000).unwrap().commit());
+        }
+        let control = layout::OFFSET_CONTROLS + layout::CONTROL_STRIDE;
+        region.store(control + layout::CONTROL_CONSUMED, alleged, Ordering::Relaxed);
+        let possible = alleged <= producer.produced() && alleged.is_multiple_of(8);
+        match producer.prepare_wait(2000) {
+            Ok(_) => prop_assert!(possible),
+            Err(ReserveError::Corrupt(Violation::Consumed { alleged: named, least: 0, most })) => {
+                prop_assert!(!possible);
+                prop_assert_eq!((named, most), (alleged, producer.produced()));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn each_broken_rule_of_a_record_has_its_name() {
+    let data = layout::HEADER_BYTES + RING_BYTES as usize;
+    let peek = |words: &[(usize, u64)]| {
+        let region = region();
+        for &(offset, word) in words {
+            region.store(data + offset, word, Ordering::Relaxed);
+        }
+        Consumer::new(region, place()).peek()
+    };
+    let word = layout::record_word;
+    assert_eq!(
+        peek(&[(0, word(layout::RECORD_MESSAGE, 5, 8))]),
+        Err(Violation::Sequence { position: 0, alleged: 1, expected: 0 })
+    );
+    assert_eq!(peek(&[(0, word(7, 5, 0))]), Err(Violation::Kind { position: 0, alleged: 7 }));
+    assert_eq!(
+        peek(&[(0, word(layout::RECORD_MESSAGE, 2041, 0))]),
+        Err(Violation::Length { position: 0, alleged: 2041, most: 2040 })
+    );
+    assert_eq!(
+        peek(&[(0, word(layout::RECORD_PADDING, 4088, 0)), (0, word(layout::RECORD_PADDING, 4088, 0))]),
+        Err(Violation::Padding { position: 0, alleged: 4088 })
+    );
+    assert!(matches!(peek(&[(0, word(layout::RECORD_MESSAGE, 2040, 0))]), Ok(Peek::Message(_))));
+}
+
+/// Two paddings in a row could keep a consumer busy for ever; nothing behind a padding could make it step twice.
+#[test]
+fn a_padding_is_followed_by_a_message() {
+    let data = layout::HEADER_BYTES + RING_BYTES as usize;
+    for (behind, expected) in [
+        (0, Violation::Padding { position: 3824, alleged: 264 }),
+        (
+            layout::record_word(layout::RECORD_PADDING, 4088, 4096),
+            Violation::Kind { position: 4096, alleged: layout::RECORD_PADDING },
+        ),
+    ] {
+        let region = region();
+        let mut producer = Producer::new(Arc::clone(&region), place());
+        let mut consumer = Consumer::new(Arc::clone(&region), place());
+        for _ in 0..2 {
+            assert!(!producer.reserve(1900).unwrap().commit());
+            assert!(receive(&mut consumer).is_some());
+        }
+        assert_eq!(consumer.consumed(), 3824);
+        region.store(data, behind, Ordering::Relaxed);
+        let padding = layout::record_word(layout::RECORD_PADDING, 264, 3824);
+        region.store(data + 3824, padding, Ordering::Relaxed);
+        assert_eq!(consumer.peek(), Err(expected));
+    }
+}
+
+/// `consumed` is published by quarters, so a producer that waits has to be told before; and a burst rings once.
+#[test]
+fn whoever_sleeps_is_rung_once() {
+    let region = region();
+    let mut producer = Producer::new(Arc::clone(&region), place());
+    let mut consumer = Consumer::new(region, place());
+    assert!(consumer.prepare_wait());
+    assert!(producer.reserve(8).unwrap().commit(), "the consumer sleeps");
+    assert!(!producer.reserve(8).unwrap().commit(), "it has been rung");
+    assert!(!consumer.prepare_wait(), "there are messages");
+    while producer.reserve(1000).map(ring::Slot::commit).is_ok() {}
+    assert!(producer.prepare_wait(1000).unwrap(), "there is no room");
+    let mut rung = 0;
+    while let Peek::Message(record) = consumer.peek().unwrap() {
+        rung += u32::from(consumer.release(record));
+    }
+    assert_eq!(rung, 1);
+    assert!(!producer.prepare_wait(1000).unwrap(), "there is room");
+}
