@@ -168,10 +168,11 @@ impl Caller {
     fn send(&self, mut header: Header, payload: &[u8], deadline: Option<Instant>) -> Result<(), CallError> {
         header.length = length(payload)?;
         let mut sender = self.sender();
-        Ok(match deadline {
+        let _: () = match deadline {
             Some(deadline) => sender.send_vectored(&[&header.encode(), payload], Some(deadline))?,
             None => sender.try_send_vectored(&[&header.encode(), payload])?,
-        })
+        };
+        Ok(())
     }
 }
 

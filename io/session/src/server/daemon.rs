@@ -182,10 +182,10 @@ impl Server<'_> {
     /// Begins to look for the next daemon.
     fn await_daemon(&mut self) {
         self.folder = self.control.watch_for_daemon();
-        if let Some(folder) = &self.folder {
-            if let Err(error) = self.core.watch_source(folder, Source::Folder) {
-                tracing::debug!(%error, "can't watch for the daemon, will look again");
-            }
+        if let Some(folder) = &self.folder
+            && let Err(error) = self.core.watch_source(folder, Source::Folder)
+        {
+            tracing::debug!(%error, "can't watch for the daemon, will look again");
         }
         self.find_daemon();
     }

@@ -280,10 +280,10 @@ impl<'m> Server<'m> {
             Source::Folder => self.find_daemon(),
             Source::Data(id) => {
                 self.wake(id);
-                if let Some(link) = self.core.links.get_mut(&id) {
-                    if let Err(error) = link.receiver.drain_doorbell() {
-                        self.core.doomed.push((id, describe(&error)));
-                    }
+                if let Some(link) = self.core.links.get_mut(&id)
+                    && let Err(error) = link.receiver.drain_doorbell()
+                {
+                    self.core.doomed.push((id, describe(&error)));
                 }
             }
             Source::Room(id) => self.room(id),
@@ -339,9 +339,9 @@ impl<'m> Server<'m> {
 fn allow_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum {
-        if let Err(errno) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-            tracing::warn!(%errno, "can't raise the limit of open descriptors");
-        }
+    if current != maximum
+        && let Err(errno) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::warn!(%errno, "can't raise the limit of open descriptors");
     }
 }

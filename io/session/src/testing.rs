@@ -1,0 +1,266 @@
+//! A stand-in for the node's daemon, for the tests of everything that talks to one (feature `testing`).
+//!
+//! It has a control socket for each domain, introduces consumers to the server as the real one does, and can be killed
+//! and started again on the same sockets.
+
+use crate::control::packet::{self, Packet, PacketError};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use sys::eventfd::Eventfd;
+use wire::control::{Consumer, Event, MountedService, Reply, Request, ServedService};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+/// Bytes of a ring where the consumer has no wish.
+const RING_BYTES: u32 = 256 << 10;
+
+/// A stand-in for the daemon.
+#[derive(Debug)]
+pub struct FakeDaemon {
+    folder: PathBuf,
+    stop: Arc<Eventfd>,
+    thread: Option<JoinHandle<()>>,
+    events: Sender<Event>,
+    states: Receiver<Value>,
+    verbs: Arc<Mutex<HashMap<String, Vec<String>>>>,
+}
+
+struct Node {
+    services: Vec<ServedService>,
+    verbs: Arc<Mutex<HashMap<String, Vec<String>>>>,
+    members: Vec<(String, OwnedFd)>,
+    /// Place of the server among the members.
+    server: Option<usize>,
+    states: Sender<Value>,
+    channels: u64,
+}
+
+impl FakeDaemon {
+    /// Starts one with a control socket `folder/DOMAIN/control.sock` for each domain. All domains mount all services
+    /// and hold every verb that [`FakeDaemon::allow`] does not take away.
+    ///
+    /// # Panics
+    /// Where the sockets can't be made.
+    pub fn start(folder: &Path, domains: &[&str], services: Vec<ServedService>) -> Self {
+        let listeners: Vec<(String, OwnedFd)> =
+            domains.iter().map(|domain| ((*domain).to_owned(), listen(&folder.join(domain)))).collect();
+        let stop = Arc::new(Eventfd::new().expect("an event"));
+        let (events, to_send) = channel();
+        let (state, states) = channel();
+        let verbs = Arc::new(Mutex::new(HashMap::new()));
+        let node = Node {
+            services,
+            verbs: Arc::clone(&verbs),
+            members: Vec::new(),
+            server: None,
+            states: state,
+            channels: 0,
+        };
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || node.run(&listeners, &stopped, &to_send));
+        Self { folder: folder.to_owned(), stop, thread: Some(thread), events, states, verbs }
+    }
+
+    /// Where a domain's control socket is.
+    pub fn socket(&self, domain: &str) -> PathBuf {
+        self.folder.join(domain).join("control.sock")
+    }
+
+    /// Says what a domain may do, from the next connection on.
+    pub fn allow(&self, domain: &str, verbs: &[&str]) {
+        let verbs = verbs.iter().map(|verb| (*verb).to_owned()).collect();
+        self.verbs.lock().unwrap_or_else(PoisonError::into_inner).insert(domain.to_owned(), verbs);
+    }
+
+    /// Sends an event to the server.
+    ///
+    /// # Panics
+    /// After [`FakeDaemon::kill`].
+    pub fn tell_server(&self, event: Event) {
+        self.events.send(event).expect("the daemon runs");
+        self.stop.signal();
+    }
+
+    /// The server's state, as it reports it.
+    ///
+    /// # Panics
+    /// If it never does.
+    pub fn state(&self) -> Value {
+        self.tell_server(Event::Inspect { id: 1 });
+        self.states.recv().expect("the server reports")
+    }
+
+    /// Ends it as a `kill -9` would: all its connections end, the sockets' files stay.
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        // A sender that is gone tells the thread to end.
+        let (nobody, _) = channel();
+        self.events = nobody;
+        self.stop.signal();
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the fake daemon does not panic");
+        }
+    }
+}
+
+impl Drop for FakeDaemon {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.end();
+        }
+    }
+}
+
+/// Listens under another name first, so that whoever sees the file can connect.
+fn listen(folder: &Path) -> OwnedFd {
+    std::fs::create_dir_all(folder).expect("a folder");
+    let (early, path) = (folder.join("control.sock.new"), folder.join("control.sock"));
+    let _not_there = std::fs::remove_file(&early);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket");
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&early).expect("a short path")).expect("bound");
+    rustix::net::listen(&socket, BACKLOG).expect("listening");
+    std::fs::rename(early, path).expect("renamed");
+    socket
+}
+
+impl Node {
+    fn run(mut self, listeners: &[(String, OwnedFd)], stop: &Eventfd, events: &Receiver<Event>) {
+        loop {
+            let descriptors = listeners.iter().chain(&self.members).map(|(_, socket)| socket.as_fd());
+            let mut polled: Vec<PollFd<'_>> = std::iter::once(stop.as_fd())
+                .chain(descriptors)
+                .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
+                .collect();
+            rustix::io::retry_on_intr(|| poll(&mut polled, None)).expect("polled");
+            let ready: Vec<bool> = polled.iter().map(|one| !one.revents().is_empty()).collect();
+            drop(polled);
+            stop.drain();
+            loop {
+                match events.try_recv() {
+                    Ok(event) => self.tell_server(event, &[]),
+                    Err(std::sync::mpsc::TryRecvError::Empty) => break,
+                    Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
+                }
+            }
+            let (of_listeners, of_members) = ready[1..].split_at(listeners.len());
+            let mut gone = Vec::new();
+            for (at, _) in of_members.iter().enumerate().filter(|(_, ready)| **ready) {
+                if !self.hear(at) {
+                    gone.push(at);
+                }
+            }
+            for at in gone.into_iter().rev() {
+                self.members.remove(at);
+                self.server = self
+                    .server
+                    .filter(|server| *server != at)
+                    .map(|server| server - usize::from(server > at));
+            }
+            for (at, _) in of_listeners.iter().enumerate().filter(|(_, ready)| **ready) {
+                let (domain, listener) = &listeners[at];
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                if let Ok(member) = rustix::net::accept_with(listener, flags) {
+                    self.members.push((domain.clone(), member));
+                }
+            }
+        }
+    }
+
+    /// Takes what one member says; false: it is gone.
+    fn hear(&mut self, at: usize) -> bool {
+        loop {
+            match packet::receive::<Request>(&self.members[at].1) {
+                Ok(Packet { message, .. }) => self.answer(at, message),
+                Err(PacketError::NotReady) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn answer(&mut self, at: usize, request: Request) {
+        match request {
+            Request::Serve { id } => {
+                self.server = Some(at);
+                self.reply(at, &Reply::Serving { id, services: self.services.clone() });
+            }
+            Request::Services { id } => {
+                let services = self.services.iter().map(|service| self.mounted(at, service)).collect();
+                self.reply(at, &Reply::Services { id, services });
+            }
+            Request::About { id } => {
+                let about = serde_json::json!({ "domain": self.members[at].0 });
+                self.reply(at, &Reply::About { id, about });
+            }
+            Request::State { state, .. } => {
+                let _nobody_asked = self.states.send(state);
+            }
+            Request::Connect { id, service, entrance, ring_bytes } => {
+                let known = self.services.iter().any(|served| served.name == service);
+                if !known || self.server.is_none() {
+                    let (errno, message) = (2, format!("there is no server for {service}"));
+                    self.reply(at, &Reply::Refused { id, errno, message });
+                    return;
+                }
+                self.introduce(at, id, service, entrance, ring_bytes);
+            }
+        }
+    }
+
+    fn introduce(&mut self, at: usize, id: u64, service: String, entrance: String, ring_bytes: u32) {
+        self.channels += 1;
+        let config = ::channel::Config { ring_bytes: if ring_bytes == 0 { RING_BYTES } else { ring_bytes } };
+        let (theirs, servers) = ::channel::pair(&config).expect("a channel");
+        let consumer = Consumer {
+            dc: "dc".into(),
+            domain: self.members[at].0.clone(),
+            entrance,
+            verbs: self.verbs_of(at),
+        };
+        let attach = Event::Attach { service, channel: self.channels, consumer };
+        self.tell_server(attach, &servers.into_descriptors());
+        let descriptors = theirs.into_descriptors();
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let reply = Reply::Connected { id, channel: self.channels };
+        let _gone = packet::send(&self.members[at].1, &reply, &descriptors);
+    }
+
+    fn tell_server(&mut self, event: Event, descriptors: &[OwnedFd]) {
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        if let Some(server) = self.server {
+            let _gone = packet::send(&self.members[server].1, &Reply::Event(event), &descriptors);
+        }
+    }
+
+    fn reply(&self, at: usize, reply: &Reply) {
+        let _gone = packet::send(&self.members[at].1, reply, &[]);
+    }
+
+    fn verbs_of(&self, at: usize) -> Vec<String> {
+        let verbs = self.verbs.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = || ["resolve", "control", "use"].map(str::to_owned).to_vec();
+        verbs.get(&self.members[at].0).cloned().unwrap_or_else(all)
+    }
+
+    fn mounted(&self, at: usize, service: &ServedService) -> MountedService {
+        MountedService {
+            name: service.name.clone(),
+            kind: service.kind.clone(),
+            at: service.name.clone(),
+            verbs: self.verbs_of(at),
+            up: self.server.is_some(),
+            generation: 1,
+        }
+    }
+}
