@@ -256,7 +256,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::is_gone`] ones end the connection; others cost only the packet.
-    pub fn next(&mut self) -> Result<Option<Notice>, ControlError> {
+    pub fn next_notice(&mut self) -> Result<Option<Notice>, ControlError> {
         loop {
             if let Some(notice) = self.notices.pop_front() {
                 return Ok(Some(notice));
@@ -312,7 +312,7 @@ impl Control {
         }
     }
 
-    /// Keeps an event for [`Control::next`]. The reply to a request that nobody waits for any more is dropped, and
+    /// Keeps an event for [`Control::next_notice`]. The reply to a request that nobody waits for any more is dropped, and
     /// with it the channel that may have come along.
     fn keep(&mut self, packet: Packet<Reply>) -> Result<(), ControlError> {
         if self.notices.len() >= MAX_NOTICES {

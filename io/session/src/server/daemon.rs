@@ -17,7 +17,7 @@ impl Server<'_> {
     /// Takes what the daemon says.
     pub(super) fn hear_daemon(&mut self) -> Result<(), ServeError> {
         loop {
-            match self.control.next() {
+            match self.control.next_notice() {
                 Ok(Some(notice)) => {
                     self.noticed(notice)?;
                     self.throw_out();
