@@ -13,3 +13,4 @@ pub mod process;
 pub mod processor;
 pub mod region;
 pub mod resolver;
+pub mod signals;
