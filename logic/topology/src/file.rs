@@ -12,13 +12,13 @@ use crate::model::{DomainKind, IdOrName, Network, RestartPolicy, ServiceKind, Si
 use crate::name::{NAME_PATTERN, Name};
 use crate::read::{At, Field, Form, Items, Named, Span, table_form, type_name, wrong_type};
 use crate::scalar::{
-    Address, Bytes, Count, Filled, Millis, Processors, Suffix, Text, Upstream, inline_schema, text, word,
-    words,
+    Address, Bytes, Count, Filled, Hostname, Inside, Millis, Processors, Suffix, Text, Upstream,
+    inline_schema, text, word, words,
 };
-use crate::suggest::quoted;
+use crate::suggest::{self, quoted};
 
 /// The program and its arguments.
-pub(crate) type Command = Items<Text, LIST_MAX>;
+pub(crate) type Command = Items<Text, LIST_MAX, 1>;
 
 table_form! {
     /// A topology: one distributed container, its domains and its services.
@@ -54,12 +54,12 @@ table_form! {
         /// the node's network.
         network: Network => optional,
         /// The container's own host name; the domain's name where nothing is said.
-        hostname: Filled => optional,
+        hostname: Hostname => optional,
         /// The working directory: of a container an absolute path inside it, of a process a path on the node, relative
         /// to the file's directory.
         workdir: Filled => optional,
         /// Capabilities that the program keeps; all others are dropped.
-        capabilities: Items<Filled, LIST_MAX> => optional,
+        capabilities: Items<Capability, LIST_MAX> => optional,
         /// Limits that the kernel enforces on the domain.
         limits: LimitsForm => optional,
         /// What happens when the program ends.
@@ -85,7 +85,7 @@ table_form! {
         /// The file or directory on the node, relative to the file's directory.
         source: Filled => required,
         /// Where the container sees it: an absolute path.
-        target: Filled => required,
+        target: Inside => required,
         /// Whether the container may only read it.
         read_only: bool => true,
     }
@@ -182,7 +182,7 @@ table_form! {
         /// The domain in which its backend runs.
         domain: Filled => required,
         /// Who may use which of its verbs. Nobody may unless it is said here.
-        allow: Items<AllowForm, LIST_MAX> => required,
+        allow: Items<AllowForm, LIST_MAX, 1> => required,
         /// The settings of its kind.
         settings: DirectoryForm => required,
     }
@@ -194,7 +194,7 @@ table_form! {
         /// A list of domains, or "*" for every domain of the file.
         domains: DomainsForm => required,
         /// What they may do.
-        verbs: Items<Verb, 8> => required,
+        verbs: Items<Verb, 8, 1> => required,
     }
 }
 
@@ -202,7 +202,7 @@ table_form! {
     /// The settings of a directory service.
     DirectoryForm as "settings of a directory" {
         /// The name servers that are asked, in order of preference; port 53 where none is said.
-        upstream: Items<Upstream, UPSTREAMS_MAX> => required,
+        upstream: Items<Upstream, UPSTREAMS_MAX, 1> => required,
         /// How long one attempt waits for one upstream.
         timeout: Millis<ATTEMPT_MS_MIN, ATTEMPT_MS_MAX> => "2s",
         /// Further attempts after the first.
@@ -226,7 +226,7 @@ table_form! {
         /// Who shares it.
         mode: CacheModeWord => "private",
         /// With mode "shared": the domains that share one cache; every other one has its own.
-        share: Items<Filled, DOMAINS_MAX> => optional,
+        share: Items<Filled, DOMAINS_MAX, 2> => optional,
         /// Answers that one cache holds.
         entries: Count<1, CACHE_ENTRIES_MAX> => CACHE_ENTRIES_DEFAULT,
         /// How long "there is no such name" is remembered at the most.
@@ -414,7 +414,13 @@ impl RootForm {
 }
 
 inline_schema!(RootForm, |generator| json_schema!({
-    "oneOf": [{ "const": "host" }, generator.subschema_for::<RootTable>()]
+    "oneOf": [
+        { "const": "host" },
+        {
+            "allOf": [generator.subschema_for::<RootTable>()],
+            "oneOf": [{ "required": ["directory"], "not": { "required": ["tag"] } }, { "required": ["image"] }]
+        }
+    ]
 }));
 
 /// Where a domain sees a service: a path, or a table that says more.
@@ -492,6 +498,80 @@ inline_schema!(UserForm, |_generator| json_schema!({
         { "type": "integer", "minimum": 0, "maximum": u32::MAX - 1 },
         { "type": "string", "pattern": USER_PATTERN }
     ]
+}));
+
+/// The capabilities of Linux 6.x (capabilities(7)), without their prefix.
+const CAPABILITIES: &[&str] = &[
+    "AUDIT_CONTROL",
+    "AUDIT_READ",
+    "AUDIT_WRITE",
+    "BLOCK_SUSPEND",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "KILL",
+    "LEASE",
+    "LINUX_IMMUTABLE",
+    "MAC_ADMIN",
+    "MAC_OVERRIDE",
+    "MKNOD",
+    "NET_ADMIN",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_RAW",
+    "PERFMON",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYSLOG",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_CHROOT",
+    "SYS_MODULE",
+    "SYS_NICE",
+    "SYS_PACCT",
+    "SYS_PTRACE",
+    "SYS_RAWIO",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "WAKE_ALARM",
+];
+
+/// A capability, without its prefix.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capability(pub(crate) &'static str);
+
+impl Form for Capability {
+    const ONCE: bool = true;
+
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let read = text(value, "a capability, a string", span, out)?;
+        let bare = read.strip_prefix("CAP_").unwrap_or(read);
+        if let Some(known) = CAPABILITIES.iter().find(|known| **known == bare) {
+            return Some(Self(known));
+        }
+        let upper = read.to_uppercase();
+        let near =
+            suggest::nearest(upper.strip_prefix("CAP_").unwrap_or(&upper), CAPABILITIES.iter().copied());
+        let help = near.map_or_else(
+            || "capabilities(7) lists them; \"NET_RAW\" and \"CAP_NET_RAW\" are the same".to_owned(),
+            |near| format!("did you mean `{near}`?"),
+        );
+        out.error(Code::BadCapability, span, format!("{} is no capability", quoted(read))).help(help);
+        None
+    }
+}
+
+inline_schema!(Capability, |_generator| json_schema!({
+    "type": "string", "pattern": format!("^(CAP_)?({})$", CAPABILITIES.join("|"))
 }));
 
 /// The domains of a permission.

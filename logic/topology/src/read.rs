@@ -61,6 +61,8 @@ pub(crate) trait Form: JsonSchema + Sized {
     const KEYS: &str = crate::name::NAME_PATTERN;
     /// Whether somebody may have written a list of these as one line with spaces.
     const WORDS: bool = false;
+    /// Whether a list says each of these once; who admits the list reports it.
+    const ONCE: bool = false;
 
     /// Reads it; `None` when it has been reported.
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self>;
@@ -99,7 +101,15 @@ pub(crate) fn table<'v, 'i>(
 ) -> Option<&'v DeTable<'i>> {
     match value {
         DeValue::Table(table) => Some(table),
-        other => wrong_type(&format!("a table ({what})"), other, span, out),
+        other => {
+            out.error(
+                Code::WrongType,
+                span,
+                format!("expected a table ({what}), found {}", type_name(other)),
+            )
+            .help(suggest::as_table(what));
+            None
+        }
     }
 }
 
@@ -155,11 +165,12 @@ pub(crate) fn required<T: Form>(
     Field::Broken
 }
 
-/// A list whose items are all of one form.
+/// A list whose items are all of one form. Whether there are at least `MIN` of them is for who admits the list to
+/// report: that message can say what for.
 #[derive(Clone, Debug)]
-pub(crate) struct Items<T, const MAX: usize>(pub(crate) Vec<At<T>>);
+pub(crate) struct Items<T, const MAX: usize, const MIN: usize = 0>(pub(crate) Vec<At<T>>);
 
-impl<T: Form, const MAX: usize> Form for Items<T, MAX> {
+impl<T: Form, const MAX: usize, const MIN: usize> Form for Items<T, MAX, MIN> {
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
         let DeValue::Array(array) = value else {
             out.error(Code::WrongType, span, format!("expected a list, found {}", type_name(value)))
@@ -182,17 +193,24 @@ impl<T: Form, const MAX: usize> Form for Items<T, MAX> {
     }
 }
 
-impl<T: JsonSchema, const MAX: usize> JsonSchema for Items<T, MAX> {
+impl<T: Form, const MAX: usize, const MIN: usize> JsonSchema for Items<T, MAX, MIN> {
     fn inline_schema() -> bool {
         true
     }
     fn schema_name() -> std::borrow::Cow<'static, str> {
-        format!("Items{MAX}{}", T::schema_name()).into()
+        format!("Items{MIN}{MAX}{}", T::schema_name()).into()
     }
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        schemars::json_schema!({
+        let mut schema = schemars::json_schema!({
             "type": "array", "maxItems": MAX, "items": generator.subschema_for::<T>()
-        })
+        });
+        if MIN > 0 {
+            schema.insert("minItems".into(), MIN.into());
+        }
+        if T::ONCE {
+            schema.insert("uniqueItems".into(), true.into());
+        }
+        schema
     }
 }
 

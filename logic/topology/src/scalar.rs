@@ -1,11 +1,12 @@
 //! The single values of a file: texts, numbers, durations, sizes, addresses, paths, words.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use toml::de::DeValue;
 
-use crate::bounds::TEXT_BYTES_MAX;
+use crate::bounds::{HOSTNAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::read::{Form, Span, wrong_type};
 use crate::suggest::{self, quoted};
@@ -71,6 +72,8 @@ inline_schema!(Text, |_generator| json_schema!({ "type": "string", "maxLength": 
 pub(crate) struct Filled(pub(crate) String);
 
 impl Form for Filled {
+    const ONCE: bool = true;
+
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
         let read = text(value, "a string", span, out)?;
         if read.is_empty() {
@@ -249,6 +252,8 @@ fn unit_text(number: u64, mut units: impl Iterator<Item = (&'static str, u64)>, 
 pub(crate) struct Upstream(pub(crate) SocketAddr);
 
 impl Form for Upstream {
+    const ONCE: bool = true;
+
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
         let read = text(value, "an address such as \"192.0.2.53\" or \"127.0.0.1:5353\"", span, out)?;
         let parsed =
@@ -262,7 +267,10 @@ impl Form for Upstream {
     }
 }
 
-inline_schema!(Upstream, |_generator| json_schema!({ "type": "string", "minLength": 2, "maxLength": 80 }));
+inline_schema!(Upstream, |_generator| json_schema!({
+    "type": "string", "maxLength": 80,
+    "pattern": "^(([0-9.]+|\\[[0-9a-fA-F:.]+\\])(:[0-9]{1,5})?|[0-9a-fA-F:.]+)$"
+}));
 
 /// An IP address with a port.
 #[derive(Clone, Copy, Debug)]
@@ -344,6 +352,8 @@ inline_schema!(Processors, |_generator| json_schema!({
 pub(crate) struct Suffix(pub(crate) String);
 
 impl Form for Suffix {
+    const ONCE: bool = true;
+
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
         let read = text(value, "a domain name", span, out)?;
         let name = read.strip_suffix('.').unwrap_or(read);
@@ -367,10 +377,71 @@ pub(crate) fn is_label(text: &str) -> bool {
         && text.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-' || c == b'_')
 }
 
+/// A host name.
+#[derive(Clone, Debug)]
+pub(crate) struct Hostname(pub(crate) String);
+
+impl Form for Hostname {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let read = text(value, "a host name", span, out)?;
+        let good = |part: &str| {
+            is_label(part) && !part.contains('_') && !part.starts_with('-') && !part.ends_with('-')
+        };
+        if read.len() <= HOSTNAME_BYTES_MAX && read.split('.').all(good) {
+            return Some(Self(read.to_owned()));
+        }
+        out.error(Code::BadText, span, format!("{} is no host name", quoted(read))).help(format!(
+            "letters, digits and hyphens, with dots between, at most {HOSTNAME_BYTES_MAX} characters"
+        ));
+        None
+    }
+}
+
+inline_schema!(Hostname, |_generator| json_schema!({
+    "type": "string", "maxLength": HOSTNAME_BYTES_MAX,
+    "pattern": "^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$",
+}));
+
+/// A path inside a domain.
+#[derive(Clone, Debug)]
+pub(crate) struct Inside(pub(crate) PathBuf);
+
+impl Form for Inside {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        inside(&Filled::read(value, span, out)?.0, span, out).map(Self)
+    }
+}
+
+inline_schema!(Inside, |_generator| json_schema!({
+    "type": "string", "maxLength": TEXT_BYTES_MAX, "pattern": "^(/(?!\\.\\.(/|$))[^/]*)+$"
+}));
+
+/// A path in a domain: absolute, without `..`, with `.` and doubled slashes taken out.
+pub(crate) fn inside(text: &str, span: &Span, out: &mut Report<'_>) -> Option<PathBuf> {
+    if !text.starts_with('/') {
+        out.error(
+            Code::BadPath,
+            span,
+            format!("{} is relative: a path in a domain starts at its root", quoted(text)),
+        )
+        .help(format!("did you mean \"/{}\"?", text.trim_start_matches("./")));
+        return None;
+    }
+    if text.split('/').any(|part| part == "..") {
+        out.error(Code::BadPath, span, format!("{} goes up with `..`", quoted(text)))
+            .help("write where it leads");
+        return None;
+    }
+    // Collecting the components drops `.` and doubled slashes.
+    Some(std::path::Path::new(text).components().collect())
+}
+
 /// Makes an enum of words a form: each word with what it means.
 macro_rules! words {
     ($name:ty, $what:literal { $( $word:literal => $value:expr, $doc:literal; )+ }) => {
         impl $crate::read::Form for $name {
+            const ONCE: bool = true;
+
             fn read(
                 value: &toml::de::DeValue<'_>,
                 span: &$crate::read::Span,

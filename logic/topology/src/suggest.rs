@@ -75,6 +75,31 @@ pub(crate) fn example(what: &str, key: &str) -> String {
     line.map_or_else(|| format!("add `{key} = ...`"), |(_, _, example)| format!("add {example}"))
 }
 
+/// How a table is written where something else stands.
+pub(crate) fn as_table(what: &str) -> String {
+    let line = TABLES.iter().find(|(place, _)| *place == what).map(|(_, example)| *example);
+    line.unwrap_or("a table has keys: { key = value }").to_owned()
+}
+
+/// Tables that are written in one line, each with an example.
+const TABLES: &[(&str, &str)] = &[
+    ("a domain", "a domain has a header of its own: [domain.NAME], then its keys"),
+    ("a service", "a service has a header of its own: [service.NAME], then its keys"),
+    ("a mount", "{ source = \"data\", target = \"/data\" }"),
+    ("limits", "{ cpu = 0.5, memory = \"64MiB\", pids = 64 }"),
+    ("a restart policy", "{ policy = \"on-failure\", backoff = \"200ms\" }"),
+    ("log limits", "{ max_size = \"1MiB\", files = 3 }"),
+    ("resolv", "{ search = [\"example\"] }"),
+    ("stop", "{ signal = \"TERM\", timeout = \"5s\" }"),
+    ("readiness", "{ tcp = \"127.0.0.1:8080\" } or { command = [\"program\"] }"),
+    ("a permission", "{ domains = [\"web\"], verbs = [\"resolve\"] }"),
+    ("a cache", "{ mode = \"private\" }"),
+    (
+        "names and what they stand for",
+        "{ name = value }: services = { dns = \"/srv/dns\" }, environment = { KEY = \"value\" }",
+    ),
+];
+
 /// Keys of other tools, and what they are called here.
 const FOREIGN: &[(&str, &str, &str)] = &[
     ("a topology", "domains", "domains are written one by one: [domain.NAME]"),

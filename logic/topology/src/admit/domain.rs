@@ -14,8 +14,8 @@ use crate::model::{
 };
 use crate::name::Name;
 use crate::read::{At, Field, Span};
-use crate::scalar::{duration_text, is_label};
-use crate::suggest::{self, quoted};
+use crate::scalar::{duration_text, inside};
+use crate::suggest::quoted;
 
 /// Variables with this prefix are the daemon's to set.
 const OWN_PREFIX: &str = "TOMBOLO_";
@@ -39,7 +39,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
         mounts: mount::mounts(form, cx),
         user: form.user.value().map(|user| user.0.clone()),
         network: network(form),
-        hostname: hostname(&name.value, kind, form, cx),
+        hostname: hostname(&name.value, kind, form),
         workdir: workdir(kind, form, &root, cx),
         capabilities: capabilities(form, kind, cx),
         limits: limits(form),
@@ -222,25 +222,14 @@ fn environment(form: &DomainForm, cx: &mut Context<'_, '_>) -> BTreeMap<String, 
     variables
 }
 
-fn hostname(name: &Name, kind: DomainKind, form: &DomainForm, cx: &mut Context<'_, '_>) -> Option<String> {
-    if kind == DomainKind::Process {
-        return None;
-    }
-    let Field::Given(at) = &form.hostname else { return Some(name.to_string()) };
-    let text = at.value.0.as_str();
-    let label =
-        |part: &str| is_label(part) && !part.contains('_') && !part.starts_with('-') && !part.ends_with('-');
-    if text.len() > HOSTNAME_BYTES_MAX || !text.split('.').all(label) {
-        cx.out.error(Code::BadText, &at.span, format!("{} is no host name", quoted(text))).help(format!(
-            "letters, digits and hyphens, with dots between, at most {HOSTNAME_BYTES_MAX} characters"
-        ));
-    }
-    Some(text.to_owned())
+fn hostname(name: &Name, kind: DomainKind, form: &DomainForm) -> Option<String> {
+    let own = kind == DomainKind::Container;
+    own.then(|| form.hostname.value().map_or_else(|| name.to_string(), |hostname| hostname.0.clone()))
 }
 
 fn workdir(kind: DomainKind, form: &DomainForm, root: &Root, cx: &mut Context<'_, '_>) -> Option<PathBuf> {
     match (&form.workdir, kind) {
-        (Field::Given(at), DomainKind::Container) => mount::inside(at, cx),
+        (Field::Given(at), DomainKind::Container) => inside(&at.value.0, &at.span, &mut cx.out),
         (Field::Given(at), DomainKind::Process) => {
             let path = file::on_node(cx.base, &at.value.0);
             cx.must_be_there(&path, &at.span, &[Found::Directory], "directory");
@@ -252,51 +241,6 @@ fn workdir(kind: DomainKind, form: &DomainForm, root: &Root, cx: &mut Context<'_
     }
 }
 
-/// The capabilities of Linux 6.x (capabilities(7)), without their prefix.
-const CAPABILITIES: &[&str] = &[
-    "AUDIT_CONTROL",
-    "AUDIT_READ",
-    "AUDIT_WRITE",
-    "BLOCK_SUSPEND",
-    "BPF",
-    "CHECKPOINT_RESTORE",
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "DAC_READ_SEARCH",
-    "FOWNER",
-    "FSETID",
-    "IPC_LOCK",
-    "IPC_OWNER",
-    "KILL",
-    "LEASE",
-    "LINUX_IMMUTABLE",
-    "MAC_ADMIN",
-    "MAC_OVERRIDE",
-    "MKNOD",
-    "NET_ADMIN",
-    "NET_BIND_SERVICE",
-    "NET_BROADCAST",
-    "NET_RAW",
-    "PERFMON",
-    "SETFCAP",
-    "SETGID",
-    "SETPCAP",
-    "SETUID",
-    "SYSLOG",
-    "SYS_ADMIN",
-    "SYS_BOOT",
-    "SYS_CHROOT",
-    "SYS_MODULE",
-    "SYS_NICE",
-    "SYS_PACCT",
-    "SYS_PTRACE",
-    "SYS_RAWIO",
-    "SYS_RESOURCE",
-    "SYS_TIME",
-    "SYS_TTY_CONFIG",
-    "WAKE_ALARM",
-];
-
 /// Capabilities with which a program can leave its container or take the node down.
 const UNDOING: &[&str] =
     &["BPF", "DAC_READ_SEARCH", "MAC_ADMIN", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE", "SYS_RAWIO"];
@@ -304,27 +248,15 @@ const UNDOING: &[&str] =
 fn capabilities(form: &DomainForm, kind: DomainKind, cx: &mut Context<'_, '_>) -> Vec<String> {
     let mut names = BTreeSet::new();
     for item in form.capabilities.value().map_or(&[][..], |items| items.0.as_slice()) {
-        let text = item.value.0.as_str();
-        let bare = text.strip_prefix("CAP_").unwrap_or(text);
-        if !CAPABILITIES.contains(&bare) {
-            let upper = text.to_uppercase();
-            let near =
-                suggest::nearest(upper.strip_prefix("CAP_").unwrap_or(&upper), CAPABILITIES.iter().copied());
-            let help = near.map_or_else(
-                || "capabilities(7) lists them; \"NET_RAW\" and \"CAP_NET_RAW\" are the same".to_owned(),
-                |near| format!("did you mean `{near}`?"),
-            );
-            cx.out
-                .error(Code::BadCapability, &item.span, format!("{} is no capability", quoted(text)))
-                .help(help);
-        } else if UNDOING.contains(&bare) && kind == DomainKind::Container {
-            let message = format!("with {} a program can leave its container", quoted(text));
+        let bare = item.value.0;
+        if UNDOING.contains(&bare) && kind == DomainKind::Container {
+            let message = format!("with {} a program can leave its container", quoted(bare));
             cx.out
                 .error(Code::BadCapability, &item.span, message)
                 .help("what needs it is no container: take kind = \"process\"");
         }
         if !names.insert(format!("CAP_{bare}")) {
-            cx.out.error(Code::Duplicate, &item.span, format!("{} is said twice", quoted(text)));
+            cx.out.error(Code::Duplicate, &item.span, format!("{} is said twice", quoted(bare)));
         }
     }
     names.into_iter().collect()

@@ -104,7 +104,10 @@ impl<'a> Context<'a, '_> {
     }
 
     /// A reference to a list of domains, each one known and said once.
-    pub(crate) fn domains_called<const MAX: usize>(&mut self, list: &Field<Items<Filled, MAX>>) -> Vec<Name> {
+    pub(crate) fn domains_called<const MAX: usize, const MIN: usize>(
+        &mut self,
+        list: &Field<Items<Filled, MAX, MIN>>,
+    ) -> Vec<Name> {
         let mut names = BTreeSet::new();
         for item in list.value().map_or(&[][..], |items| items.0.as_slice()) {
             if let Some(name) = self.domain_called(item)

@@ -1,14 +1,11 @@
-//! The rules of bind mounts, and of paths inside a domain.
-
-use std::path::PathBuf;
+//! The rules of bind mounts.
 
 use super::Context;
 use crate::diagnostic::Code;
 use crate::file::{self, DomainForm};
 use crate::look::Found;
 use crate::model::Mount;
-use crate::read::{At, Span};
-use crate::scalar::Filled;
+use crate::read::Span;
 use crate::suggest::quoted;
 
 /// Places in a domain that belong to Tombolo or to the kernel, and why nothing can be mounted there.
@@ -27,13 +24,13 @@ pub(super) fn mounts(form: &DomainForm, cx: &mut Context<'_, '_>) -> Vec<Mount> 
     let mut mounts: Vec<(Mount, Span)> = Vec::new();
     for item in form.mounts.value().map_or(&[][..], |items| items.0.as_slice()) {
         let mount = &item.value;
-        let target = mount.target.given().map(|at| (inside(at, cx), &at.span));
+        let target = mount.target.given().map(|at| (at.value.0.clone(), &at.span));
         let source = mount.source.given().map(|at| {
             let source = file::on_node(cx.base, &at.value.0);
             cx.must_be_there(&source, &at.span, &[Found::Directory, Found::File, Found::Other], "file");
             source
         });
-        let (Some(source), Some((Some(target), span))) = (source, target) else { continue };
+        let (Some(source), Some((target, span))) = (source, target) else { continue };
         refuse_reserved(&target, span, cx);
         if let Some((_, first)) = mounts.iter().find(|(mount, _)| mount.target == target) {
             let message = format!("{} has a mount already", quoted(&target.to_string_lossy()));
@@ -44,28 +41,6 @@ pub(super) fn mounts(form: &DomainForm, cx: &mut Context<'_, '_>) -> Vec<Mount> 
         mounts.push((Mount { source, target, read_only }, span.clone()));
     }
     mounts.into_iter().map(|(mount, _)| mount).collect()
-}
-
-/// A path in a domain: absolute, without `..`, with `.` and doubled slashes taken out.
-pub(super) fn inside(at: &At<Filled>, cx: &mut Context<'_, '_>) -> Option<PathBuf> {
-    let text = at.value.0.as_str();
-    if !text.starts_with('/') {
-        cx.out
-            .error(
-                Code::BadPath,
-                &at.span,
-                format!("{} is relative: a path in a domain starts at its root", quoted(text)),
-            )
-            .help(format!("did you mean \"/{}\"?", text.trim_start_matches("./")));
-        return None;
-    }
-    if text.split('/').any(|part| part == "..") {
-        cx.out
-            .error(Code::BadPath, &at.span, format!("{} goes up with `..`", quoted(text)))
-            .help("write where it leads");
-        return None;
-    }
-    Some(std::path::Path::new(text).components().collect())
 }
 
 /// Refuses a target that hides something which a domain can't do without.

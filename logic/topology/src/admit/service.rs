@@ -202,8 +202,8 @@ fn cache(form: &CacheForm, allow: &BTreeMap<Name, BTreeSet<Verb>>, cx: &mut Cont
 }
 
 /// Who may not ask can't share answers.
-fn refuse_strangers<const MAX: usize>(
-    share: &Items<crate::scalar::Filled, MAX>,
+fn refuse_strangers<const MAX: usize, const MIN: usize>(
+    share: &Items<crate::scalar::Filled, MAX, MIN>,
     allow: &BTreeMap<Name, BTreeSet<Verb>>,
     cx: &mut Context<'_, '_>,
 ) {

@@ -1,0 +1,121 @@
+//! The published JSON schema is the one that the types make, admits what the reader admits, and refuses what a schema
+//! can refuse.
+//!
+//! After a change of the file's form, `TOPOLOGY_REGENERATE=1 cargo test -p topology` writes it anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// Broken files that a schema can't tell from good ones: it knows no other key's value, no node, and no arithmetic.
+const BEYOND_A_SCHEMA: &[&str] = &[
+    "after-cycle",
+    "after-itself",
+    "after-unknown",
+    "allow-domain-unknown",
+    "cache-none-bounds",
+    "cache-share-missing",
+    "cache-share-private",
+    "cache-share-stranger",
+    "cache-ttl-range",
+    "capability-twice",
+    "capability-undoing",
+    "command-and-service",
+    "command-nul",
+    "command-one-word",
+    "command-program-empty",
+    "domain-nothing-to-run",
+    "entrance-resolv-no-stub",
+    "entrance-rivals",
+    "entrance-stub-host",
+    "entrance-stub-process",
+    "environment-own",
+    "environment-preload",
+    "limits-memory-range",
+    "log-size-range",
+    "mount-hides-control",
+    "mount-missing",
+    "mount-over-control",
+    "mount-over-proc",
+    "mount-over-resolv",
+    "mount-over-root",
+    "mount-over-srv",
+    "mount-service-none",
+    "mount-service-not-allowed",
+    "mount-service-same-place",
+    "mount-service-self",
+    "mount-service-unknown",
+    "mount-twice",
+    "process-hostname",
+    "process-mounts",
+    "process-network",
+    "process-root",
+    "process-writable",
+    "ready-both",
+    "ready-nothing",
+    "ready-server",
+    "ready-tcp-none",
+    "restart-backoff-range",
+    "restart-order",
+    "restart-silent",
+    "root-image-missing",
+    "root-is-file",
+    "root-is-node",
+    "root-missing",
+    "service-domain-unknown",
+    "settings-outstanding",
+    "settings-search-twice",
+    "stop-timeout",
+    "top-domain-empty",
+    "upstream-no-network",
+    "upstream-nobody",
+    "upstream-twice",
+    "workdir-missing",
+    "workdir-relative",
+    "writable-host",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn json(toml: &str) -> Value {
+    toml::from_str(toml).unwrap()
+}
+
+#[test]
+fn the_published_schema_is_that_of_the_types() {
+    let path = root().join("docs/topology.schema.json");
+    let text = format!("{}\n", serde_json::to_string_pretty(&topology::schema()).unwrap());
+    if std::env::var_os("TOPOLOGY_REGENERATE").is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), text, "regenerate docs/topology.schema.json");
+}
+
+#[test]
+fn the_example_is_valid() {
+    let validator = jsonschema::validator_for(&topology::schema()).unwrap();
+    let example = fs::read_to_string(root().join("examples/quickstart/topology.toml")).unwrap();
+    let errors: Vec<String> = validator.iter_errors(&json(&example)).map(|error| error.to_string()).collect();
+    assert_eq!(errors, Vec::<String>::new());
+}
+
+#[test]
+fn a_schema_refuses_what_a_schema_can() {
+    let validator = jsonschema::validator_for(&topology::schema()).unwrap();
+    let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken");
+    let mut admitted = Vec::new();
+    for entry in fs::read_dir(broken).unwrap() {
+        let path = entry.unwrap().path();
+        // What is no TOML at all never reaches a schema.
+        let Ok(value) = toml::from_str::<Value>(&fs::read_to_string(&path).unwrap()) else { continue };
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if path.extension().is_some_and(|e| e == "toml") && validator.is_valid(&value) {
+            admitted.push(name);
+        }
+    }
+    admitted.sort();
+    assert_eq!(admitted, BEYOND_A_SCHEMA);
+}
