@@ -1,0 +1,308 @@
+//! Where the bench runs: a network namespace of its own with a bridge and a name server, and in it a node of its own.
+//! Nothing of it is seen from the machine's network, and all of it goes when its processes go.
+
+use crate::scenario::BenchError;
+use crate::undo::Undo;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+/// Address of the bridge, and of the name server on it. Of the block for benchmarks (RFC 2544).
+pub const NAME_SERVER: &str = "198.18.0.1";
+/// What all names end with.
+pub const SUFFIX: &str = "bench.test";
+/// The distributed container of the bench.
+pub const DC: &str = "bench";
+/// Where the domains see the programs of this build.
+pub const PROGRAMS: &str = "/opt/bench";
+
+/// Makes the bridge, says so, and stays until its input ends.
+const HUB: &str = "set -e
+ip link set lo up
+ip link add hub type bridge
+ip address add 198.18.0.1/16 dev hub
+ip link set hub up
+echo up
+exec cat";
+
+/// Ends, by pid, whatever runs in a network namespace (its inode is the argument): it was made by the bench alone.
+const END_ALL: &str = "for process in /proc/[0-9]*; do
+    [ \"$(readlink \"$process/ns/net\" 2>/dev/null)\" = \"$1\" ] && kill \"${process#/proc/}\" 2>/dev/null
+done
+true";
+
+/// The network namespace, the name server in it, and the node.
+#[derive(Debug)]
+pub struct Place {
+    /// Undone last, after the node and the name server have been told to end.
+    undo: Option<Undo>,
+    hub: Child,
+    name_server: Child,
+    _name_server_says: BufReader<ChildStderr>,
+    binary: PathBuf,
+    folder: PathBuf,
+}
+
+impl Place {
+    /// Makes it all.
+    ///
+    /// # Errors
+    /// Where something is missing or does not start; what had been made is undone.
+    pub fn make(binary: &Path) -> Result<Self, BenchError> {
+        check_machine(binary)?;
+        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
+        let folder = tempfile::Builder::new()
+            .prefix("tombolo-bench-")
+            .tempdir()
+            .map_err(BenchError::io("making a folder"))?
+            .keep();
+        let mut later =
+            |command: &[&OsStr]| undo.add(command).map_err(BenchError::io("noting what to clean up"));
+        later(&["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()])?;
+        let hub = start_hub()?;
+        let namespace = std::fs::read_link(format!("/proc/{}/ns/net", hub.id()))
+            .map_err(BenchError::io("looking at the hub"))?;
+        later(&["sh".as_ref(), "-c".as_ref(), END_ALL.as_ref(), "sh".as_ref(), namespace.as_os_str()])?;
+        let (name_server, says) = start_name_server(hub.id(), &folder)?;
+        let place = Self {
+            undo: None,
+            hub,
+            name_server,
+            _name_server_says: says,
+            binary: binary.to_path_buf(),
+            folder,
+        };
+        // Without the hub's namespace in front: that may be gone when this is run.
+        let down = place.of_node(Command::new(&place.binary), &["down", "--all"]);
+        let words: Vec<&OsStr> = std::iter::once(down.get_program()).chain(down.get_args()).collect();
+        undo.add(&words).map_err(BenchError::io("noting what to clean up"))?;
+        Ok(place.with(undo))
+    }
+
+    fn with(mut self, undo: Undo) -> Self {
+        self.undo = Some(undo);
+        self
+    }
+
+    /// A folder for files of the run.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A command in the network namespace of the place.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        inside(self.hub.id(), program)
+    }
+
+    /// `tombolo ARGUMENTS` for the node of this place.
+    #[must_use]
+    pub fn tombolo(&self, arguments: &[&str]) -> Command {
+        self.of_node(self.command(&self.binary), arguments)
+    }
+
+    fn of_node(&self, mut command: Command, arguments: &[&str]) -> Command {
+        let state = self.folder.join("state");
+        command.arg("--run-dir").arg(self.run_dir()).arg("--state-dir").arg(state).args(arguments);
+        command
+    }
+
+    /// The run directory of the node.
+    #[must_use]
+    pub fn run_dir(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
+    /// Folder of the programs that are measured.
+    #[must_use]
+    pub fn programs(&self) -> PathBuf {
+        self.binary.parent().map_or_else(PathBuf::new, Path::to_path_buf)
+    }
+
+    /// Brings `domains` domains up, with the cache as said; what runs already stays.
+    ///
+    /// # Errors
+    /// Where `tombolo up` fails.
+    pub fn up(&self, domains: usize, cache: &str) -> Result<(), BenchError> {
+        let file = self.folder.join("topology.toml");
+        std::fs::write(&file, topology(domains, cache, &self.programs()))
+            .map_err(BenchError::io("writing the topology"))?;
+        finish(self.tombolo(&["up", &file.to_string_lossy()]))
+    }
+
+    /// Ends all domains.
+    ///
+    /// # Errors
+    /// Where `tombolo down` fails.
+    pub fn down(&self) -> Result<(), BenchError> {
+        finish(self.tombolo(&["down", "--all"]))
+    }
+
+    /// Process of the name server.
+    #[must_use]
+    pub fn name_server(&self) -> u32 {
+        self.name_server.id()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // First the node, while its network is there; the shell does it. Then what is left are children of ours.
+        drop(self.undo.take());
+        for child in [&mut self.name_server, &mut self.hub] {
+            // It may have ended with its namespace already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A command in the network namespace of a process.
+pub fn inside(process: u32, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{process}/ns/net")).arg("--").arg(program);
+    command
+}
+
+/// Runs a command to its end and insists on success.
+///
+/// # Errors
+/// [`BenchError::Command`] with the end of what it complained.
+pub fn finish(mut command: Command) -> Result<(), BenchError> {
+    let line = format!("{command:?}").replace('"', "");
+    let output = command.stdin(Stdio::null()).output().map_err(BenchError::io(format!("starting {line}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(BenchError::Command { command: line, status: output.status.to_string(), said })
+}
+
+fn check_machine(binary: &Path) -> Result<(), BenchError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(BenchError::Missing { what: "root".into(), how: "start it through sudo" });
+    }
+    for program in ["ip", "nsenter", "unshare", "dnsmasq", "runc"] {
+        let found = std::env::var_os("PATH")
+            .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()));
+        if !found {
+            return Err(BenchError::Missing { what: program.into(), how: "run `make deps`" });
+        }
+    }
+    for name in ["lookup-worker", "libtombolo_preload.so"] {
+        let file = binary.with_file_name(name);
+        if !file.exists() {
+            return Err(BenchError::Missing { what: file.display().to_string(), how: "run `make build`" });
+        }
+    }
+    Ok(())
+}
+
+fn start_hub() -> Result<Child, BenchError> {
+    let mut hub = Command::new("unshare")
+        .args(["--net", "--", "sh", "-c", HUB])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(BenchError::io("starting the hub"))?;
+    let mut line = String::new();
+    if let Some(output) = hub.stdout.take() {
+        BufReader::new(output).read_line(&mut line).map_err(BenchError::io("listening to the hub"))?;
+    }
+    if line == "up\n" {
+        return Ok(hub);
+    }
+    let output = hub.wait_with_output().map_err(BenchError::io("waiting for the hub"))?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(BenchError::Command {
+        command: "unshare --net, with a bridge".into(),
+        status: output.status.to_string(),
+        said,
+    })
+}
+
+fn start_name_server(hub: u32, folder: &Path) -> Result<(Child, BufReader<ChildStderr>), BenchError> {
+    let configuration = folder.join("dnsmasq.conf");
+    std::fs::write(&configuration, zone()).map_err(BenchError::io("writing the zone"))?;
+    let mut child = inside(hub, "dnsmasq")
+        .args(["--keep-in-foreground", "--log-facility=-", "--pid-file="])
+        .arg(format!("--conf-file={}", configuration.display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(BenchError::io("starting dnsmasq"))?;
+    let mut says = BufReader::new(
+        child.stderr.take().ok_or_else(|| BenchError::Missing { what: "a pipe".into(), how: "try again" })?,
+    );
+    let mut said = String::new();
+    // dnsmasq says `started` once its sockets are bound.
+    while !said.contains("started") {
+        let before = said.len();
+        says.read_line(&mut said).map_err(BenchError::io("listening to dnsmasq"))?;
+        if said.len() == before {
+            let status = child.wait().map_err(BenchError::io("waiting for dnsmasq"))?.to_string();
+            return Err(BenchError::Command { command: "dnsmasq".into(), status, said });
+        }
+    }
+    Ok((child, says))
+}
+
+/// Every name below the suffix has an address of each family, for five minutes.
+fn zone() -> String {
+    format!(
+        "port=53\nlisten-address={NAME_SERVER}\nbind-interfaces\nno-resolv\nno-hosts\nuser=root\ncache-size=0\nlocal-ttl=300\n\
+         address=/{SUFFIX}/192.0.2.1\naddress=/{SUFFIX}/2001:db8::1\n"
+    )
+}
+
+fn topology(domains: usize, cache: &str, programs: &Path) -> String {
+    let mut text = format!(
+        "name = \"{DC}\"\n\n\
+         [domain.resolver]\nkind = \"container\"\nnetwork = \"host\"\n\n\
+         [service.dns]\nkind = \"directory\"\ndomain = \"resolver\"\n\
+         allow = [{{ domains = \"*\", verbs = [\"resolve\"] }}]\n\
+         settings = {{ upstream = [\"{NAME_SERVER}:53\"], cache = {{ mode = \"{cache}\" }} }}\n"
+    );
+    for number in 0..domains {
+        // Infallible: writing into a text.
+        let _ = write!(
+            text,
+            "\n[domain.{}]\nkind = \"container\"\ncommand = [\"sleep\", \"infinity\"]\nservices = {{ dns = \"/srv/dns\" }}\n\
+             mounts = [{{ source = \"{}\", target = \"{PROGRAMS}\" }}]\n",
+            domain_name(number),
+            programs.display()
+        );
+    }
+    text
+}
+
+/// Name of the domain with this number, from 0.
+#[must_use]
+pub fn domain_name(number: usize) -> String {
+    format!("d{number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_topology_has_as_many_domains_as_asked_for() {
+        let text = topology(3, "private", Path::new("/programs"));
+        assert_eq!(text.matches("[domain.d").count(), 3);
+        assert!(text.contains("mode = \"private\"") && text.contains("source = \"/programs\""));
+    }
+
+    #[test]
+    fn a_command_that_fails_is_told_with_its_words() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo it broke >&2; exit 3"]);
+        let error = finish(command).expect_err("it failed").to_string();
+        assert!(error.contains("it broke") && error.contains('3'), "{error}");
+    }
+}

@@ -1,0 +1,229 @@
+//! What a worker does inside a domain: it asks for names, one after the other, and notes how long each took.
+//!
+//! The conversation, a line each: the worker says `ready`; it is given a [`Task`] as JSON, asks for every name once (so
+//! that connections stand and caches are filled) and says `primed`; it is given the time to begin, does its work, and
+//! answers with a [`Tale`] as JSON. The end of its input ends it.
+
+use crate::histogram::Latencies;
+use crate::statistics::SplitMix;
+use serde::{Deserialize, Serialize};
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, Read, Write};
+use sys::clock::clock_ns;
+
+/// Room for one answer of the device: a name has a handful of addresses here.
+const ANSWER_BYTES: usize = 4096;
+
+/// The way in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// Writes to and reads from this file.
+    Device(String),
+    /// `getaddrinfo` of the C library, whatever that leads to.
+    Library,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// The way in.
+    pub way: Way,
+    /// `n0.SUFFIX`, `n1.SUFFIX`, ... are asked for.
+    pub suffix: String,
+    /// How many different names.
+    pub names: usize,
+    /// The processor to stay on.
+    pub processor: u32,
+    /// How long to work before the measured window, in ns.
+    pub warm_up_ns: u64,
+    /// The measured window, in ns.
+    pub window_ns: u64,
+    /// Which names in which order.
+    pub seed: u64,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Tale {
+    /// Look-ups that ended within the window.
+    pub latencies: Latencies,
+    /// Look-ups that failed, at any time.
+    pub failures: u64,
+    /// What the first failure said.
+    pub first_failure: Option<String>,
+    /// All look-ups since the beginning, those outside the window too.
+    pub operations: u64,
+    /// Processor time of this process for all of them, in ns.
+    pub processor_ns: u64,
+}
+
+/// Leads the conversation until the input ends.
+///
+/// # Errors
+/// Where the input is no conversation, or the way in can't be opened.
+pub fn converse(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
+    writeln!(output, "ready")?;
+    output.flush()?;
+    while let Some(line) = next_line(input)? {
+        let task: Task = serde_json::from_str(&line).map_err(io::Error::other)?;
+        sys::processor::pin(&[task.processor])?;
+        let mut asker = Asker::open(&task)?;
+        for name in 0..task.names {
+            asker.ask(name)?;
+        }
+        writeln!(output, "primed")?;
+        output.flush()?;
+        let Some(begin) = next_line(input)? else { return Ok(()) };
+        let begin_ns = begin.trim().parse().map_err(io::Error::other)?;
+        writeln!(
+            output,
+            "{}",
+            serde_json::to_string(&perform(&task, &mut asker, begin_ns)).map_err(io::Error::other)?
+        )?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn next_line(input: &mut dyn BufRead) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    Ok((input.read_line(&mut line)? > 0).then_some(line))
+}
+
+fn perform(task: &Task, asker: &mut Asker, begin_ns: u64) -> Tale {
+    let mut random = SplitMix(task.seed);
+    let mut tale = Tale {
+        latencies: Latencies::new(),
+        failures: 0,
+        first_failure: None,
+        operations: 0,
+        processor_ns: 0,
+    };
+    await_clock(begin_ns);
+    let window = begin_ns + task.warm_up_ns..=begin_ns + task.warm_up_ns + task.window_ns;
+    let processor_before = processor_ns();
+    let mut now = clock_ns();
+    while now < *window.end() {
+        let asked = asker.ask(random.below(task.names));
+        let end = clock_ns();
+        tale.operations += 1;
+        match asked {
+            Ok(()) if window.contains(&now) && window.contains(&end) => tale.latencies.record(end - now),
+            Ok(()) => {}
+            Err(error) => {
+                tale.failures += 1;
+                tale.first_failure.get_or_insert_with(|| error.to_string());
+            }
+        }
+        now = end;
+    }
+    tale.processor_ns = processor_ns() - processor_before;
+    tale
+}
+
+/// All workers begin at one instant of one clock.
+fn await_clock(begin_ns: u64) {
+    let now = clock_ns();
+    if now < begin_ns {
+        // tidy(sleep): the instant itself is what is awaited; there is no other event to begin with.
+        std::thread::sleep(std::time::Duration::from_nanos(begin_ns - now));
+    }
+}
+
+fn processor_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// The way in, opened, with the names as it wants them.
+enum Asker {
+    Device { file: File, lines: Vec<String>, answer: Vec<u8> },
+    Library { names: Vec<CString> },
+}
+
+impl Asker {
+    fn open(task: &Task) -> io::Result<Self> {
+        let names = (0..task.names).map(|number| format!("n{number}.{}", task.suffix));
+        match &task.way {
+            Way::Device(path) => {
+                let file = OpenOptions::new().read(true).write(true).open(path)?;
+                Ok(Self::Device {
+                    file,
+                    lines: names.map(|name| name + "\n").collect(),
+                    answer: vec![0; ANSWER_BYTES],
+                })
+            }
+            Way::Library => {
+                let names = names.map(|name| CString::new(name).map_err(io::Error::other));
+                Ok(Self::Library { names: names.collect::<io::Result<_>>()? })
+            }
+        }
+    }
+
+    /// Asks for one name; no address is a failure.
+    fn ask(&mut self, name: usize) -> io::Result<()> {
+        let found = match self {
+            Self::Device { file, lines, answer } => {
+                let line = lines.get(name).ok_or(io::ErrorKind::InvalidInput)?;
+                file.write_all(line.as_bytes())?;
+                file.read(answer)?
+            }
+            Self::Library { names } => {
+                let name = names.get(name).ok_or(io::ErrorKind::InvalidInput)?;
+                sys::resolver::addresses(name).map_err(io::Error::other)?.len()
+            }
+        };
+        if found == 0 { Err(io::Error::other("the answer was empty")) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task() -> Task {
+        Task {
+            way: Way::Library,
+            // With a literal address for a suffix no name resolves, and none is asked for anywhere either.
+            suffix: "invalid".into(),
+            names: 0,
+            processor: sys::processor::allowed().expect("our processors")[0],
+            warm_up_ns: 0,
+            window_ns: 1_000_000,
+            seed: 7,
+        }
+    }
+
+    #[test]
+    fn a_conversation_has_its_turns() {
+        let mut input = serde_json::to_string(&task()).expect("JSON");
+        input += &format!("\n{}\n", clock_ns());
+        let mut output = Vec::new();
+        converse(&mut input.as_bytes(), &mut output).expect("a good conversation");
+        let output = String::from_utf8(output).expect("text");
+        let lines: Vec<&str> = output.lines().collect();
+        assert_eq!(&lines[..2], ["ready", "primed"]);
+        let tale: Tale = serde_json::from_str(lines[2]).expect("a tale");
+        assert!(tale.failures > 0 && tale.failures == tale.operations && tale.latencies.count() == 0);
+        assert!(tale.first_failure.is_some());
+    }
+
+    #[test]
+    fn a_device_is_asked_a_line_at_a_time() {
+        // A file on disk answers what was written behind the reader: enough to see the line, and that the end is empty.
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("query");
+        std::fs::write(&path, "").expect("a file");
+        let way = Way::Device(path.to_string_lossy().into_owned());
+        let mut asker = Asker::open(&Task { way, names: 2, ..task() }).expect("opened");
+        assert_eq!(asker.ask(1).expect_err("nothing answers").to_string(), "the answer was empty");
+        assert_eq!(std::fs::read_to_string(&path).expect("the file"), "n1.invalid\n");
+    }
+
+    #[test]
+    fn nonsense_ends_the_conversation_with_an_error() {
+        assert!(converse(&mut &b"nonsense\n"[..], &mut Vec::new()).is_err());
+    }
+}

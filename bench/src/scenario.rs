@@ -1,0 +1,158 @@
+//! Scenarios, and how one is run from the command line.
+
+use crate::environment::Environment;
+use crate::promise::{Promise, Verdict};
+use crate::report;
+use crate::results::Results;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// What a person asked for.
+#[derive(Debug, Clone)]
+pub struct Arguments {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// Short: to see that it works, not to quote.
+    pub quick: bool,
+    /// Numbers of domains; empty: the scenario's own.
+    pub domains: Vec<usize>,
+    /// How often everything is started afresh; `None`: the scenario's own number.
+    pub launches: Option<usize>,
+    /// JSON lines in place of a table.
+    pub json: bool,
+    /// The `tombolo` to measure; its folder also holds `libtombolo_preload.so` and `lookup-worker`.
+    pub binary: PathBuf,
+}
+
+/// Why a bench did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// There is no such scenario.
+    #[error("there is no scenario `{asked}`; there are: {known}")]
+    Unknown {
+        /// What was asked for.
+        asked: String,
+        /// All there are.
+        known: String,
+    },
+    /// The machine lacks something.
+    #[error("the bench needs {what}: {how}")]
+    Missing {
+        /// What it lacks.
+        what: String,
+        /// How to get it.
+        how: &'static str,
+    },
+    /// A program that the bench started failed.
+    #[error("`{command}` failed ({status}): {said}")]
+    Command {
+        /// The whole line.
+        command: String,
+        /// How it ended.
+        status: String,
+        /// The end of what it complained.
+        said: String,
+    },
+    /// A worker said something else than it should.
+    #[error("{who} said `{said}` where {expected} was due")]
+    Protocol {
+        /// Which worker.
+        who: String,
+        /// What it said.
+        said: String,
+        /// What was due.
+        expected: &'static str,
+    },
+    /// Something of the system failed.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done.
+        doing: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl BenchError {
+    /// Wraps an error of the system: `.map_err(BenchError::io("starting dnsmasq"))`.
+    pub fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Io { doing, source }
+    }
+}
+
+/// Something that can be measured.
+pub trait Scenario {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+    /// One line about it.
+    fn about(&self) -> &'static str;
+    /// The promises that it can judge.
+    fn promises(&self) -> &'static [Promise];
+    /// The arm that the others are compared with.
+    fn base(&self) -> &'static str;
+    /// Commands that print the versions of the programs that take part.
+    fn peers(&self) -> &'static [&'static [&'static str]];
+    /// Measures. `progress` is told, now and then, what is being done.
+    ///
+    /// # Errors
+    /// [`BenchError`]; what was started has been ended then.
+    fn measure(&self, arguments: &Arguments, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError>;
+    /// What the results say about the promises that they can speak of.
+    fn verdicts(&self, results: &Results) -> Vec<Verdict>;
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// One for each promise that was measured.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// All scenarios.
+#[must_use]
+pub fn scenarios() -> Vec<Box<dyn Scenario>> {
+    vec![Box::new(crate::directory::Directory)]
+}
+
+/// Runs what was asked for and writes the report to `out`.
+///
+/// # Errors
+/// [`BenchError`] where it can't be run; a promise that does not hold is no error.
+pub fn run(
+    arguments: &Arguments,
+    out: &mut dyn Write,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Summary, BenchError> {
+    let all = scenarios();
+    let scenario = all.iter().find(|scenario| scenario.name() == arguments.scenario).ok_or_else(|| {
+        let known = all.iter().map(|scenario| scenario.name()).collect::<Vec<_>>().join(", ");
+        BenchError::Unknown { asked: arguments.scenario.clone(), known }
+    })?;
+    let environment = Environment::read(scenario.peers());
+    let results = scenario.measure(arguments, progress)?;
+    let verdicts = scenario.verdicts(&results);
+    let write = if arguments.json { report::json } else { report::text };
+    write(out, scenario.as_ref(), &environment, &results, &verdicts)
+        .map_err(BenchError::io("writing the report"))?;
+    Ok(Summary { verdicts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_scenario_is_told_with_those_that_there_are() {
+        let arguments = Arguments {
+            scenario: "directroy".into(),
+            quick: true,
+            domains: vec![],
+            launches: None,
+            json: false,
+            binary: "/bin/false".into(),
+        };
+        let error = run(&arguments, &mut Vec::new(), &mut |_| {}).expect_err("there is none");
+        assert!(error.to_string().contains("`directroy`") && error.to_string().contains("directory"));
+    }
+}

@@ -1,0 +1,117 @@
+//! Cleaning up, whatever ends us: a Ctrl-C, a panic, a `kill -9`.
+//!
+//! A small shell outside our process group holds the list of what is to be undone, and reads it from a pipe whose other
+//! end is ours. When we are gone, for whatever reason, the pipe ends, and the shell does its work, last things first.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+/// Collects lines until the pipe ends, then runs them, the last one first; its exit code says whether all went well.
+const SCRIPT: &str = "
+trap '' INT TERM HUP
+list=
+while IFS= read -r line; do list=\"$line || failed=1
+$list\"; done
+failed=0
+eval \"$list\"
+exit $failed
+";
+
+/// What is to be undone when this value, or this process, is gone.
+#[derive(Debug)]
+pub struct Undo {
+    shell: Child,
+    list: Option<ChildStdin>,
+}
+
+impl Undo {
+    /// Starts the shell.
+    ///
+    /// # Errors
+    /// Where no shell starts.
+    pub fn start() -> io::Result<Self> {
+        let mut shell = Command::new("sh")
+            .args(["-c", SCRIPT])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let list = shell.stdin.take();
+        Ok(Self { shell, list })
+    }
+
+    /// Adds a command. Say it before doing what it undoes; it has to be content where there is nothing to undo.
+    ///
+    /// # Errors
+    /// Where the shell is gone.
+    pub fn add<S: AsRef<OsStr>>(&mut self, command: &[S]) -> io::Result<()> {
+        let words: Vec<String> =
+            command.iter().map(|word| quoted(&word.as_ref().to_string_lossy())).collect();
+        let mut list = self.list.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(list, "{}", words.join(" "))
+    }
+
+    /// Undoes it all now.
+    ///
+    /// # Errors
+    /// Where one of the commands failed; the others ran all the same.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        if self.list.take().is_none() {
+            return Ok(());
+        }
+        let status = self.shell.wait()?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(io::Error::other("something could not be undone, see above"))
+        }
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            eprintln!("bench: {error}");
+        }
+    }
+}
+
+/// The word as a shell reads it back.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''").replace('\n', " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_thing_is_undone_first_and_words_stay_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("a 'quoted' name");
+        let append = format!("echo \"$1\" >> {}", quoted(&log.to_string_lossy()));
+        let mut undo = Undo::start().expect("a shell");
+        undo.add(&["sh", "-c", &append, "sh", "made first"]).expect("added");
+        undo.add(&["sh", "-c", &append, "sh", "made last; $HOME"]).expect("added");
+        assert!(!log.exists());
+        undo.finish().expect("undone");
+        assert_eq!(std::fs::read_to_string(log).expect("the log"), "made last; $HOME\nmade first\n");
+    }
+
+    #[test]
+    fn a_failure_is_told_and_does_not_stop_the_rest() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        let mut undo = Undo::start().expect("a shell");
+        undo.add(&["touch".as_ref(), file.as_os_str()]).expect("added");
+        undo.add(&["false"]).expect("added");
+        assert!(undo.finish().is_err());
+        assert!(file.exists());
+    }
+}
