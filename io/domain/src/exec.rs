@@ -1,0 +1,231 @@
+//! Another command in a running domain, the way `docker exec` does it.
+//!
+//! The caller gets a [`Command`] that runs our own helper with the caller's standard streams. In a container the helper lets the OCI runtime do
+//! it, so that the same filter, capabilities and namespaces hold; in a process domain it does so itself. Exit codes: the
+//! command's own, 128 + N after signal N, 127 not found, 126 not executable, 125 when it could not be tried.
+
+use crate::error::{Context, Error, Result};
+use crate::layout::Layout;
+use crate::monitor::{chain, payload::runtime_log};
+use crate::runtime::{Runtime, last_error};
+use crate::spec::Kind;
+use crate::status::{Phase, Status};
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use sys::signals::SignalDescriptor;
+
+/// It could not be tried.
+const CODE_FAILED: i32 = 125;
+/// The program can't be executed.
+const CODE_NOT_EXECUTABLE: i32 = 126;
+/// There is no such program.
+const CODE_NOT_FOUND: i32 = 127;
+
+/// How a command is to be run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecOptions {
+    /// With a terminal of its own (`-t`); the caller's standard input must be one.
+    pub tty: bool,
+    /// With the caller's standard input (`-i`); otherwise it has none.
+    pub interactive: bool,
+    /// Variables on top of the domain's.
+    pub environment: Vec<(String, String)>,
+    /// As whom, as in [`crate::DomainSpec::user`]; absent: as the domain's own command.
+    pub user: Option<String>,
+    /// Where; absent: as the domain's own command.
+    pub workdir: Option<PathBuf>,
+    /// Program and arguments.
+    pub command: Vec<String>,
+}
+
+/// What the helper is told, as its one argument.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub run_dir: PathBuf,
+    pub dc: String,
+    pub name: String,
+    pub options: ExecOptions,
+}
+
+/// A command that runs another one in the domain; its standard streams are the caller's unless it sets others.
+///
+/// # Errors
+/// [`Error::NotRunning`], or [`Error::Specification`] for an empty command.
+pub fn exec_command(layout: &Layout, dc: &str, name: &str, options: &ExecOptions) -> Result<Command> {
+    let paths = layout.domain(dc, name)?;
+    let status = Status::read(&paths)?.filter(|s| s.phase == Phase::Running);
+    status.ok_or_else(|| Error::NotRunning(paths.id.to_string()))?;
+    if options.command.first().is_none_or(String::is_empty) {
+        return Err(Error::Specification("exec: no command was given".into()));
+    }
+    let request = Request {
+        run_dir: layout.run_dir.clone(),
+        dc: dc.to_owned(),
+        name: name.to_owned(),
+        options: options.clone(),
+    };
+    let request =
+        serde_json::to_string(&request).map_err(std::io::Error::from).doing("encode the request")?;
+    let mut command = Command::new(&layout.program);
+    command.arg("internal-exec").arg(request);
+    if !options.interactive && !options.tty {
+        command.stdin(std::process::Stdio::null());
+    }
+    Ok(command)
+}
+
+/// The entry of `tombolo internal-exec REQUEST`. Returns the exit code.
+#[must_use]
+pub fn exec_main(arguments: &[OsString]) -> i32 {
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("tombolo exec: {}", chain(&error));
+            failure_code(&error)
+        }
+    }
+}
+
+/// The exit code of a command that could not be executed.
+pub(crate) fn failure_code(error: &Error) -> i32 {
+    let Error::Step { source, .. } = error else { return CODE_FAILED };
+    match source.kind() {
+        std::io::ErrorKind::NotFound => CODE_NOT_FOUND,
+        std::io::ErrorKind::PermissionDenied => CODE_NOT_EXECUTABLE,
+        _ if source.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => CODE_NOT_EXECUTABLE,
+        _ => CODE_FAILED,
+    }
+}
+
+fn run(arguments: &[OsString]) -> Result<i32> {
+    let request =
+        arguments.first().and_then(|a| a.to_str()).and_then(|a| serde_json::from_str::<Request>(a).ok());
+    let request =
+        request.ok_or_else(|| Error::Specification("usage: tombolo internal-exec REQUEST".into()))?;
+    let (incarnation, paths) =
+        crate::incarnation::Incarnation::read(&request.run_dir, &request.dc, &request.name)?;
+    let status = Status::read(&paths)?.filter(|s| s.phase == Phase::Running);
+    let status = status.ok_or_else(|| Error::NotRunning(paths.id.to_string()))?;
+    if request.options.tty && !rustix::termios::isatty(rustix::stdio::stdin()) {
+        return Err(Error::Specification("exec: the standard input is not a terminal; leave out -t".into()));
+    }
+    match status.kind {
+        Kind::Container => in_container(&incarnation, &paths, &status, &request.options),
+        Kind::Process => crate::exec_process::run(&incarnation, &paths, &status, &request),
+    }
+}
+
+fn in_container(
+    incarnation: &crate::incarnation::Incarnation,
+    paths: &crate::layout::DomainPaths,
+    status: &Status,
+    options: &ExecOptions,
+) -> Result<i32> {
+    let program = status.runtime.clone().ok_or_else(|| Error::NoRuntime("the status names none".into()))?;
+    let runtime = Runtime::known(&incarnation.layout, program);
+    let log = runtime_log(paths).with_extension(format!("exec-{}.log", std::process::id()));
+    let mut command = runtime.command(&log);
+    command.arg("exec");
+    if options.tty {
+        command.arg("--tty");
+    }
+    if let Some(user) = &options.user {
+        let image_accounts = accounts_of(status)?;
+        let identity = image_accounts.resolve(Some(user))?;
+        command.arg("--user").arg(format!("{}:{}", identity.uid, identity.gid));
+        command.args(identity.groups.iter().flat_map(|g| ["--additional-gids".to_owned(), g.to_string()]));
+    }
+    if let Some(workdir) = &options.workdir {
+        command.arg("--cwd").arg(workdir);
+    }
+    for (key, value) in &options.environment {
+        command.arg("--env").arg(format!("{key}={value}"));
+    }
+    command.arg(paths.id.runtime_id()).args(&options.command);
+    let ended = supervise(command);
+    let complaint = last_error(&log);
+    // One file per call, ours alone; what it said is known.
+    let _ = std::fs::remove_file(&log);
+    let ended = ended?;
+    match complaint {
+        // The runtime's own exit code says nothing: 1 and 255 are also codes of commands.
+        Some(message) if !ended.success() && message.contains("exec failed") => {
+            eprintln!("tombolo exec: {message}");
+            Ok(code_of(&message))
+        }
+        _ => Ok(code(ended)),
+    }
+}
+
+/// The accounts as the domain itself sees them now.
+fn accounts_of(status: &Status) -> Result<crate::privilege::Accounts> {
+    let gone =
+        || Error::Step { what: "enter the domain".into(), source: std::io::Error::other("it has ended") };
+    let init = status.init.open()?.ok_or_else(gone)?;
+    let root = crate::root::open_directory(&PathBuf::from(format!("/proc/{}/root", status.init.pid)))?;
+    // Opened after the pidfd, by number: if the process has ended meanwhile, it may be a stranger's.
+    if status.init.open()?.is_none() {
+        return Err(gone());
+    }
+    drop(init);
+    crate::privilege::Accounts::read(root)
+}
+
+fn code_of(message: &str) -> i32 {
+    let lower = message.to_lowercase();
+    if lower.contains("permission denied")
+        || lower.contains("exec format error")
+        || lower.contains("is a directory")
+    {
+        CODE_NOT_EXECUTABLE
+    } else if lower.contains("not found") || lower.contains("no such file") {
+        CODE_NOT_FOUND
+    } else {
+        CODE_FAILED
+    }
+}
+
+/// What a shell would say.
+pub(crate) fn code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(CODE_FAILED)
+}
+
+/// Runs the command to its end and passes on the signals that end programs.
+pub(crate) fn supervise(mut command: Command) -> Result<ExitStatus> {
+    let signals = SignalDescriptor::block(
+        &[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2]
+            .map(Signal::as_raw),
+    )
+    .doing("take signals")?;
+    let mut child = command.spawn().doing(format!("run {:?}", command.get_program()))?;
+    drop(command);
+    loop {
+        crate::monitor::control::readable(std::os::fd::AsFd::as_fd(&signals), None)?;
+        while let Some(signal) = signals.take().doing("take signals")? {
+            if signal != Signal::CHILD.as_raw() {
+                pass_on(&child, signal);
+            }
+        }
+        if let Some(status) = child.try_wait().doing("wait for the command")? {
+            return Ok(status);
+        }
+    }
+}
+
+/// To a child that was not waited for yet, so its number is still its own.
+pub(crate) fn pass_on(child: &Child, signal: i32) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+        // It may have ended this moment.
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+/// For the helper's own child: it does not outlive the helper.
+pub(crate) fn die_with_the_caller() -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).doing("follow the caller into death")
+}

@@ -1,0 +1,222 @@
+//! Another command in a process domain: the helper runs itself once more as the one that enters the domain and becomes the
+//! command, and stays behind to pass signals, to copy between two terminals, and to say how it ended.
+//!
+//! With a terminal, the command gets a new one rather than the caller's, so that it can't push input into the caller's (`TIOCSTI`);
+//! without, it is put in a session of its own for the same reason.
+
+use crate::bundle::environment;
+use crate::cgroup::Cgroups;
+use crate::drop_privileges::drop_privileges;
+use crate::error::{Context, Error, Result};
+use crate::exec::{Request, code, die_with_the_caller, failure_code, pass_on, supervise};
+use crate::incarnation::Incarnation;
+use crate::layout::DomainPaths;
+use crate::monitor::chain;
+use crate::privilege::Accounts;
+use crate::root::open_directory;
+use crate::status::{Phase, Status};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, ioctl_tiocsctty, setsid};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::stdio::{stdin, stdout};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
+use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use sys::signals::SignalDescriptor;
+
+/// How much is copied between two terminals at once, in bytes.
+const COPY_BYTES: usize = 16 * 1024;
+
+/// The staying half.
+pub(crate) fn run(
+    incarnation: &Incarnation,
+    _paths: &DomainPaths,
+    _status: &Status,
+    request: &Request,
+) -> Result<i32> {
+    let request_text =
+        serde_json::to_string(request).map_err(std::io::Error::from).doing("encode the request")?;
+    let mut command = Command::new(&incarnation.layout.program);
+    command.arg("internal-enter").arg(request_text);
+    if !request.options.tty {
+        return supervise(command).map(code);
+    }
+    let master =
+        openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).doing("open a terminal")?;
+    grantpt(&master).and_then(|()| unlockpt(&master)).doing("open a terminal")?;
+    let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
+        .doing("open a terminal")?;
+    for end in
+        [Stdio::from(duplicate(&slave)?), Stdio::from(duplicate(&slave)?)].into_iter().zip([true, false])
+    {
+        if end.1 {
+            command.stdin(end.0)
+        } else {
+            command.stdout(end.0)
+        };
+    }
+    command.stderr(Stdio::from(slave));
+    let signals = SignalDescriptor::block(
+        &[Signal::CHILD, Signal::TERM, Signal::HUP, Signal::WINCH].map(Signal::as_raw),
+    )
+    .doing("take signals")?;
+    copy_size(&master);
+    let raw = RawTerminal::enter()?;
+    let mut child = command.spawn().doing(format!("run {:?}", command.get_program()))?;
+    drop(command);
+    let result = between_terminals(&mut child, &master, &signals);
+    drop(raw);
+    result
+}
+
+fn duplicate(descriptor: &OwnedFd) -> Result<OwnedFd> {
+    descriptor.try_clone().doing("duplicate the terminal")
+}
+
+/// The caller's terminal as it was, when this is dropped.
+struct RawTerminal(Termios);
+
+impl RawTerminal {
+    fn enter() -> Result<Self> {
+        let before = tcgetattr(stdin()).doing("read the terminal's settings")?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(stdin(), OptionalActions::Drain, &raw).doing("make the terminal raw")?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no settings.
+        let _ = tcsetattr(stdin(), OptionalActions::Drain, &self.0);
+    }
+}
+
+fn copy_size(master: &OwnedFd) {
+    if let Ok(size) = tcgetwinsize(stdin()) {
+        // A wrong size is a blemish only.
+        let _ = tcsetwinsize(master, size);
+    }
+}
+
+fn between_terminals(child: &mut Child, master: &OwnedFd, signals: &SignalDescriptor) -> Result<i32> {
+    let mut input_open = true;
+    let mut ended = None;
+    loop {
+        let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(master, PollFlags::IN)];
+        let input = stdin();
+        if input_open {
+            fds.push(PollFd::new(&input, PollFlags::IN));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error).doing("wait for the terminals"),
+        }
+        let happened: Vec<bool> = fds.iter().map(|f| !f.revents().is_empty()).collect();
+        if happened.get(2) == Some(&true) {
+            input_open = copy(stdin(), master.as_fd());
+        }
+        let output_open = happened.get(1) != Some(&true) || copy(master.as_fd(), stdout());
+        while let Some(signal) = signals.take().doing("take signals")? {
+            if signal == Signal::WINCH.as_raw() {
+                copy_size(master);
+            } else if signal != Signal::CHILD.as_raw() {
+                pass_on(child, signal);
+            }
+        }
+        ended = match ended {
+            None => child.try_wait().doing("wait for the command")?,
+            known => known,
+        };
+        if let Some(status) = ended {
+            rest_of_output(master);
+            return Ok(code(status));
+        }
+        if !output_open {
+            // Nobody has the terminal open any more; the command ends, or goes on without it.
+            return Ok(code(child.wait().doing("wait for the command")?));
+        }
+    }
+}
+
+/// What the terminal still holds after the command's end, without waiting for who else may have it open.
+fn rest_of_output(master: &OwnedFd) {
+    if rustix::io::ioctl_fionbio(master, true).is_ok() {
+        while copy(master.as_fd(), stdout()) {}
+    }
+}
+
+/// One read and its writes; tells whether more may come.
+fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> bool {
+    let mut buffer = [0; COPY_BYTES];
+    let read = match rustix::io::read(from, &mut buffer) {
+        Ok(0) => return false,
+        Ok(read) => read,
+        Err(error) => return error == Errno::INTR,
+    };
+    let mut rest = buffer.get(..read).unwrap_or_default();
+    while !rest.is_empty() {
+        match rustix::io::write(to, rest) {
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// The entry of `tombolo internal-enter REQUEST`, which only the staying half runs. Returns only when it fails, with the exit code.
+#[must_use]
+pub fn enter_main(arguments: &[OsString]) -> i32 {
+    let error = match enter(arguments) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    eprintln!("tombolo exec: {}", chain(&error));
+    failure_code(&error)
+}
+
+fn enter(arguments: &[OsString]) -> Result<std::convert::Infallible> {
+    let request =
+        arguments.first().and_then(|a| a.to_str()).and_then(|a| serde_json::from_str::<Request>(a).ok());
+    let request =
+        request.ok_or_else(|| Error::Specification("usage: tombolo internal-enter REQUEST".into()))?;
+    let (incarnation, paths) = Incarnation::read(&request.run_dir, &request.dc, &request.name)?;
+    let Incarnation { layout, spec, .. } = incarnation;
+    let not_running = || Error::NotRunning(paths.id.to_string());
+    let status = Status::read(&paths)?.filter(|s| s.phase == Phase::Running).ok_or_else(not_running)?;
+    let init = status.init.open()?.ok_or_else(not_running)?;
+    setsid().doing("start a session")?;
+    if request.options.tty {
+        ioctl_tiocsctty(stdin()).doing("take the terminal")?;
+    }
+    Cgroups::discover()?.join(&paths.payload_cgroup(), std::process::id())?;
+    move_into_thread_name_spaces(init.as_fd(), ThreadNameSpaceType::MOUNT).doing("enter the domain")?;
+    drop(init);
+    let user = request.options.user.as_deref().or(spec.user.as_deref());
+    let identity = Accounts::read(open_directory(Path::new("/"))?)?.resolve(user)?;
+    let mut variables = spec.environment.clone();
+    if layout.run_dir != Path::new(crate::bundle::INSIDE) {
+        let socket = paths.inside().join("control.sock").to_string_lossy().into_owned();
+        variables.insert(0, (wire::control::SOCKET_VARIABLE.to_owned(), socket));
+    }
+    variables.extend(request.options.environment.iter().cloned());
+    let variables = environment(&[], &variables, identity.home.as_deref());
+    let workdir = request.options.workdir.or(spec.workdir).unwrap_or_else(|| "/".into());
+    std::env::set_current_dir(&workdir).at("enter", &workdir)?;
+    let [program, rest @ ..] = request.options.command.as_slice() else {
+        return Err(Error::Specification("exec: no command was given".into()));
+    };
+    drop_privileges(&identity, &spec.capabilities)?;
+    die_with_the_caller()?;
+    let mut command = Command::new(program);
+    command.args(rest).env_clear().envs(variables.iter().filter_map(|v| v.split_once('=')));
+    let error = command.exec();
+    Err(error).doing(format!("execute {program:?}"))
+}
