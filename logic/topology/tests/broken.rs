@@ -2,6 +2,8 @@
 //!
 //! After a change of words, `TOPOLOGY_REGENERATE=1 cargo test -p topology` writes the messages anew; read the difference.
 
+#![allow(clippy::unwrap_used)] // in a test, a panic is a message
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

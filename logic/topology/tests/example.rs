@@ -1,5 +1,7 @@
 //! The example that everybody starts with is admitted, and says what its comments say.
 
+#![allow(clippy::unwrap_used)] // in a test, a panic is a message
+
 use std::path::Path;
 
 use topology::{DomainKind, Network, Program, Ready, RestartPolicy, Verb};

@@ -1,5 +1,7 @@
 //! No file makes the reader panic, whatever is in it; and what it admits, it admits for good reasons.
 
+#![allow(clippy::unwrap_used)] // in a test, a panic is a message
+
 use std::path::Path;
 use std::sync::LazyLock;
 

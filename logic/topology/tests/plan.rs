@@ -1,5 +1,7 @@
 //! A plan does what it says: nothing where nothing changed, the whole way otherwise, and back again.
 
+#![allow(clippy::unwrap_used)] // in a test, a panic is a message
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;

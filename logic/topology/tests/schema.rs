@@ -3,6 +3,8 @@
 //!
 //! After a change of the file's form, `TOPOLOGY_REGENERATE=1 cargo test -p topology` writes it anew.
 
+#![allow(clippy::unwrap_used)] // in a test, a panic is a message
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,243 @@
+//! The file's own form: every key that there is, with its type. The reference page, the JSON schema and the reader
+//! all come from here.
+
+mod values;
+
+use std::path::{Path, PathBuf};
+
+use crate::bounds::*;
+use crate::model::{Network, RestartPolicy, ServiceKind, Signal, Verb};
+use crate::name::Name;
+use crate::read::{Items, Named, table_form};
+use crate::scalar::{
+    Address, Bytes, Count, Filled, Hostname, Inside, Millis, Processors, Suffix, Text, Upstream,
+};
+
+pub(crate) use values::{
+    CacheModeWord, Capability, DomainsForm, Kind, RootForm, ServiceAt, UserForm, check_name,
+};
+
+/// The program and its arguments.
+pub(crate) type Command = Items<Text, LIST_MAX, 1>;
+
+table_form! {
+    /// A topology: one distributed container, its domains and its services.
+    TopologyForm as "a topology" {
+        /// The distributed container's name: what `tombolo down NAME` and every listing call it.
+        name: Name => required,
+        /// The isolated execution environments, by name.
+        domain: Named<DomainForm, DOMAINS_MAX> => required,
+        /// The services, by name.
+        service: Named<ServiceForm, SERVICES_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// One isolated execution environment: a process of the node, or a container.
+    DomainForm as "a domain" {
+        /// How it is isolated.
+        kind: Kind => required,
+        /// Where its file tree comes from: "host" is a read-only view of the node's own system directories.
+        root: RootForm => "host",
+        /// Whether it may write to its root. Not for the root "host".
+        writable: bool => false,
+        /// The program and its arguments, never through a shell. Absent where the domain runs the server of a service,
+        /// or where the image says it.
+        command: Command => optional,
+        /// Environment variables of the program.
+        environment: Named<Text, LIST_MAX> => optional,
+        /// Files and directories of the node that the container sees.
+        mounts: Items<MountForm, MOUNTS_MAX> => optional,
+        /// Who the program runs as: a name or a number, with a group after a colon if need be.
+        user: UserForm => optional,
+        /// What it sees of the network: "none" is only `lo`. The default is "none" for a container; a process shares
+        /// the node's network.
+        network: Network => optional,
+        /// The container's own host name; the domain's name where nothing is said.
+        hostname: Hostname => optional,
+        /// The working directory: of a container an absolute path inside it, of a process a path on the node, relative
+        /// to the file's directory.
+        workdir: Filled => optional,
+        /// Capabilities that the program keeps; all others are dropped.
+        capabilities: Items<Capability, LIST_MAX> => optional,
+        /// Limits that the kernel enforces on the domain.
+        limits: LimitsForm => optional,
+        /// What happens when the program ends.
+        restart: RestartForm => optional,
+        /// How much of its output is kept.
+        log: LogForm => optional,
+        /// The services that it sees, by name: where below /srv, and by which native entrances.
+        services: Named<ServiceAt, SERVICES_MAX> => optional,
+        /// What its resolv.conf says beside the address of its stub.
+        resolv: ResolvForm => optional,
+        /// How it is asked to end.
+        stop: StopForm => optional,
+        /// Domains that must be ready before this one starts.
+        after: Items<Filled, DOMAINS_MAX> => optional,
+        /// How `up` knows that it is up; where nothing is said, it is up when its program runs.
+        ready: ReadyForm => optional,
+    }
+}
+
+table_form! {
+    /// A file or directory of the node that a container sees.
+    MountForm as "a mount" {
+        /// The file or directory on the node, relative to the file's directory.
+        source: Filled => required,
+        /// Where the container sees it: an absolute path.
+        target: Inside => required,
+        /// Whether the container may only read it.
+        read_only: bool => true,
+    }
+}
+
+table_form! {
+    /// Limits that the kernel enforces on a domain.
+    LimitsForm as "limits" {
+        /// Processors: 0.5 is half of one. No limit where nothing is said.
+        cpu: Processors => optional,
+        /// Memory, page cache included: "64MiB". No limit where nothing is said.
+        memory: Bytes<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX> => optional,
+        /// Processes and threads.
+        pids: Count<PIDS_MIN, PIDS_MAX> => PIDS_DEFAULT,
+    }
+}
+
+table_form! {
+    /// What happens when a program ends.
+    RestartForm as "a restart policy" {
+        /// When it is started again; where nothing is said, a server always and a command on failure.
+        policy: RestartPolicy => optional,
+        /// The first pause before a restart; each further one is twice as long.
+        backoff: Millis<BACKOFF_MS_MIN, BACKOFF_MS_MAX> => "200ms",
+        /// The longest pause before a restart.
+        max_backoff: Millis<BACKOFF_MS_MIN, BACKOFF_MS_MAX> => "10s",
+        /// Restarts in a row after which the domain is given up; no end where nothing is said.
+        max_retries: Count<0, RETRIES_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// How much of a domain's output is kept.
+    LogForm as "log limits" {
+        /// Size at which a log file is rotated.
+        max_size: Bytes<LOG_BYTES_MIN, LOG_BYTES_MAX> => "1MiB",
+        /// Log files that are kept, the current one included.
+        files: Count<1, LOG_FILES_MAX> => LOG_FILES_DEFAULT,
+    }
+}
+
+table_form! {
+    /// What a domain's resolv.conf says beside the address of its stub.
+    ResolvForm as "resolv" {
+        /// Suffixes for short names, in order.
+        search: Items<Suffix, SEARCH_MAX> => optional,
+        /// Names with fewer dots than this try the search list first.
+        ndots: Count<0, NDOTS_MAX> => 1,
+    }
+}
+
+table_form! {
+    /// How a domain is asked to end.
+    StopForm as "stop" {
+        /// The signal that asks.
+        signal: Signal => "TERM",
+        /// How long it may take before it is killed.
+        timeout: Millis<0, STOP_MS_MAX> => "5s",
+    }
+}
+
+table_form! {
+    /// How `up` knows that a domain is up: by `tcp` or by `command`.
+    ReadyForm as "readiness" {
+        /// A connection to this address, from the node's network, is accepted. Only with network = "host".
+        tcp: Address => optional,
+        /// This command, run inside the domain, ends with 0.
+        command: Command => optional,
+        /// How long `up` waits before it fails and rolls back.
+        timeout: Millis<READY_MS_MIN, READY_MS_MAX> => "10s",
+    }
+}
+
+table_form! {
+    /// A service in one domain.
+    ServiceAtForm as "a service's place" {
+        /// The directory below /srv; /srv/NAME where nothing is said.
+        at: Filled => optional,
+        /// A DNS stub at 127.0.0.53 and a resolv.conf that says so; where nothing is said, in every domain that has
+        /// only `lo`.
+        stub: bool => optional,
+        /// The socket that stock libnss-resolve talks to; where nothing is said, as `stub`.
+        resolve: bool => optional,
+        /// libtombolo_preload.so in the LD_PRELOAD of the program.
+        preload: bool => false,
+    }
+}
+
+table_form! {
+    /// A named thing that domains use as files: what it is, where it runs, who may use it.
+    ServiceForm as "a service" {
+        /// What it does.
+        kind: ServiceKind => required,
+        /// The domain in which its backend runs.
+        domain: Filled => required,
+        /// Who may use which of its verbs. Nobody may unless it is said here.
+        allow: Items<AllowForm, LIST_MAX, 1> => required,
+        /// The settings of its kind.
+        settings: DirectoryForm => required,
+    }
+}
+
+table_form! {
+    /// A permission: these domains may use these verbs.
+    AllowForm as "a permission" {
+        /// A list of domains, or "*" for every domain of the file.
+        domains: DomainsForm => required,
+        /// What they may do.
+        verbs: Items<Verb, 8, 1> => required,
+    }
+}
+
+table_form! {
+    /// The settings of a directory service.
+    DirectoryForm as "settings of a directory" {
+        /// The name servers that are asked, in order of preference; port 53 where none is said.
+        upstream: Items<Upstream, UPSTREAMS_MAX, 1> => required,
+        /// How long one attempt waits for one upstream.
+        timeout: Millis<ATTEMPT_MS_MIN, ATTEMPT_MS_MAX> => "2s",
+        /// Further attempts after the first.
+        retries: Count<0, ATTEMPTS_MAX> => ATTEMPTS_DEFAULT,
+        /// Suffixes that the service tries for names without a dot, in order.
+        search: Items<Suffix, SEARCH_MAX> => optional,
+        /// Requests that the backend works on at once, over all domains.
+        outstanding: Count<1, OUTSTANDING_MAX> => OUTSTANDING_DEFAULT,
+        /// Requests that one domain may have at once.
+        outstanding_per_domain: Count<1, OUTSTANDING_MAX> => OUTSTANDING_PER_DOMAIN_DEFAULT,
+        /// Sessions (open files and connections) that one domain may have.
+        sessions_per_domain: Count<1, SESSIONS_MAX> => SESSIONS_DEFAULT,
+        /// What is remembered, and for whom.
+        cache: CacheForm => optional,
+    }
+}
+
+table_form! {
+    /// What a directory service remembers.
+    CacheForm as "a cache" {
+        /// Who shares it.
+        mode: CacheModeWord => "private",
+        /// With mode "shared": the domains that share one cache; every other one has its own.
+        share: Items<Filled, DOMAINS_MAX, 2> => optional,
+        /// Answers that one cache holds.
+        entries: Count<1, CACHE_ENTRIES_MAX> => CACHE_ENTRIES_DEFAULT,
+        /// How long "there is no such name" is remembered at the most.
+        negative_ttl: Millis<0, TTL_MS_MAX> => "5s",
+        /// How long any answer is remembered at the most.
+        max_ttl: Millis<0, TTL_MS_MAX> => "1h",
+    }
+}
+
+/// A path on the node, made absolute. It is not looked at: links and `..` are the kernel's business.
+pub(crate) fn on_node(base: &Path, text: &str) -> PathBuf {
+    // Collecting the components drops `.` and doubled slashes.
+    base.join(text).components().collect()
+}
