@@ -45,12 +45,16 @@ impl Undo {
     /// Adds a command. Say it before doing what it undoes; it has to be content where there is nothing to undo.
     ///
     /// # Errors
-    /// Where the shell is gone.
+    /// Where the shell is gone, and for a word with a line break, which the list can't hold.
     pub fn add<S: AsRef<OsStr>>(&mut self, command: &[S]) -> io::Result<()> {
         let words: Vec<String> =
             command.iter().map(|word| quoted(&word.as_ref().to_string_lossy())).collect();
+        let line = words.join(" ");
+        if line.contains('\n') {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let mut list = self.list.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        writeln!(list, "{}", words.join(" "))
+        writeln!(list, "{line}")
     }
 
     /// Undoes it all now.
@@ -84,7 +88,7 @@ impl Drop for Undo {
 
 /// The word as a shell reads it back.
 fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''").replace('\n', " "))
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
@@ -111,6 +115,7 @@ mod tests {
         let mut undo = Undo::start().expect("a shell");
         undo.add(&["touch".as_ref(), file.as_os_str()]).expect("added");
         undo.add(&["false"]).expect("added");
+        assert!(undo.add(&["a line\nand another"]).is_err());
         assert!(undo.finish().is_err());
         assert!(file.exists());
     }

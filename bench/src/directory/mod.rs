@@ -210,6 +210,7 @@ impl Scenario for Directory {
                 let place = Place::make(&arguments.binary)?;
                 let mut bench = Bench { plan: &plan, place, cache, launch, workers: BTreeMap::new() };
                 bench.run(&mut results, progress)?;
+                bench.place.end()?;
             }
         }
         Ok(results)
@@ -303,7 +304,7 @@ impl Bench<'_> {
     }
 
     /// One domain first, then all: what the others add is the memory of a further domain.
-    fn bring_up(&self, results: &mut Results) -> Result<(), BenchError> {
+    fn bring_up(&mut self, results: &mut Results) -> Result<(), BenchError> {
         self.place.up(1, self.cache)?;
         let most = self.plan.most();
         if most == 1 {

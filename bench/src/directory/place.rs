@@ -28,16 +28,17 @@ echo up
 exec cat";
 
 /// Ends, by pid, whatever runs in a network namespace (its inode is the argument): it was made by the bench alone.
-const END_ALL: &str = "for process in /proc/[0-9]*; do
-    [ \"$(readlink \"$process/ns/net\" 2>/dev/null)\" = \"$1\" ] && kill \"${process#/proc/}\" 2>/dev/null
-done
-true";
+const END_ALL: &str = "for process in /proc/[0-9]*; do \
+    [ \"$(readlink \"$process/ns/net\" 2>/dev/null)\" != \"$1\" ] || kill \"${process#/proc/}\" 2>/dev/null; \
+    done; true";
 
 /// The network namespace, the name server in it, and the node.
 #[derive(Debug)]
 pub struct Place {
     /// Undone last, after the node and the name server have been told to end.
     undo: Option<Undo>,
+    /// Whether a node was begun, so that it has to be ended.
+    node: bool,
     hub: Child,
     name_server: Child,
     _name_server_says: BufReader<ChildStderr>,
@@ -66,24 +67,15 @@ impl Place {
             .map_err(BenchError::io("looking at the hub"))?;
         later(&["sh".as_ref(), "-c".as_ref(), END_ALL.as_ref(), "sh".as_ref(), namespace.as_os_str()])?;
         let (name_server, says) = start_name_server(hub.id(), &folder)?;
-        let place = Self {
-            undo: None,
+        Ok(Self {
+            undo: Some(undo),
+            node: false,
             hub,
             name_server,
             _name_server_says: says,
             binary: binary.to_path_buf(),
             folder,
-        };
-        // Without the hub's namespace in front: that may be gone when this is run.
-        let down = place.of_node(Command::new(&place.binary), &["down", "--all"]);
-        let words: Vec<&OsStr> = std::iter::once(down.get_program()).chain(down.get_args()).collect();
-        undo.add(&words).map_err(BenchError::io("noting what to clean up"))?;
-        Ok(place.with(undo))
-    }
-
-    fn with(mut self, undo: Undo) -> Self {
-        self.undo = Some(undo);
-        self
+        })
     }
 
     /// A folder for files of the run.
@@ -126,11 +118,27 @@ impl Place {
     ///
     /// # Errors
     /// Where `tombolo up` fails.
-    pub fn up(&self, domains: usize, cache: &str) -> Result<(), BenchError> {
+    pub fn up(&mut self, domains: usize, cache: &str) -> Result<(), BenchError> {
+        check_node(&self.binary)?;
+        self.end_node_later()?;
         let file = self.folder.join("topology.toml");
         std::fs::write(&file, topology(domains, cache, &self.programs()))
             .map_err(BenchError::io("writing the topology"))?;
         finish(self.tombolo(&["up", &file.to_string_lossy()]))
+    }
+
+    fn end_node_later(&mut self) -> Result<(), BenchError> {
+        if self.node {
+            return Ok(());
+        }
+        // Without the hub's namespace in front: that may be gone when this is run.
+        let down = self.of_node(Command::new(&self.binary), &["down", "--all"]);
+        let words: Vec<&OsStr> = std::iter::once(down.get_program()).chain(down.get_args()).collect();
+        if let Some(undo) = &mut self.undo {
+            undo.add(&words).map_err(BenchError::io("noting what to clean up"))?;
+        }
+        self.node = true;
+        Ok(())
     }
 
     /// Ends all domains.
@@ -139,6 +147,15 @@ impl Place {
     /// Where `tombolo down` fails.
     pub fn down(&self) -> Result<(), BenchError> {
         finish(self.tombolo(&["down", "--all"]))
+    }
+
+    /// Ends everything; dropping does the same, and can't tell.
+    ///
+    /// # Errors
+    /// Where something could not be undone.
+    pub fn end(mut self) -> Result<(), BenchError> {
+        let undo = self.undo.take();
+        undo.map_or(Ok(()), Undo::finish).map_err(BenchError::io("cleaning up"))
     }
 
     /// Process of the name server.
@@ -185,20 +202,31 @@ fn check_machine(binary: &Path) -> Result<(), BenchError> {
     if !rustix::process::geteuid().is_root() {
         return Err(BenchError::Missing { what: "root".into(), how: "start it through sudo" });
     }
-    for program in ["ip", "nsenter", "unshare", "dnsmasq", "runc"] {
-        let found = std::env::var_os("PATH")
-            .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()));
-        if !found {
-            return Err(BenchError::Missing { what: program.into(), how: "run `make deps`" });
-        }
+    check_programs(&["ip", "nsenter", "unshare", "dnsmasq"])?;
+    check_files(binary, &["lookup-worker"])
+}
+
+/// What the node needs beyond the rest.
+fn check_node(binary: &Path) -> Result<(), BenchError> {
+    check_programs(&["runc"])?;
+    check_files(binary, &["tombolo", "libtombolo_preload.so"])
+}
+
+fn check_programs(programs: &[&str]) -> Result<(), BenchError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = |program: &&&str| std::env::split_paths(&path).any(|folder| folder.join(program).exists());
+    match programs.iter().find(|program| !there(program)) {
+        Some(program) => Err(BenchError::Missing { what: (*program).into(), how: "run `make deps`" }),
+        None => Ok(()),
     }
-    for name in ["lookup-worker", "libtombolo_preload.so"] {
-        let file = binary.with_file_name(name);
-        if !file.exists() {
-            return Err(BenchError::Missing { what: file.display().to_string(), how: "run `make build`" });
-        }
+}
+
+fn check_files(binary: &Path, names: &[&str]) -> Result<(), BenchError> {
+    let files = names.iter().map(|name| binary.with_file_name(name));
+    match files.into_iter().find(|file| !file.exists()) {
+        Some(file) => Err(BenchError::Missing { what: file.display().to_string(), how: "run `make build`" }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn start_hub() -> Result<Child, BenchError> {
