@@ -1,0 +1,125 @@
+#!/bin/bash
+# The main job, shown: isolated domains without a network use one directory service. `make demo` runs it.
+#
+#   KEEP=1 leaves it all up and says how to look around.
+#   TOMBOLO=/path/to/tombolo shows another build than the one of this checkout.
+#
+# It can be run again at any time, also after it was killed, and leaves other distributed containers of this node alone.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "$0")")
+TOMBOLO=${TOMBOLO:-$(readlink -f "$here/../../target/release/tombolo")}
+run_dir=${TOMBOLO_RUN_DIR:-/run/tombolo}
+state_dir=${TOMBOLO_STATE_DIR:-/var/lib/tombolo}
+cd "$here/../.."
+
+if [ ! -x "$TOMBOLO" ]; then
+    echo "demo: there is no $TOMBOLO; run 'make build' first" >&2
+    exit 1
+fi
+if [ "$(id -u)" != 0 ]; then
+    echo "Namespaces, mounts and control groups want root: going on through sudo."
+    exec sudo --preserve-env=KEEP,TOMBOLO_RUN_DIR,TOMBOLO_STATE_DIR TOMBOLO="$TOMBOLO" "$0" "$@"
+fi
+PATH=$(dirname "$TOMBOLO"):$PATH
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+    bold=$'\e[1m' command=$'\e[36m' plain=$'\e[0m'
+else
+    bold='' command='' plain=''
+fi
+
+# Says what comes and what to notice.
+say() {
+    printf '\n%s%s%s\n' "$bold" "$1" "$plain"
+    shift
+    [ $# = 0 ] || printf '%s\n' "$@"
+}
+
+# Prints a command and runs it.
+show() {
+    printf '\n%s$ %s%s\n' "$command" "$1" "$plain"
+    eval "$1"
+}
+
+# As `show`, for a command that has to fail.
+show_failing() {
+    printf '\n%s$ %s%s\n' "$command" "$1" "$plain"
+    if eval "$1"; then
+        echo "demo: that should have failed" >&2
+        exit 1
+    fi
+}
+
+# The pid of the node's daemon, if one runs.
+daemon_pid() {
+    local pid
+    pid=$(cat "$state_dir/lock" 2>/dev/null) || return 0
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = tombolo ] && echo "$pid" || true
+}
+
+daemon_before=$(daemon_pid)
+
+tear_down() {
+    local code=$?
+    trap - EXIT INT TERM
+    if [ "$code" != 0 ]; then
+        printf '\ndemo: it failed (%s); the end of the daemon'\''s log:\n' "$code" >&2
+        tail -n 20 "$state_dir/daemon.log" >&2 2>/dev/null || true
+    fi
+    if [ "${KEEP:-}" = 1 ] && [ "$code" = 0 ]; then
+        say 'It stays up (KEEP=1). To look around:' \
+            "    export PATH=$(dirname "$TOMBOLO"):\$PATH" \
+            '    tombolo exec -it web -- bash       a shell in a domain; try: ls -l /srv/dns, cat /srv/self/about.json' \
+            '    tombolo logs nameserver            what the name server printed' \
+            '    tombolo inspect                    everything there is to know' \
+            'To end it:' \
+            '    tombolo down quickstart'
+        exit 0
+    fi
+    say 'Tear it down.'
+    show 'tombolo down quickstart' || code=1
+    # The daemon stays for others; if this demo started it, it ends with it.
+    if [ -z "$daemon_before" ]; then
+        local pid
+        pid=$(daemon_pid)
+        [ -z "$pid" ] || kill "$pid"
+    fi
+    exit "$code"
+}
+trap tear_down EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+say '1. Bring up what the file says.' \
+    'A name server, a directory service that asks it, and three containers that have no network.'
+show 'tombolo up examples/quickstart/topology.toml'
+show 'tombolo ps'
+
+say '2. The containers have no network: only lo.'
+show 'tombolo exec web -- cat /proc/net/dev'
+
+say '3. Unmodified programs resolve names all the same.' \
+    'getent, by the C library:'
+show 'tombolo exec web -- getent hosts www.quickstart.test'
+echo
+echo 'Python, over a shared-memory channel to the service, by LD_PRELOAD:'
+show "tombolo exec robot -- python3 -c 'import socket; [print(a[4][0]) for a in socket.getaddrinfo(\"camera.quickstart.test\", 80, proto=socket.IPPROTO_TCP)]'"
+echo
+echo 'A statically linked program, which asks a DNS server in its own namespace:'
+show 'tombolo exec camera -- busybox nslookup www.quickstart.test'
+
+say '4. The service is a file.' \
+    'A shell that knows nothing of DNS writes a name and reads the answer:'
+show "tombolo exec web -- bash -c 'exec 3<>/srv/dns/query; echo www.quickstart.test >&3; cat <&3'"
+echo
+echo 'Other questions, and the errors of files for names that are not there:'
+show "tombolo exec web -- bash -c 'exec 3<>/srv/dns/query; echo SRV _camera._tcp.quickstart.test >&3; cat <&3'"
+show_failing "tombolo exec web -- bash -c 'exec 3<>/srv/dns/query; echo nobody.quickstart.test >&3; cat <&3'"
+
+say '5. What there is to see.'
+show 'tombolo service ls'
+show 'tombolo inspect dc/quickstart/services/dns'
+
+say '6. Where the time of one request goes.'
+show 'tombolo trace dns www.quickstart.test --domain web'
