@@ -1,8 +1,8 @@
 //! What the node of the bench uses: processor time and memory, as the kernel counts them.
 
-use super::place::Place;
+use super::place::{DC, Place};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where the control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -41,28 +41,46 @@ pub fn node_memory_bytes(place: &Place) -> Option<u64> {
 
 /// Proportional share of the memory of the daemon.
 fn daemon_bytes(place: &Place) -> Option<u64> {
-    let run_dir = place.run_dir();
-    let processes = fs::read_dir("/proc").ok()?.flatten();
-    let daemon = processes.map(|entry| entry.path()).find(|path| is_daemon(path, &run_dir))?;
+    let daemon = processes(&place.run_dir()).find(|process| is_daemon(process))?;
     let text = fs::read_to_string(daemon.join("smaps_rollup")).ok()?;
     Some(keyed(&text, "Pss:")? * 1024)
 }
 
-fn is_daemon(process: &Path, run_dir: &Path) -> bool {
-    let line = fs::read(process.join("cmdline")).unwrap_or_default();
-    let environment = fs::read(process.join("environ")).unwrap_or_default();
-    let needle = run_dir.as_os_str().as_encoded_bytes();
-    let speaks_of = |text: &[u8]| text.windows(needle.len()).any(|found| found == needle);
-    let mut words = line.split(|&byte| byte == 0);
-    words.next().is_some_and(|program| program.ends_with(b"tombolo"))
-        && words.any(|word| word == b"daemon")
-        && (speaks_of(&line) || speaks_of(&environment))
+/// The folders under `/proc` of all processes of the node with this run directory: their command line or their environment
+/// speaks of it.
+fn processes(run_dir: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(move |process| {
+        ["cmdline", "environ"]
+            .iter()
+            .any(|file| speaks_of(&fs::read(process.join(file)).unwrap_or_default(), run_dir))
+    })
 }
 
-/// The directory of the node in every hierarchy, as the daemon wrote it down.
+fn speaks_of(text: &[u8], path: &Path) -> bool {
+    let needle = path.as_os_str().as_encoded_bytes();
+    text.windows(needle.len()).any(|found| found == needle)
+}
+
+fn is_daemon(process: &Path) -> bool {
+    let line = fs::read(process.join("cmdline")).unwrap_or_default();
+    let mut words = line.split(|&byte| byte == 0);
+    words.next().is_some_and(|program| program.ends_with(b"tombolo")) && words.any(|word| word == b"daemon")
+}
+
+/// The directory of the node in every hierarchy, read off one of its processes.
 fn cgroup_name(place: &Place) -> Option<String> {
-    let text = fs::read_to_string(place.run_dir().join("cgroup")).ok()?;
-    Some(text.trim().to_owned())
+    processes(&place.run_dir()).find_map(|process| {
+        let text = fs::read_to_string(process.join("cgroup")).ok()?;
+        text.lines().find_map(node_of).map(str::to_owned)
+    })
+}
+
+/// `tombolo-HASH` of the line `5:memory:/tombolo-HASH/bench/d0/frontend`.
+fn node_of(line: &str) -> Option<&str> {
+    let path = line.splitn(3, ':').nth(2)?;
+    let (node, rest) = path.strip_prefix('/')?.split_once('/')?;
+    (node.starts_with("tombolo") && rest.starts_with(&format!("{DC}/"))).then_some(node)
 }
 
 fn number(path: &Path) -> Option<u64> {
@@ -88,6 +106,15 @@ mod tests {
 
     #[test]
     fn we_are_no_daemon() {
-        assert!(!is_daemon(Path::new("/proc/self"), Path::new("/nowhere")));
+        assert!(!is_daemon(Path::new("/proc/self")));
+        assert_eq!(processes(Path::new("/nowhere/in/particular")).count(), 0);
+    }
+
+    #[test]
+    fn the_node_is_read_off_a_control_group() {
+        assert_eq!(node_of("5:memory:/tombolo-12ab/bench/d0/frontend"), Some("tombolo-12ab"));
+        assert_eq!(node_of("0::/tombolo-12ab/bench/d0"), Some("tombolo-12ab"));
+        assert_eq!(node_of("5:memory:/tombolo-12ab/other/d0"), None);
+        assert_eq!(node_of("5:memory:/user.slice"), None);
     }
 }
