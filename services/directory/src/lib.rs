@@ -1,1 +1,35 @@
-//! The directory service: names in, answers out.
+//! The directory service: names in, answers out. See `docs/directory.md` for users and `docs/spec/directory.md` for
+//! the bytes.
+//!
+//! Inside, from the pure to what waits: `name`, `query`, `command` and `settings` read what callers write; `answer`
+//! judges what upstreams say; `render` and `message` write what callers read; `cache` remembers; `upstream` talks to
+//! name servers; `lookups` joins and delays; `service` takes each request through all of them.
+
+mod answer;
+mod cache;
+mod command;
+mod export;
+mod failure;
+mod lookups;
+mod measure;
+mod message;
+mod name;
+mod query;
+mod render;
+mod service;
+mod session_table;
+mod settings;
+mod task;
+mod tenant;
+mod upstream;
+
+pub use failure::Failure;
+pub use settings::SettingsError;
+
+/// The service, for `session::serve`.
+///
+/// # Errors
+/// [`SettingsError`] for settings that the topology should not have admitted.
+pub fn service(settings: wire::directory::Settings) -> Result<Box<dyn session::Service>, SettingsError> {
+    Ok(Box::new(service::Directory::new(settings)?))
+}
