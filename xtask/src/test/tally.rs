@@ -1,6 +1,7 @@
 //! Counting what `cargo test` printed. A test that says `skipped: REASON` did not pass; a test program that died without
 //! its last word failed; a step that failed without a failed test counts as one failure.
 
+use crate::tidy::OTHER_PROCESS;
 use std::collections::BTreeMap;
 
 /// What a test prints when it can't run here.
@@ -22,6 +23,8 @@ pub struct Step {
     failed: Vec<String>,
     failed_count: usize,
     ignored: usize,
+    /// Ignored tests of the current program that are only the child of another test.
+    children: usize,
     skipped: BTreeMap<String, String>,
     programs: usize,
     results: usize,
@@ -39,6 +42,7 @@ impl Step {
             failed: Vec::new(),
             failed_count: 0,
             ignored: 0,
+            children: 0,
             skipped: BTreeMap::new(),
             programs: 0,
             results: 0,
@@ -65,6 +69,8 @@ impl Step {
             line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
         {
             self.failed.push(name.to_owned());
+        } else if line.starts_with("test ") && line.contains(&format!(" ... ignored, {OTHER_PROCESS}")) {
+            self.children += 1;
         } else if self.in_successes {
             self.read_success(line);
         }
@@ -89,7 +95,7 @@ impl Step {
             match what {
                 "passed" => self.ok += number,
                 "failed" => self.failed_count += number,
-                "ignored" => self.ignored += number,
+                "ignored" => self.ignored += number.saturating_sub(std::mem::take(&mut self.children)),
                 _ => {}
             }
         }
@@ -181,6 +187,13 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
         assert!(tally.holds());
         let said: Vec<&str> = tally.explanations().collect();
         assert_eq!(said[0], "skipped: unit: b: needs root; run through sudo");
+    }
+
+    #[test]
+    fn the_child_of_a_test_is_no_test() {
+        let output = "     Running a\ntest child ... ignored, the other process of the test below\n\
+                      test result: ok. 1 passed; 0 failed; 2 ignored; 0 measured";
+        assert_eq!(tally(output, true).summary(), "1 passed, 0 failed, 1 skipped");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod tree;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+pub use tokens::OTHER_PROCESS;
 use tree::Tree;
 
 /// A file longer than this holds more than one idea.

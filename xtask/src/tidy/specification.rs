@@ -41,9 +41,11 @@ fn check_module(tree: &Tree, file: &Path, module: &str, text: &str) -> Vec<Viola
     };
     let rows = rows(words);
     let missing = constants.iter().filter_map(|constant| check_constant(file, &page, constant, &rows));
-    let extra = rows
-        .iter()
-        .filter(|row| is_constant_name(&row.name) && !constants.iter().any(|constant| names(row, constant)));
+    let extra = rows.iter().filter(|row| {
+        row.value.is_some()
+            && is_constant_name(&row.name)
+            && !constants.iter().any(|constant| names(row, constant))
+    });
     let extra = extra.map(|row| {
         let what = format!("`{}` is no public integer constant of wire::{module}", row.name);
         violation(&page, row.line, what, "take the row out, or make the constant public".into())
@@ -86,10 +88,11 @@ fn names(row: &Row, constant: &Constant) -> bool {
     tail.is_some_and(|head| head.is_empty() || head.ends_with("::"))
 }
 
-/// Whether a name is spelled like a constant: `MAX_BYTES`, `flags::MORE`.
+/// Whether a name is spelled like a constant (`MAX_BYTES`, `flags::MORE`) and not like an errno, which pages list too.
 fn is_constant_name(name: &str) -> bool {
     let last = name.rsplit("::").next().unwrap_or_default();
-    last.len() > 1 && last.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+    let errno = last.starts_with('E') && !last.contains('_');
+    last.len() > 1 && !errno && last.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
 }
 
 /// The rows of all tables whose first cell is one name in backticks.
@@ -130,6 +133,8 @@ mod tests {
 | `Kind::Hello` | 1 | first |
 | `length` | u32 | a field, no constant |
 | `OTHER` in words | 7 | no name |
+| `ENOENT` | 2 | an errno |
+| `TXT` | text | a record, no constant |
 ";
 
     fn found(module: &str, page: &str) -> Vec<String> {
@@ -178,7 +183,7 @@ mod tests {
         let page = format!("{PAGE}| `GONE` | 3 | was once |\n");
         assert_eq!(
             found(MODULE, &page),
-            ["docs/spec/ring.md:9: `GONE` is no public integer constant of wire::ring"]
+            ["docs/spec/ring.md:11: `GONE` is no public integer constant of wire::ring"]
         );
     }
 
