@@ -297,7 +297,7 @@ macro_rules! table_form {
 
         impl schemars::JsonSchema for $name {
             fn schema_name() -> std::borrow::Cow<'static, str> {
-                stringify!($name).trim_end_matches("Form").into()
+                stringify!($name).trim_end_matches("Form").trim_end_matches("Table").into()
             }
             fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 let mut properties = serde_json::Map::new();
