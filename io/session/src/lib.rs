@@ -13,3 +13,4 @@ pub use server::{
     Context, Interest, LinkId, MAX_OUTSTANDING_PER_LINK, MAX_QUEUED_BYTES, MAX_SESSIONS_PER_LINK, Make,
     Readiness, ReplyTo, STALL_LIMIT, ServeError, Server, Service, serve,
 };
+pub use wait::timespec;
