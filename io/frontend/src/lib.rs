@@ -1,1 +1,178 @@
 //! The frontend of a domain: its services as files, by a FUSE session of our own.
+//!
+//! One process for each domain serves the mount at `/srv`. What the files mean is in `docs/files.md`; the protocol with
+//! the kernel in `docs/spec/files.md`; what a successor finds in `docs/spec/ledger.md`. The core decides without
+//! waiting, so that nothing blocks the thread that reads the kernel's requests: calls that have to wait are parked.
+
+mod abi;
+mod core;
+mod counters;
+mod daemon;
+mod device;
+mod handle;
+mod histogram;
+mod host;
+mod ledger;
+mod lines;
+mod link;
+mod privilege;
+mod record;
+mod shared;
+mod trace;
+mod tree;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sys::eventfd::Eventfd;
+use thiserror::Error;
+
+use crate::core::Core;
+use crate::daemon::Outbox;
+use crate::device::{Device, REQUEST_BYTES};
+use crate::ledger::Ledger;
+use crate::shared::{Shared, World};
+
+pub use crate::device::{MountOptions, mount_detached, open_device};
+pub use crate::privilege::Identity;
+
+/// Slots of the ledger: one for the mount, one for each open file.
+const _: () = assert!(crate::core::HANDLES_MAX < crate::ledger::SLOTS_MAX);
+
+/// What a frontend is given.
+#[derive(Debug)]
+pub struct Config {
+    /// `/dev/fuse`, mounted already ([`mount_detached`]).
+    pub fuse: OwnedFd,
+    /// Private control socket to the daemon (`wire::control`).
+    pub control: OwnedFd,
+    /// A memfd that somebody else holds too; its contents are a predecessor's if `successor`.
+    pub ledger: OwnedFd,
+    /// Whether another frontend has served this mount before: the kernel will not introduce itself again.
+    pub successor: bool,
+    /// Whom to become; `None` keeps user and group (for tests without root), not the capabilities.
+    pub identity: Option<Identity>,
+    /// User and group that own the files.
+    pub owner: (u32, u32),
+    /// Whether to make use of a kernel that can send requests again. `false` is for tests of what older kernels do.
+    pub resend: bool,
+}
+
+/// Why a frontend could not start, or had to stop.
+#[derive(Debug, Error)]
+pub enum FrontendError {
+    /// The ledger can't be used.
+    #[error("can't use the ledger: is the descriptor a memfd?")]
+    Ledger(#[source] io::Error),
+    /// Privileges can't be given up; going on with them is out of the question.
+    #[error("can't give up privileges")]
+    Privileges(#[source] io::Error),
+    /// No descriptor or thread is to be had.
+    #[error("can't start a frontend's threads")]
+    Start(#[source] io::Error),
+    /// The device failed.
+    #[error("can't read requests from /dev/fuse: is the descriptor mounted?")]
+    Device(#[source] io::Error),
+}
+
+/// A frontend that has its descriptors, has given up its privileges and has told the daemon so.
+pub struct Frontend {
+    shared: Arc<Shared>,
+    device: Arc<Device>,
+    resends: bool,
+    successor: bool,
+}
+
+impl std::fmt::Debug for Frontend {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Frontend").field("successor", &self.successor).finish_non_exhaustive()
+    }
+}
+
+/// What other entrances of the same process tell the frontend.
+#[derive(Clone)]
+pub struct Observer(Arc<Shared>);
+
+impl std::fmt::Debug for Observer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Observer").finish()
+    }
+}
+
+impl Observer {
+    /// Counts a request that went through `entrance` (`stub`, `resolve`): it took `ns` from question to answer.
+    pub fn latency(&self, service: &str, entrance: &str, ns: u64) {
+        self.0.with(|core| core.counters.latency(service, entrance, ns));
+    }
+
+    /// What the state tree shows of this frontend: services, counters, latencies.
+    #[must_use]
+    pub fn state(&self) -> Value {
+        self.0.with(|core| core.state())
+    }
+}
+
+impl Frontend {
+    /// Takes the descriptors, gives up all privileges of the calling thread, and introduces itself to the daemon. Call
+    /// it before any other thread is started: threads that are there already keep what they have.
+    ///
+    /// # Errors
+    /// [`FrontendError`].
+    pub fn start(config: Config) -> Result<Self, FrontendError> {
+        let (ledger, records) = if config.successor {
+            Ledger::adopt(config.ledger).map_err(FrontendError::Ledger)?
+        } else {
+            (Ledger::create(config.ledger).map_err(FrontendError::Ledger)?, Vec::new())
+        };
+        privilege::drop_all(config.identity).map_err(FrontendError::Privileges)?;
+        let alarm = Arc::new(Eventfd::new().map_err(FrontendError::Start)?);
+        let outbox = Arc::new(Outbox::new(config.control, Arc::clone(&alarm)).map_err(FrontendError::Start)?);
+        let device = Arc::new(Device::new(config.fuse));
+        let world =
+            World { device: Arc::clone(&device), ledger, links: Vec::new(), outbox: Arc::clone(&outbox) };
+        let mut core = Core::new(world, config.owner.0, config.owner.1, config.resend);
+        let resends = if config.successor { core.take_over(records) } else { false };
+        let shared = Arc::new(Shared::new(core, Arc::clone(&alarm)));
+        shared.with(|core| core.introduce());
+        let listener = Arc::clone(&shared);
+        shared::spawn("daemon", move || daemon::run(&listener, &outbox, &alarm))
+            .map_err(FrontendError::Start)?;
+        Ok(Self { shared, device, resends, successor: config.successor })
+    }
+
+    /// For the other entrances of this process.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer(Arc::clone(&self.shared))
+    }
+
+    /// Serves the mount until it is gone.
+    ///
+    /// # Errors
+    /// [`FrontendError::Device`].
+    pub fn serve(self) -> Result<(), FrontendError> {
+        let _guard = shared::OrAbort;
+        if self.successor {
+            if self.resends {
+                self.device.notify_resend().map_err(FrontendError::Device)?;
+            }
+            self.shared.with(Core::wake_all);
+        }
+        let mut buffer = vec![0; REQUEST_BYTES];
+        while let Some(bytes) = self.device.next(&mut buffer).map_err(FrontendError::Device)? {
+            let request = buffer.get(..bytes).unwrap_or_default();
+            self.shared.with(|core| core.request(request));
+        }
+        Ok(())
+    }
+}
+
+/// A frontend's whole life: [`Frontend::start`] and [`Frontend::serve`].
+///
+/// # Errors
+/// [`FrontendError`].
+pub fn run(config: Config) -> Result<(), FrontendError> {
+    Frontend::start(config)?.serve()
+}

@@ -1,0 +1,514 @@
+//! What programs do with open files.
+
+use polyfuse_kernel as fuse;
+use rustix::io::Errno;
+use wire::service::{Behaviour, MAX_CONTROL_BYTES, MAX_REQUEST_BYTES};
+use zerocopy::IntoBytes;
+
+use super::names::take;
+use super::parked::Op;
+use super::{Call, Core, DOWN_WAIT_NS, HELD_BYTES_MAX, Ready};
+use crate::abi;
+use crate::device::TRANSFER_BYTES_MAX;
+use crate::handle::{Body, Handle, Poll, Progress, READABLE, Session, Standing, Text, WRITABLE};
+use crate::host::Host;
+use crate::lines;
+use crate::trace::Origin;
+use crate::tree::Node;
+
+/// The access mode in the flags of open(2), and its values.
+const ACCESS: u32 = 3;
+const READ_ONLY: u32 = 0;
+const WRITE_ONLY: u32 = 1;
+/// `O_NONBLOCK`.
+const NONBLOCK: u32 = 0o4000;
+/// `TCGETS`: what isatty(3) asks of every file. Answered here, so that it costs no backend a message.
+const TCGETS: u32 = 0x5401;
+
+impl<H: Host> Core<H> {
+    pub(super) fn open(&mut self, call: Call, node: Node, body: &[u8]) -> Result<(), Errno> {
+        let (open, _) = take::<fuse::fuse_open_in>(body)?;
+        self.counters.opens += 1;
+        match node {
+            Node::Own(own) => self.open_own(call, own, open.flags),
+            Node::File(service, id) => self.open_file(call, (service, id), open.flags),
+            _ => Err(Errno::ISDIR),
+        }
+    }
+
+    /// The topology's verbs and the export's mode hold for everybody, root included.
+    fn may_open(&self, service: usize, id: u32, flags: u32) -> Result<Behaviour, Errno> {
+        let service =
+            self.tree.services.get(service).filter(|service| service.present).ok_or(Errno::STALE)?;
+        let file = service.file(id).ok_or(Errno::STALE)?;
+        let reads = flags & ACCESS != WRITE_ONLY;
+        let writes = flags & ACCESS != READ_ONLY;
+        let refused = reads && file.mode & 0o444 == 0 || writes && file.mode & 0o222 == 0;
+        if refused || !service.allows(file) {
+            return Err(Errno::ACCESS);
+        }
+        Ok(file.behaviour)
+    }
+
+    fn open_file(&mut self, call: Call, (service, id): (usize, u32), flags: u32) -> Result<(), Errno> {
+        let behaviour = self.may_open(service, id, flags)?;
+        if flags & NONBLOCK != 0 && !self.is_up(service) {
+            return Err(Errno::AGAIN);
+        }
+        let deadline = call.arrived.saturating_add(DOWN_WAIT_NS);
+        let body = match behaviour {
+            Behaviour::Session => Body::Session(Box::default()),
+            Behaviour::Control => Body::Text(Text::default(), true),
+            Behaviour::Text => Body::Text(Text { wanted: true, deadline, ..Text::default() }, false),
+        };
+        let slot = self.allocate(Node::File(service, id), flags, call, body)?;
+        if behaviour == Behaviour::Control {
+            self.finish_open(slot, call);
+            return Ok(());
+        }
+        if !self.park(call, Some(slot), Op::Open, deadline) {
+            self.discard(slot);
+            return Ok(());
+        }
+        if let Some(handle) = self.handle(slot) {
+            match &mut handle.body {
+                Body::Text(text, _) => text.waiting.push(call.key()),
+                _ => handle.calls.push(call.key()),
+            }
+        }
+        self.settle(slot, None);
+        Ok(())
+    }
+
+    /// Hands a new handle to the kernel.
+    pub(super) fn finish_open(&mut self, slot: usize, call: Call) {
+        if let Some(ready) = self.opened(slot, call) {
+            self.settle(slot, Some(ready));
+        }
+    }
+
+    /// The reply that hands a new handle to the kernel.
+    fn opened(&mut self, slot: usize, call: Call) -> Option<Ready> {
+        let now = self.host.now();
+        let handle = self.handle(slot)?;
+        handle.opened = true;
+        handle.dirty = true;
+        handle.open_ns = now.saturating_sub(call.arrived);
+        let mut open_flags = fuse::FOPEN_DIRECT_IO | abi::FOPEN_NOFLUSH | abi::FOPEN_PARALLEL_DIRECT_WRITES;
+        if let Body::Session(_) = handle.body {
+            open_flags |= fuse::FOPEN_STREAM | fuse::FOPEN_NONSEEKABLE;
+        }
+        let out = fuse::fuse_open_out { fh: handle.fh, open_flags, padding: 0 };
+        Some(Ready::ok(call, out.as_bytes().to_vec()))
+    }
+
+    pub(super) fn read(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
+        let (read, _) = take::<fuse::fuse_read_in>(body)?;
+        self.counters.reads += 1;
+        let slot = self.slot(read.fh).ok_or(Errno::BADF)?;
+        let size = (read.size as usize).min(TRANSFER_BYTES_MAX);
+        let nonblock = read.flags & NONBLOCK != 0;
+        let handle = self.handle(slot).ok_or(Errno::BADF)?;
+        match &mut handle.body {
+            Body::Own(text) => {
+                let piece = piece(text, read.offset, size).to_vec();
+                self.answer(call, &piece);
+                Ok(())
+            }
+            Body::Text(..) => self.read_text(call, slot, read.offset, size, nonblock),
+            Body::Session(session) => {
+                let deadline = call.arrived.saturating_add(DOWN_WAIT_NS);
+                if !session.partial.is_empty() && session.room() > 0 {
+                    // Whoever reads has said what he wanted to say.
+                    let line = std::mem::take(&mut session.partial);
+                    session.ask(line, call.arrived, deadline);
+                    handle.dirty = true;
+                    self.counters.lines += 1;
+                }
+                self.read_session(call, slot, size, nonblock);
+                Ok(())
+            }
+        }
+    }
+
+    fn read_session(&mut self, call: Call, slot: usize, size: usize, nonblock: bool) {
+        let waits = |session: &Session| {
+            matches!(session.entries.front().map(|e| &e.progress), Some(Progress::Queued | Progress::Sent(_)))
+        };
+        let Some(session) = self.handle(slot).and_then(Handle::session) else { return };
+        let ready = session.readers.is_empty() && !waits(session);
+        if nonblock && !ready {
+            return self.settle(slot, Some(Ready::error(call, Errno::AGAIN)));
+        }
+        let deadline = u64::MAX;
+        if self.park(call, Some(slot), Op::Read { size }, deadline)
+            && let Some(session) = self.handle(slot).and_then(Handle::session)
+        {
+            session.readers.push_back(call.key());
+        }
+        self.settle(slot, None);
+    }
+
+    fn read_text(
+        &mut self,
+        call: Call,
+        slot: usize,
+        offset: u64,
+        size: usize,
+        nonblock: bool,
+    ) -> Result<(), Errno> {
+        let deadline = call.arrived.saturating_add(DOWN_WAIT_NS);
+        let handle = self.handle(slot).ok_or(Errno::BADF)?;
+        let service = handle.service().unwrap_or(0);
+        if let Body::Text(text, control) = &mut handle.body {
+            let stale = *control && offset == 0 && text.waiting.is_empty();
+            if (stale || text.text.is_none()) && text.fetching.is_none() {
+                text.text = None;
+                text.wanted = true;
+                text.deadline = deadline;
+            }
+            if let Some(Ok(whole)) = &text.text {
+                let piece = piece(whole, offset, size).to_vec();
+                self.answer(call, &piece);
+                return Ok(());
+            }
+        }
+        if nonblock && !self.is_up(service) {
+            return Err(Errno::AGAIN);
+        }
+        if self.park(call, Some(slot), Op::Text { offset, size }, deadline)
+            && let Some(text) = self.handle(slot).and_then(Handle::text)
+        {
+            text.waiting.push(call.key());
+        }
+        self.settle(slot, None);
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
+        let (write, data) = take::<fuse::fuse_write_in>(body)?;
+        let data = data.get(..write.size as usize).ok_or(Errno::INVAL)?;
+        self.counters.writes += 1;
+        let slot = self.slot(write.fh).ok_or(Errno::BADF)?;
+        let nonblock = write.flags & NONBLOCK != 0;
+        let full = self.held + data.len() > HELD_BYTES_MAX;
+        let handle = self.handle(slot).ok_or(Errno::BADF)?;
+        let node = handle.node;
+        match &handle.body {
+            Body::Own(_) => self.write_own(call, node, data),
+            _ if full => Err(Errno::DQUOT),
+            Body::Text(_, false) => Err(Errno::BADF),
+            Body::Text(_, true) => self.write_control(call, slot, data, nonblock),
+            Body::Session(session) => {
+                if !session.writers.is_empty() {
+                    if nonblock {
+                        return Err(Errno::AGAIN);
+                    }
+                    self.park_write(call, slot, data.to_vec());
+                    return Ok(());
+                }
+                match self.accept(call, slot, data) {
+                    Some(ready) => self.settle(slot, Some(ready)),
+                    None if nonblock => return Err(Errno::AGAIN),
+                    None => self.park_write(call, slot, data.to_vec()),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn park_write(&mut self, call: Call, slot: usize, data: Vec<u8>) {
+        if self.park(call, Some(slot), Op::Write { data }, u64::MAX)
+            && let Some(session) = self.handle(slot).and_then(Handle::session)
+        {
+            session.writers.push_back(call.key());
+        }
+    }
+
+    /// Takes what fits of a write; `None` where it has to wait for answers to come.
+    fn accept(&mut self, call: Call, slot: usize, data: &[u8]) -> Option<Ready> {
+        let now = self.host.now();
+        let handle = self.handle(slot)?;
+        let session = handle.session()?;
+        let unread = session.is_unread();
+        let split = match lines::split(&session.partial, data, session.room()) {
+            Ok(split) => split,
+            Err(errno) => {
+                // The rest of a line that is refused must not be taken for another one.
+                session.partial.clear();
+                handle.dirty = true;
+                return Some(Ready::error(call, errno));
+            }
+        };
+        if split.used == 0 && !data.is_empty() {
+            // Answers that nobody reads make no room by themselves; waiting for that would be for ever.
+            return unread.then(|| Ready::error(call, Errno::DQUOT));
+        }
+        let lines = split.lines.len() as u64;
+        session.partial = split.partial;
+        for line in split.lines {
+            session.ask(line, call.arrived, now.saturating_add(DOWN_WAIT_NS));
+            if let Some(entry) = session.entries.back_mut() {
+                entry.times.accepted = now;
+            }
+        }
+        handle.dirty = true;
+        self.counters.lines += lines;
+        let out = fuse::fuse_write_out { size: split.used as u32, padding: 0 };
+        Some(Ready::ok(call, out.as_bytes().to_vec()))
+    }
+
+    /// A write to a `Control` file: whole lines, of which the last needs no newline.
+    fn write_control(&mut self, call: Call, slot: usize, data: &[u8], nonblock: bool) -> Result<(), Errno> {
+        if data.contains(&0) {
+            return Err(Errno::INVAL);
+        }
+        let lines = data.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        let lines: Vec<Vec<u8>> = lines.map(<[u8]>::to_vec).collect();
+        if lines.iter().any(|line| line.len() > MAX_REQUEST_BYTES) {
+            return Err(Errno::MSGSIZE);
+        }
+        if lines.is_empty() {
+            self.answer(call, fuse::fuse_write_out { size: data.len() as u32, padding: 0 }.as_bytes());
+            return Ok(());
+        }
+        let next = match self.resumed(call, slot)? {
+            Some(next) => next,
+            None => 0,
+        };
+        let op = Op::Command { lines, next, size: data.len() };
+        self.park_call(call, slot, op, nonblock)
+    }
+
+    /// Where a control write goes on that the predecessor had begun.
+    fn resumed(&mut self, call: Call, slot: usize) -> Result<Option<usize>, Errno> {
+        let Some(handle) = self.handle(slot) else { return Ok(None) };
+        let Some((unique, next)) = handle.command.filter(|(unique, _)| *unique == call.key()) else {
+            return Ok(None);
+        };
+        let Node::File(service, id) = handle.node else { return Ok(None) };
+        handle.command = None;
+        tracing::debug!(unique, next, "a control write goes on");
+        let idempotent =
+            self.tree.services.get(service).and_then(|s| s.file(id)).is_some_and(|f| f.idempotent);
+        if idempotent { Ok(Some(next as usize)) } else { Err(Errno::CONNRESET) }
+    }
+
+    /// Parks a call that a backend answers.
+    fn park_call(&mut self, call: Call, slot: usize, op: Op, nonblock: bool) -> Result<(), Errno> {
+        let service = self.handle(slot).and_then(|handle| handle.service()).ok_or(Errno::BADF)?;
+        if nonblock && !self.is_up(service) {
+            return Err(Errno::AGAIN);
+        }
+        let command = if let Op::Command { next, .. } = &op { Some(*next as u32) } else { None };
+        if !self.park(call, Some(slot), op, call.arrived.saturating_add(DOWN_WAIT_NS)) {
+            return Ok(());
+        }
+        if let Some(handle) = self.handle(slot) {
+            handle.calls.push(call.key());
+            if let Some(next) = command {
+                handle.command = Some((call.key(), next));
+                handle.dirty = true;
+            }
+        }
+        self.settle(slot, None);
+        Ok(())
+    }
+
+    pub(super) fn ioctl(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
+        let (ioctl, data) = take::<fuse::fuse_ioctl_in>(body)?;
+        self.counters.ioctls += 1;
+        if ioctl.flags & (fuse::FUSE_IOCTL_DIR | fuse::FUSE_IOCTL_UNRESTRICTED) != 0 || ioctl.cmd == TCGETS {
+            return Err(Errno::NOTTY);
+        }
+        let slot = self.slot(ioctl.fh).ok_or(Errno::BADF)?;
+        let handle = self.handle(slot).ok_or(Errno::BADF)?;
+        let nonblock = handle.flags & NONBLOCK != 0;
+        if !matches!(handle.body, Body::Session(_)) {
+            return Err(Errno::NOTTY);
+        }
+        let (size, writes, reads) =
+            (ioctl.cmd >> 16 & 0x3fff, ioctl.cmd >> 30 & 1 != 0, ioctl.cmd >> 31 != 0);
+        let wanted = (if writes { size } else { 0 }, if reads { size } else { 0 });
+        if (ioctl.in_size, ioctl.out_size) != wanted || size as usize > MAX_CONTROL_BYTES {
+            return Err(Errno::INVAL);
+        }
+        let data = data.get(..ioctl.in_size as usize).ok_or(Errno::INVAL)?.to_vec();
+        let op = Op::Ioctl { number: ioctl.cmd, data, out_size: ioctl.out_size as usize };
+        self.park_call(call, slot, op, nonblock)
+    }
+
+    pub(super) fn poll(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
+        let (poll, _) = take::<fuse::fuse_poll_in>(body)?;
+        self.counters.polls += 1;
+        let slot = self.slot(poll.fh).ok_or(Errno::BADF)?;
+        let handle = self.handle(slot).ok_or(Errno::BADF)?;
+        let revents = handle.ready();
+        if poll.flags & fuse::FUSE_POLL_SCHEDULE_NOTIFY != 0 {
+            let events = if poll.events == 0 { READABLE | WRITABLE } else { poll.events };
+            handle.poll = Some(Poll { handle: poll.kh, events, seen: revents });
+            handle.dirty = true;
+        }
+        // Not through the ledger's last word: a poll that is asked twice is answered twice.
+        let record = (handle.dirty && handle.opened).then(|| crate::record::encode(handle));
+        handle.dirty = false;
+        if let Some(record) = record {
+            self.host.save(slot + 1, &record);
+        }
+        self.answer(call, fuse::fuse_poll_out { revents, padding: 0 }.as_bytes());
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
+        let (release, _) = take::<fuse::fuse_release_in>(body)?;
+        if let Some(slot) = self.slot(release.fh) {
+            self.discard(slot);
+            let took = self.host.now().saturating_sub(call.arrived);
+            self.traces.closed(release.fh, took);
+        }
+        self.answer(call, &[]);
+        Ok(())
+    }
+
+    /// Ends a handle, here, in the ledger and at its backend.
+    pub(super) fn discard(&mut self, slot: usize) {
+        let Some(handle) = self.handles.get_mut(slot).and_then(Option::take) else { return };
+        self.free.push(slot);
+        self.open_handles = self.open_handles.saturating_sub(1);
+        self.held = self.held.saturating_sub(handle.held);
+        if handle.opened {
+            self.host.clear(slot + 1);
+        }
+        self.close_own(&handle);
+        let mut waiting = handle.calls.clone();
+        let mut tags = Vec::new();
+        match &handle.body {
+            Body::Session(session) => {
+                waiting.extend(session.readers.iter().chain(&session.writers));
+                tags.extend(session.entries.iter().filter_map(|entry| match entry.progress {
+                    Progress::Sent(tag) => Some(tag),
+                    _ => None,
+                }));
+            }
+            Body::Text(text, _) => {
+                waiting.extend(&text.waiting);
+                tags.extend(text.fetching);
+            }
+            Body::Own(_) => {}
+        }
+        for key in waiting {
+            if let Some(parked) = self.parked.remove(&key) {
+                tags.extend(parked.tag);
+                self.refuse(parked.call, Errno::BADF);
+            }
+        }
+        self.forget_session(&handle, &tags);
+    }
+
+    fn forget_session(&mut self, handle: &Handle, tags: &[u64]) {
+        let Some(service) = handle.service() else { return };
+        let opened = match &handle.body {
+            Body::Session(session) => matches!(session.standing, Standing::Opening | Standing::Open),
+            _ => false,
+        };
+        if opened {
+            // Closing a session cancels what it has outstanding.
+            self.pending.retain(|tag, _| !tags.contains(tag));
+            self.pending
+                .retain(|_, pending| pending.fh != handle.fh || pending.purpose != super::Purpose::Open);
+            if self.is_up(service) {
+                self.close_session(service, handle.fh);
+            }
+        } else {
+            tags.iter().for_each(|&tag| self.cancel(tag));
+        }
+    }
+
+    /// The next waiting call of a handle that can be answered now.
+    pub(super) fn next_ready(&mut self, slot: usize) -> Option<Ready> {
+        let handle = self.handles.get_mut(slot)?.as_mut()?;
+        match &mut handle.body {
+            Body::Own(_) => None,
+            Body::Text(text, _) => {
+                text.text.as_ref()?;
+                let key = *text.waiting.first()?;
+                self.ready_text(slot, key)
+            }
+            Body::Session(session) => {
+                if let Some(&key) = session.readers.front()
+                    && let Some(ready) = self.ready_read(slot, key)
+                {
+                    return Some(ready);
+                }
+                let &key = self.handle(slot)?.session()?.writers.front()?;
+                let Some(Op::Write { data }) = self.parked.get_mut(&key).map(|parked| &mut parked.op) else {
+                    return None;
+                };
+                let data = std::mem::take(data);
+                let call = self.parked.get(&key)?.call;
+                let ready = self.accept(call, slot, &data);
+                if ready.is_some() {
+                    self.unpark(key);
+                } else if let Some(parked) = self.parked.get_mut(&key) {
+                    parked.op = Op::Write { data };
+                }
+                ready
+            }
+        }
+    }
+
+    fn ready_read(&mut self, slot: usize, key: u64) -> Option<Ready> {
+        let Op::Read { size } = self.parked.get(&key)?.op else { return None };
+        let handle = self.handles.get_mut(slot)?.as_mut()?;
+        let taken = handle.session()?.read(size)?;
+        handle.dirty = true;
+        let (fh, node, open_ns) = (handle.fh, handle.node, handle.open_ns);
+        let parked = self.unpark(key)?;
+        if let (Some(times), Node::File(at, id)) = (taken.finished, node)
+            && let Some(service) = self.tree.services.get(at)
+        {
+            let name = &service.mounted.name;
+            if times.answered > 0 {
+                self.counters.latency(name, "device", times.answered.saturating_sub(times.asked));
+            }
+            if times.phases.is_some() {
+                let file = service.file(id).and_then(|file| file.name.as_deref()).unwrap_or_default();
+                let kind = &service.mounted.kind;
+                let origin = Origin { kind, service: name, file, session: fh, open_ns };
+                let read = (parked.call.arrived, self.host.now());
+                self.traces.add(&origin, times, read);
+            }
+        }
+        Some(Ready { call: parked.call, errno: taken.errno, payload: taken.bytes })
+    }
+
+    fn ready_text(&mut self, slot: usize, key: u64) -> Option<Ready> {
+        let parked = self.unpark(key)?;
+        let text = self.handles.get_mut(slot)?.as_mut()?.text()?;
+        let whole = match text.text.clone()? {
+            Ok(whole) => whole,
+            Err(errno) => {
+                // The next read may try again.
+                if text.waiting.is_empty() {
+                    text.text = None;
+                }
+                if matches!(parked.op, Op::Open) {
+                    self.refuse(parked.call, errno);
+                    self.discard(slot);
+                    return None;
+                }
+                return Some(Ready::error(parked.call, errno));
+            }
+        };
+        match parked.op {
+            Op::Text { offset, size } => Some(Ready::ok(parked.call, piece(&whole, offset, size).to_vec())),
+            _ => self.opened(slot, parked.call),
+        }
+    }
+}
+
+/// The part of a text that a read at `offset` takes.
+fn piece(text: &[u8], offset: u64, size: usize) -> &[u8] {
+    let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..)).unwrap_or_default();
+    rest.get(..size).unwrap_or(rest)
+}

@@ -1,0 +1,406 @@
+//! What the frontend decides, without waiting: requests of the kernel, messages of backends and events of the daemon
+//! go in, replies and messages come out through a [`Host`].
+//!
+//! Each change of a handle ends in [`Core::settle`]: first the ledger, then the backend, then the kernel. So there is
+//! never more than one reply that the ledger knows and the kernel does not, and it is the ledger's last word.
+
+mod backend;
+mod daemon;
+mod files;
+mod names;
+mod own;
+mod parked;
+mod takeover;
+
+use std::collections::{BTreeMap, HashMap};
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use wire::service::{OpenInfo, SESSION_NONE};
+
+use crate::counters::Counters;
+use crate::handle::{Body, Handle, Last, Progress, Standing};
+use crate::host::{Host, Outgoing};
+use crate::trace::Traces;
+use crate::tree::{Node, Tree};
+pub(crate) use backend::Answer;
+use daemon::Question;
+pub(crate) use daemon::{NewLink, TICK_NS};
+use parked::{Op, Parked};
+
+/// Most files that the programs of one domain have open at once; more get `EMFILE`.
+pub(crate) const HANDLES_MAX: usize = 4096;
+/// Bytes of lines and answers that all handles together may hold before writes get `EDQUOT`. Answers may go to twice
+/// that, and then become `ENOBUFS`.
+const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Most calls that wait at once: more than a domain's process limit usually allows threads.
+const PARKED_MAX: usize = 8192;
+/// How long a call waits for a service without a backend, in ns; then it fails with `EHOSTDOWN`.
+pub(crate) const DOWN_WAIT_NS: u64 = 10_000_000_000;
+
+/// What was agreed with the kernel at `INIT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Agreed {
+    pub(crate) minor: u32,
+    pub(crate) resend: bool,
+}
+
+/// What slot 0 of the ledger holds, as JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Facts {
+    pub(crate) agreed: Option<Agreed>,
+    pub(crate) takeovers: u64,
+    pub(crate) tree: Tree,
+    /// Calls that the kernel will not send again (where it has no `FUSE_NOTIFY_RESEND`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parked: Vec<u64>,
+}
+
+/// Who called, and when it was read, in ns of the monotonic clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Call {
+    pub(crate) unique: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) pid: u32,
+    pub(crate) arrived: u64,
+}
+
+impl Call {
+    /// The same for the first sending of a request and for the second.
+    fn key(&self) -> u64 {
+        self.unique & !crate::abi::FUSE_UNIQUE_RESEND
+    }
+}
+
+/// What an outstanding tag is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Open,
+    Line,
+    Text,
+    /// A parked control write or ioctl.
+    Call(u64),
+}
+
+/// A request that a backend has.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    service: usize,
+    fh: u64,
+    purpose: Purpose,
+}
+
+/// How the link to a service's backend is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum LinkState {
+    #[default]
+    Down,
+    /// The daemon was asked for a channel.
+    Asked,
+    /// The channel is there; the backend has to speak first.
+    Greeting,
+    Up,
+}
+
+/// The link to one service.
+#[derive(Debug, Clone, Copy, Default)]
+struct Link {
+    state: LinkState,
+    /// Counts the channels, so that the last words of an old one are not taken for the new one's.
+    epoch: u64,
+    /// Which of the service's servers it goes to, as the daemon counts.
+    generation: u64,
+    /// Not to be tried before, in ns.
+    retry_at: u64,
+}
+
+/// A reply that is ready.
+struct Ready {
+    call: Call,
+    errno: i32,
+    payload: Vec<u8>,
+}
+
+impl Ready {
+    fn ok(call: Call, payload: Vec<u8>) -> Self {
+        Self { call, errno: 0, payload }
+    }
+
+    fn error(call: Call, errno: Errno) -> Self {
+        Self { call, errno: errno.raw_os_error(), payload: Vec::new() }
+    }
+}
+
+/// The whole state of a frontend.
+pub(crate) struct Core<H> {
+    pub(crate) host: H,
+    tree: Tree,
+    agreed: Option<Agreed>,
+    offer_resend: bool,
+    takeovers: u64,
+    handles: Vec<Option<Handle>>,
+    open_handles: usize,
+    free: Vec<usize>,
+    generation: u32,
+    held: usize,
+    pending: HashMap<u64, Pending>,
+    parked: BTreeMap<u64, Parked>,
+    /// Calls that the predecessor may have answered, by key: the slot that knows the answer.
+    replays: HashMap<u64, usize>,
+    links: Vec<Link>,
+    last_tag: u64,
+    last_question: u64,
+    questions: HashMap<u64, Question>,
+    /// Whether the daemon has said what the domain mounts.
+    introduced: bool,
+    daemon_there: bool,
+    about: Value,
+    pub(crate) traces: Traces,
+    pub(crate) counters: Counters,
+    /// Whether something waits for a moment in time.
+    ticking: bool,
+}
+
+impl<H: Host> Core<H> {
+    /// A frontend of a mount that was never served.
+    pub(crate) fn new(host: H, uid: u32, gid: u32, offer_resend: bool) -> Self {
+        Self {
+            host,
+            tree: Tree::new(uid, gid),
+            agreed: None,
+            offer_resend,
+            takeovers: 0,
+            handles: Vec::new(),
+            open_handles: 0,
+            free: Vec::new(),
+            generation: 0,
+            held: 0,
+            pending: HashMap::new(),
+            parked: BTreeMap::new(),
+            replays: HashMap::new(),
+            links: Vec::new(),
+            last_tag: 0,
+            last_question: 0,
+            questions: HashMap::new(),
+            introduced: false,
+            daemon_there: true,
+            about: Value::Null,
+            traces: Traces::default(),
+            counters: Counters::default(),
+            ticking: false,
+        }
+    }
+
+    fn link(&self, service: usize) -> Link {
+        self.links.get(service).copied().unwrap_or_default()
+    }
+
+    fn is_up(&self, service: usize) -> bool {
+        self.link(service).state == LinkState::Up
+    }
+
+    fn handle(&mut self, slot: usize) -> Option<&mut Handle> {
+        self.handles.get_mut(slot)?.as_mut()
+    }
+
+    /// The slot of a live handle.
+    fn slot(&self, fh: u64) -> Option<usize> {
+        let slot = usize::try_from(fh & u64::from(u32::MAX)).ok()?;
+        let handle = self.handles.get(slot)?.as_ref()?;
+        (handle.fh == fh).then_some(slot)
+    }
+
+    fn save_facts(&mut self) {
+        let resends = self.agreed.is_none_or(|agreed| agreed.resend);
+        let parked = if resends { Vec::new() } else { self.parked.values().map(|p| p.call.unique).collect() };
+        let facts = Facts { agreed: self.agreed, takeovers: self.takeovers, tree: self.tree.clone(), parked };
+        match serde_json::to_vec(&facts) {
+            Ok(record) => self.host.save(0, &record),
+            Err(error) => tracing::error!(%error, "the facts of the mount can't be written down"),
+        }
+    }
+
+    /// Answers a call that changes nothing.
+    fn answer(&mut self, call: Call, payload: &[u8]) {
+        self.host.reply(call.unique, 0, &[payload]);
+    }
+
+    fn refuse(&mut self, call: Call, errno: Errno) {
+        self.host.reply(call.unique, errno.raw_os_error(), &[]);
+    }
+
+    /// Takes a free handle.
+    fn allocate(&mut self, node: Node, flags: u32, call: Call, body: Body) -> Result<usize, Errno> {
+        if self.open_handles >= HANDLES_MAX {
+            self.counters.refused_opens += 1;
+            return Err(Errno::MFILE);
+        }
+        let slot = self.free.pop().unwrap_or(self.handles.len());
+        if slot == self.handles.len() {
+            self.handles.push(None);
+        }
+        self.generation = self.generation.wrapping_add(1).max(1);
+        let handle = Handle {
+            fh: u64::from(self.generation) << 32 | slot as u64,
+            node,
+            flags,
+            uid: call.uid,
+            gid: call.gid,
+            pid: call.pid,
+            opened: false,
+            open_ns: 0,
+            poll: None,
+            last: Last::default(),
+            command: None,
+            calls: Vec::new(),
+            body,
+            held: 0,
+            dirty: false,
+        };
+        self.open_handles += 1;
+        if let Some(place) = self.handles.get_mut(slot) {
+            *place = Some(handle);
+        }
+        Ok(slot)
+    }
+
+    /// Brings the world up to what a handle has become: the ledger, then its backend, then whoever waits.
+    fn settle(&mut self, slot: usize, mut ready: Option<Ready>) {
+        loop {
+            let messages = self.stage(slot);
+            let Some(handle) = self.handles.get_mut(slot).and_then(Option::as_mut) else { break };
+            if let Some(ready) = &mut ready {
+                handle.last = Last {
+                    unique: ready.call.key(),
+                    errno: ready.errno,
+                    payload: std::mem::take(&mut ready.payload),
+                };
+                handle.dirty = true;
+            }
+            let held = handle.held_bytes();
+            self.held = (self.held + held).saturating_sub(handle.held);
+            handle.held = held;
+            if std::mem::take(&mut handle.dirty) && handle.opened {
+                self.host.save(slot + 1, &crate::record::encode(handle));
+            }
+            let service = handle.service().unwrap_or(0);
+            for message in messages {
+                self.host.send(service, message);
+            }
+            if let Some(ready) = ready.take() {
+                let taken = self.host.reply(ready.call.unique, ready.errno, &[&handle.last.payload]);
+                if !taken {
+                    self.counters.unheard += 1;
+                }
+            }
+            ready = self.next_ready(slot);
+            if ready.is_none() {
+                break;
+            }
+        }
+        self.wake(slot);
+    }
+
+    /// Wakes who polls, when there is something that it was not told yet.
+    fn wake(&mut self, slot: usize) {
+        let Some(handle) = self.handles.get_mut(slot).and_then(Option::as_mut) else { return };
+        let ready = handle.ready();
+        let Some(poll) = handle.poll.filter(|poll| ready & poll.events & !poll.seen != 0) else { return };
+        // Whoever is woken asks again, and thereby waits again.
+        handle.poll = None;
+        self.host.notify_poll(poll.handle);
+    }
+
+    /// What the handle's backend has to be told, if it is there.
+    fn stage(&mut self, slot: usize) -> Vec<Outgoing> {
+        let Some(service) = self.handles.get(slot).and_then(Option::as_ref).and_then(Handle::service) else {
+            return Vec::new();
+        };
+        if !self.is_up(service) {
+            self.ticking = true;
+            return Vec::new();
+        }
+        let tracing = self.traces.on();
+        let now = self.host.now();
+        let Some(handle) = self.handles.get_mut(slot).and_then(Option::as_mut) else { return Vec::new() };
+        let (fh, file) = (handle.fh, file_of(handle.node));
+        let mut out = Vec::new();
+        let mut issue = |pending: &mut HashMap<u64, Pending>, purpose| {
+            self.last_tag += 1;
+            pending.insert(self.last_tag, Pending { service, fh, purpose });
+            self.last_tag
+        };
+        match &mut handle.body {
+            Body::Session(session) => {
+                let waits = session.entries.iter().any(|entry| entry.progress == Progress::Queued)
+                    || !handle.calls.is_empty();
+                if session.standing == Standing::Lost || session.standing == Standing::Refused && waits {
+                    let info = OpenInfo {
+                        uid: handle.uid,
+                        gid: handle.gid,
+                        pid: handle.pid,
+                        entrance: "device".into(),
+                        capsule: session.capsule.clone(),
+                    };
+                    session.standing = Standing::Opening;
+                    let tag = issue(&mut self.pending, Purpose::Open);
+                    out.push(Outgoing::Open { session: fh, tag, file, info });
+                }
+                if session.standing == Standing::Open {
+                    for entry in &mut session.entries {
+                        if entry.progress == Progress::Queued {
+                            let tag = issue(&mut self.pending, Purpose::Line);
+                            let line = entry.line.clone();
+                            out.push(Outgoing::Request { session: fh, tag, file, line, traced: tracing });
+                            entry.progress = Progress::Sent(tag);
+                            entry.times.sent = now;
+                            handle.dirty = true;
+                        }
+                    }
+                }
+            }
+            Body::Text(text, _) => {
+                if std::mem::take(&mut text.wanted) {
+                    let tag = issue(&mut self.pending, Purpose::Text);
+                    text.fetching = Some(tag);
+                    let (session, line) = (SESSION_NONE, Vec::new());
+                    out.push(Outgoing::Request { session, tag, file, line, traced: false });
+                }
+            }
+            Body::Own(_) => {}
+        }
+        let ready = !matches!(&handle.body, Body::Session(session) if session.standing != Standing::Open);
+        for key in handle.calls.iter().filter(|_| ready) {
+            let Some(parked) = self.parked.get_mut(key).filter(|parked| parked.tag.is_none()) else {
+                continue;
+            };
+            match &parked.op {
+                Op::Ioctl { number, data, .. } => {
+                    let tag = issue(&mut self.pending, Purpose::Call(*key));
+                    parked.tag = Some(tag);
+                    let (number, data) = (*number, data.clone());
+                    out.push(Outgoing::Control { session: fh, tag, number, data });
+                }
+                Op::Command { lines, next, .. } => {
+                    let Some(line) = lines.get(*next) else { continue };
+                    let tag = issue(&mut self.pending, Purpose::Call(*key));
+                    parked.tag = Some(tag);
+                    let (session, line) = (SESSION_NONE, line.clone());
+                    out.push(Outgoing::Request { session, tag, file, line, traced: false });
+                }
+                _ => {}
+            }
+        }
+        out
+    }
+}
+
+/// The file's id in its export.
+fn file_of(node: Node) -> u32 {
+    match node {
+        Node::File(_, id) => id,
+        _ => 0,
+    }
+}

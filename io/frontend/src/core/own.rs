@@ -1,0 +1,157 @@
+//! `/srv/self`: what a domain can read about itself.
+
+use polyfuse_kernel as fuse;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use zerocopy::IntoBytes;
+
+use super::parked::Op;
+use super::{Call, Core};
+use crate::handle::{Body, Handle};
+use crate::host::Host;
+use crate::tree::{Node, Own};
+
+/// How long an open of `about.json` waits for the daemon before it shows what was known before, in ns.
+const ABOUT_WAIT_NS: u64 = 1_000_000_000;
+/// The access mode in the flags of open(2): for writing only.
+const WRITE_ONLY: u32 = 1;
+
+impl<H: Host> Core<H> {
+    pub(super) fn open_own(&mut self, call: Call, own: Own, flags: u32) -> Result<(), Errno> {
+        if flags & 3 != 0 && own != Own::Trace {
+            return Err(Errno::ACCESS);
+        }
+        let reads = flags & 3 != WRITE_ONLY;
+        let text = if reads { self.own_text(own) } else { Vec::new() };
+        let slot = self.allocate(Node::Own(own), flags, call, Body::Own(text))?;
+        if own == Own::Trace && reads {
+            self.traces.readers += 1;
+        }
+        let deadline = call.arrived.saturating_add(ABOUT_WAIT_NS);
+        if own == Own::About && self.daemon_there {
+            if self.park(call, Some(slot), Op::About, deadline) {
+                self.ask_about();
+            } else {
+                self.discard(slot);
+            }
+            return Ok(());
+        }
+        self.finish_open(slot, call);
+        Ok(())
+    }
+
+    /// The daemon has said what the domain is, or has had its time.
+    pub(super) fn finish_abouts(&mut self, now: Option<u64>) {
+        let waiting = self.parked.iter().filter(|(_, parked)| {
+            matches!(parked.op, Op::About) && now.is_none_or(|now| parked.deadline <= now)
+        });
+        let keys: Vec<u64> = waiting.map(|(&key, _)| key).collect();
+        for key in keys {
+            let text = self.own_text(Own::About);
+            let Some(parked) = self.unpark(key) else { continue };
+            let Some(slot) = parked.slot else { continue };
+            if let Some(handle) = self.handle(slot) {
+                handle.body = Body::Own(text);
+            }
+            self.finish_open(slot, parked.call);
+        }
+    }
+
+    fn own_text(&self, own: Own) -> Vec<u8> {
+        match own {
+            Own::About => pretty(&self.about),
+            Own::Name => {
+                let name = self.about.get("name").or_else(|| self.about.get("domain"));
+                let name = name.and_then(Value::as_str).unwrap_or_default();
+                format!("{name}\n").into_bytes()
+            }
+            Own::Services => self.services_text().into_bytes(),
+            Own::Counters => pretty(&self.counters_json()),
+            Own::Latency => pretty(&self.counters.latencies_to_json()),
+            Own::Trace => self.traces.to_lines(),
+        }
+    }
+
+    fn services_text(&self) -> String {
+        let present = self.tree.services.iter().enumerate().filter(|(_, service)| service.present);
+        let lines = present.map(|(at, service)| {
+            let mounted = &service.mounted;
+            let state = if self.is_up(at) { "up" } else { "down" };
+            format!(
+                "{} {} {} {} {}\n",
+                mounted.name,
+                mounted.kind,
+                mounted.at,
+                state,
+                mounted.verbs.join(",")
+            )
+        });
+        lines.collect()
+    }
+
+    fn counters_json(&self) -> Value {
+        let mut counters = self.counters.to_json();
+        if let Some(object) = counters.as_object_mut() {
+            object.insert("open_files".into(), self.open_handles.into());
+            object.insert("parked_calls".into(), self.parked.len().into());
+            object.insert("held_bytes".into(), self.held.into());
+            object.insert("takeovers".into(), self.takeovers.into());
+        }
+        counters
+    }
+
+    /// All that the daemon shows of this frontend.
+    pub(crate) fn state(&self) -> Value {
+        let present = self.tree.services.iter().enumerate().filter(|(_, service)| service.present);
+        let services: serde_json::Map<_, _> = present
+            .map(|(at, service)| {
+                let mounted = &service.mounted;
+                let link = self.link(at);
+                let value = json!({
+                    "kind": mounted.kind, "at": mounted.at, "verbs": mounted.verbs,
+                    "up": self.is_up(at), "generation": link.generation, "links": link.epoch,
+                });
+                (mounted.name.clone(), value)
+            })
+            .collect();
+        json!({
+            "services": services,
+            "counters": self.counters_json(),
+            "latency": self.counters.latencies_to_json(),
+            "fuse": { "minor": self.agreed.map(|a| a.minor), "resend": self.agreed.map(|a| a.resend) },
+        })
+    }
+
+    /// `on`, `off` and `clear` for the trace; everything else in `/srv/self` is only read.
+    pub(super) fn write_own(&mut self, call: Call, node: Node, data: &[u8]) -> Result<(), Errno> {
+        if node != Node::Own(Own::Trace) {
+            return Err(Errno::BADF);
+        }
+        for line in data.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+            match line {
+                b"on" => self.traces.wanted = true,
+                b"off" => self.traces.wanted = false,
+                b"clear" => self.traces.clear(),
+                _ => return Err(Errno::INVAL),
+            }
+        }
+        self.answer(call, fuse::fuse_write_out { size: data.len() as u32, padding: 0 }.as_bytes());
+        Ok(())
+    }
+
+    /// A file that a predecessor had opened shows what is now.
+    pub(super) fn reopen_own(&mut self, own: Own, handle: &mut Handle) {
+        handle.body = Body::Own(self.own_text(own));
+        self.traces.readers += u32::from(own == Own::Trace);
+    }
+
+    pub(super) fn close_own(&mut self, handle: &Handle) {
+        if handle.node == Node::Own(Own::Trace) && handle.flags & 3 != WRITE_ONLY {
+            self.traces.readers = self.traces.readers.saturating_sub(1);
+        }
+    }
+}
+
+fn pretty(value: &Value) -> Vec<u8> {
+    format!("{value:#}\n").into_bytes()
+}

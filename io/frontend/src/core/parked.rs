@@ -1,0 +1,121 @@
+//! Calls that wait: none of them holds a thread.
+
+use rustix::io::Errno;
+
+use super::{Call, Core, PARKED_MAX, Ready};
+use crate::handle::Body;
+use crate::host::Host;
+
+/// What a parked call wants.
+#[derive(Debug)]
+pub(super) enum Op {
+    Open,
+    Read {
+        size: usize,
+    },
+    Write {
+        data: Vec<u8>,
+    },
+    /// A write to a `Control` file: its lines, and the next to be done.
+    Command {
+        lines: Vec<Vec<u8>>,
+        next: usize,
+        size: usize,
+    },
+    /// A read of a text that is not there yet.
+    Text {
+        offset: u64,
+        size: usize,
+    },
+    Ioctl {
+        number: u32,
+        data: Vec<u8>,
+        out_size: usize,
+    },
+    /// An open of `about.json`.
+    About,
+    /// A look into a service that has not said yet what it exports: the request itself, to be taken again.
+    Again {
+        request: Vec<u8>,
+    },
+}
+
+/// A call that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) call: Call,
+    /// Its handle; none for names.
+    pub(super) slot: Option<usize>,
+    pub(super) op: Op,
+    /// What the backend knows it by.
+    pub(super) tag: Option<u64>,
+    /// Until when it waits for a backend (or for the daemon), in ns.
+    pub(super) deadline: u64,
+}
+
+impl<H: Host> Core<H> {
+    /// Keeps a call for later. Where too many wait already, it fails with `EAGAIN`.
+    pub(super) fn park(&mut self, call: Call, slot: Option<usize>, op: Op, deadline: u64) -> bool {
+        if self.parked.len() >= PARKED_MAX {
+            self.refuse(call, Errno::AGAIN);
+            return false;
+        }
+        self.ticking |= matches!(op, Op::About | Op::Again { .. });
+        self.parked.insert(call.key(), Parked { call, slot, op, tag: None, deadline });
+        self.counters.parked_most = self.counters.parked_most.max(self.parked.len() as u64);
+        self.note_parked();
+        true
+    }
+
+    /// Takes a parked call out.
+    pub(super) fn unpark(&mut self, key: u64) -> Option<Parked> {
+        let parked = self.parked.remove(&key)?;
+        if let Some(handle) = parked.slot.and_then(|slot| self.handle(slot)) {
+            handle.calls.retain(|&other| other != key);
+            match &mut handle.body {
+                Body::Session(session) => {
+                    session.readers.retain(|&other| other != key);
+                    session.writers.retain(|&other| other != key);
+                }
+                Body::Text(text, _) => text.waiting.retain(|&other| other != key),
+                Body::Own(_) => {}
+            }
+        }
+        self.note_parked();
+        Some(parked)
+    }
+
+    /// A kernel that sends nothing again leaves it to us to remember what a successor has to fail.
+    fn note_parked(&mut self) {
+        if self.agreed.is_some_and(|agreed| !agreed.resend) {
+            self.save_facts();
+        }
+    }
+
+    /// `FUSE_INTERRUPT`: the caller has a signal. A call that was answered already is nobody's business.
+    pub(super) fn interrupt(&mut self, key: u64) {
+        self.counters.interrupts += 1;
+        let Some(parked) = self.unpark(key) else { return };
+        self.fail(parked, Errno::INTR);
+    }
+
+    /// Ends a call that was taken out of the parked ones with an error.
+    pub(super) fn fail(&mut self, parked: Parked, errno: Errno) {
+        let Some(slot) = parked.slot else { return self.refuse(parked.call, errno) };
+        if let Some(tag) = parked.tag {
+            self.cancel(tag);
+        }
+        if matches!(parked.op, Op::Open | Op::About) || self.is_unopened(slot) {
+            self.refuse(parked.call, errno);
+            return self.discard(slot);
+        }
+        if let (Op::Command { .. }, Some(handle)) = (&parked.op, self.handle(slot)) {
+            handle.command = None;
+        }
+        self.settle(slot, Some(Ready::error(parked.call, errno)));
+    }
+
+    fn is_unopened(&mut self, slot: usize) -> bool {
+        self.handle(slot).is_some_and(|handle| !handle.opened)
+    }
+}
