@@ -131,8 +131,9 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.send(Command::Stop);
         if let Some(thread) = self.thread.take()
-            && thread.join().is_err() {
-                tracing::error!("the entrances have panicked");
-            }
+            && thread.join().is_err()
+        {
+            tracing::error!("the entrances have panicked");
+        }
     }
 }

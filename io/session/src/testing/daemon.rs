@@ -1,4 +1,4 @@
-//! A stand-in for the node's daemon, for the tests of everything that talks to one (feature `testing`).
+//! A stand-in for the node's daemon.
 //!
 //! It has a control socket for each domain, introduces consumers to the server as the real one does, and can be killed
 //! and started again on the same sockets.
