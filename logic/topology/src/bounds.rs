@@ -100,11 +100,9 @@ pub const ATTEMPT_MS_DEFAULT: u64 = 2_000;
 pub const ATTEMPTS_MAX: u64 = 10;
 /// Further attempts where the file says nothing.
 pub const ATTEMPTS_DEFAULT: u32 = 2;
-/// Requests at once: most; each holds a socket and its memory in the backend.
+/// Requests at once of one domain: most; each holds memory in the backend.
 pub const OUTSTANDING_MAX: u64 = 65_536;
-/// Requests at once where the file says nothing.
-pub const OUTSTANDING_DEFAULT: u32 = 1024;
-/// Requests at once of one domain where the file says nothing: four domains can't starve the fifth.
+/// Requests at once of one domain where the file says nothing.
 pub const OUTSTANDING_PER_DOMAIN_DEFAULT: u32 = 256;
 /// Sessions of one domain: most.
 pub const SESSIONS_MAX: u64 = 65_536;

@@ -171,7 +171,6 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
         ("settings.timeout", a.timeout_ms != b.timeout_ms),
         ("settings.retries", a.retries != b.retries),
         ("settings.search", a.search != b.search),
-        ("settings.outstanding", a.outstanding != b.outstanding),
         ("settings.outstanding_per_domain", a.outstanding_per_domain != b.outstanding_per_domain),
         ("settings.sessions_per_domain", a.sessions_per_domain != b.sessions_per_domain),
         ("settings.cache", a.cache != b.cache),

@@ -47,3 +47,17 @@ fn an_admitted_topology_survives_the_registry() {
     let json = serde_json::to_string(&topology).unwrap();
     assert_eq!(serde_json::from_str::<topology::Topology>(&json).unwrap(), topology);
 }
+
+/// After a change of words, `TOPOLOGY_REGENERATE=1 cargo test -p topology` writes the explanation anew.
+#[test]
+fn the_quickstart_is_explained() {
+    let topology = topology::parse(TEXT, "topology.toml", Path::new("/opt/quickstart")).unwrap();
+    let explanation = topology::explain(&topology);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/quickstart.txt");
+    if std::env::var_os("TOPOLOGY_REGENERATE").is_some() {
+        std::fs::write(&path, explanation.to_string()).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), explanation.to_string());
+    let json = serde_json::to_string(&explanation).unwrap();
+    assert_eq!(serde_json::from_str::<topology::Explanation>(&json).unwrap(), explanation);
+}

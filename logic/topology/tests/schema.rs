@@ -66,7 +66,6 @@ const BEYOND_A_SCHEMA: &[&str] = &[
     "root-is-node",
     "root-missing",
     "service-domain-unknown",
-    "settings-outstanding",
     "settings-search-twice",
     "stop-timeout",
     "top-domain-empty",

@@ -87,24 +87,15 @@ fn directory(
     if let Some(host) = host {
         refuse_unreachable(form, host, cx);
     }
-    let outstanding = form.outstanding.value().map_or(OUTSTANDING_DEFAULT, |count| count.0);
-    let per_domain =
-        form.outstanding_per_domain.value().map_or(OUTSTANDING_PER_DOMAIN_DEFAULT, |count| count.0);
-    if let Field::Given(at) = &form.outstanding_per_domain
-        && per_domain > outstanding
-        && !form.outstanding.is_broken()
-    {
-        let message =
-            format!("one domain can't have {per_domain} requests at once where all have {outstanding}");
-        cx.out.error(Code::Conflict, &at.span, message).help("raise `outstanding`, or lower this one");
-    }
     DirectorySettings {
         upstream: upstream(form, cx),
         timeout_ms: form.timeout.value().map_or(ATTEMPT_MS_DEFAULT, |millis| millis.0),
         retries: form.retries.value().map_or(ATTEMPTS_DEFAULT, |count| count.0),
         search: suffixes(&form.search, cx),
-        outstanding,
-        outstanding_per_domain: per_domain.min(outstanding),
+        outstanding_per_domain: form
+            .outstanding_per_domain
+            .value()
+            .map_or(OUTSTANDING_PER_DOMAIN_DEFAULT, |count| count.0),
         sessions_per_domain: form.sessions_per_domain.value().map_or(SESSIONS_DEFAULT, |count| count.0),
         cache: cache(form.cache.value().unwrap_or(&CacheForm::default()), allow, cx),
     }

@@ -209,8 +209,6 @@ table_form! {
         retries: Count<0, ATTEMPTS_MAX> => ATTEMPTS_DEFAULT,
         /// Suffixes that the service tries for names without a dot, in order.
         search: Items<Suffix, SEARCH_MAX> => optional,
-        /// Requests that the backend works on at once, over all domains.
-        outstanding: Count<1, OUTSTANDING_MAX> => OUTSTANDING_DEFAULT,
         /// Requests that one domain may have at once.
         outstanding_per_domain: Count<1, OUTSTANDING_MAX> => OUTSTANDING_PER_DOMAIN_DEFAULT,
         /// Sessions (open files and connections) that one domain may have.

@@ -97,8 +97,6 @@ pub struct DirectorySettings {
     pub retries: u32,
     /// Suffixes that are tried for names with no dot, in order.
     pub search: Vec<String>,
-    /// Requests that the backend works on at once, over all domains.
-    pub outstanding: u32,
     /// Requests of one domain that may wait or be worked on at once.
     pub outstanding_per_domain: u32,
     /// Sessions (open files and connections) that one domain may have.
