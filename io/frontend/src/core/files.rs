@@ -118,8 +118,8 @@ impl<H: Host> Core<H> {
             Body::Text(..) => self.read_text(call, slot, read.offset, size, nonblock),
             Body::Session(session) => {
                 let deadline = call.arrived.saturating_add(DOWN_WAIT_NS);
-                if !session.partial.is_empty() && session.room() > 0 {
-                    // Whoever reads has said what he wanted to say.
+                if !session.partial.is_empty() && session.entries.is_empty() {
+                    // Whoever would read the end of file has said what he wanted to say.
                     let line = std::mem::take(&mut session.partial);
                     session.ask(line, call.arrived, deadline);
                     handle.dirty = true;

@@ -307,6 +307,9 @@ impl<H: Host> Core<H> {
     fn wake(&mut self, slot: usize) {
         let Some(handle) = self.handles.get_mut(slot).and_then(Option::as_mut) else { return };
         let ready = handle.ready();
+        let Some(poll) = &mut handle.poll else { return };
+        // What has ended meanwhile is news when it comes back: an edge.
+        poll.seen &= ready;
         let Some(poll) = handle.poll.filter(|poll| ready & poll.events & !poll.seen != 0) else { return };
         // Whoever is woken asks again, and thereby waits again.
         handle.poll = None;
