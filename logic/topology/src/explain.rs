@@ -170,10 +170,10 @@ fn limits(domain: &Domain) -> String {
     let limits = &domain.limits;
     let mut parts = Vec::new();
     if let Some(milli) = limits.cpu_milli {
-        parts.push(format!("{} processors", f64::from(milli) / 1e3));
+        parts.push(format!("cpu {}", f64::from(milli) / 1e3));
     }
-    parts.extend(limits.memory_bytes.map(size_text));
-    parts.push(format!("{} tasks", limits.pids));
+    parts.extend(limits.memory_bytes.map(|bytes| format!("memory {}", size_text(bytes))));
+    parts.push(format!("pids {}", limits.pids));
     parts.join(", ")
 }
 

@@ -1,4 +1,24 @@
 //! The topology file: parsing, validation, admission and the plan that follows from it.
+//!
+//! Nothing here waits or looks at the world: text, paths and times come in as arguments, and what the node has is asked
+//! through [`Look`]. The reference of the file is `docs/topology.md`.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! let file = r#"
+//!     name = "hello"
+//!     [domain.web]
+//!     kind = "container"
+//!     command = ["sleep", "infinity"]
+//! "#;
+//! let desired = topology::parse(file, "hello.toml", Path::new("/opt/hello"))?;
+//! assert_eq!(topology::plan(None, &desired).to_string(), "start web\n");
+//!
+//! let refused = topology::parse("nmae = 1", "hello.toml", Path::new("/opt/hello")).unwrap_err();
+//! assert!(refused.render(false).contains("did you mean `name`?"));
+//! # Ok::<(), topology::Diagnostics>(())
+//! ```
 
 mod admit;
 mod backoff;

@@ -66,7 +66,7 @@ fn named<'a, T, const MAX: usize>(
 }
 
 impl<'a> Context<'a, '_> {
-    /// The form of the domain that somebody refers to, and its name; or a report.
+    /// The name of the domain that somebody refers to, or a report that there is none.
     pub(crate) fn domain_called(&mut self, name: &At<Filled>) -> Option<Name> {
         let text = name.value.0.as_str();
         let known = keys(&self.form.domain);
@@ -168,7 +168,7 @@ fn refuse_cycles(cx: &mut Context<'_, '_>) {
     }
 }
 
-/// The word for what a domain runs, for messages.
+/// Whether a domain runs the server of a service.
 pub(crate) fn runs_server(program: &Program) -> bool {
     matches!(program, Program::Server(_))
 }
