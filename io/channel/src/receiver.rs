@@ -209,10 +209,10 @@ impl Receiver {
             }
             let consumer = &self.consumer;
             let peer = || consumer.peer_processor();
-            if spin(self.policy, &mut self.spin, deadline, peer, || consumer.has_something()) {
-                if let Some(record) = self.next()? {
-                    return Ok(record);
-                }
+            if spin(self.policy, &mut self.spin, deadline, peer, || consumer.has_something())
+                && let Some(record) = self.next()?
+            {
+                return Ok(record);
             }
             // Every turn comes by here: a peer that rings for nothing, or shows and hides a message, wins no time.
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {

@@ -110,7 +110,7 @@ impl<M: Memory> Consumer<M> {
         if alleged.kind != layout::RECORD_MESSAGE {
             return Err(Violation::Kind { position, alleged: alleged.kind });
         }
-        let most = self.place.max_message().min(self.place.to_end(position) - layout::RECORD_HEADER_BYTES);
+        let most = self.place.max_message().min(self.place.until_end(position) - layout::RECORD_HEADER_BYTES);
         if alleged.length > most {
             return Err(Violation::Length { position, alleged: alleged.length, most });
         }
@@ -121,7 +121,7 @@ impl<M: Memory> Consumer<M> {
     fn skip_padding(&mut self, alleged: RecordWord) -> Result<Record, Violation> {
         let position = self.consumed;
         let wrong = Violation::Padding { position, alleged: alleged.length };
-        let to_end = self.place.to_end(position);
+        let to_end = self.place.until_end(position);
         let starts_the_ring = to_end == self.place.capacity();
         if starts_the_ring || alleged.length != to_end - layout::RECORD_HEADER_BYTES {
             return Err(wrong);

@@ -68,7 +68,7 @@ impl Place {
     }
 
     /// Bytes from a position to the end of the ring.
-    pub(crate) fn to_end(&self, position: u64) -> usize {
+    pub(crate) fn until_end(&self, position: u64) -> usize {
         self.capacity - self.within(position)
     }
 }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn positions_go_round() {
         let place = Place::new(0, 64, 32).unwrap();
-        assert_eq!((place.at(0), place.at(40), place.to_end(40)), (64, 72, 24));
+        assert_eq!((place.at(0), place.at(40), place.until_end(40)), (64, 72, 24));
         assert_eq!(Place::new(0, 64, 16), None);
         assert_eq!(Place::new(4, 64, 32), None);
     }

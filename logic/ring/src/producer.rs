@@ -69,7 +69,7 @@ impl<M: Memory> Producer<M> {
             return Err(ReserveError::TooLong { length, max });
         }
         let record = layout::record_bytes(length);
-        let to_end = self.place.to_end(self.produced);
+        let to_end = self.place.until_end(self.produced);
         let padding = if record > to_end { to_end } else { 0 };
         Ok(Need { padding, bytes: (padding + record + layout::RECORD_HEADER_BYTES) as u64 })
     }

@@ -1,6 +1,7 @@
 //! The ring beside a plain queue, on generated traffic; and the consumer and producer beside a peer that writes
 //! whatever it likes.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::VecDeque;
 use std::sync::Arc;

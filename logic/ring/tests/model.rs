@@ -3,9 +3,11 @@
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p ring --release --test model`. A lost wake-up shows as a
 //! deadlock, a lost or half-written message as a failed assertion.
 #![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::sync::atomic::Ordering;
 
+use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -13,25 +15,39 @@ use ring::{Consumer, Memory, Peek, Place, Producer, ReserveError, end_state, set
 use wire::ring as layout;
 
 /// The smallest ring: one message of eight bytes, and the word behind it, fill most of it.
-const CAPACITY: usize = 32;
+const TINY: usize = 32;
+/// A ring in which an empty message is less than the quarter at which `consumed` is published.
+const SMALL: usize = 64;
+/// A ring in which one publication of `consumed` covers two messages.
+const MODEST: usize = 128;
 const CONTROL: usize = layout::OFFSET_CONTROLS;
 const DATA: usize = layout::HEADER_BYTES;
 
 /// Shared memory under loom: only the words that the algorithm uses.
 struct Words {
-    data: [AtomicU64; CAPACITY / 8],
+    data: [AtomicU64; MODEST / 8],
+    /// Beside each word, whether it is read or written as payload: loom fails when the ring lets one party write what
+    /// the other may still be reading, which relaxed words alone would not show.
+    payload: [UnsafeCell<()>; MODEST / 8],
     control: [AtomicU64; 3],
     ends: [AtomicU64; 2],
+    before_fence: AtomicU64,
 }
 
 impl Words {
     fn new() -> Arc<Words> {
         let zero = || AtomicU64::new(0);
         Arc::new(Words {
-            data: [zero(), zero(), zero(), zero()],
+            data: std::array::from_fn(|_| zero()),
+            payload: std::array::from_fn(|_| UnsafeCell::new(())),
             control: [zero(), zero(), zero()],
             ends: [zero(), zero()],
+            before_fence: zero(),
         })
+    }
+
+    fn payload(&self, offset: usize) -> &UnsafeCell<()> {
+        &self.payload[(offset - DATA) / 8]
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
@@ -90,17 +106,23 @@ impl Memory for View {
         if self.live_on() { self.words.word(offset).swap(value, order) } else { 0 }
     }
     fn fence(&self) {
+        // Loom lets nobody in between a store and a fence behind it, unless something happens there.
+        self.words.before_fence.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
     // The payload is not synchronized: relaxed accesses, so the model reorders it wherever the algorithm lets it.
     fn copy_in(&self, offset: usize, from: &[u8]) {
         for (index, word) in from.chunks_exact(8).enumerate() {
             let value = u64::from_le_bytes(word.try_into().unwrap());
+            if self.is_alive() {
+                self.words.payload(offset + 8 * index).with_mut(|_| ());
+            }
             self.store(offset + 8 * index, value, Ordering::Relaxed);
         }
     }
     fn copy_out(&self, offset: usize, into: &mut [u8]) {
         for (index, word) in into.chunks_exact_mut(8).enumerate() {
+            self.words.payload(offset + 8 * index).with(|_| ());
             word.copy_from_slice(&self.load(offset + 8 * index, Ordering::Relaxed).to_le_bytes());
         }
     }
@@ -135,8 +157,8 @@ impl Doorbell {
     }
 }
 
-fn place() -> Place {
-    Place::new(CONTROL, DATA, CAPACITY).unwrap()
+fn place(capacity: usize) -> Place {
+    Place::new(CONTROL, DATA, capacity).unwrap()
 }
 
 /// The channel's two doorbells and its memory.
@@ -220,25 +242,27 @@ impl World {
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     // Removing any one ordering or fence from the ring is caught with fewer; LOOM_MAX_PREEMPTIONS overrides.
+    // Each ordering and fence of the ring, weakened or taken away, is caught with these, but END's `Release`, which a
+    // commit's fence gives as well. LOOM_MAX_PREEMPTIONS overrides.
     builder.preemption_bound.get_or_insert(3);
     builder.max_branches = 10_000;
     builder.check(model);
 }
 
 /// Sends `messages` from one thread to another and sees that they arrive, whole and in order.
-fn all_arrive(messages: &'static [&'static [u8]]) {
+fn all_arrive(capacity: usize, messages: &'static [&'static [u8]]) {
     check(move || {
         let world = World::new();
         let sending = world.clone();
         let sender = thread::spawn(move || {
             let view = View::new(&sending.words);
-            let mut producer = Producer::new(view.clone(), place());
+            let mut producer = Producer::new(view.clone(), place(capacity));
             for message in messages {
                 assert!(sending.send(&mut producer, &view, message));
             }
         });
         let view = View::new(&world.words);
-        let mut consumer = Consumer::new(view.clone(), place());
+        let mut consumer = Consumer::new(view.clone(), place(capacity));
         for message in messages {
             let got = world.receive(&mut consumer, &view, &mut false);
             assert_eq!(got.as_deref(), Some(*message));
@@ -249,17 +273,17 @@ fn all_arrive(messages: &'static [&'static [u8]]) {
 
 #[test]
 fn a_message_that_finds_a_sleeper_wakes_it() {
-    all_arrive(&[b"8 bytes."]);
+    all_arrive(TINY, &[b"8 bytes."]);
 }
 
 #[test]
 fn messages_arrive_in_order_and_a_full_ring_is_waited_for() {
-    all_arrive(&[b"message1", b"message2", b"message3"]);
+    all_arrive(TINY, &[b"message1", b"message2", b"message3"]);
 }
 
 #[test]
 fn empty_messages_of_one_word_go_round() {
-    all_arrive(&[b"", b"", b"", b"", b""]);
+    all_arrive(TINY, &[b"", b"", b"", b"", b""]);
 }
 
 /// The payload of one message is what the *next* round's word at its place would be, so a consumer that looked
@@ -268,15 +292,28 @@ fn empty_messages_of_one_word_go_round() {
 fn old_bytes_that_look_like_a_record_are_not_taken_for_one() {
     // Offsets: [word 0][payload 8][word 16][word 24] then round again: [word 0][word 8, where the payload was].
     static LOOKS_COMMITTED: [u8; 8] =
-        layout::record_word(layout::RECORD_MESSAGE, 8, CAPACITY as u64 + 8).to_le_bytes();
+        layout::record_word(layout::RECORD_MESSAGE, 8, TINY as u64 + 8).to_le_bytes();
     static MESSAGES: [&[u8]; 5] = [&LOOKS_COMMITTED, b"", b"", b"", b"the last"];
-    all_arrive(&MESSAGES);
+    all_arrive(TINY, &MESSAGES);
+}
+
+/// The producer needs all of the ring, while the consumer has released, but not published, a little of it.
+#[test]
+fn room_that_was_not_worth_publishing_is_published_before_a_sleep() {
+    all_arrive(SMALL, &[b"twenty-four bytes: long.", b"", b"twenty-four bytes: more."]);
+}
+
+/// The fifth message goes where the first was; that the consumer has read it, the producer knows from `consumed` alone.
+#[test]
+fn bytes_are_written_over_only_after_they_were_read() {
+    const LONG: &[u8] = b"forty bytes, so that it takes six words.";
+    all_arrive(MODEST, &[b"the 1st.", LONG, LONG, b"the 4th.", b"the 5th."]);
 }
 
 /// The second message does not fit before the end of the ring: a padding goes before it.
 #[test]
 fn a_message_behind_a_padding_is_whole() {
-    all_arrive(&[b"", b"8 bytes.", b"more....", b""]);
+    all_arrive(TINY, &[b"", b"8 bytes.", b"more....", b""]);
 }
 
 #[test]
@@ -286,13 +323,13 @@ fn what_was_committed_before_a_close_is_received() {
         let sending = world.clone();
         let sender = thread::spawn(move || {
             let view = View::new(&sending.words);
-            let mut producer = Producer::new(view.clone(), place());
+            let mut producer = Producer::new(view.clone(), place(TINY));
             assert!(sending.send(&mut producer, &view, b"farewell"));
             set_end_state(&view, 0, layout::END_CLOSED);
             sending.data.ring();
         });
         let view = View::new(&world.words);
-        let mut consumer = Consumer::new(view.clone(), place());
+        let mut consumer = Consumer::new(view.clone(), place(TINY));
         let got = world.receive(&mut consumer, &view, &mut false);
         assert_eq!(got.as_deref(), Some(&b"farewell"[..]));
         assert_eq!(world.receive(&mut consumer, &view, &mut false), None);
@@ -307,12 +344,12 @@ fn a_consumer_that_closes_wakes_a_producer_that_waits_for_room() {
         let sending = world.clone();
         let sender = thread::spawn(move || {
             let view = View::new(&sending.words);
-            let mut producer = Producer::new(view.clone(), place());
+            let mut producer = Producer::new(view.clone(), place(TINY));
             // There is room for one message only, and the consumer takes at most one.
             while sending.send(&mut producer, &view, b"8 bytes.") {}
         });
         let view = View::new(&world.words);
-        let mut consumer = Consumer::new(view.clone(), place());
+        let mut consumer = Consumer::new(view.clone(), place(TINY));
         world.take(&mut consumer);
         set_end_state(&view, 1, layout::END_CLOSED);
         world.room.ring();
@@ -332,7 +369,7 @@ fn a_producer_may_die_at_any_step() {
             let sending = world.clone();
             let sender = thread::spawn(move || {
                 let view = View::mortal(&sending.words, life);
-                let mut producer = Producer::new(view.clone(), place());
+                let mut producer = Producer::new(view.clone(), place(TINY));
                 for message in MESSAGES {
                     if !sending.send(&mut producer, &view, message) {
                         break;
@@ -341,7 +378,7 @@ fn a_producer_may_die_at_any_step() {
                 sending.data.hang_up();
             });
             let view = View::new(&world.words);
-            let mut consumer = Consumer::new(view.clone(), place());
+            let mut consumer = Consumer::new(view.clone(), place(TINY));
             let (mut received, mut dead) = (0, false);
             while let Some(message) = world.receive(&mut consumer, &view, &mut dead) {
                 assert_eq!(message, MESSAGES[received]);
