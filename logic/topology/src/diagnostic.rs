@@ -275,9 +275,18 @@ impl Paint {
     const COLOUR: Self = Self { red: "\x1b[1;31m", bold: "\x1b[1m", blue: "\x1b[1;34m", end: "\x1b[0m" };
 }
 
-/// A file may hold terminal sequences; a message must not.
+/// A file may hold terminal sequences, and characters that turn the direction of writing; a message must not.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { if c == '\t' { ' ' } else { '\u{fffd}' } } else { c }).collect()
+    text.chars()
+        .map(|c| match c {
+            '\t' => ' ',
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                '\u{fffd}'
+            }
+            c if c.is_control() => '\u{fffd}',
+            c => c,
+        })
+        .collect()
 }
 
 /// Collects what is wrong while a file is read.

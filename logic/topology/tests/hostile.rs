@@ -153,3 +153,15 @@ fn many_domains_are_counted_not_walked() {
     assert_eq!(diagnostics.list.len(), 1);
     assert_eq!(diagnostics.list[0].code, topology::Code::TooMany);
 }
+
+#[test]
+fn a_tangle_of_domains_ends() {
+    let names: Vec<String> = (0..256).map(|number| format!("d{number}")).collect();
+    let domain = |name: &String| {
+        format!("[domain.{name}]\nkind = \"process\"\ncommand = [\"a\"]\nafter = {names:?}\n")
+    };
+    let text = format!("name = \"tangle\"\n{}", names.iter().map(domain).collect::<String>());
+    check(&text);
+    let list = read(&text).unwrap_err().list;
+    assert!(list.iter().all(|diagnostic| diagnostic.code == topology::Code::Cycle));
+}
