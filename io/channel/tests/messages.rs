@@ -35,7 +35,7 @@ fn both_directions_carry_messages() {
 
 #[test]
 fn an_empty_message_is_a_message() {
-    let ((mut sender, _1), (_2, mut receiver)) = open(4096);
+    let ((mut sender, _unused), (_quiet, mut receiver)) = open(4096);
     let mut got = Vec::new();
     sender.send(b"", None).unwrap();
     assert_eq!(receiver.try_receive(&mut got).unwrap(), Some(0));
@@ -44,7 +44,7 @@ fn an_empty_message_is_a_message() {
 
 #[test]
 fn the_longest_message_fits_and_a_longer_one_is_refused() {
-    let ((mut sender, _1), (_2, mut receiver)) = open(4096);
+    let ((mut sender, _unused), (_quiet, mut receiver)) = open(4096);
     let longest = vec![7; sender.max_message()];
     let mut got = Vec::new();
     for _ in 0..10 {
@@ -60,7 +60,7 @@ fn the_longest_message_fits_and_a_longer_one_is_refused() {
 
 #[test]
 fn a_message_is_put_together_from_parts_and_in_place() {
-    let ((mut sender, _1), (_2, mut receiver)) = open(4096);
+    let ((mut sender, _unused), (_quiet, mut receiver)) = open(4096);
     let mut got = Vec::new();
     sender.send_vectored(&[b"head", b"", b"and payload"], None).unwrap();
     receiver.receive(&mut got, soon()).unwrap();
@@ -78,16 +78,17 @@ fn a_message_is_put_together_from_parts_and_in_place() {
         .unwrap();
     assert_eq!(read, (8, Some(*b"gh")));
 
-    let mut loan = sender.loan(4, None).unwrap();
-    assert_eq!(loan.write(b"abc").unwrap() + loan.write(b"defg").unwrap(), 4);
-    assert_eq!(loan.write(b"x").unwrap(), 0);
-    drop(loan);
+    {
+        let mut loan = sender.loan(4, None).unwrap();
+        assert_eq!(loan.write(b"abc").unwrap() + loan.write(b"defg").unwrap(), 4);
+        assert_eq!(loan.write(b"x").unwrap(), 0);
+    }
     assert_eq!(receiver.try_receive(&mut got).unwrap(), None, "never committed");
 }
 
 #[test]
 fn a_full_channel_says_so_and_a_deadline_ends_the_wait() {
-    let ((mut sender, _1), (_2, mut receiver)) = open(4096);
+    let ((mut sender, _unused), (_quiet, mut receiver)) = open(4096);
     let mut sent = 0;
     while sender.try_send(&[1; 500]).is_ok() {
         sent += 1;
@@ -122,7 +123,7 @@ fn stress_message(number: u64, into: &mut Vec<u8>) {
 }
 
 fn stress(messages: u64, ring_bytes: u32, policy: SpinPolicy) {
-    let ((mut sender, _1), (_2, mut receiver)) = open(ring_bytes);
+    let ((mut sender, _unused), (_quiet, mut receiver)) = open(ring_bytes);
     sender.set_spin_policy(policy);
     receiver.set_spin_policy(policy);
     let end = Instant::now() + Duration::from_secs(120);
@@ -178,7 +179,7 @@ fn a_question_and_its_answer_take_turns_asleep() {
 
 #[test]
 fn an_event_loop_is_woken_for_each_message() {
-    let ((mut sender, _1), (_2, mut receiver)) = open(4096);
+    let ((mut sender, _unused), (_quiet, mut receiver)) = open(4096);
     const MESSAGES: u64 = 20_000;
     let sending = thread::spawn(move || {
         for number in 0..MESSAGES {
