@@ -8,6 +8,7 @@ pub mod doorbell;
 pub mod eventfd;
 pub mod memfd;
 pub mod mount;
+pub mod name_abi;
 pub mod namespace;
 pub mod process;
 pub mod processor;
