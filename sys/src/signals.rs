@@ -2,11 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Signals that the calling thread no longer takes asynchronously but reads, one by one.
 ///
-/// They stay blocked in that thread after the descriptor is gone: it is for a process with one thread. A child that
-/// `std::process::Command` makes starts with nothing blocked.
+/// They stay blocked in that thread after the descriptor is gone: it is for a process with one thread. Its children inherit
+/// that; see [`unblock_in_child`].
 #[derive(Debug)]
 pub struct SignalDescriptor(OwnedFd);
 
@@ -65,8 +67,45 @@ impl SignalDescriptor {
     }
 }
 
+/// Has the command's process start with no signal blocked, whatever is blocked in ours.
+pub fn unblock_in_child(command: &mut Command) -> &mut Command {
+    // SAFETY: the closure runs between fork and exec and does nothing but two async-signal-safe calls on its own stack.
+    unsafe {
+        command.pre_exec(|| {
+            let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(none.as_mut_ptr());
+            match libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut()) {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        })
+    }
+}
+
 impl AsFd for SignalDescriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocked_signal_is_read_and_a_child_starts_unblocked() {
+        // A thread of its own: what is blocked here stays blocked.
+        let child = std::thread::spawn(|| {
+            let signals = SignalDescriptor::block(&[libc::SIGUSR1]).unwrap();
+            assert_eq!(signals.take().unwrap(), None);
+            // SAFETY: plain system calls; the signal is blocked in this thread, to which it is sent.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) };
+            assert_eq!(signals.take().unwrap(), Some(libc::SIGUSR1));
+            let mut command = Command::new("grep");
+            command.args(["SigBlk", "/proc/self/status"]);
+            unblock_in_child(&mut command).output().unwrap()
+        });
+        let output = String::from_utf8(child.join().unwrap().stdout).unwrap();
+        assert_eq!(output.trim(), "SigBlk:\t0000000000000000");
     }
 }

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
-use sys::signals::SignalDescriptor;
+use sys::signals::{SignalDescriptor, unblock_in_child};
 
 /// It could not be tried.
 const CODE_FAILED: i32 = 125;
@@ -201,7 +201,7 @@ pub(crate) fn supervise(mut command: Command) -> Result<ExitStatus> {
             .map(Signal::as_raw),
     )
     .doing("take signals")?;
-    let mut child = command.spawn().doing(format!("run {:?}", command.get_program()))?;
+    let mut child = unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
     drop(command);
     loop {
         crate::monitor::control::readable(std::os::fd::AsFd::as_fd(&signals), None)?;

@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use sys::signals::SignalDescriptor;
+use sys::signals::{SignalDescriptor, unblock_in_child};
 
 /// How much is copied between two terminals at once, in bytes.
 const COPY_BYTES: usize = 16 * 1024;
@@ -67,7 +67,7 @@ pub(crate) fn run(
     .doing("take signals")?;
     copy_size(&master);
     let raw = RawTerminal::enter()?;
-    let mut child = command.spawn().doing(format!("run {:?}", command.get_program()))?;
+    let mut child = unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
     drop(command);
     let result = between_terminals(&mut child, &master, &signals);
     drop(raw);

@@ -11,6 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
+use sys::signals::unblock_in_child;
 
 /// How long one call of the runtime may take; it takes some 50 ms.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -73,7 +74,8 @@ impl Runtime {
         let mut command = self.command(log);
         command.arg(verb).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         prepare(&mut command);
-        let mut child = command.spawn().doing(format!("run {}", self.program.display()))?;
+        // The monitor reads its signals; the runtime and its container are to get theirs.
+        let mut child = unblock_in_child(&mut command).spawn().doing(format!("run {}", self.program.display()))?;
         // The command holds the ends of pipes that it gave to the child.
         drop(command);
         match wait_bounded(&mut child, CALL_TIMEOUT)? {

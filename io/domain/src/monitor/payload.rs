@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use sys::signals::unblock_in_child;
 
 /// How long the init helper may take for its mounts and privileges, and for `execve`.
 const INIT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -146,16 +147,20 @@ fn read_pid(file: &Path) -> Result<u32> {
 fn create_process(incarnation: &Incarnation, paths: &DomainPaths, streams: Streams) -> Result<Payload> {
     let layout = &incarnation.layout;
     let (mut control, theirs) = UnixStream::pair().doing("make a socket pair for the init helper")?;
-    let child = Command::new(&layout.program)
+    let mut command = Command::new(&layout.program);
+    command
         .args(["internal-init", &paths.id.dc, &paths.id.name])
         .arg(&layout.run_dir)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(streams.stdout)
         .stderr(streams.stderr)
         .current_dir("/")
-        .env_clear()
+        .env_clear();
+    let child = unblock_in_child(&mut command)
         .spawn()
         .doing(format!("run {} internal-init", layout.program.display()))?;
+    // It holds our copies of the ends that are the child's.
+    drop(command);
     let init = child.id();
     if !readable(control.as_fd(), Some(INIT_TIMEOUT))? {
         return Err(Error::Monitor {

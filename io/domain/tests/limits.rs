@@ -1,0 +1,76 @@
+//! That limits hold, and that what is used is told.
+
+mod ground;
+
+use domain::{Ending, Kind, Part};
+use ground::ground;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const KINDS: [Kind; 2] = [Kind::Container, Kind::Process];
+
+#[test]
+fn more_memory_than_allowed_is_told_as_the_reason() {
+    let Some(ground) = ground() else { return };
+    for kind in KINDS {
+        let eat = "exec /usr/bin/python3 -c 'b = bytearray(256 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1'";
+        let mut spec = ground.shell("d", eat);
+        spec.kind = kind;
+        spec.limits.memory_bytes = Some(48 << 20);
+        let exit = ground.run(&spec);
+        assert_eq!((exit.ending, exit.out_of_memory), (Ending::Signal(9), true), "{kind:?}: {}", ground.output("d"));
+    }
+}
+
+#[test]
+fn more_processes_than_allowed_are_refused() {
+    let Some(ground) = ground() else { return };
+    for kind in KINDS {
+        domain::remove_logs(&ground.layout, "dc", "d").expect("remove logs");
+        let script = "i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); done; echo all";
+        let mut spec = ground.shell("d", script);
+        spec.kind = kind;
+        spec.limits.pids = Some(24);
+        ground.run(&spec);
+        let output = ground.output("d");
+        assert!(output.to_lowercase().contains("fork") && !output.contains("all\n"), "{kind:?}: {output}");
+    }
+}
+
+#[test]
+fn processor_time_is_held_back_and_usage_is_told() {
+    let Some(ground) = ground() else { return };
+    let mut spec = ground.shell("d", "echo up; while :; do :; done");
+    spec.limits = domain::Limits { cpu: Some(0.1), memory_bytes: Some(64 << 20), pids: Some(32) };
+    let running = domain::create(&ground.layout, &spec, &[]).expect("create").start().expect("start");
+    ground.wait_for_line("d", "up");
+    let usage = || domain::usage(&ground.layout, "dc", "d").expect("usage");
+    // A throttled period is what we wait for; there is no event for it.
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while usage().throttled_periods.unwrap_or(0) < 5 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", usage());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let usage = usage();
+    assert!(usage.cpu_ns.expect("cpu") > 0 && usage.throttled_ns.expect("throttled") > 0, "{usage:?}");
+    assert!(usage.memory.used_bytes.expect("memory") > 0 && usage.pids.expect("pids") >= 1, "{usage:?}");
+    assert_eq!((usage.memory.limit_bytes, usage.memory.oom_kills), (Some(64 << 20), Some(0)));
+    running.stop(Some(Duration::ZERO)).expect("stop");
+}
+
+#[test]
+fn a_frontend_shares_the_limits_and_dies_with_the_sweep() {
+    let Some(ground) = ground() else { return };
+    let running = domain::create(&ground.layout, &ground.shell("d", "sleep 1000"), &[]).expect("create");
+    let running = running.start().expect("start");
+    let mut frontend = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("spawn");
+    domain::join_cgroup(&ground.layout, "dc", "d", Part::Frontend, frontend.id()).expect("join");
+    assert!(domain::pids_of(&ground.layout, "dc", "d").expect("pids").contains(&frontend.id()));
+    // The end of the domain's own processes is not the frontend's: its successor may serve the next incarnation.
+    running.stop(Some(Duration::ZERO)).expect("stop");
+    assert!(frontend.try_wait().expect("try_wait").is_none());
+    let report = domain::remove(&ground.layout, "dc", "d").expect("remove");
+    assert_eq!(report.processes, 1);
+    assert!(!frontend.wait().expect("wait").success());
+    ground.sweep_and_assert_clean();
+}
