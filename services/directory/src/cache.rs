@@ -150,11 +150,6 @@ impl Cache {
         self.slots.len()
     }
 
-    /// Whether nothing is remembered.
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-
     /// Bytes of memory that the answers take, about.
     pub const fn bytes(&self) -> usize {
         self.bytes
@@ -220,7 +215,7 @@ mod tests {
         assert_eq!(cache.get(b"k", start).unwrap().age_s, 0);
         assert_eq!(cache.get(b"k", start + MINUTE - Duration::from_nanos(1)).unwrap().age_s, 59);
         assert!(cache.get(b"k", start + MINUTE).is_none());
-        assert!(cache.is_empty(), "what expired is gone");
+        assert_eq!(cache.len(), 0, "what expired is gone");
         assert_eq!(cache.bytes(), 0);
     }
 
@@ -229,12 +224,12 @@ mod tests {
         let (start, small, large) = (Instant::now(), answer(1), answer(60));
         let mut cache = Cache::new(4);
         cache.insert(b"k", small.clone(), start, Duration::ZERO, None);
-        assert!(cache.is_empty());
+        assert_eq!(cache.len(), 0);
         cache.insert(b"k", large, start, MINUTE, None);
-        assert!(cache.is_empty(), "an answer that outweighs the whole cache");
+        assert_eq!(cache.len(), 0, "an answer that outweighs the whole cache");
         let mut none = Cache::new(0);
         none.insert(b"k", small, start, MINUTE, None);
-        assert!(none.is_empty());
+        assert_eq!(none.len(), 0);
     }
 
     #[test]

@@ -26,10 +26,13 @@ mod upstream;
 pub use failure::Failure;
 pub use settings::SettingsError;
 
-/// The service, for `session::serve`.
+/// The service, as `session::Make` wants it: from the admitted settings, or the text that says what is wrong with them
+/// ([`SettingsError`]).
 ///
 /// # Errors
-/// [`SettingsError`] for settings that the topology should not have admitted.
-pub fn service(settings: wire::directory::Settings) -> Result<Box<dyn session::Service>, SettingsError> {
-    Ok(Box::new(service::Directory::new(settings)?))
+/// The text of a [`SettingsError`], for settings that the topology should not have admitted.
+pub fn service(settings: &serde_json::Value) -> Result<Box<dyn session::Service>, String> {
+    let settings = serde_json::from_value(settings.clone()).map_err(SettingsError::from);
+    let directory = settings.and_then(service::Directory::new).map_err(|error| error.to_string())?;
+    Ok(Box::new(directory))
 }

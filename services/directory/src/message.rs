@@ -204,18 +204,11 @@ pub fn ask(
     .map_err(|_| Failure::Malformed)
 }
 
-/// The question of a client's query, with the wishes of its flags.
-pub fn question(asked: &Asked, query: &Query) -> crate::answer::Question {
-    let mut name = query.name().clone();
-    name.set_fqdn(true);
-    crate::answer::Question { name, record_type: query.query_type(), wishes: asked.wishes() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::answer::tests::{a, question as ask_for, response};
-    use crate::answer::{self, Reply};
+    use crate::answer::{self, Question, Reply};
     use hickory_proto::rr::RecordType;
     use proptest::prelude::*;
 
@@ -228,7 +221,8 @@ mod tests {
 
     fn answered(client: &Message, age_s: u32) -> Message {
         let Ok(Incoming::Question(asked, query)) = read(&client.to_vec().unwrap()) else { panic!("refused") };
-        let q = question(&asked, &query);
+        let q =
+            Question { name: query.name().clone(), record_type: query.query_type(), wishes: asked.wishes() };
         let mut upstream = response(&q, 9);
         upstream.add_answer(a("w.example", 60, 1));
         let Reply::Answer(answer) = answer::read(&upstream.to_vec().unwrap(), 9, &q, true) else {

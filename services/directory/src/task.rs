@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(tried("host.c"), ["host.c."]);
         assert_eq!(tried("."), ["."]);
         let long = format!("{}x", "a".repeat(60));
-        let tail = parse(&format!("{}.example.", vec!["b".repeat(60); 3].join("."))).unwrap();
+        let tail = parse(&format!("{}.example.", vec!["b".repeat(60); 4].join("."))).unwrap();
         assert_eq!(candidates(parse(&long).unwrap(), &[tail]).len(), 1, "too long with the domain");
     }
 }

@@ -1,0 +1,266 @@
+//! Upstreams that are silent, slow, wrong, garbled, or dead.
+
+use crate::stage::{Stage, settings};
+use crate::upstream::{Upstream, a, asked_name, bytes, cname, code, framed, good, name, reply, txt};
+use hickory_proto::op::{Message, ResponseCode};
+use rustix::io::Errno;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+/// What `A host.example` gives with one upstream of this behaviour, and how often it was asked.
+fn ask(
+    behaviour: impl Fn(&Message, bool) -> Vec<Vec<u8>> + Send + Sync + 'static,
+) -> (Result<String, Errno>, usize) {
+    let upstream = Upstream::start(behaviour);
+    let stage = Stage::set(&settings(&[upstream.address]));
+    let answer = stage.link("a").query("A host.example");
+    (answer, upstream.asked())
+}
+
+const FOUND: &str = "host.example. 300 A 192.0.2.1\n";
+
+fn found() -> Result<String, Errno> {
+    Ok(FOUND.into())
+}
+
+#[test]
+fn silence_is_a_time_out_after_all_repetitions() {
+    let start = Instant::now();
+    assert_eq!(ask(|_, _| vec![]), (Err(Errno::TIMEDOUT), 2));
+    assert!(start.elapsed() >= Duration::from_millis(200), "two attempts of 100 ms");
+}
+
+#[test]
+fn noise_before_the_answer_is_ignored() {
+    let (answer, asked) = ask(|query, _| {
+        let right = good(query);
+        let mut wrong_id = right.clone();
+        wrong_id.metadata.id ^= 1;
+        let mut wrong_name = right.clone();
+        wrong_name.queries[0].set_name(name("evil.example."));
+        let mut none = right.clone();
+        none.queries.clear();
+        let mut query_back = right.clone();
+        query_back.metadata.message_type = hickory_proto::op::MessageType::Query;
+        let noise = [wrong_id, wrong_name, none, query_back].map(|message| bytes(&message));
+        let mut packets = vec![vec![], vec![0], b"garbage that is no DNS message at all".to_vec()];
+        packets.extend(noise);
+        packets.push(bytes(&right));
+        packets
+    });
+    assert_eq!((answer, asked), (found(), 1));
+}
+
+#[test]
+fn a_flood_of_guesses_costs_the_port_and_not_the_answer() {
+    let first = std::sync::atomic::AtomicBool::new(true);
+    let (answer, asked) = ask(move |query, _| {
+        if !first.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            return vec![bytes(&good(query))];
+        }
+        let guesses = (1..200u16).map(|n| {
+            let mut guess = good(query);
+            guess.metadata.id = guess.metadata.id.wrapping_add(n);
+            bytes(&guess)
+        });
+        // Had the port not been given up, the answer behind the guesses would have been taken.
+        guesses.chain([bytes(&good(query))]).collect()
+    });
+    assert_eq!((answer, asked), (found(), 2));
+}
+
+#[test]
+fn an_answer_that_breaks_off_or_loops_is_a_bad_message() {
+    let cut = ask(|query, _| {
+        let mut packet = bytes(&good(query));
+        packet.truncate(packet.len() - 3);
+        vec![packet]
+    });
+    assert_eq!(cut, (Err(Errno::BADMSG), 1));
+    let looping = ask(|query, _| {
+        let mut packet = bytes(&good(query));
+        let owner = 12 + "host.example".len() + 2 + 4;
+        packet[owner..owner + 2].copy_from_slice(&[0xc0, owner as u8]);
+        vec![packet]
+    });
+    assert_eq!(looping, (Err(Errno::BADMSG), 1));
+    let aliases = ask(|query, _| {
+        let mut message = reply(query);
+        message.add_answer(cname(asked_name(query), "b.example."));
+        message.add_answer(cname(name("b.example."), "host.example."));
+        vec![bytes(&message)]
+    });
+    assert_eq!(aliases, (Err(Errno::BADMSG), 1));
+}
+
+#[test]
+fn codes_have_an_errno() {
+    for (rcode, errno) in [
+        (ResponseCode::ServFail, Errno::REMOTEIO),
+        (ResponseCode::Refused, Errno::CONNREFUSED),
+        (ResponseCode::NXDomain, Errno::NOENT),
+        (ResponseCode::NoError, Errno::NODATA),
+        (ResponseCode::YXRRSet, Errno::REMOTEIO),
+    ] {
+        let (answer, asked) = ask(move |query, _| vec![bytes(&code(query, rcode))]);
+        assert_eq!((answer, asked), (Err(errno), 1), "{rcode}");
+    }
+}
+
+#[test]
+fn an_upstream_without_edns_is_asked_without() {
+    let (answer, asked) = ask(|query, _| match query.edns {
+        Some(_) => vec![bytes(&code(query, ResponseCode::FormErr))],
+        None => vec![bytes(&good(query))],
+    });
+    assert_eq!((answer, asked), (found(), 2));
+    assert_eq!(ask(|query, _| vec![bytes(&code(query, ResponseCode::FormErr))]).0, Err(Errno::REMOTEIO));
+}
+
+fn truncated(query: &Message) -> Vec<Vec<u8>> {
+    let mut message = reply(query);
+    message.metadata.truncation = true;
+    vec![bytes(&message)]
+}
+
+#[test]
+fn what_does_not_fit_comes_over_tcp() {
+    let (answer, asked) = ask(|query, tcp| if tcp { vec![framed(&good(query))] } else { truncated(query) });
+    assert_eq!((answer, asked), (found(), 2));
+    let drop_by_drop = ask(|query, tcp| match tcp {
+        true => framed(&good(query)).into_iter().map(|byte| vec![byte]).collect(),
+        false => truncated(query),
+    });
+    assert_eq!(drop_by_drop.0, found());
+}
+
+#[test]
+fn a_stream_that_hangs_breaks_off_or_babbles_ends_with_an_errno() {
+    let hangs = ask(|query, tcp| if tcp { vec![] } else { truncated(query) });
+    assert_eq!(hangs.0, Err(Errno::TIMEDOUT));
+    let breaks_off = ask(|query, tcp| match tcp {
+        true => vec![framed(&good(query))[..20].to_vec()],
+        false => truncated(query),
+    });
+    assert_eq!(breaks_off.0, Err(Errno::BADMSG));
+    let babbles =
+        ask(
+            |query, tcp| {
+                if tcp { vec![vec![0, 12, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7]] } else { truncated(query) }
+            },
+        );
+    assert_eq!(babbles.0, Err(Errno::BADMSG));
+    let truncated_again = ask(|query, tcp| {
+        let mut message = reply(query);
+        message.metadata.truncation = true;
+        if tcp { vec![framed(&message)] } else { truncated(query) }
+    });
+    assert_eq!(truncated_again.0, Err(Errno::BADMSG));
+}
+
+#[test]
+fn a_huge_answer_is_given_whole_or_refused_by_size() {
+    let upstream = Upstream::start(|query, tcp| {
+        if !tcp {
+            return truncated(query);
+        }
+        let owner = asked_name(query);
+        let mut message = reply(query);
+        if query.queries[0].query_type() == hickory_proto::rr::RecordType::A {
+            message.add_answers((0..2000u16).map(|n| a(owner.clone(), 300, n as u8)));
+        } else {
+            // Each byte needs four in text: 60 KiB become over 200.
+            message.add_answers((0..220).map(|_| txt(owner.clone(), &[0xff; 255])));
+        }
+        vec![framed(&message)]
+    });
+    let stage = Stage::set(&settings(&[upstream.address]));
+    let mut link = stage.link("a");
+    assert_eq!(link.query("A host.example").expect("an answer").lines().count(), 2000);
+    assert!(link.query("TXT host.example").expect("an answer").len() > 220 * 4 * 255);
+}
+
+#[test]
+fn a_name_unfolded_by_compression_is_refused_by_size() {
+    // 2,900 records of 16 bytes that point at one long name: over 700 KiB of text in 46 KiB of message.
+    const RECORD: [u8; 16] = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1];
+    const RECORDS: u16 = 2900;
+    let upstream = Upstream::start(|query, tcp| {
+        if !tcp {
+            return truncated(query);
+        }
+        let mut packet = bytes(&reply(query));
+        packet[6..8].copy_from_slice(&RECORDS.to_be_bytes());
+        packet.extend((0..RECORDS).flat_map(|_| RECORD));
+        let length = u16::try_from(packet.len()).expect("fits");
+        vec![[&length.to_be_bytes()[..], &packet].concat()]
+    });
+    let stage = Stage::set(&settings(&[upstream.address]));
+    let long = format!("A {}.example", vec!["x".repeat(60); 4].join("."));
+    assert_eq!(stage.link("a").query(&long), Err(Errno::MSGSIZE));
+}
+
+#[test]
+fn the_next_upstream_is_asked_where_the_first_fails() {
+    for behaviour in [ResponseCode::ServFail, ResponseCode::Refused] {
+        let bad = Upstream::start(move |query, _| vec![bytes(&code(query, behaviour))]);
+        let right = Upstream::start(|query, _| vec![bytes(&good(query))]);
+        let stage = Stage::set(&settings(&[bad.address, right.address]));
+        assert_eq!(stage.link("a").query("A host.example"), found());
+        assert_eq!((bad.asked(), right.asked()), (1, 1));
+    }
+}
+
+#[test]
+fn a_silent_upstream_is_passed_over_and_asked_last_after_a_while() {
+    let silent = Upstream::start(|_, _| vec![]);
+    let right = Upstream::start(|query, _| vec![bytes(&good(query))]);
+    let mut short = settings(&[silent.address, right.address]);
+    short.timeout_ms = 30;
+    let stage = Stage::set(&short);
+    let mut link = stage.link("a");
+    for n in 0..6 {
+        let line = format!("host{n}.example. 300 A 192.0.2.1\n");
+        assert_eq!(link.query(&format!("A host{n}.example")), Ok(line));
+    }
+    assert_eq!((silent.asked(), right.asked()), (3, 6), "after three time-outs it is asked last");
+    let state = stage.daemon.state();
+    let text = state.to_string();
+    assert!(text.contains("\"down\":true"), "{text}");
+}
+
+#[test]
+fn nobody_listening_is_a_refusal_at_once() {
+    let free: SocketAddr = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
+    let mut slow = settings(&[free]);
+    slow.timeout_ms = 20_000;
+    let stage = Stage::set(&slow);
+    let start = Instant::now();
+    assert_eq!(stage.link("a").query("A host.example"), Err(Errno::CONNREFUSED));
+    assert!(start.elapsed() < Duration::from_secs(10), "the ICMP error is heard, not waited out");
+}
+
+#[test]
+fn no_way_to_the_upstream_is_said_so() {
+    // An address of a class that is never routed.
+    let stage = Stage::set(&settings(&["255.255.255.255:53".parse().expect("an address")]));
+    assert_eq!(stage.link("a").query("A host.example"), Err(Errno::HOSTUNREACH));
+}
+
+#[test]
+fn ports_are_random_shared_by_few_queries_and_ids_differ() {
+    let upstream = Upstream::start(|query, _| vec![bytes(&good(query))]);
+    let stage = Stage::set(&settings(&[upstream.address]));
+    let mut link = stage.link("a");
+    for n in 0..64 {
+        link.query(&format!("A host{n}.example")).expect("an answer");
+    }
+    let ports = upstream.ports.lock().expect("unpoisoned").clone();
+    let mut uses = std::collections::HashMap::new();
+    ports.iter().for_each(|port| *uses.entry(*port).or_insert(0) += 1);
+    assert!(uses.len() >= 4, "64 queries from {} ports", uses.len());
+    assert!(uses.values().all(|&count| count <= 16), "{uses:?}");
+    let ids: std::collections::HashSet<_> =
+        upstream.queries.lock().expect("unpoisoned").iter().map(|query| query.metadata.id).collect();
+    assert!(ids.len() >= 60, "{} ids in 64 queries", ids.len());
+}

@@ -1,0 +1,11 @@
+//! The directory service as its consumers meet it: over real channels, with upstreams of every temper.
+
+mod answers;
+mod header;
+mod hostile;
+mod name_server;
+mod privacy;
+mod robust;
+mod sessions;
+mod stage;
+mod upstream;
