@@ -130,6 +130,7 @@ mod tests {
         {
             assert!(is_dns_name(name), "{name}");
         }
+        assert!(is_dns_name(&"a.".repeat(127)), "253 bytes and the final dot");
         let long = format!("{}.example", "a".repeat(64));
         for name in [
             "",
@@ -148,9 +149,8 @@ mod tests {
             "a.LocalHost",
             "a.localhost.",
             &long,
-            &"a.".repeat(127),
         ] {
-            assert!(!is_dns_name(name) || name == "a.".repeat(127), "{name}");
+            assert!(!is_dns_name(name), "{name}");
         }
         assert!(!is_dns_name(&"abc.".repeat(64)), "254 bytes");
     }
