@@ -13,9 +13,9 @@ const MAGIC: u32 = u32::from_le_bytes(*b"TLGR");
 /// Version of the slots and of the records in them.
 pub(crate) const VERSION: u32 = 1;
 /// Bytes from one half to the next; a memfd is sparse, so only what is written takes memory.
-const HALF_BYTES: u64 = 512 * 1024;
+pub(crate) const HALF_BYTES: u64 = 512 * 1024;
 /// Bytes of the head of a half: magic, version, sequence, length, reserved, checksum.
-const HEAD_BYTES: usize = 32;
+pub(crate) const HEAD_BYTES: usize = 32;
 /// Longest record, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = HALF_BYTES as usize - HEAD_BYTES;
 /// Most slots that a ledger is read to: beyond, the file is not ours.
@@ -31,6 +31,9 @@ struct Slot {
     longest: usize,
 }
 
+/// Whole records, by slot.
+pub(crate) type Records = Vec<(usize, Vec<u8>)>;
+
 /// The slots.
 pub(crate) struct Ledger {
     memory: OwnedFd,
@@ -45,7 +48,7 @@ impl Ledger {
     }
 
     /// The ledger of a predecessor and the whole records in it, by slot.
-    pub(crate) fn adopt(memory: OwnedFd) -> io::Result<(Self, Vec<(usize, Vec<u8>)>)> {
+    pub(crate) fn adopt(memory: OwnedFd) -> io::Result<(Self, Records)> {
         let bytes = u64::try_from(rustix::fs::fstat(&memory)?.st_size).unwrap_or(0);
         let count = usize::try_from(bytes.div_ceil(2 * HALF_BYTES)).unwrap_or(SLOTS_MAX).min(SLOTS_MAX);
         let mut ledger = Self { memory, slots: vec![Slot::default(); count] };
@@ -179,7 +182,7 @@ mod tests {
         rustix::fs::memfd_create("ledger", MemfdFlags::CLOEXEC).unwrap()
     }
 
-    fn again(memory: &OwnedFd) -> Vec<(usize, Vec<u8>)> {
+    fn again(memory: &OwnedFd) -> Records {
         Ledger::adopt(memory.try_clone().unwrap()).unwrap().1
     }
 

@@ -176,3 +176,42 @@ impl Frontend {
 pub fn run(config: Config) -> Result<(), FrontendError> {
     Frontend::start(config)?.serve()
 }
+
+#[cfg(test)]
+mod tests {
+    /// The rows of a page's tables whose second column begins with a number.
+    fn numbers(page: &str) -> Vec<(&str, u64)> {
+        let rows = page.lines().filter_map(|line| {
+            let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
+            let (name, value) = (cells.next()?, cells.next()?);
+            let digits = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
+            Some((name, value.get(..digits)?.parse().ok()?))
+        });
+        rows.collect()
+    }
+
+    #[test]
+    fn the_pages_say_the_bounds_that_the_code_has() {
+        use crate::{core, handle, ledger, tree};
+        let page = include_str!("../../../docs/spec/files.md");
+        let bounds = numbers(page.split_once("## Bounds").unwrap().1);
+        let wanted = [
+            core::HANDLES_MAX,
+            core::PARKED_MAX,
+            handle::OUTSTANDING_MAX,
+            handle::ASKED_BYTES_MAX,
+            handle::UNREAD_MAX,
+            handle::UNREAD_BYTES_MAX,
+            core::HELD_BYTES_MAX,
+            tree::SERVICES_MAX,
+            tree::FILES_MAX,
+            tree::NAME_BYTES_MAX,
+        ];
+        assert_eq!(bounds.iter().map(|(_, n)| *n as usize).collect::<Vec<_>>(), wanted, "{bounds:?}");
+        let page = include_str!("../../../docs/spec/ledger.md");
+        let slots = numbers(page.split_once("## Slots").unwrap().1);
+        let wanted =
+            [2 * ledger::HALF_BYTES, ledger::HALF_BYTES, ledger::HEAD_BYTES as u64, ledger::SLOTS_MAX as u64];
+        assert_eq!(slots.iter().take(4).map(|(_, n)| *n).collect::<Vec<_>>(), wanted, "{slots:?}");
+    }
+}

@@ -1,5 +1,7 @@
 //! Programs on a real mount: names, sessions, controls, texts.
 
+#![allow(clippy::unwrap_used, reason = "in a test, a panic is the message")]
+
 mod bed;
 
 use bed::Bed;
@@ -403,9 +405,8 @@ threads = [threading.Thread(target=hammer, args=(i,)) for i in range(16)]
 assert not errors, errors
 ",
     );
-    let state = bed.daemon.inspect();
-    assert_eq!(state["counters"]["open_files"], 0, "{state:#}");
-    assert_eq!(state["counters"]["held_bytes"], 0, "{state:#}");
+    bed::until("files are closed", || bed.daemon.inspect()["counters"]["open_files"] == 0);
+    assert_eq!(bed.daemon.inspect()["counters"]["held_bytes"], 0);
     bed::until("sessions are closed", || bed.daemon.backend(|s| s.sessions.len()) == Some(0));
     let kib = bed::private_kib(bed.frontend_pid());
     eprintln!("private memory after the hammering: {kib} KiB");
@@ -442,4 +443,32 @@ fn a_domain_can_read_about_itself() {
         "exec 4<self/trace; exec 3<>dns/query; echo second >&3; cat <&3; exec 3>&- 4>&-; wc -l < self/trace",
     );
     assert_eq!(held, "second\n2\n");
+}
+
+#[test]
+fn the_frontend_has_no_privileges() {
+    needs_fuse!();
+    let bed = Bed::new();
+    bed.ok("ls dns");
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", bed.frontend_pid())).unwrap();
+    let mut unprivileged = 0;
+    for task in tasks {
+        let task = task.unwrap();
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap();
+        let line = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        // The test harness's own first thread was there before the frontend.
+        if line("Pid:") == line("Tgid:") {
+            continue;
+        }
+        assert_eq!((line("Uid:"), line("Gid:")), (vec!["65534".to_owned(); 4], vec!["65534".to_owned(); 4]));
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+            assert_eq!(line(set), ["0000000000000000"], "{set} {status}");
+        }
+        assert_eq!((line("NoNewPrivs:"), line("Groups:")), (vec!["1".to_owned()], Vec::new()));
+        unprivileged += 1;
+    }
+    assert!(unprivileged >= 3, "{unprivileged} threads");
 }

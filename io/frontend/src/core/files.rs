@@ -248,9 +248,6 @@ impl<H: Host> Core<H> {
         session.partial = split.partial;
         for line in split.lines {
             session.ask(line, call.arrived, now.saturating_add(DOWN_WAIT_NS));
-            if let Some(entry) = session.entries.back_mut() {
-                entry.times.accepted = now;
-            }
         }
         handle.dirty = true;
         self.counters.lines += lines;
@@ -272,10 +269,7 @@ impl<H: Host> Core<H> {
             self.answer(call, fuse::fuse_write_out { size: data.len() as u32, padding: 0 }.as_bytes());
             return Ok(());
         }
-        let next = match self.resumed(call, slot)? {
-            Some(next) => next,
-            None => 0,
-        };
+        let next = self.resumed(call, slot)?.unwrap_or_default();
         let op = Op::Command { lines, next, size: data.len() };
         self.park_call(call, slot, op, nonblock)
     }

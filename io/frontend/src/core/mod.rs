@@ -10,6 +10,8 @@ mod files;
 mod names;
 mod own;
 mod parked;
+#[cfg(test)]
+mod simulation;
 mod takeover;
 
 use std::collections::{BTreeMap, HashMap};
@@ -33,9 +35,9 @@ use parked::{Op, Parked};
 pub(crate) const HANDLES_MAX: usize = 4096;
 /// Bytes of lines and answers that all handles together may hold before writes get `EDQUOT`. Answers may go to twice
 /// that, and then become `ENOBUFS`.
-const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(crate) const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Most calls that wait at once: more than a domain's process limit usually allows threads.
-const PARKED_MAX: usize = 8192;
+pub(crate) const PARKED_MAX: usize = 8192;
 /// How long a call waits for a service without a backend, in ns; then it fails with `EHOSTDOWN`.
 pub(crate) const DOWN_WAIT_NS: u64 = 10_000_000_000;
 
@@ -291,9 +293,8 @@ impl<H: Host> Core<H> {
             }
             if let Some(ready) = ready.take() {
                 let taken = self.host.reply(ready.call.unique, ready.errno, &[&handle.last.payload]);
-                if !taken {
-                    self.counters.unheard += 1;
-                }
+                self.counters.unheard += u64::from(!taken);
+                note_acceptance(handle, ready.call, self.host.now());
             }
             ready = self.next_ready(slot);
             if ready.is_none() {
@@ -398,6 +399,13 @@ impl<H: Host> Core<H> {
         }
         out
     }
+}
+
+/// Notes when the write was answered that brought requests.
+fn note_acceptance(handle: &mut Handle, call: Call, now: u64) {
+    let Some(session) = handle.session() else { return };
+    let brought = session.entries.iter_mut().rev().take_while(|entry| entry.times.asked == call.arrived);
+    brought.for_each(|entry| entry.times.accepted = now);
 }
 
 /// The file's id in its export.

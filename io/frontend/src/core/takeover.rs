@@ -5,12 +5,13 @@ use rustix::io::Errno;
 use super::{Call, Core, DOWN_WAIT_NS, Facts, Link};
 use crate::handle::{Handle, Progress};
 use crate::host::Host;
+use crate::ledger::Records;
 use crate::tree::Node;
 
 impl<H: Host> Core<H> {
     /// Takes over from the records of the ledger. Returns whether the kernel can be asked to send again; if it can't,
     /// what the predecessor had read ends with `EIO` here.
-    pub(crate) fn take_over(&mut self, records: Vec<(usize, Vec<u8>)>) -> bool {
+    pub(crate) fn take_over(&mut self, records: Records) -> bool {
         let mut parked = Vec::new();
         for (slot, record) in records {
             match slot.checked_sub(1) {

@@ -22,13 +22,16 @@ pub const ADD: u32 = 0x4008_5402;
 /// `_IO('T', 9)`: is not answered before it is released.
 pub const HOLD: u32 = 0x5409;
 
+/// What is sent, byte by byte, to a request.
+pub type Raw = fn(&Header) -> Vec<Vec<u8>>;
+
 /// How a backend behaves beyond the usual.
 #[derive(Clone, Default)]
 pub struct Script {
     /// The export instead of the usual one.
     pub export: Option<Export>,
     /// Raw messages instead of the first answer to a line.
-    pub instead: Option<fn(&Header) -> Vec<Vec<u8>>>,
+    pub instead: Option<Raw>,
     /// Sessions beyond this many are refused with `EMFILE`.
     pub sessions_max: Option<usize>,
 }

@@ -408,7 +408,12 @@ fn answer(
     member: &OwnedFd,
     request: Request,
 ) {
-    let say = |reply: &Reply| packet::send(member, reply, &[]).unwrap();
+    // A frontend that was killed meanwhile hears nothing.
+    let send = |reply: &Reply, descriptors: &[_]| match packet::send(member, reply, descriptors) {
+        Ok(()) | Err(PacketError::Gone) => {}
+        Err(error) => panic!("{error}"),
+    };
+    let say = |reply: &Reply| send(reply, &[]);
     match request {
         Request::Services { id } => {
             let services = services.iter().map(|service| service.mounted.clone()).collect();
@@ -429,7 +434,7 @@ fn answer(
             found.backends.push(Backend::start(ours, found.script.clone()));
             let descriptors = theirs.into_descriptors();
             let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-            packet::send(member, &Reply::Connected { id, channel: 1 }, &descriptors).unwrap();
+            send(&Reply::Connected { id, channel: 1 }, &descriptors);
         }
         Request::Serve { .. } => panic!("a frontend does not serve"),
     }
