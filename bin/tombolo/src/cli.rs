@@ -1,0 +1,277 @@
+//! The command line. Help, completions and man pages all come out of these definitions.
+
+use clap::{Args, Parser, Subcommand};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Join isolated domains on one machine: services as files, at memory speed.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tombolo",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  tombolo up examples/quickstart/topology.toml   bring up what the file says
+  tombolo ps                                     what runs
+  tombolo exec web -- getent hosts example.org   run a command in a domain
+  tombolo trace dns example.org                  where the time of a request goes
+  tombolo down                                   remove it all again
+
+Exit codes: 0 done, 1 failed, 2 misuse. `exec` has the exit code of its command."
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Which node.
+#[derive(Debug, Clone, Args)]
+pub struct PlaceArgs {
+    /// Sockets and running domains; another directory is another node
+    #[arg(long, global = true, value_name = "DIR", env = node::place::RUN_DIR_VARIABLE, default_value = node::place::DEFAULT_RUN_DIR)]
+    pub run_dir: PathBuf,
+    /// Registry, images and logs; survives a reboot
+    #[arg(long, global = true, value_name = "DIR", env = node::place::STATE_DIR_VARIABLE, default_value = node::place::DEFAULT_STATE_DIR)]
+    pub state_dir: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the node's daemon in the foreground (`up` starts one by itself)
+    #[command(after_help = "Examples:
+  tombolo daemon
+  TOMBOLO_LOG=debug tombolo daemon --log-json
+  tombolo daemon --metrics 127.0.0.1:9464
+
+It ends on SIGTERM or SIGINT; domains run on, and the next daemon adopts them.")]
+    Daemon(DaemonArgs),
+    /// Bring up what a topology file says; apply only the difference to what runs
+    #[command(after_help = "Examples:
+  tombolo up topology.toml
+  tombolo up topology.toml --json     one JSON object a line, for programs
+
+Nothing is touched before the whole file is admitted. If a step fails, what was before is restored.")]
+    Up(UpArgs),
+    /// Remove a distributed container: its domains, mounts, cgroups and sockets
+    #[command(after_help = "Examples:
+  tombolo down                        the only one there is
+  tombolo down shop                   by name
+  tombolo down topology.toml          by the file it came from
+  tombolo down --all")]
+    Down(DownArgs),
+    /// List the domains
+    #[command(after_help = "Examples:
+  tombolo ps
+  tombolo ps --json | jq -r '.[] | select(.state != \"running\") | .domain'")]
+    Ps(ListArgs),
+    /// Run a command in a domain
+    #[command(after_help = "Examples:
+  tombolo exec web -- getent hosts example.org
+  tombolo exec -it web -- bash
+  echo text | tombolo exec -i web -- wc -c
+  tombolo exec shop/web -- true       where several distributed containers have a `web`
+
+The exit code is the command's; 126: it can't be run, 127: there is no such command.")]
+    Exec(ExecArgs),
+    /// Print what a domain wrote
+    #[command(after_help = "Examples:
+  tombolo logs web
+  tombolo logs -f --tail 20 web")]
+    Logs(LogsArgs),
+    /// Print the node's state tree, or a part of it
+    #[command(after_help = "Examples:
+  tombolo inspect
+  tombolo inspect dc/shop/domains/web
+  tombolo inspect dc/shop/services/dns --json")]
+    Inspect(InspectArgs),
+    /// Look at services
+    #[command(subcommand)]
+    Service(ServiceCommand),
+    /// Validate a topology file and explain what it would start, without starting anything
+    #[command(after_help = "Examples:
+  tombolo check topology.toml")]
+    Check(CheckArgs),
+    /// Measure where the time of requests to a service goes
+    #[command(after_help = "Examples:
+  tombolo trace dns
+  tombolo trace dns example.org --domain web --repeat 100
+  tombolo trace dns --json")]
+    Trace(TraceArgs),
+    /// Run a benchmark and report its promises, whether they hold or not
+    #[command(after_help = "Examples:
+  tombolo bench                       list the scenarios
+  tombolo bench directory --quick
+  tombolo bench directory --json > results.jsonl")]
+    Bench(BenchArgs),
+    /// Print completions for a shell
+    #[command(after_help = "Examples:
+  tombolo completions bash > /etc/bash_completion.d/tombolo
+  tombolo completions zsh > \"${fpath[1]}/_tombolo\"")]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory (default: print the main one)
+    Man {
+        /// Where to put tombolo.1, tombolo-up.1, ...
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct DaemonArgs {
+    /// Also serve metrics (Prometheus text) by HTTP at this loopback address
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// Log as JSON, one object a line
+    #[arg(long)]
+    pub log_json: bool,
+    /// Leave the terminal and say `ready` on the standard output when requests are taken (for `up`)
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// The topology file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Print progress as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DownArgs {
+    /// A distributed container, or the file that it came from
+    #[arg(value_name = "DC|FILE", conflicts_with = "all")]
+    pub which: Option<String>,
+    /// Every distributed container of the node
+    #[arg(long)]
+    pub all: bool,
+    /// Print progress as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// Keep the standard input open
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give the command a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// Run as this user: NAME, UID, NAME:GROUP or UID:GID
+    #[arg(short, long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Set a variable for the command (may be repeated)
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+    /// Start in this directory of the domain
+    #[arg(short, long, value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+    /// The domain: NAME, or DC/NAME
+    pub domain: String,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// Go on printing as the domain writes
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Begin with the last N lines
+    #[arg(short = 'n', long, value_name = "N")]
+    pub tail: Option<usize>,
+    /// Print JSON: one object a line, with time and stream
+    #[arg(long)]
+    pub json: bool,
+    /// Print the time in front of each line
+    #[arg(short, long)]
+    pub timestamps: bool,
+    /// The domain: NAME, or DC/NAME
+    pub domain: String,
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// Where in the tree: `dc/NAME/domains/NAME`, for example; a domain's bare name works too
+    pub path: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServiceCommand {
+    /// List the services
+    Ls(ListArgs),
+    /// Show one service: its server, settings, consumers and counters
+    Show {
+        /// NAME, or DC/NAME
+        service: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The topology file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// The service: NAME, or DC/NAME
+    pub service: String,
+    /// What to ask for; for a directory, as it would be written to its `query`
+    #[arg(default_value = "localhost")]
+    pub name: String,
+    /// From which domain to ask (default: the first that mounts the service)
+    #[arg(long, value_name = "DOMAIN")]
+    pub domain: Option<String>,
+    /// How often; medians are printed
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repeat: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Which scenario; without one, the scenarios are listed
+    pub scenario: Option<String>,
+    /// Short: to see that it works, not to quote
+    #[arg(long)]
+    pub quick: bool,
+    /// Numbers of domains to measure with
+    #[arg(long, value_delimiter = ',', value_name = "N,...")]
+    pub domains: Vec<usize>,
+    /// How often everything is started afresh
+    #[arg(long, value_name = "N")]
+    pub launches: Option<usize>,
+    /// Print JSON lines: raw results, then one line for each promise
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,60 @@
+//! One module for each group of commands.
+
+mod bench;
+mod check;
+mod daemon;
+mod exec;
+mod generate;
+mod logs;
+mod look;
+mod trace;
+mod up;
+
+use crate::cli::{Cli, Command, PlaceArgs};
+use crate::output::Failure;
+use node::client::Client;
+use node::place::Place;
+use std::process::ExitCode;
+
+/// Runs a command to its end.
+pub fn run(cli: Cli) -> ExitCode {
+    let place = cli.place;
+    let result = match cli.command {
+        Command::Daemon(arguments) => daemon::run(&place, &arguments),
+        Command::Up(arguments) => up::up(&place, &arguments),
+        Command::Down(arguments) => up::down(&place, &arguments),
+        Command::Ps(arguments) => look::domains(&place, &arguments),
+        Command::Exec(arguments) => exec::run(&place, &arguments),
+        Command::Logs(arguments) => logs::run(&place, &arguments),
+        Command::Inspect(arguments) => look::inspect(&place, &arguments),
+        Command::Service(command) => look::service(&place, &command),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Trace(arguments) => trace::run(&place, &arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Completions { shell } => generate::completions(shell),
+        Command::Man { folder } => generate::man(folder.as_deref()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print();
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// The node that the command line means.
+fn place(arguments: &PlaceArgs) -> Result<Place, Failure> {
+    Place::new(&arguments.run_dir, &arguments.state_dir)
+        .map_err(|e| Failure::new(format!("the working directory is gone: {e}")))
+}
+
+fn client(arguments: &PlaceArgs) -> Result<Client, Failure> {
+    Ok(Client::new(place(arguments)?))
+}
+
+/// Waits for one answer of the daemon.
+fn wait<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    Ok(runtime.block_on(work))
+}

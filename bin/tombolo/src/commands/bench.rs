@@ -1,0 +1,34 @@
+//! `tombolo bench`.
+
+use crate::cli::BenchArgs;
+use crate::output::{Failure, print};
+use bench::{Arguments, BenchError};
+use std::io::{IsTerminal, stderr, stdout};
+
+/// Runs a scenario and prints its report.
+pub fn run(arguments: &BenchArgs) -> Result<(), Failure> {
+    let Some(scenario) = &arguments.scenario else {
+        let names: String =
+            bench::scenarios().iter().map(|scenario| format!("{}\n", scenario.name())).collect();
+        return print(&names);
+    };
+    let asked = Arguments {
+        scenario: scenario.clone(),
+        quick: arguments.quick,
+        domains: arguments.domains.clone(),
+        launches: arguments.launches,
+        json: arguments.json,
+        binary: super::daemon::program()?,
+    };
+    let shown = stderr().is_terminal();
+    let mut progress = |text: &str| {
+        if shown {
+            eprintln!("{text}");
+        }
+    };
+    match bench::run(&asked, &mut stdout().lock(), &mut progress) {
+        Ok(_promises) => Ok(()),
+        Err(error @ BenchError::Unknown { .. }) => Err(Failure::misuse(error.to_string())),
+        Err(error) => Err(Failure::new(crate::output::with_causes(&error))),
+    }
+}

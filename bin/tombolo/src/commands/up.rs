@@ -1,0 +1,213 @@
+//! `tombolo up` and `tombolo down`.
+
+use super::{daemon, place, wait};
+use crate::cli::{DownArgs, PlaceArgs, UpArgs};
+use crate::output::{Failure, MISUSE, Paint, print};
+use indicatif::{ProgressBar, ProgressStyle};
+use node::admin::{DownRequest, Progress, UpRequest, Version};
+use node::client::{Client, ClientError};
+use node::place::Place;
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How often the spinner turns.
+const TICK: Duration = Duration::from_millis(100);
+/// Lines of the daemon's log that explain why it did not start.
+const SHOWN_LOG_LINES: usize = 10;
+
+/// `tombolo up FILE`.
+pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure> {
+    let file = &arguments.file;
+    let text = read(file)?;
+    let base = base_of(file)?;
+    // Before anything is started: the same that the daemon does, with colours and the file's name as it was typed.
+    super::check::admit(&text, file, &base, arguments.json)?;
+    let place = place(place_arguments)?;
+    let client = Client::new(place.clone());
+    match wait(client.get::<Version>("version"))? {
+        Ok(_) => {}
+        Err(ClientError::NotRunning { .. }) => start_daemon(&place)?,
+        Err(error) => return Err(error.into()),
+    }
+    let request = UpRequest { text, file: file.clone(), base };
+    follow(&client, "up", &request, arguments.json)
+}
+
+/// `tombolo down`.
+pub fn down(place_arguments: &PlaceArgs, arguments: &DownArgs) -> Result<(), Failure> {
+    let place = place(place_arguments)?;
+    let client = Client::new(place.clone());
+    if let Err(ClientError::NotRunning { .. }) = wait(client.get::<Version>("version"))? {
+        // Domains outlive a daemon: one is needed to end them. Without a registry there never was one.
+        if !place.registry().exists() {
+            return print("nothing to do: nothing is up\n");
+        }
+        start_daemon(&place)?;
+    }
+    let dc = arguments.which.as_deref().map(dc_of).transpose()?;
+    follow(&client, "down", &DownRequest { dc, all: arguments.all }, arguments.json)
+}
+
+/// The distributed container that is meant: by its name, or by the file that it comes from.
+fn dc_of(which: &str) -> Result<String, Failure> {
+    let path = Path::new(which);
+    let is_file = which.contains(['/', '.']) || path.is_file();
+    if !is_file {
+        return Ok(which.to_owned());
+    }
+    let text = read(path)?;
+    let base = base_of(path)?;
+    match topology::parse(&text, which, &base) {
+        Ok(topology) => Ok(topology.name.as_str().to_owned()),
+        Err(diagnostics) => {
+            eprint!("{}", diagnostics.render(std::io::stderr().is_terminal()));
+            Err(Failure::new(format!("{which} does not say which distributed container it is"))
+                .help("name it: tombolo down NAME"))
+        }
+    }
+}
+
+/// The text of a topology file.
+pub fn read(file: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(file).map_err(|error| {
+        let failure = Failure::new(format!("can't read the topology file {}: {error}", file.display()));
+        match error.kind() {
+            std::io::ErrorKind::NotFound => Failure { code: MISUSE, ..failure },
+            std::io::ErrorKind::InvalidData => failure.help("a topology file is TOML, in UTF-8"),
+            _ => failure,
+        }
+    })
+}
+
+/// What the relative paths in a file start from: its folder.
+pub fn base_of(file: &Path) -> Result<std::path::PathBuf, Failure> {
+    let file = std::path::absolute(file)?;
+    Ok(file.parent().unwrap_or(Path::new("/")).to_owned())
+}
+
+/// Starts the node's daemon, and waits until it takes requests.
+fn start_daemon(place: &Place) -> Result<(), Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("no daemon runs, and only root can start one").help("use sudo"));
+    }
+    let at = |e: std::io::Error| {
+        Failure::new(format!("can't use the state directory {}: {e}", place.state_dir.display()))
+    };
+    std::fs::create_dir_all(&place.state_dir).map_err(at)?;
+    let log = File::options().create(true).append(true).open(place.daemon_log()).map_err(at)?;
+    let mut child = Command::new(daemon::program()?)
+        .arg("--run-dir")
+        .arg(&place.run_dir)
+        .arg("--state-dir")
+        .arg(&place.state_dir)
+        .args(["daemon", "--detached"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .current_dir("/")
+        .spawn()
+        .map_err(|e| Failure::new(format!("can't start the daemon: {e}")))?;
+    let mut said = String::new();
+    if let Some(out) = child.stdout.take() {
+        BufReader::new(out).read_line(&mut said)?;
+    }
+    if said.trim() == "ready" {
+        return Ok(());
+    }
+    let status = child.wait()?;
+    Err(Failure::new(format!("the daemon did not start ({status}):\n{}", last_lines(&place.daemon_log()))))
+}
+
+fn last_lines(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_else(|e| format!("(no log: {e})"));
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(SHOWN_LOG_LINES)..].join("\n")
+}
+
+/// Sends a request for long work and shows how it goes.
+fn follow(client: &Client, path: &str, request: &impl serde::Serialize, json: bool) -> Result<(), Failure> {
+    let mut show = Show::new(json);
+    let last = wait(client.follow(path, request, |progress| show.progress(progress)))??;
+    show.last(last)
+}
+
+/// Shows progress: a spinner on a terminal, lines elsewhere, JSON for programs.
+struct Show {
+    json: bool,
+    spinner: Option<ProgressBar>,
+    paint: Paint,
+}
+
+impl Show {
+    fn new(json: bool) -> Self {
+        let spinner =
+            (!json && std::io::stderr().is_terminal() && std::io::stdout().is_terminal()).then(|| {
+                let bar = ProgressBar::new_spinner();
+                if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+                    bar.set_style(style);
+                }
+                bar.enable_steady_tick(TICK);
+                bar
+            });
+        Self { json, spinner, paint: Paint::of(&std::io::stdout()) }
+    }
+
+    fn line(&self, text: &str) {
+        match &self.spinner {
+            Some(bar) => bar.suspend(|| println!("{text}")),
+            // A reader that went away does not keep the work from going on.
+            None => drop(print(&format!("{text}\n"))),
+        }
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        if self.json {
+            if let Ok(text) = serde_json::to_string(progress) {
+                self.line(&text);
+            }
+            return;
+        }
+        let Paint { green, yellow, dim, end, .. } = self.paint;
+        match progress {
+            Progress::Started { step, of, what } => {
+                if let Some(bar) = &self.spinner {
+                    bar.set_message(format!("[{step}/{of}] {what}"));
+                }
+            }
+            Progress::Finished { step, of, what, took_ms } => {
+                self.line(&format!("{green}[{step}/{of}]{end} {what} {dim}({took_ms} ms){end}"));
+            }
+            Progress::Note { text } => self.line(&format!("{yellow}note:{end} {text}")),
+            Progress::RollingBack { reason } => {
+                self.line(&format!("{yellow}failed:{end} {reason}; restoring what was before"));
+            }
+            Progress::Plan { .. } | Progress::Done { .. } | Progress::Failed { .. } => {}
+        }
+    }
+
+    fn last(self, last: Progress) -> Result<(), Failure> {
+        if let Some(bar) = &self.spinner {
+            bar.finish_and_clear();
+        }
+        if self.json {
+            self.line(&serde_json::to_string(&last).unwrap_or_default());
+        }
+        match last {
+            Progress::Failed { error, rolled_back } => {
+                let what_now = match rolled_back {
+                    Some(true) => "; what was before is restored",
+                    Some(false) => "; what was before could not be restored completely, see the notes above",
+                    None => "",
+                };
+                let mut failure: Failure = error.into();
+                failure.message += what_now;
+                Err(failure)
+            }
+            Progress::Done { summary, .. } if !self.json => print(&format!("{summary}\n")),
+            _ => Ok(()),
+        }
+    }
+}

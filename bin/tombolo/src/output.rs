@@ -1,0 +1,228 @@
+//! What is printed, and how a command ends.
+
+use node::admin::{Code, Problem};
+use node::client::ClientError;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+
+/// Exit code of a command that failed.
+pub const FAILED: u8 = 1;
+/// Exit code of a command that was used wrongly.
+pub const MISUSE: u8 = 2;
+
+/// Why a command ends without success: what, where, and what to do.
+#[derive(Debug)]
+pub struct Failure {
+    /// [`FAILED`] or [`MISUSE`], or the code of what was run.
+    pub code: u8,
+    /// What went wrong; empty where it has been said already.
+    pub message: String,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl Failure {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { code: FAILED, message: message.into(), help: None }
+    }
+
+    pub fn misuse(message: impl Into<String>) -> Self {
+        Self { code: MISUSE, message: message.into(), help: None }
+    }
+
+    /// Something that has been printed already.
+    pub fn silent() -> Self {
+        Self::new("")
+    }
+
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    pub fn print(&self) {
+        if self.message.is_empty() {
+            return;
+        }
+        let paint = Paint::of(&std::io::stderr());
+        eprintln!("{}error:{} {}", paint.red, paint.end, self.message);
+        if let Some(help) = &self.help {
+            eprintln!("  {help}");
+        }
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        let code = if problem.code == Code::BadRequest { MISUSE } else { FAILED };
+        Self { code, message: problem.message, help: problem.help }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused(problem) => problem.into(),
+            ClientError::NotRunning { .. } => {
+                Self::new(error.to_string()).help("`tombolo up FILE` starts one; so does `tombolo daemon`")
+            }
+            ClientError::NotAllowed { .. } => Self::new(error.to_string()).help("use sudo"),
+            ClientError::Broken { .. } => Self::new(error.to_string()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// Colours, or nothing where the output is no terminal (or `NO_COLOR` is set).
+#[derive(Debug, Clone, Copy)]
+pub struct Paint {
+    pub red: &'static str,
+    pub green: &'static str,
+    pub yellow: &'static str,
+    pub dim: &'static str,
+    pub bold: &'static str,
+    pub end: &'static str,
+}
+
+impl Paint {
+    pub fn of(stream: &impl IsTerminal) -> Self {
+        if stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) {
+            Self {
+                red: "\x1b[31m",
+                green: "\x1b[32m",
+                yellow: "\x1b[33m",
+                dim: "\x1b[2m",
+                bold: "\x1b[1m",
+                end: "\x1b[0m",
+            }
+        } else {
+            Self { red: "", green: "", yellow: "", dim: "", bold: "", end: "" }
+        }
+    }
+
+    /// A word for a state, in its colour.
+    pub fn state(&self, state: &str) -> String {
+        let colour = match state {
+            "running" | "up" => self.green,
+            "failed" | "down" => self.red,
+            "ended" => self.dim,
+            _ => self.yellow,
+        };
+        format!("{colour}{state}{}", self.end)
+    }
+}
+
+/// Prints to the standard output; a reader that has gone away (`| head`) ends the program quietly.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::silent()),
+        other => Ok(other?),
+    }
+}
+
+/// Prints one JSON value, indented.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Failure::new(e.to_string()))?;
+    print(&(text + "\n"))
+}
+
+/// Prints a table: columns are as wide as their widest cell; escape sequences take no room.
+pub fn print_table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
+    let paint = Paint::of(&std::io::stdout());
+    let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(visible(cell));
+        }
+    }
+    let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
+    let mut text = format!("{}{}{}\n", paint.bold, line(&head, &widths), paint.end);
+    for row in rows {
+        text += &line(row, &widths);
+        text.push('\n');
+    }
+    print(&text)
+}
+
+fn line(cells: &[String], widths: &[usize]) -> String {
+    let mut text = String::new();
+    for (cell, width) in cells.iter().zip(widths) {
+        text += cell;
+        text += &" ".repeat(width.saturating_sub(visible(cell)) + 2);
+    }
+    text.trim_end().to_owned()
+}
+
+/// Characters that a terminal shows of a cell.
+fn visible(cell: &str) -> usize {
+    let mut count = 0;
+    let mut escaped = false;
+    for character in cell.chars() {
+        match character {
+            '\x1b' => escaped = true,
+            'm' if escaped => escaped = false,
+            _ if escaped => {}
+            _ => count += 1,
+        }
+    }
+    count
+}
+
+/// An error with its causes, as one sentence.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Bytes as a person reads them.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A span of time as a person reads it.
+pub fn seconds(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_said_as_people_say_them() {
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+        assert_eq!(seconds(59), "59s");
+        assert_eq!(seconds(3725), "1h02m");
+    }
+
+    #[test]
+    fn colours_take_no_room_in_a_table() {
+        assert_eq!(visible("\x1b[32mrunning\x1b[0m"), 7);
+        assert_eq!(line(&["\x1b[1ma\x1b[0m".into(), "b".into()], &[3, 1]), "\x1b[1ma\x1b[0m    b");
+    }
+}

@@ -1,0 +1,51 @@
+//! The roles that run once for each domain: chosen by the first word, before the command line is parsed, without an event
+//! loop.
+
+mod frontend;
+mod probe;
+mod server;
+
+use crate::output::with_causes as said;
+use std::ffi::{OsStr, OsString};
+use std::process::ExitCode;
+
+pub use probe::{Calls, Order, PROBE, Probe};
+
+/// Runs a role, if the first word is one.
+pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
+    match role.to_str()? {
+        "frontend" => Some(finish("frontend", frontend::run())),
+        "server" => Some(finish("server", server::run())),
+        PROBE => Some(finish("probe", probe::run(arguments))),
+        _ => of_domain(role, arguments),
+    }
+}
+
+/// The roles of the machinery of domains.
+fn of_domain(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
+    let words: Vec<OsString> = std::iter::once(role.to_owned()).chain(arguments).collect();
+    let code = domain::role_main(&words)?;
+    Some(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+fn finish(role: &str, result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("tombolo {role}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Logs to the standard error, as plainly as possible: these roles must stay small.
+fn log() {
+    let level = std::env::var("TOMBOLO_LOG").ok().and_then(|text| text.parse().ok());
+    let level: tracing::Level = level.unwrap_or(tracing::Level::INFO);
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .compact()
+        .init();
+}

@@ -1,0 +1,223 @@
+//! What the admin socket speaks, in the types that both sides share. Described in `docs/spec/admin.md`.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Version of this protocol: the first part of each path.
+pub const VERSION: &str = "v1";
+/// Longest body of a request, in bytes: a topology file of the greatest size, in JSON.
+pub const MAX_BODY_BYTES: usize = 4 << 20;
+
+/// What a daemon says of itself at `/v1/version`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Version {
+    /// Version of the program.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+}
+
+/// `POST /v1/up`: bring this topology up.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpRequest {
+    /// The text of the topology file.
+    pub text: String,
+    /// Its name, for messages.
+    pub file: PathBuf,
+    /// What its relative paths start from; absolute.
+    pub base: PathBuf,
+}
+
+/// `POST /v1/down`: remove distributed containers.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DownRequest {
+    /// Which; `None` where `all` is set, or where there is only one.
+    #[serde(default)]
+    pub dc: Option<String>,
+    /// Every one.
+    #[serde(default)]
+    pub all: bool,
+}
+
+/// One line of a long answer. The last one is [`Progress::Done`] or [`Progress::Failed`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "progress", rename_all = "snake_case")]
+pub enum Progress {
+    /// What will be done, in order.
+    Plan {
+        /// One sentence each.
+        steps: Vec<String>,
+    },
+    /// A step has begun.
+    Started {
+        /// Counts from 1.
+        step: usize,
+        /// How many there are.
+        of: usize,
+        /// What is done.
+        what: String,
+    },
+    /// A step is done.
+    Finished {
+        /// Counts from 1.
+        step: usize,
+        /// How many there are.
+        of: usize,
+        /// What was done.
+        what: String,
+        /// How long it took, in ms.
+        took_ms: u64,
+    },
+    /// Something else worth a line.
+    Note {
+        /// What.
+        text: String,
+    },
+    /// It failed, and what was before is being restored.
+    RollingBack {
+        /// What failed, and why.
+        reason: String,
+    },
+    /// All is done.
+    Done {
+        /// One line that says what.
+        summary: String,
+        /// Whether anything was changed.
+        changed: bool,
+    },
+    /// It failed for good.
+    Failed {
+        /// What is wrong.
+        error: Problem,
+        /// Whether what was before is restored; `None` where nothing had been touched.
+        rolled_back: Option<bool>,
+    },
+}
+
+/// What is wrong, for a person and for a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}{}", help.as_ref().map_or(String::new(), |help| format!("\n  {help}")))]
+pub struct Problem {
+    /// Which problem, as a word that stays: `unknown-domain`.
+    pub code: Code,
+    /// What is wrong, and where.
+    pub message: String,
+    /// What to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+}
+
+/// The kinds of [`Problem`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// The request itself can't be understood.
+    BadRequest,
+    /// The topology file was not admitted.
+    NotAdmitted,
+    /// No distributed container of that name.
+    UnknownDc,
+    /// No domain of that name.
+    UnknownDomain,
+    /// No service of that name.
+    UnknownService,
+    /// No such place in the state tree.
+    UnknownPath,
+    /// The name fits more than one.
+    Ambiguous,
+    /// The domain does not run now.
+    NotRunning,
+    /// It was tried and failed.
+    Failed,
+    /// The daemon is ending.
+    Ending,
+}
+
+impl Problem {
+    /// A problem with nothing to advise.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), help: None }
+    }
+
+    /// The same, with what to do.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// One domain, as `ps` lists it: an element of `/v1/domains`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DomainRow {
+    /// Its distributed container.
+    pub dc: String,
+    /// Its name.
+    pub domain: String,
+    /// `process` or `container`.
+    pub kind: String,
+    /// `starting`, `running`, `stopping`, `waiting` (for the next start), `ended`, `failed`.
+    pub state: String,
+    /// Its first process, as this node counts.
+    pub pid: Option<u32>,
+    /// The parent that holds its output and exit code.
+    pub monitor_pid: Option<u32>,
+    /// Its frontend.
+    pub frontend_pid: Option<u32>,
+    /// Seconds since its present incarnation started.
+    pub up_s: Option<u64>,
+    /// How often it was started again by its restart policy.
+    pub restarts: u64,
+    /// How often its frontend was replaced.
+    pub frontend_restarts: u64,
+    /// How it ended last: `exit 1`, `signal 9`.
+    pub last_exit: Option<String>,
+    /// Why it is as it is, where that needs words.
+    pub why: Option<String>,
+    /// Processor time of the domain and its frontend, in µs.
+    pub cpu_us: Option<u64>,
+    /// Memory of the domain and its frontend, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads of the domain and its frontend.
+    pub processes: Option<u64>,
+    /// What the program is: the command's words.
+    pub command: Vec<String>,
+    /// `NAME:/srv/AT` of each service it mounts.
+    pub services: Vec<String>,
+}
+
+/// One service, as `service ls` lists it: an element of `/v1/services`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceRow {
+    /// Its distributed container.
+    pub dc: String,
+    /// Its name.
+    pub service: String,
+    /// Its kind.
+    pub kind: String,
+    /// The domain that hosts its backend.
+    pub domain: String,
+    /// Whether a server is there.
+    pub up: bool,
+    /// The server's process.
+    pub server_pid: Option<u32>,
+    /// How many servers it has had.
+    pub generation: u64,
+    /// The domains that mount it.
+    pub consumers: Vec<String>,
+    /// Channels that are open to it.
+    pub channels: usize,
+}
+
+/// What the CLI needs to run a command in a domain by itself: `/v1/domains/DC/DOMAIN/entry`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its distributed container.
+    pub dc: String,
+    /// Its name.
+    pub domain: String,
+    /// Where the domain's things are.
+    pub layout: domain::Layout,
+}

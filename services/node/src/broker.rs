@@ -1,0 +1,333 @@
+//! Who is connected, who serves what, and which channels were made: it introduces two ends to each other and keeps
+//! neither.
+//!
+//! Nothing here waits. What a member shall be told goes into its bounded outbox; a member whose outbox is full does not
+//! read, and is told nothing more: it is cut off, so that nobody waits for it.
+
+mod services;
+mod state;
+
+pub(crate) use state::MemberRow;
+
+use crate::settings;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+use tokio::sync::{mpsc, oneshot};
+use topology::Topology;
+use wire::control::{Event, Reply, Request};
+
+/// Connections that the control socket of one domain may have. Programs with the preload library hold one each; a domain
+/// that wants more waits in the kernel's queue or is refused.
+pub(crate) const MAX_MEMBERS_PER_DOMAIN: usize = 128;
+/// Channels that one domain may have been given over connections that are still open.
+pub(crate) const MAX_CHANNELS_PER_DOMAIN: usize = 256;
+/// Channels that one connection may ask for: the frontend needs one for each entrance of each service.
+pub(crate) const MAX_CHANNELS_PER_MEMBER: usize = 128;
+/// Packets that may wait for one member.
+const MAX_WAITING_PACKETS: usize = 256;
+/// Answers about state that may be outstanding for one member.
+const MAX_INSPECTIONS: usize = 16;
+
+/// A connection to a control socket; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct MemberId(u64);
+
+/// One packet to a member, with what it carries.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) reply: Reply,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+impl From<Reply> for Outgoing {
+    fn from(reply: Reply) -> Self {
+        Self { reply, descriptors: Vec::new() }
+    }
+}
+
+impl From<Event> for Outgoing {
+    fn from(event: Event) -> Self {
+        Reply::Event(event).into()
+    }
+}
+
+/// What a member is to its domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    /// A program, at the domain's own control socket.
+    Program,
+    /// The domain's frontend, at its private socket.
+    Frontend,
+    /// The native entrances in the frontend's process, at a private socket of their own.
+    Entrances,
+}
+
+/// Who connects, as the daemon (not the peer) knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) dc: String,
+    pub(crate) domain: String,
+    pub(crate) role: Role,
+    /// As this node's kernel says; 0 where it is no longer there.
+    pub(crate) pid: u32,
+    /// Whether it is the domain's first process, or a child of it.
+    pub(crate) main: bool,
+}
+
+#[derive(Debug)]
+struct Member {
+    identity: Identity,
+    outbox: mpsc::Sender<Outgoing>,
+    inspections: HashMap<u64, oneshot::Sender<Value>>,
+    channels: usize,
+}
+
+#[derive(Debug)]
+struct Channel {
+    dc: String,
+    service: String,
+    domain: String,
+    entrance: String,
+    consumer: MemberId,
+    server: MemberId,
+    since: SystemTime,
+}
+
+#[derive(Debug, Default)]
+struct ServiceState {
+    server: Option<MemberId>,
+    generation: u64,
+    since: Option<SystemTime>,
+}
+
+/// A refusal: an errno and what to say.
+#[derive(Debug)]
+struct Refusal {
+    errno: rustix::io::Errno,
+    message: String,
+}
+
+fn refuse<T>(errno: rustix::io::Errno, message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal { errno, message: message.into() })
+}
+
+/// The two ends of a new channel, ready to be sent.
+pub(crate) struct Ends {
+    /// For the one that asked.
+    pub(crate) consumer: Vec<OwnedFd>,
+    /// For the server.
+    pub(crate) server: Vec<OwnedFd>,
+}
+
+/// Makes a channel with rings of the wished size (0: the default).
+pub(crate) type MakeChannel = fn(ring_bytes: u32) -> io::Result<Ends>;
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(crate) struct Broker {
+    inner: Arc<Mutex<Inner>>,
+    make: MakeChannel,
+    changed: Arc<tokio::sync::watch::Sender<u64>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    last_number: u64,
+    topologies: BTreeMap<String, Arc<Topology>>,
+    members: BTreeMap<MemberId, Member>,
+    services: BTreeMap<(String, String), ServiceState>,
+    channels: BTreeMap<u64, Channel>,
+}
+
+impl Broker {
+    pub(crate) fn new(make: MakeChannel) -> Self {
+        Self { inner: Arc::default(), make, changed: Arc::new(tokio::sync::watch::Sender::new(0)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes who waits for a service to come up.
+    fn announce(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Ticks whenever a server came or went.
+    pub(crate) fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// A new connection. `None`: the domain has too many.
+    pub(crate) fn join(&self, identity: Identity) -> Option<(MemberId, mpsc::Receiver<Outgoing>)> {
+        let mut inner = self.lock();
+        if identity.role == Role::Program
+            && inner.members_of(&identity.dc, &identity.domain) >= MAX_MEMBERS_PER_DOMAIN
+        {
+            return None;
+        }
+        let id = MemberId(inner.next_number());
+        let (outbox, mail) = mpsc::channel(MAX_WAITING_PACKETS);
+        inner.members.insert(id, Member { identity, outbox, inspections: HashMap::new(), channels: 0 });
+        Some((id, mail))
+    }
+
+    /// A connection has ended; what it served is down.
+    pub(crate) fn leave(&self, id: MemberId) {
+        let mut inner = self.lock();
+        inner.members.remove(&id);
+        inner.channels.retain(|_, channel| channel.consumer != id && channel.server != id);
+        let served: Vec<_> =
+            inner.services.iter().filter(|(_, s)| s.server == Some(id)).map(|(key, _)| key.clone()).collect();
+        for key in served {
+            inner.server_gone(&key);
+        }
+        drop(inner);
+        self.announce();
+    }
+
+    /// Answers a request of a member. The answer is in its outbox when this returns.
+    pub(crate) fn request(&self, id: MemberId, request: Request, about: impl FnOnce(&Identity) -> Value) {
+        let mut inner = self.lock();
+        let Some(member) = inner.members.get(&id) else { return };
+        let identity = member.identity.clone();
+        let (number, answer) = match request {
+            Request::Services { id: number } => {
+                let services = inner.mounted(&identity.dc, &identity.domain);
+                (number, Ok(Reply::Services { id: number, services }.into()))
+            }
+            Request::About { id: number } => {
+                drop(inner);
+                let about = about(&identity);
+                inner = self.lock();
+                (number, Ok(Reply::About { id: number, about }.into()))
+            }
+            Request::Serve { id: number } => (number, inner.serve(id, &identity, number)),
+            Request::Connect { id: number, service, entrance, ring_bytes } => {
+                let wish = services::Wish { number, service, entrance, ring_bytes };
+                (number, inner.connect(id, &identity, &wish, self.make))
+            }
+            Request::State { id: number, state } => {
+                inner.answered(id, number, state);
+                return;
+            }
+        };
+        let outgoing = answer.unwrap_or_else(|refusal| {
+            tracing::debug!(
+                dc = identity.dc,
+                domain = identity.domain,
+                pid = identity.pid,
+                "{}",
+                refusal.message
+            );
+            let errno = refusal.errno.raw_os_error();
+            Reply::Refused { id: number, errno, message: refusal.message }.into()
+        });
+        inner.send(id, outgoing);
+        drop(inner);
+        self.announce();
+    }
+
+    /// Tells a member that what it sent was no request.
+    pub(crate) fn refuse_garbage(&self, id: MemberId, message: String) {
+        let errno = rustix::io::Errno::PROTO.raw_os_error();
+        self.lock().send(id, Reply::Refused { id: 0, errno, message }.into());
+    }
+
+    /// Sets (or, with `None`, forgets) the topology of a distributed container and tells everyone whom it concerns.
+    pub(crate) fn set_topology(&self, dc: &str, topology: Option<Arc<Topology>>) {
+        let mut inner = self.lock();
+        let before = match topology {
+            Some(topology) => inner.topologies.insert(dc.to_owned(), topology),
+            None => inner.topologies.remove(dc),
+        };
+        inner.tell_differences(dc, before.as_deref());
+    }
+
+    /// Whether all services of a domain have their server.
+    pub(crate) fn all_served(&self, dc: &str, domain: &str) -> bool {
+        let inner = self.lock();
+        let Some(topology) = inner.topologies.get(dc) else { return false };
+        topology.hosted_by(domain).all(|service| inner.server_of(dc, service.name.as_str()).is_some())
+    }
+
+    /// Asks every frontend and server for its state; those that can't be asked are left out.
+    pub(crate) fn inspect(&self) -> Vec<(MemberId, oneshot::Receiver<Value>)> {
+        let mut inner = self.lock();
+        let asked: Vec<_> = inner
+            .members
+            .iter()
+            .filter(|(id, member)| member.identity.role != Role::Program || inner.serves(**id))
+            .map(|(id, _)| *id)
+            .collect();
+        asked.into_iter().filter_map(|id| inner.ask_state(id).map(|answer| (id, answer))).collect()
+    }
+}
+
+impl Inner {
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    fn members_of(&self, dc: &str, domain: &str) -> usize {
+        let of_domain = |m: &&Member| {
+            m.identity.role == Role::Program && m.identity.dc == dc && m.identity.domain == domain
+        };
+        self.members.values().filter(of_domain).count()
+    }
+
+    /// Those who are told of services: frontends and entrances, with their domains.
+    fn listeners(&self, dc: &str) -> Vec<(MemberId, String)> {
+        let of_dc = |m: &Member| m.identity.role != Role::Program && m.identity.dc == dc;
+        let found = self.members.iter().filter(|(_, m)| of_dc(m));
+        found.map(|(id, m)| (*id, m.identity.domain.clone())).collect()
+    }
+
+    /// Puts a packet into a member's outbox; a member that does not read is cut off. Whether it was put.
+    fn send(&mut self, id: MemberId, outgoing: Outgoing) -> bool {
+        let Some(member) = self.members.get(&id) else { return false };
+        match member.outbox.try_send(outgoing) {
+            Ok(()) => true,
+            Err(_) => {
+                let Identity { dc, domain, pid, .. } = &member.identity;
+                tracing::warn!(
+                    dc,
+                    domain,
+                    pid,
+                    "a member of the domain does not read its control socket: cut off"
+                );
+                // The task of the connection sees its outbox close, and leaves.
+                let (closed, _) = mpsc::channel(1);
+                if let Some(member) = self.members.get_mut(&id) {
+                    member.outbox = closed;
+                }
+                false
+            }
+        }
+    }
+
+    fn answered(&mut self, id: MemberId, number: u64, state: Value) {
+        let inspection = self.members.get_mut(&id).and_then(|member| member.inspections.remove(&number));
+        // An answer that nobody asked for, or that came too late, is dropped.
+        if let Some(inspection) = inspection {
+            let _too_late = inspection.send(state);
+        }
+    }
+
+    fn ask_state(&mut self, id: MemberId) -> Option<oneshot::Receiver<Value>> {
+        let number = self.next_number();
+        let member = self.members.get_mut(&id)?;
+        member.inspections.retain(|_, inspection| !inspection.is_closed());
+        if member.inspections.len() >= MAX_INSPECTIONS {
+            return None;
+        }
+        let (tell, answer) = oneshot::channel();
+        member.inspections.insert(number, tell);
+        self.send(id, Event::Inspect { id: number }.into()).then_some(answer)
+    }
+}

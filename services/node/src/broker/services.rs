@@ -1,0 +1,303 @@
+//! Services: who serves them, who may connect, and who is told of a change.
+
+use super::{
+    Channel, Identity, Inner, MAX_CHANNELS_PER_DOMAIN, MAX_CHANNELS_PER_MEMBER, MakeChannel, MemberId,
+    Outgoing, Refusal, Role, refuse, settings,
+};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::time::SystemTime;
+use topology::{Service, Topology};
+use wire::control::{Consumer, Event, MountedService, Reply, ServedService};
+
+/// Entrances that a program of a domain may name; all others are for those at private sockets.
+const PROGRAM_ENTRANCES: [&str; 2] = ["preload", "api"];
+/// All there are.
+const ALL_ENTRANCES: [&str; 5] = ["preload", "api", "device", "stub", "resolve"];
+
+/// Entrances that a member may name.
+fn entrances_of(role: Role) -> &'static [&'static str] {
+    match role {
+        Role::Program => &PROGRAM_ENTRANCES,
+        Role::Frontend => &["device"],
+        Role::Entrances => &["stub", "resolve"],
+    }
+}
+
+/// What a `connect` asked for.
+pub(super) struct Wish {
+    pub(super) number: u64,
+    pub(super) service: String,
+    pub(super) entrance: String,
+    pub(super) ring_bytes: u32,
+}
+
+impl Inner {
+    /// The services that a domain mounts, as it sees them now.
+    pub(super) fn mounted(&self, dc: &str, domain: &str) -> Vec<MountedService> {
+        let Some(topology) = self.topologies.get(dc) else { return Vec::new() };
+        let Some(domain) = topology.domain(domain) else { return Vec::new() };
+        let mounts = domain.services.iter();
+        mounts
+            .filter_map(|mount| {
+                let service = topology.service(mount.service.as_str())?;
+                let (up, generation) = self.health(dc, service.name.as_str());
+                Some(MountedService {
+                    name: service.name.as_str().to_owned(),
+                    kind: service.kind().as_str().to_owned(),
+                    at: mount.at.as_str().to_owned(),
+                    verbs: verbs(service, domain.name.as_str()),
+                    up,
+                    generation,
+                })
+            })
+            .collect()
+    }
+
+    fn health(&self, dc: &str, service: &str) -> (bool, u64) {
+        let state = self.services.get(&(dc.to_owned(), service.to_owned()));
+        state.map_or((false, 0), |state| (state.server.is_some(), state.generation))
+    }
+
+    pub(super) fn server_of(&self, dc: &str, service: &str) -> Option<MemberId> {
+        self.services.get(&(dc.to_owned(), service.to_owned()))?.server
+    }
+
+    pub(super) fn serves(&self, id: MemberId) -> bool {
+        self.services.values().any(|state| state.server == Some(id))
+    }
+
+    /// A member wants to be the server of its domain's services.
+    pub(super) fn serve(&mut self, id: MemberId, who: &Identity, number: u64) -> Result<Outgoing, Refusal> {
+        let Identity { dc, domain, .. } = who;
+        let Some(topology) = self.topologies.get(dc).cloned() else {
+            return refuse(Errno::NOENT, format!("there is no distributed container {dc} any more"));
+        };
+        let hosted: Vec<&Service> = topology.hosted_by(domain).collect();
+        if hosted.is_empty() {
+            return refuse(Errno::PERM, format!("the topology places no service in domain {domain}"));
+        }
+        if who.role != Role::Program || !who.main {
+            return refuse(
+                Errno::PERM,
+                format!(
+                    "only the first process of domain {domain}, or a child of it, may serve; pid {} is neither",
+                    who.pid
+                ),
+            );
+        }
+        if hosted.iter().any(|s| self.server_of(dc, s.name.as_str()).is_some_and(|server| server != id)) {
+            return refuse(
+                Errno::BUSY,
+                format!("domain {domain} has a server already; there is one at a time"),
+            );
+        }
+        let mut services = Vec::new();
+        for service in &hosted {
+            let settings = settings::of_service(service).map_err(|e| Refusal {
+                errno: Errno::INVAL,
+                message: format!("the settings of service {} can't be told: {e}", service.name.as_str()),
+            })?;
+            services.push(ServedService {
+                name: service.name.as_str().to_owned(),
+                kind: service.kind().as_str().to_owned(),
+                settings,
+            });
+        }
+        // The caller puts the reply into the outbox before it lets go of the lock: no consumer is attached before.
+        for service in hosted {
+            self.server_came(dc, service.name.as_str(), id);
+        }
+        Ok(Reply::Serving { id: number, services }.into())
+    }
+
+    fn server_came(&mut self, dc: &str, service: &str, id: MemberId) {
+        let state = self.services.entry((dc.to_owned(), service.to_owned())).or_default();
+        state.generation += 1;
+        state.server = Some(id);
+        state.since = Some(SystemTime::now());
+        let generation = state.generation;
+        tracing::info!(dc, service, generation, "the service is up");
+        self.tell_frontends(dc, service, true, generation);
+    }
+
+    pub(super) fn server_gone(&mut self, key: &(String, String)) {
+        let Some(state) = self.services.get_mut(key) else { return };
+        state.server = None;
+        state.since = Some(SystemTime::now());
+        let generation = state.generation;
+        let (dc, service) = key;
+        tracing::info!(dc, service, generation, "the service is down");
+        self.tell_frontends(dc, service, false, generation);
+    }
+
+    fn tell_frontends(&mut self, dc: &str, service: &str, up: bool, generation: u64) {
+        for (id, domain) in self.listeners(dc) {
+            if self.mounted(dc, &domain).iter().any(|mounted| mounted.name == service) {
+                self.send(id, Event::Service { service: service.to_owned(), up, generation }.into());
+            }
+        }
+    }
+
+    /// A member wants a channel.
+    pub(super) fn connect(
+        &mut self,
+        id: MemberId,
+        who: &Identity,
+        wish: &Wish,
+        make: MakeChannel,
+    ) -> Result<Outgoing, Refusal> {
+        let verbs = self.permission(who, wish)?;
+        let Some(server) = self.server_of(&who.dc, &wish.service) else {
+            let message =
+                format!("service {} has no server now; wait for it and connect again", wish.service);
+            return refuse(Errno::AGAIN, message);
+        };
+        self.room_for_channel(id, who)?;
+        let ends = make(wish.ring_bytes)
+            .map_err(|e| Refusal { errno: Errno::NOMEM, message: format!("no memory for a channel: {e}") })?;
+        let channel = self.next_number();
+        let consumer = Consumer {
+            dc: who.dc.clone(),
+            domain: who.domain.clone(),
+            entrance: wish.entrance.clone(),
+            verbs,
+        };
+        let attach = Event::Attach { service: wish.service.clone(), channel, consumer };
+        if !self.send(server, Outgoing { reply: Reply::Event(attach), descriptors: ends.server }) {
+            return refuse(
+                Errno::AGAIN,
+                format!("the server of {} does not read; connect again later", wish.service),
+            );
+        }
+        self.remember_channel(channel, id, server, who, wish);
+        let reply = Reply::Connected { id: wish.number, channel };
+        Ok(Outgoing { reply, descriptors: ends.consumer })
+    }
+
+    /// The verbs that the member has, if it may connect at all.
+    fn permission(&self, who: &Identity, wish: &Wish) -> Result<Vec<String>, Refusal> {
+        let entrance = wish.entrance.as_str();
+        if !ALL_ENTRANCES.contains(&entrance) {
+            let known = PROGRAM_ENTRANCES.join(", ");
+            return refuse(Errno::INVAL, format!("there is no entrance {entrance:?}; there are {known}"));
+        }
+        if !entrances_of(who.role).contains(&entrance) {
+            return refuse(Errno::PERM, format!("the entrance {entrance} is the frontend's alone"));
+        }
+        let topology = self.topologies.get(&who.dc);
+        let service = topology.and_then(|topology| topology.service(&wish.service));
+        let mounts = self.mounted(&who.dc, &who.domain).iter().any(|mounted| mounted.name == wish.service);
+        // A service that exists but is not mounted is spoken of as one that does not exist: nothing leaks.
+        let (Some(service), true) = (service, mounts) else {
+            return refuse(
+                Errno::NOENT,
+                format!("domain {} mounts no service {:?}", who.domain, wish.service),
+            );
+        };
+        let verbs = verbs(service, &who.domain);
+        if verbs.is_empty() {
+            return refuse(
+                Errno::ACCESS,
+                format!("domain {} may nothing with {:?}", who.domain, wish.service),
+            );
+        }
+        Ok(verbs)
+    }
+
+    fn room_for_channel(&self, id: MemberId, who: &Identity) -> Result<(), Refusal> {
+        let of_domain = self.channels.values().filter(|c| c.dc == who.dc && c.domain == who.domain).count();
+        let of_member = self.members.get(&id).map_or(0, |member| member.channels);
+        if of_domain < MAX_CHANNELS_PER_DOMAIN && of_member < MAX_CHANNELS_PER_MEMBER {
+            return Ok(());
+        }
+        refuse(
+            Errno::MFILE,
+            format!(
+                "domain {} has {of_domain} channels ({MAX_CHANNELS_PER_DOMAIN} are the most), {of_member} of them over \
+                 this connection ({MAX_CHANNELS_PER_MEMBER} are the most)",
+                who.domain
+            ),
+        )
+    }
+
+    fn remember_channel(
+        &mut self,
+        number: u64,
+        consumer: MemberId,
+        server: MemberId,
+        who: &Identity,
+        wish: &Wish,
+    ) {
+        if let Some(member) = self.members.get_mut(&consumer) {
+            member.channels += 1;
+        }
+        let channel = Channel {
+            dc: who.dc.clone(),
+            service: wish.service.clone(),
+            domain: who.domain.clone(),
+            entrance: wish.entrance.clone(),
+            consumer,
+            server,
+            since: SystemTime::now(),
+        };
+        self.channels.insert(number, channel);
+    }
+
+    /// Tells frontends of changed mounts, and servers of changed settings and verbs.
+    pub(super) fn tell_differences(&mut self, dc: &str, before: Option<&Topology>) {
+        let now = self.topologies.get(dc).cloned();
+        for (id, domain) in self.listeners(dc) {
+            let changed = mounts_of(before, &domain) != mounts_of(now.as_deref(), &domain);
+            if changed {
+                let services = self.mounted(dc, &domain);
+                self.send(id, Event::Services { services }.into());
+            }
+        }
+        let (Some(before), Some(now)) = (before, now) else { return };
+        for service in &now.services {
+            let Some(old) = before.service(service.name.as_str()) else { continue };
+            let Some(server) = self.server_of(dc, service.name.as_str()) else { continue };
+            self.tell_server(server, old, service, &now);
+        }
+    }
+
+    fn tell_server(&mut self, server: MemberId, old: &Service, new: &Service, now: &Arc<Topology>) {
+        let name = new.name.as_str();
+        if old.settings != new.settings {
+            match settings::of_service(new) {
+                Ok(settings) => {
+                    self.send(server, Event::Settings { service: name.to_owned(), settings }.into());
+                }
+                Err(error) => tracing::error!(service = name, %error, "its settings can't be told"),
+            }
+        }
+        for domain in &now.domains {
+            let domain = domain.name.as_str();
+            let verbs_now = verbs(new, domain);
+            if verbs(old, domain) != verbs_now {
+                let event =
+                    Event::Verbs { service: name.to_owned(), domain: domain.to_owned(), verbs: verbs_now };
+                self.send(server, event.into());
+            }
+        }
+    }
+}
+
+fn verbs(service: &Service, domain: &str) -> Vec<String> {
+    let allowed = service.allow.get(domain);
+    allowed.map_or_else(Vec::new, |verbs| verbs.iter().map(|verb| verb.as_str().to_owned()).collect())
+}
+
+/// What decides over the folders below `/srv` of a domain: where which service is, and its verbs.
+fn mounts_of<'t>(topology: Option<&'t Topology>, domain: &str) -> Vec<(&'t str, &'t str, Vec<String>)> {
+    let Some(topology) = topology else { return Vec::new() };
+    let Some(found) = topology.domain(domain) else { return Vec::new() };
+    let mounts = found.services.iter();
+    mounts
+        .filter_map(|mount| {
+            let service = topology.service(mount.service.as_str())?;
+            Some((service.name.as_str(), mount.at.as_str(), verbs(service, domain)))
+        })
+        .collect()
+}

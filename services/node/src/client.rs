@@ -1,0 +1,172 @@
+//! The admin socket's client: one request a connection, with or without a streamed answer.
+
+use crate::admin::{Code, Problem, Progress, VERSION};
+use crate::place::{ADMIN_SOCKET, Place};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use thiserror::Error;
+use tokio::net::UnixStream;
+
+/// Longest answer that is not streamed, and longest line of one that is, in bytes.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+/// A client of one node's daemon.
+#[derive(Debug, Clone)]
+pub struct Client {
+    place: Place,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no daemon runs at {}", socket.display())]
+    NotRunning {
+        /// Where one was looked for.
+        socket: PathBuf,
+    },
+    /// Not allowed to speak to it.
+    #[error("not allowed to use {}: only root may", socket.display())]
+    NotAllowed {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// The connection broke.
+    #[error("the daemon at {} did not answer: {cause}", socket.display())]
+    Broken {
+        /// Where.
+        socket: PathBuf,
+        /// Why.
+        cause: String,
+    },
+    /// The daemon says no.
+    #[error(transparent)]
+    Refused(#[from] Problem),
+}
+
+impl Client {
+    /// A client of the daemon at `place`; nothing is connected yet.
+    #[must_use]
+    pub fn new(place: Place) -> Self {
+        Self { place }
+    }
+
+    /// `GET /v1/PATH`, as JSON.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        let answer = self.ask(Method::GET, &format!("/{VERSION}/{path}"), Bytes::new()).await?;
+        let body = self.whole(answer).await?;
+        serde_json::from_slice(&body).map_err(|e| self.broken(e))
+    }
+
+    /// `GET PATH` (with its version, if it has one), as text.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn get_text(&self, path: &str) -> Result<String, ClientError> {
+        let answer = self.ask(Method::GET, path, Bytes::new()).await?;
+        let body = self.whole(answer).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// `POST /v1/PATH` and follows the progress to its end; returns the last line: [`Progress::Done`] or
+    /// [`Progress::Failed`].
+    ///
+    /// # Errors
+    /// [`ClientError`]; the daemon's end in the middle is [`ClientError::Broken`].
+    pub async fn follow(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        mut each: impl FnMut(&Progress),
+    ) -> Result<Progress, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|e| self.broken(e))?;
+        let answer = self.ask(Method::POST, &format!("/{VERSION}/{path}"), body.into()).await?;
+        let mut answer = self.checked(answer).await?.into_body();
+        let mut text: Vec<u8> = Vec::new();
+        while let Some(frame) = answer.frame().await {
+            let frame = frame.map_err(|e| self.broken(e))?;
+            text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+            if text.len() > MAX_ANSWER_BYTES {
+                return Err(self.broken("a line of its answer is too long"));
+            }
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                let progress: Progress = serde_json::from_slice(&line).map_err(|e| self.broken(e))?;
+                if matches!(progress, Progress::Done { .. } | Progress::Failed { .. }) {
+                    return Ok(progress);
+                }
+                each(&progress);
+            }
+        }
+        Err(self.broken("it ended in the middle of the work; see its log"))
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
+        let stream = TokioIo::new(self.connect().await?);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(stream).await.map_err(|e| self.broken(e))?;
+        // Ends with the connection; what goes wrong there shows in the answer.
+        tokio::spawn(async move { connection.await.ok() });
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "node")
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .map_err(|e| self.broken(e))?;
+        sender.send_request(request).await.map_err(|e| self.broken(e))
+    }
+
+    async fn connect(&self) -> Result<UnixStream, ClientError> {
+        let socket = self.place.admin_socket();
+        connect_in(&self.place).await.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning { socket },
+            io::ErrorKind::PermissionDenied => ClientError::NotAllowed { socket },
+            _ => ClientError::Broken { socket, cause: error.to_string() },
+        })
+    }
+
+    async fn whole(&self, answer: Response<Incoming>) -> Result<Bytes, ClientError> {
+        let answer = self.checked(answer).await?;
+        self.collect(answer).await
+    }
+
+    async fn collect(&self, answer: Response<Incoming>) -> Result<Bytes, ClientError> {
+        let limited = http_body_util::Limited::new(answer.into_body(), MAX_ANSWER_BYTES);
+        Ok(limited.collect().await.map_err(|e| self.broken(e))?.to_bytes())
+    }
+
+    async fn checked(&self, answer: Response<Incoming>) -> Result<Response<Incoming>, ClientError> {
+        let status = answer.status();
+        if status == StatusCode::OK {
+            return Ok(answer);
+        }
+        let body = self.collect(answer).await?;
+        let problem = serde_json::from_slice(&body).unwrap_or_else(|_| {
+            let text = String::from_utf8_lossy(&body);
+            Problem::new(Code::BadRequest, format!("the daemon answered {status}: {}", text.trim()))
+        });
+        Err(problem.into())
+    }
+
+    fn broken(&self, cause: impl ToString) -> ClientError {
+        ClientError::Broken { socket: self.place.admin_socket(), cause: cause.to_string() }
+    }
+}
+
+/// Connects through a descriptor of the run directory: its path may be longer than a socket's address.
+async fn connect_in(place: &Place) -> io::Result<UnixStream> {
+    use rustix::fs::{Mode, OFlags};
+    let folder = rustix::fs::open(&place.run_dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    UnixStream::connect(format!("/proc/self/fd/{}/{ADMIN_SOCKET}", folder.as_raw_fd())).await
+}

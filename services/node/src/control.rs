@@ -1,0 +1,235 @@
+//! The control sockets: one for each domain, and a private one for each frontend. Bytes in, bytes out; what is asked is
+//! decided by the [`Broker`].
+
+use crate::broker::{Broker, Identity, MemberId, Outgoing, Role};
+use crate::watched::watched;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use session::packet::{self, PacketError};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use wire::control::Request;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 64;
+/// Packets that are no requests, after which a connection is closed: an honest member sends none.
+const MAX_GARBAGE: u32 = 64;
+/// Generations of parents that are looked at to find out whether a process descends from the domain's first one.
+const MAX_ANCESTORS: usize = 32;
+
+/// Says what a domain may know of itself.
+pub(crate) type About = Arc<dyn Fn(&Identity) -> serde_json::Value + Send + Sync>;
+
+/// Where a listener's domain is, and what is known of it at the moment of a connection.
+pub(crate) struct Door {
+    pub(crate) dc: String,
+    pub(crate) domain: String,
+    /// The first process of the domain, as this node counts; 0 while there is none.
+    pub(crate) init: Arc<std::sync::atomic::AtomicU32>,
+    pub(crate) broker: Broker,
+    pub(crate) about: About,
+}
+
+/// Makes the listening socket `name` in `folder`, with these permissions.
+///
+/// # Errors
+/// What the kernel says; an old socket of that name is replaced.
+pub(crate) fn listen(folder: &Path, name: &str, kind: SocketType, mode: u32) -> io::Result<OwnedFd> {
+    // Through a descriptor of the folder, so that a long path does not meet the 108 bytes of a socket's address.
+    let at = rustix::fs::open(
+        folder,
+        rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )?;
+    match rustix::fs::unlinkat(&at, name, rustix::fs::AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", at.as_raw_fd()))?;
+    rustix::net::bind(&socket, &address)?;
+    // Before it listens nobody can connect, so nobody sees it with other permissions.
+    rustix::fs::chmodat(&at, name, rustix::fs::Mode::from_raw_mode(mode), rustix::fs::AtFlags::empty())?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Accepts the connections of one domain until it is dropped.
+pub(crate) async fn accept_all(door: Arc<Door>, listener: OwnedFd) -> io::Result<()> {
+    let listener = watched(listener, Interest::READABLE)?;
+    loop {
+        let mut ready = listener.readable().await?;
+        let accepted = ready.try_io(|listener| {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            rustix::net::accept_with(listener.get_ref(), flags).map_err(io::Error::from)
+        });
+        match accepted {
+            Err(_would_block) => {}
+            Ok(Ok(socket)) => admit(&door, socket),
+            Ok(Err(error)) => {
+                tracing::warn!(dc = door.dc, domain = door.domain, %error, "can't accept a connection");
+                // Out of descriptors or memory: others must go first. The event that frees one can't be awaited.
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+fn admit(door: &Arc<Door>, socket: OwnedFd) {
+    let pid = peer_pid(&socket);
+    let init = door.init.load(std::sync::atomic::Ordering::Acquire);
+    let identity = Identity {
+        dc: door.dc.clone(),
+        domain: door.domain.clone(),
+        role: Role::Program,
+        pid,
+        main: descends(pid, init),
+    };
+    match door.broker.join(identity) {
+        Some((id, mail)) => spawn_member(&door.broker, &door.about, id, mail, socket),
+        // Closed without a word: the domain has more connections than it is allowed, and sees an end of file.
+        None => tracing::debug!(dc = door.dc, domain = door.domain, pid, "too many connections: refused"),
+    }
+}
+
+/// Takes in whoever is at the other end of a private socket.
+pub(crate) fn admit_private(broker: &Broker, about: &About, identity: Identity, socket: OwnedFd) {
+    if let Some((id, mail)) = broker.join(identity) {
+        spawn_member(broker, about, id, mail, socket);
+    }
+}
+
+fn spawn_member(
+    broker: &Broker,
+    about: &About,
+    id: MemberId,
+    mail: mpsc::Receiver<Outgoing>,
+    socket: OwnedFd,
+) {
+    let (broker, about) = (broker.clone(), Arc::clone(about));
+    tokio::spawn(async move {
+        if let Err(error) = converse(&broker, &about, id, mail, socket).await {
+            tracing::debug!(?id, %error, "a control connection ended");
+        }
+        broker.leave(id);
+    });
+}
+
+/// Reads requests and writes what is in the outbox, until either side ends.
+async fn converse(
+    broker: &Broker,
+    about: &About,
+    id: MemberId,
+    mut mail: mpsc::Receiver<Outgoing>,
+    socket: OwnedFd,
+) -> io::Result<()> {
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    let socket = watched(socket, Interest::READABLE | Interest::WRITABLE)?;
+    let write = async {
+        while let Some(outgoing) = mail.recv().await {
+            write_packet(&socket, &outgoing).await?;
+        }
+        Err(io::Error::other("it did not read what it was told"))
+    };
+    let read = read_requests(broker, about, id, &socket);
+    tokio::select! {
+        ended = write => ended,
+        ended = read => ended,
+    }
+}
+
+async fn read_requests(
+    broker: &Broker,
+    about: &About,
+    id: MemberId,
+    socket: &AsyncFd<OwnedFd>,
+) -> io::Result<()> {
+    let mut garbage = 0;
+    loop {
+        let mut ready = socket.readable().await?;
+        match packet::receive::<Request>(socket.get_ref()) {
+            // Descriptors that came along are nobody's business: dropped.
+            Ok(packet) => broker.request(id, packet.message, |identity| about(identity)),
+            Err(PacketError::NotReady) => ready.clear_ready(),
+            Err(PacketError::Gone) => return Ok(()),
+            Err(PacketError::Socket(error)) => return Err(error),
+            Err(error) => {
+                garbage += 1;
+                if garbage > MAX_GARBAGE {
+                    return Err(io::Error::other("it sent too much that is no request"));
+                }
+                broker.refuse_garbage(id, describe(&error));
+            }
+        }
+        // One member must not keep the others waiting, however fast it asks.
+        tokio::task::yield_now().await;
+    }
+}
+
+fn describe(error: &PacketError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+async fn write_packet(socket: &AsyncFd<OwnedFd>, outgoing: &Outgoing) -> io::Result<()> {
+    let descriptors: Vec<_> = outgoing.descriptors.iter().map(AsFd::as_fd).collect();
+    loop {
+        let mut ready = socket.writable().await?;
+        match packet::send(socket.get_ref(), &outgoing.reply, &descriptors) {
+            Ok(()) => return Ok(()),
+            Err(PacketError::NotReady) => ready.clear_ready(),
+            Err(PacketError::Socket(error)) => return Err(error),
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
+}
+
+fn peer_pid(socket: &OwnedFd) -> u32 {
+    let peer = rustix::net::sockopt::socket_peercred(socket);
+    peer.ok().and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok()).unwrap_or(0)
+}
+
+/// Whether `pid` is `ancestor` or descends from it.
+fn descends(pid: u32, ancestor: u32) -> bool {
+    let mut pid = pid;
+    for _ in 0..MAX_ANCESTORS {
+        if pid == 0 || ancestor == 0 {
+            return false;
+        }
+        if pid == ancestor {
+            return true;
+        }
+        pid = parent(pid).unwrap_or(0);
+    }
+    false
+}
+
+/// The parent of a process, from `/proc/PID/stat` (proc_pid_stat(5)): the second field after the name in parentheses.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_descends_from_its_parent_and_nobody_else() {
+        let me = std::process::id();
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(descends(child.id(), me) && descends(me, me));
+        assert!(!descends(me, child.id()) && !descends(0, 0) && !descends(me, 0));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}

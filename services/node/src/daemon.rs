@@ -1,0 +1,215 @@
+//! The daemon's life: from the locks to the last signal.
+
+use crate::broker::{Broker, Ends};
+use crate::lock::{Lock, LockError};
+use crate::node::Node;
+use crate::place::{ADMIN_SOCKET, Place};
+use crate::{adopt, api, change, host};
+use registry::{Embedded, RegistryError};
+use rustix::net::SocketType;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+use wire::ring::{RING_BYTES_MAX, RING_BYTES_MIN};
+
+/// Threads that do what blocks: starting domains, reading cgroups. More wait in line.
+const MAX_BLOCKING_THREADS: usize = 16;
+/// Descriptors that the daemon may hold: some for each domain, one for each connection, ten for each channel that
+/// is being made.
+const OPEN_FILES: u64 = 65_536;
+
+/// What a daemon is started with.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Its directories.
+    pub place: Place,
+    /// The binary that is run for each role, and seen in each domain.
+    pub program: PathBuf,
+    /// Also serve metrics at this loopback address.
+    pub metrics: Option<SocketAddr>,
+    /// Leave the terminal's session, and say `ready` on the standard output when requests are taken.
+    pub detached: bool,
+}
+
+/// Why a daemon can't start.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// Namespaces, mounts and cgroups need privileges.
+    #[error("the daemon must run as root: it makes namespaces, mounts and cgroups; use sudo")]
+    NotRoot,
+    /// A directory can't be made or used.
+    #[error("can't use the directory {}: {cause}", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// Another daemon is there.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The registry can't be used.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// Metrics would be readable from the network.
+    #[error("metrics are served at loopback addresses only, such as 127.0.0.1:9464; {0} is none")]
+    MetricsAddress(SocketAddr),
+    /// An address can't be listened at.
+    #[error("can't listen at {at}: {cause}")]
+    Listen {
+        /// Where.
+        at: String,
+        /// Why.
+        cause: io::Error,
+    },
+    /// Control groups can't be found.
+    #[error("can't use control groups: {0}")]
+    Cgroups(String),
+    /// Something of the system failed.
+    #[error("can't {what}: {cause}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        cause: io::Error,
+    },
+}
+
+/// Runs the daemon until a signal (`SIGTERM`, `SIGINT`) ends it. Domains run on.
+///
+/// # Errors
+/// [`DaemonError`]: it did not start, or can't go on.
+pub fn run(config: Config) -> Result<(), DaemonError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(DaemonError::NotRoot);
+    }
+    if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
+        return Err(DaemonError::MetricsAddress(address));
+    }
+    if config.detached {
+        // Fails only where this process leads a group already, which is as good.
+        let _already_leads = rustix::process::setsid();
+    }
+    private_directory(&config.place.state_dir)?;
+    private_directory(&config.place.run_dir)?;
+    let _state = Lock::take(&config.place.state_dir)?;
+    let _run = Lock::take(&config.place.run_dir)?;
+    allow_descriptors();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
+        .build()
+        .map_err(|cause| DaemonError::System { what: "make the event loop", cause })?;
+    let served = runtime.block_on(serve(&config));
+    // What blocks now (a start that was under way) is not waited for: the next daemon finds what it left.
+    runtime.shutdown_background();
+    served
+}
+
+fn private_directory(path: &Path) -> Result<(), DaemonError> {
+    let at = |cause| DaemonError::Directory { path: path.to_owned(), cause };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(at)
+}
+
+fn allow_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let wanted = now.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
+    let too_few = now.current.is_some_and(|current| current < wanted);
+    if too_few
+        && let Err(errno) =
+            setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: now.maximum })
+    {
+        tracing::warn!(%errno, "can't raise the number of open files");
+    }
+}
+
+async fn serve(config: &Config) -> Result<(), DaemonError> {
+    let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let [mut terminate, mut interrupt] =
+        signals.map(|s| s.map_err(|cause| DaemonError::System { what: "take signals", cause }));
+    let (terminate, interrupt) = (terminate.as_mut(), interrupt.as_mut());
+    let (Ok(terminate), Ok(interrupt)) = (terminate, interrupt) else {
+        return Err(DaemonError::System { what: "take signals", cause: io::ErrorKind::Other.into() });
+    };
+    let node = Arc::new(make_node(config)?);
+    adopt::adopt(&node).await;
+    tokio::spawn(change::restore(Arc::clone(&node)));
+    let admin = listen_admin(&config.place)?;
+    if let Some(address) = config.metrics {
+        serve_metrics(&node, address).await?;
+    }
+    tracing::info!(pid = std::process::id(), run_dir = %config.place.run_dir.display(), "the daemon takes requests");
+    if config.detached {
+        say_ready().map_err(|cause| DaemonError::System { what: "say that it is ready", cause })?;
+    }
+    let served = axum::serve(admin, api::router(Arc::clone(&node)));
+    let ended = tokio::select! {
+        ended = served.into_future() => ended.map_err(|cause| DaemonError::System { what: "take requests", cause }),
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    tracing::info!("the daemon ends; domains run on");
+    // Its absence says at once that no daemon is here.
+    let _gone_already = std::fs::remove_file(config.place.admin_socket());
+    ended
+}
+
+fn make_node(config: &Config) -> Result<Node, DaemonError> {
+    let place = config.place.clone();
+    let registry = Embedded::open(&place.registry())?;
+    let cgroups = domain::Cgroups::discover().map_err(|e| DaemonError::Cgroups(e.to_string()))?;
+    let layout = place.layout(config.program.clone());
+    // For whoever has to clean up without a daemon.
+    let note = place.run_dir.join("cgroup");
+    std::fs::write(&note, &layout.cgroup_name)
+        .map_err(|cause| DaemonError::Directory { path: note, cause })?;
+    let host = host::report(&layout);
+    let node = Node::new(place, layout, cgroups, Box::new(registry), Broker::new(make_channel), host);
+    node.load()?;
+    Ok(node)
+}
+
+/// Makes a channel for the broker; the wish for a size is clamped to what there is.
+fn make_channel(ring_bytes: u32) -> io::Result<Ends> {
+    let mut config = channel::Config::default();
+    if ring_bytes != 0 {
+        config.ring_bytes = ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two();
+    }
+    let (consumer, server) = channel::pair(&config).map_err(io::Error::other)?;
+    Ok(Ends { consumer: consumer.into_descriptors().into(), server: server.into_descriptors().into() })
+}
+
+fn listen_admin(place: &Place) -> Result<tokio::net::UnixListener, DaemonError> {
+    let at = |cause| DaemonError::Listen { at: place.admin_socket().display().to_string(), cause };
+    let socket: OwnedFd =
+        crate::control::listen(&place.run_dir, ADMIN_SOCKET, SocketType::STREAM, 0o600).map_err(at)?;
+    tokio::net::UnixListener::from_std(socket.into()).map_err(at)
+}
+
+async fn serve_metrics(node: &Arc<Node>, address: SocketAddr) -> Result<(), DaemonError> {
+    let at = |cause| DaemonError::Listen { at: address.to_string(), cause };
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(at)?;
+    let router = api::metrics_router(Arc::clone(node));
+    tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "metrics are no longer served");
+        }
+    });
+    Ok(())
+}
+
+/// Tells whoever started us, and lets go of the pipe.
+fn say_ready() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "ready")?;
+    out.flush()?;
+    let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
+    Ok(rustix::stdio::dup2_stdout(&nowhere)?)
+}

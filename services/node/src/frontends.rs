@@ -1,0 +1,253 @@
+//! Frontends: how the daemon starts one, and what it hands over.
+//!
+//! A frontend's standard input is its private control socket. The first packet on it is the [`Launch`], with the
+//! descriptors that it serves; so nothing has to be inherited by number, and the frontend does nothing before the daemon has
+//! put it into the domain's cgroup.
+
+use crate::broker::{Identity, Role};
+use crate::control;
+use crate::incarnation::{Held, about, blocking, said};
+use crate::node::Node;
+use crate::watched::watched;
+use domain::Part;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use topology::Domain;
+
+/// Longest launch packet, in bytes.
+const MAX_LAUNCH_BYTES: usize = 16 * 1024;
+/// Most descriptors of a launch: the FUSE session, the ledger, the sockets of the entrances.
+const MAX_LAUNCH_DESCRIPTORS: usize = 8;
+
+/// Descriptors of the native entrances, those that the domain has.
+#[derive(Debug, Default)]
+pub struct Entrances {
+    /// The DNS stub's UDP socket, bound.
+    pub stub_udp: Option<OwnedFd>,
+    /// The DNS stub's TCP socket, listening.
+    pub stub_tcp: Option<OwnedFd>,
+    /// The resolver's socket, listening.
+    pub resolve: Option<OwnedFd>,
+}
+
+/// What a frontend is told at its start.
+#[derive(Debug)]
+pub struct Launch {
+    /// The FUSE session.
+    pub fuse: OwnedFd,
+    /// Where it keeps what a successor needs.
+    pub ledger: OwnedFd,
+    /// Sockets of the native entrances.
+    pub entrances: Entrances,
+    /// The private control socket of the entrances.
+    pub entrance_control: OwnedFd,
+    /// The rest.
+    pub order: LaunchOrder,
+}
+
+/// What a frontend is told in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchOrder {
+    /// The distributed container.
+    pub dc: String,
+    /// The domain.
+    pub domain: String,
+    /// Whether it takes over from one that ended.
+    pub successor: bool,
+    /// Which descriptors follow those that are always there, in this order.
+    entrances: Vec<Entrance>,
+    /// The service that the stub asks.
+    pub stub_service: Option<String>,
+    /// The service that the resolver socket asks.
+    pub resolve_service: Option<String>,
+    /// Suffixes for short names, for the resolver socket.
+    pub search: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Entrance {
+    StubUdp,
+    StubTcp,
+    Resolve,
+}
+
+/// Why a process that was started as a frontend is none.
+#[derive(Debug, Error)]
+pub enum LaunchError {
+    /// Its standard input is no control socket.
+    #[error(
+        "a frontend is started by the daemon, not by hand: its standard input must be its control socket ({0})"
+    )]
+    Socket(io::Error),
+    /// What the daemon sent makes no sense.
+    #[error("the daemon sent an order that is not understood: {0}")]
+    Order(String),
+}
+
+/// Takes the launch from the private control socket.
+///
+/// # Errors
+/// [`LaunchError`].
+pub fn receive_launch(socket: impl AsFd) -> Result<Launch, LaunchError> {
+    let mut bytes = vec![0; MAX_LAUNCH_BYTES];
+    let (length, descriptors) =
+        sys::descriptors::receive_with_descriptors(&socket, &mut bytes, MAX_LAUNCH_DESCRIPTORS)
+            .map_err(LaunchError::Socket)?;
+    let text = bytes.get(..length).unwrap_or(&bytes);
+    let order: LaunchOrder = serde_json::from_slice(text).map_err(|e| LaunchError::Order(e.to_string()))?;
+    let mut descriptors = descriptors.into_iter();
+    let mut next = || descriptors.next().ok_or_else(|| LaunchError::Order("a descriptor is missing".into()));
+    let (fuse, ledger, entrance_control) = (next()?, next()?, next()?);
+    let mut entrances = Entrances::default();
+    for entrance in &order.entrances {
+        let place = match entrance {
+            Entrance::StubUdp => &mut entrances.stub_udp,
+            Entrance::StubTcp => &mut entrances.stub_tcp,
+            Entrance::Resolve => &mut entrances.resolve,
+        };
+        *place = Some(next()?);
+    }
+    Ok(Launch { fuse, ledger, entrances, entrance_control, order })
+}
+
+fn send_launch(
+    socket: &OwnedFd,
+    entrance_control: &OwnedFd,
+    dc: &str,
+    domain: &Domain,
+    held: &Held,
+    successor: bool,
+) -> io::Result<()> {
+    let optional = [
+        (Entrance::StubUdp, &held.entrances.stub_udp),
+        (Entrance::StubTcp, &held.entrances.stub_tcp),
+        (Entrance::Resolve, &held.entrances.resolve),
+    ];
+    let with = |wanted: fn(&topology::ServiceMount) -> bool| {
+        domain.services.iter().find(|mount| wanted(mount)).map(|mount| mount.service.as_str().to_owned())
+    };
+    let order = LaunchOrder {
+        dc: dc.to_owned(),
+        domain: domain.name.as_str().to_owned(),
+        successor,
+        entrances: optional.iter().filter(|(_, d)| d.is_some()).map(|(entrance, _)| *entrance).collect(),
+        stub_service: with(|mount| mount.stub),
+        resolve_service: with(|mount| mount.resolve),
+        search: domain.resolv.search.clone(),
+    };
+    let mut descriptors: Vec<BorrowedFd<'_>> =
+        vec![held.fuse.as_fd(), held.ledger.as_fd(), entrance_control.as_fd()];
+    descriptors.extend(optional.iter().filter_map(|(_, descriptor)| descriptor.as_ref().map(AsFd::as_fd)));
+    let bytes = serde_json::to_vec(&order)?;
+    sys::descriptors::send_with_descriptors(socket, &bytes, &descriptors)
+}
+
+/// The cgroup of a domain's frontend.
+pub(crate) fn cgroup(node: &Node, dc: &str, name: &str) -> Result<String, String> {
+    let paths = node.layout.domain(dc, name).map_err(said)?;
+    Ok(format!("{}/{}", paths.cgroup, Part::Frontend.name()))
+}
+
+/// A frontend that runs. Dropped, it is ended.
+#[derive(Debug)]
+pub(crate) struct Frontend {
+    child: Child,
+    ended: AsyncFd<OwnedFd>,
+    since: Instant,
+}
+
+impl Frontend {
+    /// Starts a frontend in the domain's cgroup and hands it what is held.
+    pub(crate) async fn spawn(
+        node: &Arc<Node>,
+        dc: &str,
+        domain: &Domain,
+        held: &Held,
+        successor: bool,
+    ) -> Result<Self, String> {
+        let name = domain.name.as_str();
+        let pair = || sys::descriptors::socket_pair().map_err(|e| format!("no socket for the frontend: {e}"));
+        let (ours, theirs) = pair()?;
+        let (our_entrances, their_entrances) = pair()?;
+        let child = Command::new(&node.layout.program)
+            .args(["frontend", &format!("{dc}/{name}")])
+            .env_clear()
+            .env(crate::place::RUN_DIR_VARIABLE, &node.layout.run_dir)
+            .envs(std::env::var_os(LOG_VARIABLE).map(|value| (LOG_VARIABLE, value)))
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .current_dir("/")
+            .spawn()
+            .map_err(|e| format!("can't start {} as a frontend: {e}", node.layout.program.display()))?;
+        let frontend = Self::watch(child)?;
+        let pid = frontend.pid();
+        {
+            let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
+            blocking(move || domain::join_cgroup(&node.layout, &dc, &name, Part::Frontend, pid))
+                .await?
+                .map_err(said)?;
+        }
+        send_launch(&ours, &their_entrances, dc, domain, held, successor)
+            .map_err(|e| format!("the frontend did not take its order: {e}"))?;
+        let about = about(node);
+        for (role, socket) in [(Role::Frontend, ours), (Role::Entrances, our_entrances)] {
+            let identity = Identity { dc: dc.to_owned(), domain: name.to_owned(), role, pid, main: false };
+            control::admit_private(&node.broker, &about, identity, socket);
+        }
+        Ok(frontend)
+    }
+
+    fn watch(child: Child) -> Result<Self, String> {
+        let since = Instant::now();
+        let watched =
+            sys::process::pidfd_open(child.id()).and_then(|pidfd| watched(pidfd, Interest::READABLE));
+        match watched {
+            Ok(ended) => Ok(Self { child, ended, since }),
+            Err(error) => {
+                end(child);
+                Err(format!("a frontend can't be watched: {error}"))
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How long ago it was started.
+    pub(crate) fn lived(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Comes back when it has ended.
+    pub(crate) async fn ended(&self) {
+        if let Err(error) = self.ended.readable().await {
+            tracing::error!(%error, "the end of a frontend can't be awaited");
+        }
+    }
+}
+
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        // Ours and not reaped yet, so the number is its own; and a killed process is gone at once.
+        let _ended_already = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn end(mut child: Child) {
+    let _ended_already = child.kill();
+    let _reaped = child.wait();
+}
+
+/// Says what is logged.
+pub(crate) const LOG_VARIABLE: &str = "TOMBOLO_LOG";

@@ -1,0 +1,29 @@
+//! What this machine can do, for the state tree and for messages.
+
+use domain::Layout;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// The programs that containers need one of.
+const RUNTIMES: [&str; 2] = ["runc", "crun"];
+
+/// The machine, as far as it decides what a node can do.
+pub(crate) fn report(layout: &Layout) -> Value {
+    let uname = rustix::system::uname();
+    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+    json!({
+        "kernel": text(uname.release()),
+        "machine": text(uname.machine()),
+        "name": text(uname.nodename()),
+        "processors": std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        "fuse": Path::new("/dev/fuse").exists(),
+        "cgroup_v2": Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        "runtimes": RUNTIMES.iter().filter(|name| in_path(name)).collect::<Vec<_>>(),
+        "program": layout.program,
+    })
+}
+
+fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}

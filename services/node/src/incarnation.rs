@@ -1,0 +1,422 @@
+//! One incarnation of a domain: its processes and descriptors, from the first folder to the last word.
+
+use crate::control::{self, About, Door};
+use crate::frontends::{Entrances, Frontend};
+use crate::node::Node;
+use crate::watched::watched;
+use crate::{spec, tree};
+use domain::{Created, DomainSpec, Exit, Running};
+use rustix::net::SocketType;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
+use topology::Domain;
+
+/// Where a domain sees its services.
+const SERVICES: &str = "/srv";
+/// Name of the control socket in the domain's `inside` folder.
+const CONTROL_SOCKET: &str = "control.sock";
+/// Which of the descriptors that the monitor keeps is the FUSE session.
+const KEPT_FUSE: usize = 0;
+/// Which is the frontend's ledger.
+const KEPT_LEDGER: usize = 1;
+/// A frontend that ends again so soon is replaced after a pause.
+const FRONTEND_SETTLED: Duration = Duration::from_secs(5);
+/// The first such pause; each further one is twice as long.
+const FRONTEND_PAUSE: Duration = Duration::from_millis(20);
+/// The longest: the mount answers nothing meanwhile.
+const MAX_FRONTEND_PAUSE: Duration = Duration::from_secs(2);
+
+/// A domain that runs, with everything that the daemon holds of it.
+#[derive(Debug)]
+pub(crate) struct Incarnation {
+    running: Arc<Running>,
+    monitor_pid: u32,
+    monitor: AsyncFd<OwnedFd>,
+    frontend: Frontend,
+    held: Held,
+    /// Frontends that ended soon after their start, in a row.
+    early_ends: u32,
+    _door: OpenDoor,
+}
+
+/// What a frontend's successor needs.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) fuse: OwnedFd,
+    pub(crate) ledger: OwnedFd,
+    pub(crate) entrances: Entrances,
+}
+
+/// The task that accepts at the control socket; it ends with this.
+#[derive(Debug)]
+struct OpenDoor {
+    task: JoinHandle<()>,
+    init: Arc<AtomicU32>,
+}
+
+impl Drop for OpenDoor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Starts a domain. After an error, [`remove`] clears up.
+pub(crate) async fn start(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<Incarnation, String> {
+    let Some(topology) = node.topology(dc) else { return Err(format!("there is no {dc} any more")) };
+    let spec = spec::of_domain(&node.layout, &topology, domain);
+    let door = open_door(node, dc, domain).await?;
+    let created = {
+        let (node, spec) = (Arc::clone(node), spec.clone());
+        blocking(move || domain::create(&node.layout, &spec, &[])).await?.map_err(said)?
+    };
+    door.init.store(created.init_pid(), Ordering::Release);
+    match furnish(node, dc, domain, &created).await {
+        Ok((held, frontend)) => run(node, created, held, frontend, door).await,
+        Err(why) => {
+            // The error that made us undo it is the one to tell.
+            if let Ok(Err(error)) = blocking(move || created.abort()).await {
+                tracing::warn!(dc, domain = domain.name.as_str(), %error, "a domain that did not start can't be undone");
+            }
+            Err(why)
+        }
+    }
+}
+
+async fn run(
+    node: &Arc<Node>,
+    created: Created,
+    held: Held,
+    frontend: Frontend,
+    door: OpenDoor,
+) -> Result<Incarnation, String> {
+    let running = blocking(move || created.start()).await?.map_err(said)?;
+    Incarnation::new(node, running, held, frontend, door)
+}
+
+/// Puts the mount, the entrances and the frontend into a domain whose command waits.
+async fn furnish(
+    node: &Arc<Node>,
+    dc: &str,
+    domain: &Domain,
+    created: &Created,
+) -> Result<(Held, Frontend), String> {
+    let fuse = frontend::open_device().map_err(|e| fuse_missing(&e))?;
+    let mount = frontend::mount_detached(&fuse, &frontend::MountOptions::default())
+        .map_err(|e| format!("can't make the FUSE mount of the domain: {e}"))?;
+    domain::attach_mount(created.init_descriptor(), &mount, SERVICES).map_err(said)?;
+    let ledger = rustix::fs::memfd_create("tombolo-ledger", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(|e| format!("no memory for the ledger of the frontend: {e}"))?;
+    let copies = [clone(&fuse)?, clone(&ledger)?];
+    created.keep(&copies).map_err(said)?;
+    let entrances = entrances(node, dc, domain, created.init_descriptor())?;
+    let held = Held { fuse, ledger, entrances };
+    let frontend = Frontend::spawn(node, dc, domain, &held, false).await?;
+    Ok((held, frontend))
+}
+
+fn fuse_missing(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            "this machine has no /dev/fuse, which /srv needs: load the kernel's fuse module (`modprobe fuse`), or pass \
+             the device into this container"
+                .into()
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "not allowed to open /dev/fuse, which /srv needs: if this is a container, allow it the device".into()
+        }
+        _ => format!("can't open /dev/fuse: {error}"),
+    }
+}
+
+/// The sockets of the native entrances, made where the domain will meet them.
+fn entrances(
+    node: &Node,
+    dc: &str,
+    domain: &Domain,
+    init: std::os::fd::BorrowedFd<'_>,
+) -> Result<Entrances, String> {
+    let mut entrances = Entrances::default();
+    if spec::has_stub(domain) {
+        let bound = domain::in_network_namespace(init, bind_stub).map_err(said)?;
+        let (udp, tcp) = bound.map_err(|e| {
+            format!(
+                "can't listen at {}:{} in the domain's network: {e} (with `network = \"host\"` the node's own resolver \
+                 may be there; leave out `stub` then)",
+                spec::STUB_ADDRESS,
+                spec::STUB_PORT
+            )
+        })?;
+        (entrances.stub_udp, entrances.stub_tcp) = (Some(udp), Some(tcp));
+    }
+    if spec::has_resolve(domain) {
+        let folder = spec::resolve_folder(&node.layout, dc, domain.name.as_str());
+        let socket = control::listen(&folder, spec::RESOLVE_SOCKET, SocketType::STREAM, 0o666)
+            .map_err(|e| format!("can't make the resolver socket in {}: {e}", folder.display()))?;
+        entrances.resolve = Some(socket);
+    }
+    Ok(entrances)
+}
+
+fn bind_stub() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    let address = (spec::STUB_ADDRESS, spec::STUB_PORT);
+    let udp = std::net::UdpSocket::bind(address)?;
+    let tcp = std::net::TcpListener::bind(address)?;
+    udp.set_nonblocking(true)?;
+    tcp.set_nonblocking(true)?;
+    Ok((udp.into(), tcp.into()))
+}
+
+/// Makes what the domain sees as `/run/tombolo`, with the control socket, and answers there.
+async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDoor, String> {
+    let name = domain.name.as_str();
+    let inside = node.layout.domain(dc, name).map_err(said)?.inside();
+    let resolve = spec::has_resolve(domain).then(|| spec::resolve_folder(&node.layout, dc, name));
+    let program = node.layout.program.clone();
+    let preload = domain.services.iter().any(|mount| mount.preload);
+    let listener = blocking(move || -> Result<OwnedFd, String> {
+        for folder in [Some(&inside), resolve.as_ref()].into_iter().flatten() {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(folder)
+                .map_err(|e| at("make", folder, &e))?;
+        }
+        if preload {
+            place_library(&program, &inside)?;
+        }
+        control::listen(&inside, CONTROL_SOCKET, SocketType::SEQPACKET, 0o666)
+            .map_err(|e| at("make the control socket in", &inside, &e))
+    })
+    .await??;
+    let init = Arc::new(AtomicU32::new(0));
+    let door = Arc::new(Door {
+        dc: dc.to_owned(),
+        domain: name.to_owned(),
+        init: Arc::clone(&init),
+        broker: node.broker.clone(),
+        about: about(node),
+    });
+    let task = tokio::spawn(async move {
+        if let Err(error) = control::accept_all(Arc::clone(&door), listener).await {
+            tracing::error!(dc = door.dc, domain = door.domain, %error, "its control socket is no longer served");
+        }
+    });
+    Ok(OpenDoor { task, init })
+}
+
+/// Answers what a domain is. Holds the node weakly: the node's end is not delayed by connections.
+pub(crate) fn about(node: &Arc<Node>) -> About {
+    let node = Arc::downgrade(node);
+    Arc::new(move |identity| {
+        let node = node.upgrade();
+        node.map_or(serde_json::Value::Null, |node| tree::about(&node, &identity.dc, &identity.domain))
+    })
+}
+
+/// Puts the preload library beside the control socket: by a link where that is possible, as a copy otherwise.
+fn place_library(program: &Path, inside: &Path) -> Result<(), String> {
+    let target = inside.join(spec::PRELOAD_LIBRARY);
+    let source = program.with_file_name(spec::PRELOAD_LIBRARY);
+    let there = match fs::metadata(&source) {
+        Ok(there) => there,
+        Err(error) => {
+            return Err(format!(
+                "the entrance `preload` needs {}: {error}; build it (`make build`) or leave out `preload`",
+                source.display()
+            ));
+        }
+    };
+    let same = |old: fs::Metadata| old.len() == there.len() && old.mtime() >= there.mtime();
+    if fs::metadata(&target).is_ok_and(same) {
+        return Ok(());
+    }
+    fs::copy(&source, &target).map(drop).map_err(|e| at("copy the preload library to", &target, &e))
+}
+
+fn at(what: &str, path: &Path, error: &std::io::Error) -> String {
+    format!("can't {what} {}: {error}", path.display())
+}
+
+/// An error with its causes, as one sentence.
+pub(crate) fn said(error: domain::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn clone(descriptor: &OwnedFd) -> Result<OwnedFd, String> {
+    descriptor.try_clone().map_err(|e| format!("out of descriptors: {e}"))
+}
+
+/// Runs what blocks away from the loop.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.map_err(|e| format!("the work broke off: {e}"))
+}
+
+/// Takes over a domain that an earlier daemon started; its frontend is replaced.
+pub(crate) async fn adopt(
+    node: &Arc<Node>,
+    dc: &str,
+    domain: &Domain,
+    running: Running,
+) -> Result<Incarnation, String> {
+    let door = open_door(node, dc, domain).await?;
+    door.init.store(running.init_pid(), Ordering::Release);
+    end_frontends(node, dc, domain).await?;
+    let fuse = running.kept(KEPT_FUSE).map_err(said)?;
+    let ledger = running.kept(KEPT_LEDGER).map_err(said)?;
+    let init = running.init_descriptor().ok_or("its first process has just ended")?;
+    let entrances = entrances(node, dc, domain, init)?;
+    let held = Held { fuse, ledger, entrances };
+    let frontend = Frontend::spawn(node, dc, domain, &held, true).await?;
+    Incarnation::new(node, running, held, frontend, door)
+}
+
+/// Ends the frontends that the earlier daemon left: there is one at a time, and its end of the private socket is lost.
+async fn end_frontends(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<(), String> {
+    let cgroup = crate::frontends::cgroup(node, dc, domain.name.as_str())?;
+    let node = Arc::clone(node);
+    blocking(move || node.cgroups.kill(&cgroup)).await?.map(drop).map_err(said)
+}
+
+/// Removes everything of a domain: processes, mounts, cgroups, sockets, folders. Its logs stay.
+pub(crate) async fn remove(node: &Arc<Node>, dc: &str, name: &str) -> Result<(), String> {
+    let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
+    blocking(move || domain::remove(&node.layout, &dc, &name)).await?.map(drop).map_err(said)
+}
+
+/// Sets the limits of a domain anew.
+pub(crate) async fn limit(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<(), String> {
+    let Some(topology) = node.topology(dc) else { return Ok(()) };
+    let spec: DomainSpec = spec::of_domain(&node.layout, &topology, domain);
+    let cgroup = node.layout.domain(dc, domain.name.as_str()).map_err(said)?.cgroup;
+    let node = Arc::clone(node);
+    blocking(move || node.cgroups.limit(&cgroup, &spec.limits)).await?.map_err(said)
+}
+
+/// Whether a command in a domain ends with 0; one that can't be run does not.
+pub(crate) async fn command_succeeds(node: &Arc<Node>, dc: &str, name: &str, words: &[String]) -> bool {
+    let options = domain::ExecOptions { command: words.to_vec(), ..Default::default() };
+    let command = match domain::exec_command(&node.layout, dc, name, &options) {
+        Ok(command) => command,
+        Err(error) => {
+            tracing::debug!(dc, domain = name, %error, "it can't be asked whether it is ready");
+            return false;
+        }
+    };
+    let mut command = tokio::process::Command::from(command);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command.status().await.is_ok_and(|status| status.success())
+}
+
+impl Incarnation {
+    fn new(
+        node: &Node,
+        running: Running,
+        held: Held,
+        frontend: Frontend,
+        door: OpenDoor,
+    ) -> Result<Self, String> {
+        let descriptor = running.wait_descriptor().try_clone_to_owned().map_err(|e| e.to_string())?;
+        let monitor = watched(descriptor, Interest::READABLE).map_err(|e| e.to_string())?;
+        // For people only: whatever is done to the monitor goes through its pidfd.
+        let status = domain::status(&node.layout, &running.id().dc, &running.id().name).map_err(said)?;
+        let monitor_pid = status.map_or(0, |status| status.monitor.pid);
+        Ok(Self {
+            running: Arc::new(running),
+            monitor_pid,
+            monitor,
+            frontend,
+            held,
+            early_ends: 0,
+            _door: door,
+        })
+    }
+
+    pub(crate) fn init_pid(&self) -> u32 {
+        self.running.init_pid()
+    }
+
+    pub(crate) fn monitor_pid(&self) -> u32 {
+        self.monitor_pid
+    }
+
+    pub(crate) fn frontend_pid(&self) -> Option<u32> {
+        Some(self.frontend.pid())
+    }
+
+    /// Comes back when the domain has ended.
+    pub(crate) async fn ended(&self) {
+        if let Err(error) = self.monitor.readable().await {
+            tracing::error!(%error, "the end of a domain can't be awaited");
+        }
+    }
+
+    /// Comes back when the frontend has ended.
+    pub(crate) async fn frontend_ended(&self) {
+        self.frontend.ended().await;
+    }
+
+    /// How the domain ended; clears up behind it.
+    pub(crate) async fn conclude(self, node: &Arc<Node>) -> Exit {
+        let running = Arc::clone(&self.running);
+        let id = running.id().clone();
+        let exit = blocking(move || running.wait()).await.and_then(|exit| exit.map_err(said));
+        drop(self);
+        if let Err(error) = remove_incarnation(node, &id.dc, &id.name).await {
+            tracing::error!(domain = %id, error, "what an ended domain left can't be removed");
+        }
+        exit.unwrap_or_else(|error| {
+            tracing::error!(domain = %id, error, "it is not known how it ended");
+            Exit { ending: domain::Ending::Lost, out_of_memory: false, at: String::new() }
+        })
+    }
+
+    /// Asks the domain to end, and waits for it.
+    pub(crate) async fn stop(self, grace: Duration) {
+        let running = Arc::clone(&self.running);
+        let id = running.id().clone();
+        let stopped = blocking(move || running.stop(Some(grace))).await.and_then(|exit| exit.map_err(said));
+        if let Err(error) = stopped {
+            tracing::error!(domain = %id, error, "it did not end as asked; it is removed by force");
+        }
+    }
+
+    /// A new frontend in the place of one that ended: the mount and its open files go on.
+    pub(crate) async fn replace_frontend(&mut self, node: &Arc<Node>, domain: &Domain) -> Result<(), String> {
+        let lived = self.frontend.lived();
+        self.early_ends = if lived < FRONTEND_SETTLED { self.early_ends.saturating_add(1) } else { 0 };
+        if self.early_ends > 1 {
+            let factor = 1_u32 << (self.early_ends - 2).min(16);
+            tokio::time::sleep(FRONTEND_PAUSE.saturating_mul(factor).min(MAX_FRONTEND_PAUSE)).await;
+        }
+        let dc = self.running.id().dc.clone();
+        self.frontend = Frontend::spawn(node, &dc, domain, &self.held, true).await?;
+        Ok(())
+    }
+}
+
+/// What an incarnation that ended leaves: mounts, cgroups, its frontend. The log and the status stay.
+async fn remove_incarnation(node: &Arc<Node>, dc: &str, name: &str) -> Result<(), String> {
+    let paths = node.layout.domain(dc, name).map_err(said)?;
+    let node = Arc::clone(node);
+    blocking(move || node.cgroups.kill(&paths.cgroup)).await?.map(drop).map_err(said)
+}

@@ -1,0 +1,30 @@
+//! The daemon: the control plane of a node. It admits topologies, keeps desired and actual state in the registry, starts
+//! and watches domains, introduces the two ends of each channel to each other, and gets out of the way.
+//!
+//! [`daemon::run`] is the daemon itself, [`client`] speaks to it over its admin socket in the types of [`admin`].
+
+mod adopt;
+mod api;
+mod broker;
+mod change;
+mod control;
+mod frontends;
+mod host;
+mod incarnation;
+mod lock;
+mod metrics;
+mod node;
+mod ready;
+mod settings;
+mod spec;
+mod supervisor;
+mod tree;
+mod watched;
+
+pub mod admin;
+pub mod client;
+pub mod daemon;
+pub mod place;
+
+pub use change::look;
+pub use frontends::{Entrances, Launch, LaunchError, LaunchOrder, receive_launch};

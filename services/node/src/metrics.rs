@@ -1,0 +1,182 @@
+//! The state tree's numbers as Prometheus text (exposition format 0.0.4): the same numbers, under names and labels.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Deepest nesting of what frontends and servers say of themselves; deeper numbers are left out.
+const MAX_DEPTH: usize = 6;
+/// Most series of one family: a peer that invents names can't make the text grow without end.
+const MAX_SERIES: usize = 4096;
+
+/// All metrics of a state tree.
+pub(crate) fn text(tree: &Value) -> String {
+    let mut page = Page::default();
+    page.gauge("tombolo_node_info", &[("version", text_of(tree, "/node/version"))], Some(1.0));
+    page.gauge("tombolo_node_uptime_seconds", &[], tree.pointer("/node/uptime_s").and_then(Value::as_f64));
+    for (dc, container) in entries(tree.get("dc")) {
+        for (name, domain) in entries(container.get("domains")) {
+            page.domain(dc, name, domain);
+        }
+        for (name, service) in entries(container.get("services")) {
+            page.service(dc, name, service);
+        }
+    }
+    page.finish()
+}
+
+fn entries(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
+    value.and_then(Value::as_object).into_iter().flatten()
+}
+
+fn text_of(value: &Value, pointer: &str) -> String {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_owned()
+}
+
+/// Families in order of their names, each with its series.
+#[derive(Default)]
+struct Page(BTreeMap<String, (&'static str, Vec<String>)>);
+
+impl Page {
+    fn gauge(&mut self, name: &str, labels: &[(&str, String)], value: Option<f64>) {
+        self.add(name, "gauge", labels, value);
+    }
+
+    fn counter(&mut self, name: &str, labels: &[(&str, String)], value: Option<f64>) {
+        self.add(name, "counter", labels, value);
+    }
+
+    fn add(&mut self, name: &str, kind: &'static str, labels: &[(&str, String)], value: Option<f64>) {
+        let Some(value) = value else { return };
+        let (_, series) = self.0.entry(name.to_owned()).or_insert_with(|| (kind, Vec::new()));
+        if series.len() < MAX_SERIES {
+            series.push(format!("{name}{} {value}", labelled(labels)));
+        }
+    }
+
+    fn domain(&mut self, dc: &str, name: &str, domain: &Value) {
+        let labels = [("dc", dc.to_owned()), ("domain", name.to_owned())];
+        let number = |at: &str| domain.pointer(at).and_then(Value::as_f64);
+        let state = text_of(domain, "/state");
+        self.gauge("tombolo_domain_running", &labels, Some(f64::from(u8::from(state == "running"))));
+        self.counter("tombolo_domain_restarts_total", &labels, number("/restarts"));
+        self.counter("tombolo_frontend_restarts_total", &labels, number("/frontend/restarts"));
+        self.counter("tombolo_domain_cpu_seconds_total", &labels, number("/usage/cpu_ns").map(|ns| ns / 1e9));
+        self.gauge("tombolo_domain_memory_bytes", &labels, number("/usage/memory/used_bytes"));
+        self.gauge("tombolo_domain_processes", &labels, number("/usage/pids"));
+        if let Some(counters) = domain.pointer("/frontend/state") {
+            self.numbers("tombolo_frontend", &labels, counters, 0);
+        }
+    }
+
+    fn service(&mut self, dc: &str, name: &str, service: &Value) {
+        let labels = [("dc", dc.to_owned()), ("service", name.to_owned())];
+        let up = service.get("up").and_then(Value::as_bool).unwrap_or(false);
+        self.gauge("tombolo_service_up", &labels, Some(f64::from(u8::from(up))));
+        self.counter(
+            "tombolo_service_generation",
+            &labels,
+            service.get("generation").and_then(Value::as_f64),
+        );
+        self.gauge(
+            "tombolo_service_channels",
+            &labels,
+            service.get("channels").and_then(Value::as_array).map(|channels| channels.len() as f64),
+        );
+        if let Some(counters) = service.get("state") {
+            self.numbers("tombolo_service", &labels, counters, 0);
+        }
+    }
+
+    /// Every number below `value`, under a name made of its path. What a service counts for each domain becomes a label.
+    fn numbers(&mut self, prefix: &str, labels: &[(&str, String)], value: &Value, depth: usize) {
+        if depth > MAX_DEPTH {
+            return;
+        }
+        for (key, value) in entries(Some(value)) {
+            if key == "domains" {
+                for (domain, value) in entries(Some(value)) {
+                    let mut labels = labels.to_vec();
+                    labels.push(("consumer", domain.clone()));
+                    self.numbers(prefix, &labels, value, depth + 1);
+                }
+                continue;
+            }
+            let name = format!("{prefix}_{}", metric_name(key));
+            match value {
+                Value::Number(number) => self.gauge(&name, labels, number.as_f64()),
+                Value::Bool(truth) => self.gauge(&name, labels, Some(f64::from(u8::from(*truth)))),
+                Value::Object(_) => self.numbers(&name, labels, value, depth + 1),
+                _ => {}
+            }
+        }
+    }
+
+    fn finish(self) -> String {
+        let mut text = String::new();
+        for (name, (kind, series)) in self.0 {
+            let _infallible = writeln!(text, "# TYPE {name} {kind}");
+            for line in series {
+                let _infallible = writeln!(text, "{line}");
+            }
+        }
+        text
+    }
+}
+
+/// `{name="value",...}`, escaped as the format wants it.
+fn labelled(labels: &[(&str, String)]) -> String {
+    if labels.is_empty() {
+        return String::new();
+    }
+    let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let labels: Vec<_> =
+        labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    format!("{{{}}}", labels.join(","))
+}
+
+/// A part of a metric's name: letters, digits, underscores.
+fn metric_name(key: &str) -> String {
+    const MAX_BYTES: usize = 64;
+    let kept = key.chars().take(MAX_BYTES);
+    kept.map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_have_names_labels_are_escaped_and_families_stand_together() {
+        let tree = json!({
+            "node": {"version": "1 \"quoted\" \\ \n", "uptime_s": 5},
+            "dc": {"shop": {
+                "domains": {"web": {"state": "running", "restarts": 2, "usage": {"cpu_ns": 1_500_000_000_u64},
+                    "frontend": {"state": {"opens": 3, "odd name\n": {"deep": 1}}}}},
+                "services": {"dns": {"up": true, "generation": 4, "channels": [{}],
+                    "state": {"domains": {"we\"b": {"hits": 7}}}}}
+            }}
+        });
+        let text = text(&tree);
+        for line in [
+            "tombolo_node_info{version=\"1 \\\"quoted\\\" \\\\ \\n\"} 1",
+            "tombolo_domain_running{dc=\"shop\",domain=\"web\"} 1",
+            "tombolo_domain_cpu_seconds_total{dc=\"shop\",domain=\"web\"} 1.5",
+            "tombolo_frontend_odd_name__deep{dc=\"shop\",domain=\"web\"} 1",
+            "tombolo_service_channels{dc=\"shop\",service=\"dns\"} 1",
+            "tombolo_service_hits{dc=\"shop\",service=\"dns\",consumer=\"we\\\"b\"} 7",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing:\n{text}");
+        }
+        let families: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+        let mut unique = families.clone();
+        unique.dedup();
+        assert_eq!(families, unique);
+    }
+
+    #[test]
+    fn an_empty_node_has_metrics_too() {
+        assert!(text(&json!({})).contains("tombolo_node_info"));
+    }
+}

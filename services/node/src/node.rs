@@ -1,0 +1,340 @@
+//! What the daemon holds: the topologies that it was told, and a handle of each domain.
+
+use crate::admin::{Code, Problem};
+use crate::broker::Broker;
+use crate::place::Place;
+use crate::supervisor::Supervised;
+use registry::{Expected, Registry, RegistryError};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use topology::{Name, Step, Topology};
+
+/// Format of [`Desired`] in the registry.
+const DESIRED_FORMAT: u32 = 1;
+/// Prefix of the registry's keys for desired topologies.
+const DESIRED: &str = "desired/";
+/// A word that is at most so different is offered as what was meant.
+const MAX_TYPOS: usize = 3;
+
+/// One node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) place: Place,
+    pub(crate) layout: domain::Layout,
+    pub(crate) cgroups: domain::Cgroups,
+    pub(crate) broker: Broker,
+    pub(crate) started: Instant,
+    pub(crate) host: serde_json::Value,
+    /// One change at a time: `up` and `down` hold it.
+    pub(crate) changing: tokio::sync::Mutex<()>,
+    registry: Box<dyn RegistryDebug>,
+    inner: Mutex<Inner>,
+}
+
+/// A registry that can stand in a struct that is printed.
+pub(crate) trait RegistryDebug: Registry + std::fmt::Debug {}
+impl<T: Registry + std::fmt::Debug> RegistryDebug for T {}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// What the registry holds.
+    desired: BTreeMap<String, Known>,
+    /// What is in effect: step by step, a change leads from one desired topology to the next.
+    current: BTreeMap<String, Arc<Topology>>,
+    domains: BTreeMap<(String, String), Arc<Supervised>>,
+}
+
+/// A topology as it was admitted, as the registry keeps it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Desired {
+    format: u32,
+    /// The text of the file.
+    pub(crate) text: String,
+    /// Its name.
+    pub(crate) file: PathBuf,
+    /// What its relative paths start from.
+    pub(crate) base: PathBuf,
+    /// What was admitted.
+    pub(crate) topology: Topology,
+}
+
+impl Desired {
+    pub(crate) fn new(text: String, file: PathBuf, base: PathBuf, topology: Topology) -> Self {
+        Self { format: DESIRED_FORMAT, text, file, base, topology }
+    }
+}
+
+/// A desired topology and its revision in the registry.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    pub(crate) desired: Arc<Desired>,
+    pub(crate) revision: u64,
+}
+
+impl Node {
+    pub(crate) fn new(
+        place: Place,
+        layout: domain::Layout,
+        cgroups: domain::Cgroups,
+        registry: Box<dyn RegistryDebug>,
+        broker: Broker,
+        host: serde_json::Value,
+    ) -> Self {
+        Self {
+            place,
+            layout,
+            cgroups,
+            broker,
+            started: Instant::now(),
+            host,
+            changing: tokio::sync::Mutex::new(()),
+            registry,
+            inner: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the desired topologies from the registry. What can't be read is left there, and logged.
+    pub(crate) fn load(&self) -> Result<(), RegistryError> {
+        for (key, entry) in self.registry.list(DESIRED)? {
+            let desired: Desired = match serde_json::from_slice(&entry.value) {
+                Ok(desired) => desired,
+                Err(error) => {
+                    tracing::error!(key, %error, "the registry holds a topology that this version can't read: ignored");
+                    continue;
+                }
+            };
+            let dc = desired.topology.name.as_str().to_owned();
+            self.remember(&dc, Some((Arc::new(desired), entry.revision)));
+        }
+        Ok(())
+    }
+
+    /// Sets, or with `None` forgets, what is desired of a distributed container, durably.
+    pub(crate) fn set_desired(&self, dc: &str, desired: Option<Arc<Desired>>) -> Result<(), Problem> {
+        let key = format!("{DESIRED}{dc}");
+        let expected = self.known(dc).map_or(Expected::Absent, |known| Expected::Revision(known.revision));
+        let failed = |e: RegistryError| Problem::new(Code::Failed, e.to_string());
+        let Some(desired) = desired else {
+            self.registry.delete(&key, expected).map_err(failed)?;
+            self.remember(dc, None);
+            return Ok(());
+        };
+        let value = serde_json::to_vec(&*desired).map_err(|e| Problem::new(Code::Failed, e.to_string()))?;
+        let revision = self.registry.put(&key, &value, expected).map_err(failed)?;
+        self.remember(dc, Some((desired, revision)));
+        Ok(())
+    }
+
+    fn remember(&self, dc: &str, desired: Option<(Arc<Desired>, u64)>) {
+        let Some((desired, revision)) = desired else {
+            self.lock().desired.remove(dc);
+            return;
+        };
+        let topology = Arc::new(desired.topology.clone());
+        self.set_current(dc, Some(topology));
+        self.lock().desired.insert(dc.to_owned(), Known { desired, revision });
+    }
+
+    fn set_current(&self, dc: &str, topology: Option<Arc<Topology>>) {
+        self.broker.set_topology(dc, topology.clone());
+        let mut inner = self.lock();
+        match topology {
+            Some(topology) => inner.current.insert(dc.to_owned(), topology),
+            None => inner.current.remove(dc),
+        };
+    }
+
+    /// Puts one step of a change into effect, as far as it is a matter of books.
+    pub(crate) fn apply(&self, dc: &str, step: &Step) {
+        let Ok(name) = Name::parse(dc) else { return };
+        let mut topology =
+            self.topology(dc).map_or_else(|| Topology::empty(name), |topology| (*topology).clone());
+        step.apply(&mut topology);
+        self.set_current(dc, Some(Arc::new(topology)));
+    }
+
+    /// Forgets a distributed container of which nothing is left and nothing is desired.
+    pub(crate) fn forget_current_if_unwanted(&self, dc: &str) {
+        let empty = self.topology(dc).is_none_or(|t| t.domains.is_empty() && t.services.is_empty());
+        if empty && self.known(dc).is_none() {
+            self.set_current(dc, None);
+        }
+    }
+
+    /// What is in effect of a distributed container.
+    pub(crate) fn topology(&self, dc: &str) -> Option<Arc<Topology>> {
+        self.lock().current.get(dc).cloned()
+    }
+
+    /// All distributed containers and what is in effect of them.
+    pub(crate) fn topologies(&self) -> Vec<(String, Arc<Topology>)> {
+        self.lock().current.iter().map(|(dc, topology)| (dc.clone(), Arc::clone(topology))).collect()
+    }
+
+    /// The names of all distributed containers.
+    pub(crate) fn dcs(&self) -> Vec<String> {
+        self.lock().current.keys().cloned().collect()
+    }
+
+    /// Removes what a distributed container leaves when all its domains are gone: empty folders, its logs.
+    pub(crate) fn remove_traces(&self, dc: &str) {
+        let logs = self.place.state_dir.join("logs").join(dc);
+        let folder = self.layout.domains().join(dc);
+        for (path, removed) in
+            [(&logs, std::fs::remove_dir_all(&logs)), (&folder, std::fs::remove_dir(&folder))]
+        {
+            match removed {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    tracing::warn!(path = %path.display(), %error, "can't remove what is left");
+                }
+                _ => {}
+            }
+        }
+        self.cgroups.remove_if_empty(&format!("{}/{dc}", self.layout.cgroup_name));
+        self.cgroups.remove_if_empty(&self.layout.cgroup_name);
+    }
+
+    pub(crate) fn known(&self, dc: &str) -> Option<Known> {
+        self.lock().desired.get(dc).cloned()
+    }
+
+    pub(crate) fn supervised(&self, dc: &str, domain: &str) -> Option<Arc<Supervised>> {
+        self.lock().domains.get(&(dc.to_owned(), domain.to_owned())).cloned()
+    }
+
+    pub(crate) fn add_supervised(&self, supervised: Arc<Supervised>) {
+        let key = (supervised.dc.clone(), supervised.name.clone());
+        self.lock().domains.insert(key, supervised);
+    }
+
+    pub(crate) fn remove_supervised(&self, dc: &str, domain: &str) {
+        self.lock().domains.remove(&(dc.to_owned(), domain.to_owned()));
+    }
+
+    /// The one distributed container that `which` means: its name, or the only one.
+    pub(crate) fn find_dc(&self, which: Option<&str>) -> Result<String, Problem> {
+        let names = self.dcs();
+        match (which, names.as_slice()) {
+            (Some(name), names) if names.iter().any(|known| known == name) => Ok(name.to_owned()),
+            (Some(name), names) => {
+                Err(Problem::new(Code::UnknownDc, format!("there is no distributed container {name:?}"))
+                    .help(meant(name, names, "distributed containers")))
+            }
+            (None, [only]) => Ok(only.clone()),
+            (None, []) => {
+                Err(Problem::new(Code::UnknownDc, "there is no distributed container on this node")
+                    .help("`tombolo up FILE` makes one"))
+            }
+            (None, names) => Err(Problem::new(Code::Ambiguous, "there are several distributed containers")
+                .help(format!("name one of: {}", names.join(", ")))),
+        }
+    }
+
+    /// The domain that `NAME` or `DC/NAME` means.
+    pub(crate) fn find_domain(&self, which: &str) -> Result<(String, String), Problem> {
+        let all =
+            self.names(|topology| topology.domains.iter().map(|d| d.name.as_str().to_owned()).collect());
+        find(which, &all, "domain", Code::UnknownDomain)
+    }
+
+    /// The service that `NAME` or `DC/NAME` means.
+    pub(crate) fn find_service(&self, which: &str) -> Result<(String, String), Problem> {
+        let all =
+            self.names(|topology| topology.services.iter().map(|s| s.name.as_str().to_owned()).collect());
+        find(which, &all, "service", Code::UnknownService)
+    }
+
+    fn names(&self, of: impl Fn(&Topology) -> Vec<String>) -> Vec<(String, String)> {
+        let known = self.topologies().into_iter();
+        known
+            .flat_map(|(dc, topology)| of(&topology).into_iter().map(move |name| (dc.clone(), name)))
+            .collect()
+    }
+
+    /// Refuses a domain that does not run now.
+    pub(crate) fn must_run(&self, dc: &str, domain: &str) -> Result<(), Problem> {
+        let view = self.supervised(dc, domain).map(|supervised| supervised.view());
+        if view.as_ref().is_some_and(|view| view.state.runs()) {
+            return Ok(());
+        }
+        let state = view.map_or("not started", |view| view.state.as_str());
+        Err(Problem::new(Code::NotRunning, format!("domain {dc}/{domain} does not run now (it is {state})"))
+            .help(format!("see `tombolo ps` and `tombolo logs {domain}`")))
+    }
+}
+
+fn find(
+    which: &str,
+    all: &[(String, String)],
+    what: &str,
+    unknown: Code,
+) -> Result<(String, String), Problem> {
+    let wanted = which.split_once('/');
+    let fits = |(dc, name): &&(String, String)| match wanted {
+        Some((wanted_dc, wanted_name)) => dc == wanted_dc && name == wanted_name,
+        None => name == which,
+    };
+    let found: Vec<_> = all.iter().filter(fits).collect();
+    match found.as_slice() {
+        [one] => Ok((*one).clone()),
+        [] => {
+            let names: Vec<String> = match wanted {
+                Some(_) => all.iter().map(|(dc, name)| format!("{dc}/{name}")).collect(),
+                None => all.iter().map(|(_, name)| name.clone()).collect(),
+            };
+            Err(Problem::new(unknown, format!("there is no {what} {which:?}")).help(meant(
+                which,
+                &names,
+                &format!("{what}s"),
+            )))
+        }
+        several => {
+            let names: Vec<_> = several.iter().map(|(dc, name)| format!("{dc}/{name}")).collect();
+            Err(Problem::new(
+                Code::Ambiguous,
+                format!("several distributed containers have a {what} {which:?}"),
+            )
+            .help(format!("say which: {}", names.join(", "))))
+        }
+    }
+}
+
+/// What was probably meant, or all there is.
+pub(crate) fn meant(word: &str, names: &[String], what: &str) -> String {
+    let nearest = names.iter().map(|name| (strsim::damerau_levenshtein(word, name), name)).min();
+    match nearest {
+        Some((distance, name)) if distance <= MAX_TYPOS.min(name.len() / 2 + 1) => {
+            format!("did you mean {name:?}?")
+        }
+        Some(_) => format!("the {what} are: {}", names.join(", ")),
+        None => format!("there are no {what}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<(String, String)> {
+        [("shop", "web"), ("shop", "robot"), ("lab", "web")].map(|(dc, d)| (dc.into(), d.into())).into()
+    }
+
+    #[test]
+    fn a_name_finds_its_domain_or_says_what_was_meant() {
+        let find = |which| find(which, &all(), "domain", Code::UnknownDomain);
+        assert_eq!(find("robot").unwrap(), ("shop".into(), "robot".into()));
+        assert_eq!(find("lab/web").unwrap(), ("lab".into(), "web".into()));
+        assert_eq!(find("web").unwrap_err().help.unwrap(), "say which: shop/web, lab/web");
+        assert_eq!(find("robto").unwrap_err().help.unwrap(), "did you mean \"robot\"?");
+        assert_eq!(find("lab/robot").unwrap_err().code, Code::UnknownDomain);
+        assert!(find("x/y/z").unwrap_err().help.unwrap().contains("shop/web"));
+    }
+}

@@ -1,0 +1,93 @@
+//! Waiting until a domain is ready, as its topology defines that.
+
+use crate::node::Node;
+use crate::supervisor::{State, Supervised};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use topology::Ready;
+
+/// Pause between two attempts at what has no event to wait for: a port that is not open yet, a command that says no.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// How long one attempt to connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Waits until the domain is ready, fails for good, or its time is over.
+pub(crate) async fn wait(node: &Arc<Node>, supervised: &Supervised) -> Result<(), String> {
+    let domain = supervised.domain();
+    let limit = Duration::from_millis(domain.ready_timeout_ms);
+    let ready = async {
+        match &domain.ready {
+            Ready::Started => Ok(()),
+            Ready::Registered => registered(node, supervised).await,
+            Ready::Tcp(address) => {
+                connects(*address).await;
+                Ok(())
+            }
+            Ready::Command(words) => {
+                succeeds(node, supervised, words).await;
+                Ok(())
+            }
+        }
+    };
+    tokio::select! {
+        ready = tokio::time::timeout(limit, ready) => ready.unwrap_or_else(|_| {
+            Err(format!("it was not ready within {:.1} s{}", limit.as_secs_f64(), last_words(supervised)))
+        }),
+        why = failed(supervised) => Err(why),
+    }
+}
+
+fn last_words(supervised: &Supervised) -> String {
+    let name = &supervised.name;
+    format!("; `tombolo logs {name}` shows what it said, `ready_timeout` gives it longer")
+}
+
+/// Comes back when the domain has failed for good.
+async fn failed(supervised: &Supervised) -> String {
+    let mut views = supervised.views();
+    loop {
+        {
+            let view = views.borrow_and_update();
+            let bad_end = view.state == State::Ended
+                && view.last_exit.as_ref().is_some_and(|exit| exit.shell_code() != 0);
+            if view.state == State::Failed || bad_end {
+                let exit = view.last_exit.as_ref().map(crate::tree::exit_text);
+                let parts: Vec<String> = exit.into_iter().chain(view.why.clone()).collect();
+                return format!("it ended before it was ready: {}", parts.join("; "));
+            }
+        }
+        if views.changed().await.is_err() {
+            return "its supervisor ended".into();
+        }
+    }
+}
+
+async fn registered(node: &Node, supervised: &Supervised) -> Result<(), String> {
+    let mut changes = node.broker.changes();
+    while !node.broker.all_served(&supervised.dc, &supervised.name) {
+        if changes.changed().await.is_err() {
+            return Err("the daemon ends".into());
+        }
+    }
+    Ok(())
+}
+
+async fn connects(address: SocketAddr) {
+    loop {
+        let attempt = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::TcpStream::connect(address));
+        if matches!(attempt.await, Ok(Ok(_))) {
+            return;
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+async fn succeeds(node: &Arc<Node>, supervised: &Supervised, words: &[String]) {
+    loop {
+        if crate::incarnation::command_succeeds(node, &supervised.dc, &supervised.name, words).await {
+            return;
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}

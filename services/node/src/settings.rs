@@ -1,0 +1,36 @@
+//! Settings of services, from the words of a topology to those of the service's protocol.
+
+use topology::{CacheMode, Service, Settings};
+use wire::directory;
+
+/// What the server of `service` is told.
+pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Value> {
+    match &service.settings {
+        Settings::Directory(settings) => serde_json::to_value(of_directory(settings)),
+    }
+}
+
+fn of_directory(settings: &topology::DirectorySettings) -> directory::Settings {
+    let (mode, share) = match &settings.cache.mode {
+        CacheMode::None => (directory::CacheMode::None, Vec::new()),
+        CacheMode::Private => (directory::CacheMode::Private, Vec::new()),
+        CacheMode::Shared(domains) => {
+            (directory::CacheMode::Shared, domains.iter().map(|name| name.as_str().to_owned()).collect())
+        }
+    };
+    directory::Settings {
+        upstream: settings.upstream.clone(),
+        timeout_ms: u32::try_from(settings.timeout_ms).unwrap_or(u32::MAX),
+        retries: settings.retries,
+        search: settings.search.clone(),
+        sessions_per_domain: settings.sessions_per_domain,
+        outstanding_per_domain: settings.outstanding_per_domain,
+        cache: directory::CacheSettings {
+            mode,
+            share,
+            entries: settings.cache.entries,
+            negative_ttl_ms: settings.cache.negative_ttl_ms,
+            max_ttl_ms: settings.cache.max_ttl_ms,
+        },
+    }
+}

@@ -1,0 +1,321 @@
+//! The one state tree of the node, put together whenever somebody looks.
+
+use crate::admin::{Code, DomainRow, Problem, ServiceRow};
+use crate::broker::{MemberRow, Role};
+use crate::node::{Node, meant};
+use crate::supervisor::{Supervised, View};
+use domain::{Ending, Exit};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use topology::{Program, Topology};
+
+/// How long frontends and servers have to say their state; who is slower is shown without it.
+const INSPECT_DEADLINE: Duration = Duration::from_millis(500);
+/// Longest state that one peer may put into the tree, in bytes of JSON: a packet of the control socket holds no more.
+const MAX_STATE_BYTES: usize = wire::control::MAX_PACKET_BYTES;
+
+/// What peers said of themselves, by distributed container, domain, and their role.
+type Said = HashMap<(String, String, Role), Value>;
+
+/// The whole tree.
+pub(crate) async fn whole(node: &Arc<Node>) -> Value {
+    let said = ask_all(node).await;
+    let mut containers = Map::new();
+    for (dc, topology) in node.topologies() {
+        let mut domains = Map::new();
+        for domain in &topology.domains {
+            let name = domain.name.as_str();
+            domains.insert(name.to_owned(), domain_tree(node, &dc, domain, &said).await);
+        }
+        let services = service_trees(node, &dc, &topology, &said);
+        let known = node.known(&dc);
+        let file = known.as_ref().map(|known| &known.desired.file);
+        let revision = known.as_ref().map(|known| known.revision);
+        let tree = json!({ "file": file, "revision": revision, "domains": domains, "services": services });
+        containers.insert(dc, tree);
+    }
+    json!({ "node": node_tree(node), "dc": containers })
+}
+
+fn node_tree(node: &Node) -> Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "uptime_s": node.started.elapsed().as_secs(),
+        "run_dir": node.place.run_dir,
+        "state_dir": node.place.state_dir,
+        "cgroup": node.layout.cgroup_name,
+        "host": node.host,
+    })
+}
+
+async fn ask_all(node: &Node) -> Said {
+    let deadline = tokio::time::Instant::now() + INSPECT_DEADLINE;
+    let mut said = Said::new();
+    for (id, answer) in node.broker.inspect() {
+        let Ok(Ok(state)) = tokio::time::timeout_at(deadline, answer).await else { continue };
+        let Some(MemberRow { dc, domain, role }) = node.broker.member(id) else { continue };
+        if state.to_string().len() <= MAX_STATE_BYTES {
+            said.insert((dc, domain, role), state);
+        }
+    }
+    said
+}
+
+async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said: &Said) -> Value {
+    let name = domain.name.as_str();
+    let view = node.supervised(dc, name).map(|supervised| supervised.view());
+    let usage = usage(node, dc, name).await;
+    let says = |role| said.get(&(dc.to_owned(), name.to_owned(), role));
+    let services: Map<String, Value> = domain
+        .services
+        .iter()
+        .map(|mount| {
+            let entrances: Vec<&str> =
+                [("stub", mount.stub), ("resolve", mount.resolve), ("preload", mount.preload)]
+                    .into_iter()
+                    .filter_map(|(name, on)| on.then_some(name))
+                    .collect();
+            let at = format!("/srv/{}", mount.at.as_str());
+            (mount.service.as_str().to_owned(), json!({ "at": at, "entrances": entrances }))
+        })
+        .collect();
+    json!({
+        "kind": domain.kind.as_str(),
+        "state": view.as_ref().map_or("not started", |view| view.state.as_str()),
+        "why": view.as_ref().and_then(|view| view.why.clone()),
+        "pid": view.as_ref().and_then(|view| view.init_pid),
+        "monitor_pid": view.as_ref().and_then(|view| view.monitor_pid),
+        "up_s": view.as_ref().and_then(|view| view.since).map(|since| since.elapsed().as_secs()),
+        "restarts": view.as_ref().map_or(0, |view| view.restarts),
+        "last_exit": view.as_ref().and_then(|view| view.last_exit.as_ref()),
+        "network": domain.network.as_str(),
+        "command": words(domain),
+        "services": services,
+        "usage": usage,
+        "frontend": {
+            "pid": view.as_ref().and_then(|view| view.frontend_pid),
+            "restarts": view.as_ref().map_or(0, |view| view.frontend_restarts),
+            "state": says(Role::Frontend),
+            "entrances": says(Role::Entrances),
+        },
+    })
+}
+
+/// What a domain's cgroup says; files are read away from the loop.
+async fn usage(node: &Arc<Node>, dc: &str, name: &str) -> Option<domain::Usage> {
+    let cgroup = node.layout.domain(dc, name).ok()?.cgroup;
+    let node = Arc::clone(node);
+    tokio::task::spawn_blocking(move || node.cgroups.usage(&cgroup)).await.ok()
+}
+
+fn service_trees(node: &Node, dc: &str, topology: &Topology, said: &Said) -> Map<String, Value> {
+    let channels = node.broker.channels();
+    let mut services = Map::new();
+    for service in &topology.services {
+        let name = service.name.as_str();
+        let row = node.broker.service(dc, name);
+        let state = said.get(&(dc.to_owned(), service.domain.as_str().to_owned(), Role::Program));
+        let of_service = |state: &Value| state.get(name).cloned().unwrap_or_else(|| state.clone());
+        let open: Vec<_> = channels.iter().filter(|c| c.dc == dc && c.service == name).collect();
+        let tree = json!({
+            "kind": service.kind().as_str(),
+            "domain": service.domain.as_str(),
+            "up": row.up,
+            "server_pid": row.server_pid,
+            "generation": row.generation,
+            "since_unix_s": row.since_unix_s,
+            "settings": crate::settings::of_service(service).ok(),
+            "allow": service.allow,
+            "consumers": consumers(topology, name),
+            "channels": open,
+            "state": state.map(of_service),
+        });
+        services.insert(name.to_owned(), tree);
+    }
+    services
+}
+
+fn consumers(topology: &Topology, service: &str) -> Vec<String> {
+    let mounts =
+        |domain: &&topology::Domain| domain.services.iter().any(|mount| mount.service.as_str() == service);
+    topology.domains.iter().filter(mounts).map(|domain| domain.name.as_str().to_owned()).collect()
+}
+
+/// What the program of a domain is, in words.
+fn words(domain: &topology::Domain) -> Vec<String> {
+    match &domain.program {
+        Program::Command(words) => words.clone(),
+        Program::Image => vec!["(the image's own)".into()],
+        Program::Server(services) => {
+            let names: Vec<_> = services.iter().map(|name| name.as_str()).collect();
+            vec!["(server of".into(), format!("{})", names.join(", "))]
+        }
+    }
+}
+
+/// How an incarnation ended, in words.
+pub(crate) fn exit_text(exit: &Exit) -> String {
+    let text = match exit.ending {
+        Ending::Code(code) => format!("exit {code}"),
+        Ending::Signal(signal) => format!("signal {signal}"),
+        Ending::Lost => "its monitor died".into(),
+    };
+    if exit.out_of_memory { format!("{text}, out of memory") } else { text }
+}
+
+/// `ps`.
+pub(crate) async fn domain_rows(node: &Arc<Node>) -> Vec<DomainRow> {
+    let mut rows = Vec::new();
+    for (dc, topology) in node.topologies() {
+        for domain in &topology.domains {
+            let supervised = node.supervised(&dc, domain.name.as_str());
+            rows.push(domain_row(node, &dc, domain, supervised).await);
+        }
+    }
+    rows
+}
+
+async fn domain_row(
+    node: &Arc<Node>,
+    dc: &str,
+    domain: &topology::Domain,
+    supervised: Option<Arc<Supervised>>,
+) -> DomainRow {
+    let name = domain.name.as_str();
+    let view = supervised.map(|supervised| supervised.view());
+    let state = view.as_ref().map_or("not started", |view| view.state.as_str());
+    let view = view.unwrap_or_default();
+    let usage = usage(node, dc, name).await.unwrap_or_default();
+    DomainRow {
+        dc: dc.to_owned(),
+        domain: name.to_owned(),
+        kind: domain.kind.as_str().into(),
+        state: state.into(),
+        pid: view.init_pid,
+        monitor_pid: view.monitor_pid,
+        frontend_pid: view.frontend_pid,
+        up_s: view.since.map(|since| since.elapsed().as_secs()),
+        restarts: view.restarts,
+        frontend_restarts: view.frontend_restarts,
+        last_exit: view.last_exit.as_ref().map(exit_text),
+        why: view.why,
+        cpu_us: usage.cpu_ns.map(|ns| ns / 1000),
+        memory_bytes: usage.memory.used_bytes,
+        processes: usage.pids,
+        command: words(domain),
+        services: domain
+            .services
+            .iter()
+            .map(|m| format!("{}:/srv/{}", m.service.as_str(), m.at.as_str()))
+            .collect(),
+    }
+}
+
+/// `service ls`.
+pub(crate) fn service_rows(node: &Node) -> Vec<ServiceRow> {
+    let channels = node.broker.channels();
+    let mut rows = Vec::new();
+    for (dc, topology) in node.topologies() {
+        for service in &topology.services {
+            let name = service.name.as_str();
+            let row = node.broker.service(&dc, name);
+            rows.push(ServiceRow {
+                dc: dc.clone(),
+                service: name.to_owned(),
+                kind: service.kind().as_str().into(),
+                domain: service.domain.as_str().to_owned(),
+                up: row.up,
+                server_pid: row.server_pid,
+                generation: row.generation,
+                consumers: consumers(&topology, name),
+                channels: channels.iter().filter(|c| c.dc == dc && c.service == name).count(),
+            });
+        }
+    }
+    rows
+}
+
+/// What a domain may know of itself: no path of the node, no process number, no other domain.
+pub(crate) fn about(node: &Node, dc: &str, domain: &str) -> Value {
+    let topology = node.topology(dc);
+    let found = topology.as_ref().and_then(|topology| topology.domain(domain));
+    let view = node.supervised(dc, domain).map(|supervised| supervised.view());
+    json!({
+        "dc": dc,
+        "domain": domain,
+        "kind": found.map(|domain| domain.kind.as_str()),
+        "network": found.map(|domain| domain.network.as_str()),
+        "limits": found.map(|domain| domain.limits),
+        "restarts": view.map_or(0, |view| view.restarts),
+        "services": found.map(|domain| &domain.services),
+        "version": env!("CARGO_PKG_VERSION"),
+    })
+}
+
+/// A part of the tree by its path: `dc/NAME/domains/NAME`, or a name that is clear by itself.
+pub(crate) fn part(node: &Node, whole: &Value, path: &str) -> Result<Value, Problem> {
+    let path = path.trim_matches('/');
+    if path.is_empty() {
+        return Ok(whole.clone());
+    }
+    match walk(whole, path) {
+        Ok(found) => Ok(found.clone()),
+        Err(problem) => by_name(node, whole, path).ok_or(problem),
+    }
+}
+
+fn by_name(node: &Node, whole: &Value, name: &str) -> Option<Value> {
+    let at =
+        |(dc, name): (String, String), kind: &str| whole.pointer(&format!("/dc/{dc}/{kind}/{name}")).cloned();
+    if let Ok(found) = node.find_domain(name) {
+        return at(found, "domains");
+    }
+    if let Ok(found) = node.find_service(name) {
+        return at(found, "services");
+    }
+    whole.pointer(&format!("/dc/{name}")).cloned()
+}
+
+fn walk<'t>(whole: &'t Value, path: &str) -> Result<&'t Value, Problem> {
+    let mut at = whole;
+    let mut walked = String::new();
+    for part in path.split('/') {
+        let next = match at {
+            Value::Object(map) => map.get(part),
+            Value::Array(list) => part.parse::<usize>().ok().and_then(|index| list.get(index)),
+            _ => None,
+        };
+        let Some(next) = next else {
+            let names: Vec<String> =
+                at.as_object().map_or_else(Vec::new, |map| map.keys().cloned().collect());
+            let place = if walked.is_empty() { "the state tree" } else { walked.as_str() };
+            return Err(Problem::new(Code::UnknownPath, format!("there is no {part:?} in {place}"))
+                .help(meant(part, &names, "names there")));
+        };
+        if !walked.is_empty() {
+            walked.push('/');
+        }
+        walked += part;
+        at = next;
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_walks_the_tree_or_says_where_it_ended() {
+        let tree = json!({"dc": {"shop": {"domains": {"web": {"pid": 5}}, "list": [1, 2]}}});
+        assert_eq!(walk(&tree, "dc/shop/domains/web/pid").unwrap(), &json!(5));
+        assert_eq!(walk(&tree, "dc/shop/list/1").unwrap(), &json!(2));
+        let problem = walk(&tree, "dc/shop/domains/wbe").unwrap_err();
+        assert_eq!(problem.help.as_deref(), Some("did you mean \"web\"?"));
+        assert!(problem.message.contains("dc/shop/domains"), "{problem}");
+        assert!(walk(&tree, "dc/shop/list/9").is_err());
+    }
+}
