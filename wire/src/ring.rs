@@ -4,7 +4,7 @@
 //! another party wrote is an allegation that the reader checks. All words are 64 bits, little-endian, aligned.
 
 /// First word of a region: the bytes `TOMBRING`.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TOMBRING");
+pub const MAGIC: u64 = 0x474e_4952_424d_4f54;
 /// Version of this layout. Version 1: messages, committed in band.
 pub const VERSION: u64 = 1;
 /// Bytes of the header page, which come before the two rings.
@@ -81,7 +81,7 @@ const LENGTH_MASK: u64 = (1 << RECORD_LENGTH_BITS) - 1;
 
 // The page must not drift from what both ends have compiled in.
 const _: () = {
-    assert!(MAGIC == 0x474e_4952_424d_4f54);
+    assert!(MAGIC == u64::from_le_bytes(*b"TOMBRING"));
     assert!(OFFSET_REGION_BYTES + 8 <= OFFSET_ENDS);
     assert!(OFFSET_ENDS + 2 * END_STRIDE <= OFFSET_CONTROLS);
     assert!(OFFSET_CONTROLS + 2 * CONTROL_STRIDE <= HEADER_BYTES);
