@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use channel::Closer;
 use session::{Answers, CallError, Caller, Incoming};
 
 use crate::core::{Answer, NewLink};
@@ -29,6 +30,8 @@ struct Queue {
 #[derive(Clone)]
 pub(crate) struct Link {
     caller: Arc<Caller>,
+    /// Closes without the caller's lock, which a thread that waits for room holds.
+    closer: Closer,
     queue: Arc<Mutex<Queue>>,
 }
 
@@ -42,7 +45,7 @@ impl Link {
     ) -> io::Result<Self> {
         let shared = Arc::clone(shared);
         crate::shared::spawn("link", move || receive(answers, new, &shared))?;
-        Ok(Self { caller: Arc::new(caller), queue: Arc::default() })
+        Ok(Self { closer: caller.closer(), caller: Arc::new(caller), queue: Arc::default() })
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -75,12 +78,12 @@ impl Link {
     /// Ends the link; its receiver hears of it.
     pub(crate) fn hang_up(&self) {
         self.queue().messages.clear();
-        self.caller.hang_up();
+        self.closer.close();
     }
 
     fn give_up(&self, error: &(dyn std::error::Error + 'static)) {
         tracing::warn!(error, "the link to a backend is given up");
-        self.caller.hang_up();
+        self.closer.close();
     }
 
     fn drain(&self) {

@@ -416,6 +416,40 @@ assert rounds[0] > 20
 }
 
 #[test]
+fn a_backend_that_does_not_listen_blocks_nobody_else() {
+    needs_fuse!();
+    let bed = Bed::new();
+    let mut beside = Beside::python(
+        &bed,
+        r"
+import os, sys
+files = [os.open('dns/query', os.O_RDWR) for _ in range(20)]
+deaf = os.open('dns/once', os.O_RDWR)
+os.write(deaf, b'deaf\n')
+line = b'x' * 60000 + b'\n'
+for f in files: os.write(f, line)
+print('ready')
+sys.stdin.readline()
+for f in files:
+    got = b''
+    while len(got) < len(line): got += os.read(f, 1 << 20)
+    assert got == line
+try: os.read(deaf, 10); assert False
+except ConnectionResetError: pass
+",
+    );
+    until("it is deaf", || bed.daemon.backend(|state| state.deaf) == Some(true));
+    // 1.2 MB are asked through a ring of 256 KiB that nobody empties.
+    let begun = Instant::now();
+    assert_eq!(bed.ok("ls dns; cat self/name").lines().count(), 6);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    bed.daemon.kill_backend();
+    bed.daemon.say_up();
+    beside.go_on();
+    beside.succeeds();
+}
+
+#[test]
 fn a_kernel_that_sends_nothing_again_leaves_an_honest_error() {
     needs_fuse!();
     let mut bed = Bed::with(Wishes { resend: false, ..Wishes::default() });

@@ -1,6 +1,7 @@
 //! A backend that does what its requests say, or what no backend should.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -47,6 +48,7 @@ pub struct State {
     pub asked: Vec<String>,
     pub held: Vec<(Header, Vec<u8>)>,
     pub statuses: usize,
+    pub deaf: bool,
 }
 
 /// A backend's thread; ends when it is dropped.
@@ -54,6 +56,7 @@ pub struct Backend {
     pub state: Arc<Mutex<State>>,
     sender: Arc<Mutex<Sender>>,
     closer: Closer,
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -89,8 +92,10 @@ impl Backend {
         let sender = Arc::new(Mutex::new(sender));
         let state = Arc::new(Mutex::new(State::default()));
         let (own, to) = (Arc::clone(&state), Arc::clone(&sender));
-        let thread = std::thread::spawn(move || run(receiver, &to, &own, &script));
-        Self { state, sender, closer, thread: Some(thread) }
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || run(receiver, &to, &own, &script, &stopped));
+        Self { state, sender, closer, stop, thread: Some(thread) }
     }
 
     /// Answers what is held.
@@ -105,6 +110,7 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
         self.closer.close();
         if let Some(thread) = self.thread.take() {
             thread.join().expect("a backend does not panic");
@@ -135,10 +141,21 @@ fn answer(sender: &mut Sender, to: &Header, status: u32, payload: &[u8]) {
     }
 }
 
-fn run(mut receiver: Receiver, sender: &Mutex<Sender>, state: &Mutex<State>, script: &Script) {
+fn run(
+    mut receiver: Receiver,
+    sender: &Mutex<Sender>,
+    state: &Mutex<State>,
+    script: &Script,
+    stop: &AtomicBool,
+) {
     let mut buffer = Vec::new();
     while receiver.receive(&mut buffer, None).is_ok() {
         let (header, payload) = Header::decode(&buffer).expect("the frontend sends messages");
+        // A backend that does not listen any more, until it is ended.
+        while payload == b"deaf" && header.kind == Kind::Request && !stop.load(Ordering::Relaxed) {
+            state.lock().unwrap().deaf = true;
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
         let mut state = state.lock().unwrap();
         let mut sender = sender.lock().unwrap();
         match header.kind {
