@@ -301,6 +301,17 @@ except ConnectionResetError: pass
 }
 
 #[test]
+fn a_frontend_may_die_before_it_has_begun() {
+    needs_fuse!();
+    let mut bed = Bed::new();
+    for _ in 0..10 {
+        bed.kill();
+        bed.start(true);
+    }
+    assert_eq!(bed.ok("exec 3<>dns/query; echo alive >&3; cat <&3"), "alive\n");
+}
+
+#[test]
 fn a_frontend_may_die_at_any_moment_under_load() {
     needs_fuse!();
     let mut bed = Bed::new();

@@ -122,6 +122,11 @@ for junk in (b'\xff\xfe\n', b'\r\n', b'\x1b[2J\n'):
     os.write(f, junk); assert os.read(f, 100), junk
 ",
     );
+    assert_eq!(
+        bed.ok("exec 3<>dns/query; echo to-a-file >&3; T=$(mktemp); cat <&3 > $T; cat $T; rm $T"),
+        "to-a-file\n"
+    );
+    assert_eq!(bed.ok("dd if=dns/query bs=1 count=1 status=none | wc -c").trim(), "0");
     // More lines than may be outstanding: the shell's echo goes on until all is written.
     let lines = bed.ok("exec 3<>dns/query; for i in $(seq 1000); do echo line$i; done >&3; cat <&3 | wc -l");
     assert_eq!(lines.trim(), "1000");

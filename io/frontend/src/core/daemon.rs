@@ -3,13 +3,11 @@
 use wire::control::{Event, MountedService, Reply, Request};
 
 use super::parked::Op;
-use super::{Core, Link, LinkState};
+use super::{Core, ENTRANCE, Link, LinkState};
 use crate::host::Host;
 
 /// Between two looks at the clock while something waits for its time, in ns.
 pub(crate) const TICK_NS: u64 = 100_000_000;
-/// The entrance's name in the control protocol.
-const ENTRANCE: &str = "device";
 
 /// What an outstanding request to the daemon was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -463,7 +463,7 @@ impl<H: Host> Core<H> {
         {
             let name = &service.mounted.name;
             if times.answered > 0 {
-                self.counters.latency(name, "device", times.answered.saturating_sub(times.asked));
+                self.counters.latency(name, super::ENTRANCE, times.answered.saturating_sub(times.asked));
             }
             if times.phases.is_some() {
                 let file = service.file(id).and_then(|file| file.name.as_deref()).unwrap_or_default();

@@ -38,6 +38,8 @@ pub(crate) const HANDLES_MAX: usize = 4096;
 pub(crate) const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Most calls that wait at once: more than a domain's process limit usually allows threads.
 pub(crate) const PARKED_MAX: usize = 8192;
+/// The name of this entrance in the protocols.
+pub(crate) const ENTRANCE: &str = "device";
 /// How long a call waits for a service without a backend, in ns; then it fails with `EHOSTDOWN`.
 pub(crate) const DOWN_WAIT_NS: u64 = 10_000_000_000;
 
@@ -326,78 +328,110 @@ impl<H: Host> Core<H> {
             self.ticking = true;
             return Vec::new();
         }
-        let tracing = self.traces.on();
+        let traced = self.traces.on();
         let now = self.host.now();
         let Some(handle) = self.handles.get_mut(slot).and_then(Option::as_mut) else { return Vec::new() };
-        let (fh, file) = (handle.fh, file_of(handle.node));
-        let mut out = Vec::new();
-        let mut issue = |pending: &mut HashMap<u64, Pending>, purpose| {
-            self.last_tag += 1;
-            pending.insert(self.last_tag, Pending { service, fh, purpose });
-            self.last_tag
-        };
-        match &mut handle.body {
-            Body::Session(session) => {
-                let waits = session.entries.iter().any(|entry| entry.progress == Progress::Queued)
-                    || !handle.calls.is_empty();
-                if session.standing == Standing::Lost || session.standing == Standing::Refused && waits {
-                    let info = OpenInfo {
-                        uid: handle.uid,
-                        gid: handle.gid,
-                        pid: handle.pid,
-                        entrance: "device".into(),
-                        capsule: session.capsule.clone(),
-                    };
-                    session.standing = Standing::Opening;
-                    let tag = issue(&mut self.pending, Purpose::Open);
-                    out.push(Outgoing::Open { session: fh, tag, file, info });
-                }
-                if session.standing == Standing::Open {
-                    for entry in &mut session.entries {
-                        if entry.progress == Progress::Queued {
-                            let tag = issue(&mut self.pending, Purpose::Line);
-                            let line = entry.line.clone();
-                            out.push(Outgoing::Request { session: fh, tag, file, line, traced: tracing });
-                            entry.progress = Progress::Sent(tag);
-                            entry.times.sent = now;
-                            handle.dirty = true;
-                        }
-                    }
-                }
-            }
-            Body::Text(text, _) => {
-                if std::mem::take(&mut text.wanted) {
-                    let tag = issue(&mut self.pending, Purpose::Text);
-                    text.fetching = Some(tag);
-                    let (session, line) = (SESSION_NONE, Vec::new());
-                    out.push(Outgoing::Request { session, tag, file, line, traced: false });
-                }
-            }
-            Body::Own(_) => {}
+        let tags = Tags { service, fh: handle.fh, last: &mut self.last_tag, pending: &mut self.pending };
+        let mut stage = Stage { file: file_of(handle.node), tags, out: Vec::new() };
+        stage.open(handle);
+        stage.lines(handle, traced, now);
+        stage.text(handle);
+        let blocked = matches!(&handle.body, Body::Session(session) if session.standing != Standing::Open);
+        if !blocked {
+            stage.calls(&handle.calls, &mut self.parked);
         }
-        let ready = !matches!(&handle.body, Body::Session(session) if session.standing != Standing::Open);
-        for key in handle.calls.iter().filter(|_| ready) {
-            let Some(parked) = self.parked.get_mut(key).filter(|parked| parked.tag.is_none()) else {
-                continue;
-            };
+        stage.out
+    }
+}
+
+/// Gives tags to requests of one handle.
+struct Tags<'a> {
+    service: usize,
+    fh: u64,
+    last: &'a mut u64,
+    pending: &'a mut HashMap<u64, Pending>,
+}
+
+impl Tags<'_> {
+    fn issue(&mut self, purpose: Purpose) -> u64 {
+        *self.last += 1;
+        self.pending.insert(*self.last, Pending { service: self.service, fh: self.fh, purpose });
+        *self.last
+    }
+}
+
+/// Messages of one handle to its backend, in the making.
+struct Stage<'a> {
+    file: u32,
+    tags: Tags<'a>,
+    out: Vec<Outgoing>,
+}
+
+impl Stage<'_> {
+    fn open(&mut self, handle: &mut Handle) {
+        let calls = !handle.calls.is_empty();
+        let (uid, gid, pid) = (handle.uid, handle.gid, handle.pid);
+        let Some(session) = handle.session() else { return };
+        let waits = calls || session.entries.iter().any(|entry| entry.progress == Progress::Queued);
+        if session.standing == Standing::Lost || session.standing == Standing::Refused && waits {
+            session.standing = Standing::Opening;
+            let capsule = session.capsule.clone();
+            let info = OpenInfo { uid, gid, pid, entrance: ENTRANCE.into(), capsule };
+            let tag = self.tags.issue(Purpose::Open);
+            self.out.push(Outgoing::Open { session: self.tags.fh, tag, file: self.file, info });
+        }
+    }
+
+    fn lines(&mut self, handle: &mut Handle, traced: bool, now: u64) {
+        let Some(session) = handle.session().filter(|session| session.standing == Standing::Open) else {
+            return;
+        };
+        let queued = session.entries.iter_mut().filter(|entry| entry.progress == Progress::Queued);
+        let before = self.out.len();
+        for entry in queued {
+            let tag = self.tags.issue(Purpose::Line);
+            let line = entry.line.clone();
+            self.out.push(Outgoing::Request { session: self.tags.fh, tag, file: self.file, line, traced });
+            entry.progress = Progress::Sent(tag);
+            entry.times.sent = now;
+        }
+        handle.dirty |= self.out.len() > before;
+    }
+
+    fn text(&mut self, handle: &mut Handle) {
+        let Some(text) = handle.text() else { return };
+        if std::mem::take(&mut text.wanted) {
+            let tag = self.tags.issue(Purpose::Text);
+            text.fetching = Some(tag);
+            self.request(tag, Vec::new());
+        }
+    }
+
+    fn calls(&mut self, keys: &[u64], parked: &mut BTreeMap<u64, Parked>) {
+        for key in keys {
+            let Some(parked) = parked.get_mut(key).filter(|parked| parked.tag.is_none()) else { continue };
             match &parked.op {
                 Op::Ioctl { number, data, .. } => {
-                    let tag = issue(&mut self.pending, Purpose::Call(*key));
+                    let tag = self.tags.issue(Purpose::Call(*key));
                     parked.tag = Some(tag);
-                    let (number, data) = (*number, data.clone());
-                    out.push(Outgoing::Control { session: fh, tag, number, data });
+                    let (session, number, data) = (self.tags.fh, *number, data.clone());
+                    self.out.push(Outgoing::Control { session, tag, number, data });
                 }
                 Op::Command { lines, next, .. } => {
-                    let Some(line) = lines.get(*next) else { continue };
-                    let tag = issue(&mut self.pending, Purpose::Call(*key));
+                    let Some(line) = lines.get(*next).cloned() else { continue };
+                    let tag = self.tags.issue(Purpose::Call(*key));
                     parked.tag = Some(tag);
-                    let (session, line) = (SESSION_NONE, line.clone());
-                    out.push(Outgoing::Request { session, tag, file, line, traced: false });
+                    self.request(tag, line);
                 }
                 _ => {}
             }
         }
-        out
+    }
+
+    /// A request outside of any session.
+    fn request(&mut self, tag: u64, line: Vec<u8>) {
+        let (session, file) = (SESSION_NONE, self.file);
+        self.out.push(Outgoing::Request { session, tag, file, line, traced: false });
     }
 }
 

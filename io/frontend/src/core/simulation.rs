@@ -21,6 +21,7 @@ const ADD: u32 = 0x4008_5402;
 const QUERY: u32 = 0;
 const CTL: u32 = 1;
 const ONCE: u32 = 2;
+const ONCE_CTL: u32 = 3;
 
 /// What outlives a frontend.
 #[derive(Default)]
@@ -133,6 +134,7 @@ fn export() -> Export {
         file(QUERY, "query", Behaviour::Session, true),
         file(CTL, "ctl", Behaviour::Control, true),
         file(ONCE, "once", Behaviour::Session, false),
+        file(ONCE_CTL, "once-ctl", Behaviour::Control, false),
     ];
     Export { version: VERSION, kind: "directory".into(), files }
 }
@@ -196,7 +198,7 @@ impl Machine {
                 }
                 Outgoing::Request { session, tag, file, line, .. } => {
                     assert!(session == 0 || self.backend.values.contains_key(&session), "no such session");
-                    if file == ONCE {
+                    if file == ONCE || file == ONCE_CTL {
                         assert!(!self.backend.once.contains(&line), "a line was asked twice that may not be");
                         self.backend.once.push(line.clone());
                     }
@@ -399,6 +401,12 @@ fn what_may_not_be_asked_again_is_never_asked_again() {
             assert!(lost || answered, "{errno} {answer:?}");
         }
         machine.release(fh);
+        let ctl = machine.open(ONCE_CTL);
+        for round in 0..2 {
+            let errno = machine.write(ctl, format!("a {round}\nb {round}\n").as_bytes());
+            assert!(errno == 0 || errno == Errno::CONNRESET.raw_os_error(), "{errno}");
+        }
+        machine.release(ctl);
         machine
     };
     let whole = program(Machine::new(&[]));
