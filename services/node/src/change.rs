@@ -32,6 +32,7 @@ async fn try_up(
     let desired = Arc::new(Desired::new(request.text, request.file, request.base, topology.clone()));
     if plan.is_empty() {
         node.set_desired(&dc, Some(desired)).map_err(untouched)?;
+        settle(node, &topology).await.map_err(untouched)?;
         return Ok((format!("nothing to do: {dc} is as the file says"), false));
     }
     teller.tell(Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() }).await;
@@ -98,6 +99,22 @@ fn with_failed_ones(node: &Node, mut plan: Plan, topology: &Topology) -> Plan {
         }
     }
     plan
+}
+
+/// Waits for domains that are on their way, such as after a daemon's death.
+async fn settle(node: &Arc<Node>, topology: &Topology) -> Result<(), Problem> {
+    for domain in topology.start_order() {
+        let Some(supervised) = node.supervised(topology.name.as_str(), domain.name.as_str()) else {
+            continue;
+        };
+        if !matches!(supervised.view().state, State::Starting | State::Waiting) {
+            continue;
+        }
+        let problem =
+            |why| Problem::new(Code::Failed, format!("domain {} does not come up: {why}", domain.name));
+        ready::wait(node, &supervised).await.map_err(problem)?;
+    }
+    Ok(())
 }
 
 /// Does the steps in order. On failure: which step (from 0), and why.

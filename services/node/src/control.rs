@@ -3,6 +3,7 @@
 
 use crate::broker::{Broker, Identity, MemberId, Outgoing, Role};
 use crate::watched::watched;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use session::packet::{self, PacketError};
 use std::io;
@@ -34,28 +35,26 @@ pub(crate) struct Door {
     pub(crate) about: About,
 }
 
-/// Makes the listening socket `name` in `folder`, with these permissions.
+/// Makes the listening socket `name` in `folder`, with these permissions. It appears there when it listens already, so whoever
+/// waits for it can connect at once; an old one is replaced.
 ///
 /// # Errors
-/// What the kernel says; an old socket of that name is replaced.
+/// What the kernel says.
 pub(crate) fn listen(folder: &Path, name: &str, kind: SocketType, mode: u32) -> io::Result<OwnedFd> {
     // Through a descriptor of the folder, so that a long path does not meet the 108 bytes of a socket's address.
-    let at = rustix::fs::open(
-        folder,
-        rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    )?;
-    match rustix::fs::unlinkat(&at, name, rustix::fs::AtFlags::empty()) {
+    let at = rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let new = format!(".{name}.new");
+    match rustix::fs::unlinkat(&at, &new, AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => {}
         Err(errno) => return Err(errno.into()),
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", at.as_raw_fd()))?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{new}", at.as_raw_fd()))?;
     rustix::net::bind(&socket, &address)?;
-    // Before it listens nobody can connect, so nobody sees it with other permissions.
-    rustix::fs::chmodat(&at, name, rustix::fs::Mode::from_raw_mode(mode), rustix::fs::AtFlags::empty())?;
+    rustix::fs::chmodat(&at, &new, Mode::from_raw_mode(mode), AtFlags::empty())?;
     rustix::net::listen(&socket, BACKLOG)?;
+    rustix::fs::renameat(&at, &new, &at, name)?;
     Ok(socket)
 }
 

@@ -37,6 +37,23 @@ pub struct Entrances {
     pub resolve: Option<OwnedFd>,
 }
 
+impl Entrances {
+    /// Those that are there, in an order that is always the same.
+    fn list(&self) -> Vec<(Entrance, &OwnedFd)> {
+        let all = [
+            (Entrance::StubUdp, &self.stub_udp),
+            (Entrance::StubTcp, &self.stub_tcp),
+            (Entrance::Resolve, &self.resolve),
+        ];
+        all.into_iter().filter_map(|(entrance, descriptor)| Some((entrance, descriptor.as_ref()?))).collect()
+    }
+
+    /// Their descriptors, in that order.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.list().into_iter().map(|(_, descriptor)| descriptor)
+    }
+}
+
 /// What a frontend is told at its start.
 #[derive(Debug)]
 pub struct Launch {
@@ -127,11 +144,7 @@ fn send_launch(
     held: &Held,
     successor: bool,
 ) -> io::Result<()> {
-    let optional = [
-        (Entrance::StubUdp, &held.entrances.stub_udp),
-        (Entrance::StubTcp, &held.entrances.stub_tcp),
-        (Entrance::Resolve, &held.entrances.resolve),
-    ];
+    let optional = held.entrances.list();
     let with = |wanted: fn(&topology::ServiceMount) -> bool| {
         domain.services.iter().find(|mount| wanted(mount)).map(|mount| mount.service.as_str().to_owned())
     };
@@ -139,14 +152,14 @@ fn send_launch(
         dc: dc.to_owned(),
         domain: domain.name.as_str().to_owned(),
         successor,
-        entrances: optional.iter().filter(|(_, d)| d.is_some()).map(|(entrance, _)| *entrance).collect(),
+        entrances: optional.iter().map(|(entrance, _)| *entrance).collect(),
         stub_service: with(|mount| mount.stub),
         resolve_service: with(|mount| mount.resolve),
         search: domain.resolv.search.clone(),
     };
     let mut descriptors: Vec<BorrowedFd<'_>> =
         vec![held.fuse.as_fd(), held.ledger.as_fd(), entrance_control.as_fd()];
-    descriptors.extend(optional.iter().filter_map(|(_, descriptor)| descriptor.as_ref().map(AsFd::as_fd)));
+    descriptors.extend(optional.iter().map(|(_, descriptor)| descriptor.as_fd()));
     let bytes = serde_json::to_vec(&order)?;
     sys::descriptors::send_with_descriptors(socket, &bytes, &descriptors)
 }
@@ -228,10 +241,16 @@ impl Frontend {
         self.since.elapsed()
     }
 
-    /// Comes back when it has ended.
-    pub(crate) async fn ended(&self) {
+    /// Comes back when it has ended and somebody has to take its place. One that ended by itself found its mount gone: the
+    /// domain is ending, and no successor could do better.
+    pub(crate) async fn ended(&mut self) {
         if let Err(error) = self.ended.readable().await {
             tracing::error!(%error, "the end of a frontend can't be awaited");
+        }
+        let by_itself =
+            self.child.try_wait().is_ok_and(|status| status.is_some_and(|status| status.success()));
+        if by_itself {
+            std::future::pending::<()>().await;
         }
     }
 }

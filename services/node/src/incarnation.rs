@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
@@ -28,6 +28,10 @@ const CONTROL_SOCKET: &str = "control.sock";
 const KEPT_FUSE: usize = 0;
 /// Which is the frontend's ledger.
 const KEPT_LEDGER: usize = 1;
+/// Where the sockets of the entrances begin: those that the domain has, in the order of [`Entrances::descriptors`].
+const KEPT_ENTRANCES: usize = 2;
+/// Clock ticks in a second, as the kernel tells them to programs: the same on all architectures that we know.
+const TICKS_PER_SECOND: f64 = 100.0;
 /// A frontend that ends again so soon is replaced after a pause.
 const FRONTEND_SETTLED: Duration = Duration::from_secs(5);
 /// The first such pause; each further one is twice as long.
@@ -45,6 +49,7 @@ pub(crate) struct Incarnation {
     held: Held,
     /// Frontends that ended soon after their start, in a row.
     early_ends: u32,
+    since: Instant,
     _door: OpenDoor,
 }
 
@@ -115,10 +120,12 @@ async fn furnish(
     domain::attach_mount(created.init_descriptor(), &mount, SERVICES).map_err(said)?;
     let ledger = rustix::fs::memfd_create("tombolo-ledger", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|e| format!("no memory for the ledger of the frontend: {e}"))?;
-    let copies = [clone(&fuse)?, clone(&ledger)?];
-    created.keep(&copies).map_err(said)?;
     let entrances = entrances(node, dc, domain, created.init_descriptor())?;
     let held = Held { fuse, ledger, entrances };
+    let kept: Vec<&OwnedFd> =
+        [&held.fuse, &held.ledger].into_iter().chain(held.entrances.descriptors()).collect();
+    let copies = kept.into_iter().map(clone).collect::<Result<Vec<_>, _>>()?;
+    created.keep(&copies).map_err(said)?;
     let frontend = Frontend::spawn(node, dc, domain, &held, false).await?;
     Ok((held, frontend))
 }
@@ -283,8 +290,16 @@ pub(crate) async fn adopt(
     end_frontends(node, dc, domain).await?;
     let fuse = running.kept(KEPT_FUSE).map_err(said)?;
     let ledger = running.kept(KEPT_LEDGER).map_err(said)?;
-    let init = running.init_descriptor().ok_or("its first process has just ended")?;
-    let entrances = entrances(node, dc, domain, init)?;
+    let mut index = KEPT_ENTRANCES;
+    let mut next = |there: bool| -> Result<Option<OwnedFd>, String> {
+        if !there {
+            return Ok(None);
+        }
+        index += 1;
+        running.kept(index - 1).map(Some).map_err(said)
+    };
+    let (stub, resolve) = (spec::has_stub(domain), spec::has_resolve(domain));
+    let entrances = Entrances { stub_udp: next(stub)?, stub_tcp: next(stub)?, resolve: next(resolve)? };
     let held = Held { fuse, ledger, entrances };
     let frontend = Frontend::spawn(node, dc, domain, &held, true).await?;
     Incarnation::new(node, running, held, frontend, door)
@@ -339,7 +354,9 @@ impl Incarnation {
         let monitor = watched(descriptor, Interest::READABLE).map_err(|e| e.to_string())?;
         // For people only: whatever is done to the monitor goes through its pidfd.
         let status = domain::status(&node.layout, &running.id().dc, &running.id().name).map_err(said)?;
-        let monitor_pid = status.map_or(0, |status| status.monitor.pid);
+        let monitor_pid = status.as_ref().map_or(0, |status| status.monitor.pid);
+        let age = status.map_or(Duration::ZERO, |status| age(status.init.start_ticks));
+        let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
         Ok(Self {
             running: Arc::new(running),
             monitor_pid,
@@ -347,6 +364,7 @@ impl Incarnation {
             frontend,
             held,
             early_ends: 0,
+            since,
             _door: door,
         })
     }
@@ -359,20 +377,29 @@ impl Incarnation {
         self.monitor_pid
     }
 
+    /// When its first process started.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
     pub(crate) fn frontend_pid(&self) -> Option<u32> {
         Some(self.frontend.pid())
     }
 
     /// Comes back when the domain has ended.
-    pub(crate) async fn ended(&self) {
-        if let Err(error) = self.monitor.readable().await {
+    async fn ended(monitor: &AsyncFd<OwnedFd>) {
+        if let Err(error) = monitor.readable().await {
             tracing::error!(%error, "the end of a domain can't be awaited");
         }
     }
 
-    /// Comes back when the frontend has ended.
-    pub(crate) async fn frontend_ended(&self) {
-        self.frontend.ended().await;
+    /// Comes back when the domain or its frontend has ended.
+    pub(crate) async fn event(&mut self) -> Happened {
+        tokio::select! {
+            biased;
+            () = Self::ended(&self.monitor) => Happened::DomainEnded,
+            () = self.frontend.ended() => Happened::FrontendEnded,
+        }
     }
 
     /// How the domain ended; clears up behind it.
@@ -412,6 +439,23 @@ impl Incarnation {
         self.frontend = Frontend::spawn(node, &dc, domain, &self.held, true).await?;
         Ok(())
     }
+}
+
+/// What can happen to a domain that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Happened {
+    /// It has ended.
+    DomainEnded,
+    /// Its frontend has ended, and the mount needs another one.
+    FrontendEnded,
+}
+
+/// How long ago a process started, from field 22 of its `/proc/PID/stat`.
+fn age(start_ticks: u64) -> Duration {
+    let uptime = fs::read_to_string("/proc/uptime").ok();
+    let uptime: Option<f64> = uptime.and_then(|text| text.split(' ').next()?.parse().ok());
+    let age = uptime.map_or(0.0, |uptime| uptime - start_ticks as f64 / TICKS_PER_SECOND);
+    Duration::try_from_secs_f64(age.max(0.0)).unwrap_or_default()
 }
 
 /// What an incarnation that ended leaves: mounts, cgroups, its frontend. The log and the status stay.

@@ -18,7 +18,7 @@ pub(crate) async fn wait(node: &Arc<Node>, supervised: &Supervised) -> Result<()
     let limit = Duration::from_millis(domain.ready_timeout_ms);
     let ready = async {
         match &domain.ready {
-            Ready::Started => Ok(()),
+            Ready::Started => runs(supervised).await,
             Ready::Registered => registered(node, supervised).await,
             Ready::Tcp(address) => {
                 connects(*address).await;
@@ -61,6 +61,13 @@ async fn failed(supervised: &Supervised) -> String {
             return "its supervisor ended".into();
         }
     }
+}
+
+/// Comes back when the program runs, or has run and is done.
+async fn runs(supervised: &Supervised) -> Result<(), String> {
+    let mut views = supervised.views();
+    let there = views.wait_for(|view| matches!(view.state, State::Running | State::Ended)).await;
+    there.map(drop).map_err(|_| "its supervisor ended".into())
 }
 
 async fn registered(node: &Node, supervised: &Supervised) -> Result<(), String> {

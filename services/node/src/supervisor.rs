@@ -1,6 +1,6 @@
 //! One domain, from its start to its end, through all its incarnations: a task of its own.
 
-use crate::incarnation::{self, Incarnation};
+use crate::incarnation::{self, Happened, Incarnation};
 use crate::node::Node;
 use domain::Exit;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -325,18 +325,18 @@ impl Task {
             view.init_pid = Some(incarnation.init_pid());
             view.monitor_pid = Some(incarnation.monitor_pid());
             view.frontend_pid = incarnation.frontend_pid();
-            view.since = Some(Instant::now());
+            view.since = Some(incarnation.since());
         });
         self.tell_outcome(Ok(()));
         loop {
             tokio::select! {
-                () = incarnation.ended() => {
-                    let over = incarnation.conclude(&self.node).await;
-                    return Ok(Over::Ended(over));
-                }
-                () = incarnation.frontend_ended() => {
-                    self.replace_frontend(&mut incarnation).await;
-                }
+                happened = incarnation.event() => match happened {
+                    Happened::DomainEnded => {
+                        let exit = incarnation.conclude(&self.node).await;
+                        return Ok(Over::Ended(exit));
+                    }
+                    Happened::FrontendEnded => self.replace_frontend(&mut incarnation).await,
+                },
                 command = self.inbox.recv() => match command {
                     Some(Command::Stop { done }) => {
                         self.me.change(|view| view.state = State::Stopping);

@@ -3,7 +3,7 @@
 use crate::admin::{Code, DomainRow, Problem, ServiceRow};
 use crate::broker::{MemberRow, Role};
 use crate::node::{Node, meant};
-use crate::supervisor::{Supervised, View};
+use crate::supervisor::Supervised;
 use domain::{Ending, Exit};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;

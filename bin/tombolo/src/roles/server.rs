@@ -2,13 +2,20 @@
 
 use super::{log, said};
 use session::{Control, Service};
+use std::os::fd::AsFd;
+use sys::signals::SignalDescriptor;
 use wire::control::ServedService;
 
-/// Serves until the domain ends.
+/// Signals that ask for an end. As process 1 of a container it would be deaf to them otherwise.
+const STOP_SIGNALS: [i32; 2] =
+    [rustix::process::Signal::TERM.as_raw(), rustix::process::Signal::INT.as_raw()];
+
+/// Serves until it is asked to end.
 pub fn run() -> Result<(), String> {
     log();
+    let stop = SignalDescriptor::block(&STOP_SIGNALS).map_err(|e| format!("can't take signals: {e}"))?;
     let control = Control::connect_when_there(&Control::path(), None).map_err(|e| said(&e))?;
-    session::serve(control, Box::new(make), None).map_err(|e| said(&e))
+    session::serve(control, Box::new(make), Some(stop.as_fd())).map_err(|e| said(&e))
 }
 
 fn make(served: &ServedService) -> Result<Box<dyn Service>, String> {
