@@ -13,9 +13,9 @@ macro_rules! next {
         pub fn $name() -> Option<$type> {
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
             let address = find(&FOUND, $symbol)?;
-            // SAFETY: the address is that of the C library's function of this name, whose type this is; a function's
-            // address and a pointer have the same size here.
-            Some(unsafe { std::mem::transmute::<*mut c_void, $type>(address) })
+            // SAFETY: the address is that of the C library's function of this name, whose type this is, and a function's
+            // address is kept as a pointer is: what POSIX asks of systems with dlsym(3). Read as such.
+            Some(unsafe { (&raw const address).cast::<$type>().read() })
         }
     };
 }
