@@ -12,6 +12,7 @@ use bed::{Bed, Wishes, until};
 use wire::service::{Export, Header, Kind, Phase, flags};
 
 #[test]
+#[ignore = "the other process of every test here"]
 fn the_frontend_process() {
     bed::be_the_frontend();
 }
@@ -374,6 +375,7 @@ assert rounds[0] > 20
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
+        // tidy(sleep): the death comes at a random moment, not after an event
         std::thread::sleep(Duration::from_micros(random % 120_000));
         bed.kill();
         bed.start(true);
@@ -418,6 +420,7 @@ assert rounds[0] > 20
 ",
     );
     for round in 0..20_u64 {
+        // tidy(sleep): the death comes at some moment, not after an event
         std::thread::sleep(Duration::from_millis(round * 7 % 50));
         bed.daemon.kill_backend();
         bed.daemon.say_up();

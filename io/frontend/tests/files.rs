@@ -7,6 +7,7 @@ mod bed;
 use bed::Bed;
 
 #[test]
+#[ignore = "the other process of every test here"]
 fn the_frontend_process() {
     bed::be_the_frontend();
 }
@@ -324,7 +325,7 @@ assert any(ev & select.EPOLLIN for _, ev in edge.poll(5)), 'edge-triggered'
     std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
         .unwrap();
     assert_eq!(line, "blocked\n");
-    // Whether the threads poll already or not, they have to hear of it.
+    // tidy(sleep): nothing tells when a thread sleeps in poll; it has to be woken whether it does or not
     std::thread::sleep(std::time::Duration::from_millis(100));
     bed.daemon.release();
     assert!(child.wait().unwrap().success());

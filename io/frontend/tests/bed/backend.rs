@@ -154,6 +154,7 @@ fn run(
         // A backend that does not listen any more, until it is ended.
         while payload == b"deaf" && header.kind == Kind::Request && !stop.load(Ordering::Relaxed) {
             state.lock().unwrap().deaf = true;
+            // tidy(sleep): a backend that does nothing, for as long as nobody ends it
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         let mut state = state.lock().unwrap();

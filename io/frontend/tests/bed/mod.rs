@@ -45,7 +45,7 @@ pub fn missing() -> Option<String> {
 macro_rules! needs_fuse {
     () => {
         if let Some(reason) = bed::missing() {
-            eprintln!("skipped: {reason}");
+            println!("skipped: {reason}");
             return;
         }
     };
@@ -129,7 +129,7 @@ impl Bed {
         let control = self.daemon.attach();
         let role = json!({ "successor": successor, "resend": self.wishes.resend }).to_string();
         let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "the_frontend_process", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "the_frontend_process", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -203,6 +203,7 @@ impl Drop for Bed {
         if let Some(mut child) = self.frontend.take() {
             let end = Instant::now() + Duration::from_secs(5);
             while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
+                // tidy(sleep): a child's end can't be awaited with a deadline by std
                 std::thread::sleep(Duration::from_millis(5));
             }
             let _ = child.kill();
@@ -216,6 +217,7 @@ pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is() {
         assert!(Instant::now() < end, "waited in vain: {what}");
+        // tidy(sleep): what is awaited happens in another process, which tells nobody
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -396,6 +398,7 @@ fn serve(world: &Mutex<World>, stopped: &Receiver<()>) {
         });
         drop(world);
         if idle {
+            // tidy(sleep): one thread looks after sockets that come and go under a lock
             std::thread::sleep(Duration::from_millis(1));
         }
     }
