@@ -105,11 +105,14 @@ fn governor() -> String {
     if name.is_empty() { "none".into() } else { name.trim().to_owned() }
 }
 
-/// The first line that a program prints about itself; `None` where there is no such program.
+/// The first line that a program prints about itself, without its copyright; `None` where there is no such program.
 fn version(command: &[&str]) -> Option<String> {
     let (program, arguments) = command.split_first()?;
     let output = Command::new(program).args(arguments).output().ok()?;
-    String::from_utf8_lossy(&output.stdout).lines().next().map(|line| line.trim().to_owned())
+    String::from_utf8_lossy(&output.stdout).lines().next().map(|line| {
+        let end = line.find("  ").unwrap_or(line.len());
+        line[..end].trim().to_owned()
+    })
 }
 
 #[cfg(test)]

@@ -300,7 +300,7 @@ fn topology(domains: usize, cache: &str, programs: &Path) -> String {
         // Infallible: writing into a text.
         let _ = write!(
             text,
-            "\n[domain.{}]\nkind = \"container\"\ncommand = [\"sleep\", \"infinity\"]\nservices = {{ dns = \"/srv/dns\" }}\n\
+            "\n[domain.{}]\nkind = \"container\"\ncommand = [\"sleep\", \"infinity\"]\nstop = {{ signal = \"KILL\" }}\nservices = {{ dns = \"/srv/dns\" }}\n\
              mounts = [{{ source = \"{}\", target = \"{PROGRAMS}\" }}]\n",
             domain_name(number),
             programs.display()

@@ -1,6 +1,6 @@
 //! What the node of the bench uses: processor time and memory, as the kernel counts them.
 
-use super::place::{DC, Place};
+use super::place::Place;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -68,19 +68,10 @@ fn is_daemon(process: &Path) -> bool {
     words.next().is_some_and(|program| program.ends_with(b"tombolo")) && words.any(|word| word == b"daemon")
 }
 
-/// The directory of the node in every hierarchy, read off one of its processes.
+/// The directory of the node in every hierarchy, as the daemon wrote it down.
 fn cgroup_name(place: &Place) -> Option<String> {
-    processes(&place.run_dir()).find_map(|process| {
-        let text = fs::read_to_string(process.join("cgroup")).ok()?;
-        text.lines().find_map(node_of).map(str::to_owned)
-    })
-}
-
-/// `tombolo-HASH` of the line `5:memory:/tombolo-HASH/bench/d0/frontend`.
-fn node_of(line: &str) -> Option<&str> {
-    let path = line.splitn(3, ':').nth(2)?;
-    let (node, rest) = path.strip_prefix('/')?.split_once('/')?;
-    (node.starts_with("tombolo") && rest.starts_with(&format!("{DC}/"))).then_some(node)
+    let text = fs::read_to_string(place.run_dir().join("cgroup")).ok()?;
+    Some(text.trim().to_owned())
 }
 
 fn number(path: &Path) -> Option<u64> {
@@ -108,13 +99,5 @@ mod tests {
     fn we_are_no_daemon() {
         assert!(!is_daemon(Path::new("/proc/self")));
         assert_eq!(processes(Path::new("/nowhere/in/particular")).count(), 0);
-    }
-
-    #[test]
-    fn the_node_is_read_off_a_control_group() {
-        assert_eq!(node_of("5:memory:/tombolo-12ab/bench/d0/frontend"), Some("tombolo-12ab"));
-        assert_eq!(node_of("0::/tombolo-12ab/bench/d0"), Some("tombolo-12ab"));
-        assert_eq!(node_of("5:memory:/tombolo-12ab/other/d0"), None);
-        assert_eq!(node_of("5:memory:/user.slice"), None);
     }
 }
