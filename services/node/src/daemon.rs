@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use wire::ring::{RING_BYTES_MAX, RING_BYTES_MIN};
@@ -22,6 +23,9 @@ const MAX_BLOCKING_THREADS: usize = 16;
 /// Descriptors that the daemon may hold: some for each domain, one for each connection, ten for each channel that
 /// is being made.
 const OPEN_FILES: u64 = 65_536;
+
+/// How long a daemon that ends may take before its successor gives up.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What a daemon is started with.
 #[derive(Debug, Clone)]
@@ -97,8 +101,11 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     }
     private_directory(&config.place.state_dir)?;
     private_directory(&config.place.run_dir)?;
-    let _state = Lock::take(&config.place.state_dir)?;
-    let _run = Lock::take(&config.place.run_dir)?;
+    // Whoever takes requests stays; whoever does not is about to end, or to say why it can't start.
+    let answers = std::os::unix::net::UnixStream::connect(config.place.admin_socket()).is_ok();
+    let patience = if answers { Duration::ZERO } else { PREDECESSOR_PATIENCE };
+    let _state = Lock::take_within(&config.place.state_dir, patience)?;
+    let _run = Lock::take_within(&config.place.run_dir, patience)?;
     allow_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -4,7 +4,7 @@ use crate::control::{self, About, Door};
 use crate::frontends::{Entrances, Frontend};
 use crate::node::Node;
 use crate::watched::watched;
-use crate::{spec, tree};
+use crate::{loopback, spec, tree};
 use domain::{Created, DomainSpec, Exit, Running};
 use rustix::net::SocketType;
 use std::fs;
@@ -152,6 +152,10 @@ fn entrances(
     init: std::os::fd::BorrowedFd<'_>,
 ) -> Result<Entrances, String> {
     let mut entrances = Entrances::default();
+    if domain.network == topology::Network::None && !domain.services.is_empty() {
+        let added = domain::in_network_namespace(init, loopback::add_addresses).map_err(said)?;
+        added.map_err(|e| format!("can't give the domain's loopback interface an address: {e}"))?;
+    }
     if spec::has_stub(domain) {
         let bound = domain::in_network_namespace(init, bind_stub).map_err(said)?;
         let (udp, tcp) = bound.map_err(|e| {

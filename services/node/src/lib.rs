@@ -12,6 +12,7 @@ mod frontends;
 mod host;
 mod incarnation;
 mod lock;
+mod loopback;
 mod metrics;
 mod node;
 mod ready;

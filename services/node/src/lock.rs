@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use thiserror::Error;
 
 /// Longest text of a lock file that is read: a pid.
@@ -39,6 +40,30 @@ pub enum LockError {
 }
 
 impl Lock {
+    /// As [`Lock::take`], but waits for a holder that is on its way out, `patience` at the most.
+    ///
+    /// # Errors
+    /// As for [`Lock::take`].
+    pub fn take_within(folder: &Path, patience: Duration) -> Result<Self, LockError> {
+        let held = match Self::take(folder) {
+            Err(held @ LockError::Held { .. }) => held,
+            other => return other,
+        };
+        // There is no lock with a deadline: a thread waits, which ends with the process if it waits in vain.
+        let (tell, locked) = std::sync::mpsc::channel();
+        let path = folder.join("lock");
+        std::thread::spawn(move || {
+            let lock = File::options().read(true).write(true).open(path);
+            let locked =
+                lock.and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
+            let _too_late = tell.send(locked);
+        });
+        match locked.recv_timeout(patience) {
+            Ok(Ok(file)) => Self::sign(folder, file),
+            _ => Err(held),
+        }
+    }
+
     /// Locks `folder` by its file `lock`, and writes our pid there for whoever comes second.
     ///
     /// # Errors
@@ -55,9 +80,15 @@ impl Lock {
             }
             Err(errno) => return Err(at(errno.into())),
         }
-        file.set_len(0).map_err(at)?;
-        file.rewind().map_err(at)?;
-        writeln!(file, "{}", std::process::id()).map_err(at)?;
+        Self::sign(folder, file)
+    }
+
+    fn sign(folder: &Path, mut file: File) -> Result<Self, LockError> {
+        let written = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        written.map_err(|cause| LockError::File { path: folder.join("lock"), cause })?;
         Ok(Self { _held: file })
     }
 }
@@ -78,7 +109,14 @@ mod tests {
         let first = Lock::take(folder.path()).unwrap();
         let refusal = Lock::take(folder.path()).unwrap_err();
         assert!(matches!(refusal, LockError::Held { pid: Some(pid), .. } if pid == std::process::id()));
+        let begun = std::time::Instant::now();
+        let waiter = std::thread::spawn({
+            let folder = folder.path().to_owned();
+            move || Lock::take_within(&folder, Duration::from_secs(60)).map(drop)
+        });
         drop(first);
+        waiter.join().unwrap().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(60));
         Lock::take(folder.path()).unwrap();
     }
 }
