@@ -108,6 +108,8 @@ def ask():
         if [entry[4] for entry in found] != [("192.0.2.4", 80)]:
             wrong.append(found)
 before = set(os.listdir("/proc/self/fd"))
+ask()
+assert len(os.listdir("/proc/self/task")) == 1, "a thread of its own"
 threads = [threading.Thread(target=ask) for _ in range(12)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
@@ -115,7 +117,6 @@ assert not wrong, wrong[0]
 new = [int(fd) for fd in set(os.listdir("/proc/self/fd")) - before if os.path.exists("/proc/self/fd/" + fd)]
 assert new, "no link is open?"
 assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in new), new
-assert len(os.listdir("/proc/self/task")) == 1, "a thread of its own"
 print(socket.gethostbyaddr("192.0.2.1")[0], socket.getfqdn("alias.example"))
 "#;
     let output = stage.preloaded(python).args(["-c", script]).output().expect("run");
