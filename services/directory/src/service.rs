@@ -90,10 +90,10 @@ impl Directory {
         phases.add(Phase::Queue, to.received.elapsed());
         let Some(tenant) = self.links.get(&to.link).map(|link| link.tenant) else { return };
         let made = match to.file {
-            file::QUERY => self.from_line(ctx, to, tenant, payload),
-            file::MESSAGE => self.from_message(ctx, to, tenant, payload),
-            file::ADDRESSES => self.from_address_query(ctx, to, tenant, payload),
-            file::NAMES => self.from_address(to, tenant, payload).map(Some),
+            file::QUERY => self.task_of_line(ctx, to, tenant, payload),
+            file::MESSAGE => self.task_of_message(ctx, to, tenant, payload),
+            file::ADDRESSES => self.task_of_address_query(ctx, to, tenant, payload),
+            file::NAMES => self.task_of_address(to, tenant, payload).map(Some),
             _ => return self.take_file_request(ctx, to, payload),
         };
         match made {
@@ -131,7 +131,7 @@ impl Directory {
         Some(Task::new(to, tenant, form(&effective), Terms::new(&effective), names, ask.types))
     }
 
-    fn from_line(
+    fn task_of_line(
         &mut self,
         ctx: &mut dyn Context,
         to: ReplyTo,
@@ -151,7 +151,7 @@ impl Directory {
         }
     }
 
-    fn from_message(
+    fn task_of_message(
         &mut self,
         ctx: &mut dyn Context,
         to: ReplyTo,
@@ -175,7 +175,7 @@ impl Directory {
         }
     }
 
-    fn from_address_query(
+    fn task_of_address_query(
         &mut self,
         ctx: &mut dyn Context,
         to: ReplyTo,
@@ -213,7 +213,7 @@ impl Directory {
         Ok(())
     }
 
-    fn from_address(&self, to: ReplyTo, tenant: TenantId, payload: &[u8]) -> Result<Task, Failure> {
+    fn task_of_address(&self, to: ReplyTo, tenant: TenantId, payload: &[u8]) -> Result<Task, Failure> {
         let address = match payload.len() {
             4 => payload.try_into().map(<[u8; 4]>::into).map_err(|_| Failure::Malformed)?,
             16 => payload.try_into().map(<[u8; 16]>::into).map_err(|_| Failure::Malformed)?,

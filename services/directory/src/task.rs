@@ -55,9 +55,9 @@ impl Terms {
         }
     }
 
-    /// The longest that a look-up can take.
+    /// The longest that a look-up can take: each attempt may have to be repeated over TCP.
     pub fn budget(&self) -> Duration {
-        let attempts = u64::from(self.retries + 1) * self.upstreams.len() as u64;
+        let attempts = 2 * u64::from(self.retries + 1) * self.upstreams.len() as u64;
         Duration::from_millis(u64::from(self.timeout_ms) * attempts)
     }
 }

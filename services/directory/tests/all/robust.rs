@@ -18,13 +18,15 @@ pub struct FakeLoop {
     pub answers: Vec<(ReplyTo, Result<Vec<u8>, Errno>)>,
     pub watched: HashMap<u32, ()>,
     pub capsules: usize,
+    /// What `epoll_ctl` says when the kernel has no room for another descriptor.
+    pub full: bool,
     descriptors: HashMap<i32, u32>,
 }
 
 impl FakeLoop {
     pub fn new() -> Self {
         let (answers, watched, descriptors) = (Vec::new(), HashMap::new(), HashMap::new());
-        Self { now: Instant::now(), answers, watched, capsules: 0, descriptors }
+        Self { now: Instant::now(), answers, watched, capsules: 0, full: false, descriptors }
     }
 }
 
@@ -48,6 +50,9 @@ impl Context for FakeLoop {
 
     fn watch(&mut self, descriptor: BorrowedFd<'_>, token: u32, _: Interest) -> io::Result<()> {
         use std::os::fd::AsRawFd;
+        if self.full {
+            return Err(Errno::NOSPC.into());
+        }
         assert!(self.watched.insert(token, ()).is_none(), "a token is used once at a time");
         self.descriptors.insert(descriptor.as_raw_fd(), token);
         Ok(())
@@ -76,7 +81,7 @@ pub fn consumer(domain: &str) -> Consumer {
 }
 
 pub fn to(link: u64, session: u64, tag: u64, file: u32, received: Instant) -> ReplyTo {
-    ReplyTo { link: LinkId(link), session, tag, file, traced: tag % 2 == 0, received }
+    ReplyTo { link: LinkId(link), session, tag, file, traced: tag.is_multiple_of(2), received }
 }
 
 /// An upstream that hears and never answers by itself.
@@ -250,6 +255,21 @@ proptest! {
         service.detach(&mut ctx, LinkId(2));
         prop_assert_eq!(service.state()["domains"].as_array().map(Vec::len), Some(0));
     }
+}
+
+#[test]
+fn a_server_out_of_resources_says_so_and_recovers() {
+    let (_upstream, address) = mute();
+    let (mut service, mut ctx) = (directory(&crate::stage::settings(&[address])), FakeLoop::new());
+    service.attach(&mut ctx, LinkId(1), &consumer("a"));
+    ctx.full = true;
+    let now = ctx.now;
+    service.request(&mut ctx, to(1, 0, 1, file::QUERY, now), b"A host.example");
+    assert_eq!(ctx.answers.pop().map(|(_, answer)| answer), Some(Err(Errno::NOBUFS)));
+    ctx.full = false;
+    service.request(&mut ctx, to(1, 0, 2, file::QUERY, now), b"A host.example");
+    assert!(ctx.answers.is_empty(), "it waits for the upstream");
+    assert_eq!(service.state()["sockets"]["open"].as_u64(), Some(1));
 }
 
 #[test]
