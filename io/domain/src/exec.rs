@@ -201,7 +201,8 @@ pub(crate) fn supervise(mut command: Command) -> Result<ExitStatus> {
             .map(Signal::as_raw),
     )
     .doing("take signals")?;
-    let mut child = unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
+    let mut child =
+        unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
     drop(command);
     loop {
         crate::monitor::control::readable(std::os::fd::AsFd::as_fd(&signals), None)?;

@@ -67,7 +67,8 @@ pub(crate) fn run(
     .doing("take signals")?;
     copy_size(&master);
     let raw = RawTerminal::enter()?;
-    let mut child = unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
+    let mut child =
+        unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
     drop(command);
     let result = between_terminals(&mut child, &master, &signals);
     drop(raw);

@@ -12,7 +12,7 @@ use crate::monitor::payload::runtime_log;
 use crate::namespaces;
 use crate::root::ImageRoot;
 use crate::runtime::{CALL_TIMEOUT, Runtime};
-use crate::spec::{DomainSpec, Root};
+use crate::spec::{DomainSpec, Kind, Root};
 use crate::status::{Ending, Exit, MonitorLock, Phase, ProcessIdentity, Status};
 use crate::sweep;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
@@ -53,8 +53,17 @@ impl MonitorProcess {
 
 impl Drop for MonitorProcess {
     fn drop(&mut self) {
-        // Reap it if it has ended; a running one is adopted by init when we end.
-        let _ = self.has_ended(Duration::ZERO);
+        if self.has_ended(Duration::ZERO).unwrap_or(false) {
+            return;
+        }
+        // One that is still alive is reaped when its time comes; when we end first, init does it.
+        if let Some(child) = self.child.take() {
+            let mut child = child.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let reaper = std::thread::Builder::new().name("reap-monitor".into()).stack_size(64 * 1024);
+            if let Err(error) = reaper.spawn(move || child.wait()) {
+                tracing::warn!(%error, "a monitor will stay a zombie until the daemon ends");
+            }
+        }
     }
 }
 
@@ -73,7 +82,7 @@ pub struct Created {
 /// Makes the domain: its directory, cgroup with limits, monitor, namespaces and mounts. The command waits for [`Created::start`].
 ///
 /// The monitor holds duplicates of `keep` for as long as it lives ([`Running::kept`]). What an earlier incarnation left behind is
-/// cleared away first, except for `inside/`, into which the caller may have put the control socket already.
+/// cleared away first, its frontend included, except for `inside/`, into which the caller may have put the control socket already.
 ///
 /// # Errors
 /// [`Error::AlreadyRuns`]; what is impossible in the specification; whatever the monitor reports. After an error nothing is left.
@@ -308,13 +317,16 @@ impl Running {
 
     /// Asks it to end, kills it when it has not ended after `grace` (absent: as its specification says), and waits.
     ///
-    /// A container's first process is deaf to signals that it has no handler for, as process 1 of any pid namespace is.
+    /// A container's first process does not hear a signal that it has no handler for, as process 1 of any pid namespace; to
+    /// wait for one that can't hear would be idle, so it is killed at once.
     ///
     /// # Errors
     /// As [`Running::exit`].
     pub fn stop(&self, grace: Option<Duration>) -> Result<Exit> {
         let grace = grace.unwrap_or(Duration::from_millis(self.spec.stop.timeout_ms));
         let signal = Signal::from_named_raw(self.spec.stop.signal).unwrap_or(Signal::TERM);
+        let deaf = self.spec.kind == Kind::Container && self.init.ignores(signal.as_raw());
+        let grace = if deaf { Duration::ZERO } else { grace };
         if !grace.is_zero()
             && let Some(init) = &self.init_descriptor
         {

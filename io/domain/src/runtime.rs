@@ -75,7 +75,8 @@ impl Runtime {
         command.arg(verb).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         prepare(&mut command);
         // The monitor reads its signals; the runtime and its container are to get theirs.
-        let mut child = unblock_in_child(&mut command).spawn().doing(format!("run {}", self.program.display()))?;
+        let mut child =
+            unblock_in_child(&mut command).spawn().doing(format!("run {}", self.program.display()))?;
         // The command holds the ends of pipes that it gave to the child.
         drop(command);
         match wait_bounded(&mut child, CALL_TIMEOUT)? {

@@ -125,6 +125,25 @@ impl ProcessIdentity {
     }
 }
 
+impl ProcessIdentity {
+    /// Whether this process, the first of a pid namespace, would not hear the signal: it neither handles nor blocks it (a
+    /// blocked one waits for `sigwait` or a signalfd). `false` when that can't be told.
+    pub(crate) fn ignores(&self, signal: i32) -> bool {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        Self::of(self.pid).is_ok_and(|now| now == *self) && hears(&text, signal) == Some(false)
+    }
+}
+
+/// From the masks in `/proc/PID/status`.
+fn hears(status: &str, signal: i32) -> Option<bool> {
+    let bit = 1_u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    Some((mask("SigCgt:")? | mask("SigBlk:")?) & bit != 0)
+}
+
 /// Field 22; the command name before it may hold spaces and brackets.
 fn start_ticks(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
@@ -211,6 +230,14 @@ mod tests {
         let stat = "7 (a) R 1 2) S 1 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 4711 1 2";
         assert_eq!(start_ticks(stat), Some(4711));
         assert_eq!(start_ticks("7 (a"), None);
+    }
+
+    #[test]
+    fn who_hears_a_signal() {
+        let status =
+            "Name:\tx\nSigBlk:\t0000000000000002\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000004000\n";
+        assert_eq!([15, 2, 1].map(|s| hears(status, s)), [Some(true), Some(true), Some(false)]);
+        assert_eq!((hears("", 15), hears(status, 0), hears(status, 900)), (None, None, None));
     }
 
     #[test]

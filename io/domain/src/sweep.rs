@@ -159,7 +159,7 @@ fn forget_container(layout: &Layout, paths: &DomainPaths, report: &mut Report) {
 /// Detaches what is mounted at and below `dir`, and makes sure of it: what is deleted next must not be somebody's files seen
 /// through a mount.
 fn detach(dir: &Path, report: &mut Report) -> Result<()> {
-    let list = "/proc/self/mountinfo";
+    let list = "/proc/thread-self/mountinfo";
     let below =
         |dir: &Path| -> Result<_> { Ok(mounts::below(&fs::read_to_string(list).at("read", list)?, dir)) };
     // The kernel's list has no symbolic links in it.

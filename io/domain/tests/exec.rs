@@ -49,7 +49,10 @@ fn exit_codes_pass_through() {
         let (got, stderr) = code(&["no-such-program"]);
         assert!(got == Some(127) && stderr.contains("no-such-program"), "{kind:?}: {got:?} {stderr}");
         let (got, stderr) = code(&["/etc/passwd"]);
-        assert!(got == Some(126) && stderr.to_lowercase().contains("permission denied"), "{kind:?}: {got:?} {stderr}");
+        assert!(
+            got == Some(126) && stderr.to_lowercase().contains("permission denied"),
+            "{kind:?}: {got:?} {stderr}"
+        );
         assert_eq!(code(&["sh", "-c", "kill -KILL $$"]).0, Some(137), "{kind:?}");
         running.stop(Some(Duration::ZERO)).expect("stop");
     }
@@ -60,7 +63,11 @@ fn it_is_inside_with_the_domains_rights_and_settings() {
     let Some(ground) = ground() else { return };
     for kind in KINDS {
         let running = up(&ground, kind);
-        let mut options = options(&["sh", "-c", "id -u; pwd; echo $INHERITED $EXTRA; readlink /proc/self/ns/mnt; grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status; cat /proc/self/cgroup"]);
+        let mut options = options(&[
+            "sh",
+            "-c",
+            "id -u; pwd; echo $INHERITED $EXTRA; readlink /proc/self/ns/mnt; grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status; cat /proc/self/cgroup",
+        ]);
         options.environment = vec![("EXTRA".into(), "more".into())];
         options.workdir = Some("/tmp".into());
         let output = text(&exec(&ground, &options).stdout);
@@ -68,7 +75,10 @@ fn it_is_inside_with_the_domains_rights_and_settings() {
         assert_eq!(lines[..3], ["0", "/tmp", "yes more"], "{kind:?}");
         let theirs = std::fs::read_link(format!("/proc/{}/ns/mnt", running.init_pid())).expect("ns");
         assert_eq!(lines[3], theirs.to_str().expect("text"));
-        assert!(output.contains("CapEff:\t0000000000000001") && output.contains("NoNewPrivs:\t1"), "{kind:?}: {output}");
+        assert!(
+            output.contains("CapEff:\t0000000000000001") && output.contains("NoNewPrivs:\t1"),
+            "{kind:?}: {output}"
+        );
         if kind == Kind::Container {
             assert!(output.contains("Seccomp:\t2"), "{output}");
         } else {
@@ -109,7 +119,11 @@ fn a_terminal_of_its_own() {
     let Some(ground) = ground() else { return };
     for kind in KINDS {
         let running = up(&ground, kind);
-        let mut options = options(&["sh", "-c", "tty; stty size; trap 'echo winch' WINCH; read line; echo \"got $line\"; exit 9"]);
+        let mut options = options(&[
+            "sh",
+            "-c",
+            "tty; stty size; trap 'echo winch' WINCH; read line; echo \"got $line\"; exit 9",
+        ]);
         (options.tty, options.interactive) = (true, true);
         let refused = exec_without_terminal(&ground, &options);
         assert!(refused.contains("not a terminal"), "{refused}");
@@ -118,7 +132,9 @@ fn a_terminal_of_its_own() {
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("unlock");
         let size = rustix::termios::Winsize { ws_row: 33, ws_col: 77, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(&master, size).expect("size");
-        let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("slave");
+        let slave =
+            ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
+                .expect("slave");
         let before = rustix::termios::tcgetattr(&slave).expect("settings");
         let mut command = domain::exec_command(&ground.layout, "dc", "d", &options).expect("exec");
         command.stdin(slave.try_clone().expect("dup")).stdout(slave.try_clone().expect("dup"));
@@ -160,7 +176,8 @@ fn signals_reach_the_command() {
     let Some(ground) = ground() else { return };
     for kind in KINDS {
         let running = up(&ground, kind);
-        let options = options(&["sh", "-c", "trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.1; done"]);
+        let options =
+            options(&["sh", "-c", "trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.1; done"]);
         let mut command = domain::exec_command(&ground.layout, "dc", "d", &options).expect("exec");
         let mut child = command.stdout(Stdio::piped()).spawn().expect("spawn");
         let mut output = child.stdout.take().expect("stdout");

@@ -13,11 +13,13 @@ const KINDS: [Kind; 2] = [Kind::Container, Kind::Process];
 /// Set in a copy of this test program that plays the daemon: the layout and the specification.
 const DAEMON: &str = "TOMBOLO_TEST_DAEMON";
 
-/// Not a test of its own: what a daemon does until it is killed.
+/// What a daemon does until it is killed.
 #[test]
+#[ignore = "a part that other tests play, in a process of its own"]
 fn daemon() {
-    let Ok(text) = std::env::var(DAEMON) else { return };
-    let (layout, spec, until): (Layout, DomainSpec, String) = serde_json::from_str(&text).expect("what to do");
+    let text = std::env::var(DAEMON).expect("what to do");
+    let (layout, spec, until): (Layout, DomainSpec, String) =
+        serde_json::from_str(&text).expect("what to do");
     let created = domain::create(&layout, &spec, &[]).expect("create");
     if until == "started" {
         let running = created.start().expect("start");
@@ -33,7 +35,7 @@ fn daemon() {
 fn daemon_killed_when(ground: &Ground, spec: &DomainSpec, until: &str) {
     let what = serde_json::to_string(&(&ground.layout, spec, until)).expect("encode");
     let mut daemon = Command::new(std::env::current_exe().expect("exe"))
-        .args(["--exact", "daemon", "--nocapture"])
+        .args(["--exact", "daemon", "--nocapture", "--ignored"])
         .env(DAEMON, what)
         .stdout(Stdio::piped())
         .spawn()
@@ -76,7 +78,11 @@ fn what_ended_while_nobody_looked_is_told() {
     for kind in KINDS {
         let gate = ground.dir.path().join(format!("gate-{kind:?}"));
         std::fs::create_dir(&gate).expect("create");
-        let mut spec = shell(&ground, kind, &format!("echo up; while ! [ -e {0}/go ]; do sleep 0.05; done; exit 8", gate.display()));
+        let mut spec = shell(
+            &ground,
+            kind,
+            &format!("echo up; while ! [ -e {0}/go ]; do sleep 0.05; done; exit 8", gate.display()),
+        );
         spec.mounts = vec![domain::Mount { source: gate.clone(), target: gate.clone(), read_only: true }];
         daemon_killed_when(&ground, &spec, "started");
         ground.wait_for_line("d", "up");
@@ -97,7 +103,10 @@ fn a_daemon_that_dies_before_the_go_leaves_nothing() {
     let Some(ground) = ground() else { return };
     for kind in KINDS {
         daemon_killed_when(&ground, &shell(&ground, kind, "echo ran"), "created");
-        assert!(matches!(domain::adopt(&ground.layout, "dc", "d").expect("adopt"), Adopted::Nothing), "{kind:?}");
+        assert!(
+            matches!(domain::adopt(&ground.layout, "dc", "d").expect("adopt"), Adopted::Nothing),
+            "{kind:?}"
+        );
         assert!(domain::pids_of(&ground.layout, "dc", "d").expect("pids").is_empty());
         assert!(!ground.output("d").contains("ran"));
         ground.sweep_and_assert_clean();
@@ -108,7 +117,8 @@ fn a_daemon_that_dies_before_the_go_leaves_nothing() {
 fn without_its_monitor_a_domain_is_ended() {
     let Some(ground) = ground() else { return };
     for kind in KINDS {
-        let running = domain::create(&ground.layout, &shell(&ground, kind, "sleep 1000 & echo up; sleep 1000"), &[]);
+        let running =
+            domain::create(&ground.layout, &shell(&ground, kind, "sleep 1000 & echo up; sleep 1000"), &[]);
         let running = running.expect("create").start().expect("start");
         ground.wait_for_line("d", "up");
         rustix::process::pidfd_send_signal(running.monitor_descriptor(), Signal::KILL).expect("kill");
@@ -131,7 +141,8 @@ fn a_stranger_with_a_reused_number_is_neither_adopted_nor_killed() {
     rustix::process::pidfd_send_signal(running.monitor_descriptor(), Signal::KILL).expect("kill");
     let mut stranger = Command::new("sleep").arg("1000").spawn().expect("spawn");
     let path = ground.layout.domains().join("dc/d/status.json");
-    let mut status: domain::Status = serde_json::from_slice(&std::fs::read(&path).expect("read")).expect("status");
+    let mut status: domain::Status =
+        serde_json::from_slice(&std::fs::read(&path).expect("read")).expect("status");
     (status.monitor.pid, status.init.pid) = (stranger.id(), stranger.id());
     std::fs::write(&path, serde_json::to_vec(&status).expect("encode")).expect("write");
     let adopted = domain::adopt(&ground.layout, "dc", "d").expect("adopt");
@@ -165,7 +176,7 @@ fn killed_at_random_moments_everything_is_swept() {
         let spec = shell(&ground, kind, "sleep 1000 & while :; do echo x; done");
         let what = serde_json::to_string(&(&ground.layout, &spec, "started")).expect("encode");
         let mut daemon = Command::new(std::env::current_exe().expect("exe"))
-            .args(["--exact", "daemon", "--nocapture"])
+            .args(["--exact", "daemon", "--nocapture", "--ignored"])
             .env(DAEMON, what)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -197,7 +208,9 @@ fn killed_at_random_moments_everything_is_swept() {
 #[test]
 fn sweeping_leaves_other_nodes_alone() {
     let (Some(one), Some(other)) = (ground(), ground()) else { return };
-    let start = |g: &Ground| domain::create(&g.layout, &g.shell("d", "sleep 1000"), &[]).expect("create").start().expect("start");
+    let start = |g: &Ground| {
+        domain::create(&g.layout, &g.shell("d", "sleep 1000"), &[]).expect("create").start().expect("start")
+    };
     let (mine, theirs) = (start(&one), start(&other));
     let report = one.sweep_and_assert_clean();
     assert!(report.processes >= 2, "{report:?}");

@@ -44,7 +44,10 @@ fn named_capabilities_reach_a_user_other_than_root() {
 #[test]
 fn only_lo_and_it_is_up() {
     let Some(ground) = ground() else { return };
-    let output = asked(&ground, &ground.shell("d", "ls /sys/class/net; busybox ip addr show lo; cat /proc/net/route | wc -l"));
+    let output = asked(
+        &ground,
+        &ground.shell("d", "ls /sys/class/net; busybox ip addr show lo; cat /proc/net/route | wc -l"),
+    );
     assert!(output.starts_with("lo\n"), "{output}");
     assert!(output.contains("UP") && output.contains("127.0.0.1/8"), "{output}");
     let mut spec = ground.shell("d", "readlink /proc/self/ns/net");
@@ -81,7 +84,10 @@ fn a_read_only_root_without_secrets() {
     let output = asked(&ground, &ground.shell("d", script));
     assert!(!output.contains("WROTE") && !output.contains("CANNOT"), "{output}");
     for absent in ["/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/ssl/private", "/etc/machine-id"] {
-        assert!(output.lines().any(|l| l.contains(absent) && l.contains("No such file")), "{absent}: {output}");
+        assert!(
+            output.lines().any(|l| l.contains(absent) && l.contains("No such file")),
+            "{absent}: {output}"
+        );
     }
     for device in ["sda", "vda", "kmsg", "mem", "fuse", "kvm"] {
         assert!(!output.lines().any(|l| l.split(' ').any(|w| w == device)), "{device}: {output}");
@@ -104,7 +110,10 @@ try: socket.socket(38, socket.SOCK_SEQPACKET)
 except OSError as error: print(\"AF_ALG\", error.errno)
 print(\"python\")'";
     let output = asked(&ground, &ground.shell("d", script));
-    assert!(output.contains("busybox\n") && output.contains("bash /dev/fd/") && output.contains("python\n"), "{output}");
+    assert!(
+        output.contains("busybox\n") && output.contains("bash /dev/fd/") && output.contains("python\n"),
+        "{output}"
+    );
     assert!(output.contains("unshare failed: Operation not permitted"), "{output}");
     assert!(output.contains("AF_ALG 1\n") && output.contains("localhost"), "{output}");
 }
@@ -112,7 +121,8 @@ print(\"python\")'";
 #[test]
 fn our_own_binary_runs_inside() {
     let Some(ground) = ground() else { return };
-    let output = asked(&ground, &ground.shell("d", "/run/tombolo/tombolo 2>&1; test $? = 2 && ls /run/tombolo"));
+    let output =
+        asked(&ground, &ground.shell("d", "/run/tombolo/tombolo 2>&1; test $? = 2 && ls /run/tombolo"));
     assert!(output.contains("usage: domain-roles") && output.ends_with("tombolo\n"), "{output}");
 }
 
@@ -154,26 +164,36 @@ fn a_process_domain_has_the_machines_view_and_its_own_mounts() {
     spec.kind = Kind::Process;
     spec.resolv_conf = Some("nameserver 192.0.2.1\n".into());
     let output = asked(&ground, &spec);
-    let here = |n: &str| std::fs::read_link(format!("/proc/self/ns/{n}")).expect("ns").to_string_lossy().into_owned();
+    let here = |n: &str| {
+        std::fs::read_link(format!("/proc/self/ns/{n}")).expect("ns").to_string_lossy().into_owned()
+    };
     let lines: Vec<&str> = output.lines().collect();
     assert_eq!(lines[..2], [here("pid"), here("net")]);
     assert_ne!(lines[2], here("mnt"));
     assert!(lines[3].ends_with("/dc/dc/d/inside/control.sock"), "{output}");
     assert_eq!(lines[4], "nameserver 192.0.2.1");
     assert_eq!(lines[5], "CapEff:\t0000000000000000");
-    assert!(!std::fs::read_to_string("/etc/resolv.conf").expect("resolv.conf").contains("192.0.2.1"), "it leaked");
+    assert!(
+        !std::fs::read_to_string("/etc/resolv.conf").expect("resolv.conf").contains("192.0.2.1"),
+        "it leaked"
+    );
 }
 
 #[test]
 fn names_users_and_resolv_conf() {
     let Some(ground) = ground() else { return };
-    let mut spec = ground.shell("d", "cat /etc/resolv.conf /etc/hosts; grep ^hosts: /etc/nsswitch.conf; id -un; echo $HOME $X; pwd");
+    let mut spec = ground.shell(
+        "d",
+        "cat /etc/resolv.conf /etc/hosts; grep ^hosts: /etc/nsswitch.conf; id -un; echo $HOME $X; pwd",
+    );
     spec.resolv_conf = Some("nameserver 127.0.0.53\n".into());
     spec.environment = vec![("X".into(), "y z".into())];
     spec.user = Some("nobody".into());
     spec.workdir = Some("/tmp".into());
     let output = asked(&ground, &spec);
-    for wanted in ["nameserver 127.0.0.53\n", "127.0.1.1 d\n", "hosts: files ", "\nnobody\n", " y z\n", "\n/tmp\n"] {
+    for wanted in
+        ["nameserver 127.0.0.53\n", "127.0.1.1 d\n", "hosts: files ", "\nnobody\n", " y z\n", "\n/tmp\n"]
+    {
         assert!(output.contains(wanted), "{wanted:?}: {output}");
     }
 }

@@ -69,6 +69,18 @@ fn stop_asks_first_and_kills_everything_in_the_end() {
 }
 
 #[test]
+fn nobody_waits_for_who_can_not_hear() {
+    let Some(ground) = ground() else { return };
+    let spec = shell(&ground, Kind::Container, "echo up; while :; do sleep 1000; done");
+    let running = domain::create(&ground.layout, &spec, &[]).expect("create").start().expect("start");
+    ground.wait_for_line("d", "up");
+    let begin = Instant::now();
+    let grace = Duration::from_secs(60);
+    assert_eq!(running.stop(Some(grace)).expect("stop").ending, Ending::Signal(9));
+    assert!(begin.elapsed() < grace / 2, "{:?}", begin.elapsed());
+}
+
+#[test]
 fn nothing_runs_before_the_go_and_abort_leaves_nothing() {
     let Some(ground) = ground() else { return };
     for kind in KINDS {
@@ -79,7 +91,8 @@ fn nothing_runs_before_the_go_and_abort_leaves_nothing() {
         assert_eq!(ground.output("d"), "", "{kind:?}");
         assert!(matches!(domain::adopt(&ground.layout, "dc", "d"), Ok(Adopted::Nothing)));
         // Only the directory with what the daemon put inside is left.
-        let left: Vec<_> = std::fs::read_dir(ground.layout.domains().join("dc/d")).expect("list").flatten().collect();
+        let left: Vec<_> =
+            std::fs::read_dir(ground.layout.domains().join("dc/d")).expect("list").flatten().collect();
         assert_eq!(left.len(), 1, "{left:?}");
     }
 }
@@ -92,7 +105,10 @@ fn what_can_not_be_started_says_why_and_leaves_nothing() {
         spec.command = vec!["/no/such/program".into()];
         let result = domain::create(&ground.layout, &spec, &[]).and_then(domain::Created::start);
         let message = result.expect_err("started").to_string();
-        assert!(message.contains("/no/such/program") && message.to_lowercase().contains("no such file"), "{message}");
+        assert!(
+            message.contains("/no/such/program") && message.to_lowercase().contains("no such file"),
+            "{message}"
+        );
         let mut spec = shell(&ground, kind, "true");
         spec.user = Some("nobody-of-that-name".into());
         let message = domain::create(&ground.layout, &spec, &[]).expect_err("created").to_string();
@@ -127,7 +143,8 @@ fn kept_descriptors_can_be_fetched_by_anybody_who_may() {
             .collect();
         let keep: Vec<std::os::fd::OwnedFd> = keep.into_iter().map(Into::into).collect();
         let (first, later) = keep.split_at(19);
-        let created = domain::create(&ground.layout, &shell(&ground, kind, "echo up; sleep 1000"), first).expect("create");
+        let created = domain::create(&ground.layout, &shell(&ground, kind, "echo up; sleep 1000"), first)
+            .expect("create");
         created.keep(later).expect("keep");
         let running = created.start().expect("start");
         drop(keep);
@@ -166,13 +183,16 @@ fn the_end_is_an_event() {
 #[test]
 fn the_monitor_is_small() {
     let Some(ground) = ground() else { return };
-    let running = domain::create(&ground.layout, &ground.shell("d", "echo up; sleep 1000"), &[]).expect("create");
+    let running =
+        domain::create(&ground.layout, &ground.shell("d", "echo up; sleep 1000"), &[]).expect("create");
     let running = running.start().expect("start");
     ground.wait_for_line("d", "up");
     let status = domain::status(&ground.layout, "dc", "d").expect("status").expect("a status");
-    let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", status.monitor.pid)).expect("smaps");
+    let rollup =
+        std::fs::read_to_string(format!("/proc/{}/smaps_rollup", status.monitor.pid)).expect("smaps");
     // Not "Private": pages of a binary that was just built are dirty in the page cache, and no cost of the monitor's.
-    let own = rollup.lines().find_map(|l| l.strip_prefix("Anonymous:")).and_then(|l| l.trim().strip_suffix(" kB"));
+    let own =
+        rollup.lines().find_map(|l| l.strip_prefix("Anonymous:")).and_then(|l| l.trim().strip_suffix(" kB"));
     let own: u64 = own.and_then(|n| n.parse().ok()).expect("a number");
     println!("the monitor has {own} KiB of its own");
     assert!(own < 1024, "{rollup}");
@@ -182,13 +202,18 @@ fn the_monitor_is_small() {
 #[test]
 fn a_flood_of_output_is_kept_within_bounds() {
     let Some(ground) = ground() else { return };
-    let mut spec = ground.shell("d", "i=0; while [ $i -lt 20000 ]; do echo line $i of many more to come; i=$((i+1)); done");
+    let mut spec = ground
+        .shell("d", "i=0; while [ $i -lt 20000 ]; do echo line $i of many more to come; i=$((i+1)); done");
     spec.log = domain::LogLimits { max_bytes: 64 * 1024, files: 2 };
     let begin = Instant::now();
     assert_eq!(ground.run(&spec).ending, Ending::Code(0));
     println!("20000 lines took {:?}", begin.elapsed());
     let logs = ground.layout.state_dir.join("logs/dc");
-    let bytes: u64 = std::fs::read_dir(logs).expect("logs").flatten().map(|e| e.metadata().expect("size").len()).sum();
+    let bytes: u64 =
+        std::fs::read_dir(logs).expect("logs").flatten().map(|e| e.metadata().expect("size").len()).sum();
     assert!(bytes <= 128 * 1024, "{bytes}");
-    assert_eq!(ground.records("d").last().map(|r| r.line.clone()).as_deref(), Some("line 19999 of many more to come"));
+    assert_eq!(
+        ground.records("d").last().map(|r| r.line.clone()).as_deref(),
+        Some("line 19999 of many more to come")
+    );
 }

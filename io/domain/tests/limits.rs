@@ -13,12 +13,18 @@ const KINDS: [Kind; 2] = [Kind::Container, Kind::Process];
 fn more_memory_than_allowed_is_told_as_the_reason() {
     let Some(ground) = ground() else { return };
     for kind in KINDS {
-        let eat = "exec /usr/bin/python3 -c 'b = bytearray(256 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1'";
+        let eat =
+            "exec /usr/bin/python3 -c 'b = bytearray(256 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1'";
         let mut spec = ground.shell("d", eat);
         spec.kind = kind;
         spec.limits.memory_bytes = Some(48 << 20);
         let exit = ground.run(&spec);
-        assert_eq!((exit.ending, exit.out_of_memory), (Ending::Signal(9), true), "{kind:?}: {}", ground.output("d"));
+        assert_eq!(
+            (exit.ending, exit.out_of_memory),
+            (Ending::Signal(9), true),
+            "{kind:?}: {}",
+            ground.output("d")
+        );
     }
 }
 
@@ -66,7 +72,7 @@ fn a_frontend_shares_the_limits_and_dies_with_the_sweep() {
     let mut frontend = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("spawn");
     domain::join_cgroup(&ground.layout, "dc", "d", Part::Frontend, frontend.id()).expect("join");
     assert!(domain::pids_of(&ground.layout, "dc", "d").expect("pids").contains(&frontend.id()));
-    // The end of the domain's own processes is not the frontend's: its successor may serve the next incarnation.
+    // The end of the domain's own processes is not the frontend's, which may have to say something yet.
     running.stop(Some(Duration::ZERO)).expect("stop");
     assert!(frontend.try_wait().expect("try_wait").is_none());
     let report = domain::remove(&ground.layout, "dc", "d").expect("remove");

@@ -50,9 +50,13 @@ fn a_directory_is_used_and_never_changed() {
     spec.root = Root::Directory(root.clone());
     spec.command = ["/bin/busybox", "sh", "-c", "cat /marker; busybox touch /x && echo WROTE; busybox ls -d /srv /run/tombolo /proc/1; busybox cat /etc/hostname"].map(Into::into).into();
     let output = asked(&ground, &spec);
-    assert_eq!(output.lines().filter(|l| !l.contains("touch")).collect::<Vec<_>>(), ["mine", "/proc/1", "/run/tombolo", "/srv", "d"]);
+    assert_eq!(
+        output.lines().filter(|l| !l.contains("touch")).collect::<Vec<_>>(),
+        ["mine", "/proc/1", "/run/tombolo", "/srv", "d"]
+    );
     spec.writable = true;
-    spec.command[3] = "echo new > /x && cat /x && echo changed > /marker && cat /marker && busybox rm /bin/busybox".into();
+    spec.command[3] =
+        "echo new > /x && cat /x && echo changed > /marker && cat /marker && busybox rm /bin/busybox".into();
     assert_eq!(asked(&ground, &spec), "new\nchanged\n");
     assert_eq!(snapshot(&root), before);
     assert_eq!(std::fs::read_to_string(root.join("marker")).expect("marker"), "mine\n");
@@ -64,7 +68,8 @@ fn a_directory_is_used_and_never_changed() {
 #[test]
 fn a_writable_host_root_forgets() {
     let Some(ground) = ground() else { return };
-    let mut spec = ground.shell("d", "echo x > /etc/new && mkdir /opt/y && ! touch /usr/z 2>/dev/null && echo done");
+    let mut spec =
+        ground.shell("d", "echo x > /etc/new && mkdir /opt/y && ! touch /usr/z 2>/dev/null && echo done");
     spec.writable = true;
     assert_eq!(asked(&ground, &spec), "done\n");
     assert!(!Path::new("/etc/new").exists() && !Path::new("/opt/y").exists());
@@ -87,14 +92,20 @@ fn image(dir: &Path, busybox: &Path) {
         header.set_entry_type(tar::EntryType::Symlink);
         header.set_size(0);
         header.set_mode(0o777);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         tar.append_link(&mut header, format!("bin/{applet}"), "busybox").expect("link");
     }
-    for (name, text) in [("etc/passwd", "app:x:77:78:App:/home/app:/bin/sh\n"), ("home/app/greeting", "hello\n")] {
+    for (name, text) in
+        [("etc/passwd", "app:x:77:78:App:/home/app:/bin/sh\n"), ("home/app/greeting", "hello\n")]
+    {
         let mut header = tar::Header::new_gnu();
         header.set_size(text.len() as u64);
         header.set_mode(0o644);
-        (header.set_uid(77), header.set_gid(78), header.set_mtime(0));
+        header.set_uid(77);
+        header.set_gid(78);
+        header.set_mtime(0);
         tar.append_data(&mut header, name, text.as_bytes()).expect("file");
     }
     let layer = blob("layer.v1.tar", &tar.into_inner().expect("tar"));
@@ -119,17 +130,27 @@ fn an_image_runs_as_it_says_unless_told_otherwise() {
     spec.root = Root::Image { path: path.clone(), tag: None };
     spec.command = Vec::new();
     assert_eq!(asked(&ground, &spec), "77\n78\ngreen /home/app\nhello\n");
-    spec.command = ["sh", "-c", "id -u; echo $COLOUR; cat /etc/resolv.conf; ls /srv /run/tombolo"].map(Into::into).into();
+    spec.command = ["sh", "-c", "id -u; echo $COLOUR; cat /etc/resolv.conf; ls /srv /run/tombolo"]
+        .map(Into::into)
+        .into();
     spec.user = Some("5:6".into());
     spec.environment = vec![("COLOUR".into(), "red".into())];
     spec.resolv_conf = Some("nameserver 127.0.0.53\n".into());
     let output = asked(&ground, &spec);
     assert!(output.starts_with("5\nred\nnameserver 127.0.0.53\n") && output.contains("tombolo"), "{output}");
     // The source may go: it is kept unpacked.
-    let manifest_only = domain::create(&ground.layout, &DomainSpec { root: Root::Image { path: path.join("none"), tag: None }, ..spec.clone() }, &[]);
+    let manifest_only = domain::create(
+        &ground.layout,
+        &DomainSpec { root: Root::Image { path: path.join("none"), tag: None }, ..spec.clone() },
+        &[],
+    );
     let message = manifest_only.expect_err("no such image").to_string();
     assert!(message.contains("image/none"), "{message}");
-    let error = domain::create(&ground.layout, &DomainSpec { root: Root::Image { path, tag: Some("x".into()) }, ..spec }, &[]);
+    let error = domain::create(
+        &ground.layout,
+        &DomainSpec { root: Root::Image { path, tag: Some("x".into()) }, ..spec },
+        &[],
+    );
     assert!(error.expect_err("no such tag").to_string().contains("no image tagged \"x\""));
 }
 

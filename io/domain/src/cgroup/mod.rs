@@ -80,12 +80,12 @@ impl Part {
 }
 
 impl Cgroups {
-    /// Finds the hierarchies in `/proc/self/mountinfo`.
+    /// Finds the hierarchies in `/proc/thread-self/mountinfo`.
     ///
     /// # Errors
     /// When that file can't be read.
     pub fn discover() -> Result<Self> {
-        let path = "/proc/self/mountinfo";
+        let path = "/proc/thread-self/mountinfo";
         Ok(Self::from_mountinfo(&fs::read_to_string(path).at("read", path)?, Path::new("/")))
     }
 

@@ -6,8 +6,8 @@
 use super::blob::{Blob, decompressed};
 use super::{ImageError, MAX_ENTRIES, MAX_UNPACKED_BYTES, Result, While};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, chownat, fchmod, fchown, linkat,
-    mkdirat, mkfifoat, openat, openat2, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, chownat, fchmod,
+    fchown, linkat, mkdirat, mkfifoat, openat, openat2, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -132,7 +132,13 @@ impl Unpacker {
     }
 
     fn open_inside(&self, path: &[u8]) -> std::result::Result<OwnedFd, Errno> {
-        openat2(&self.root, path, directory_flags(), Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
+        openat2(
+            &self.root,
+            path,
+            directory_flags(),
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        )
     }
 
     fn whiteout(&self, place: &Place, name: &[u8], hidden: &[u8], shown: &str) -> Result<()> {
@@ -152,7 +158,13 @@ impl Unpacker {
     }
 
     /// Removes a name unless this layer made it, and of a directory that it made, all that it did not.
-    fn remove_lower(&self, dir: &OwnedFd, inode: u64, name: &CStr, depth: usize) -> std::result::Result<(), Errno> {
+    fn remove_lower(
+        &self,
+        dir: &OwnedFd,
+        inode: u64,
+        name: &CStr,
+        depth: usize,
+    ) -> std::result::Result<(), Errno> {
         let kind = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => FileType::from_raw_mode(stat.st_mode),
             Err(Errno::NOENT) => return Ok(()),
@@ -180,7 +192,13 @@ impl Unpacker {
         Ok(())
     }
 
-    fn put(&mut self, entry: &mut Entry<'_, impl Read>, extensions: &Extensions, place: &Place, shown: &str) -> Result<()> {
+    fn put(
+        &mut self,
+        entry: &mut Entry<'_, impl Read>,
+        extensions: &Extensions,
+        place: &Place,
+        shown: &str,
+    ) -> Result<()> {
         let doing = || format!("unpack {shown:?}");
         let kind = entry.header().entry_type();
         let is_directory = kind == EntryType::Directory;
@@ -192,12 +210,14 @@ impl Unpacker {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error).doing(doing),
                 }
-                let opened = openat(dir, name, (directory_flags() & !OFlags::PATH) | OFlags::NOFOLLOW, Mode::empty());
+                let opened =
+                    openat(dir, name, (directory_flags() & !OFlags::PATH) | OFlags::NOFOLLOW, Mode::empty());
                 let opened = opened.doing(doing)?;
                 own(&opened, entry, extensions, mode).doing(doing)
             }
             EntryType::Regular | EntryType::Continuous => {
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let flags =
+                    OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let mut file = File::from(openat(dir, name, flags, Mode::RUSR | Mode::WUSR).doing(doing)?);
                 io::copy(entry, &mut file).doing(doing)?;
                 own(&file, entry, extensions, mode).doing(doing)?;
@@ -248,12 +268,16 @@ impl Extensions {
     /// Takes in an entry that only describes the next one; `false` for any other.
     fn take_in(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<bool> {
         let kind = entry.header().entry_type();
-        let known = [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader, EntryType::XGlobalHeader];
+        let known =
+            [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader, EntryType::XGlobalHeader];
         if !known.contains(&kind) {
             return Ok(false);
         }
         if entry.size() > MAX_EXTENSION_BYTES {
-            return Err(ImageError::TooBig { limit: MAX_EXTENSION_BYTES, of: "bytes of extensions to an entry" });
+            return Err(ImageError::TooBig {
+                limit: MAX_EXTENSION_BYTES,
+                of: "bytes of extensions to an entry",
+            });
         }
         let mut bytes = Vec::new();
         entry.read_to_end(&mut bytes).doing(|| "read a layer".into())?;
@@ -268,7 +292,8 @@ impl Extensions {
     }
 
     fn take_in_pax(&mut self, bytes: &[u8]) -> Result<()> {
-        let malformed = |message: &str| ImageError::Malformed { what: "a layer".into(), message: message.into() };
+        let malformed =
+            |message: &str| ImageError::Malformed { what: "a layer".into(), message: message.into() };
         for extension in PaxExtensions::new(bytes) {
             let extension = extension.doing(|| "read a layer".into())?;
             let value = extension.value_bytes();
@@ -329,7 +354,8 @@ fn mode_of(entry: &Entry<'_, impl Read>) -> Result<Mode> {
 }
 
 fn owner(entry: &Entry<'_, impl Read>, extensions: &Extensions) -> io::Result<(Uid, Gid)> {
-    let number = |value: u64| u32::try_from(value).ok().filter(|&v| v != u32::MAX).ok_or(io::ErrorKind::InvalidData);
+    let number =
+        |value: u64| u32::try_from(value).ok().filter(|&v| v != u32::MAX).ok_or(io::ErrorKind::InvalidData);
     let uid = extensions.uid.map_or_else(|| entry.header().uid().and_then(|u| Ok(number(u)?)), Ok)?;
     let gid = extensions.gid.map_or_else(|| entry.header().gid().and_then(|g| Ok(number(g)?)), Ok)?;
     Ok((Uid::from_raw(uid), Gid::from_raw(gid)))

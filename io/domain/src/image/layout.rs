@@ -79,21 +79,27 @@ impl ImageLayout {
     pub fn blob(&self, descriptor: &Descriptor) -> Result<Blob> {
         let digest = descriptor.digest();
         if *digest.algorithm() != oci_spec::image::DigestAlgorithm::Sha256 {
-            return Err(malformed("a descriptor", format!("its digest is of kind {}, and only sha256 is known", digest.algorithm())));
+            return Err(malformed(
+                "a descriptor",
+                format!("its digest is of kind {}, and only sha256 is known", digest.algorithm()),
+            ));
         }
         let hex = digest.digest();
         if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
             return Err(malformed("a descriptor", format!("{hex:?} is no sha256 digest")));
         }
         let name = Path::new("blobs/sha256").join(hex);
-        let (reader, _) = self.file(&name)?.ok_or_else(|| ImageError::NotALayout(format!("{} is missing", name.display())))?;
+        let (reader, _) = self
+            .file(&name)?
+            .ok_or_else(|| ImageError::NotALayout(format!("{} is missing", name.display())))?;
         Ok(Blob::new(hex.to_owned(), descriptor.size(), reader))
     }
 
     /// The image of a tag, or the only one.
     pub fn image(&self, tag: Option<&str>) -> Result<Image> {
-        let (reader, size) =
-            self.file(Path::new("index.json"))?.ok_or_else(|| ImageError::NotALayout("there is no index.json".into()))?;
+        let (reader, size) = self
+            .file(Path::new("index.json"))?
+            .ok_or_else(|| ImageError::NotALayout("there is no index.json".into()))?;
         if size > MAX_DOCUMENT_BYTES {
             return Err(ImageError::TooBig { limit: MAX_DOCUMENT_BYTES, of: "bytes in index.json" });
         }
@@ -104,7 +110,8 @@ impl ImageLayout {
                 return self.describe(&chosen);
             }
             let bytes = self.blob(&chosen)?.document()?;
-            let index = ImageIndex::from_reader(bytes.as_slice()).map_err(|e| malformed("an index", e.to_string()))?;
+            let index = ImageIndex::from_reader(bytes.as_slice())
+                .map_err(|e| malformed("an index", e.to_string()))?;
             chosen = by_platform(&index)?;
         }
         Err(malformed("index.json", format!("indexes are nested more than {MAX_NESTING} deep")))
@@ -112,14 +119,14 @@ impl ImageLayout {
 
     fn describe(&self, descriptor: &Descriptor) -> Result<Image> {
         let bytes = self.blob(descriptor)?.document()?;
-        let manifest =
-            ImageManifest::from_reader(bytes.as_slice()).map_err(|e| malformed("the manifest", e.to_string()))?;
+        let manifest = ImageManifest::from_reader(bytes.as_slice())
+            .map_err(|e| malformed("the manifest", e.to_string()))?;
         if manifest.layers().len() > MAX_LAYERS {
             return Err(ImageError::TooBig { limit: MAX_LAYERS as u64, of: "layers" });
         }
         let bytes = self.blob(manifest.config())?.document()?;
-        let configuration =
-            ImageConfiguration::from_reader(bytes.as_slice()).map_err(|e| malformed("the configuration", e.to_string()))?;
+        let configuration = ImageConfiguration::from_reader(bytes.as_slice())
+            .map_err(|e| malformed("the configuration", e.to_string()))?;
         if *configuration.architecture() != Arch::default() {
             let found = configuration.architecture().to_string();
             return Err(ImageError::Platform { found, wanted: std::env::consts::ARCH });
@@ -147,7 +154,8 @@ fn image(digest: String, layers: Vec<Descriptor>, configuration: &ImageConfigura
 
 /// The files of a tar, without reading their content.
 fn files_of(file: &File) -> Result<HashMap<PathBuf, (u64, u64)>> {
-    let no_tar = |e: std::io::Error| ImageError::NotALayout(format!("it is neither a directory nor a tar ({e})"));
+    let no_tar =
+        |e: std::io::Error| ImageError::NotALayout(format!("it is neither a directory nor a tar ({e})"));
     let mut archive = tar::Archive::new(file);
     let mut files = HashMap::new();
     for entry in archive.entries_with_seek().map_err(no_tar)?.raw(true) {
@@ -174,7 +182,9 @@ fn by_tag(index: &ImageIndex, tag: Option<&str>) -> Result<Descriptor> {
         (None, [only]) => Ok(only.clone()),
         (None, []) => Err(ImageError::NotALayout("its index names no image".into())),
         // One image for several platforms, as buildx writes it, has no tags at all.
-        (None, several) if several.iter().all(|d| tag_of(d).is_none() && d.platform().is_some()) => by_platform(index),
+        (None, several) if several.iter().all(|d| tag_of(d).is_none() && d.platform().is_some()) => {
+            by_platform(index)
+        }
         (None, _) => Err(ImageError::Ambiguous(known())),
         (Some(tag), all) => {
             // Podman writes the whole reference where others write the tag alone.
@@ -187,7 +197,9 @@ fn by_tag(index: &ImageIndex, tag: Option<&str>) -> Result<Descriptor> {
 
 fn by_platform(index: &ImageIndex) -> Result<Descriptor> {
     let ours = |d: &&Descriptor| {
-        d.platform().as_ref().is_none_or(|p| *p.architecture() == Arch::default() && p.os().to_string() == "linux")
+        d.platform()
+            .as_ref()
+            .is_none_or(|p| *p.architecture() == Arch::default() && p.os().to_string() == "linux")
     };
     let found = index.manifests().iter().find(ours).cloned();
     found.ok_or_else(|| {

@@ -39,7 +39,9 @@ pub enum ImageError {
         source: io::Error,
     },
     /// It is no image layout.
-    #[error("it is no OCI image layout: {0}; save it as one (`podman save --format oci-archive`, `skopeo copy ... oci:DIR`)")]
+    #[error(
+        "it is no OCI image layout: {0}; save it as one (`podman save --format oci-archive`, `skopeo copy ... oci:DIR`)"
+    )]
     NotALayout(String),
     /// There is no image of this tag.
     #[error("there is no image tagged {tag:?} in it; there is {known}")]
@@ -118,7 +120,11 @@ impl<T, E: Into<io::Error>> While<T> for std::result::Result<T, E> {
 pub(crate) fn prepare(images: &Path, path: &Path, tag: Option<&str>) -> Result<ImageRoot> {
     let layout = ImageLayout::open(path)?;
     let image = layout.image(tag)?;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(images).doing(|| format!("create {}", images.display()))?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(images)
+        .doing(|| format!("create {}", images.display()))?;
     let kept = images.join(format!("sha256-{}", image.digest));
     if !kept.exists() {
         let lock = lock(images)?;
@@ -176,7 +182,9 @@ fn unpack_layers(layout: &ImageLayout, image: &layout::Image, tree: &Path) -> Re
 
 fn remove(path: &PathBuf) -> Result<()> {
     match fs::remove_dir_all(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e).doing(|| format!("remove {}", path.display())),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(e).doing(|| format!("remove {}", path.display()))
+        }
         _ => Ok(()),
     }
 }

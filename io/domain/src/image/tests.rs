@@ -130,9 +130,15 @@ fn layers_are_laid_over_each_other_and_whiteouts_remove() {
     assert_eq!(text(&root, "becomes-dir/inside").as_deref(), Some("x"));
     assert_eq!(text(&root, "becomes-file").as_deref(), Some("now a file"));
     assert_eq!(text(&root, "usr/lib/through-the-link").as_deref(), Some("y"));
-    assert_eq!(fs::metadata(root.tree.join("hard")).expect("hard").ino(), fs::metadata(root.tree.join("stays")).expect("stays").ino());
+    assert_eq!(
+        fs::metadata(root.tree.join("hard")).expect("hard").ino(),
+        fs::metadata(root.tree.join("stays")).expect("stays").ino()
+    );
     assert!(!root.tree.join(".wh.gone").exists());
-    assert_eq!((root.command, root.user), (vec!["/entry".to_owned(), "arg".to_owned()], Some("7:8".to_owned())));
+    assert_eq!(
+        (root.command, root.user),
+        (vec!["/entry".to_owned(), "arg".to_owned()], Some("7:8".to_owned()))
+    );
     assert_eq!((root.environment, root.workdir), (vec!["A=1".to_owned()], Some(PathBuf::from("/w"))));
 }
 
@@ -177,7 +183,8 @@ fn a_forged_blob_is_refused_and_leaves_nothing() {
     let hex = maker.layers[0]["digest"].as_str().expect("digest")[7..].to_owned();
     fs::write(maker.path().join("blobs/sha256").join(hex), layer(|b| file(b, "f", "evil"))).expect("forge");
     assert!(matches!(maker.prepare(), Err(ImageError::Digest { .. })));
-    let left: Vec<_> = fs::read_dir(maker.images()).expect("images").flatten().map(|e| e.file_name()).collect();
+    let left: Vec<_> =
+        fs::read_dir(maker.images()).expect("images").flatten().map(|e| e.file_name()).collect();
     assert_eq!(left, [".lock"]);
 }
 
