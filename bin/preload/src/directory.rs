@@ -118,8 +118,8 @@ impl Directory {
         link.payload.clear();
         AddressQuery { v4, v6, name }.encode(&mut link.payload);
         link.ask(file::ADDRESSES, |answer| match answer.map(Addresses::decode) {
-            Ok(Ok(found)) => Reply::Found(found),
-            Ok(Err(_)) => Reply::Failed(Failure::Permanent),
+            Ok(Ok(found)) if is_printable(&found.canonical) => Reply::Found(found),
+            Ok(_) => Reply::Failed(Failure::Permanent),
             Err(errno) => Reply::Failed(failure(errno)),
         })
     }
@@ -132,11 +132,22 @@ impl Directory {
             IpAddr::V6(address) => link.payload.extend_from_slice(&address.octets()),
         }
         link.ask(file::NAMES, |answer| match answer.map(NameList::decode) {
-            Ok(Ok(NameList(names))) => Reply::Found(names),
+            Ok(Ok(NameList(mut names))) => {
+                names.retain(|name| is_printable(name));
+                Reply::Found(names)
+            }
             Ok(Err(_)) => Reply::Failed(Failure::Permanent),
             Err(errno) => Reply::Failed(failure(errno)),
         })
     }
+}
+
+/// Whether a name is one that the C library would let through to a program, which may print it or pass it to a shell: names
+/// come from whoever runs the name server of an address.
+fn is_printable(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with('-')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 /// What the C library would say of an upstream that failed like this. A domain that may not resolve hears the same as from
@@ -260,6 +271,14 @@ mod tests {
         assert_eq!(wanted(Hints { flags: 0, family: AF_INET6 }), (false, true));
         assert_eq!(wanted(Hints { flags: AI_V4MAPPED, family: AF_INET6 }), (true, true));
         assert_eq!(wanted(Hints { flags: 0, family: AF_INET }), (true, false));
+    }
+
+    #[test]
+    fn names_that_are_no_host_names_do_not_reach_programs() {
+        assert!(is_printable("host.example") && is_printable("_x.host-1.example."));
+        for name in ["", "-rf.example", "a b", "$(id).example", "a\u{1b}[2J", "a\0b", "b\u{fc}cher"] {
+            assert!(!is_printable(name), "{name:?}");
+        }
     }
 
     #[test]

@@ -482,6 +482,24 @@ mod hostile {
         prop::collection::vec(prop_oneof![4 => plausible, 1 => wild], 1..30)
     }
 
+    /// The region of a channel, written to behind the rings' back.
+    struct Scribbler(std::fs::File);
+
+    impl Scribbler {
+        fn of(end: channel::End) -> (Self, channel::End) {
+            let descriptors = end.into_descriptors();
+            // The region is the first descriptor of one end, and the last of the other; the daemon gives us the first.
+            let region = descriptors[0].try_clone().expect("a duplicate");
+            (Self(region.into()), channel::End::from_descriptors(descriptors.into()).expect("an end"))
+        }
+
+        fn scribble(&self, offset: u64, bytes: &[u8]) {
+            use std::os::unix::fs::FileExt;
+            let length = self.0.metadata().expect("a size").len();
+            self.0.write_at(bytes, offset.min(length - bytes.len() as u64)).expect("written");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
@@ -498,6 +516,27 @@ mod hostile {
                         break;
                     }
                 }
+                let answer = link.call(ECHO, b"x", Some(soon())).expect("called").result.map(<[u8]>::to_vec);
+                prop_assert_eq!(answer, Ok(b"x".to_vec()));
+            }
+        }
+
+        /// Whatever one consumer writes over the memory it shares with the server, the server lives, and serves the
+        /// others.
+        #[test]
+        fn no_scribbling_harms_the_server(
+            scribbles in prop::collection::vec(
+                (prop_oneof![0_u64..8192, any::<u64>()], prop::collection::vec(any::<u8>(), 1..64)), 1..40)
+        ) {
+            let stage = Stage::set(session::STALL_LIMIT);
+            let mut link = stage.blocking("b");
+            let (scribbler, end) = Scribbler::of(stage.end_of("a"));
+            let (caller, mut answers) = session::open(end).expect("a link");
+            for (number, (offset, bytes)) in scribbles.iter().enumerate() {
+                scribbler.scribble(*offset, bytes);
+                // Both may fail now, and must not do more than that.
+                let _sent = caller.request((SESSION_NONE, number as u64), ECHO, bytes, false, None);
+                let _received = answers.try_next();
                 let answer = link.call(ECHO, b"x", Some(soon())).expect("called").result.map(<[u8]>::to_vec);
                 prop_assert_eq!(answer, Ok(b"x".to_vec()));
             }
