@@ -377,6 +377,10 @@ assert rounds[0] > 20
         random ^= random << 17;
         // tidy(sleep): the death comes at a random moment, not after an event
         std::thread::sleep(Duration::from_micros(random % 120_000));
+        if random % 4 == 0 {
+            bed.daemon.kill_backend();
+            bed.daemon.say_up();
+        }
         bed.kill();
         bed.start(true);
     }
