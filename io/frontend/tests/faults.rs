@@ -377,7 +377,7 @@ assert rounds[0] > 20
         random ^= random << 17;
         // tidy(sleep): the death comes at a random moment, not after an event
         std::thread::sleep(Duration::from_micros(random % 120_000));
-        if random % 4 == 0 {
+        if random.is_multiple_of(4) {
             bed.daemon.kill_backend();
             bed.daemon.say_up();
         }
