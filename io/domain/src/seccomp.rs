@@ -1,4 +1,4 @@
-//! The default system-call filter of a container. `docs/adr/0003-domains.md` says what is left out and why.
+//! The default system-call filter of a container. `docs/adr/0003-what-a-container-is-made-of.md` says what is left out and why.
 
 use crate::error::Result;
 use crate::privilege::capability_name;

@@ -121,6 +121,13 @@ impl Cgroups {
         self.hierarchies.iter().any(|h| h.has(controller))
     }
 
+    /// Whether some controllers are in hierarchies of version 1 and others in the one of version 2.
+    pub(crate) fn is_mixed(&self) -> bool {
+        let has =
+            |version| self.hierarchies.iter().any(|h| h.version == version && !h.controllers.is_empty());
+        has(Version::One) && has(Version::Two)
+    }
+
     /// Makes the cgroup `path` in every hierarchy that holds domains, with its controllers at work.
     ///
     /// # Errors

@@ -47,6 +47,7 @@ fn version_1_spreads_over_the_hierarchies() {
             ("systemd/cgroup.procs", ""),
         ],
     );
+    assert!(cgroups.is_mixed(), "version 2 has hugetlb");
     cgroups.create("t/d").expect("create");
     cgroups.limit("t/d", &LIMITS).expect("limit");
     cgroups.join("t/d", 42).expect("join");
@@ -65,6 +66,7 @@ fn version_1_spreads_over_the_hierarchies() {
 #[test]
 fn version_2_has_one_tree_and_delegates_its_controllers() {
     let all = "cpuset cpu io memory pids\n";
+    assert!(!Cgroups::from_mountinfo(V2, Path::new("/no/such")).is_mixed());
     let (dir, cgroups) = fake(
         V2,
         &[
