@@ -331,3 +331,6 @@ impl Inner {
         self.send(id, Event::Inspect { id: number }.into()).then_some(answer)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! The control sockets: one for each domain, and a private one for each frontend. Bytes in, bytes out; what is asked is
 //! decided by the [`Broker`].
 
-use crate::broker::{Broker, Identity, MemberId, Outgoing, Role};
+use crate::broker::{Broker, Identity, MAX_MEMBERS_PER_DOMAIN, MemberId, Outgoing, Role};
 use crate::watched::watched;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -10,13 +10,17 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
-use wire::control::Request;
+use wire::control::{Reply, Request};
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 64;
+/// Connections that may wait to be accepted: a burst of programs that all start at once.
+const BACKLOG: i32 = 1024;
+/// How long a connection that is one too many waits for another one's hang-up to be noticed, in all.
+const ROOM_PATIENCE: Duration = Duration::from_millis(5);
 /// Packets that are no requests, after which a connection is closed: an honest member sends none.
 const MAX_GARBAGE: u32 = 64;
 /// Generations of parents that are looked at to find out whether a process descends from the domain's first one.
@@ -29,8 +33,10 @@ pub(crate) type About = Arc<dyn Fn(&Identity) -> serde_json::Value + Send + Sync
 pub(crate) struct Door {
     pub(crate) dc: String,
     pub(crate) domain: String,
+    /// Whether the topology places services in the domain, so that its first process may serve.
+    pub(crate) hosts: bool,
     /// The first process of the domain, as this node counts; 0 while there is none.
-    pub(crate) init: Arc<std::sync::atomic::AtomicU32>,
+    pub(crate) init: Arc<AtomicU32>,
     pub(crate) broker: Broker,
     pub(crate) about: About,
 }
@@ -69,31 +75,47 @@ pub(crate) async fn accept_all(door: Arc<Door>, listener: OwnedFd) -> io::Result
         });
         match accepted {
             Err(_would_block) => {}
-            Ok(Ok(socket)) => admit(&door, socket),
+            Ok(Ok(socket)) => admit(&door, socket).await,
             Ok(Err(error)) => {
                 tracing::warn!(dc = door.dc, domain = door.domain, %error, "can't accept a connection");
                 // Out of descriptors or memory: others must go first. The event that frees one can't be awaited.
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
     }
 }
 
-fn admit(door: &Arc<Door>, socket: OwnedFd) {
+async fn admit(door: &Arc<Door>, socket: OwnedFd) {
     let pid = peer_pid(&socket);
-    let init = door.init.load(std::sync::atomic::Ordering::Acquire);
+    let init = door.init.load(Ordering::Acquire);
     let identity = Identity {
         dc: door.dc.clone(),
         domain: door.domain.clone(),
         role: Role::Program,
         pid,
-        main: descends(pid, init),
+        main: door.hosts && descends(pid, init),
     };
-    match door.broker.join(identity) {
-        Some((id, mail)) => spawn_member(&door.broker, &door.about, id, mail, socket),
-        // Closed without a word: the domain has more connections than it is allowed, and sees an end of file.
-        None => tracing::debug!(dc = door.dc, domain = door.domain, pid, "too many connections: refused"),
+    let mut joined = door.broker.join(identity.clone());
+    if joined.is_none() {
+        // Others may have hung up a moment ago: let the loop hear of it.
+        tokio::time::sleep(ROOM_PATIENCE).await;
+        joined = door.broker.join(identity);
     }
+    match joined {
+        Some((id, mail)) => spawn_member(&door.broker, &door.about, id, mail, socket),
+        None => turn_away(door, pid, &socket),
+    }
+}
+
+fn turn_away(door: &Door, pid: u32, socket: &OwnedFd) {
+    tracing::debug!(dc = door.dc, domain = door.domain, pid, "too many connections: refused");
+    let message = format!(
+        "domain {} has {MAX_MEMBERS_PER_DOMAIN} connections to its control socket, which are the most; close some",
+        door.domain
+    );
+    let errno = rustix::io::Errno::MFILE.raw_os_error();
+    // A new connection has room for one packet; whoever does not read it sees the end all the same.
+    let _unheard = packet::send(socket, &Reply::Refused { id: 0, errno, message }, &[]);
 }
 
 /// Takes in whoever is at the other end of a private socket.

@@ -212,6 +212,7 @@ async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDo
     let door = Arc::new(Door {
         dc: dc.to_owned(),
         domain: name.to_owned(),
+        hosts: hosts(node, dc, name),
         init: Arc::clone(&init),
         broker: node.broker.clone(),
         about: about(node),
@@ -222,6 +223,11 @@ async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDo
         }
     });
     Ok(OpenDoor { task, init })
+}
+
+/// Whether the topology places a service in the domain.
+fn hosts(node: &Node, dc: &str, name: &str) -> bool {
+    node.topology(dc).is_some_and(|topology| topology.hosted_by(name).next().is_some())
 }
 
 /// Answers what a domain is. Holds the node weakly: the node's end is not delayed by connections.
