@@ -181,6 +181,16 @@ pub struct Addresses {
 }
 
 impl Addresses {
+    /// The canonical name in the spelling of who asked for `name`, as answers of the DNS have it: where no chain led elsewhere,
+    /// it begins with the name that was asked for (the search list may have completed it). `None`: a chain did.
+    #[must_use]
+    pub fn as_asked(&self, name: &str) -> Option<String> {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let (start, rest) = self.canonical.split_at_checked(name.len())?;
+        let is_start = start.eq_ignore_ascii_case(name) && (rest.is_empty() || rest.starts_with('.'));
+        is_start.then(|| format!("{name}{rest}"))
+    }
+
     /// Appends the bytes to `payload`; addresses beyond [`MAX_ADDRESSES`] are left out.
     pub fn encode(&self, payload: &mut Vec<u8>) {
         let count = self.addresses.len().min(MAX_ADDRESSES);
@@ -312,6 +322,16 @@ mod tests {
         }
         bytes.push(0);
         assert_eq!(Addresses::decode(&bytes), Err(DecodeError::Payload("length")));
+    }
+
+    #[test]
+    fn a_name_keeps_the_spelling_of_who_asked_unless_a_chain_led_elsewhere() {
+        let found = Addresses { canonical: "host.example".into(), ..Addresses::default() };
+        assert_eq!(found.as_asked("HOST.example.").as_deref(), Some("HOST.example"));
+        assert_eq!(found.as_asked("Host").as_deref(), Some("Host.example"));
+        for other in ["www.example", "hos", "host.example.org", "b\u{fc}"] {
+            assert_eq!(found.as_asked(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -171,11 +171,12 @@ impl Names for Directory {
             Reply::Failed(failure) => return Reply::Failed(failure),
             Reply::Elsewhere => return Reply::Elsewhere,
         };
+        let official = found.as_asked(node).unwrap_or(found.canonical);
+        let canonical = has(hints, AI_CANONNAME).then_some(official);
         let addresses = fit(found.addresses, hints);
         if addresses.is_empty() {
             return Reply::Failed(Failure::NoData);
         }
-        let canonical = (hints.flags & AI_CANONNAME != 0).then_some(found.canonical);
         Reply::Found(AddressInfo { canonical, addresses: order::sort(addresses) })
     }
 
@@ -183,16 +184,20 @@ impl Names for Directory {
         if !self.is_ours(name) {
             return Reply::Elsewhere;
         }
-        let Addresses { canonical, mut addresses, .. } = match self.addresses(name, (!v6, v6)) {
+        let mut found = match self.addresses(name, (!v6, v6)) {
             Reply::Found(found) => found,
             Reply::Failed(failure) => return Reply::Failed(failure),
             Reply::Elsewhere => return Reply::Elsewhere,
         };
-        addresses.retain(|address| address.is_ipv6() == v6);
-        if addresses.is_empty() {
+        found.addresses.retain(|address| address.is_ipv6() == v6);
+        if found.addresses.is_empty() {
             return Reply::Failed(Failure::NoData);
         }
-        Reply::Found(Host { aliases: aliases(name, &canonical), name: canonical, addresses })
+        let (official, aliases) = match found.as_asked(name) {
+            Some(as_asked) => (as_asked, Vec::new()),
+            None => (found.canonical, vec![name.strip_suffix('.').unwrap_or(name).to_owned()]),
+        };
+        Reply::Found(Host { name: official, aliases, addresses: found.addresses })
     }
 
     fn host_by_address(&self, address: IpAddr) -> Reply<Host> {
@@ -241,14 +246,6 @@ fn has(hints: Hints, flag: c_int) -> bool {
     hints.flags & flag != 0
 }
 
-/// The name that was asked for is an alias if a chain led from it elsewhere; not if the search list completed it.
-fn aliases(asked: &str, canonical: &str) -> Vec<String> {
-    let asked = asked.strip_suffix('.').unwrap_or(asked);
-    let is_start = canonical.get(..asked.len()).is_some_and(|start| start.eq_ignore_ascii_case(asked));
-    let rest = canonical.get(asked.len()..).unwrap_or_default();
-    if is_start && (rest.is_empty() || rest.starts_with('.')) { Vec::new() } else { vec![asked.to_owned()] }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,13 +276,5 @@ mod tests {
         for name in ["", "-rf.example", "a b", "$(id).example", "a\u{1b}[2J", "a\0b", "b\u{fc}cher"] {
             assert!(!is_printable(name), "{name:?}");
         }
-    }
-
-    #[test]
-    fn an_alias_is_what_led_elsewhere() {
-        assert_eq!(aliases("www.example.", "host.example"), ["www.example"]);
-        assert_eq!(aliases("Host.example", "host.example"), Vec::<String>::new());
-        assert_eq!(aliases("host", "host.example"), Vec::<String>::new());
-        assert_eq!(aliases("host", "hostess.example"), ["host"]);
     }
 }

@@ -41,7 +41,7 @@ fn python() -> Option<&'static str> {
     let found =
         Command::new("python3").arg("-c").arg("import socket").status().is_ok_and(|status| status.success());
     if !found {
-        println!("SKIPPED: python3 is not installed (apt-get install python3)");
+        println!("skipped: python3 is not installed (apt-get install python3)");
     }
     found.then_some("python3")
 }
@@ -55,7 +55,7 @@ fn compile(folder: &Path) -> Option<PathBuf> {
             Some(program)
         }
         Err(_) => {
-            println!("SKIPPED: there is no C compiler (apt-get install gcc libc6-dev)");
+            println!("skipped: there is no C compiler (apt-get install gcc libc6-dev)");
             None
         }
     }

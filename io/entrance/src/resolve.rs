@@ -127,8 +127,8 @@ pub fn reply(call: &Call, answer: Result<&[u8], Errno>) -> Vec<u8> {
     match call {
         Call::Hostname { name, .. } => match Addresses::decode(answer) {
             Ok(found) => {
-                let canonical = if found.canonical.is_empty() { name } else { &found.canonical };
-                addresses_reply(found.addresses.into_iter(), canonical)
+                let canonical = found.as_asked(name).unwrap_or(found.canonical);
+                addresses_reply(found.addresses.into_iter(), &canonical)
             }
             Err(_) => failure(Errno::BADMSG),
         },

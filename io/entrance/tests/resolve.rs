@@ -102,7 +102,7 @@ fn the_real_libnss_resolve_resolves() {
     let stage = Stage::set();
     let Some(library) = library(stage.folder.path()) else {
         println!(
-            "SKIPPED: libnss-resolve can't be downloaded and unpacked (apt-get download libnss-resolve)"
+            "skipped: libnss-resolve can't be downloaded and unpacked (apt-get download libnss-resolve)"
         );
         return;
     };
@@ -120,7 +120,7 @@ fn the_real_libnss_resolve_resolves() {
     let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().expect("unshare");
     let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if said.is_empty() {
-        println!("SKIPPED: no mount namespace can be made here (it needs root): {wrong}");
+        println!("skipped: no mount namespace can be made here (it needs root): {wrong}");
         return;
     }
     for line in [

@@ -116,7 +116,7 @@ fn dig_gets_its_answers_over_udp_and_tcp() {
         output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
     };
     let Ok(short) = dig(&["+short", "host.example"]) else {
-        println!("SKIPPED: dig is not installed (apt-get install bind9-dnsutils)");
+        println!("skipped: dig is not installed (apt-get install bind9-dnsutils)");
         return;
     };
     assert_eq!(short, "192.0.2.1\n");
