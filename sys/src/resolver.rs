@@ -41,7 +41,8 @@ pub fn addresses(name: &CStr) -> Result<Vec<IpAddr>, LookupError> {
     hints.ai_socktype = libc::SOCK_STREAM;
     let mut found: *mut libc::addrinfo = std::ptr::null_mut();
     // SAFETY: `name` ends with NUL, the service may be null, `hints` and `found` live across the call.
-    let code = unsafe { libc::getaddrinfo(name.as_ptr(), std::ptr::null(), &raw const hints, &raw mut found) };
+    let code =
+        unsafe { libc::getaddrinfo(name.as_ptr(), std::ptr::null(), &raw const hints, &raw mut found) };
     match code {
         0 if found.is_null() => Ok(Vec::new()),
         0 => Ok(collect(&List(found))),

@@ -158,7 +158,11 @@ mod tests {
     fn a_record_word_says_what_was_put_in() {
         let word = record_word(RECORD_MESSAGE, 777, 8 * 5);
         assert_eq!(RecordWord::parse(word), RecordWord { kind: RECORD_MESSAGE, length: 777, sequence: 5 });
-        assert_ne!(record_word(RECORD_MESSAGE, 0, 0), 0, "an empty first message must differ from no message");
+        assert_ne!(
+            record_word(RECORD_MESSAGE, 0, 0),
+            0,
+            "an empty first message must differ from no message"
+        );
     }
 
     #[test]
