@@ -15,7 +15,7 @@ const DAEMON: &str = "TOMBOLO_TEST_DAEMON";
 
 /// What a daemon does until it is killed.
 #[test]
-#[ignore = "a part that other tests play, in a process of its own"]
+#[ignore = "the other process of the tests below"]
 fn daemon() {
     let text = std::env::var(DAEMON).expect("what to do");
     let (layout, spec, until): (Layout, DomainSpec, String) =
@@ -182,7 +182,7 @@ fn killed_at_random_moments_everything_is_swept() {
             .stderr(Stdio::null())
             .spawn()
             .expect("spawn");
-        // A moment is what this test is about: anywhere from before the monitor exists to after the start.
+        // tidy(sleep): a random moment is what this test is about: anywhere from before the monitor exists to after the start.
         std::thread::sleep(Duration::from_micros(seed.below(250_000)));
         let monitors = domain::Cgroups::discover().expect("cgroups");
         let monitor = monitors.processes(&format!("{}/dc/d+monitor", ground.layout.cgroup_name));

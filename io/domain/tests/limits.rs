@@ -51,10 +51,10 @@ fn processor_time_is_held_back_and_usage_is_told() {
     let running = domain::create(&ground.layout, &spec, &[]).expect("create").start().expect("start");
     ground.wait_for_line("d", "up");
     let usage = || domain::usage(&ground.layout, "dc", "d").expect("usage");
-    // A throttled period is what we wait for; there is no event for it.
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     while usage().throttled_periods.unwrap_or(0) < 5 {
         assert!(std::time::Instant::now() < deadline, "{:?}", usage());
+        // tidy(sleep): the kernel has no event for a throttled period; bounded by the deadline
         std::thread::sleep(Duration::from_millis(50));
     }
     let usage = usage();

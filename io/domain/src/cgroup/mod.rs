@@ -344,6 +344,7 @@ fn remove_tree(path: &Path, depth: usize, deadline: Instant, removed: &mut usize
                 if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
                     && Instant::now() < deadline =>
             {
+                // tidy(sleep): version 1 has no event for a cgroup becoming empty; bounded by REMOVE_TIMEOUT
                 std::thread::sleep(REMOVE_PAUSE);
             }
             Err(e) => return Err(e).at("remove cgroup", path),
