@@ -109,7 +109,7 @@ def ioctl(number, data=b""):
 
 
 def number(direction, nr, size):
-    return direction << 30 | size << 16 | ord("T") << 8 | nr
+    return direction << 30 | size << 16 | 0xD7 << 8 | nr
 
 
 expect("ioctl of another type", "ENOTTY", ioctl(0x5401, b"\0" * 64))

@@ -57,21 +57,24 @@ struct tombolo_dns_search {
 	char domain[256];  /* letters, digits, '-', '_' and dots; the bytes behind the text are zero */
 };
 
+/* The type byte of all of them: one that the kernel's list of numbers leaves free. */
+#define TOMBOLO_DNS_TYPE 0xD7
+
 /* Reads the settings that hold for this session. */
-#define TOMBOLO_DNS_GET_SETTINGS _IOR('T', 1, struct tombolo_dns_settings)
+#define TOMBOLO_DNS_GET_SETTINGS _IOR(TOMBOLO_DNS_TYPE, 1, struct tombolo_dns_settings)
 /* Sets all of them. */
-#define TOMBOLO_DNS_SET_SETTINGS _IOW('T', 2, struct tombolo_dns_settings)
+#define TOMBOLO_DNS_SET_SETTINGS _IOW(TOMBOLO_DNS_TYPE, 2, struct tombolo_dns_settings)
 /* Forgets the session's own upstreams: the service's are asked again. */
-#define TOMBOLO_DNS_CLEAR_UPSTREAMS _IO('T', 3)
+#define TOMBOLO_DNS_CLEAR_UPSTREAMS _IO(TOMBOLO_DNS_TYPE, 3)
 /* Adds an upstream of the session's own, up to 8: from the first on, only they are asked, and nothing is remembered.
  * Needs the verb `control`. */
-#define TOMBOLO_DNS_ADD_UPSTREAM _IOW('T', 4, struct tombolo_dns_upstream)
+#define TOMBOLO_DNS_ADD_UPSTREAM _IOW(TOMBOLO_DNS_TYPE, 4, struct tombolo_dns_upstream)
 /* Empties the session's search list. */
-#define TOMBOLO_DNS_CLEAR_SEARCH _IO('T', 5)
+#define TOMBOLO_DNS_CLEAR_SEARCH _IO(TOMBOLO_DNS_TYPE, 5)
 /* Appends a domain to the session's search list, up to 6. */
-#define TOMBOLO_DNS_ADD_SEARCH _IOW('T', 6, struct tombolo_dns_search)
+#define TOMBOLO_DNS_ADD_SEARCH _IOW(TOMBOLO_DNS_TYPE, 6, struct tombolo_dns_search)
 /* Reads the number of this session, as the file `sessions` lists it and `ctl` takes it. */
-#define TOMBOLO_DNS_GET_SESSION _IOR('T', 7, __u64)
+#define TOMBOLO_DNS_GET_SESSION _IOR(TOMBOLO_DNS_TYPE, 7, __u64)
 
 #ifdef __cplusplus
 }

@@ -47,28 +47,28 @@ pub const MAX_ADDRESSES: usize = 64;
 /// Most names in one [`Names`] answer.
 pub const MAX_NAMES: usize = 16;
 
-/// `ioctl`s of `/srv/*/query`, type `T`; the same numbers stand in `include/tombolo/dns.h`.
+/// `ioctl`s of `/srv/*/query`, type `TYPE`; the same numbers stand in `include/tombolo/dns.h`.
 pub mod ioctl {
-    /// Type byte of all of them.
-    pub const TYPE: u32 = b'T' as u32;
+    /// Type byte of all of them: one that the kernel's list of numbers leaves free (a terminal's is `T`).
+    pub const TYPE: u32 = 0xD7;
     const fn number(direction: u32, nr: u32, bytes: u32) -> u32 {
         direction << 30 | bytes << 16 | TYPE << 8 | nr
     }
     const READ: u32 = 2;
     const WRITE: u32 = 1;
-    /// `_IOR('T', 1, struct tombolo_dns_settings)`: reads the session's settings.
+    /// `_IOR(0xD7, 1, struct tombolo_dns_settings)`: reads the session's settings.
     pub const GET_SETTINGS: u32 = number(READ, 1, super::SETTINGS_BYTES);
-    /// `_IOW('T', 2, struct tombolo_dns_settings)`: sets them.
+    /// `_IOW(0xD7, 2, struct tombolo_dns_settings)`: sets them.
     pub const SET_SETTINGS: u32 = number(WRITE, 2, super::SETTINGS_BYTES);
-    /// `_IO('T', 3)`: forgets the session's upstreams; the domain's are used again.
+    /// `_IO(0xD7, 3)`: forgets the session's upstreams; the domain's are used again.
     pub const CLEAR_UPSTREAMS: u32 = number(0, 3, 0);
-    /// `_IOW('T', 4, struct tombolo_dns_upstream)`: adds an upstream to the session.
+    /// `_IOW(0xD7, 4, struct tombolo_dns_upstream)`: adds an upstream to the session.
     pub const ADD_UPSTREAM: u32 = number(WRITE, 4, super::UPSTREAM_BYTES);
-    /// `_IO('T', 5)`: forgets the session's search list.
+    /// `_IO(0xD7, 5)`: forgets the session's search list.
     pub const CLEAR_SEARCH: u32 = number(0, 5, 0);
-    /// `_IOW('T', 6, struct tombolo_dns_search)`: appends a domain to the search list.
+    /// `_IOW(0xD7, 6, struct tombolo_dns_search)`: appends a domain to the search list.
     pub const ADD_SEARCH: u32 = number(WRITE, 6, super::SEARCH_BYTES);
-    /// `_IOR('T', 7, __u64)`: the number of this session, as `sessions` lists it and `ctl` takes it.
+    /// `_IOR(0xD7, 7, __u64)`: the number of this session, as `sessions` lists it and `ctl` takes it.
     pub const GET_SESSION: u32 = number(READ, 7, 8);
 }
 
@@ -350,8 +350,8 @@ mod tests {
 
     #[test]
     fn ioctl_numbers_are_what_the_header_file_computes() {
-        // _IOR('T', 7, __u64) as <linux/ioctl.h> makes it on this architecture.
-        assert_eq!(ioctl::GET_SESSION, 0x8008_5407);
-        assert_eq!(ioctl::SET_SETTINGS, 0x4020_5402);
+        // _IOR(0xD7, 7, __u64) as <linux/ioctl.h> makes it on this architecture.
+        assert_eq!(ioctl::GET_SESSION, 0x8008_D707);
+        assert_eq!(ioctl::SET_SETTINGS, 0x4020_D702);
     }
 }
