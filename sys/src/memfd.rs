@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
+use rustix::io::Errno;
 
 /// The seals that a shared region must bear: nobody can make it shorter or longer, or lift the seals.
 pub const REGION_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -13,7 +14,12 @@ pub const REGION_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).uni
 /// # Errors
 /// Those of memfd_create(2), ftruncate(2) and fcntl(2).
 pub fn sealed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
-    let memory = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Nobody executes a region, and some machines refuse memfds that could be. Kernels before 6.3 don't know the flag.
+    let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        made => made,
+    }?;
     rustix::fs::ftruncate(&memory, bytes)?;
     rustix::fs::fcntl_add_seals(&memory, REGION_SEALS)?;
     Ok(memory)

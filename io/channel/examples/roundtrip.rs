@@ -12,6 +12,8 @@ type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const MESSAGE_BYTES: usize = 64;
 const WARM_UP: usize = 2_000;
+/// Rounds of the bare line between two looks at the clock, which would otherwise be much of what is measured.
+const LINE_BATCH: u64 = 100;
 
 #[derive(Clone, Copy)]
 enum Way {
@@ -105,16 +107,22 @@ fn line(rounds: u64, here: u32, there: u32) -> Outcome<Duration> {
                 Ok(())
             })
         });
-        let elapsed = on(here, || {
-            let start = Instant::now();
+        let samples = on(here, || {
+            let mut samples = Vec::new();
+            let mut start = Instant::now();
             for round in 0..rounds {
                 word.store(2 * round + 1, Ordering::Release);
                 wait_for(2 * round + 2);
+                if round % LINE_BATCH == LINE_BATCH - 1 {
+                    let now = Instant::now();
+                    samples.push((now - start) / LINE_BATCH as u32);
+                    start = now;
+                }
             }
-            Ok(start.elapsed())
+            Ok(samples)
         });
         peer.join().map_err(|_| "the other thread has panicked")??;
-        Ok(elapsed? / u32::try_from(rounds)?)
+        Ok(median(samples?))
     })
 }
 

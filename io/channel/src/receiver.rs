@@ -8,11 +8,16 @@ use ring::{Consumer, Peek, Record, Spin, Violation};
 use sys::region::Region;
 use wire::ring as layout;
 
-use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, spin};
+use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, Whereabouts, spin};
 
 /// After so many looks at an empty ring without a sleep, ask the kernel whether the peer lives. Costs a
 /// polling receiver a ten-thousandth, and tells it of a death within microseconds.
 const LOOKS_PER_LIFE_CHECK: u32 = 1024;
+
+/// So many messages in a row make a stream, in which a moment's delay costs nobody anything.
+const BURST_MESSAGES: u32 = 4;
+/// How long a receiver that has caught up with a stream looks away, in pauses of the processor: some 0.3 us.
+const BACK_OFF_PAUSES: u32 = 32;
 
 /// Why no message was received.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +45,9 @@ pub struct Receiver {
     policy: SpinPolicy,
     spin: Spin,
     looks: u32,
+    /// Messages since the ring was last found empty.
+    burst: u32,
+    whereabouts: Whereabouts,
 }
 
 /// A message in place: its length is fixed and checked, its bytes are what the peer alleges *now* and may change
@@ -79,7 +87,15 @@ impl Alleged<'_> {
 
 impl Receiver {
     pub(crate) fn new(shared: Arc<Shared>, consumer: Consumer<Arc<Region>>) -> Self {
-        Receiver { shared, consumer, policy: SpinPolicy::default(), spin: Spin::default(), looks: 0 }
+        Receiver {
+            shared,
+            consumer,
+            policy: SpinPolicy::default(),
+            spin: Spin::default(),
+            looks: 0,
+            burst: 0,
+            whereabouts: Whereabouts::default(),
+        }
     }
 
     /// Longest message that can come, in bytes.
@@ -137,7 +153,10 @@ impl Receiver {
     }
 
     fn release(&mut self, record: Record) -> Result<(), ReceiveError> {
-        self.consumer.publish_processor(sys::processor::current());
+        self.burst = self.burst.saturating_add(1);
+        if self.whereabouts.is_due() {
+            self.consumer.publish_processor(sys::processor::current());
+        }
         if self.consumer.release(record) {
             self.shared.signal_room().map_err(ReceiveError::Doorbell)?;
         }
@@ -207,6 +226,7 @@ impl Receiver {
             if let Some(record) = self.next()? {
                 return Ok(record);
             }
+            self.back_off();
             let consumer = &self.consumer;
             let peer = || consumer.peer_processor();
             if spin(self.policy, &mut self.spin, deadline, peer, || consumer.has_something())
@@ -222,6 +242,17 @@ impl Receiver {
                 self.descriptors().wait(deadline).map_err(ReceiveError::Doorbell)?;
                 self.cancel_wait();
                 self.drain_doorbell()?;
+            }
+        }
+    }
+
+    /// After a burst, leaves the producer a moment alone with the line that it writes, instead of snatching each message
+    /// as it comes: the next look finds several.
+    fn back_off(&mut self) {
+        let burst = std::mem::take(&mut self.burst);
+        if burst >= BURST_MESSAGES && self.policy == SpinPolicy::Adaptive && self.is_peer_apart() {
+            for _ in 0..BACK_OFF_PAUSES {
+                std::hint::spin_loop();
             }
         }
     }

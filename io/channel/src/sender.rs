@@ -8,7 +8,7 @@ use ring::{Producer, ReserveError, Slot, Spin, Violation};
 use sys::region::Region;
 use wire::ring as layout;
 
-use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, spin};
+use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, Whereabouts, spin};
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +55,7 @@ pub struct Sender {
     producer: Producer<Arc<Region>>,
     policy: SpinPolicy,
     spin: Spin,
+    whereabouts: Whereabouts,
 }
 
 /// A message that is being written in place. Dropped without [`Loan::commit`], it is not sent.
@@ -112,7 +113,13 @@ impl io::Write for Loan<'_> {
 
 impl Sender {
     pub(crate) fn new(shared: Arc<Shared>, producer: Producer<Arc<Region>>) -> Self {
-        Sender { shared, producer, policy: SpinPolicy::default(), spin: Spin::default() }
+        Sender {
+            shared,
+            producer,
+            policy: SpinPolicy::default(),
+            spin: Spin::default(),
+            whereabouts: Whereabouts::default(),
+        }
     }
 
     /// Longest message, in bytes.
@@ -165,7 +172,9 @@ impl Sender {
     pub fn try_loan(&mut self, length: usize) -> Result<Loan<'_>, SendError> {
         self.check_open()?;
         let Sender { shared, producer, .. } = self;
-        producer.publish_processor(sys::processor::current());
+        if self.whereabouts.is_due() {
+            producer.publish_processor(sys::processor::current());
+        }
         match producer.reserve(length) {
             Ok(slot) => Ok(Loan { slot, shared, written: 0 }),
             // A dead peer makes no room: a full ring is the time to ask whether it lives.
@@ -179,7 +188,10 @@ impl Sender {
     /// # Errors
     /// [`SendError`], other than `Full`.
     pub fn loan(&mut self, length: usize, deadline: Option<Instant>) -> Result<Loan<'_>, SendError> {
-        self.wait(length, deadline)?;
+        let room = self.producer.has_room(length).map_err(|error| refuse(&self.shared, error))?;
+        if !room {
+            self.wait(length, deadline)?;
+        }
         self.try_loan(length)
     }
 

@@ -52,6 +52,22 @@ pub struct Descriptors<'a> {
     pub lifeline: BorrowedFd<'a>,
 }
 
+/// Messages between two looks at which processor we run on: a look costs some ns, and a thread seldom moves.
+const MESSAGES_PER_LOOK: u32 = 16;
+
+/// Says when to publish where we run: with the first message, and then once in a while.
+#[derive(Debug, Default)]
+pub(crate) struct Whereabouts(u32);
+
+impl Whereabouts {
+    #[inline]
+    pub(crate) fn is_due(&mut self) -> bool {
+        let due = self.0.is_multiple_of(MESSAGES_PER_LOOK);
+        self.0 = self.0.wrapping_add(1);
+        due
+    }
+}
+
 /// An opened end.
 #[derive(Debug)]
 pub(crate) struct Shared {

@@ -97,11 +97,8 @@ impl<M: Memory> Producer<M> {
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Slot<'_, M>, ReserveError> {
         let need = self.need(length)?;
-        if need.bytes > self.free() {
-            self.look_at_consumed()?;
-            if need.bytes > self.free() {
-                return Err(ReserveError::Full);
-            }
+        if !self.has_room(length)? {
+            return Err(ReserveError::Full);
         }
         let position = self.produced + need.padding as u64;
         Ok(Slot { producer: self, position, padding: need.padding, length })
@@ -136,13 +133,16 @@ impl<M: Memory> Producer<M> {
         self.memory.swap(self.place.control(layout::CONTROL_WANTED), 0, Relaxed);
     }
 
-    /// Whether a message of `length` bytes fits now: for spinning before a sleep.
+    /// Whether a message of `length` bytes fits now. Looks at what the consumer says only if it has to.
     ///
     /// # Errors
     /// [`ReserveError::TooLong`], [`ReserveError::Corrupt`].
+    #[inline]
     pub fn has_room(&mut self, length: usize) -> Result<bool, ReserveError> {
         let need = self.need(length)?;
-        self.look_at_consumed()?;
+        if need.bytes > self.free() {
+            self.look_at_consumed()?;
+        }
         Ok(need.bytes <= self.free())
     }
 
