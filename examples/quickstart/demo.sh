@@ -104,7 +104,7 @@ say '3. Unmodified programs resolve names all the same.' \
 show 'tombolo exec web -- getent hosts www.quickstart.test'
 echo
 echo 'Python, over a shared-memory channel to the service, by LD_PRELOAD:'
-show "tombolo exec robot -- python3 -c 'import socket; [print(a[4][0]) for a in socket.getaddrinfo(\"camera.quickstart.test\", 80, proto=socket.IPPROTO_TCP)]'"
+show "tombolo exec robot -- python3 -c 'import socket; print(socket.getaddrinfo(\"camera.quickstart.test\", 80))'"
 echo
 echo 'A statically linked program, which asks a DNS server in its own namespace:'
 show 'tombolo exec camera -- busybox nslookup www.quickstart.test'
@@ -119,7 +119,13 @@ show_failing "tombolo exec web -- bash -c 'exec 3<>/srv/dns/query; echo nobody.q
 
 say '5. What there is to see.'
 show 'tombolo service ls'
-show 'tombolo inspect dc/quickstart/services/dns'
+echo
+echo 'Any part of the state tree (without a path: all of it):'
+show 'tombolo inspect dc/quickstart/services/dns/settings'
+show 'tombolo inspect dc/quickstart/domains/camera/frontend/entrances'
+echo
+echo 'A domain sees its own part as files:'
+show 'tombolo exec web -- cat /srv/dns/status'
 
 say '6. Where the time of one request goes.'
 show 'tombolo trace dns www.quickstart.test --domain web'
