@@ -10,8 +10,9 @@ path = os.environ.get("TOMBOLO_CONTROL", "/run/tombolo/control.sock")
 
 def connect():
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    control.settimeout(5)
+    # First connect, then the time-out: with one, a full queue of the daemon's would be an error and not a wait.
     control.connect(path)
+    control.settimeout(5)
     return control
 
 
