@@ -9,7 +9,7 @@ use crate::output::with_causes as said;
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
-pub use probe::{Calls, Order, PROBE, Probe};
+pub use probe::{Arm, Calls, Order, PROBE, Probe};
 
 /// Runs a role, if the first word is one.
 pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {

@@ -218,6 +218,8 @@ pub struct Entry {
     pub dc: String,
     /// Its name.
     pub domain: String,
+    /// Our binary, as the domain sees it.
+    pub program: String,
     /// Where the domain's things are.
     pub layout: domain::Layout,
 }

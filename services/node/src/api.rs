@@ -86,13 +86,20 @@ async fn domains(State(node): Shared) -> Response {
 async fn entry(State(node): Shared, Path(name): Path<String>) -> Result<Json<Entry>, Problem> {
     let (dc, domain) = node.find_domain(&name)?;
     node.must_run(&dc, &domain)?;
-    Ok(Json(Entry { dc, domain, layout: node.layout.clone() }))
+    Ok(Json(entry_of(&node, dc, domain)))
 }
 
 /// Where a domain's things are, whether it runs or not.
 async fn place(State(node): Shared, Path(name): Path<String>) -> Result<Json<Entry>, Problem> {
     let (dc, domain) = node.find_domain(&name)?;
-    Ok(Json(Entry { dc, domain, layout: node.layout.clone() }))
+    Ok(Json(entry_of(&node, dc, domain)))
+}
+
+fn entry_of(node: &Node, dc: String, domain: String) -> Entry {
+    let topology = node.topology(&dc);
+    let found = topology.as_ref().and_then(|topology| topology.domain(&domain));
+    let program = found.map_or_else(String::new, |found| crate::spec::program(&node.layout, found));
+    Entry { dc, domain, program, layout: node.layout.clone() }
 }
 
 async fn services(State(node): Shared) -> Response {

@@ -191,7 +191,7 @@ async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDo
     let name = domain.name.as_str();
     let inside = node.layout.domain(dc, name).map_err(said)?.inside();
     let resolve = spec::has_resolve(domain).then(|| spec::resolve_folder(&node.layout, dc, name));
-    let program = node.layout.program.clone();
+    let layout = node.layout.clone();
     let preload = domain.services.iter().any(|mount| mount.preload);
     let listener = blocking(move || -> Result<OwnedFd, String> {
         for folder in [Some(&inside), resolve.as_ref()].into_iter().flatten() {
@@ -202,7 +202,7 @@ async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDo
                 .map_err(|e| at("make", folder, &e))?;
         }
         if preload {
-            place_library(&program, &inside)?;
+            place_library(&layout, &inside)?;
         }
         control::listen(&inside, CONTROL_SOCKET, SocketType::SEQPACKET, 0o666)
             .map_err(|e| at("make the control socket in", &inside, &e))
@@ -239,24 +239,32 @@ pub(crate) fn about(node: &Arc<Node>) -> About {
     })
 }
 
-/// Puts the preload library beside the control socket: by a link where that is possible, as a copy otherwise.
-fn place_library(program: &Path, inside: &Path) -> Result<(), String> {
-    let target = inside.join(spec::PRELOAD_LIBRARY);
-    let source = program.with_file_name(spec::PRELOAD_LIBRARY);
-    let there = match fs::metadata(&source) {
-        Ok(there) => there,
-        Err(error) => {
-            return Err(format!(
-                "the entrance `preload` needs {}: {error}; build it (`make build`) or leave out `preload`",
-                source.display()
-            ));
-        }
-    };
+/// Puts the preload library beside the control socket: one copy in the run directory, and a link to it for each domain.
+fn place_library(layout: &domain::Layout, inside: &Path) -> Result<(), String> {
+    let source = layout.program.with_file_name(spec::PRELOAD_LIBRARY);
+    let there = fs::metadata(&source).map_err(|error| {
+        format!(
+            "the entrance `preload` needs {}: {error}; build it (`make build`) or leave out `preload`",
+            source.display()
+        )
+    })?;
+    let copy = layout.run_dir.join(spec::PRELOAD_LIBRARY);
     let same = |old: fs::Metadata| old.len() == there.len() && old.mtime() >= there.mtime();
-    if fs::metadata(&target).is_ok_and(same) {
-        return Ok(());
+    if !fs::metadata(&copy).is_ok_and(same) {
+        // Beside and renamed: domains that have the old one keep it whole.
+        let new = copy.with_extension("new");
+        fs::copy(&source, &new)
+            .and_then(|_| fs::rename(&new, &copy))
+            .map_err(|e| at("copy the preload library to", &copy, &e))?;
     }
-    fs::copy(&source, &target).map(drop).map_err(|e| at("copy the preload library to", &target, &e))
+    let target = inside.join(spec::PRELOAD_LIBRARY);
+    match fs::remove_file(&target) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(at("remove", &target, &error));
+        }
+        _ => {}
+    }
+    fs::hard_link(&copy, &target).map_err(|e| at("link the preload library to", &target, &e))
 }
 
 fn at(what: &str, path: &Path, error: &std::io::Error) -> String {

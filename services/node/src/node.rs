@@ -16,6 +16,8 @@ use topology::{Name, Step, Topology};
 const DESIRED_FORMAT: u32 = 1;
 /// Prefix of the registry's keys for desired topologies.
 const DESIRED: &str = "desired/";
+/// Prefix of the registry's keys for what became of domains.
+const ACTUAL: &str = "actual/";
 /// A word that is at most so different is offered as what was meant.
 const MAX_TYPOS: usize = 3;
 
@@ -66,6 +68,20 @@ impl Desired {
     pub(crate) fn new(text: String, file: PathBuf, base: PathBuf, topology: Topology) -> Self {
         Self { format: DESIRED_FORMAT, text, file, base, topology }
     }
+}
+
+/// What became of a domain so far: what its next supervisor goes on from after a daemon's death.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Actual {
+    /// How often its restart policy started it again.
+    pub(crate) restarts: u64,
+    /// How often its frontend was replaced.
+    pub(crate) frontend_restarts: u64,
+    /// How it ended last.
+    pub(crate) last_exit: Option<domain::Exit>,
+    /// What decides about its next restart.
+    pub(crate) backoff: topology::Backoff,
 }
 
 /// A desired topology and its revision in the registry.
@@ -131,6 +147,37 @@ impl Node {
         let revision = self.registry.put(&key, &value, expected).map_err(failed)?;
         self.remember(dc, Some((desired, revision)));
         Ok(())
+    }
+
+    /// What became of a domain, if anything is written down. What can't be read is worth a line, and no more.
+    pub(crate) fn actual(&self, dc: &str, domain: &str) -> Option<Actual> {
+        let entry = match self.registry.get(&format!("{ACTUAL}{dc}/{domain}")) {
+            Ok(entry) => entry?,
+            Err(error) => {
+                tracing::error!(dc, domain, %error, "what became of it can't be read");
+                return None;
+            }
+        };
+        serde_json::from_slice(&entry.value)
+            .inspect_err(|error| tracing::warn!(dc, domain, %error, "what became of it is not understood"))
+            .ok()
+    }
+
+    /// Writes down what became of a domain, or with `None` forgets it. Takes as long as a disk does.
+    pub(crate) fn set_actual(&self, dc: &str, domain: &str, actual: Option<&Actual>) {
+        let key = format!("{ACTUAL}{dc}/{domain}");
+        let done = match actual.map(serde_json::to_vec) {
+            None => self.registry.delete(&key, Expected::Anything).map(drop),
+            Some(Ok(value)) => self.registry.put(&key, &value, Expected::Anything).map(drop),
+            Some(Err(error)) => {
+                tracing::error!(dc, domain, %error, "what became of it can't be written down");
+                return;
+            }
+        };
+        if let Err(error) = done {
+            // Only counters are lost, and only if the daemon dies, too.
+            tracing::error!(dc, domain, %error, "what became of it can't be written down");
+        }
     }
 
     fn remember(&self, dc: &str, desired: Option<(Arc<Desired>, u64)>) {

@@ -35,7 +35,7 @@ pub(crate) fn of_domain(layout: &Layout, topology: &Topology, domain: &Domain) -
         },
         writable: domain.writable,
         command: command(layout, dc, domain),
-        environment: environment(domain),
+        environment: environment(layout, domain),
         mounts: mounts(layout, dc, domain),
         user: domain.user.as_ref().map(user),
         network: match domain.network {
@@ -76,9 +76,9 @@ fn command(layout: &Layout, dc: &str, domain: &Domain) -> Vec<String> {
     match &domain.program {
         Program::Command(words) => words.clone(),
         Program::Image => Vec::new(),
-        // The last word is for people: `ps` on the node shows whose server it is.
+        // The last words are for people: `ps` on the node shows whose server it is.
         Program::Server(_) => vec![
-            format!("{INSIDE}/tombolo"),
+            program(layout, domain),
             "server".into(),
             format!("{dc}/{}", domain.name.as_str()),
             layout.run_dir.display().to_string(),
@@ -86,10 +86,27 @@ fn command(layout: &Layout, dc: &str, domain: &Domain) -> Vec<String> {
     }
 }
 
-fn environment(domain: &Domain) -> Vec<(String, String)> {
+/// Our binary, as the domain sees it.
+pub(crate) fn program(layout: &Layout, domain: &Domain) -> String {
+    match domain.kind {
+        topology::DomainKind::Container => format!("{INSIDE}/tombolo"),
+        // It sees the node's own files.
+        topology::DomainKind::Process => layout.program.display().to_string(),
+    }
+}
+
+/// The preload library, as the domain sees it.
+fn library(layout: &Layout, domain: &Domain) -> String {
+    match domain.kind {
+        topology::DomainKind::Container => format!("{INSIDE}/{PRELOAD_LIBRARY}"),
+        topology::DomainKind::Process => layout.program.with_file_name(PRELOAD_LIBRARY).display().to_string(),
+    }
+}
+
+fn environment(layout: &Layout, domain: &Domain) -> Vec<(String, String)> {
     let mut variables: Vec<_> = domain.environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
     if domain.services.iter().any(|mount| mount.preload) && !domain.environment.contains_key("LD_PRELOAD") {
-        variables.push(("LD_PRELOAD".into(), format!("{INSIDE}/{PRELOAD_LIBRARY}")));
+        variables.push(("LD_PRELOAD".into(), library(layout, domain)));
     }
     variables
 }

@@ -1,7 +1,7 @@
 //! One domain, from its start to its end, through all its incarnations: a task of its own.
 
 use crate::incarnation::{self, Happened, Incarnation};
-use crate::node::Node;
+use crate::node::{Actual, Node};
 use domain::Exit;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -161,13 +161,20 @@ pub(crate) fn supervise(
     });
     node.add_supervised(Arc::clone(&supervised));
     let (tell, outcome) = oneshot::channel();
-    let task = Task {
-        node: Arc::clone(node),
-        backoff: Backoff::new(domain.restart),
-        me: Arc::clone(&supervised),
-        inbox,
-        outcome: Some(tell),
-    };
+    // A start by hand begins with clean books.
+    let known = if matches!(first, First::Start) { None } else { node.actual(dc, domain.name.as_str()) };
+    let mut backoff = Backoff::new(domain.restart);
+    if let Some(known) = known {
+        backoff = known.backoff;
+        backoff.set_policy(domain.restart);
+        supervised.change(|view| {
+            view.restarts = known.restarts;
+            view.frontend_restarts = known.frontend_restarts;
+            view.last_exit = known.last_exit;
+        });
+    }
+    let task =
+        Task { node: Arc::clone(node), backoff, me: Arc::clone(&supervised), inbox, outcome: Some(tell) };
     tokio::spawn(task.run(first));
     (supervised, outcome)
 }
@@ -198,6 +205,7 @@ impl Task {
         self.node.remove_supervised(&self.me.dc, &self.me.name);
         let removed = incarnation::remove(&self.node, &self.me.dc, &self.me.name).await;
         self.me.change(|view| view.state = State::Ended);
+        self.write_down(false).await;
         if let Some(Asked(done)) = asked {
             let _nobody_waits = done.send(removed);
         }
@@ -228,19 +236,33 @@ impl Task {
             };
             let ran = self.me.view().since.map_or(Duration::ZERO, |since| since.elapsed());
             let decision = self.book(&ended, ran);
+            self.write_down(true).await;
             if let Over::NotStarted(why) = ended {
                 self.tell_outcome(Err(why));
             }
             match decision {
                 Decision::GiveUp(_) => return self.wait_for_end().await,
                 Decision::RestartAfter(pause) => match self.pause(pause).await {
-                    Ok(()) => {
-                        self.me.change(|view| view.restarts += 1);
-                        over = self.start_and_watch().await;
-                    }
+                    Ok(()) => over = self.start_and_watch().await,
                     Err(asked) => return asked,
                 },
             }
+        }
+    }
+
+    /// Keeps the books where the next daemon finds them, or (with `keep` false) removes them.
+    async fn write_down(&self, keep: bool) {
+        let view = self.me.view();
+        let actual = keep.then(|| Actual {
+            restarts: view.restarts,
+            frontend_restarts: view.frontend_restarts,
+            last_exit: view.last_exit,
+            backoff: self.backoff,
+        });
+        let (node, me) = (Arc::clone(&self.node), Arc::clone(&self.me));
+        let write = move || node.set_actual(&me.dc, &me.name, actual.as_ref());
+        if let Err(error) = incarnation::blocking(write).await {
+            tracing::error!(error, "the books of a domain can't be kept");
         }
     }
 
@@ -280,6 +302,7 @@ impl Task {
             if let Over::Ended(exit) = over {
                 view.last_exit = Some(exit.clone());
             }
+            view.restarts += u64::from(matches!(decision, Decision::RestartAfter(_)));
             let not_started = if let Over::NotStarted(why) = over { Some(why.clone()) } else { None };
             (view.state, view.why) = match &decision {
                 Decision::RestartAfter(_) => (State::Waiting, not_started),
@@ -358,10 +381,13 @@ impl Task {
         let (dc, domain) = (&self.me.dc, &self.me.name);
         tracing::warn!(dc, domain, "its frontend ended; a successor takes over");
         match incarnation.replace_frontend(&self.node, &self.me.domain()).await {
-            Ok(()) => self.me.change(|view| {
-                view.frontend_restarts += 1;
-                view.frontend_pid = incarnation.frontend_pid();
-            }),
+            Ok(()) => {
+                self.me.change(|view| {
+                    view.frontend_restarts += 1;
+                    view.frontend_pid = incarnation.frontend_pid();
+                });
+                self.write_down(true).await;
+            }
             Err(error) => tracing::error!(dc, domain, error, "its frontend can't be replaced; trying again"),
         }
     }

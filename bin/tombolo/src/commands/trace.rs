@@ -4,18 +4,15 @@ use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{PlaceArgs, TraceArgs};
 use crate::output::{Failure, Paint, print, print_json};
-use crate::roles::{Order, PROBE, Probe};
+use crate::roles::{Arm, Calls, Order, PROBE, Probe};
 use domain::ExecOptions;
 use node::admin::{Entry, ServiceRow};
 use node::client::Client;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::stdout;
 use std::path::PathBuf;
 use std::process::Stdio;
-
-/// The binary, as a domain sees it.
-const PROGRAM: &str = "/run/tombolo/tombolo";
 
 /// Measures and prints.
 pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {
@@ -27,25 +24,26 @@ pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {
     let probe = probe(&entry, &order)?;
     let rows = rows(&probe);
     if arguments.json {
-        let phases: Vec<Value> = rows
-            .iter()
-            .map(|row| json!({ "phase": row.name, "level": row.depth, "median_ns": row.median_ns }))
-            .collect();
+        let phase = |row: &Row| json!({ "phase": row.name, "level": row.depth, "fresh_ns": row.fresh_ns, "again_ns": row.again_ns });
         return print_json(&json!({
             "service": arguments.service, "domain": entry.domain, "dc": entry.dc, "file": file,
-            "question": arguments.name, "repeat": arguments.repeat, "answer": probe.answer,
-            "phases": phases, "calls": probe.calls, "traces": probe.traces,
+            "question": arguments.name, "repeat": arguments.repeat,
+            "phases": rows.iter().map(phase).collect::<Vec<_>>(), "measured": probe,
         }));
     }
-    let head = format!(
-        "{} by {} in {}/{}, {} times; medians\n",
+    let mut text = format!(
+        "{} by {} in {}/{}: medians of {}, in ns\n",
         arguments.name,
         file.display(),
         entry.dc,
         entry.domain,
         arguments.repeat
     );
-    print(&(head + &table(&rows)))
+    text += &table(&rows);
+    if let Some(why) = &probe.not_flushed {
+        text += &format!("`fresh` is one request, which may have been answered from the cache: {why}\n");
+    }
+    print(&text)
 }
 
 /// The domain that asks: the named one, or the first that mounts the service.
@@ -84,7 +82,7 @@ fn query_file(client: &Client, entry: &Entry, service: &str) -> Result<PathBuf, 
 fn probe(entry: &Entry, order: &Order) -> Result<Probe, Failure> {
     let order = serde_json::to_string(order).map_err(|e| Failure::new(e.to_string()))?;
     let options =
-        ExecOptions { command: vec![PROGRAM.into(), PROBE.into(), order], ..ExecOptions::default() };
+        ExecOptions { command: vec![entry.program.clone(), PROBE.into(), order], ..ExecOptions::default() };
     let mut command = domain::exec_command(&entry.layout, &entry.dc, &entry.domain, &options)
         .map_err(|e| Failure::new(e.to_string()))?;
     let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
@@ -100,52 +98,65 @@ fn probe(entry: &Entry, order: &Order) -> Result<Probe, Failure> {
 struct Row {
     name: String,
     depth: usize,
-    median_ns: u64,
+    fresh_ns: Option<u64>,
+    again_ns: Option<u64>,
 }
 
 fn rows(probe: &Probe) -> Vec<Row> {
-    let calls = |of: fn(&crate::roles::Calls) -> u64| median(probe.calls.iter().map(of).collect());
-    let traced = |key: &str| {
-        median(probe.traces.iter().filter_map(|trace| trace.get(key).and_then(Value::as_u64)).collect())
+    let row = |name: &str, depth, of: &dyn Fn(&Arm) -> Vec<u64>| Row {
+        name: name.into(),
+        depth,
+        fresh_ns: median(of(&probe.fresh)),
+        again_ns: median(of(&probe.again)),
     };
-    let row = |name: &str, depth, median_ns| Row { name: name.into(), depth, median_ns };
+    let calls = |of: fn(&Calls) -> u64| move |arm: &Arm| arm.calls.iter().map(of).collect::<Vec<u64>>();
+    let traced = |key: &'static str| {
+        move |arm: &Arm| arm.traces.iter().filter_map(|trace| trace.get(key)?.as_u64()).collect::<Vec<u64>>()
+    };
     let mut rows = vec![
-        row("open", 0, calls(|c| c.open_ns)),
-        row("write", 0, calls(|c| c.write_ns)),
-        row("to the backend", 1, traced("sent_ns")),
-        row("backend, both ways", 1, traced("backend_ns")),
+        row("open", 0, &calls(|c| c.open_ns)),
+        row("write", 0, &calls(|c| c.write_ns)),
+        row("to the backend", 1, &traced("sent_ns")),
+        row("backend, both ways", 1, &traced("backend_ns")),
     ];
-    let mut phases: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-    for trace in &probe.traces {
-        for (name, ns) in trace.get("phases").and_then(Value::as_object).into_iter().flatten() {
-            phases.entry(name).or_default().push(ns.as_u64().unwrap_or(0));
-        }
+    for phase in phases(probe) {
+        let of =
+            |arm: &Arm| arm.traces.iter().filter_map(|t| t.get("phases")?.get(&phase)?.as_u64()).collect();
+        rows.push(row(&phase, 2, &of));
     }
-    let known = wire::directory::PHASES.iter().filter_map(|name| phases.remove_entry(name));
-    let known: Vec<_> = known.collect();
-    for (name, values) in known.into_iter().chain(phases) {
-        rows.push(row(name, 2, median(values)));
-    }
-    rows.push(row("read", 0, calls(|c| c.read_ns)));
-    rows.push(row("close", 0, calls(|c| c.close_ns)));
-    let total = median(probe.calls.iter().map(|c| c.open_ns + c.write_ns + c.read_ns + c.close_ns).collect());
-    rows.push(row("total", 0, total));
+    rows.push(row("read", 0, &calls(|c| c.read_ns)));
+    rows.push(row("close", 0, &calls(|c| c.close_ns)));
+    rows.push(row("total", 0, &calls(|c| c.open_ns + c.write_ns + c.read_ns + c.close_ns)));
     rows
 }
 
-/// The middle value; 0 of none.
-fn median(mut values: Vec<u64>) -> u64 {
+/// The phases of the backend that any request went through: in the service's own order, then others.
+fn phases(probe: &Probe) -> Vec<String> {
+    let traces = probe.fresh.traces.iter().chain(&probe.again.traces);
+    let seen: BTreeSet<String> = traces
+        .filter_map(|trace| trace.get("phases").and_then(Value::as_object))
+        .flat_map(|phases| phases.keys().cloned())
+        .collect();
+    let known = wire::directory::PHASES.iter().map(|name| (*name).to_owned());
+    let others = seen.iter().filter(|name| !wire::directory::PHASES.contains(&name.as_str())).cloned();
+    known.filter(|name| seen.contains(name)).chain(others).collect()
+}
+
+/// The middle value.
+fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or(0)
+    values.get(values.len() / 2).copied()
 }
 
 fn table(rows: &[Row]) -> String {
     let paint = Paint::of(&stdout());
-    let mut text = String::new();
+    let cell = |value: Option<u64>| value.map_or("-".into(), grouped);
+    let mut text = format!("{}{:<24}{:>14}{:>14}{}\n", paint.bold, "", "fresh", "again", paint.end);
     for row in rows {
         let name = format!("{}{}", "  ".repeat(row.depth), row.name);
-        let (begin, end) = if row.depth == 0 { (paint.bold, paint.end) } else { (paint.dim, paint.end) };
-        text += &format!("{begin}{name:<24}{:>14} ns{end}\n", grouped(row.median_ns));
+        let begin = if row.depth == 0 { paint.bold } else { paint.dim };
+        let (fresh, again) = (cell(row.fresh_ns), cell(row.again_ns));
+        text += &format!("{begin}{name:<24}{fresh:>14}{again:>14}{}\n", paint.end);
     }
     text
 }
@@ -169,8 +180,8 @@ mod tests {
 
     #[test]
     fn medians_and_thousands() {
-        assert_eq!(median(vec![3, 1, 2]), 2);
-        assert_eq!(median(Vec::new()), 0);
+        assert_eq!(median(vec![3, 1, 2]), Some(2));
+        assert_eq!(median(Vec::new()), None);
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(grouped(12), "12");
     }

@@ -30,12 +30,23 @@ pub struct Order {
 /// What was measured; one JSON object on the standard output.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Probe {
+    /// Requests that nothing remembered was there for: the service had been told to forget before each.
+    pub fresh: Arm,
+    /// The same request again and again.
+    pub again: Arm,
+    /// Why the service could not be told to forget, if so: then only the first request may be fresh.
+    pub not_flushed: Option<String>,
+    /// The last answer.
+    pub answer: String,
+}
+
+/// Requests that were made under the same circumstances.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Arm {
     /// Each request, as the program saw it.
     pub calls: Vec<Calls>,
     /// The same requests, as the frontend and the backend saw them: objects of `/srv/self/trace`.
     pub traces: Vec<Value>,
-    /// The last answer.
-    pub answer: String,
 }
 
 /// One request: how long each call took, in ns.
@@ -71,23 +82,46 @@ fn switch(trace: &Path, word: &str) -> Result<(), String> {
 }
 
 fn measure(order: &Order, trace: &Path) -> Result<Probe, String> {
+    let control = order.file.with_file_name("ctl");
     let mut probe = Probe::default();
-    let mut left = order.repeat;
+    let flush = || std::fs::write(&control, "flush\n").map_err(|e| format!("{}: {e}", control.display()));
+    probe.not_flushed = flush().err();
+    let fresh = if probe.not_flushed.is_some() { 1 } else { order.repeat };
+    let may = probe.not_flushed.is_none();
+    let (arm, _) = run_arm(order, fresh, trace, || if may { flush() } else { Ok(()) })?;
+    probe.fresh = arm;
+    let (arm, answer) = run_arm(order, order.repeat, trace, || Ok(()))?;
+    (probe.again, probe.answer) = (arm, answer);
+    Ok(probe)
+}
+
+/// Asks so often, each time after `before`; returns the last answer, too.
+fn run_arm(
+    order: &Order,
+    repeat: u32,
+    trace: &Path,
+    mut before: impl FnMut() -> Result<(), String>,
+) -> Result<(Arm, String), String> {
+    let mut arm = Arm::default();
+    let mut last = String::new();
+    let mut left = repeat;
     while left > 0 {
         let batch = left.min(BATCH);
         for _ in 0..batch {
+            before()?;
             let (calls, answer) = ask(&order.file, &order.question)?;
-            probe.calls.push(calls);
-            probe.answer = answer;
+            arm.calls.push(calls);
+            last = answer;
         }
         left -= batch;
         let seen =
             std::fs::read_to_string(trace).map_err(|e| format!("can't read {}: {e}", trace.display()))?;
-        let lines: Vec<Value> = seen.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let own = lines.len().saturating_sub(batch as usize);
-        probe.traces.extend(lines.into_iter().skip(own));
+        let lines = seen.lines().filter_map(|line| serde_json::from_str(line).ok());
+        let asked: Vec<Value> = lines.filter(|line: &Value| line["file"] == "query").collect();
+        let own = asked.len().saturating_sub(batch as usize);
+        arm.traces.extend(asked.into_iter().skip(own));
     }
-    Ok(probe)
+    Ok((arm, last))
 }
 
 fn ask(path: &Path, question: &str) -> Result<(Calls, String), String> {

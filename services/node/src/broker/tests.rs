@@ -84,7 +84,9 @@ fn a_server_is_introduced_to_its_consumers() {
     assert_eq!(event, Reply::Event(Event::Service { service: "dns".into(), up: true, generation: 1 }));
     let reply = ask(&broker, &mut frontend, connect("dns", "device"));
     let Reply::Connected { id: 7, channel } = reply else { panic!("{reply:?}") };
-    let Reply::Event(Event::Attach { service, channel: same, consumer }) = next(&mut server.1) else { panic!() };
+    let Reply::Event(Event::Attach { service, channel: same, consumer }) = next(&mut server.1) else {
+        panic!()
+    };
     assert_eq!((service.as_str(), same, consumer.domain.as_str()), ("dns", channel, "web"));
     assert_eq!(consumer.verbs, ["resolve"]);
     assert_eq!(broker.channels().len(), 1);
@@ -176,7 +178,8 @@ fn a_changed_file_is_told_to_whom_it_concerns() {
     let mut server = join(&broker, "resolver", Role::Program, true);
     ask(&broker, &mut server, Request::Serve { id: 1 });
     let mut frontend = join(&broker, "web", Role::Frontend, false);
-    let text = FILE.replace("verbs = [\"resolve\"]", "verbs = [\"resolve\", \"control\"]").replace(":5353", ":5354");
+    let text =
+        FILE.replace("verbs = [\"resolve\"]", "verbs = [\"resolve\", \"control\"]").replace(":5353", ":5354");
     broker.set_topology("shop", Some(topology(&text)));
     let Reply::Event(Event::Settings { settings, .. }) = next(&mut server.1) else { panic!("no settings") };
     assert_eq!(settings["upstream"][0], "127.0.0.1:5354");
