@@ -83,7 +83,6 @@ struct Member {
     identity: Identity,
     outbox: mpsc::Sender<Outgoing>,
     inspections: HashMap<u64, oneshot::Sender<Value>>,
-    channels: usize,
 }
 
 #[derive(Debug)]
@@ -172,7 +171,7 @@ impl Broker {
         }
         let id = MemberId(inner.next_number());
         let (outbox, mail) = mpsc::channel(MAX_WAITING_PACKETS);
-        inner.members.insert(id, Member { identity, outbox, inspections: HashMap::new(), channels: 0 });
+        inner.members.insert(id, Member { identity, outbox, inspections: HashMap::new() });
         Some((id, mail))
     }
 

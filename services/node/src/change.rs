@@ -124,9 +124,10 @@ async fn execute(node: &Arc<Node>, dc: &str, plan: &Plan, teller: &Teller) -> Re
         let what = step.to_string();
         teller.tell(Progress::Started { step: index + 1, of, what: what.clone() }).await;
         let begun = Instant::now();
-        perform(node, dc, step)
-            .await
-            .map_err(|why| (index, Problem::new(Code::Failed, format!("could not {what}: {why}"))))?;
+        perform(node, dc, step).await.map_err(|why| {
+            let problem = Problem::new(Code::Failed, format!("could not {what}: {why}"));
+            (index, Problem { help: crate::host::advice(&node.host), ..problem })
+        })?;
         let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         teller.tell(Progress::Finished { step: index + 1, of, what, took_ms }).await;
     }

@@ -178,6 +178,9 @@ fn make_node(config: &Config) -> Result<Node, DaemonError> {
     std::fs::write(&note, &layout.cgroup_name)
         .map_err(|cause| DaemonError::Directory { path: note, cause })?;
     let host = host::report(&layout);
+    if let Some(advice) = host::advice(&host) {
+        tracing::warn!("{advice}");
+    }
     let node = Node::new(place, layout, cgroups, Box::new(registry), Broker::new(make_channel), host);
     node.load()?;
     Ok(node)

@@ -15,7 +15,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -175,7 +174,6 @@ pub(crate) fn cgroup(node: &Node, dc: &str, name: &str) -> Result<String, String
 pub(crate) struct Frontend {
     child: Child,
     ended: AsyncFd<OwnedFd>,
-    since: Instant,
 }
 
 impl Frontend {
@@ -220,11 +218,10 @@ impl Frontend {
     }
 
     fn watch(child: Child) -> Result<Self, String> {
-        let since = Instant::now();
         let watched =
             sys::process::pidfd_open(child.id()).and_then(|pidfd| watched(pidfd, Interest::READABLE));
         match watched {
-            Ok(ended) => Ok(Self { child, ended, since }),
+            Ok(ended) => Ok(Self { child, ended }),
             Err(error) => {
                 end(child);
                 Err(format!("a frontend can't be watched: {error}"))
@@ -234,11 +231,6 @@ impl Frontend {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    /// How long ago it was started.
-    pub(crate) fn lived(&self) -> Duration {
-        self.since.elapsed()
     }
 
     /// Comes back when it has ended and somebody has to take its place. One that ended by itself found its mount gone: the

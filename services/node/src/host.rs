@@ -20,7 +20,26 @@ pub(crate) fn report(layout: &Layout) -> Value {
         "cgroup_v2": Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         "runtimes": RUNTIMES.iter().filter(|name| in_path(name)).collect::<Vec<_>>(),
         "program": layout.program,
+        "missing": domain::check_host(layout),
     })
+}
+
+/// What this machine lacks, as advice to whoever could not start a domain.
+pub(crate) fn advice(host: &Value) -> Option<String> {
+    let missing = host.get("missing").and_then(Value::as_array)?;
+    let text = |item: &Value, key: &str| item.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
+    let lines: Vec<String> = missing
+        .iter()
+        .map(|item| {
+            format!(
+                "this machine lacks {} ({}): {}",
+                text(item, "what"),
+                text(item, "why"),
+                text(item, "how_to_get")
+            )
+        })
+        .collect();
+    (!lines.is_empty()).then(|| lines.join("\n  "))
 }
 
 fn in_path(program: &str) -> bool {

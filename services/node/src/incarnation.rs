@@ -47,8 +47,10 @@ pub(crate) struct Incarnation {
     monitor: AsyncFd<OwnedFd>,
     frontend: Frontend,
     held: Held,
-    /// Frontends that ended soon after their start, in a row.
+    /// Frontends that ended soon after their start, or could not be started, in a row.
     early_ends: u32,
+    /// When the last attempt at a frontend was made.
+    last_attempt: Instant,
     since: Instant,
     _door: OpenDoor,
 }
@@ -296,6 +298,14 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|e| format!("the work broke off: {e}"))
 }
 
+/// Whether a domain that runs is what its topology says, but for what can change while it runs.
+fn is_as_desired(node: &Node, dc: &str, domain: &Domain, running: &Running) -> bool {
+    let Some(topology) = node.topology(dc) else { return false };
+    let found = running.spec();
+    let wanted = spec::of_domain(&node.layout, &topology, domain);
+    DomainSpec { limits: found.limits.clone(), stop: found.stop.clone(), ..wanted } == *found
+}
+
 /// Takes over a domain that an earlier daemon started; its frontend is replaced.
 pub(crate) async fn adopt(
     node: &Arc<Node>,
@@ -303,6 +313,12 @@ pub(crate) async fn adopt(
     domain: &Domain,
     running: Running,
 ) -> Result<Incarnation, String> {
+    if !is_as_desired(node, dc, domain, &running) {
+        return Err(
+            "it is not what its topology says: the earlier daemon ended in the middle of a change".into()
+        );
+    }
+    limit(node, dc, domain).await?;
     let door = open_door(node, dc, domain).await?;
     door.init.store(running.init_pid(), Ordering::Release);
     end_frontends(node, dc, domain).await?;
@@ -382,6 +398,7 @@ impl Incarnation {
             frontend,
             held,
             early_ends: 0,
+            last_attempt: Instant::now(),
             since,
             _door: door,
         })
@@ -447,12 +464,13 @@ impl Incarnation {
 
     /// A new frontend in the place of one that ended: the mount and its open files go on.
     pub(crate) async fn replace_frontend(&mut self, node: &Arc<Node>, domain: &Domain) -> Result<(), String> {
-        let lived = self.frontend.lived();
-        self.early_ends = if lived < FRONTEND_SETTLED { self.early_ends.saturating_add(1) } else { 0 };
+        let settled = self.last_attempt.elapsed() >= FRONTEND_SETTLED;
+        self.early_ends = if settled { 0 } else { self.early_ends.saturating_add(1) };
         if self.early_ends > 1 {
             let factor = 1_u32 << (self.early_ends - 2).min(16);
             tokio::time::sleep(FRONTEND_PAUSE.saturating_mul(factor).min(MAX_FRONTEND_PAUSE)).await;
         }
+        self.last_attempt = Instant::now();
         let dc = self.running.id().dc.clone();
         self.frontend = Frontend::spawn(node, &dc, domain, &self.held, true).await?;
         Ok(())

@@ -253,7 +253,7 @@ impl Task {
     /// Keeps the books where the next daemon finds them, or (with `keep` false) removes them.
     async fn write_down(&self, keep: bool) {
         let view = self.me.view();
-        let actual = keep.then(|| Actual {
+        let actual = keep.then_some(Actual {
             restarts: view.restarts,
             frontend_restarts: view.frontend_restarts,
             last_exit: view.last_exit,

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// How often the spinner turns.
 const TICK: Duration = Duration::from_millis(100);
+/// Size at which the log of earlier daemons is set aside, in bytes.
+const MAX_LOG_BYTES: u64 = 16 << 20;
 /// Lines of the daemon's log that explain why it did not start.
 const SHOWN_LOG_LINES: usize = 10;
 
@@ -97,7 +99,11 @@ fn start_daemon(place: &Place) -> Result<(), Failure> {
         Failure::new(format!("can't use the state directory {}: {e}", place.state_dir.display()))
     };
     std::fs::create_dir_all(&place.state_dir).map_err(at)?;
-    let log = File::options().create(true).append(true).open(place.daemon_log()).map_err(at)?;
+    let path = place.daemon_log();
+    if std::fs::metadata(&path).is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
+        std::fs::rename(&path, path.with_extension("log.1")).map_err(at)?;
+    }
+    let log = File::options().create(true).append(true).open(&path).map_err(at)?;
     let mut child = Command::new(daemon::program()?)
         .arg("--run-dir")
         .arg(&place.run_dir)

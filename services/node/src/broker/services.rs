@@ -207,7 +207,7 @@ impl Inner {
 
     fn room_for_channel(&self, id: MemberId, who: &Identity) -> Result<(), Refusal> {
         let of_domain = self.channels.values().filter(|c| c.dc == who.dc && c.domain == who.domain).count();
-        let of_member = self.members.get(&id).map_or(0, |member| member.channels);
+        let of_member = self.channels.values().filter(|c| c.consumer == id).count();
         if of_domain < MAX_CHANNELS_PER_DOMAIN && of_member < MAX_CHANNELS_PER_MEMBER {
             return Ok(());
         }
@@ -229,8 +229,11 @@ impl Inner {
         who: &Identity,
         wish: &Wish,
     ) {
-        if let Some(member) = self.members.get_mut(&consumer) {
-            member.channels += 1;
+        if who.role != Role::Program {
+            // Whoever serves an entrance has one link for it: the earlier one is lost, or it would not ask.
+            self.channels.retain(|_, c| {
+                c.consumer != consumer || c.service != wish.service || c.entrance != wish.entrance
+            });
         }
         let channel = Channel {
             dc: who.dc.clone(),
