@@ -191,6 +191,7 @@ mod tests {
         Task {
             way: Way::Library,
             suffix: "invalid".into(),
+            // None: nothing is asked of any server, and every question fails.
             names: 0,
             processor: sys::processor::allowed().expect("our processors")[0],
             warm_up_ns: 0,
