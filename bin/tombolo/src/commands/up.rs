@@ -31,7 +31,8 @@ pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure
     let client = Client::new(place.clone());
     match wait(client.get::<Version>("version"))? {
         Ok(_) => {}
-        Err(ClientError::NotRunning { .. }) => start_daemon(&place)?,
+        // One that breaks off is dying: the next one waits until it is gone, or is refused because it is not.
+        Err(ClientError::NotRunning { .. } | ClientError::Broken { .. }) => start_daemon(&place)?,
         Err(error) => return Err(error.into()),
     }
     let request = UpRequest { text, file: file.clone(), base };
@@ -42,7 +43,9 @@ pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure
 pub fn down(place_arguments: &PlaceArgs, arguments: &DownArgs) -> Result<(), Failure> {
     let place = place(place_arguments)?;
     let client = Client::new(place.clone());
-    if let Err(ClientError::NotRunning { .. }) = wait(client.get::<Version>("version"))? {
+    if let Err(ClientError::NotRunning { .. } | ClientError::Broken { .. }) =
+        wait(client.get::<Version>("version"))?
+    {
         // Domains outlive a daemon: one is needed to end them. Without a registry there never was one.
         if !place.registry().exists() {
             return print("nothing to do: nothing is up\n");

@@ -1,0 +1,131 @@
+//! The daemon is killed while it changes what runs, at whatever instruction it is at. The next `up` must make it whole, and the
+//! next `down` must leave nothing. The story: a daemon died between two steps of an edit, and its successor took over a
+//! domain that was neither what had been before nor what was wanted.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// Moments after the beginning of an `up` at which the daemon is killed, in ms: its whole length, unevenly.
+const MOMENTS_MS: [u64; 10] = [3, 11, 23, 41, 67, 90, 120, 170, 230, 310];
+
+fn file(colour: &str) -> String {
+    let domain = |name: &str, kind: &str| {
+        format!(
+            "[domain.{name}]\n{kind}\ncommand = [\"sleep\", \"infinity\"]\nstop = {{ timeout = \"200ms\" }}\n\
+             environment = {{ COLOUR = \"{colour}\" }}\n"
+        )
+    };
+    format!(
+        "name = \"torn\"\n{}{}{}",
+        domain("one", "kind = \"container\"\nroot = \"host\""),
+        domain("two", "kind = \"process\""),
+        domain("three", "kind = \"container\"\nroot = \"host\"")
+    )
+}
+
+struct Node(tempfile::TempDir);
+
+impl Node {
+    fn new() -> Option<Self> {
+        let lacks = if !rustix::process::geteuid().is_root() {
+            Some("root")
+        } else if !Path::new("/dev/fuse").exists() {
+            Some("/dev/fuse")
+        } else if !Path::new("/usr/sbin/runc").exists() && !Path::new("/usr/bin/runc").exists() {
+            Some("runc")
+        } else {
+            None
+        };
+        if let Some(lacks) = lacks {
+            println!("skipped: needs {lacks}");
+            return None;
+        }
+        Some(Self(tempfile::tempdir().unwrap()))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tombolo"));
+        command.arg("--run-dir").arg(self.path("run")).arg("--state-dir").arg(self.path("state"));
+        command.args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    fn up(&self, colour: &str) -> Command {
+        let topology = self.path(&format!("{colour}.toml"));
+        std::fs::write(&topology, file(colour)).unwrap();
+        self.command(&["up", &topology.to_string_lossy()])
+    }
+
+    fn daemon(&self) -> Option<rustix::process::Pid> {
+        let text = std::fs::read_to_string(self.path("run/lock")).ok()?;
+        rustix::process::Pid::from_raw(text.trim().parse().ok()?)
+    }
+
+    fn kill_daemon(&self, signal: rustix::process::Signal) {
+        if let Some(pid) = self.daemon() {
+            // It may not have got so far, or have been killed before.
+            let _gone = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    fn colour_of(&self, domain: &str) -> String {
+        said(&self.command(&["exec", domain, "--", "/bin/sh", "-c", "echo $COLOUR"]).output().unwrap())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _cleaned_up_already = self.command(&["down", "--all"]).output();
+        self.kill_daemon(rustix::process::Signal::TERM);
+    }
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout).trim().to_owned()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn cgroups(name: &str) -> Vec<PathBuf> {
+    let hierarchies = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
+    hierarchies.map(|hierarchy| hierarchy.path().join(name)).filter(|path| path.exists()).collect()
+}
+
+#[test]
+fn a_daemon_that_dies_in_the_middle_of_a_change_leaves_something_to_go_on_from() {
+    let Some(node) = Node::new() else { return };
+    for (round, moment) in MOMENTS_MS.into_iter().enumerate() {
+        let colour = if round % 2 == 0 { "red" } else { "blue" };
+        let mut torn = node.up(colour).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // The moment is what the test is about: it must not depend on anything that the daemon says.
+        std::thread::park_timeout(Duration::from_millis(moment));
+        node.kill_daemon(rustix::process::Signal::KILL);
+        torn.wait().unwrap();
+        said(&node.up(colour).output().unwrap());
+        for domain in ["one", "two", "three"] {
+            assert_eq!(node.colour_of(domain), colour, "{domain} after a death at {moment} ms");
+        }
+        let rows: serde_json::Value =
+            serde_json::from_slice(&node.command(&["ps", "--json"]).output().unwrap().stdout).unwrap();
+        assert!(rows.as_array().unwrap().iter().all(|row| row["state"] == "running"), "{rows}");
+        if round % 3 == 2 {
+            said(&node.command(&["down"]).output().unwrap());
+        }
+    }
+    said(&node.command(&["down", "--all"]).output().unwrap());
+    let name = std::fs::read_to_string(node.path("run/cgroup")).unwrap();
+    assert_eq!(cgroups(&name), Vec::<PathBuf>::new());
+    assert_eq!(std::fs::read_dir(node.path("run/dc")).map_or(0, Iterator::count), 0);
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(&*node.path("run").to_string_lossy()), "{mounts}");
+}
