@@ -6,6 +6,9 @@ RELEASE = $(CARGO_TARGET_DIR)/release
 export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
+# What needs root asks for it.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
 .DEFAULT_GOAL := help
 .PHONY: help deps build demo test check bench bench-quick clean
 
@@ -32,10 +35,10 @@ test: build ## everything, the same that CI runs
 	@$(CARGO) xtask test everything
 
 bench: build ## every scenario, with the goals of docs/performance.md
-	@$(RELEASE)/tombolo bench directory
+	@$(SUDO) $(RELEASE)/tombolo bench directory
 
 bench-quick: build ## the same, short: to see that it works, not to quote
-	@$(RELEASE)/tombolo bench directory --quick
+	@$(SUDO) $(RELEASE)/tombolo bench directory --quick
 
 clean: ## forget what was built
 	@$(CARGO) clean
