@@ -9,6 +9,9 @@ const MAX_DEPTH: usize = 6;
 /// Most series of one family: a peer that invents names can't make the text grow without end.
 const MAX_SERIES: usize = 4096;
 
+/// Objects whose keys are names of something, and the label for it.
+const NAMES: [(&str, &str); 3] = [("domains", "consumer"), ("services", "service"), ("failures", "errno")];
+
 /// All metrics of a state tree.
 pub(crate) fn text(tree: &Value) -> String {
     let mut page = Page::default();
@@ -88,26 +91,56 @@ impl Page {
         }
     }
 
-    /// Every number below `value`, under a name made of its path. What a service counts for each domain becomes a label.
+    /// Every number below `value`, under a name made of its path. Where the keys of an object are names of something, they
+    /// become a label.
     fn numbers(&mut self, prefix: &str, labels: &[(&str, String)], value: &Value, depth: usize) {
         if depth > MAX_DEPTH {
             return;
         }
         for (key, value) in entries(Some(value)) {
-            if key == "domains" {
-                for (domain, value) in entries(Some(value)) {
-                    let mut labels = labels.to_vec();
-                    labels.push(("consumer", domain.clone()));
-                    self.numbers(prefix, &labels, value, depth + 1);
-                }
-                continue;
-            }
             let name = format!("{prefix}_{}", metric_name(key));
-            match value {
-                Value::Number(number) => self.gauge(&name, labels, number.as_f64()),
-                Value::Bool(truth) => self.gauge(&name, labels, Some(f64::from(u8::from(*truth)))),
-                Value::Object(_) => self.numbers(&name, labels, value, depth + 1),
+            let by_name = NAMES.iter().find(|(of, _)| of == key).map(|(_, label)| *label);
+            match (value, by_name) {
+                (Value::Object(_), _) if key == "counters" => self.numbers(prefix, labels, value, depth + 1),
+                (Value::Object(_), Some(label)) => self.named(&name, prefix, labels, value, (label, depth)),
+                (Value::Object(_), None) if key == "latency" => self.latency(&name, labels, value, depth),
+                (Value::Object(_), None) => self.numbers(&name, labels, value, depth + 1),
+                (Value::Number(number), _) => self.gauge(&name, labels, number.as_f64()),
+                (Value::Bool(truth), _) => self.gauge(&name, labels, Some(f64::from(u8::from(*truth)))),
                 _ => {}
+            }
+        }
+    }
+
+    /// An object whose keys are names: plain numbers go under the object's own name, deeper ones under the one around it.
+    fn named(
+        &mut self,
+        name: &str,
+        prefix: &str,
+        labels: &[(&str, String)],
+        value: &Value,
+        (label, depth): (&str, usize),
+    ) {
+        for (key, value) in entries(Some(value)) {
+            let mut labels = labels.to_vec();
+            labels.push((label, key.clone()));
+            match value {
+                Value::Number(number) => self.gauge(name, &labels, number.as_f64()),
+                _ => self.numbers(prefix, &labels, value, depth + 1),
+            }
+        }
+    }
+
+    /// Latencies: numbers, or numbers by service and entrance.
+    fn latency(&mut self, name: &str, labels: &[(&str, String)], value: &Value, depth: usize) {
+        if entries(Some(value)).any(|(_, value)| value.is_number()) {
+            return self.numbers(name, labels, value, depth + 1);
+        }
+        for (service, entrances) in entries(Some(value)) {
+            for (entrance, numbers) in entries(Some(entrances)) {
+                let mut labels = labels.to_vec();
+                labels.extend([("service", service.clone()), ("entrance", entrance.clone())]);
+                self.numbers(name, &labels, numbers, depth + 1);
             }
         }
     }
@@ -153,9 +186,10 @@ mod tests {
             "node": {"version": "1 \"quoted\" \\ \n", "uptime_s": 5},
             "dc": {"shop": {
                 "domains": {"web": {"state": "running", "restarts": 2, "usage": {"cpu_ns": 1_500_000_000_u64},
-                    "frontend": {"state": {"opens": 3, "odd name\n": {"deep": 1}}}}},
+                    "frontend": {"state": {"counters": {"opens": 3}, "odd name\n": {"deep": 1},
+                        "latency": {"dns": {"device": {"p50_ns": 9}}}}}}},
                 "services": {"dns": {"up": true, "generation": 4, "channels": [{}],
-                    "state": {"domains": {"we\"b": {"hits": 7}}}}}
+                    "state": {"domains": {"we\"b": {"hits": 7, "failures": {"ENOENT": 2}}}}}}
             }}
         });
         let text = text(&tree);
@@ -164,6 +198,9 @@ mod tests {
             "tombolo_domain_running{dc=\"shop\",domain=\"web\"} 1",
             "tombolo_domain_cpu_seconds_total{dc=\"shop\",domain=\"web\"} 1.5",
             "tombolo_frontend_odd_name__deep{dc=\"shop\",domain=\"web\"} 1",
+            "tombolo_frontend_opens{dc=\"shop\",domain=\"web\"} 3",
+            "tombolo_frontend_latency_p50_ns{dc=\"shop\",domain=\"web\",service=\"dns\",entrance=\"device\"} 9",
+            "tombolo_service_failures{dc=\"shop\",service=\"dns\",consumer=\"we\\\"b\",errno=\"ENOENT\"} 2",
             "tombolo_service_channels{dc=\"shop\",service=\"dns\"} 1",
             "tombolo_service_hits{dc=\"shop\",service=\"dns\",consumer=\"we\\\"b\"} 7",
         ] {

@@ -118,7 +118,6 @@ fn service_trees(node: &Node, dc: &str, topology: &Topology, said: &Said) -> Map
         let name = service.name.as_str();
         let row = node.broker.service(dc, name);
         let state = said.get(&(dc.to_owned(), service.domain.as_str().to_owned(), Role::Program));
-        let of_service = |state: &Value| state.get(name).cloned().unwrap_or_else(|| state.clone());
         let open: Vec<_> = channels.iter().filter(|c| c.dc == dc && c.service == name).collect();
         let tree = json!({
             "kind": service.kind().as_str(),
@@ -131,11 +130,32 @@ fn service_trees(node: &Node, dc: &str, topology: &Topology, said: &Said) -> Map
             "allow": service.allow,
             "consumers": consumers(topology, name),
             "channels": open,
-            "state": state.map(of_service),
+            "state": state.map(|state| service_state(state, name)),
         });
         services.insert(name.to_owned(), tree);
     }
     services
+}
+
+/// What a server says of one of its services, with what it counts for each domain under the domain's name.
+fn service_state(said: &Value, name: &str) -> Value {
+    let service = said.pointer(&format!("/services/{name}")).unwrap_or(&Value::Null);
+    let Some(Value::Object(state)) = service.get("state") else { return service.clone() };
+    let mut state = state.clone();
+    if let Some(Value::Array(domains)) = state.get("domains") {
+        let by_name = domains.iter().filter_map(|domain| {
+            let mut domain = domain.as_object()?.clone();
+            domain.remove("dc");
+            let Some(Value::String(name)) = domain.remove("domain") else { return None };
+            Some((name, Value::Object(domain)))
+        });
+        let by_name: Map<String, Value> = by_name.collect();
+        state.insert("domains".into(), Value::Object(by_name));
+    }
+    if let Some(links) = service.get("links") {
+        state.insert("links".into(), links.clone());
+    }
+    Value::Object(state)
 }
 
 fn consumers(topology: &Topology, service: &str) -> Vec<String> {
@@ -307,6 +327,15 @@ fn walk<'t>(whole: &'t Value, path: &str) -> Result<&'t Value, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_counts_stands_under_the_name_of_the_domain() {
+        let said = json!({"services": {"dns": {"kind": "directory", "links": [1],
+            "state": {"uptime": 3, "domains": [{"dc": "shop", "domain": "web", "hits": 2}, "nonsense"]}}}});
+        let state = service_state(&said, "dns");
+        assert_eq!(state, json!({"uptime": 3, "links": [1], "domains": {"web": {"hits": 2}}}));
+        assert_eq!(service_state(&said, "other"), Value::Null);
+    }
 
     #[test]
     fn a_path_walks_the_tree_or_says_where_it_ended() {
