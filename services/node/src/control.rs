@@ -78,7 +78,7 @@ pub(crate) async fn accept_all(door: Arc<Door>, listener: OwnedFd) -> io::Result
             Ok(Ok(socket)) => admit(&door, socket).await,
             Ok(Err(error)) => {
                 tracing::warn!(dc = door.dc, domain = door.domain, %error, "can't accept a connection");
-                // Out of descriptors or memory: others must go first. The event that frees one can't be awaited.
+                // tidy(sleep): out of descriptors or memory, others must go first; nothing tells when one has gone.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -97,7 +97,7 @@ async fn admit(door: &Arc<Door>, socket: OwnedFd) {
     };
     let mut joined = door.broker.join(identity.clone());
     if joined.is_none() {
-        // Others may have hung up a moment ago: let the loop hear of it.
+        // tidy(sleep): others may have hung up a moment ago; this lets the loop hear of it, in bounded time.
         tokio::time::sleep(ROOM_PATIENCE).await;
         joined = door.broker.join(identity);
     }

@@ -468,6 +468,7 @@ impl Incarnation {
         self.early_ends = if settled { 0 } else { self.early_ends.saturating_add(1) };
         if self.early_ends > 1 {
             let factor = 1_u32 << (self.early_ends - 2).min(16);
+            // tidy(sleep): a pause is what is wanted here: a frontend that dies at once must not be started in a loop.
             tokio::time::sleep(FRONTEND_PAUSE.saturating_mul(factor).min(MAX_FRONTEND_PAUSE)).await;
         }
         self.last_attempt = Instant::now();

@@ -86,6 +86,7 @@ async fn connects(address: SocketAddr) {
         if matches!(attempt.await, Ok(Ok(_))) {
             return;
         }
+        // tidy(sleep): nothing tells when a stranger's port opens or a command's mind changes.
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
@@ -95,6 +96,7 @@ async fn succeeds(node: &Arc<Node>, supervised: &Supervised, words: &[String]) {
         if crate::incarnation::command_succeeds(node, &supervised.dc, &supervised.name, words).await {
             return;
         }
+        // tidy(sleep): nothing tells when a stranger's port opens or a command's mind changes.
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
