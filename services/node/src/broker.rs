@@ -1,5 +1,6 @@
 //! Who is connected, who serves what, and which channels were made: it introduces two ends to each other and keeps
-//! neither.
+//! neither. Of each channel it holds only a copy of one doorbell's listening half, by which it learns that the consumer is
+//! gone: so a domain's bound counts channels that live, whoever holds them.
 //!
 //! Nothing here waits. What a member shall be told goes into its bounded outbox; a member whose outbox is full does not
 //! read, and is told nothing more: it is cut off, so that nobody waits for it.
@@ -10,12 +11,14 @@ mod state;
 pub(crate) use state::MemberRow;
 
 use crate::settings;
+use crate::watched::watched;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
+use tokio::io::Interest;
 use tokio::sync::{mpsc, oneshot};
 use topology::Topology;
 use wire::control::{Event, Reply, Request};
@@ -23,7 +26,7 @@ use wire::control::{Event, Reply, Request};
 /// Connections that the control socket of one domain may have. Programs with the preload library hold one each; a domain
 /// that wants more waits in the kernel's queue or is refused.
 pub(crate) const MAX_MEMBERS_PER_DOMAIN: usize = 128;
-/// Channels that one domain may have been given over connections that are still open.
+/// Channels of one domain that may live at a time: a sixteenth of what one server takes.
 pub(crate) const MAX_CHANNELS_PER_DOMAIN: usize = 256;
 /// Channels that one connection may ask for: the frontend needs one for each entrance of each service.
 pub(crate) const MAX_CHANNELS_PER_MEMBER: usize = 128;
@@ -94,6 +97,18 @@ struct Channel {
     consumer: MemberId,
     server: MemberId,
     since: SystemTime,
+    /// Tells of the consumer's end; gone with the channel.
+    _watch: Option<Watch>,
+}
+
+/// A task that is ended when this is dropped.
+#[derive(Debug)]
+struct Watch(tokio::task::AbortHandle);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 #[derive(Debug, Default)]
@@ -120,6 +135,8 @@ pub(crate) struct Ends {
     pub(crate) consumer: Vec<OwnedFd>,
     /// For the server.
     pub(crate) server: Vec<OwnedFd>,
+    /// Hangs up when nobody has the consumer's end any more.
+    pub(crate) notice: Option<OwnedFd>,
 }
 
 /// Makes a channel with rings of the wished size (0: the default).
@@ -179,7 +196,8 @@ impl Broker {
     pub(crate) fn leave(&self, id: MemberId) {
         let mut inner = self.lock();
         inner.members.remove(&id);
-        inner.channels.retain(|_, channel| channel.consumer != id && channel.server != id);
+        // A channel outlives the connection that asked for it, but not its server's.
+        inner.channels.retain(|_, channel| channel.server != id);
         let served: Vec<_> =
             inner.services.iter().filter(|(_, s)| s.server == Some(id)).map(|(key, _)| key.clone()).collect();
         for key in served {
@@ -208,7 +226,7 @@ impl Broker {
             Request::Serve { id: number } => (number, inner.serve(id, &identity, number)),
             Request::Connect { id: number, service, entrance, ring_bytes } => {
                 let wish = services::Wish { number, service, entrance, ring_bytes };
-                (number, inner.connect(id, &identity, &wish, self.make))
+                (number, self.connect(&mut inner, id, &identity, &wish))
             }
             Request::State { id: number, state } => {
                 inner.answered(id, number, state);
@@ -229,6 +247,36 @@ impl Broker {
         inner.send(id, outgoing);
         drop(inner);
         self.announce();
+    }
+
+    fn connect(
+        &self,
+        inner: &mut Inner,
+        id: MemberId,
+        who: &Identity,
+        wish: &services::Wish,
+    ) -> Result<Outgoing, Refusal> {
+        let (outgoing, number, notice) = inner.connect(id, who, wish, self.make)?;
+        if let Some(channel) = inner.channels.get_mut(&number) {
+            channel._watch = notice.map(|notice| self.watch(number, notice));
+        }
+        Ok(outgoing)
+    }
+
+    /// Forgets a channel when its consumer is gone.
+    fn watch(&self, number: u64, notice: OwnedFd) -> Watch {
+        let broker = self.clone();
+        let task = tokio::spawn(async move {
+            // Rings are not its business: of this descriptor only the hang-up is awaited.
+            match watched(notice, Interest::PRIORITY) {
+                Ok(notice) => match notice.ready(Interest::PRIORITY).await {
+                    Ok(_) => drop(broker.lock().channels.remove(&number)),
+                    Err(error) => tracing::error!(number, %error, "the end of a channel can't be awaited"),
+                },
+                Err(error) => tracing::error!(number, %error, "the end of a channel can't be awaited"),
+            }
+        });
+        Watch(task.abort_handle())
     }
 
     /// Tells a member that what it sent was no request.

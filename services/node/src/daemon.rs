@@ -187,13 +187,16 @@ fn make_node(config: &Config) -> Result<Node, DaemonError> {
 }
 
 /// Makes a channel for the broker; the wish for a size is clamped to what there is.
-fn make_channel(ring_bytes: u32) -> io::Result<Ends> {
+pub(crate) fn make_channel(ring_bytes: u32) -> io::Result<Ends> {
     let mut config = channel::Config::default();
     if ring_bytes != 0 {
         config.ring_bytes = ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two();
     }
     let (consumer, server) = channel::pair(&config).map_err(io::Error::other)?;
-    Ok(Ends { consumer: consumer.into_descriptors().into(), server: server.into_descriptors().into() })
+    let (consumer, server) = (consumer.into_descriptors(), server.into_descriptors());
+    // The listening half of the doorbell that the consumer rings: `docs/spec/ring.md`, the descriptors of an end.
+    let notice = server.first().map(OwnedFd::try_clone).transpose()?;
+    Ok(Ends { consumer: consumer.into(), server: server.into(), notice })
 }
 
 fn listen_admin(place: &Place) -> Result<tokio::net::UnixListener, DaemonError> {

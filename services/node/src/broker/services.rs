@@ -5,6 +5,7 @@ use super::{
     Outgoing, Refusal, Role, refuse, settings,
 };
 use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::SystemTime;
 use topology::{Service, Topology};
@@ -139,14 +140,14 @@ impl Inner {
         }
     }
 
-    /// A member wants a channel.
+    /// A member wants a channel: what it is told, the channel's number, and what tells of its end.
     pub(super) fn connect(
         &mut self,
         id: MemberId,
         who: &Identity,
         wish: &Wish,
         make: MakeChannel,
-    ) -> Result<Outgoing, Refusal> {
+    ) -> Result<(Outgoing, u64, Option<OwnedFd>), Refusal> {
         let verbs = self.permission(who, wish)?;
         let Some(server) = self.server_of(&who.dc, &wish.service) else {
             let message =
@@ -172,7 +173,7 @@ impl Inner {
         }
         self.remember_channel(channel, id, server, who, wish);
         let reply = Reply::Connected { id: wish.number, channel };
-        Ok(Outgoing { reply, descriptors: ends.consumer })
+        Ok((Outgoing { reply, descriptors: ends.consumer }, channel, ends.notice))
     }
 
     /// The verbs that the member has, if it may connect at all.
@@ -243,6 +244,7 @@ impl Inner {
             consumer,
             server,
             since: SystemTime::now(),
+            _watch: None,
         };
         self.channels.insert(number, channel);
     }

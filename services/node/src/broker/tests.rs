@@ -32,7 +32,7 @@ fn topology(text: &str) -> Arc<Topology> {
 }
 
 fn no_channel(_: u32) -> io::Result<Ends> {
-    Ok(Ends { consumer: Vec::new(), server: Vec::new() })
+    Ok(Ends { consumer: Vec::new(), server: Vec::new(), notice: None })
 }
 
 fn broker() -> Broker {
@@ -145,8 +145,12 @@ fn connections_and_channels_are_bounded_for_each_domain() {
         }
     }
     assert_eq!(given, MAX_CHANNELS_PER_DOMAIN);
-    broker.leave(members[0].0);
-    assert!(broker.join(who("web", Role::Program, false)).is_some());
+    // Hanging up does not help: the channels live on in whoever took them.
+    for member in &members {
+        broker.leave(member.0);
+    }
+    let mut again = join(&broker, "web", Role::Program, false);
+    refused(&ask(&broker, &mut again, connect("dns", "api")), Errno::MFILE);
 }
 
 #[test]
@@ -203,4 +207,25 @@ fn state_is_asked_of_frontends_and_servers_and_answers_find_who_asked() {
     broker.request(server.0, Request::State { id, state: json!(5) }, |_| Value::Null);
     let (_, mut answer) = asked.into_iter().next().unwrap();
     assert_eq!(answer.try_recv().unwrap(), json!(5));
+}
+
+#[tokio::test]
+async fn a_channel_is_forgotten_when_its_consumer_is_gone() {
+    let broker = Broker::new(crate::daemon::make_channel);
+    broker.set_topology("shop", Some(topology(FILE)));
+    let mut server = join(&broker, "resolver", Role::Program, true);
+    ask(&broker, &mut server, Request::Serve { id: 1 });
+    let (id, mut mail) = join(&broker, "web", Role::Program, false);
+    broker.request(id, connect("dns", "api"), |_| Value::Null);
+    let end = mail.try_recv().unwrap().descriptors;
+    let _servers_end = server.1.try_recv().unwrap().descriptors;
+    broker.leave(id);
+    tokio::task::yield_now().await;
+    assert_eq!(broker.channels().len(), 1, "it was forgotten while somebody has it");
+    drop(end);
+    let patience = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !broker.channels().is_empty() {
+        assert!(tokio::time::Instant::now() < patience, "it is never forgotten");
+        tokio::task::yield_now().await;
+    }
 }
