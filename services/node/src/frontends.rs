@@ -13,6 +13,7 @@ use domain::Part;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use thiserror::Error;
@@ -197,6 +198,8 @@ impl Frontend {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .current_dir("/")
+            // Ctrl-C at a daemon in the foreground is not for it.
+            .process_group(0)
             .spawn()
             .map_err(|e| format!("can't start {} as a frontend: {e}", node.layout.program.display()))?;
         let frontend = Self::watch(child)?;
