@@ -2,7 +2,7 @@
 //! asks at the same time.
 
 use crate::hosts::{Hosts, is_dns_address, is_dns_name};
-use crate::order;
+use crate::order::Probes;
 use rustix::io::Errno;
 use session::{Blocking, CallError, Control};
 use std::net::IpAddr;
@@ -40,11 +40,13 @@ struct Link {
     /// Not before.
     retry: Option<Instant>,
     payload: Vec<u8>,
+    /// A child of a fork must not share them: two processes would connect one socket.
+    probes: Probes,
 }
 
 impl Link {
     const fn new() -> Self {
-        Self { generation: 0, open: None, retry: None, payload: Vec::new() }
+        Self { generation: 0, open: None, retry: None, payload: Vec::new(), probes: Probes::new() }
     }
 
     /// Asks, over a new link if the old one is broken. Look-ups change nothing, so they may be asked twice.
@@ -65,12 +67,23 @@ impl Link {
         Reply::Elsewhere
     }
 
+    fn addresses(&mut self, name: &str, (v4, v6): (bool, bool)) -> Reply<Addresses> {
+        self.payload.clear();
+        AddressQuery { v4, v6, name }.encode(&mut self.payload);
+        self.ask(file::ADDRESSES, |answer| match answer.map(Addresses::decode) {
+            Ok(Ok(found)) if is_printable(&found.canonical) => Reply::Found(found),
+            Ok(_) => Reply::Failed(Failure::Permanent),
+            Err(errno) => Reply::Failed(failure(errno)),
+        })
+    }
+
     /// Opens the link if it is not open in this process, and if that can be hoped for.
     fn prepare(&mut self) {
         let generation = fork_generation();
         if self.generation != generation {
             self.generation = generation;
             self.retry = None;
+            self.probes = Probes::new();
             if let Some(of_parent) = self.open.take() {
                 of_parent.abandon();
             }
@@ -113,15 +126,9 @@ impl Directory {
         is_dns_name(name) && !self.hosts.has_name(name)
     }
 
-    fn addresses(&self, name: &str, (v4, v6): (bool, bool)) -> Reply<Addresses> {
+    fn addresses(&self, name: &str, families: (bool, bool)) -> Reply<Addresses> {
         let Some(mut link) = self.link() else { return Reply::Elsewhere };
-        link.payload.clear();
-        AddressQuery { v4, v6, name }.encode(&mut link.payload);
-        link.ask(file::ADDRESSES, |answer| match answer.map(Addresses::decode) {
-            Ok(Ok(found)) if is_printable(&found.canonical) => Reply::Found(found),
-            Ok(_) => Reply::Failed(Failure::Permanent),
-            Err(errno) => Reply::Failed(failure(errno)),
-        })
+        link.addresses(name, families)
     }
 
     fn names(&self, address: IpAddr) -> Reply<Vec<String>> {
@@ -166,7 +173,8 @@ impl Names for Directory {
         if !self.is_ours(node) {
             return Reply::Elsewhere;
         }
-        let found = match self.addresses(node, wanted(hints)) {
+        let Some(mut link) = self.link() else { return Reply::Elsewhere };
+        let found = match link.addresses(node, wanted(hints)) {
             Reply::Found(found) => found,
             Reply::Failed(failure) => return Reply::Failed(failure),
             Reply::Elsewhere => return Reply::Elsewhere,
@@ -177,7 +185,7 @@ impl Names for Directory {
         if addresses.is_empty() {
             return Reply::Failed(Failure::NoData);
         }
-        Reply::Found(AddressInfo { canonical, addresses: order::sort(addresses) })
+        Reply::Found(AddressInfo { canonical, addresses: link.probes.sort(addresses) })
     }
 
     fn host_by_name(&self, name: &str, v6: bool) -> Reply<Host> {

@@ -2,8 +2,10 @@
 //! `getaddrinfo` gives the same first address with and without this library. Left out: rule 9 for IPv4 (it takes the netmask
 //! of each device) and `/etc/gai.conf`.
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, connect_unspec, getsockname, socket_with};
 use std::cmp::Ordering;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 /// A row of the policy table: prefix, its length, precedence, label.
 type Policy = (Ipv6Addr, u32, u8, u8);
@@ -32,28 +34,53 @@ struct Candidate {
     from: Option<IpAddr>,
 }
 
-/// Sorts addresses, best first.
-pub fn sort(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
-    if addresses.len() < 2 {
-        return addresses;
-    }
-    sort_with(addresses, source)
+/// Sockets by which the kernel is asked for routes. They are kept, because making one costs ten times as much as asking.
+#[derive(Debug)]
+pub struct Probes {
+    v4: Option<OwnedFd>,
+    v6: Option<OwnedFd>,
 }
 
-fn sort_with(addresses: Vec<IpAddr>, source: impl Fn(IpAddr) -> Option<IpAddr>) -> Vec<IpAddr> {
+impl Probes {
+    /// Without sockets: they are made when first needed.
+    pub const fn new() -> Self {
+        Self { v4: None, v6: None }
+    }
+
+    /// Sorts addresses, best first.
+    pub fn sort(&mut self, addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+        if addresses.len() < 2 {
+            return addresses;
+        }
+        sort_with(addresses, |to| self.source(to))
+    }
+
+    /// The address that the kernel would speak to `to` from.
+    fn source(&mut self, to: IpAddr) -> Option<IpAddr> {
+        let (kept, family) = match to {
+            IpAddr::V4(_) => (&mut self.v4, AddressFamily::INET),
+            IpAddr::V6(_) => (&mut self.v6, AddressFamily::INET6),
+        };
+        if kept.is_none() {
+            *kept = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok();
+        }
+        let socket = kept.as_ref()?;
+        connect(socket, &SocketAddr::new(to, ANY_PORT)).ok()?;
+        let from = getsockname(socket).ok().and_then(|from| SocketAddr::try_from(from).ok());
+        // The next route must not be looked up from this address. A socket that stays connected is of no more use.
+        if connect_unspec(socket).is_err() {
+            *kept = None;
+        }
+        from.map(|from| from.ip())
+    }
+}
+
+fn sort_with(addresses: Vec<IpAddr>, mut source: impl FnMut(IpAddr) -> Option<IpAddr>) -> Vec<IpAddr> {
     let mut candidates: Vec<Candidate> =
         addresses.into_iter().map(|to| Candidate { to, from: source(to) }).collect();
     // Stable: rule 10 leaves the order.
     candidates.sort_by(compare);
     candidates.into_iter().map(|candidate| candidate.to).collect()
-}
-
-/// The address that the kernel would speak to `to` from.
-fn source(to: IpAddr) -> Option<IpAddr> {
-    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
-    socket.connect(SocketAddr::new(to, ANY_PORT)).ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
 }
 
 fn compare(one: &Candidate, other: &Candidate) -> Ordering {
@@ -117,6 +144,18 @@ fn v6(address: IpAddr) -> Ipv6Addr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kept_socket_forgets_the_last_route() {
+        let mut probes = Probes::new();
+        let loopback: IpAddr = "127.0.0.2".parse().expect("an address");
+        let first = probes.source(loopback);
+        assert_eq!(first, "127.0.0.1".parse().ok());
+        assert_eq!(probes.source("127.0.0.1".parse().expect("an address")), first);
+        assert!(probes.v4.is_some() && probes.v6.is_none());
+        assert_eq!(probes.source("::1".parse().expect("an address")), "::1".parse().ok());
+        assert_eq!(probes.source(loopback), first);
+    }
 
     fn sorted(addresses: &[&str], source: impl Fn(IpAddr) -> Option<IpAddr>) -> Vec<String> {
         let addresses = addresses.iter().map(|text| text.parse().expect("an address")).collect();
