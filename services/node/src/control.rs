@@ -242,6 +242,8 @@ fn parent(pid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::BorrowedFd;
+    use wire::control::MAX_PACKET_BYTES;
 
     #[test]
     fn a_child_descends_from_its_parent_and_nobody_else() {
@@ -252,5 +254,104 @@ mod tests {
         assert!(!descends(me, child.id()) && !descends(0, 0) && !descends(me, 0));
         drop(child.stdin.take());
         child.wait().unwrap();
+    }
+
+    /// A door of a domain that nobody started, and the folder that it is in.
+    fn door() -> (tempfile::TempDir, tokio::task::JoinHandle<io::Result<()>>) {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = listen(folder.path(), "control.sock", SocketType::SEQPACKET, 0o666).unwrap();
+        let door = Door {
+            dc: "shop".into(),
+            domain: "web".into(),
+            hosts: false,
+            init: Arc::default(),
+            broker: Broker::new(crate::daemon::make_channel),
+            about: Arc::new(|identity| serde_json::json!({ "domain": identity.domain })),
+        };
+        (folder, tokio::spawn(accept_all(Arc::new(door), listener)))
+    }
+
+    fn connect(folder: &Path) -> AsyncFd<OwnedFd> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(folder.join("control.sock")).unwrap()).unwrap();
+        watched(socket, Interest::READABLE | Interest::WRITABLE).unwrap()
+    }
+
+    fn send(socket: &AsyncFd<OwnedFd>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        sys::descriptors::send_with_descriptors(socket.get_ref(), bytes, descriptors).unwrap();
+    }
+
+    /// The next reply; `None` at the end of the connection.
+    async fn reply(socket: &AsyncFd<OwnedFd>) -> Option<Reply> {
+        loop {
+            let mut ready = socket.readable().await.unwrap();
+            match packet::receive::<Reply>(socket.get_ref()) {
+                Ok(packet) => return Some(packet.message),
+                Err(PacketError::NotReady) => ready.clear_ready(),
+                Err(PacketError::Gone) => return None,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn garbage_is_refused_packet_by_packet_and_the_connection_goes_on() {
+        let (folder, accepting) = door();
+        let socket = connect(folder.path());
+        let long = vec![b'x'; MAX_PACKET_BYTES + 1];
+        let deep = b"[".repeat(60_000);
+        let noise: [&[u8]; 7] =
+            [b"\0", b"{", b"null", b"{\"op\":\"fly\",\"id\":1}", b"{\"op\":\"serve\"}", &long, &deep];
+        for bytes in noise {
+            send(&socket, bytes, &[]);
+            let answer = reply(&socket).await;
+            assert!(matches!(answer, Some(Reply::Refused { id: 0, .. })), "{bytes:.20?}: {answer:?}");
+        }
+        let gifts = [socket.get_ref().as_fd(); 12];
+        send(&socket, b"{\"op\":\"about\",\"id\":4}", &gifts);
+        assert!(matches!(reply(&socket).await, Some(Reply::Refused { id: 0, .. })));
+        // Descriptors that fit are taken, dropped, and no harm.
+        send(&socket, b"{\"op\":\"about\",\"id\":5}", &gifts[..2]);
+        let Some(Reply::About { id: 5, about }) = reply(&socket).await else { panic!("no answer") };
+        assert_eq!(about["domain"], "web");
+        accepting.abort();
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_sends_nothing_else_is_closed_and_others_go_on() {
+        let (folder, accepting) = door();
+        let (noisy, quiet) = (connect(folder.path()), connect(folder.path()));
+        for _ in 0..=MAX_GARBAGE {
+            send(&noisy, b"?", &[]);
+        }
+        let mut refusals = 0;
+        while reply(&noisy).await.is_some() {
+            refusals += 1;
+        }
+        assert_eq!(refusals, MAX_GARBAGE);
+        send(&quiet, b"{\"op\":\"services\",\"id\":1}", &[]);
+        assert!(matches!(reply(&quiet).await, Some(Reply::Services { id: 1, .. })));
+        accepting.abort();
+    }
+
+    #[tokio::test]
+    async fn one_connection_too_many_is_told_so_and_a_hang_up_makes_room() {
+        let (folder, accepting) = door();
+        let mut members: Vec<_> = (0..MAX_MEMBERS_PER_DOMAIN).map(|_| connect(folder.path())).collect();
+        let extra = connect(folder.path());
+        let answer = reply(&extra).await;
+        assert!(matches!(answer, Some(Reply::Refused { id: 0, .. })), "{answer:?}");
+        assert_eq!(reply(&extra).await, None);
+        members.pop();
+        let next = connect(folder.path());
+        send(&next, b"{\"op\":\"services\",\"id\":1}", &[]);
+        assert!(matches!(reply(&next).await, Some(Reply::Services { .. })));
+        accepting.abort();
     }
 }

@@ -265,3 +265,55 @@ fn end(mut child: Child) {
 
 /// Says what is logged.
 pub(crate) const LOG_VARIABLE: &str = "TOMBOLO_LOG";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str) -> OwnedFd {
+        rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap()
+    }
+
+    fn name_of(descriptor: &OwnedFd) -> String {
+        let link =
+            std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(descriptor)));
+        link.unwrap().to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_launch_arrives_with_each_descriptor_in_its_place() {
+        let text =
+            "name = \"shop\"\n[domain.web]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"true\"]\n";
+        let topology = topology::parse(text, "x.toml", std::path::Path::new("/")).unwrap();
+        let entrances =
+            Entrances { stub_udp: None, stub_tcp: Some(file("tcp")), resolve: Some(file("resolve")) };
+        let held = Held { fuse: file("fuse"), ledger: file("ledger"), entrances };
+        let (ours, theirs) = sys::descriptors::socket_pair().unwrap();
+        send_launch(&ours, &file("control"), "shop", &topology.domains[0], &held, true).unwrap();
+        let launch = receive_launch(&theirs).unwrap();
+        assert!(
+            launch.order.successor && launch.order.domain == "web" && launch.entrances.stub_udp.is_none()
+        );
+        for (descriptor, name) in [
+            (&launch.fuse, "fuse"),
+            (&launch.ledger, "ledger"),
+            (&launch.entrance_control, "control"),
+            (launch.entrances.stub_tcp.as_ref().unwrap(), "tcp"),
+            (launch.entrances.resolve.as_ref().unwrap(), "resolve"),
+        ] {
+            assert!(name_of(descriptor).contains(name), "{} is not {name}", name_of(descriptor));
+        }
+    }
+
+    #[test]
+    fn an_order_without_its_descriptors_or_without_sense_is_refused() {
+        let (ours, theirs) = sys::descriptors::socket_pair().unwrap();
+        sys::descriptors::send_with_descriptors(&ours, b"{}", &[]).unwrap();
+        assert!(matches!(receive_launch(&theirs), Err(LaunchError::Order(_))));
+        let order = b"{\"dc\":\"a\",\"domain\":\"b\",\"successor\":false,\"entrances\":[],\"search\":[]}";
+        sys::descriptors::send_with_descriptors(&ours, order, &[ours.as_fd()]).unwrap();
+        let refusal = receive_launch(&theirs).unwrap_err().to_string();
+        assert!(refusal.contains("a descriptor is missing"), "{refusal}");
+        assert!(matches!(receive_launch(std::io::stdin()), Err(LaunchError::Socket(_))));
+    }
+}
