@@ -129,3 +129,24 @@ fn a_daemon_that_dies_in_the_middle_of_a_change_leaves_something_to_go_on_from()
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(&*node.path("run").to_string_lossy()), "{mounts}");
 }
+
+#[test]
+fn mounts_are_served_while_there_is_no_daemon() {
+    let Some(node) = Node::new() else { return };
+    said(&node.up("red").output().unwrap());
+    let rows: serde_json::Value =
+        serde_json::from_slice(&node.command(&["ps", "--json"]).output().unwrap().stdout).unwrap();
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+        let daemon = node.daemon().unwrap();
+        let ended = rustix::process::pidfd_open(daemon, rustix::process::PidfdFlags::empty()).unwrap();
+        node.kill_daemon(signal);
+        rustix::event::poll(&mut [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)], None)
+            .unwrap();
+        for row in rows.as_array().unwrap() {
+            let name = format!("/proc/{}/root/srv/self/name", row["pid"]);
+            let read = Command::new("timeout").args(["20", "cat", &name]).output().unwrap();
+            assert!(said(&read).contains(row["domain"].as_str().unwrap()), "after {signal:?}: {read:?}");
+        }
+        assert!(said(&node.up("red").output().unwrap()).contains("nothing to do"));
+    }
+}

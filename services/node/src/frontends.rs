@@ -170,11 +170,12 @@ pub(crate) fn cgroup(node: &Node, dc: &str, name: &str) -> Result<String, String
     Ok(format!("{}/{}", paths.cgroup, Part::Frontend.name()))
 }
 
-/// A frontend that runs. Dropped, it is ended.
+/// A frontend that runs. Dropped, it is left alone: it ends with its mount or its cgroup, and outlives the daemon.
 #[derive(Debug)]
 pub(crate) struct Frontend {
-    child: Child,
-    ended: AsyncFd<OwnedFd>,
+    child: Option<Child>,
+    pid: u32,
+    ended: Arc<AsyncFd<OwnedFd>>,
 }
 
 impl Frontend {
@@ -224,7 +225,10 @@ impl Frontend {
         let watched =
             sys::process::pidfd_open(child.id()).and_then(|pidfd| watched(pidfd, Interest::READABLE));
         match watched {
-            Ok(ended) => Ok(Self { child, ended }),
+            Ok(ended) => {
+                let pid = child.id();
+                Ok(Self { child: Some(child), pid, ended: Arc::new(ended) })
+            }
             Err(error) => {
                 end(child);
                 Err(format!("a frontend can't be watched: {error}"))
@@ -233,7 +237,7 @@ impl Frontend {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Comes back when it has ended and somebody has to take its place. One that ended by itself found its mount gone: the
@@ -242,8 +246,8 @@ impl Frontend {
         if let Err(error) = self.ended.readable().await {
             tracing::error!(%error, "the end of a frontend can't be awaited");
         }
-        let by_itself =
-            self.child.try_wait().is_ok_and(|status| status.is_some_and(|status| status.success()));
+        let status = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+        let by_itself = status.is_some_and(|status| status.success());
         if by_itself {
             std::future::pending::<()>().await;
         }
@@ -252,9 +256,16 @@ impl Frontend {
 
 impl Drop for Frontend {
     fn drop(&mut self) {
-        // Ours and not reaped yet, so the number is its own; and a killed process is gone at once.
-        let _ended_already = self.child.kill();
-        let _reaped = self.child.wait();
+        let Some(mut child) = self.child.take() else { return };
+        let ended = Arc::clone(&self.ended);
+        // Nobody but its parent can reap it. Without a loop the daemon is ending, and init does that.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if ended.readable().await.is_ok() {
+                    let _reaped = child.wait();
+                }
+            });
+        }
     }
 }
 
