@@ -5,6 +5,8 @@ use crate::lock::{Lock, LockError};
 use crate::node::Node;
 use crate::place::{ADMIN_SOCKET, Place};
 use crate::{adopt, api, change, host};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use registry::{Embedded, RegistryError};
 use rustix::net::SocketType;
 use std::io::{self, Write};
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
 use wire::ring::{RING_BYTES_MAX, RING_BYTES_MIN};
 
 /// Threads that do what blocks: starting domains, reading cgroups. More wait in line.
@@ -24,6 +27,12 @@ const MAX_BLOCKING_THREADS: usize = 16;
 /// is being made.
 const OPEN_FILES: u64 = 65_536;
 
+/// Connections to the metrics port that are served at a time.
+const MAX_METRICS_READERS: usize = 16;
+/// How long one such connection may last.
+const METRICS_PATIENCE: Duration = Duration::from_secs(10);
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a daemon that ends may take before its successor gives up.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -206,13 +215,34 @@ fn listen_admin(place: &Place) -> Result<tokio::net::UnixListener, DaemonError> 
     tokio::net::UnixListener::from_std(socket.into()).map_err(at)
 }
 
+/// Serves metrics to whoever is on this machine: to a bounded number at a time, each for a bounded time.
 async fn serve_metrics(node: &Arc<Node>, address: SocketAddr) -> Result<(), DaemonError> {
     let at = |cause| DaemonError::Listen { at: address.to_string(), cause };
     let listener = tokio::net::TcpListener::bind(address).await.map_err(at)?;
     let router = api::metrics_router(Arc::clone(node));
+    let readers = Arc::new(Semaphore::new(MAX_METRICS_READERS));
     tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "metrics are no longer served");
+        loop {
+            // The next one waits in the kernel until another is done.
+            let Ok(reader) = Arc::clone(&readers).acquire_owned().await else { return };
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "a reader of metrics can't be accepted");
+                    // tidy(sleep): out of descriptors; nothing tells when there is one again.
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let service = TowerToHyperService::new(router.clone());
+            tokio::spawn(async move {
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service);
+                if !matches!(tokio::time::timeout(METRICS_PATIENCE, connection).await, Ok(Ok(()))) {
+                    tracing::debug!("a reader of metrics was too slow, or spoke no HTTP");
+                }
+                drop(reader);
+            });
         }
     });
     Ok(())
