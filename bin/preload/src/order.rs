@@ -2,7 +2,9 @@
 //! `getaddrinfo` gives the same first address with and without this library. Left out: rule 9 for IPv4 (it takes the netmask
 //! of each device) and `/etc/gai.conf`.
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, connect_unspec, getsockname, socket_with};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, connect, connect_unspec, getsockname, socket_with,
+};
 use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
