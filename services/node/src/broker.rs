@@ -86,6 +86,8 @@ struct Member {
     identity: Identity,
     outbox: mpsc::Sender<Outgoing>,
     inspections: HashMap<u64, oneshot::Sender<Value>>,
+    /// Whether it has been told what its domain is, and what it mounts.
+    told: (bool, bool),
 }
 
 #[derive(Debug)]
@@ -188,7 +190,9 @@ impl Broker {
         }
         let id = MemberId(inner.next_number());
         let (outbox, mail) = mpsc::channel(MAX_WAITING_PACKETS);
-        inner.members.insert(id, Member { identity, outbox, inspections: HashMap::new() });
+        inner
+            .members
+            .insert(id, Member { identity, outbox, inspections: HashMap::new(), told: (false, false) });
         Some((id, mail))
     }
 
@@ -244,9 +248,23 @@ impl Broker {
             let errno = refusal.errno.raw_os_error();
             Reply::Refused { id: number, errno, message: refusal.message }.into()
         });
+        if let Some(member) = inner.members.get_mut(&id) {
+            member.told.0 |= matches!(outgoing.reply, Reply::About { .. });
+            member.told.1 |= matches!(outgoing.reply, Reply::Services { .. });
+        }
         inner.send(id, outgoing);
         drop(inner);
         self.announce();
+    }
+
+    /// Comes back when a member has been told what its domain is and mounts, or is gone.
+    pub(crate) async fn introduced(&self, id: MemberId) {
+        let mut changes = self.changes();
+        while self.lock().members.get(&id).is_some_and(|member| member.told != (true, true)) {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     fn connect(

@@ -119,10 +119,15 @@ fn turn_away(door: &Door, pid: u32, socket: &OwnedFd) {
 }
 
 /// Takes in whoever is at the other end of a private socket.
-pub(crate) fn admit_private(broker: &Broker, about: &About, identity: Identity, socket: OwnedFd) {
-    if let Some((id, mail)) = broker.join(identity) {
-        spawn_member(broker, about, id, mail, socket);
-    }
+pub(crate) fn admit_private(
+    broker: &Broker,
+    about: &About,
+    identity: Identity,
+    socket: OwnedFd,
+) -> Option<MemberId> {
+    let (id, mail) = broker.join(identity)?;
+    spawn_member(broker, about, id, mail, socket);
+    Some(id)
 }
 
 fn spawn_member(

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -25,6 +26,9 @@ use topology::Domain;
 const MAX_LAUNCH_BYTES: usize = 16 * 1024;
 /// Most descriptors of a launch: the FUSE session, the ledger, the sockets of the entrances.
 const MAX_LAUNCH_DESCRIPTORS: usize = 8;
+
+/// How long a frontend may take to ask what its domain is and mounts.
+const INTRODUCTION_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Descriptors of the native entrances, those that the domain has.
 #[derive(Debug, Default)]
@@ -214,9 +218,16 @@ impl Frontend {
         send_launch(&ours, &their_entrances, dc, domain, held, successor)
             .map_err(|e| format!("the frontend did not take its order: {e}"))?;
         let about = about(node);
-        for (role, socket) in [(Role::Frontend, ours), (Role::Entrances, our_entrances)] {
+        let admit = |role, socket| {
             let identity = Identity { dc: dc.to_owned(), domain: name.to_owned(), role, pid, main: false };
-            control::admit_private(&node.broker, &about, identity, socket);
+            control::admit_private(&node.broker, &about, identity, socket)
+        };
+        admit(Role::Entrances, our_entrances);
+        // Only then does it know what to show: a program that looks at once shall find its services.
+        if let Some(member) = admit(Role::Frontend, ours)
+            && tokio::time::timeout(INTRODUCTION_PATIENCE, node.broker.introduced(member)).await.is_err()
+        {
+            tracing::warn!(dc, domain = name, "its frontend does not ask what to show");
         }
         Ok(frontend)
     }
