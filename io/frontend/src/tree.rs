@@ -261,8 +261,12 @@ impl Tree {
                 (libc_mode::FILE | mode, 1, service.changed)
             }
         };
+        let size = if mode & libc_mode::FILE != 0 { FILE_SIZE } else { 0 };
         Some(fuse_attr {
             ino: node.number(),
+            size,
+            // All of it is there: cp(1) copies what looks sparse only up to its size.
+            blocks: size / 512,
             atime: changed.seconds,
             mtime: changed.seconds,
             ctime: changed.seconds,
@@ -278,6 +282,10 @@ impl Tree {
         })
     }
 }
+
+/// The size that each file claims, as sysfs does: nobody can know how much there will be to read, but with 0 the kernel takes
+/// sendfile(2) for done before it asks us, and takes writes that go beyond the size one by one.
+pub(crate) const FILE_SIZE: u64 = 4096;
 
 /// The type bits of a mode, from inode(7).
 mod libc_mode {

@@ -104,6 +104,11 @@ impl<H: Host> Core<H> {
 
     pub(super) fn read(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
         let (read, _) = take::<fuse::fuse_read_in>(body)?;
+        if read.read_flags & fuse::FUSE_READ_LOCKOWNER == 0 {
+            // Not for a caller of read(2) but for the page cache, on behalf of sendfile(2) or splice(2): what a session says
+            // once must not be kept there. Whoever is refused reads instead, as it must be ready to (sendfile(2), EINVAL).
+            return Err(Errno::INVAL);
+        }
         self.counters.reads += 1;
         let slot = self.slot(read.fh).ok_or(Errno::BADF)?;
         let size = (read.size as usize).min(TRANSFER_BYTES_MAX);

@@ -293,7 +293,12 @@ impl Machine {
     }
 
     fn read(&mut self, fh: u64, size: u32) -> (i32, Vec<u8>) {
-        self.call(fuse::FUSE_READ, 0, fuse::fuse_read_in { fh, size, ..Default::default() }.as_bytes())
+        self.call(
+            fuse::FUSE_READ,
+            0,
+            fuse::fuse_read_in { fh, size, read_flags: fuse::FUSE_READ_LOCKOWNER, ..Default::default() }
+                .as_bytes(),
+        )
     }
 
     fn ioctl(&mut self, fh: u64, cmd: u32, data: &[u8], out_size: u32) -> (i32, Vec<u8>) {
