@@ -2,5 +2,7 @@
 
 mod faults;
 mod hostile;
+mod missing;
 mod quickstart;
+mod roots;
 mod views;

@@ -162,17 +162,3 @@ fn a_second_daemon_on_the_same_state_is_refused() {
     let pid = node.pids("daemon")[0].to_string();
     assert!(run.err.contains(&pid), "the message does not name the other daemon: {}", run.err);
 }
-
-#[test]
-fn a_user_without_root_is_told_so() {
-    let Some(node) = Node::start() else { return };
-    let run = std::process::Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(e2e::node::binary())
-        .args(["--run-dir", "/tmp/tombolo-nobody/run", "--state-dir", "/tmp/tombolo-nobody/state", "daemon"])
-        .output();
-    let Ok(output) = run else { return };
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("root"), "{said}");
-    drop(node);
-}
