@@ -141,7 +141,7 @@ impl Node {
             let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let words: Vec<&[u8]> = line.split(|&b| b == 0).collect();
             let ours = words.first().is_some_and(|program| program.ends_with(b"tombolo"));
-            if ours && words.iter().any(|w| *w == role.as_bytes()) {
+            if ours && words.contains(&role.as_bytes()) {
                 let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
                 let near = |hay: &[u8]| hay.windows(needle.len()).any(|w| w == needle);
                 if near(&line) || near(&environment) {

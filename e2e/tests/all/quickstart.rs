@@ -62,6 +62,21 @@ fn a_failure_half_way_rolls_back() {
     assert_eq!(node.run(&["exec", "web", "--", "true"]).code, 1, "web is still up after the roll-back");
 }
 
+/// A demo once went on with the name server of another one, which held the port, while its own failed again and again.
+#[test]
+fn a_port_that_a_stranger_holds_makes_nobody_ready() {
+    let Some(node) = Node::start() else { return };
+    let stranger = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = stranger.local_addr().expect("its address");
+    let run = node.up(&format!(
+        "name = \"test\"\n[domain.late]\nkind = \"process\"\ncommand = [\"sleep\", \"infinity\"]\n\
+         ready = {{ tcp = \"{address}\" }}\nready_timeout = \"500ms\"\n"
+    ));
+    assert_eq!(run.code, 1, "{run:?}");
+    let pid = format!("pid {}", std::process::id());
+    assert!(run.err.contains(&pid) && run.err.contains(&address.to_string()), "{}", run.err);
+}
+
 #[test]
 fn a_broken_file_starts_nothing() {
     let Some(node) = Node::start() else { return };

@@ -109,7 +109,7 @@ fn direct(node: &Node, port: u16) -> BTreeMap<String, String> {
 
 #[test]
 fn the_resolver_socket_serves_the_stock_module() {
-    let module = node::binary().with_file_name("../debian/libnss-resolve/lib/x86_64-linux-gnu");
+    let module = node::binary().with_file_name("../debian/libnss-resolve/usr/lib/x86_64-linux-gnu");
     if !module.join("libnss_resolve.so.2").exists() {
         println!(
             "skipped: needs the unpacked package libnss-resolve in {}; run `make deps`",

@@ -30,6 +30,9 @@ use std::time::{Duration, SystemTime};
 const BRING_UP_TIMEOUT: Duration = Duration::from_secs(CALL_TIMEOUT.as_secs() + 30);
 /// How long the monitor may take, after the last process of its domain is gone, to write that down and end.
 const WIND_UP_TIMEOUT: Duration = Duration::from_secs(CALL_TIMEOUT.as_secs() + 30);
+/// How often a first process is looked at before it is taken for one that hears, and the pause in between: a fork takes less.
+const DEAF_LOOKS: u32 = 5;
+const DEAF_PAUSE: Duration = Duration::from_millis(2);
 
 /// A monitor's process, as seen from the daemon.
 #[derive(Debug)]
@@ -325,7 +328,7 @@ impl Running {
     pub fn stop(&self, grace: Option<Duration>) -> Result<Exit> {
         let grace = grace.unwrap_or(Duration::from_millis(self.spec.stop.timeout_ms));
         let signal = Signal::from_named_raw(self.spec.stop.signal).unwrap_or(Signal::TERM);
-        let deaf = self.spec.kind == Kind::Container && self.init.ignores(signal.as_raw());
+        let deaf = self.spec.kind == Kind::Container && self.is_deaf(signal)?;
         let grace = if deaf { Duration::ZERO } else { grace };
         if !grace.is_zero()
             && let Some(init) = &self.init_descriptor
@@ -339,6 +342,20 @@ impl Running {
             self.kill()?;
         }
         self.conclusion()
+    }
+
+    /// Whether the first process does not hear `signal`. A shell blocks every signal for the moment of a fork, and would then
+    /// look as if it waited for this one: so it is looked at more than once. Whoever has a handler is never found deaf.
+    fn is_deaf(&self, signal: Signal) -> Result<bool> {
+        for _ in 0..DEAF_LOOKS {
+            if self.init.ignores(signal.as_raw()) {
+                return Ok(true);
+            }
+            if self.monitor.has_ended(DEAF_PAUSE)? {
+                break;
+            }
+        }
+        Ok(false)
     }
 
     /// Kills all of its processes, and waits for the monitor to say so.

@@ -288,18 +288,20 @@ for act in (lambda: os.read(f, 10), lambda: fcntl.ioctl(f, 0x5409), lambda: os.w
     try: act(); assert False
     except Stop: pass
     took = time.monotonic() - begun
-    assert took < 0.5, took
+    assert took < 5, took
 # Ctrl-C on cat.
 cat = subprocess.Popen(['cat'], stdin=f, stdout=subprocess.PIPE)
 time.sleep(0.1)
 begun = time.monotonic()
 cat.send_signal(signal.SIGINT)
 assert cat.wait(5) == -signal.SIGINT
-assert time.monotonic() - begun < 0.5
+assert time.monotonic() - begun < 5
 ",
     );
     // The read's request is still being worked on; the interrupted ioctl and control write are cancelled.
-    assert_eq!(bed.daemon.backend(|state| (state.held.len(), state.cancelled.len())), Some((0, 2)));
+    bed::until("the interrupted ones are cancelled", || {
+        bed.daemon.backend(|state| (state.held.len(), state.cancelled.len())) == Some((0, 2))
+    });
 }
 
 #[test]

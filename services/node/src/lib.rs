@@ -11,6 +11,7 @@ mod control;
 mod frontends;
 mod host;
 mod incarnation;
+mod listener;
 mod lock;
 mod loopback;
 mod metrics;

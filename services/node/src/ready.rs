@@ -1,9 +1,11 @@
 //! Waiting until a domain is ready, as its topology defines that.
 
+use crate::incarnation::blocking;
+use crate::listener::{Holder, holder};
 use crate::node::Node;
 use crate::supervisor::{State, Supervised};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use topology::Ready;
 
@@ -16,12 +18,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) async fn wait(node: &Arc<Node>, supervised: &Supervised) -> Result<(), String> {
     let domain = supervised.domain();
     let limit = Duration::from_millis(domain.ready_timeout_ms);
+    let stranger = Mutex::new(String::new());
     let ready = async {
         match &domain.ready {
             Ready::Started => runs(supervised).await,
             Ready::Registered => registered(node, supervised).await,
             Ready::Tcp(address) => {
-                connects(*address).await;
+                listens(node, supervised, *address, &stranger).await;
                 Ok(())
             }
             Ready::Command(words) => {
@@ -32,7 +35,8 @@ pub(crate) async fn wait(node: &Arc<Node>, supervised: &Supervised) -> Result<()
     };
     tokio::select! {
         ready = tokio::time::timeout(limit, ready) => ready.unwrap_or_else(|_| {
-            Err(format!("it was not ready within {:.1} s{}", limit.as_secs_f64(), last_words(supervised)))
+            let stranger = stranger.lock().unwrap_or_else(PoisonError::into_inner);
+            Err(format!("it was not ready within {:.1} s{stranger}{}", limit.as_secs_f64(), last_words(supervised)))
         }),
         why = failed(supervised) => Err(why),
     }
@@ -40,7 +44,9 @@ pub(crate) async fn wait(node: &Arc<Node>, supervised: &Supervised) -> Result<()
 
 fn last_words(supervised: &Supervised) -> String {
     let name = &supervised.name;
-    format!("; `tombolo logs {name}` shows what it said, `ready_timeout` gives it longer")
+    let ended = supervised.views().borrow().last_exit.as_ref().map(crate::tree::exit_text);
+    let ended = ended.map_or_else(String::new, |exit| format!("; it ended meanwhile ({exit})"));
+    format!("{ended}; `tombolo logs {name}` shows what it said, `ready_timeout` gives it longer")
 }
 
 /// Comes back when the domain has failed for good.
@@ -80,11 +86,22 @@ async fn registered(node: &Node, supervised: &Supervised) -> Result<(), String> 
     Ok(())
 }
 
-async fn connects(address: SocketAddr) {
+/// Comes back when a process of the domain accepts connections at `address`. Who else does so there is left in `stranger`.
+async fn listens(node: &Arc<Node>, supervised: &Supervised, address: SocketAddr, stranger: &Mutex<String>) {
     loop {
         let attempt = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::TcpStream::connect(address));
         if matches!(attempt.await, Ok(Ok(_))) {
-            return;
+            let (node, dc, name) = (Arc::clone(node), supervised.dc.clone(), supervised.name.clone());
+            let look = move || domain::pids_of(&node.layout, &dc, &name).map(|ours| holder(address, &ours));
+            match blocking(look).await {
+                // What can't be found out is no reason to wait.
+                Ok(Ok(Holder::Ours | Holder::Unknown) | Err(_)) | Err(_) => return,
+                Ok(Ok(Holder::Stranger(pid, program))) => {
+                    *stranger.lock().unwrap_or_else(PoisonError::into_inner) = format!(
+                        ", because {program} (pid {pid}), which is not of this domain, holds {address}"
+                    );
+                }
+            }
         }
         // tidy(sleep): nothing tells when a stranger's port opens or a command's mind changes.
         tokio::time::sleep(RETRY_PAUSE).await;

@@ -1,0 +1,133 @@
+//! Whose listening socket answers at an address: a port that somebody else held already must not make a domain look ready.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+/// State of a listening socket in `/proc/net/tcp` (`TCP_LISTEN` of Linux's `net/tcp_states.h`).
+const LISTENING: &str = "0A";
+
+/// Who answers.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// One of the processes that were asked about.
+    Ours,
+    /// This other process: its number and name.
+    Stranger(u32, String),
+    /// Nobody that `/proc` shows: gone again, or of another namespace.
+    Unknown,
+}
+
+/// Who listens at `address`, in the namespace of the network that this process is in.
+pub(crate) fn holder(address: SocketAddr, ours: &[u32]) -> Holder {
+    let sockets = sockets_at(address);
+    let holds = |pid: &u32| holds_any(*pid, &sockets);
+    if sockets.is_empty() {
+        return Holder::Unknown;
+    }
+    if ours.iter().any(holds) {
+        return Holder::Ours;
+    }
+    match all_processes().into_iter().find(holds) {
+        Some(pid) => Holder::Stranger(pid, name_of(pid)),
+        None => Holder::Unknown,
+    }
+}
+
+/// The numbers of the listening sockets that a connection to `address` can reach.
+fn sockets_at(address: SocketAddr) -> Vec<u64> {
+    ["/proc/net/tcp", "/proc/net/tcp6"]
+        .into_iter()
+        .filter_map(|table| std::fs::read_to_string(table).ok())
+        .flat_map(|table| listening_in(&table, address))
+        .collect()
+}
+
+/// The same, out of one table of proc(5).
+fn listening_in(table: &str, address: SocketAddr) -> Vec<u64> {
+    let of_line = |line: &str| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (local, state, inode) = (words.get(1)?, words.get(3)?, words.get(9)?);
+        let (ip, port) = local.split_once(':')?;
+        let reaches =
+            u16::from_str_radix(port, 16).ok()? == address.port() && serves(parse(ip)?, address.ip());
+        (*state == LISTENING && reaches).then(|| inode.parse().ok())?
+    };
+    table.lines().skip(1).filter_map(of_line).collect()
+}
+
+/// An address as the kernel prints it: 32-bit words in hexadecimal, each in the byte order of the machine.
+fn parse(text: &str) -> Option<IpAddr> {
+    let words: Option<Vec<u32>> = text
+        .as_bytes()
+        .chunks(8)
+        .map(|chunk| u32::from_str_radix(std::str::from_utf8(chunk).ok()?, 16).ok())
+        .collect();
+    let bytes: Vec<u8> = words?.into_iter().flat_map(u32::to_ne_bytes).collect();
+    if let Ok(v4) = <[u8; 4]>::try_from(bytes.as_slice()) {
+        return Some(Ipv4Addr::from(v4).into());
+    }
+    <[u8; 16]>::try_from(bytes.as_slice()).ok().map(|v6| Ipv6Addr::from(v6).to_canonical())
+}
+
+/// Whether a socket bound to `bound` takes connections to `to`.
+fn serves(bound: IpAddr, to: IpAddr) -> bool {
+    bound == to || bound.is_unspecified() && (bound.is_ipv6() || to.is_ipv4())
+}
+
+fn holds_any(pid: u32, sockets: &[u64]) -> bool {
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    descriptors.flatten().any(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| {
+            let inode =
+                target.to_str().and_then(|t| t.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
+            inode.is_some_and(|inode: u64| sockets.contains(&inode))
+        })
+    })
+}
+
+fn all_processes() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn name_of(pid: u32) -> String {
+    let name = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("comm"));
+    name.map_or_else(|_| "a process that is gone".into(), |name| name.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+        0: 0100007F:14EA 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 x\n\
+        1: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4712 1 x\n\
+        2: 0100007F:14EA 0100007F:C000 01 00000000:00000000 00:00000000 00000000     0        0 4713 1 x\n\
+        not a line\n";
+
+    fn at(text: &str) -> Vec<u64> {
+        listening_in(TABLE, text.parse().expect("an address"))
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn only_what_listens_where_we_connect_counts() {
+        assert_eq!(at("127.0.0.1:5354"), [4711]);
+        assert_eq!(at("127.0.0.2:5354"), [] as [u64; 0]);
+        assert_eq!(at("127.0.0.2:8080"), [4712]);
+        assert_eq!(at("[::1]:8080"), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn one_s_own_socket_is_told_from_a_stranger_s() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = socket.local_addr().expect("its address");
+        let me = std::process::id();
+        assert_eq!(holder(address, &[me]), Holder::Ours);
+        assert!(matches!(holder(address, &[]), Holder::Stranger(pid, _) if pid == me));
+        drop(socket);
+        assert_eq!(holder(address, &[me]), Holder::Unknown);
+        let socket = std::net::TcpListener::bind("[::1]:0").expect("a port");
+        assert_eq!(holder(socket.local_addr().expect("its address"), &[me]), Holder::Ours);
+    }
+}
