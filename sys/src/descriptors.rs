@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -78,6 +78,70 @@ pub fn receive_with_descriptors(
     Ok((received.bytes, descriptors))
 }
 
+/// `SO_PASSRIGHTS` (socket(7)), Linux 6.16: whether a socket takes descriptors. The libc crate does not name it yet.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Has a Unix socket, and what is accepted at it from now on, take no descriptors: who sends some gets `EPERM`. `Ok(false)`
+/// on a kernel that can't (before 6.16): then they have to be expected, see [`may_carry_descriptors`].
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn refuse_descriptors(socket: impl AsFd) -> io::Result<bool> {
+    let refuse: libc::c_int = 0;
+    // SAFETY: the descriptor is open for the length of the call; `refuse` is a C int whose address and size are given, and
+    // the kernel only reads it.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const refuse).cast(),
+            size_of_val(&refuse) as libc::socklen_t,
+        )
+    };
+    if done == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// Whether whoever is at the other end can send descriptors into this Unix socket: all can, unless [`refuse_descriptors`] has
+/// seen to it.
+pub fn may_carry_descriptors(socket: impl AsFd) -> bool {
+    let mut takes: libc::c_int = 1;
+    let mut size = size_of_val(&takes) as libc::socklen_t;
+    // SAFETY: the descriptor is open for the length of the call; `takes` is a C int that the kernel may write, `size` says how
+    // long it is, and both outlive the call.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw mut takes).cast(),
+            &raw mut size,
+        )
+    };
+    done != 0 || takes != 0
+}
+
+/// Whether the next message of a Unix socket brings descriptors, without taking it: they stay where they are.
+///
+/// # Errors
+/// Those of recvmsg(2), such as `WouldBlock` where there is no message.
+pub fn brings_descriptors(socket: impl AsFd) -> io::Result<bool> {
+    // Without room for control data the kernel only says that there is some.
+    let mut nowhere = RecvAncillaryBuffer::default();
+    let mut byte = [0];
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let peeked = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut parts, &mut nowhere, RecvFlags::PEEK)
+    })?;
+    Ok(peeked.flags.contains(ReturnFlags::CTRUNC))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,5 +189,32 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         let error = send_with_descriptors(&one, b"", &many).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn descriptors_are_seen_without_being_taken() {
+        let (one, other) = socket_pair().unwrap();
+        assert!(may_carry_descriptors(&other));
+        send_with_descriptors(&one, b"x", &[]).unwrap();
+        assert!(!brings_descriptors(&other).unwrap());
+        receive_with_descriptors(&other, &mut [0; 1], 0).unwrap();
+        send_with_descriptors(&one, b"x", &[one.as_fd()]).unwrap();
+        assert!(brings_descriptors(&other).unwrap());
+        assert_eq!(receive_with_descriptors(&other, &mut [0; 1], 1).unwrap().1.len(), 1);
+    }
+
+    #[test]
+    fn a_socket_that_refuses_descriptors_gets_none() {
+        let (one, other) = socket_pair().unwrap();
+        if !refuse_descriptors(&other).unwrap() {
+            println!("skipped: this kernel has no SO_PASSRIGHTS (Linux 6.16)");
+            return;
+        }
+        assert!(!may_carry_descriptors(&other));
+        let refused = send_with_descriptors(&one, b"x", &[one.as_fd()]).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        send_with_descriptors(&one, b"x", &[]).unwrap();
+        // The other direction is another matter.
+        send_with_descriptors(&other, b"x", &[other.as_fd()]).unwrap();
     }
 }

@@ -58,6 +58,19 @@ fn garbage_on_the_control_socket_hurts_nobody() {
     assert_neighbour_is_well(&node);
 }
 
+// A container without any privilege once held up the daemon for as long as it liked: it sent, with a harmless request, the last
+// descriptor of a TCP connection that lingers when it is closed.
+#[test]
+fn descriptors_that_take_long_to_close_do_not_hold_up_the_daemon() {
+    let Some((node, _server)) = start(&["web", "robot"], "") else { return };
+    let out = node.shell_ok("web", "python3 /programs/lingering_gift.py 60");
+    assert!(out.contains("given") || out.contains("not taken"), "{out}");
+    let begun = std::time::Instant::now();
+    node.ok(&["ps"]);
+    assert_neighbour_is_well(&node);
+    assert!(begun.elapsed().as_secs() < 30, "the daemon waited for a stranger's file");
+}
+
 #[test]
 fn a_domain_may_only_do_what_the_file_allows() {
     let Some(node) = Node::start() else { return };

@@ -2,7 +2,7 @@
 //! decided by the [`Broker`].
 
 use crate::broker::{Broker, Identity, MAX_MEMBERS_PER_DOMAIN, MemberId, Outgoing, Role};
-use crate::watched::watched;
+use crate::guarded::Guarded;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use session::packet::{self, PacketError};
@@ -13,14 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use wire::control::{Reply, Request};
 
 /// Connections that may wait to be accepted: a burst of programs that all start at once.
 const BACKLOG: i32 = 1024;
 /// How long a connection that is one too many waits for another one's hang-up to be noticed, in all.
 const ROOM_PATIENCE: Duration = Duration::from_millis(5);
+/// Connections of one domain that are open or being closed: as many as may be members, and again as many that were.
+const MAX_CONNECTIONS: usize = 2 * MAX_MEMBERS_PER_DOMAIN;
 /// Packets that are no requests, after which a connection is closed: an honest member sends none.
 const MAX_GARBAGE: u32 = 64;
 /// Generations of parents that are looked at to find out whether a process descends from the domain's first one.
@@ -42,7 +43,7 @@ pub(crate) struct Door {
 }
 
 /// Makes the listening socket `name` in `folder`, with these permissions. It appears there when it listens already, so whoever
-/// waits for it can connect at once; an old one is replaced.
+/// waits for it can connect at once; an old one is replaced. It takes no descriptors, where the kernel can see to that.
 ///
 /// # Errors
 /// What the kernel says.
@@ -59,6 +60,7 @@ pub(crate) fn listen(folder: &Path, name: &str, kind: SocketType, mode: u32) -> 
     let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{new}", at.as_raw_fd()))?;
     rustix::net::bind(&socket, &address)?;
     rustix::fs::chmodat(&at, &new, Mode::from_raw_mode(mode), AtFlags::empty())?;
+    sys::descriptors::refuse_descriptors(&socket)?;
     rustix::net::listen(&socket, BACKLOG)?;
     rustix::fs::renameat(&at, &new, &at, name)?;
     Ok(socket)
@@ -66,8 +68,10 @@ pub(crate) fn listen(folder: &Path, name: &str, kind: SocketType, mode: u32) -> 
 
 /// Accepts the connections of one domain until it is dropped.
 pub(crate) async fn accept_all(door: Arc<Door>, listener: OwnedFd) -> io::Result<()> {
-    let listener = watched(listener, Interest::READABLE)?;
+    let listener = Guarded::new(listener, Interest::READABLE, None)?;
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
+        let permit = Arc::clone(&room).acquire_owned().await.map_err(io::Error::other)?;
         let mut ready = listener.readable().await?;
         let accepted = ready.try_io(|listener| {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -75,7 +79,10 @@ pub(crate) async fn accept_all(door: Arc<Door>, listener: OwnedFd) -> io::Result
         });
         match accepted {
             Err(_would_block) => {}
-            Ok(Ok(socket)) => admit(&door, socket).await,
+            Ok(Ok(socket)) => {
+                let interest = Interest::READABLE | Interest::WRITABLE;
+                admit(&door, Guarded::new(socket, interest, Some(permit))?).await;
+            }
             Ok(Err(error)) => {
                 tracing::warn!(dc = door.dc, domain = door.domain, %error, "can't accept a connection");
                 // tidy(sleep): out of descriptors or memory, others must go first; nothing tells when one has gone.
@@ -85,8 +92,8 @@ pub(crate) async fn accept_all(door: Arc<Door>, listener: OwnedFd) -> io::Result
     }
 }
 
-async fn admit(door: &Arc<Door>, socket: OwnedFd) {
-    let pid = peer_pid(&socket);
+async fn admit(door: &Arc<Door>, socket: Guarded) {
+    let pid = peer_pid(socket.get_ref());
     let init = door.init.load(Ordering::Acquire);
     let identity = Identity {
         dc: door.dc.clone(),
@@ -103,7 +110,7 @@ async fn admit(door: &Arc<Door>, socket: OwnedFd) {
     }
     match joined {
         Some((id, mail)) => spawn_member(&door.broker, &door.about, id, mail, socket),
-        None => turn_away(door, pid, &socket),
+        None => turn_away(door, pid, socket.get_ref()),
     }
 }
 
@@ -124,10 +131,13 @@ pub(crate) fn admit_private(
     about: &About,
     identity: Identity,
     socket: OwnedFd,
-) -> Option<MemberId> {
-    let (id, mail) = broker.join(identity)?;
+) -> io::Result<Option<MemberId>> {
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    sys::descriptors::refuse_descriptors(&socket)?;
+    let socket = Guarded::new(socket, Interest::READABLE | Interest::WRITABLE, None)?;
+    let Some((id, mail)) = broker.join(identity) else { return Ok(None) };
     spawn_member(broker, about, id, mail, socket);
-    Some(id)
+    Ok(Some(id))
 }
 
 fn spawn_member(
@@ -135,7 +145,7 @@ fn spawn_member(
     about: &About,
     id: MemberId,
     mail: mpsc::Receiver<Outgoing>,
-    socket: OwnedFd,
+    socket: Guarded,
 ) {
     let (broker, about) = (broker.clone(), Arc::clone(about));
     tokio::spawn(async move {
@@ -152,10 +162,8 @@ async fn converse(
     about: &About,
     id: MemberId,
     mut mail: mpsc::Receiver<Outgoing>,
-    socket: OwnedFd,
+    socket: Guarded,
 ) -> io::Result<()> {
-    rustix::io::ioctl_fionbio(&socket, true)?;
-    let socket = watched(socket, Interest::READABLE | Interest::WRITABLE)?;
     let write = async {
         while let Some(outgoing) = mail.recv().await {
             write_packet(&socket, &outgoing).await?;
@@ -169,17 +177,14 @@ async fn converse(
     }
 }
 
-async fn read_requests(
-    broker: &Broker,
-    about: &About,
-    id: MemberId,
-    socket: &AsyncFd<OwnedFd>,
-) -> io::Result<()> {
+async fn read_requests(broker: &Broker, about: &About, id: MemberId, socket: &Guarded) -> io::Result<()> {
     let mut garbage = 0;
     loop {
         let mut ready = socket.readable().await?;
+        if socket.brings_descriptors().unwrap_or(false) {
+            return Err(io::Error::other("it sent descriptors, which no request has"));
+        }
         match packet::receive::<Request>(socket.get_ref()) {
-            // Descriptors that came along are nobody's business: dropped.
             Ok(packet) => broker.request(id, packet.message, |identity| about(identity)),
             Err(PacketError::NotReady) => ready.clear_ready(),
             Err(PacketError::Gone) => return Ok(()),
@@ -204,7 +209,7 @@ fn describe(error: &PacketError) -> String {
     }
 }
 
-async fn write_packet(socket: &AsyncFd<OwnedFd>, outgoing: &Outgoing) -> io::Result<()> {
+async fn write_packet(socket: &Guarded, outgoing: &Outgoing) -> io::Result<()> {
     let descriptors: Vec<_> = outgoing.descriptors.iter().map(AsFd::as_fd).collect();
     loop {
         let mut ready = socket.writable().await?;
@@ -247,7 +252,9 @@ fn parent(pid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watched::watched;
     use std::os::fd::BorrowedFd;
+    use tokio::io::unix::AsyncFd;
     use wire::control::MAX_PACKET_BYTES;
 
     #[test]
@@ -318,13 +325,30 @@ mod tests {
             let answer = reply(&socket).await;
             assert!(matches!(answer, Some(Reply::Refused { id: 0, .. })), "{bytes:.20?}: {answer:?}");
         }
-        let gifts = [socket.get_ref().as_fd(); 12];
-        send(&socket, b"{\"op\":\"about\",\"id\":4}", &gifts);
-        assert!(matches!(reply(&socket).await, Some(Reply::Refused { id: 0, .. })));
-        // Descriptors that fit are taken, dropped, and no harm.
-        send(&socket, b"{\"op\":\"about\",\"id\":5}", &gifts[..2]);
+        send(&socket, b"{\"op\":\"about\",\"id\":5}", &[]);
         let Some(Reply::About { id: 5, about }) = reply(&socket).await else { panic!("no answer") };
         assert_eq!(about["domain"], "web");
+        accepting.abort();
+    }
+
+    #[tokio::test]
+    async fn descriptors_are_not_taken_and_cost_their_sender_the_packet_or_the_connection() {
+        let (folder, accepting) = door();
+        let socket = connect(folder.path());
+        let gift = [socket.get_ref().as_fd()];
+        let request = b"{\"op\":\"services\",\"id\":1}";
+        match sys::descriptors::send_with_descriptors(socket.get_ref(), request, &gift) {
+            // The kernel sees to it, and the connection goes on.
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+                send(&socket, request, &[]);
+                assert!(matches!(reply(&socket).await, Some(Reply::Services { id: 1, .. })));
+            }
+            Ok(()) => assert_eq!(reply(&socket).await, None),
+        }
+        let other = connect(folder.path());
+        send(&other, request, &[]);
+        assert!(matches!(reply(&other).await, Some(Reply::Services { id: 1, .. })));
         accepting.abort();
     }
 

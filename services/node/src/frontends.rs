@@ -221,10 +221,11 @@ impl Frontend {
         let admit = |role, socket| {
             let identity = Identity { dc: dc.to_owned(), domain: name.to_owned(), role, pid, main: false };
             control::admit_private(&node.broker, &about, identity, socket)
+                .map_err(|e| format!("the frontend's control socket can't be watched: {e}"))
         };
-        admit(Role::Entrances, our_entrances);
+        admit(Role::Entrances, our_entrances)?;
         // Only then does it know what to show: a program that looks at once shall find its services.
-        if let Some(member) = admit(Role::Frontend, ours)
+        if let Some(member) = admit(Role::Frontend, ours)?
             && tokio::time::timeout(INTRODUCTION_PATIENCE, node.broker.introduced(member)).await.is_err()
         {
             tracing::warn!(dc, domain = name, "its frontend does not ask what to show");

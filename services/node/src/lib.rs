@@ -9,6 +9,7 @@ mod broker;
 mod change;
 mod control;
 mod frontends;
+mod guarded;
 mod host;
 mod incarnation;
 mod listener;
