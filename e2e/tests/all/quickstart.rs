@@ -70,7 +70,7 @@ fn a_port_that_a_stranger_holds_makes_nobody_ready() {
     let address = stranger.local_addr().expect("its address");
     let run = node.up(&format!(
         "name = \"test\"\n[domain.late]\nkind = \"process\"\ncommand = [\"sleep\", \"infinity\"]\n\
-         ready = {{ tcp = \"{address}\" }}\nready_timeout = \"500ms\"\n"
+         ready = {{ tcp = \"{address}\", timeout = \"500ms\" }}\n"
     ));
     assert_eq!(run.code, 1, "{run:?}");
     let pid = format!("pid {}", std::process::id());

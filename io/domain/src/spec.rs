@@ -271,7 +271,7 @@ impl DomainSpec {
             return refuse(format!("mounts: {} of them, and {MAX_MOUNTS} is the most", self.mounts.len()));
         }
         for mount in &self.mounts {
-            check_path("mounts.source", &mount.source)?;
+            check_node_path("mounts.source", &mount.source)?;
             check_path("mounts.target", &mount.target)?;
             if mount.target == Path::new("/") {
                 return refuse("mounts.target: / is the root itself; set root instead");
@@ -279,7 +279,7 @@ impl DomainSpec {
         }
         match &self.root {
             Root::Host => {}
-            Root::Directory(path) | Root::Image { path, .. } => check_path("root", path)?,
+            Root::Directory(path) | Root::Image { path, .. } => check_node_path("root", path)?,
         }
         self.workdir.as_deref().map_or(Ok(()), |path| check_path("workdir", path))
     }
@@ -309,13 +309,21 @@ fn refuse<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Specification(message.into()))
 }
 
+/// A path inside the domain, whose links the domain may make: so none that climbs.
 fn check_path(field: &str, path: &Path) -> Result<()> {
-    let plain = path.is_absolute() && !path.components().any(|c| matches!(c, Component::ParentDir));
+    if path.components().any(|c| matches!(c, Component::ParentDir)) {
+        return refuse(format!("{field}: {} climbs by ..", path.display()));
+    }
+    check_node_path(field, path)
+}
+
+/// A path of the node, which is whoever's that wrote the topology: `../data` beside the file is fine.
+fn check_node_path(field: &str, path: &Path) -> Result<()> {
     let text = path.to_str().is_some_and(|p| !p.contains(['\0', '\n']) && p.len() < 4096);
-    if plain && text {
+    if path.is_absolute() && text {
         Ok(())
     } else {
-        refuse(format!("{field}: {} is not an absolute path without ..", path.display()))
+        refuse(format!("{field}: {} is no absolute path", path.display()))
     }
 }
 

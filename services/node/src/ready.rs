@@ -46,7 +46,7 @@ fn last_words(supervised: &Supervised) -> String {
     let name = &supervised.name;
     let ended = supervised.views().borrow().last_exit.as_ref().map(crate::tree::exit_text);
     let ended = ended.map_or_else(String::new, |exit| format!("; it ended meanwhile ({exit})"));
-    format!("{ended}; `tombolo logs {name}` shows what it said, `ready_timeout` gives it longer")
+    format!("{ended}; `tombolo logs {name}` shows what it said, `timeout` in its `ready` gives it longer")
 }
 
 /// Comes back when the domain has failed for good.
