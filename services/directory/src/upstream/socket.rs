@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 const MAX_USES: u32 = 16;
 /// Longest time that one source port is in use.
 const MAX_AGE: Duration = Duration::from_secs(2);
-/// Idle sockets kept for one upstream.
-const MAX_IDLE: usize = 16;
+/// Idle sockets kept for one upstream: with fewer than are busy at once, those beyond would be made anew for each query.
+const MAX_IDLE: usize = 256;
 /// Sockets open at a time, all domains together. The per-domain quota of outstanding requests is what divides them;
 /// this stands before the process's limit of descriptors.
 const MAX_SOCKETS: usize = 4096;
