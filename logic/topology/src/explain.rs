@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    CacheMode, Domain, DomainKind, IdOrName, Network, Program, Ready, Root, ServiceKind, ServiceMount,
+    CacheMode, Domain, DomainKind, IdOrName, Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount,
     Settings, Topology,
 };
 use crate::name::Name;
@@ -36,10 +36,14 @@ pub struct Start {
     pub runs: String,
     /// Where its files come from.
     pub root: String,
+    /// Files and directories of the node that it would see: from where, at which place, and whether it may write.
+    pub mounts: Vec<String>,
     /// What it sees of the network.
     pub network: Network,
     /// Who it would run as.
     pub user: String,
+    /// The capabilities that it would keep.
+    pub capabilities: Vec<String>,
     /// Its limits.
     pub limits: String,
     /// Domains that are ready before.
@@ -92,8 +96,10 @@ fn start(domain: &Domain) -> Start {
         kind: domain.kind,
         runs: runs(&domain.program),
         root: root(domain),
+        mounts: domain.mounts.iter().map(mount).collect(),
         network: domain.network,
         user: user(domain),
+        capabilities: domain.capabilities.clone(),
         limits: limits(domain),
         after: domain.after.clone(),
         ready: ready(&domain.ready),
@@ -204,7 +210,16 @@ fn does(settings: &Settings) -> String {
         }
     };
     let timeout = duration_text(directory.timeout_ms);
-    format!("asks {} ({timeout}, {} retries); {cache}", upstream.join(", "), directory.retries)
+    let retries = match directory.retries {
+        1 => "1 retry".to_owned(),
+        count => format!("{count} retries"),
+    };
+    format!("asks {} ({timeout}, {retries}); {cache}", upstream.join(", "))
+}
+
+fn mount(mount: &Mount) -> String {
+    let writable = if mount.read_only { "read-only" } else { "writable" };
+    format!("{} at {}, {writable}", mount.source.display(), mount.target.display())
 }
 
 impl fmt::Display for Explanation {
@@ -226,13 +241,15 @@ fn write_start(number: usize, start: &Start, f: &mut fmt::Formatter<'_>) -> fmt:
         Network::Host => "the node's",
     };
     writeln!(f, "\n{number:3}. {} ({})", start.domain, start.kind.as_str())?;
-    let mut lines = vec![
-        ("runs", format!("{}, as {}", start.runs, start.user)),
-        ("files", start.root.clone()),
-        ("network", network.to_owned()),
-        ("limits", start.limits.clone()),
-        ("ready", start.ready.clone()),
-    ];
+    let mut lines =
+        vec![("runs", format!("{}, as {}", start.runs, start.user)), ("files", start.root.clone())];
+    lines.extend(start.mounts.iter().map(|mount| ("mount", mount.clone())));
+    lines.push(("network", network.to_owned()));
+    if !start.capabilities.is_empty() {
+        lines.push(("keeps", start.capabilities.join(", ")));
+    }
+    lines.push(("limits", start.limits.clone()));
+    lines.push(("ready", start.ready.clone()));
     if !start.after.is_empty() {
         lines.push(("after", start.after.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")));
     }

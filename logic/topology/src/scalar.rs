@@ -144,7 +144,7 @@ const SIZES: &[(&str, u64)] = &[
 
 impl<const MIN: u64, const MAX: u64> Form for Millis<MIN, MAX> {
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
-        let read = united(value, "a duration such as \"200ms\" or \"5s\"", "s", span, out)?;
+        let read = united(value, "a duration such as \"200ms\" or \"5s\"", |_| "s", span, out)?;
         let Some(millis) = quantity(read, DURATIONS) else {
             out.error(Code::BadDuration, span, format!("{} is no duration", quoted(read)))
                 .help("a whole number and its unit: \"200ms\", \"5s\", \"2m\", \"1h\", \"7d\"; no fraction, no space");
@@ -168,13 +168,18 @@ inline_schema!(Millis<MIN, MAX> where [const MIN: u64, const MAX: u64], |_genera
     "$comment": format!("{} to {}", duration_text(MIN), duration_text(MAX)),
 }));
 
+/// Digits of a bare number that may have been meant in MiB.
+const MIB_DIGITS_MAX: usize = 6;
+
 /// A size within bounds, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<const MIN: u64, const MAX: u64>(pub(crate) u64);
 
 impl<const MIN: u64, const MAX: u64> Form for Bytes<MIN, MAX> {
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
-        let read = united(value, "a size such as \"64MiB\"", "MiB", span, out)?;
+        // A number that would be too much in MiB was meant in bytes.
+        let unit = |number: &str| if number.len() > MIB_DIGITS_MAX { "B" } else { "MiB" };
+        let read = united(value, "a size such as \"64MiB\"", unit, span, out)?;
         let Some(bytes) = quantity(read, SIZES) else {
             out.error(Code::BadSize, span, format!("{} is no size", quoted(read))).help(size_help(read));
             return None;
@@ -198,13 +203,13 @@ inline_schema!(Bytes<MIN, MAX> where [const MIN: u64, const MAX: u64], |_generat
 fn united<'v>(
     value: &'v DeValue<'_>,
     expected: &str,
-    unit: &str,
+    unit: impl Fn(&str) -> &'static str,
     span: &Span,
     out: &mut Report<'_>,
 ) -> Option<&'v str> {
     if let DeValue::Integer(number) = value {
         out.error(Code::WrongType, span, format!("expected {expected}, found a number without a unit"))
-            .help(format!("did you mean \"{}{unit}\"?", number.as_str()));
+            .help(format!("did you mean \"{}{}\"?", number.as_str(), unit(number.as_str())));
         return None;
     }
     text(value, expected, span, out)
