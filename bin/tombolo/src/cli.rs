@@ -4,6 +4,9 @@ use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// Above the options that every command has, so that they stand apart from its own.
+const NODE: &str = "Which node";
+
 /// Join isolated domains on one machine: services as files, at memory speed.
 #[derive(Debug, Parser)]
 #[command(
@@ -31,10 +34,10 @@ pub struct Cli {
 #[derive(Debug, Clone, Args)]
 pub struct PlaceArgs {
     /// Sockets and running domains; another directory is another node
-    #[arg(long, global = true, value_name = "DIR", env = node::place::RUN_DIR_VARIABLE, default_value = node::place::DEFAULT_RUN_DIR)]
+    #[arg(long, global = true, help_heading = NODE, value_name = "DIR", env = node::place::RUN_DIR_VARIABLE, default_value = node::place::DEFAULT_RUN_DIR)]
     pub run_dir: PathBuf,
     /// Registry, images and logs; survives a reboot
-    #[arg(long, global = true, value_name = "DIR", env = node::place::STATE_DIR_VARIABLE, default_value = node::place::DEFAULT_STATE_DIR)]
+    #[arg(long, global = true, help_heading = NODE, value_name = "DIR", env = node::place::STATE_DIR_VARIABLE, default_value = node::place::DEFAULT_STATE_DIR)]
     pub state_dir: PathBuf,
 }
 
@@ -74,7 +77,7 @@ Nothing is touched before the whole file is admitted. If a step fails, what was 
   echo text | tombolo exec -i web -- wc -c
   tombolo exec shop/web -- true       where several distributed containers have a `web`
 
-The exit code is the command's; 126: it can't be run, 127: there is no such command.")]
+The exit code is the command's; 125: it could not be tried, 126: it can't be run, 127: there is no such command.")]
     Exec(ExecArgs),
     /// Print what a domain wrote
     #[command(after_help = "Examples:
@@ -247,7 +250,7 @@ pub struct TraceArgs {
     /// What to ask for; for a directory, as it would be written to its `query`
     #[arg(default_value = "localhost")]
     pub name: String,
-    /// From which domain to ask (default: the first that mounts the service)
+    /// From which domain to ask (default: one that may use `ctl`, or else the first that mounts the service)
     #[arg(long, value_name = "DOMAIN")]
     pub domain: Option<String>,
     /// How often; medians are printed

@@ -6,7 +6,8 @@ mod commands;
 mod output;
 mod roles;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -17,6 +18,12 @@ fn main() -> ExitCode {
     }
     match cli::Cli::try_parse() {
         Ok(cli) => commands::run(cli),
+        // Not even a word (the variables of a node count as arguments, so clap would only complain).
+        Err(misuse) if misuse.kind() == clap::error::ErrorKind::MissingSubcommand => {
+            // Standard error, as for every misuse; if it is gone, the exit code still says so.
+            drop(writeln!(std::io::stderr(), "{}", cli::Cli::command().render_help()));
+            ExitCode::from(output::MISUSE)
+        }
         Err(misuse) => {
             // Help and version are no misuse; they go to the standard output.
             let code = if misuse.use_stderr() { output::MISUSE } else { 0 };

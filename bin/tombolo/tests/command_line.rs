@@ -79,7 +79,9 @@ fn without_a_daemon_looking_fails_with_advice_and_changes_nothing() {
         &["trace", "dns"],
     ] {
         let output = tombolo(folder.path(), arguments);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        // What `exec` ends with is its command's; that there was none has a code of its own.
+        let code = if arguments[0] == "exec" { 125 } else { 1 };
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
         assert!(
             err(&output).contains("no daemon runs") && err(&output).contains("tombolo up"),
             "{}",
@@ -89,6 +91,28 @@ fn without_a_daemon_looking_fails_with_advice_and_changes_nothing() {
     let output = tombolo(folder.path(), &["down"]);
     assert_eq!((output.status.code(), out(&output).contains("nothing to do")), (Some(0), true));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "looking made directories");
+}
+
+#[test]
+fn the_log_of_a_domain_that_was_undone_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().join("state/logs/shop");
+    std::fs::create_dir_all(&logs).unwrap();
+    std::fs::write(logs.join("web.log"), "2026-11-20T07:55:33.527065632Z stderr F no such port\n").unwrap();
+    for name in ["web", "shop/web"] {
+        assert_eq!(out(&tombolo(folder.path(), &["logs", name])), "no such port\n");
+    }
+    for name in ["shop/../web", "other/web", "we"] {
+        assert_eq!(tombolo(folder.path(), &["logs", name]).status.code(), Some(1), "{name}");
+    }
+}
+
+#[test]
+fn nothing_but_the_name_shows_the_help() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = tombolo(folder.path(), &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("Commands:") && err(&output).contains("Examples:"), "{}", err(&output));
 }
 
 #[test]

@@ -4,8 +4,10 @@ use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{LogsArgs, PlaceArgs};
 use crate::output::{Failure, print};
-use domain::{LogQuery, LogReader, Record};
-use node::admin::Entry;
+use domain::{Layout, LogQuery, LogReader, Record};
+use node::admin::{Code, Entry};
+use node::client::ClientError;
+use node::place::Place;
 use std::time::Duration;
 
 /// How long to wait for more before looking again; events come at once, this is for file systems without any.
@@ -14,14 +16,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Prints what a domain wrote.
 pub fn run(place: &PlaceArgs, arguments: &LogsArgs) -> Result<(), Failure> {
     let client = client(place)?;
-    let entry: Entry = wait(client.get(&format!("domains/{}/place", encoded(&arguments.domain))))??;
+    let found = wait(client.get::<Entry>(&format!("domains/{}/place", encoded(&arguments.domain))))?;
+    let (layout, dc, domain) = match found {
+        Ok(entry) => (entry.layout, entry.dc, entry.domain),
+        Err(error) => left_behind(&super::place(place)?, &arguments.domain, error)?,
+    };
     let query = LogQuery {
         tail: arguments.tail.map(|lines| u64::try_from(lines).unwrap_or(u64::MAX)),
         follow: arguments.follow,
         since: None,
     };
-    let mut reader = domain::logs(&entry.layout, &entry.dc, &entry.domain, &query)
-        .map_err(|e| Failure::new(e.to_string()))?;
+    let mut reader = domain::logs(&layout, &dc, &domain, &query).map_err(|e| Failure::new(e.to_string()))?;
     drain(&mut reader, arguments)?;
     if !arguments.follow {
         return Ok(());
@@ -29,6 +34,26 @@ pub fn run(place: &PlaceArgs, arguments: &LogsArgs) -> Result<(), Failure> {
     loop {
         reader.wait(PATIENCE).map_err(|e| Failure::new(e.to_string()))?;
         drain(&mut reader, arguments)?;
+    }
+}
+
+/// The log of a domain that the daemon does not know: `up` failed and undid it (and says to look here), or no daemon runs.
+fn left_behind(place: &Place, which: &str, error: ClientError) -> Result<(Layout, String, String), Failure> {
+    let unknown = matches!(&error, ClientError::Refused(problem) if problem.code == Code::UnknownDomain);
+    if !unknown && !matches!(error, ClientError::NotRunning { .. }) {
+        return Err(error.into());
+    }
+    let layout = place.layout(super::daemon::program()?);
+    let (wanted, name) = which.split_once('/').map_or((None, which), |(dc, name)| (Some(dc), name));
+    let folders = std::fs::read_dir(layout.state_dir.join("logs")).into_iter().flatten().flatten();
+    let mut dcs: Vec<String> = folders
+        .filter_map(|folder| folder.file_name().into_string().ok())
+        .filter(|dc| wanted.is_none_or(|wanted| wanted == dc))
+        .filter(|dc| layout.domain(dc, name).is_ok_and(|paths| paths.log.exists()))
+        .collect();
+    match (dcs.pop(), dcs.is_empty()) {
+        (Some(dc), true) => Ok((layout, dc, name.to_owned())),
+        _ => Err(error.into()),
     }
 }
 

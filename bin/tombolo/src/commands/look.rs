@@ -17,19 +17,7 @@ pub fn domains(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
     let paint = Paint::of(&stdout());
     let cells: Vec<Vec<String>> = rows.iter().map(|row| domain_cells(row, paint)).collect();
     print_table(
-        &[
-            "DC",
-            "DOMAIN",
-            "KIND",
-            "STATE",
-            "UP",
-            "PID",
-            "RESTARTS",
-            "MEMORY",
-            "PROCESSES",
-            "SERVICES",
-            "COMMAND",
-        ],
+        &["DC", "DOMAIN", "KIND", "STATE", "UP", "PID", "RESTARTS", "MEMORY", "PIDS", "SERVICES", "COMMAND"],
         &cells,
     )
 }
@@ -126,7 +114,11 @@ pub fn encoded(text: &str) -> String {
     out
 }
 
-/// A tree as indented text: `key: value`, deeper things below.
+/// Counters of one group that are 0 and are said together; fewer are shown.
+const FEW_ZEROES: usize = 3;
+
+/// A tree as indented text: `key: value`, deeper things below. What says little is short: small things of a list have a
+/// line each, and counters that never counted are only counted. `--json` has everything.
 pub fn indented(tree: &Value) -> String {
     let mut out = String::new();
     match tree {
@@ -140,28 +132,41 @@ fn write_tree(tree: &Value, depth: usize, out: &mut String) {
     let indent = "  ".repeat(depth);
     match tree {
         Value::Object(map) => {
-            for (key, value) in map {
-                write_entry(&format!("{indent}{}:", clean(key)), value, depth, out);
+            let zeroes = map.values().filter(|value| is_zero(value)).count();
+            let hidden = if zeroes > FEW_ZEROES { zeroes } else { 0 };
+            for (key, value) in map.iter().filter(|(_, value)| hidden == 0 || !is_zero(value)) {
+                write_entry(&format!("{indent}{}:", clean(key)), key, value, depth, out);
+            }
+            if hidden == map.len() && hidden > 0 {
+                *out += &format!("{indent}(all {hidden} are 0)\n");
+            } else if hidden > 0 {
+                *out += &format!("{indent}({hidden} more are 0)\n");
             }
         }
         Value::Array(list) => {
             for value in list {
-                write_entry(&format!("{indent}-"), value, depth, out);
+                write_entry(&format!("{indent}-"), "", value, depth, out);
             }
         }
         scalar => *out += &format!("{indent}{}\n", plain(scalar)),
     }
 }
 
-fn write_entry(head: &str, value: &Value, depth: usize, out: &mut String) {
-    let list_of_plain =
-        value.as_array().is_some_and(|list| list.iter().all(|item| !item.is_object() && !item.is_array()));
+fn write_entry(head: &str, key: &str, value: &Value, depth: usize, out: &mut String) {
+    let list_of_plain = value.as_array().is_some_and(|list| list.iter().all(is_plain));
     match value {
+        Value::Object(map) if key.is_empty() && !map.is_empty() && map.values().all(is_plain) => {
+            let pairs: Vec<String> =
+                map.iter().map(|(key, value)| format!("{}: {}", clean(key), plain(value))).collect();
+            *out += &format!("{head} {}\n", pairs.join(", "));
+        }
         Value::Object(map) if map.is_empty() => *out += &format!("{head} (none)\n"),
         Value::Array(list) if list.is_empty() => *out += &format!("{head} (none)\n"),
         Value::Array(list) if list_of_plain => {
             let items: Vec<String> = list.iter().map(plain).collect();
-            *out += &format!("{head} {}\n", items.join(", "));
+            // A command is read as it would be typed.
+            let between = if key == "command" { " " } else { ", " };
+            *out += &format!("{head} {}\n", items.join(between));
         }
         Value::Object(_) | Value::Array(_) => {
             *out += &format!("{head}\n");
@@ -169,6 +174,14 @@ fn write_entry(head: &str, value: &Value, depth: usize, out: &mut String) {
         }
         scalar => *out += &format!("{head} {}\n", plain(scalar)),
     }
+}
+
+fn is_plain(value: &Value) -> bool {
+    !value.is_object() && !value.is_array()
+}
+
+fn is_zero(value: &Value) -> bool {
+    value.as_u64() == Some(0)
 }
 
 fn plain(value: &Value) -> String {
@@ -180,7 +193,7 @@ fn plain(value: &Value) -> String {
 }
 
 /// What a domain wrote of itself must not steer the reader's terminal.
-fn clean(text: &str) -> String {
+pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
@@ -191,12 +204,21 @@ mod tests {
 
     #[test]
     fn a_tree_is_printed_as_indented_text_that_steers_no_terminal() {
-        let tree = json!({"a": {"b": 1, "list": ["x", "y"], "none": []}, "evil\u{1b}[2J": "\u{1b}[31mred", "rows": [{"k": null}]});
+        let tree = json!({"a": {"b": 1, "list": ["x", "y"], "none": []}, "evil\u{1b}[2J": "\u{1b}[31mred", "rows": [{"k": null}], "command": ["a", "b"]});
         let text = indented(&tree);
         assert_eq!(
             text,
-            "a:\n  b: 1\n  list: x, y\n  none: (none)\nevil\u{fffd}[2J: \u{fffd}[31mred\nrows:\n  -\n    k: -\n"
+            "a:\n  b: 1\n  list: x, y\n  none: (none)\ncommand: a b\nevil\u{fffd}[2J: \u{fffd}[31mred\nrows:\n  - k: -\n"
         );
+    }
+
+    #[test]
+    fn counters_that_never_counted_take_one_line() {
+        let few = json!({"a": 0, "b": 0, "c": 0, "d": 1});
+        assert_eq!(indented(&few), "a: 0\nb: 0\nc: 0\nd: 1\n");
+        let many = json!({"a": 0, "b": 0, "c": 0, "d": 1, "e": 0, "f": {"g": 0}});
+        assert_eq!(indented(&many), "d: 1\nf:\n  g: 0\n(4 more are 0)\n");
+        assert_eq!(indented(&json!({"x": {"a": 0, "b": 0, "c": 0, "d": 0}})), "x:\n  (all 4 are 0)\n");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `tombolo trace`: where the time of a request goes.
 
-use super::look::encoded;
+use super::look::{clean, encoded};
 use super::{client, wait};
 use crate::cli::{PlaceArgs, TraceArgs};
 use crate::output::{Failure, Paint, print, print_json};
@@ -40,19 +40,36 @@ pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {
         arguments.repeat
     );
     text += &table(&rows);
-    if let Some(why) = &probe.not_flushed {
-        text += &format!("`fresh` is one request, which may have been answered from the cache: {why}\n");
-    }
+    text += &legend(&probe);
     print(&text)
 }
 
-/// The domain that asks: the named one, or the first that mounts the service.
+/// What the columns mean, and what was answered: the way of a failure is another one than that of an answer.
+fn legend(probe: &Probe) -> String {
+    let mut text = match &probe.not_flushed {
+        None => "\nfresh: the cache was emptied before each request\n".to_owned(),
+        Some(why) => format!(
+            "\nfresh: one request; the cache may have known the answer, because it could not be emptied ({why})\n"
+        ),
+    };
+    text += "again: the same request again and again\n";
+    text += "what is indented happens meanwhile in the frontend and, further in, in the backend\n";
+    let paint = Paint::of(&stdout());
+    match &probe.failure {
+        Some(errno) => {
+            text += &format!("{}answered by an error:{} {}\n", paint.yellow, paint.end, clean(errno))
+        }
+        None => text += &format!("answer: {}\n", clean(probe.answer.lines().next().unwrap_or("(empty)"))),
+    }
+    text
+}
+
+/// The domain that asks: the named one; else one that may make the service forget; else the first that mounts it.
 fn asker(client: &Client, arguments: &TraceArgs, service: &Value) -> Result<Entry, Failure> {
     let name = match &arguments.domain {
         Some(name) => name.clone(),
         None => {
-            let first = service.pointer("/consumers/0").and_then(Value::as_str);
-            let first = first.ok_or_else(|| {
+            let first = best_consumer(service).ok_or_else(|| {
                 Failure::new(format!("no domain mounts service {}", arguments.service))
                     .help("add it to the `services` of a domain in the topology file")
             })?;
@@ -64,6 +81,16 @@ fn asker(client: &Client, arguments: &TraceArgs, service: &Value) -> Result<Entr
         }
     };
     Ok(wait(client.get(&format!("domains/{}/entry", encoded(&name))))??)
+}
+
+/// A consumer that may write to the service's `ctl`, so that fresh requests can be measured; or the first one.
+fn best_consumer(service: &Value) -> Option<&str> {
+    let consumers = service.get("consumers")?.as_array()?.iter().filter_map(Value::as_str);
+    let controls = |name: &&str| {
+        let verbs = service.get("allow").and_then(|allow| allow.get(*name)).and_then(Value::as_array);
+        verbs.is_some_and(|verbs| verbs.iter().any(|verb| verb == "control"))
+    };
+    consumers.clone().find(controls).or_else(|| consumers.clone().next())
 }
 
 /// Where the domain sees the service's `query`.

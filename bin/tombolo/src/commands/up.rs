@@ -190,8 +190,9 @@ impl Show {
                 self.line(&format!("{green}[{step}/{of}]{end} {what} {dim}({took_ms} ms){end}"));
             }
             Progress::Note { text } => self.line(&format!("{yellow}note:{end} {text}")),
-            Progress::RollingBack { reason } => {
-                self.line(&format!("{yellow}failed:{end} {reason}; restoring what was before"));
+            // The reason is said once, at the end, as every error.
+            Progress::RollingBack { .. } => {
+                self.line(&format!("{yellow}failed:{end} restoring what was before"));
             }
             Progress::Plan { .. } | Progress::Done { .. } | Progress::Failed { .. } => {}
         }

@@ -38,6 +38,9 @@ pub struct Probe {
     pub not_flushed: Option<String>,
     /// The last answer.
     pub answer: String,
+    /// The error that the last request was answered by, if so.
+    #[serde(default)]
+    pub failure: Option<String>,
 }
 
 /// Requests that were made under the same circumstances.
@@ -91,7 +94,11 @@ fn measure(order: &Order, trace: &Path) -> Result<Probe, String> {
     let (arm, _) = run_arm(order, fresh, trace, || if may { flush() } else { Ok(()) })?;
     probe.fresh = arm;
     let (arm, answer) = run_arm(order, order.repeat, trace, || Ok(()))?;
-    (probe.again, probe.answer) = (arm, answer);
+    probe.again = arm;
+    match answer {
+        Ok(text) => probe.answer = text,
+        Err(errno) => probe.failure = Some(errno),
+    }
     Ok(probe)
 }
 
@@ -101,9 +108,9 @@ fn run_arm(
     repeat: u32,
     trace: &Path,
     mut before: impl FnMut() -> Result<(), String>,
-) -> Result<(Arm, String), String> {
+) -> Result<(Arm, Answer), String> {
     let mut arm = Arm::default();
-    let mut last = String::new();
+    let mut last = Ok(String::new());
     let mut left = repeat;
     while left > 0 {
         let batch = left.min(BATCH);
@@ -124,7 +131,10 @@ fn run_arm(
     Ok((arm, last))
 }
 
-fn ask(path: &Path, question: &str) -> Result<(Calls, String), String> {
+/// A text, or the errno that stands for it: there is no such name, for one.
+type Answer = Result<String, String>;
+
+fn ask(path: &Path, question: &str) -> Result<(Calls, Answer), String> {
     let failed = |what: &str, e: std::io::Error| format!("can't {what} {}: {e}", path.display());
     let begun = Instant::now();
     let mut file = File::options().read(true).write(true).open(path).map_err(|e| failed("open", e))?;
@@ -135,8 +145,7 @@ fn ask(path: &Path, question: &str) -> Result<(Calls, String), String> {
     let mut answer = Vec::new();
     let read = (&mut file).take(MAX_ANSWER_BYTES).read_to_end(&mut answer);
     let answered = Instant::now();
-    // An errno is an answer, too: there is no such name, for one.
-    let answer = read.map_or_else(|e| format!("{e}\n"), |_| String::from_utf8_lossy(&answer).into_owned());
+    let answer = read.map(|_| String::from_utf8_lossy(&answer).into_owned()).map_err(|e| e.to_string());
     drop(file);
     let closed = Instant::now();
     let ns = |from: Instant, to: Instant| u64::try_from((to - from).as_nanos()).unwrap_or(u64::MAX);
