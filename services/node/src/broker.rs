@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::Interest;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use topology::Topology;
 use wire::control::{Event, Reply, Request};
 
@@ -32,6 +32,13 @@ pub(crate) const MAX_CHANNELS_PER_DOMAIN: usize = 256;
 pub(crate) const MAX_CHANNELS_PER_MEMBER: usize = 128;
 /// Packets that may wait for one member.
 const MAX_WAITING_PACKETS: usize = 256;
+/// Channels of one domain that may be on their way to servers at a time, for each kind of member: who asks for more waits
+/// until a server has taken some, so that no domain fills a server's outbox.
+pub(crate) const MAX_ATTACHES_PER_DOMAIN: usize = 16;
+/// Room in a server's outbox that is kept for what is not a new channel. A server is not cut off because of what others ask.
+const KEPT_PACKETS: usize = 32;
+/// At most so often it is logged that a member of a domain was cut off: a domain must not fill the disk with it.
+const CUT_OFF_REMARK: Duration = Duration::from_secs(60);
 /// Answers about state that may be outstanding for one member.
 const MAX_INSPECTIONS: usize = 16;
 
@@ -44,11 +51,13 @@ pub(crate) struct MemberId(u64);
 pub(crate) struct Outgoing {
     pub(crate) reply: Reply,
     pub(crate) descriptors: Vec<OwnedFd>,
+    /// Given back when the packet has been sent, or never will be.
+    pub(crate) _room: Option<OwnedSemaphorePermit>,
 }
 
 impl From<Reply> for Outgoing {
     fn from(reply: Reply) -> Self {
-        Self { reply, descriptors: Vec::new() }
+        Self { reply, descriptors: Vec::new(), _room: None }
     }
 }
 
@@ -159,6 +168,8 @@ struct Inner {
     members: BTreeMap<MemberId, Member>,
     services: BTreeMap<(String, String), ServiceState>,
     channels: BTreeMap<u64, Channel>,
+    /// When it was last logged of a domain that a member was cut off.
+    remarked: BTreeMap<(String, String), Instant>,
 }
 
 impl Broker {
@@ -211,8 +222,15 @@ impl Broker {
         self.announce();
     }
 
-    /// Answers a request of a member. The answer is in its outbox when this returns.
-    pub(crate) fn request(&self, id: MemberId, request: Request, about: impl FnOnce(&Identity) -> Value) {
+    /// Answers a request of a member. The answer is in its outbox when this returns. `room` is kept until a channel that is asked
+    /// for is on its way.
+    pub(crate) fn request(
+        &self,
+        id: MemberId,
+        request: Request,
+        room: Option<OwnedSemaphorePermit>,
+        about: impl FnOnce(&Identity) -> Value,
+    ) {
         let mut inner = self.lock();
         let Some(member) = inner.members.get(&id) else { return };
         let identity = member.identity.clone();
@@ -230,7 +248,7 @@ impl Broker {
             Request::Serve { id: number } => (number, inner.serve(id, &identity, number)),
             Request::Connect { id: number, service, entrance, ring_bytes } => {
                 let wish = services::Wish { number, service, entrance, ring_bytes };
-                (number, self.connect(&mut inner, id, &identity, &wish))
+                (number, self.connect(&mut inner, id, &identity, &wish, room))
             }
             Request::State { id: number, state } => {
                 inner.answered(id, number, state);
@@ -273,8 +291,9 @@ impl Broker {
         id: MemberId,
         who: &Identity,
         wish: &services::Wish,
+        room: Option<OwnedSemaphorePermit>,
     ) -> Result<Outgoing, Refusal> {
-        let (outgoing, number, notice) = inner.connect(id, who, wish, self.make)?;
+        let (outgoing, number, notice) = inner.connect(id, who, wish, room, self.make)?;
         if let Some(channel) = inner.channels.get_mut(&number) {
             channel._watch = notice.map(|notice| self.watch(number, notice));
         }
@@ -303,12 +322,24 @@ impl Broker {
         self.lock().send(id, Reply::Refused { id: 0, errno, message }.into());
     }
 
+    /// Tells a member that its domain waits in vain for a server to take what it asked for.
+    pub(crate) fn refuse_turn(&self, id: MemberId, number: u64) {
+        let errno = rustix::io::Errno::AGAIN.raw_os_error();
+        let message = format!(
+            "{MAX_ATTACHES_PER_DOMAIN} channels of the domain wait for a server that does not read; connect again later"
+        );
+        self.lock().send(id, Reply::Refused { id: number, errno, message }.into());
+    }
+
     /// Sets (or, with `None`, forgets) the topology of a distributed container and tells everyone whom it concerns.
     pub(crate) fn set_topology(&self, dc: &str, topology: Option<Arc<Topology>>) {
         let mut inner = self.lock();
         let before = match topology {
             Some(topology) => inner.topologies.insert(dc.to_owned(), topology),
-            None => inner.topologies.remove(dc),
+            None => {
+                inner.remarked.retain(|(of, _), _| of != dc);
+                inner.topologies.remove(dc)
+            }
         };
         inner.tell_differences(dc, before.as_deref());
     }
@@ -359,13 +390,15 @@ impl Inner {
         match member.outbox.try_send(outgoing) {
             Ok(()) => true,
             Err(_) => {
-                let Identity { dc, domain, pid, .. } = &member.identity;
-                tracing::warn!(
-                    dc,
-                    domain,
-                    pid,
-                    "a member of the domain does not read its control socket: cut off"
-                );
+                let Identity { dc, domain, pid, .. } = member.identity.clone();
+                if self.is_worth_a_remark(&dc, &domain) {
+                    tracing::warn!(
+                        dc,
+                        domain,
+                        pid,
+                        "a member of the domain does not read its control socket: cut off"
+                    );
+                }
                 // The task of the connection sees its outbox close, and leaves.
                 let (closed, _) = mpsc::channel(1);
                 if let Some(member) = self.members.get_mut(&id) {
@@ -374,6 +407,23 @@ impl Inner {
                 false
             }
         }
+    }
+
+    /// Whether it has not been logged lately that a member of this domain was cut off.
+    fn is_worth_a_remark(&mut self, dc: &str, domain: &str) -> bool {
+        let now = Instant::now();
+        let key = (dc.to_owned(), domain.to_owned());
+        let lately = |before: &Instant| now.duration_since(*before) < CUT_OFF_REMARK;
+        if self.remarked.get(&key).is_some_and(lately) {
+            return false;
+        }
+        self.remarked.insert(key, now);
+        true
+    }
+
+    /// Whether a server can be told of one more channel.
+    fn takes_channels(&self, server: MemberId) -> bool {
+        self.members.get(&server).is_some_and(|member| member.outbox.capacity() > KEPT_PACKETS)
     }
 
     fn answered(&mut self, id: MemberId, number: u64, state: Value) {

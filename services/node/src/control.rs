@@ -1,7 +1,9 @@
 //! The control sockets: one for each domain, and a private one for each frontend. Bytes in, bytes out; what is asked is
 //! decided by the [`Broker`].
 
-use crate::broker::{Broker, Identity, MAX_MEMBERS_PER_DOMAIN, MemberId, Outgoing, Role};
+use crate::broker::{
+    Broker, Identity, MAX_ATTACHES_PER_DOMAIN, MAX_MEMBERS_PER_DOMAIN, MemberId, Outgoing, Role,
+};
 use crate::guarded::Guarded;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -22,6 +24,8 @@ const BACKLOG: i32 = 1024;
 const ROOM_PATIENCE: Duration = Duration::from_millis(5);
 /// Connections of one domain that are open or being closed: as many as may be members, and again as many that were.
 const MAX_CONNECTIONS: usize = 2 * MAX_MEMBERS_PER_DOMAIN;
+/// How long a connection that asks for a channel waits for its domain's turn at the server, before it is refused.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(2);
 /// Packets that are no requests, after which a connection is closed: an honest member sends none.
 const MAX_GARBAGE: u32 = 64;
 /// Generations of parents that are looked at to find out whether a process descends from the domain's first one.
@@ -70,6 +74,7 @@ pub(crate) fn listen(folder: &Path, name: &str, kind: SocketType, mode: u32) -> 
 pub(crate) async fn accept_all(door: Arc<Door>, listener: OwnedFd) -> io::Result<()> {
     let listener = Guarded::new(listener, Interest::READABLE, None)?;
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let attaches = Arc::new(Semaphore::new(MAX_ATTACHES_PER_DOMAIN));
     loop {
         let permit = Arc::clone(&room).acquire_owned().await.map_err(io::Error::other)?;
         let mut ready = listener.readable().await?;
@@ -81,7 +86,7 @@ pub(crate) async fn accept_all(door: Arc<Door>, listener: OwnedFd) -> io::Result
             Err(_would_block) => {}
             Ok(Ok(socket)) => {
                 let interest = Interest::READABLE | Interest::WRITABLE;
-                admit(&door, Guarded::new(socket, interest, Some(permit))?).await;
+                admit(&door, Guarded::new(socket, interest, Some(permit))?, &attaches).await;
             }
             Ok(Err(error)) => {
                 tracing::warn!(dc = door.dc, domain = door.domain, %error, "can't accept a connection");
@@ -92,7 +97,7 @@ pub(crate) async fn accept_all(door: Arc<Door>, listener: OwnedFd) -> io::Result
     }
 }
 
-async fn admit(door: &Arc<Door>, socket: Guarded) {
+async fn admit(door: &Arc<Door>, socket: Guarded, attaches: &Arc<Semaphore>) {
     let pid = peer_pid(socket.get_ref());
     let init = door.init.load(Ordering::Acquire);
     let identity = Identity {
@@ -109,7 +114,15 @@ async fn admit(door: &Arc<Door>, socket: Guarded) {
         joined = door.broker.join(identity);
     }
     match joined {
-        Some((id, mail)) => spawn_member(&door.broker, &door.about, id, mail, socket),
+        Some((id, mail)) => {
+            let talk = Talk {
+                broker: door.broker.clone(),
+                about: Arc::clone(&door.about),
+                attaches: Arc::clone(attaches),
+                id,
+            };
+            tokio::spawn(talk.run(mail, socket));
+        }
         None => turn_away(door, pid, socket.get_ref()),
     }
 }
@@ -136,69 +149,82 @@ pub(crate) fn admit_private(
     sys::descriptors::refuse_descriptors(&socket)?;
     let socket = Guarded::new(socket, Interest::READABLE | Interest::WRITABLE, None)?;
     let Some((id, mail)) = broker.join(identity) else { return Ok(None) };
-    spawn_member(broker, about, id, mail, socket);
+    let attaches = Arc::new(Semaphore::new(MAX_ATTACHES_PER_DOMAIN));
+    let talk = Talk { broker: broker.clone(), about: Arc::clone(about), attaches, id };
+    tokio::spawn(talk.run(mail, socket));
     Ok(Some(id))
 }
 
-fn spawn_member(
-    broker: &Broker,
-    about: &About,
+/// The conversation with one member.
+struct Talk {
+    broker: Broker,
+    about: About,
+    /// As many as there may be channels of its domain on their way to servers.
+    attaches: Arc<Semaphore>,
     id: MemberId,
-    mail: mpsc::Receiver<Outgoing>,
-    socket: Guarded,
-) {
-    let (broker, about) = (broker.clone(), Arc::clone(about));
-    tokio::spawn(async move {
-        if let Err(error) = converse(&broker, &about, id, mail, socket).await {
+}
+
+impl Talk {
+    async fn run(self, mail: mpsc::Receiver<Outgoing>, socket: Guarded) {
+        let id = self.id;
+        if let Err(error) = self.converse(mail, socket).await {
             tracing::debug!(?id, %error, "a control connection ended");
         }
-        broker.leave(id);
-    });
-}
-
-/// Reads requests and writes what is in the outbox, until either side ends.
-async fn converse(
-    broker: &Broker,
-    about: &About,
-    id: MemberId,
-    mut mail: mpsc::Receiver<Outgoing>,
-    socket: Guarded,
-) -> io::Result<()> {
-    let write = async {
-        while let Some(outgoing) = mail.recv().await {
-            write_packet(&socket, &outgoing).await?;
-        }
-        Err(io::Error::other("it did not read what it was told"))
-    };
-    let read = read_requests(broker, about, id, &socket);
-    tokio::select! {
-        ended = write => ended,
-        ended = read => ended,
+        self.broker.leave(id);
     }
-}
 
-async fn read_requests(broker: &Broker, about: &About, id: MemberId, socket: &Guarded) -> io::Result<()> {
-    let mut garbage = 0;
-    loop {
-        let mut ready = socket.readable().await?;
-        if socket.brings_descriptors().unwrap_or(false) {
-            return Err(io::Error::other("it sent descriptors, which no request has"));
+    /// Reads requests and writes what is in the outbox, until either side ends.
+    async fn converse(&self, mut mail: mpsc::Receiver<Outgoing>, socket: Guarded) -> io::Result<()> {
+        let write = async {
+            while let Some(outgoing) = mail.recv().await {
+                write_packet(&socket, &outgoing).await?;
+            }
+            Err(io::Error::other("it did not read what it was told"))
+        };
+        tokio::select! {
+            // What it was told goes out before more is heard.
+            biased;
+            ended = write => ended,
+            ended = self.read(&socket) => ended,
         }
-        match packet::receive::<Request>(socket.get_ref()) {
-            Ok(packet) => broker.request(id, packet.message, |identity| about(identity)),
-            Err(PacketError::NotReady) => ready.clear_ready(),
-            Err(PacketError::Gone) => return Ok(()),
-            Err(PacketError::Socket(error)) => return Err(error),
-            Err(error) => {
-                garbage += 1;
-                if garbage > MAX_GARBAGE {
-                    return Err(io::Error::other("it sent too much that is no request"));
+    }
+
+    async fn read(&self, socket: &Guarded) -> io::Result<()> {
+        let mut garbage = 0;
+        loop {
+            let mut ready = socket.readable().await?;
+            if socket.brings_descriptors().unwrap_or(false) {
+                return Err(io::Error::other("it sent descriptors, which no request has"));
+            }
+            match packet::receive::<Request>(socket.get_ref()) {
+                Ok(packet) => self.answer(packet.message).await,
+                Err(PacketError::NotReady) => ready.clear_ready(),
+                Err(PacketError::Gone) => return Ok(()),
+                Err(PacketError::Socket(error)) => return Err(error),
+                Err(error) => {
+                    garbage += 1;
+                    if garbage > MAX_GARBAGE {
+                        return Err(io::Error::other("it sent too much that is no request"));
+                    }
+                    self.broker.refuse_garbage(self.id, describe(&error));
                 }
-                broker.refuse_garbage(id, describe(&error));
+            }
+            // One member must not keep the others waiting, however fast it asks.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn answer(&self, request: Request) {
+        let mut room = None;
+        if let Request::Connect { id: number, .. } = request {
+            // Nobody is refused because others of its domain ask at the same time; it waits for its turn.
+            let turn = Arc::clone(&self.attaches).acquire_owned();
+            match tokio::time::timeout(ATTACH_PATIENCE, turn).await {
+                Ok(Ok(permit)) => room = Some(permit),
+                _ => return self.broker.refuse_turn(self.id, number),
             }
         }
-        // One member must not keep the others waiting, however fast it asks.
-        tokio::task::yield_now().await;
+        self.broker.request(self.id, request, room, |identity| (self.about)(identity));
     }
 }
 
@@ -270,6 +296,10 @@ mod tests {
 
     /// A door of a domain that nobody started, and the folder that it is in.
     fn door() -> (tempfile::TempDir, tokio::task::JoinHandle<io::Result<()>>) {
+        door_to(Broker::new(crate::daemon::make_channel))
+    }
+
+    fn door_to(broker: Broker) -> (tempfile::TempDir, tokio::task::JoinHandle<io::Result<()>>) {
         let folder = tempfile::tempdir().unwrap();
         let listener = listen(folder.path(), "control.sock", SocketType::SEQPACKET, 0o666).unwrap();
         let door = Door {
@@ -277,7 +307,7 @@ mod tests {
             domain: "web".into(),
             hosts: false,
             init: Arc::default(),
-            broker: Broker::new(crate::daemon::make_channel),
+            broker,
             about: Arc::new(|identity| serde_json::json!({ "domain": identity.domain })),
         };
         (folder, tokio::spawn(accept_all(Arc::new(door), listener)))
@@ -349,6 +379,49 @@ mod tests {
         let other = connect(folder.path());
         send(&other, request, &[]);
         assert!(matches!(reply(&other).await, Some(Reply::Services { id: 1, .. })));
+        accepting.abort();
+    }
+
+    const FILE: &str = "name = \"shop\"\n[domain.resolver]\nkind = \"container\"\nroot = \"host\"\nnetwork = \"host\"\n\
+        [service.dns]\nkind = \"directory\"\ndomain = \"resolver\"\nallow = [{ domains = \"*\", verbs = [\"resolve\"] }]\n\
+        [service.dns.settings]\nupstream = [\"127.0.0.1:5353\"]\n[domain.web]\nkind = \"container\"\nroot = \"host\"\n\
+        command = [\"true\"]\nservices = { dns = \"/srv/dns\" }\n";
+
+    #[tokio::test]
+    async fn who_asks_for_more_channels_than_servers_take_waits_for_its_turn() {
+        let broker = Broker::new(crate::daemon::make_channel);
+        let topology = topology::parse(FILE, "test.toml", Path::new("/")).unwrap_or_else(|e| panic!("{e}"));
+        broker.set_topology("shop", Some(Arc::new(topology)));
+        let server = Identity {
+            dc: "shop".into(),
+            domain: "resolver".into(),
+            role: Role::Program,
+            pid: 1,
+            main: true,
+        };
+        let (id, mut mail) = broker.join(server).unwrap();
+        broker.request(id, Request::Serve { id: 1 }, None, |_| serde_json::Value::Null);
+        mail.recv().await.unwrap();
+        let (folder, accepting) = door_to(broker);
+        let (first, second) = (connect(folder.path()), connect(folder.path()));
+        let ask =
+            b"{\"op\":\"connect\",\"id\":1,\"service\":\"dns\",\"entrance\":\"api\",\"ring_bytes\":4096}";
+        for _ in 0..MAX_ATTACHES_PER_DOMAIN {
+            send(&first, ask, &[]);
+            assert!(matches!(reply(&first).await, Some(Reply::Connected { .. })));
+        }
+        send(&second, ask, &[]);
+        assert!(
+            tokio::time::timeout(ATTACH_PATIENCE / 4, second.readable()).await.is_err(),
+            "it did not wait"
+        );
+        // The server takes one: the next turn.
+        drop(mail.recv().await.unwrap());
+        assert!(matches!(reply(&second).await, Some(Reply::Connected { .. })));
+        // And in vain where it takes none.
+        send(&second, ask, &[]);
+        let answer = reply(&second).await;
+        assert!(matches!(answer, Some(Reply::Refused { id: 1, .. })), "{answer:?}");
         accepting.abort();
     }
 

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokio::sync::OwnedSemaphorePermit;
 use topology::{Service, Topology};
 use wire::control::{Consumer, Event, MountedService, Reply, ServedService};
 
@@ -146,6 +147,7 @@ impl Inner {
         id: MemberId,
         who: &Identity,
         wish: &Wish,
+        room: Option<OwnedSemaphorePermit>,
         make: MakeChannel,
     ) -> Result<(Outgoing, u64, Option<OwnedFd>), Refusal> {
         let verbs = self.permission(who, wish)?;
@@ -155,6 +157,10 @@ impl Inner {
             return refuse(Errno::AGAIN, message);
         };
         self.room_for_channel(id, who)?;
+        if !self.takes_channels(server) {
+            let message = format!("the server of {} does not read; connect again later", wish.service);
+            return refuse(Errno::AGAIN, message);
+        }
         let ends = make(wish.ring_bytes)
             .map_err(|e| Refusal { errno: Errno::NOMEM, message: format!("no memory for a channel: {e}") })?;
         let channel = self.next_number();
@@ -165,7 +171,8 @@ impl Inner {
             verbs,
         };
         let attach = Event::Attach { service: wish.service.clone(), channel, consumer };
-        if !self.send(server, Outgoing { reply: Reply::Event(attach), descriptors: ends.server }) {
+        if !self.send(server, Outgoing { reply: Reply::Event(attach), descriptors: ends.server, _room: room })
+        {
             return refuse(
                 Errno::AGAIN,
                 format!("the server of {} does not read; connect again later", wish.service),
@@ -173,7 +180,7 @@ impl Inner {
         }
         self.remember_channel(channel, id, server, who, wish);
         let reply = Reply::Connected { id: wish.number, channel };
-        Ok((Outgoing { reply, descriptors: ends.consumer }, channel, ends.notice))
+        Ok((Outgoing { reply, descriptors: ends.consumer, _room: None }, channel, ends.notice))
     }
 
     /// The verbs that the member has, if it may connect at all.
