@@ -117,8 +117,11 @@ pub fn encoded(text: &str) -> String {
 /// Counters of one group that are 0 and are said together; fewer are shown.
 const FEW_ZEROES: usize = 3;
 
-/// A tree as indented text: `key: value`, deeper things below. What says little is short: small things of a list have a
-/// line each, and counters that never counted are only counted. `--json` has everything.
+/// Characters of a few numbers that are said in one line: a line of a terminal, with room for what stands before.
+const NUMBERS_LINE_CHARS: usize = 96;
+
+/// A tree as indented text: `key: value`, deeper things below. What says little is short: small things of a list and a few
+/// numbers have a line each, and counters that never counted are only counted. `--json` has everything.
 pub fn indented(tree: &Value) -> String {
     let mut out = String::new();
     match tree {
@@ -168,12 +171,28 @@ fn write_entry(head: &str, key: &str, value: &Value, depth: usize, out: &mut Str
             let between = if key == "command" { " " } else { ", " };
             *out += &format!("{head} {}\n", items.join(between));
         }
+        Value::Object(map) if numbers(map).is_some() => {
+            *out += &format!("{head} {}\n", numbers(map).unwrap_or_default());
+        }
         Value::Object(_) | Value::Array(_) => {
             *out += &format!("{head}\n");
             write_tree(value, depth + 1, out);
         }
         scalar => *out += &format!("{head} {}\n", plain(scalar)),
     }
+}
+
+/// A few numbers in one line, such as a latency's.
+fn numbers(map: &serde_json::Map<String, Value>) -> Option<String> {
+    if map.len() < 2 || !map.values().all(Value::is_number) {
+        return None;
+    }
+    if map.values().all(is_zero) {
+        return Some(format!("(all {} are 0)", map.len()));
+    }
+    let pairs: Vec<String> = map.iter().map(|(key, value)| format!("{} {value}", clean(key))).collect();
+    let line = pairs.join(", ");
+    (line.len() <= NUMBERS_LINE_CHARS).then_some(line)
 }
 
 fn is_plain(value: &Value) -> bool {
@@ -218,7 +237,9 @@ mod tests {
         assert_eq!(indented(&few), "a: 0\nb: 0\nc: 0\nd: 1\n");
         let many = json!({"a": 0, "b": 0, "c": 0, "d": 1, "e": 0, "f": {"g": 0}});
         assert_eq!(indented(&many), "d: 1\nf:\n  g: 0\n(4 more are 0)\n");
-        assert_eq!(indented(&json!({"x": {"a": 0, "b": 0, "c": 0, "d": 0}})), "x:\n  (all 4 are 0)\n");
+        assert_eq!(indented(&json!({"x": {"a": 0, "b": 0, "c": 0, "d": 0}})), "x: (all 4 are 0)\n");
+        let latency = json!({"latency": {"count": 2, "p50_ns": 100}});
+        assert_eq!(indented(&latency), "latency: count 2, p50_ns 100\n");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::cli::{PlaceArgs, TraceArgs};
 use crate::output::{Failure, Paint, print, print_json};
 use crate::roles::{Arm, Calls, Order, PROBE, Probe};
 use domain::ExecOptions;
-use node::admin::{Entry, ServiceRow};
+use node::admin::{DomainRow, Entry, ServiceRow};
 use node::client::Client;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -69,8 +69,9 @@ fn asker(client: &Client, arguments: &TraceArgs, service: &Value) -> Result<Entr
     let name = match &arguments.domain {
         Some(name) => name.clone(),
         None => {
-            let first = best_consumer(service).ok_or_else(|| {
-                Failure::new(format!("no domain mounts service {}", arguments.service))
+            let running: Vec<DomainRow> = wait(client.get("domains"))??;
+            let first = best_consumer(service, &running).ok_or_else(|| {
+                Failure::new(format!("no domain that runs mounts service {}", arguments.service))
                     .help("add it to the `services` of a domain in the topology file")
             })?;
             let rows: Vec<ServiceRow> = wait(client.get("services"))??;
@@ -83,9 +84,10 @@ fn asker(client: &Client, arguments: &TraceArgs, service: &Value) -> Result<Entr
     Ok(wait(client.get(&format!("domains/{}/entry", encoded(&name))))??)
 }
 
-/// A consumer that may write to the service's `ctl`, so that fresh requests can be measured; or the first one.
-fn best_consumer(service: &Value) -> Option<&str> {
-    let consumers = service.get("consumers")?.as_array()?.iter().filter_map(Value::as_str);
+/// A consumer that may write to the service's `ctl`, so that fresh requests can be measured; or the first one that runs.
+fn best_consumer<'a>(service: &'a Value, domains: &[DomainRow]) -> Option<&'a str> {
+    let runs = |name: &&str| domains.iter().any(|row| row.domain == *name && row.state == "running");
+    let consumers = service.get("consumers")?.as_array()?.iter().filter_map(Value::as_str).filter(runs);
     let controls = |name: &&str| {
         let verbs = service.get("allow").and_then(|allow| allow.get(*name)).and_then(Value::as_array);
         verbs.is_some_and(|verbs| verbs.iter().any(|verb| verb == "control"))
