@@ -313,7 +313,7 @@ impl Node {
             return Ok(());
         }
         let state = view.map_or("not started", |view| view.state.as_str());
-        Err(Problem::new(Code::NotRunning, format!("domain {dc}/{domain} does not run now (it is {state})"))
+        Err(Problem::new(Code::NotRunning, format!("domain {dc}/{domain} does not run now (its state: {state})"))
             .help(format!("see `tombolo ps` and `tombolo logs {domain}`")))
     }
 }
