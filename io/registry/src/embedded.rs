@@ -3,6 +3,9 @@
 use crate::watch::Watchers;
 use crate::{Change, Entry, Expected, Registry, RegistryError, Watch, check_key, check_value};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use std::fs::{self, File};
+use std::io;
+use std::panic;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -26,11 +29,23 @@ impl Embedded {
     /// Opens the registry in the file `path`, or makes a new one. One process at a time can have it open.
     ///
     /// # Errors
-    /// [`RegistryError::Open`]: no permission, no space, open elsewhere, or not a registry;
+    /// [`RegistryError::Open`]: no permission, no space, or open elsewhere; [`RegistryError::Damaged`]: not a registry (any more);
     /// [`RegistryError::Format`]: of a version that this one does not know.
     pub fn open(path: &Path) -> Result<Self, RegistryError> {
-        let at = |cause: redb::Error| RegistryError::Open { path: path.to_owned(), cause };
-        let database = Database::create(path).map_err(|e| at(e.into()))?;
+        let at = |cause: redb::Error| of_open(path, cause);
+        let file = |cause: io::Error| at(redb::Error::Io(cause));
+        let database = match fs::metadata(path) {
+            // What we made is never empty: it is made under another name, and renamed when it is whole.
+            Ok(metadata) if metadata.is_file() && metadata.len() == 0 => {
+                return Err(damaged(path, "it is empty".into()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_new(path)?;
+                open_whole(path)?
+            }
+            Ok(_) => open_whole(path)?,
+            Err(error) => return Err(file(error)),
+        };
         let found = prepare(&database).map_err(at)?;
         if found != FORMAT {
             return Err(RegistryError::Format { path: path.to_owned(), found, known: FORMAT });
@@ -58,6 +73,76 @@ impl Embedded {
             self.watchers.tell(&change);
         }
         Ok(result)
+    }
+}
+
+/// Makes a registry that is there either whole or not at all, whatever happens meanwhile.
+fn make_new(path: &Path) -> Result<(), RegistryError> {
+    let at = |cause: redb::Error| RegistryError::Open { path: path.to_owned(), cause };
+    let new = path.with_extension("new");
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(redb::Error::Io(error))),
+        _ => {}
+    }
+    let made = Database::create(&new).map_err(redb::Error::from).and_then(|database| prepare(&database));
+    let made = made.and_then(|_| Ok(fs::rename(&new, path)?)).and_then(|()| match path.parent() {
+        // So that the name, too, survives a power cut.
+        Some(folder) => Ok(File::open(folder)?.sync_all()?),
+        None => Ok(()),
+    });
+    made.map_err(|cause| {
+        // Half a file helps nobody, and where the disk is full it is in the way.
+        let _gone_already = fs::remove_file(&new);
+        at(cause)
+    })
+}
+
+/// Opens a file that is there, and reads all of it once: damage is to be known before anything is decided.
+fn open_whole(path: &Path) -> Result<Database, RegistryError> {
+    // redb panics at some kinds of damage. Nothing of what it was about is used afterwards.
+    let opened = panic::catch_unwind(|| -> Result<Database, redb::Error> {
+        let database = Database::open(path)?;
+        read_all(&database)?;
+        Ok(database)
+    });
+    match opened {
+        Ok(opened) => opened.map_err(|cause| of_open(path, cause)),
+        Err(_) => Err(damaged(path, "what it says of itself makes no sense".into())),
+    }
+}
+
+fn read_all(database: &Database) -> Result<(), redb::Error> {
+    let transaction = database.begin_read()?;
+    let entries = match transaction.open_table(ENTRIES) {
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
+        other => other?,
+    };
+    for item in entries.iter()? {
+        let (key, value) = item?;
+        // Text that is none panics here.
+        let (_, _) = (key.value().len(), value.value().1.len());
+    }
+    for item in transaction.open_table(NUMBERS)?.iter()? {
+        let (name, number) = item?;
+        let (_, _) = (name.value().len(), number.value());
+    }
+    Ok(())
+}
+
+fn damaged(path: &Path, what: String) -> RegistryError {
+    RegistryError::Damaged { path: path.to_owned(), what }
+}
+
+/// Damage, or something that has to do with the machine.
+fn of_open(path: &Path, cause: redb::Error) -> RegistryError {
+    match cause {
+        redb::Error::Corrupted(what) => damaged(path, what),
+        redb::Error::Io(error)
+            if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+        {
+            damaged(path, error.to_string())
+        }
+        cause => RegistryError::Open { path: path.to_owned(), cause },
     }
 }
 

@@ -105,6 +105,17 @@ pub enum RegistryError {
         /// Why.
         cause: redb::Error,
     },
+    /// The file is no registry, or no longer one. It stays as it is.
+    #[error(
+        "the registry {} is damaged: {what}; put a copy of it back, or move it away to begin with an empty one: what it says \
+         is up is ended then, and `tombolo up FILE` brings it back", path.display()
+    )]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
     /// The file holds what this version does not read.
     #[error("the registry {} has format {found}; this version reads format {known}", path.display())]
     Format {

@@ -151,6 +151,57 @@ fn a_file_that_is_no_registry_is_refused_by_name() {
     assert_eq!(std::fs::read(&path).unwrap(), vec![b'x'; 8192], "a refused file stays as it was");
 }
 
+// An empty file was once taken for a new registry, and one with scribbled pages ended the daemon with a backtrace: everything that
+// was up was ended without a word of why.
+#[test]
+fn a_damaged_file_is_refused_by_name_with_what_to_do_and_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("registry.redb");
+    let registry = Embedded::open(&path).unwrap();
+    for number in 0..200 {
+        registry.put(&format!("desired/{number}"), &[b'v'; 500], Expected::Absent).unwrap();
+    }
+    drop(registry);
+    let good = std::fs::read(&path).unwrap();
+    let scribbled = |seed: usize| {
+        let mut bytes = good.clone();
+        let length = bytes.len();
+        (0..2000).for_each(|n| bytes[(seed * 7919 + n * 4099) % length] ^= 0x5a);
+        bytes
+    };
+    let mut cases =
+        vec![Vec::new(), b"hello".to_vec(), good[..4096].to_vec(), good[..good.len() / 2].to_vec()];
+    cases.extend((0..16).map(scribbled));
+    for (number, bytes) in cases.iter().enumerate() {
+        std::fs::write(&path, bytes).unwrap();
+        let refusal = match Embedded::open(&path) {
+            Err(refusal) => refusal.to_string(),
+            // Scribbles may have hit unused pages only: then all of it must be there.
+            Ok(registry) => {
+                assert!(number >= 4, "case {number} was opened");
+                assert_eq!(registry.list("desired/").unwrap().len(), 200, "case {number}");
+                continue;
+            }
+        };
+        assert!(
+            refusal.contains("registry.redb") && refusal.contains("move it away"),
+            "case {number}: {refusal}"
+        );
+        assert_eq!(&std::fs::read(&path).unwrap(), bytes, "case {number} was changed");
+    }
+    std::fs::write(&path, &good).unwrap();
+    assert_eq!(Embedded::open(&path).unwrap().list("desired/").unwrap().len(), 200);
+}
+
+#[test]
+fn half_a_file_of_an_earlier_attempt_is_not_in_the_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("registry.redb");
+    std::fs::write(path.with_extension("new"), "half").unwrap();
+    Embedded::open(&path).unwrap().put("a", b"1", Expected::Absent).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
 #[test]
 fn a_second_opener_is_refused() {
     let folder = tempfile::tempdir().unwrap();
