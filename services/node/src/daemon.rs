@@ -1,6 +1,7 @@
 //! The daemon's life: from the locks to the last signal.
 
 use crate::broker::{Broker, Ends};
+use crate::ground::{self, GroundError};
 use crate::lock::{Lock, LockError};
 use crate::node::Node;
 use crate::place::{ADMIN_SOCKET, Place};
@@ -12,8 +13,7 @@ use rustix::net::SocketType;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -55,13 +55,21 @@ pub enum DaemonError {
     /// Namespaces, mounts and cgroups need privileges.
     #[error("the daemon must run as root: it makes namespaces, mounts and cgroups; use sudo")]
     NotRoot,
-    /// A directory can't be made or used.
-    #[error("can't use the directory {}: {cause}", path.display())]
-    Directory {
-        /// Which.
+    /// Its directories are not its own, or can't be used.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
+    /// The registry holds a topology that this version can't read. Its domains are left alone.
+    #[error(
+        "the registry {} holds {key}, which this version can't read ({why}); start the version that wrote it, or move the \
+         registry away to begin with an empty one: what it says is up is ended then", path.display()
+    )]
+    Desired {
+        /// Which registry.
         path: PathBuf,
-        /// Why.
-        cause: io::Error,
+        /// Which key.
+        key: String,
+        /// Why not.
+        why: String,
     },
     /// Another daemon is there.
     #[error(transparent)]
@@ -108,13 +116,14 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
         // Fails only where this process leads a group already, which is as good.
         let _already_leads = rustix::process::setsid();
     }
-    private_directory(&config.place.state_dir)?;
-    private_directory(&config.place.run_dir)?;
+    ground::own(&config.place.state_dir)?;
+    ground::own(&config.place.run_dir)?;
     // Whoever takes requests stays; whoever does not is about to end, or to say why it can't start.
     let answers = std::os::unix::net::UnixStream::connect(config.place.admin_socket()).is_ok();
     let patience = if answers { Duration::ZERO } else { PREDECESSOR_PATIENCE };
     let _state = Lock::take_within(&config.place.state_dir, patience)?;
     let _run = Lock::take_within(&config.place.run_dir, patience)?;
+    ground::pair(&config.place)?;
     allow_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -125,12 +134,6 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     // What blocks now (a start that was under way) is not waited for: the next daemon finds what it left.
     runtime.shutdown_background();
     served
-}
-
-fn private_directory(path: &Path) -> Result<(), DaemonError> {
-    let at = |cause| DaemonError::Directory { path: path.to_owned(), cause };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(at)
 }
 
 fn allow_descriptors() {
@@ -185,7 +188,7 @@ fn make_node(config: &Config) -> Result<Node, DaemonError> {
     // For whoever has to clean up without a daemon.
     let note = place.run_dir.join("cgroup");
     std::fs::write(&note, &layout.cgroup_name)
-        .map_err(|cause| DaemonError::Directory { path: note, cause })?;
+        .map_err(|cause| GroundError::Unusable { path: note, cause })?;
     let host = host::report(&layout);
     if let Some(advice) = host::advice(&host) {
         tracing::warn!("{advice}");

@@ -9,6 +9,7 @@ mod broker;
 mod change;
 mod control;
 mod frontends;
+mod ground;
 mod guarded;
 mod host;
 mod incarnation;
@@ -31,3 +32,4 @@ pub mod place;
 
 pub use change::look;
 pub use frontends::{Entrances, Launch, LaunchError, LaunchOrder, receive_launch};
+pub use ground::GroundError;

@@ -2,6 +2,7 @@
 
 use crate::admin::{Code, Problem};
 use crate::broker::Broker;
+use crate::daemon::DaemonError;
 use crate::place::Place;
 use crate::supervisor::Supervised;
 use registry::{Expected, Registry, RegistryError};
@@ -117,16 +118,19 @@ impl Node {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the desired topologies from the registry. What can't be read is left there, and logged.
-    pub(crate) fn load(&self) -> Result<(), RegistryError> {
+    /// Reads the desired topologies from the registry.
+    ///
+    /// # Errors
+    /// Also where one can't be read: to go on without it would be to end its domains.
+    pub(crate) fn load(&self) -> Result<(), DaemonError> {
         for (key, entry) in self.registry.list(DESIRED)? {
-            let desired: Desired = match serde_json::from_slice(&entry.value) {
-                Ok(desired) => desired,
-                Err(error) => {
-                    tracing::error!(key, %error, "the registry holds a topology that this version can't read: ignored");
-                    continue;
-                }
+            let desired = match serde_json::from_slice::<Desired>(&entry.value) {
+                Ok(desired) if desired.format == DESIRED_FORMAT => Ok(desired),
+                Ok(desired) => Err(format!("its format is {}, not {DESIRED_FORMAT}", desired.format)),
+                Err(error) => Err(error.to_string()),
             };
+            let path = self.place.registry();
+            let desired = desired.map_err(|why| DaemonError::Desired { path, key, why })?;
             let dc = desired.topology.name.as_str().to_owned();
             self.remember(&dc, Some((Arc::new(desired), entry.revision)));
         }
@@ -313,8 +317,11 @@ impl Node {
             return Ok(());
         }
         let state = view.map_or("not started", |view| view.state.as_str());
-        Err(Problem::new(Code::NotRunning, format!("domain {dc}/{domain} does not run now (its state: {state})"))
-            .help(format!("see `tombolo ps` and `tombolo logs {domain}`")))
+        Err(Problem::new(
+            Code::NotRunning,
+            format!("domain {dc}/{domain} does not run now (its state: {state})"),
+        )
+        .help(format!("see `tombolo ps` and `tombolo logs {domain}`")))
     }
 }
 
