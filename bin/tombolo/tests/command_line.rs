@@ -90,6 +90,9 @@ fn without_a_daemon_looking_fails_with_advice_and_changes_nothing() {
     }
     let output = tombolo(folder.path(), &["down"]);
     assert_eq!((output.status.code(), out(&output).contains("nothing to do")), (Some(0), true));
+    let json = tombolo(folder.path(), &["down", "--json"]);
+    let done: serde_json::Value = serde_json::from_str(&out(&json)).unwrap();
+    assert_eq!((&done["progress"], &done["changed"]), (&"done".into(), &false.into()));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "looking made directories");
 }
 

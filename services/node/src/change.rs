@@ -229,7 +229,9 @@ pub(crate) async fn down(node: Arc<Node>, request: DownRequest, teller: Teller) 
 }
 
 fn targets(node: &Node, request: &DownRequest) -> Result<Vec<String>, Problem> {
-    if request.all { Ok(node.dcs()) } else { node.find_dc(request.dc.as_deref()).map(|dc| vec![dc]) }
+    // Where there is none, nothing is to be done: whoever says `down` twice means the same both times.
+    let all = request.all || (request.dc.is_none() && node.dcs().is_empty());
+    if all { Ok(node.dcs()) } else { node.find_dc(request.dc.as_deref()).map(|dc| vec![dc]) }
 }
 
 async fn remove_all(node: &Arc<Node>, names: &[String], teller: &Teller) -> Progress {

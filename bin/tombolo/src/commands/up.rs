@@ -48,7 +48,8 @@ pub fn down(place_arguments: &PlaceArgs, arguments: &DownArgs) -> Result<(), Fai
     {
         // Domains outlive a daemon: one is needed to end them. Without a registry there never was one.
         if !place.registry().exists() {
-            return print("nothing to do: nothing is up\n");
+            let summary = "nothing to do: nothing is up".to_owned();
+            return Show::new(arguments.json).last(Progress::Done { summary, changed: false });
         }
         start_daemon(&place)?;
     }
