@@ -126,6 +126,7 @@ fn in_container(
     options: &ExecOptions,
 ) -> Result<i32> {
     let program = status.runtime.clone().ok_or_else(|| Error::NoRuntime("the status names none".into()))?;
+    let says_so = program.file_name().is_some_and(|name| name == "runc");
     let runtime = Runtime::known(&incarnation.layout, program);
     let log = runtime_log(paths).with_extension(format!("exec-{}.log", std::process::id()));
     let mut command = runtime.command(&log);
@@ -154,7 +155,10 @@ fn in_container(
     match complaint {
         // The runtime's own exit code says nothing: 1 and 255 are also codes of commands.
         Some(message) if !ended.success() && message.contains("exec failed") => {
-            eprintln!("tombolo exec: {message}");
+            // runc has said it on the standard error, too; crun has not.
+            if !says_so {
+                eprintln!("tombolo exec: {message}");
+            }
             Ok(code_of(&message))
         }
         _ => Ok(code(ended)),
