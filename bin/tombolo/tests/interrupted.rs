@@ -150,3 +150,39 @@ fn mounts_are_served_while_there_is_no_daemon() {
         assert!(said(&node.up("red").output().unwrap()).contains("nothing to do"));
     }
 }
+
+// Of four that started at once on a node without a daemon, three failed: their daemons were refused, and nobody looked whether one
+// took requests by then.
+#[test]
+fn several_ups_at_once_share_the_one_daemon() {
+    let Some(node) = Node::new() else { return };
+    // Written once: they read it while others would write.
+    let mut up = node.up("red");
+    up.stdout(Stdio::piped()).stderr(Stdio::piped());
+    for _ in 0..3 {
+        let several: Vec<_> = (0..4).map(|_| up.spawn().unwrap()).collect();
+        for one in several {
+            said(&one.wait_with_output().unwrap());
+        }
+        node.kill_daemon(rustix::process::Signal::KILL);
+    }
+}
+
+// A daemon with a mistyped --state-dir found nothing desired there, and ended every domain of the run directory.
+#[test]
+fn a_daemon_with_another_state_does_not_end_what_it_does_not_know() {
+    let Some(node) = Node::new() else { return };
+    said(&node.up("red").output().unwrap());
+    let ended =
+        rustix::process::pidfd_open(node.daemon().unwrap(), rustix::process::PidfdFlags::empty()).unwrap();
+    node.kill_daemon(rustix::process::Signal::KILL);
+    rustix::event::poll(&mut [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)], None)
+        .unwrap();
+    let mut mistyped = Command::new(env!("CARGO_BIN_EXE_tombolo"));
+    mistyped.arg("--run-dir").arg(node.path("run")).arg("--state-dir").arg(node.path("sate")).arg("daemon");
+    let refused = mistyped.output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let why = text(&refused.stderr);
+    assert!(why.contains("down --all") && why.contains(&*node.path("state").to_string_lossy()), "{why}");
+    assert!(said(&node.up("red").output().unwrap()).contains("nothing to do"), "it did end them");
+}

@@ -118,11 +118,11 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     }
     ground::own(&config.place.state_dir)?;
     ground::own(&config.place.run_dir)?;
-    // Whoever takes requests stays; whoever does not is about to end, or to say why it can't start.
-    let answers = std::os::unix::net::UnixStream::connect(config.place.admin_socket()).is_ok();
-    let patience = if answers { Duration::ZERO } else { PREDECESSOR_PATIENCE };
-    let _state = Lock::take_within(&config.place.state_dir, patience)?;
-    let _run = Lock::take_within(&config.place.run_dir, patience)?;
+    // Whoever takes requests stays; whoever does not is about to end, to say why it can't start, or to take requests.
+    let stays = || std::os::unix::net::UnixStream::connect(config.place.admin_socket()).is_ok();
+    let patience = if stays() { Duration::ZERO } else { PREDECESSOR_PATIENCE };
+    let _state = Lock::take_within(&config.place.state_dir, patience, stays)?;
+    let _run = Lock::take_within(&config.place.run_dir, patience, stays)?;
     ground::pair(&config.place)?;
     allow_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread()

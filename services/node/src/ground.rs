@@ -11,8 +11,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// What is in every directory that a daemon has used.
-const LOCK: &str = "lock";
+/// A file that only a directory which a daemon has used, or a copy of its state, has.
+const OURS: [&str; 2] = ["lock", "registry.redb"];
 /// What `up` may have put there before the first daemon came.
 const BEFORE: [&str; 2] = ["daemon.log", "daemon.log.1"];
 /// In each of the two directories: which one is the other.
@@ -83,7 +83,8 @@ pub(crate) fn own(path: &Path) -> Result<(), GroundError> {
 
 /// Something that a directory which no daemon has used yet would not have.
 fn stranger_in(path: &Path) -> io::Result<Option<String>> {
-    if fs::symlink_metadata(path.join(LOCK)).is_ok_and(|lock| lock.is_file()) {
+    let is_file = |name| fs::symlink_metadata(path.join(name)).is_ok_and(|found| found.is_file());
+    if OURS.into_iter().any(is_file) {
         return Ok(None);
     }
     for entry in fs::read_dir(path)? {

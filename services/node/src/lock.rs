@@ -5,11 +5,15 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Longest text of a lock file that is read: a pid.
 const MAX_PID_TEXT: u64 = 16;
+
+/// How often a holder is looked at, whether it stays.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A directory that is ours alone for as long as this lives.
 #[derive(Debug)]
@@ -40,11 +44,16 @@ pub enum LockError {
 }
 
 impl Lock {
-    /// As [`Lock::take`], but waits for a holder that is on its way out, `patience` at the most.
+    /// As [`Lock::take`], but waits for a holder that is on its way out: `patience` at the most, and only until `stays` says that the
+    /// holder is there to stay.
     ///
     /// # Errors
     /// As for [`Lock::take`].
-    pub fn take_within(folder: &Path, patience: Duration) -> Result<Self, LockError> {
+    pub fn take_within(
+        folder: &Path,
+        patience: Duration,
+        stays: impl Fn() -> bool,
+    ) -> Result<Self, LockError> {
         let held = match Self::take(folder) {
             Err(held @ LockError::Held { .. }) => held,
             other => return other,
@@ -58,9 +67,13 @@ impl Lock {
                 lock.and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
             let _too_late = tell.send(locked);
         });
-        match locked.recv_timeout(patience) {
-            Ok(Ok(file)) => Self::sign(folder, file),
-            _ => Err(held),
+        let deadline = Instant::now() + patience;
+        loop {
+            match locked.recv_timeout(LOOK_AGAIN.min(patience)) {
+                Ok(Ok(file)) => return Self::sign(folder, file),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline && !stays() => {}
+                _ => return Err(held),
+            }
         }
     }
 
@@ -112,11 +125,14 @@ mod tests {
         let begun = std::time::Instant::now();
         let waiter = std::thread::spawn({
             let folder = folder.path().to_owned();
-            move || Lock::take_within(&folder, Duration::from_secs(60)).map(drop)
+            move || Lock::take_within(&folder, Duration::from_secs(60), || false).map(drop)
         });
         drop(first);
         waiter.join().unwrap().unwrap();
         assert!(begun.elapsed() < Duration::from_secs(60));
-        Lock::take(folder.path()).unwrap();
+        let _third = Lock::take(folder.path()).unwrap();
+        let begun = std::time::Instant::now();
+        assert!(Lock::take_within(folder.path(), Duration::from_secs(60), || true).is_err());
+        assert!(begun.elapsed() < Duration::from_secs(30), "it waited for one that stays");
     }
 }

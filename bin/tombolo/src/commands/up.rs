@@ -8,7 +8,7 @@ use node::admin::{DownRequest, Progress, UpRequest, Version};
 use node::client::{Client, ClientError};
 use node::place::Place;
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure
     match wait(client.get::<Version>("version"))? {
         Ok(_) => {}
         // One that breaks off is dying: the next one waits until it is gone, or is refused because it is not.
-        Err(ClientError::NotRunning { .. } | ClientError::Broken { .. }) => start_daemon(&place)?,
+        Err(ClientError::NotRunning { .. } | ClientError::Broken { .. }) => start_daemon(&client, &place)?,
         Err(error) => return Err(error.into()),
     }
     let request = UpRequest { text, file: file.clone(), base };
@@ -51,7 +51,7 @@ pub fn down(place_arguments: &PlaceArgs, arguments: &DownArgs) -> Result<(), Fai
             let summary = "nothing to do: nothing is up".to_owned();
             return Show::new(arguments.json).last(Progress::Done { summary, changed: false });
         }
-        start_daemon(&place)?;
+        start_daemon(&client, &place)?;
     }
     let dc = arguments.which.as_deref().map(dc_of).transpose()?;
     follow(&client, "down", &DownRequest { dc, all: arguments.all }, arguments.json)
@@ -95,7 +95,7 @@ pub fn base_of(file: &Path) -> Result<std::path::PathBuf, Failure> {
 }
 
 /// Starts the node's daemon, and waits until it takes requests.
-fn start_daemon(place: &Place) -> Result<(), Failure> {
+fn start_daemon(client: &Client, place: &Place) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("no daemon runs, and only root can start one").help("use sudo"));
     }
@@ -108,6 +108,7 @@ fn start_daemon(place: &Place) -> Result<(), Failure> {
         std::fs::rename(&path, path.with_extension("log.1")).map_err(at)?;
     }
     let log = File::options().create(true).append(true).open(&path).map_err(at)?;
+    let before = log.metadata().map_err(at)?.len();
     let mut child = Command::new(daemon::program()?)
         .arg("--run-dir")
         .arg(&place.run_dir)
@@ -128,13 +129,25 @@ fn start_daemon(place: &Place) -> Result<(), Failure> {
         return Ok(());
     }
     let status = child.wait()?;
-    Err(Failure::new(format!("the daemon did not start ({status}):\n{}", last_lines(&place.daemon_log()))))
+    // Another `up` may have started one at the same moment; ours made room for it.
+    if wait(client.get::<Version>("version"))?.is_ok() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("the daemon did not start ({status}):\n{}", last_lines(&path, before))))
 }
 
-fn last_lines(log: &Path) -> String {
-    let text = std::fs::read_to_string(log).unwrap_or_else(|e| format!("(no log: {e})"));
+/// The last lines of what was logged from a place in the log on.
+fn last_lines(log: &Path, from: u64) -> String {
+    let read = || -> std::io::Result<String> {
+        let mut file = File::open(log)?;
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.take(MAX_LOG_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_else(|e| format!("(no log: {e})"));
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(SHOWN_LOG_LINES)..].join("\n")
+    lines.get(lines.len().saturating_sub(SHOWN_LOG_LINES)..).unwrap_or_default().join("\n")
 }
 
 /// Sends a request for long work and shows how it goes.
