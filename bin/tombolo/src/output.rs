@@ -45,11 +45,53 @@ impl Failure {
             return;
         }
         let paint = Paint::of(&std::io::stderr());
-        eprintln!("{}error:{} {}", paint.red, paint.end, self.message);
+        let mut text = format!("{}error:{} {}\n", paint.red, paint.end, harmless(&self.message));
         if let Some(help) = &self.help {
-            eprintln!("  {help}");
+            text += &format!("  {}\n", harmless(help));
         }
+        // Where nobody can be told (a full disk, a closed terminal), the exit code still says it.
+        let _untold = std::io::stderr().write_all(text.as_bytes());
     }
+}
+
+/// What others wrote, unable to steer the reader's terminal: control characters other than line ends and tabs are replaced.
+pub fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c }).collect()
+}
+
+/// A line that a domain wrote, for a terminal: it keeps its colours (`ESC [ ... m`, which end with the line), and can't steer the
+/// terminal in any other way.
+pub fn harmless_line(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line.strip_suffix('\r').unwrap_or(line);
+    let mut coloured = false;
+    while let Some(first) = rest.chars().next() {
+        let taken = match colour_at(rest) {
+            Some(length) => {
+                coloured = true;
+                out += rest.get(..length).unwrap_or_default();
+                length
+            }
+            None => {
+                let replaced = first.is_control() && first != '\t';
+                out.push(if replaced { '\u{fffd}' } else { first });
+                first.len_utf8()
+            }
+        };
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+    if coloured {
+        out += "\x1b[0m";
+    }
+    out
+}
+
+/// The length of the colour (ECMA-48, SGR) that `text` begins with, if it does.
+fn colour_at(text: &str) -> Option<usize> {
+    const PREFIX: &str = "\x1b[";
+    let parameters = text.strip_prefix(PREFIX)?;
+    let end = parameters.find(|c: char| !c.is_ascii_digit() && !matches!(c, ';' | ':'))?;
+    parameters.get(end..)?.starts_with('m').then_some(PREFIX.len() + end + 1)
 }
 
 impl From<Problem> for Failure {
@@ -210,6 +252,18 @@ pub fn seconds(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // `tombolo logs` once gave a hostile domain the reader's terminal: its title, its clipboard, what is already on the screen.
+    #[test]
+    fn what_a_domain_wrote_keeps_its_colours_and_steers_no_terminal() {
+        assert_eq!(harmless_line("a\tb\r"), "a\tb");
+        assert_eq!(harmless_line("\x1b[1;31mred\x1b[0m"), "\x1b[1;31mred\x1b[0m\x1b[0m");
+        assert_eq!(harmless_line("\x1b[2Jx"), "\u{fffd}[2Jx");
+        assert_eq!(harmless_line("\x1b]52;c;Zm9v\x07"), "\u{fffd}]52;c;Zm9v\u{fffd}");
+        assert_eq!(harmless_line("ok\rfake \u{9b}31m \x1b"), "ok\u{fffd}fake \u{fffd}31m \u{fffd}");
+        assert_eq!(harmless_line("\x1b[31"), "\u{fffd}[31");
+        assert_eq!(harmless("two\nlines\x1b[2J"), "two\nlines\u{fffd}[2J");
+    }
 
     #[test]
     fn numbers_are_said_as_people_say_them() {

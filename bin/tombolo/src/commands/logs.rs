@@ -3,11 +3,13 @@
 use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{LogsArgs, PlaceArgs};
-use crate::output::{Failure, print};
+use crate::output::{Failure, harmless_line, print};
 use domain::{Layout, LogQuery, LogReader, Record};
 use node::admin::{Code, Entry};
 use node::client::ClientError;
 use node::place::Place;
+use std::borrow::Cow;
+use std::io::IsTerminal;
 use std::time::Duration;
 
 /// How long to wait for more before looking again; events come at once, this is for file systems without any.
@@ -69,9 +71,15 @@ fn line(record: &Record, arguments: &LogsArgs) -> String {
         // A record is text and one truth value: JSON can say that.
         return serde_json::to_string(record).unwrap_or_default() + "\n";
     }
+    // A file or another program gets it as it was written.
+    let text: Cow<'_, str> = if std::io::stdout().is_terminal() {
+        harmless_line(&record.line).into()
+    } else {
+        (&record.line).into()
+    };
     let end = if record.partial { "" } else { "\n" };
     if arguments.timestamps {
-        return format!("{} {}{end}", record.time, record.line);
+        return format!("{} {text}{end}", record.time);
     }
-    format!("{}{end}", record.line)
+    format!("{text}{end}")
 }

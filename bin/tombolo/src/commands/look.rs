@@ -25,8 +25,10 @@ pub fn domains(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
 fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let why = row.why.as_ref().or(row.last_exit.as_ref().filter(|_| row.state != "running"));
-    let state =
-        why.map_or_else(|| paint.state(&row.state), |why| format!("{} ({why})", paint.state(&row.state)));
+    let state = why.map_or_else(
+        || paint.state(&row.state),
+        |why| format!("{} ({})", paint.state(&row.state), clean(why)),
+    );
     vec![
         row.dc.clone(),
         row.domain.clone(),

@@ -146,6 +146,9 @@ fn last_lines(log: &Path, from: u64) -> String {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let text = read().unwrap_or_else(|e| format!("(no log: {e})"));
+    if text.is_empty() {
+        return format!("(it could say nothing in {}: is the disk full?)", log.display());
+    }
     let lines: Vec<&str> = text.lines().collect();
     lines.get(lines.len().saturating_sub(SHOWN_LOG_LINES)..).unwrap_or_default().join("\n")
 }
