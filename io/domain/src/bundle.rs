@@ -23,17 +23,24 @@ const PRIVATE_BYTES: u64 = 256 * 1024 * 1024;
 pub(crate) const INSIDE: &str = "/run/tombolo";
 
 /// What of `/proc` and `/sys` tells or does too much; the runtime hides those that exist.
-const MASKED: [&str; 14] = [
+const MASKED: [&str; 20] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
     "/proc/kcore",
     "/proc/keys",
+    // What the machine's root may read without any capability tells of the memory of all domains.
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
     "/proc/latency_stats",
+    "/proc/pagetypeinfo",
     "/proc/sched_debug",
     "/proc/scsi",
+    "/proc/slabinfo",
     "/proc/timer_list",
     "/proc/timer_stats",
+    "/proc/vmallocinfo",
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
     "/sys/kernel/debug",

@@ -69,6 +69,10 @@ impl Accounts {
             Some(group) => self.group(group)?,
             None => line.as_ref().map_or(0, |l| l.gid),
         };
+        if uid == u32::MAX || gid == u32::MAX {
+            // To the kernel it means "leave it as it is": the command would run as root.
+            return Err(Error::Specification(format!("user: {} is nobody's number", u32::MAX)));
+        }
         let groups = if group.is_some() { Vec::new() } else { self.memberships(line.as_ref()) };
         Ok(Identity { uid, gid, groups, home: line.map(|l| l.home) })
     }
@@ -162,6 +166,8 @@ mod tests {
         assert!(resolve(Some("eve")).is_err());
         assert!(resolve(Some("ada:nobody")).is_err());
         assert!(resolve(Some("-1")).is_err());
+        // As a process domain, this once ran as root: setresuid(2) takes it for "no change".
+        assert!(resolve(Some("4294967295")).is_err() && resolve(Some("7:4294967295")).is_err());
     }
 
     #[test]
