@@ -151,6 +151,34 @@ fn mounts_are_served_while_there_is_no_daemon() {
     }
 }
 
+/// Descriptors of the daemon that are none of the event loop's own.
+fn descriptors_of(daemon: rustix::process::Pid) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", daemon.as_raw_nonzero())).unwrap().count()
+}
+
+#[test]
+fn a_daemon_holds_no_more_after_many_changes_than_after_one() {
+    let Some(node) = Node::new() else { return };
+    let change = || {
+        said(&node.up("red").output().unwrap());
+        for _ in 0..5 {
+            assert_eq!(node.colour_of("one"), "red");
+        }
+        said(&node.command(&["down"]).output().unwrap());
+    };
+    change();
+    let daemon = node.daemon().unwrap();
+    let before = descriptors_of(daemon);
+    (0..10).for_each(|_| change());
+    assert_eq!(node.daemon().unwrap(), daemon, "it is another daemon");
+    // A connection of the last command may still be on its way out.
+    let patience = std::time::Instant::now() + Duration::from_secs(20);
+    while descriptors_of(daemon) > before {
+        assert!(std::time::Instant::now() < patience, "{before} before, now {}", descriptors_of(daemon));
+        std::thread::yield_now();
+    }
+}
+
 // Of four that started at once on a node without a daemon, three failed: their daemons were refused, and nobody looked whether one
 // took requests by then.
 #[test]

@@ -5,7 +5,7 @@ use crate::ground::{self, GroundError};
 use crate::lock::{Lock, LockError};
 use crate::node::Node;
 use crate::place::{ADMIN_SOCKET, Place};
-use crate::{adopt, api, change, host};
+use crate::{adopt, api, change, host, own_log};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use registry::{Embedded, RegistryError};
@@ -169,8 +169,10 @@ async fn serve(config: &Config) -> Result<(), DaemonError> {
         say_ready().map_err(|cause| DaemonError::System { what: "say that it is ready", cause })?;
     }
     let served = axum::serve(admin, api::router(Arc::clone(&node)));
+    let log = config.place.daemon_log();
     let ended = tokio::select! {
         ended = served.into_future() => ended.map_err(|cause| DaemonError::System { what: "take requests", cause }),
+        () = own_log::look_after(&log) => Ok(()),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };

@@ -15,8 +15,6 @@ use std::time::Duration;
 
 /// How often the spinner turns.
 const TICK: Duration = Duration::from_millis(100);
-/// Size at which the log of earlier daemons is set aside, in bytes.
-const MAX_LOG_BYTES: u64 = 16 << 20;
 /// Lines of the daemon's log that explain why it did not start.
 const SHOWN_LOG_LINES: usize = 10;
 
@@ -104,8 +102,8 @@ fn start_daemon(client: &Client, place: &Place) -> Result<(), Failure> {
     };
     std::fs::create_dir_all(&place.state_dir).map_err(at)?;
     let path = place.daemon_log();
-    if std::fs::metadata(&path).is_ok_and(|log| log.len() > MAX_LOG_BYTES) {
-        std::fs::rename(&path, path.with_extension("log.1")).map_err(at)?;
+    if std::fs::metadata(&path).is_ok_and(|log| log.len() > node::MAX_LOG_BYTES) {
+        node::set_aside(&path).map_err(at)?;
     }
     let log = File::options().create(true).append(true).open(&path).map_err(at)?;
     let before = log.metadata().map_err(at)?.len();
@@ -142,7 +140,7 @@ fn last_lines(log: &Path, from: u64) -> String {
         let mut file = File::open(log)?;
         file.seek(SeekFrom::Start(from))?;
         let mut bytes = Vec::new();
-        file.take(MAX_LOG_BYTES).read_to_end(&mut bytes)?;
+        file.take(node::MAX_LOG_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let text = read().unwrap_or_else(|e| format!("(no log: {e})"));
