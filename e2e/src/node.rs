@@ -1,6 +1,7 @@
 //! A node of its own: run and state directories in a temporary folder, driven through the real binary.
 
 use crate::{clean, wait};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -163,7 +164,7 @@ impl Node {
     pub fn finish(&self) {
         self.run(&["down", "--all"]);
         for pid in self.pids("daemon") {
-            kill(pid, "TERM");
+            terminate(pid);
         }
         wait::until("nothing of the node is left", || {
             let left = clean::leftovers(&self.run_dir());
@@ -181,7 +182,7 @@ impl Drop for Node {
             // The test has failed already: clean up as far as it goes, without a second panic.
             self.run(&["down", "--all"]);
             for pid in self.pids("daemon") {
-                kill(pid, "TERM");
+                terminate(pid);
             }
             return;
         }
@@ -189,11 +190,22 @@ impl Drop for Node {
     }
 }
 
-/// Sends a signal by name to one process.
-pub fn kill(pid: u32, signal: &str) {
-    let done =
-        Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).stderr(Stdio::null()).status();
-    assert!(done.is_ok(), "kill(1) does not start");
+/// Kills one process, as `kill -9` does. One that is gone already is as good.
+pub fn kill(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+/// Asks one process to end.
+pub fn terminate(pid: u32) {
+    signal(pid, Signal::TERM);
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
+    match kill_process(pid, signal) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(errno) => panic!("can't signal process {}: {errno}", pid.as_raw_nonzero()),
+    }
 }
 
 /// The binary under test: `TOMBOLO_BIN`, or the release build of this checkout.

@@ -65,7 +65,7 @@ fn kill_and_await_successor(node: &Node, role: &str) {
     let before = node.pids(role);
     assert!(!before.is_empty(), "no {role} is running{}", node.daemon_log());
     for pid in &before {
-        node::kill(*pid, "KILL");
+        node::kill(*pid);
     }
     wait::until(&format!("another {role} runs"), || {
         let now = node.pids(role);
@@ -111,7 +111,7 @@ fn the_daemon_dies_and_nobody_notices() {
     for _ in 0..4 {
         random_pause();
         for pid in node.pids("daemon") {
-            node::kill(pid, "KILL");
+            node::kill(pid);
         }
         random_pause();
         let said = node.up_ok(&text);
@@ -124,7 +124,7 @@ fn the_daemon_dies_and_nobody_notices() {
 fn the_frontend_dies_while_no_daemon_runs() {
     let Some((node, _server, text)) = start(&["web"]) else { return };
     for pid in node.pids("daemon").into_iter().chain(node.pids("frontend")) {
-        node::kill(pid, "KILL");
+        node::kill(pid);
     }
     node.up_ok(&text);
     wait::until("the mount works again", || node.shell("web", "ls /srv/dns/query").code == 0);
@@ -138,7 +138,7 @@ fn everything_dies_at_once_and_the_next_up_clears_up() {
         random_pause();
         for role in ["monitor", "daemon", "frontend", "server"] {
             for pid in node.pids(role) {
-                node::kill(pid, "KILL");
+                node::kill(pid);
             }
         }
         node.up_ok(&text);
@@ -153,7 +153,7 @@ fn everything_dies_at_once_and_the_next_up_clears_up() {
 fn a_domain_that_dies_is_restarted_with_its_mount() {
     let Some((node, _server, _)) = start(&["web"]) else { return };
     for pid in node.pids("monitor") {
-        node::kill(pid, "KILL");
+        node::kill(pid);
     }
     wait::until("the domain answers again", || {
         node.shell("web", "getent hosts host0.tombolo.example").code == 0

@@ -57,6 +57,10 @@ pub fn sweep(layout: &Layout, keep: &[DomainId]) -> Result<Report> {
             clear(layout, &cgroups, &paths, true, &mut report);
         }
     }
+    for dc in names(&layout.domains()) {
+        // Who was killed between making it and making the first domain in it left it empty; what is not empty stays.
+        let _ = fs::remove_dir(layout.domains().join(dc));
+    }
     if keep.is_empty() {
         // Nothing of ours is to stay, so whatever is there under a name that no domain can have goes as well.
         let killed = report.note(cgroups.kill(&layout.cgroup_name)).unwrap_or(0);

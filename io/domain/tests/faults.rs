@@ -218,3 +218,12 @@ fn sweeping_leaves_other_nodes_alone() {
     assert_eq!(theirs.exit().expect("exit"), None);
     theirs.stop(Some(Duration::ZERO)).expect("stop");
 }
+
+/// A fresh machine's run once stopped here: who is killed between making the folder of a distributed container and that of
+/// its first domain leaves an empty folder, which belongs to no domain that could be cleared.
+#[test]
+fn an_empty_folder_of_a_distributed_container_is_swept() {
+    let Some(ground) = ground() else { return };
+    std::fs::create_dir_all(ground.layout.domains().join("dc")).expect("a folder");
+    ground.sweep_and_assert_clean();
+}
