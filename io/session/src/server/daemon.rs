@@ -113,7 +113,8 @@ impl Server<'_> {
         }
         let greeted = link.hello(&served.hello, self.core.now);
         let consumer = link.consumer.clone();
-        tracing::info!(
+        // Not worth a line at the usual level: programs come and go as often as they like, and a log is bounded.
+        tracing::debug!(
             domain = consumer.domain,
             entrance = consumer.entrance,
             channel,

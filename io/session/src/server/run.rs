@@ -314,7 +314,7 @@ impl<'m> Server<'m> {
         while let Some((id, reason)) = self.core.doomed.pop() {
             let Some(link) = self.core.links.remove(&id) else { continue };
             let consumer = &link.consumer;
-            tracing::info!(
+            tracing::debug!(
                 domain = consumer.domain,
                 entrance = consumer.entrance,
                 channel = link.channel,
