@@ -46,7 +46,7 @@ fn up_twice_changes_nothing_and_an_edit_changes_only_itself() {
     let port = text.split("127.0.0.1:").nth(1).and_then(|t| t.split('"').next()).expect("the port");
     let said = node.up_ok(&without.replace("127.0.0.1:1\"", &format!("127.0.0.1:{port}\"")));
     assert!(said.contains("robot"), "{said}");
-    assert_eq!(node.run(&["exec", "robot", "--", "true"]).code, 1);
+    assert_eq!(node.run(&["exec", "robot", "--", "true"]).code, 125);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_failure_half_way_rolls_back() {
     let run = node.up(&text);
     assert_eq!(run.code, 1, "{run:?}");
     assert!(run.err.contains("/no/such/program") && run.err.contains("zebra"), "{}", run.err);
-    assert_eq!(node.run(&["exec", "web", "--", "true"]).code, 1, "web is still up after the roll-back");
+    assert_eq!(node.run(&["exec", "web", "--", "true"]).code, 125, "web is still up after the roll-back");
 }
 
 /// A demo once went on with the name server of another one, which held the port, while its own failed again and again.
@@ -116,7 +116,7 @@ fn exec_behaves_as_one_knows_it() {
         std::process::Command::new("script").args(["-qec", &line, "/dev/null"]).output().expect("script(1)");
     assert!(String::from_utf8_lossy(&typed.stdout).contains("a-terminal"), "{typed:?}");
     let misuse = node.run(&["exec", "wob", "--", "true"]);
-    assert!(misuse.code == 1 && misuse.err.contains("web"), "no suggestion: {misuse:?}");
+    assert!(misuse.code == 125 && misuse.err.contains("web"), "no suggestion: {misuse:?}");
 }
 
 #[test]
