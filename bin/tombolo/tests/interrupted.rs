@@ -214,3 +214,46 @@ fn a_daemon_with_another_state_does_not_end_what_it_does_not_know() {
     assert!(why.contains("down --all") && why.contains(&*node.path("state").to_string_lossy()), "{why}");
     assert!(said(&node.up("red").output().unwrap()).contains("nothing to do"), "it did end them");
 }
+
+/// A file system of 2 MiB on a folder, gone with this.
+struct Small(PathBuf);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _as_clean_as_can_be = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_a_change_by_name_and_loses_nothing() {
+    let Some(node) = Node::new() else { return };
+    let state = node.path("state");
+    std::fs::create_dir(&state).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("tmpfs", &state, "tmpfs", flags, c"size=2m,mode=700").unwrap();
+    // Dropped before the node's folder, but after what runs in it.
+    let small = Small(state.clone());
+    said(&node.up("red").output().unwrap());
+    // As full as can be: what is written over needs no room.
+    let filler = state.join("logs/filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write(&mut file, &[0; 4096]).is_ok_and(|written| written > 0) {}
+    drop(file);
+    let mut refused = None;
+    for colour in ["blue", "red", "green", "red"] {
+        let output = node.up(colour).output().unwrap();
+        if !output.status.success() {
+            refused = Some((colour, text(&output.stderr)));
+            break;
+        }
+    }
+    let (colour, why) = refused.expect("a full disk was noticed by nobody");
+    assert!(why.contains("registry.redb") && why.contains("restored"), "{why}");
+    assert_ne!(node.colour_of("one"), colour, "what was refused is there");
+    std::fs::remove_file(filler).unwrap();
+    said(&node.up(colour).output().unwrap());
+    assert_eq!(node.colour_of("one"), colour);
+    said(&node.command(&["down", "--all"]).output().unwrap());
+    node.kill_daemon(rustix::process::Signal::TERM);
+    drop(small);
+}

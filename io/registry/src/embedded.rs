@@ -6,8 +6,8 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTran
 use std::fs::{self, File};
 use std::io;
 use std::panic;
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// Format of the file; raised when an older version could not read it.
 const FORMAT: u64 = 1;
@@ -19,7 +19,9 @@ const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 /// See the module.
 #[derive(Debug)]
 pub struct Embedded {
-    database: Database,
+    path: PathBuf,
+    /// `None` only after it could not be opened again.
+    database: RwLock<Option<Database>>,
     watchers: Watchers,
     /// Held from before a change is made until it is told, so that watchers hear changes in their order.
     order: Mutex<()>,
@@ -50,7 +52,28 @@ impl Embedded {
         if found != FORMAT {
             return Err(RegistryError::Format { path: path.to_owned(), found, known: FORMAT });
         }
-        Ok(Self { database, watchers: Watchers::default(), order: Mutex::default() })
+        let database = RwLock::new(Some(database));
+        Ok(Self { path: path.to_owned(), database, watchers: Watchers::default(), order: Mutex::default() })
+    }
+
+    fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
+        self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the file again if an earlier write failed (a full disk, say): redb does nothing more until then.
+    fn heal(&self) -> Result<(), RegistryError> {
+        if let Some(database) = &*self.database() {
+            match database.begin_write().map_err(redb::Error::from) {
+                Ok(transaction) => return Ok(transaction.abort().map_err(redb::Error::from)?),
+                Err(redb::Error::PreviousIo) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        // The old one first: a file is open once.
+        drop(database.take());
+        *database = Some(open_whole(&self.path)?);
+        Ok(())
     }
 
     fn change<T>(
@@ -61,7 +84,9 @@ impl Embedded {
     ) -> Result<T, RegistryError> {
         check_key(key)?;
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        let transaction = self.database.begin_write().map_err(redb::Error::from)?;
+        self.heal()?;
+        let database = self.database();
+        let transaction = opened(&database)?.begin_write().map_err(redb::Error::from)?;
         let found = revision_of(&transaction, key)?;
         if !expected.meets(found) {
             return Err(RegistryError::Conflict { key: key.to_owned(), expected, found });
@@ -74,6 +99,10 @@ impl Embedded {
         }
         Ok(result)
     }
+}
+
+fn opened(database: &Option<Database>) -> Result<&Database, RegistryError> {
+    database.as_ref().ok_or(RegistryError::Storage(redb::Error::PreviousIo))
 }
 
 /// Makes a registry that is there either whole or not at all, whatever happens meanwhile.
@@ -181,14 +210,16 @@ fn next_revision(transaction: &WriteTransaction) -> Result<u64, redb::Error> {
 impl Registry for Embedded {
     fn get(&self, key: &str) -> Result<Option<Entry>, RegistryError> {
         check_key(key)?;
-        let transaction = self.database.begin_read().map_err(redb::Error::from)?;
+        let database = self.database();
+        let transaction = opened(&database)?.begin_read().map_err(redb::Error::from)?;
         let entries = transaction.open_table(ENTRIES).map_err(redb::Error::from)?;
         let guard = entries.get(key).map_err(redb::Error::from)?;
         Ok(guard.map(|guard| entry(guard.value())))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, RegistryError> {
-        let transaction = self.database.begin_read().map_err(redb::Error::from)?;
+        let database = self.database();
+        let transaction = opened(&database)?.begin_read().map_err(redb::Error::from)?;
         let entries = transaction.open_table(ENTRIES).map_err(redb::Error::from)?;
         let mut found = Vec::new();
         for item in entries.range(prefix..).map_err(redb::Error::from)? {

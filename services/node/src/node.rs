@@ -141,7 +141,12 @@ impl Node {
     pub(crate) fn set_desired(&self, dc: &str, desired: Option<Arc<Desired>>) -> Result<(), Problem> {
         let key = format!("{DESIRED}{dc}");
         let expected = self.known(dc).map_or(Expected::Absent, |known| Expected::Revision(known.revision));
-        let failed = |e: RegistryError| Problem::new(Code::Failed, e.to_string());
+        let failed = |e: RegistryError| {
+            Problem::new(Code::Failed, e.to_string()).help(format!(
+                "the registry is {}; is there room on its disk?",
+                self.place.registry().display()
+            ))
+        };
         let Some(desired) = desired else {
             self.registry.delete(&key, expected).map_err(failed)?;
             self.remember(dc, None);
