@@ -8,10 +8,13 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, TryLockError};
+use std::time::{Duration, Instant};
 use wire::directory::MAX_NAME_BYTES;
 
 /// Longest hosts file that is kept in memory; with a longer one, everything is the C library's business.
 const MAX_HOSTS_BYTES: u64 = 64 * 1024;
+/// How long a look at the file holds: who asks thousands of names a second need not look thousands of times.
+const LOOK_HOLDS: Duration = Duration::from_millis(10);
 /// Longest label of a name (RFC 1035 section 2.3.4).
 const MAX_LABEL_BYTES: usize = 63;
 
@@ -51,7 +54,15 @@ type Version = (u64, i64, i64, u64);
 #[derive(Debug)]
 pub struct Hosts {
     path: &'static str,
-    known: Mutex<Option<(Version, Known)>>,
+    seen: Mutex<Option<Seen>>,
+}
+
+/// The file, when we last looked.
+#[derive(Debug)]
+struct Seen {
+    looked: Instant,
+    version: Version,
+    known: Known,
 }
 
 #[derive(Debug, Default)]
@@ -65,32 +76,47 @@ struct Known {
 impl Hosts {
     /// The file at `path`.
     pub const fn new(path: &'static str) -> Self {
-        Self { path, known: Mutex::new(None) }
+        Self { path, seen: Mutex::new(None) }
     }
 
     /// Whether the file speaks of a name.
     pub fn has_name(&self, name: &str) -> bool {
+        self.has_name_at(name, Instant::now())
+    }
+
+    fn has_name_at(&self, name: &str, now: Instant) -> bool {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-        self.ask(|known| known.all || known.names.contains(&name))
+        self.ask(now, |known| known.all || known.names.contains(&name))
     }
 
     /// Whether the file speaks of an address.
     pub fn has_address(&self, address: IpAddr) -> bool {
-        self.ask(|known| known.all || known.addresses.contains(&address))
+        self.ask(Instant::now(), |known| known.all || known.addresses.contains(&address))
     }
 
-    fn ask(&self, question: impl FnOnce(&Known) -> bool) -> bool {
-        let Ok(metadata) = std::fs::metadata(self.path) else { return false };
-        let version = (metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.size());
-        let mut known = match self.known.try_lock() {
-            Ok(known) => known,
+    fn ask(&self, now: Instant, question: impl FnOnce(&Known) -> bool) -> bool {
+        let mut seen = match self.seen.try_lock() {
+            Ok(seen) => seen,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // Another thread reads it, or did when this process was forked off.
             Err(TryLockError::WouldBlock) => return question(&Known::read(Path::new(self.path))),
         };
-        match &*known {
-            Some((of_version, known)) if *of_version == version => question(known),
-            _ => question(&known.insert((version, Known::read(Path::new(self.path)))).1),
+        if let Some(seen) = &*seen
+            && now.saturating_duration_since(seen.looked) < LOOK_HOLDS
+        {
+            return question(&seen.known);
+        }
+        let Ok(metadata) = std::fs::metadata(self.path) else { return false };
+        let version = (metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.size());
+        match &mut *seen {
+            Some(seen) if seen.version == version => {
+                seen.looked = now;
+                question(&seen.known)
+            }
+            _ => {
+                let known = Known::read(Path::new(self.path));
+                question(&seen.insert(Seen { looked: now, version, known }).known)
+            }
         }
     }
 }
@@ -169,9 +195,11 @@ mod tests {
             assert_eq!(hosts.has_name(name), there, "{name}");
         }
         assert!(hosts.has_address([192, 0, 2, 1].into()) && !hosts.has_address([192, 0, 2, 3].into()));
+        let now = Instant::now() + LOOK_HOLDS;
         std::fs::write(&*path, "192.0.2.3 three and more\n").expect("written");
-        assert!(hosts.has_name("three") && !hosts.has_name("one"));
+        assert!(hosts.has_name_at("three", now) && !hosts.has_name_at("one", now));
         std::fs::write(&*path, "#".repeat(65 * 1024)).expect("written");
-        assert!(hosts.has_name("anything"), "too long to know");
+        assert!(!hosts.has_name_at("anything", now), "a look holds for a while");
+        assert!(hosts.has_name_at("anything", now + LOOK_HOLDS), "too long to know");
     }
 }

@@ -141,6 +141,8 @@ fn everything_can_be_seen() {
     assert!(node.json(&["inspect"]).to_string().contains("resolver"));
     let own = node.shell_ok("web", "ls /srv/self && cat /srv/self/about.json");
     assert!(own.contains("\"web\""), "{own}");
+    let latency = node.shell_ok("web", "cat /srv/self/latency");
+    assert!(latency.contains("\"stub\""), "the stub's answers are not among the latencies: {latency}");
     let table = node.ok(&["trace", "dns", "host0.tombolo.example", "--domain", "web"]);
     for phase in ["open", "write", "send", "receive", "read", "close"] {
         assert!(table.contains(phase), "no {phase} in the trace:\n{table}");

@@ -46,6 +46,8 @@ pub struct Pending<O> {
     pub entrance: Entrance,
     /// Which file of the service.
     pub file: u32,
+    /// When it was asked.
+    pub asked: Instant,
     /// What was asked.
     pub payload: Vec<u8>,
     /// Who gets the answer.

@@ -19,6 +19,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use sys::eventfd::Eventfd;
 
 /// Stack of the loop's thread, in bytes: its frames are shallow, and a frontend is to be small.
@@ -87,14 +88,25 @@ pub struct Handle {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Is told of each answer: by which link it came, and how long after its question.
+pub type Answered = Box<dyn Fn(Entrance, Duration) + Send>;
+
 /// Starts the entrances. Until a link is given by [`Handle::connect`], queries wait.
 ///
 /// # Errors
 /// What the kernel says against watching the sockets or starting a thread.
 pub fn run(entrances: Entrances) -> io::Result<Handle> {
+    run_observed(entrances, Box::new(|_, _| {}))
+}
+
+/// As [`run`], telling `answered` of each answer, on the entrances' thread.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_observed(entrances: Entrances, answered: Answered) -> io::Result<Handle> {
     let wake = Eventfd::new()?;
     let shared = Arc::new(Shared { wake, commands: Mutex::default(), counters: Counters::default() });
-    let entrance_loop = run::Loop::new(entrances, Arc::clone(&shared))?;
+    let entrance_loop = run::Loop::new(entrances, Arc::clone(&shared), answered)?;
     let thread = std::thread::Builder::new()
         .name("entrances".into())
         .stack_size(STACK_BYTES)

@@ -4,7 +4,7 @@ use crate::backend::{Backend, Entrance, Pending};
 use crate::dns::{self, Bad, Code};
 use crate::resolve::{self, Call};
 use crate::stream::{Client, Hopeless, MAX_CLIENTS, is_harmless};
-use crate::{Command, Counters, Entrances, Shared};
+use crate::{Answered, Command, Counters, Entrances, Shared};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -46,6 +46,7 @@ pub struct Loop {
     epoll: OwnedFd,
     entrances: Entrances,
     shared: Arc<Shared>,
+    answered: Answered,
     backend: Backend<Origin>,
     clients: HashMap<u64, Client>,
     last_client: u64,
@@ -55,7 +56,7 @@ pub struct Loop {
 
 impl Loop {
     /// Takes the sockets.
-    pub fn new(entrances: Entrances, shared: Arc<Shared>) -> io::Result<Self> {
+    pub fn new(entrances: Entrances, shared: Arc<Shared>, answered: Answered) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &shared.wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         if let Some(udp) = &entrances.udp {
@@ -74,6 +75,7 @@ impl Loop {
             epoll,
             entrances,
             shared,
+            answered,
             backend: Backend::new(),
             clients: HashMap::new(),
             last_client: 0,
@@ -283,7 +285,7 @@ impl Loop {
     }
 
     fn ask(&mut self, entrance: Entrance, file: u32, payload: Vec<u8>, origin: Origin) {
-        let pending = Pending { entrance, file, payload, origin };
+        let pending = Pending { entrance, file, asked: self.now, payload, origin };
         if let Err(pending) = self.backend.ask(pending, self.now) {
             self.shared.counters.add(|counters| &counters.overloads);
             self.deliver(pending, Err(Errno::NOBUFS));
@@ -299,6 +301,7 @@ impl Loop {
                 delivered = Some((pending, answer.map(<[u8]>::to_vec)));
             });
             if let Some((pending, answer)) = delivered {
+                (self.answered)(pending.entrance, self.now.saturating_duration_since(pending.asked));
                 self.deliver(pending, answer.as_deref().map_err(|errno| *errno));
             }
             match received {

@@ -52,7 +52,14 @@ pub fn run() -> Result<(), String> {
             tcp: entrances.stub_tcp.map(Into::into),
             resolve: entrances.resolve.map(Into::into),
         };
-        let handle = entrance::run(sockets).map_err(|e| format!("can't serve the entrances: {e}"))?;
+        let (observer, asked) = (frontend.observer(), wanted.clone());
+        let answered = move |entrance: Entrance, time: Duration| {
+            if let Some((_, name, service)) = asked.iter().find(|(of, ..)| *of == entrance) {
+                observer.latency(service, name, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            }
+        };
+        let handle = entrance::run_observed(sockets, Box::new(answered))
+            .map_err(|e| format!("can't serve the entrances: {e}"))?;
         std::thread::Builder::new()
             .name("entrance-links".into())
             .stack_size(STACK_BYTES)
