@@ -126,11 +126,12 @@ fn in_container(
     options: &ExecOptions,
 ) -> Result<i32> {
     let program = status.runtime.clone().ok_or_else(|| Error::NoRuntime("the status names none".into()))?;
-    let says_so = program.file_name().is_some_and(|name| name == "runc");
+    let is_runc = program.file_name().is_some_and(|name| name == "runc");
     let runtime = Runtime::known(&incarnation.layout, program);
     let log = runtime_log(paths).with_extension(format!("exec-{}.log", std::process::id()));
     let mut command = runtime.command(&log);
-    command.arg("exec");
+    // crun takes this from its own default, not from the container's configuration.
+    command.args(["exec", "--no-new-privs"]);
     if options.tty {
         command.arg("--tty");
     }
@@ -138,7 +139,15 @@ fn in_container(
         let image_accounts = accounts_of(status)?;
         let identity = image_accounts.resolve(Some(user))?;
         command.arg("--user").arg(format!("{}:{}", identity.uid, identity.gid));
-        command.args(identity.groups.iter().flat_map(|g| ["--additional-gids".to_owned(), g.to_string()]));
+        if is_runc {
+            let of_group = |group: &u32| ["--additional-gids".to_owned(), group.to_string()];
+            command.args(identity.groups.iter().flat_map(of_group));
+        } else if !identity.groups.is_empty() {
+            eprintln!(
+                "tombolo exec: crun gives a command no supplementary groups; it runs without {:?}",
+                identity.groups
+            );
+        }
     }
     if let Some(workdir) = &options.workdir {
         command.arg("--cwd").arg(workdir);
@@ -153,15 +162,18 @@ fn in_container(
     let _ = std::fs::remove_file(&log);
     let ended = ended?;
     match complaint {
-        // The runtime's own exit code says nothing: 1 and 255 are also codes of commands.
-        Some(message) if !ended.success() && message.contains("exec failed") => {
-            // runc has said it on the standard error, too; crun has not.
-            if !says_so {
-                eprintln!("tombolo exec: {message}");
-            }
-            Ok(code_of(&message))
-        }
+        Some(message) if could_not_try(ended, is_runc, &message) => Ok(code_of(&message)),
         _ => Ok(code(ended)),
+    }
+}
+
+/// Whether it was the runtime that failed, and has said so on the standard error. Its exit code alone does not tell: 1 and 255
+/// are also codes of commands. crun logs nothing but its own errors; runc does.
+fn could_not_try(ended: ExitStatus, is_runc: bool, message: &str) -> bool {
+    match ended.code() {
+        Some(255) if !is_runc => true,
+        Some(0) => false,
+        _ => is_runc && message.contains("exec failed"),
     }
 }
 
