@@ -28,7 +28,7 @@ for descriptor in descriptors:
     elif "pipe" in target:
         os.set_blocking(descriptor, False)
         bells.append(descriptor)
-assert regions, [os.readlink("/proc/self/fd/%d" % d) for d in descriptors]
+assert regions and bells, [os.readlink("/proc/self/fd/%d" % d) for d in descriptors]
 size = os.fstat(regions[0]).st_size
 memory = mmap.mmap(regions[0], size)
 end = time.monotonic() + 0.5

@@ -43,8 +43,11 @@ fn mounts(run_dir: &Path) -> Vec<String> {
 
 /// Control groups that carry the run directory's name, in any hierarchy.
 fn cgroups(run_dir: &Path) -> Vec<String> {
-    let Ok(name) = fs::read_to_string(run_dir.join("cgroup")) else {
-        return Vec::new();
+    let note = run_dir.join("cgroup");
+    let Ok(name) = fs::read_to_string(&note) else {
+        // No daemon ever ran here, or nothing can be proved.
+        let unproved = format!("no {}, so nobody knows which control groups to look for", note.display());
+        return if run_dir.join("lock").exists() { vec![unproved] } else { Vec::new() };
     };
     let name = name.trim().to_owned();
     let root = Path::new("/sys/fs/cgroup");

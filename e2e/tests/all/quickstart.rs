@@ -151,11 +151,10 @@ fn everything_can_be_seen() {
         .args(["-s", "--unix-socket"])
         .arg(node.run_dir().join("daemon.sock"))
         .arg("http://node/metrics")
-        .output();
-    if let Ok(metrics) = metrics {
-        let text = String::from_utf8_lossy(&metrics.stdout).into_owned();
-        assert!(text.contains("tombolo_"), "no metrics: {text}");
-    }
+        .output()
+        .expect("curl(1), which `make deps` installs");
+    let text = String::from_utf8_lossy(&metrics.stdout).into_owned();
+    assert!(text.contains("tombolo_"), "no metrics: {text}");
     assert!(node.ok(&["logs", "web"]).is_empty());
 }
 

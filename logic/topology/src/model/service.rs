@@ -59,10 +59,10 @@ impl ServiceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verb {
-    /// Ask for names.
+    /// Ask for names, and change time-outs, retries, search list and format of one's own sessions.
     Resolve,
-    /// Change the settings of one's own sessions: upstreams, time-outs, retries, search list, format. A domain that
-    /// may choose upstreams can make the backend send packets to any address that the backend reaches.
+    /// Choose upstreams for one's own sessions, and whatever the file `ctl` can. A domain that may choose upstreams can
+    /// make the backend send packets to any address that the backend reaches.
     Control,
 }
 
