@@ -97,7 +97,7 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step> {
     }
     let mut model = step(
         "model",
-        &["test", "--release", "--package", "ring", "--lib", "--no-fail-fast", "--", "--show-output"],
+        &["test", "--release", "--package", "ring", "--test", "model", "--no-fail-fast", "--", "--show-output"],
         true,
     );
     model.environment.insert("RUSTFLAGS", "--cfg loom".into());
