@@ -14,7 +14,7 @@ pub const RING_BYTES_MIN: u32 = 4096;
 /// Most bytes of one ring.
 pub const RING_BYTES_MAX: u32 = 16 << 20;
 
-/// Where [`MAGIC`] stands. Words 0 to 31 are written by the maker before anybody else sees the region.
+/// Where [`MAGIC`] stands. What stands below [`OFFSET_ENDS`] is written by the maker before anybody else sees the region.
 pub const OFFSET_MAGIC: usize = 0;
 /// Where [`VERSION`] stands.
 pub const OFFSET_VERSION: usize = 8;
@@ -22,6 +22,12 @@ pub const OFFSET_VERSION: usize = 8;
 pub const OFFSET_RING_BYTES: usize = 16;
 /// Where the bytes of the whole region stand: header page and both rings.
 pub const OFFSET_REGION_BYTES: usize = 24;
+/// Where the mode stands: what the maker says that the two ends exchange, [`MODE_MESSAGES`] or [`MODE_STREAM`].
+pub const OFFSET_MODE: usize = 32;
+/// Mode of a channel that carries messages.
+pub const MODE_MESSAGES: u64 = 0;
+/// Mode of a channel that carries bytes: where a record ends means nothing, and an empty one ends the stream.
+pub const MODE_STREAM: u64 = 1;
 
 /// Where the state word of the first end (the offerer) stands; the second end's follows by [`END_STRIDE`].
 /// Each end writes its own.
@@ -82,7 +88,7 @@ const LENGTH_MASK: u64 = (1 << RECORD_LENGTH_BITS) - 1;
 // The page must not drift from what both ends have compiled in.
 const _: () = {
     assert!(MAGIC == u64::from_le_bytes(*b"TOMBRING"));
-    assert!(OFFSET_REGION_BYTES + 8 <= OFFSET_ENDS);
+    assert!(OFFSET_MODE + 8 <= OFFSET_ENDS);
     assert!(OFFSET_ENDS + 2 * END_STRIDE <= OFFSET_CONTROLS);
     assert!(OFFSET_CONTROLS + 2 * CONTROL_STRIDE <= HEADER_BYTES);
     assert!(CONTROL_CONSUMER_PROCESSOR + 8 <= CONTROL_STRIDE);

@@ -8,106 +8,7 @@ use sys::region::Region;
 use wire::ring as layout;
 
 use crate::shared::{Doorbells, Shared};
-use crate::{Receiver, Sender};
-
-/// How large a channel is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Bytes of each of the two rings: a power of two from 4 KiB to 16 MiB. The longest message is a little
-    /// under half of it. Memory is taken only when it is first written.
-    pub ring_bytes: u32,
-}
-
-impl Default for Config {
-    /// 256 KiB: several pieces of 64 KiB in flight.
-    fn default() -> Self {
-        Config { ring_bytes: 256 << 10 }
-    }
-}
-
-/// Why a channel could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum CreateError {
-    /// The size is not allowed.
-    #[error("a ring can't have {ring_bytes} bytes: take a power of two from 4096 to 16777216")]
-    RingBytes {
-        /// What was asked for.
-        ring_bytes: u32,
-    },
-    /// The kernel gave no shared memory.
-    #[error("can't make the region of a channel")]
-    Region(#[source] io::Error),
-    /// The kernel gave no pipe, or `/proc` is not mounted.
-    #[error("can't make a doorbell of a channel (it needs /proc and free descriptors)")]
-    Doorbell(#[source] io::Error),
-}
-
-/// Why an end could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// It takes exactly [`End::DESCRIPTORS`] descriptors.
-    #[error("an end of a channel has {expected} descriptors, not {got}")]
-    Count {
-        /// How many were given.
-        got: usize,
-        /// How many belong to an end.
-        expected: usize,
-    },
-    /// A descriptor is not what should stand in its place.
-    #[error("descriptor {index} of a channel's end is not {expected}")]
-    Descriptor {
-        /// Its place in the list.
-        index: usize,
-        /// What should stand there.
-        expected: &'static str,
-    },
-    /// The region could shrink under us.
-    #[error("the region of a channel is not sealed against resizing")]
-    Unsealed,
-    /// The region's size fits no rings.
-    #[error("a region of {bytes} bytes holds no two rings of an allowed size")]
-    RegionBytes {
-        /// Its size.
-        bytes: u64,
-    },
-    /// It is not a channel's region.
-    #[error("the region starts with {found:#018x}, which is not the mark of a channel")]
-    Magic {
-        /// Its first word.
-        found: u64,
-    },
-    /// It was made by another version.
-    #[error("the region has layout version {found}; this program speaks {}", layout::VERSION)]
-    Version {
-        /// What it alleges.
-        found: u64,
-    },
-    /// A size in the header is not the region's.
-    #[error("the header says {field} = {found}, but the region's size makes it {expected}")]
-    Size {
-        /// Which field.
-        field: &'static str,
-        /// What it alleges.
-        found: u64,
-        /// What it must be.
-        expected: u64,
-    },
-    /// This end has been opened before; an end is opened once.
-    #[error("this end of the channel has been opened before (its state is {state})")]
-    Reopened {
-        /// What stood in its state word.
-        state: u64,
-    },
-    /// The kernel refused.
-    #[error("can't {action}")]
-    System {
-        /// What was tried.
-        action: &'static str,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-}
+use crate::{Config, CreateError, Mode, OpenError, Receiver, Sender, StreamReader, StreamWriter};
 
 /// One end of a channel, not yet opened: its descriptors. Dropped unopened, it closes the channel.
 #[derive(Debug)]
@@ -126,7 +27,7 @@ pub fn pair(config: &Config) -> Result<(End, End), CreateError> {
     if !layout::is_ring_bytes(u64::from(ring_bytes)) {
         return Err(CreateError::RingBytes { ring_bytes });
     }
-    let region = make_region(ring_bytes).map_err(CreateError::Region)?;
+    let region = make_region(ring_bytes, config.mode).map_err(CreateError::Region)?;
     let again = region.try_clone().map_err(CreateError::Region)?;
     let bell = || doorbell::pair().map_err(CreateError::Doorbell);
     // `data` N is heard by side N; `room` N likewise.
@@ -139,15 +40,16 @@ pub fn pair(config: &Config) -> Result<(End, End), CreateError> {
     Ok((End { side: 0, region, doorbells: one }, End { side: 1, region: again, doorbells: other }))
 }
 
-fn make_region(ring_bytes: u32) -> io::Result<OwnedFd> {
+fn make_region(ring_bytes: u32, mode: Mode) -> io::Result<OwnedFd> {
     let bytes = layout::region_bytes(ring_bytes);
     let memory = sys::memfd::sealed("tombolo-channel", bytes)?;
-    let mut header = [0_u8; layout::OFFSET_REGION_BYTES + 8];
+    let mut header = [0_u8; layout::OFFSET_MODE + 8];
     for (offset, value) in [
         (layout::OFFSET_MAGIC, layout::MAGIC),
         (layout::OFFSET_VERSION, layout::VERSION),
         (layout::OFFSET_RING_BYTES, u64::from(ring_bytes)),
         (layout::OFFSET_REGION_BYTES, bytes),
+        (layout::OFFSET_MODE, mode.word()),
     ] {
         header[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
     }
@@ -205,19 +107,55 @@ impl End {
         Ok(End { side, region, doorbells: Doorbells { data, peer_data, room, peer_room } })
     }
 
-    /// Maps the region, checks its header and takes the end into use.
+    /// What the maker says that this channel carries.
+    ///
+    /// # Errors
+    /// [`OpenError::UnknownMode`], [`OpenError::RegionBytes`] when there is no header, [`OpenError::System`].
+    pub fn mode(&self) -> Result<Mode, OpenError> {
+        let look = |source| OpenError::System { action: "read the header of a channel's region", source };
+        let mut word = [0; 8];
+        let read = rustix::io::pread(&self.region, &mut word, layout::OFFSET_MODE as u64);
+        if read.map_err(|errno| look(errno.into()))? < word.len() {
+            return Err(OpenError::RegionBytes { bytes: 0 });
+        }
+        mode_of(u64::from_le_bytes(word))
+    }
+
+    /// Maps the region, checks its header and takes the end into use, whatever its mode is.
     ///
     /// # Errors
     /// See [`OpenError`]; the end is closed then.
     pub fn open(self) -> Result<(Sender, Receiver), OpenError> {
+        let (_mode, sender, receiver) = self.open_any()?;
+        Ok((sender, receiver))
+    }
+
+    /// As [`End::open`], for a channel that was made in [`Mode::Stream`].
+    ///
+    /// # Errors
+    /// See [`OpenError`], among them [`OpenError::WrongMode`]; the end is closed then.
+    pub fn open_stream(self) -> Result<(StreamWriter, StreamReader), OpenError> {
+        let (found, sender, receiver) = self.open_any()?;
+        if found != Mode::Stream {
+            return Err(OpenError::WrongMode { found, wanted: Mode::Stream });
+        }
+        Ok((sender.into_stream(), receiver.into_stream()))
+    }
+
+    fn open_any(self) -> Result<(Mode, Sender, Receiver), OpenError> {
         let ring_bytes = region_ring_bytes(&self.region)?;
         let bytes = layout::region_bytes(ring_bytes);
         let map = |source| OpenError::System { action: "map the region of a channel", source };
         let length = usize::try_from(bytes).map_err(|_| OpenError::RegionBytes { bytes })?;
         let region = Region::map(&self.region, length).map_err(map)?;
-        check_header(&region, ring_bytes)?;
-        Shared::open(region, self.side, ring_bytes, self.doorbells)
+        let mode = check_header(&region, ring_bytes)?;
+        let (sender, receiver) = Shared::open(region, self.side, ring_bytes, self.doorbells)?;
+        Ok((mode, sender, receiver))
     }
+}
+
+fn mode_of(word: u64) -> Result<Mode, OpenError> {
+    Mode::of_word(word).ok_or(OpenError::UnknownMode { found: word })
 }
 
 fn is_region(descriptor: &OwnedFd) -> Result<bool, OpenError> {
@@ -248,7 +186,8 @@ fn region_ring_bytes(region: &OwnedFd) -> Result<u32, OpenError> {
 }
 
 /// The header must agree with the size. The peer may have scribbled over it before we came: then we refuse.
-fn check_header(region: &Region, ring_bytes: u32) -> Result<(), OpenError> {
+/// Each word is read once.
+fn check_header(region: &Region, ring_bytes: u32) -> Result<Mode, OpenError> {
     let word = |offset| region.load_u64(offset, std::sync::atomic::Ordering::Relaxed);
     let found = word(layout::OFFSET_MAGIC);
     if found != layout::MAGIC {
@@ -267,5 +206,5 @@ fn check_header(region: &Region, ring_bytes: u32) -> Result<(), OpenError> {
             return Err(OpenError::Size { field, found, expected });
         }
     }
-    Ok(())
+    mode_of(word(layout::OFFSET_MODE))
 }

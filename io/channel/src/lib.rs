@@ -27,12 +27,18 @@
 //! - Nothing has a name: when both ends are gone, so is everything.
 
 mod end;
+mod options;
 mod receiver;
+mod refusals;
 mod sender;
 mod shared;
+mod stream;
 
-pub use end::{Config, CreateError, End, OpenError, pair};
+pub use end::{End, pair};
+pub use options::{Config, Mode};
 pub use receiver::{Alleged, ReceiveError, Receiver};
+pub use refusals::{CreateError, OpenError};
 pub use ring::Violation;
 pub use sender::{Loan, SendError, Sender};
 pub use shared::{Closer, Descriptors, SpinPolicy};
+pub use stream::{StreamReader, StreamWriter};

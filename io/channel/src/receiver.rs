@@ -152,7 +152,18 @@ impl Receiver {
         }
     }
 
-    fn release(&mut self, record: Record) -> Result<(), ReceiveError> {
+    /// The next record, for a reader that holds it across calls and releases it when it is done.
+    pub(crate) fn next_record(&mut self) -> Result<Option<Record>, ReceiveError> {
+        self.next()
+    }
+
+    /// Copies bytes of a record that is not released yet; false, and nothing is done, beyond its end.
+    #[must_use]
+    pub(crate) fn copy(&self, record: &Record, at: usize, into: &mut [u8]) -> bool {
+        self.consumer.copy(record, at, into)
+    }
+
+    pub(crate) fn release(&mut self, record: Record) -> Result<(), ReceiveError> {
         self.burst = self.burst.saturating_add(1);
         if self.whereabouts.is_due() {
             self.consumer.publish_processor(sys::processor::current());
@@ -221,7 +232,7 @@ impl Receiver {
         self.wait_for_record(deadline).map(|_| ())
     }
 
-    fn wait_for_record(&mut self, deadline: Option<Instant>) -> Result<Record, ReceiveError> {
+    pub(crate) fn wait_for_record(&mut self, deadline: Option<Instant>) -> Result<Record, ReceiveError> {
         loop {
             if let Some(record) = self.next()? {
                 return Ok(record);

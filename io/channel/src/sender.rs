@@ -226,7 +226,7 @@ impl Sender {
         spin(self.policy, &mut self.spin, deadline, || peer, || producer.has_room(length).unwrap_or(true));
     }
 
-    fn check_open(&self) -> Result<(), SendError> {
+    pub(crate) fn check_open(&self) -> Result<(), SendError> {
         if self.shared.is_closed_here() || self.shared.is_peer_closed() {
             return Err(SendError::Closed);
         }

@@ -11,7 +11,7 @@ use channel::{Config, End, ReceiveError, Receiver, SendError, Sender, pair};
 type Halves = (Sender, Receiver);
 
 fn open() -> (Halves, Halves) {
-    let (one, other) = pair(&Config { ring_bytes: 4096 }).unwrap();
+    let (one, other) = pair(&Config { ring_bytes: 4096, ..Config::default() }).unwrap();
     (one.open().unwrap(), other.open().unwrap())
 }
 
@@ -137,7 +137,7 @@ fn a_receiver_that_only_polls_learns_of_a_death() {
 
 #[test]
 fn a_sender_that_only_polls_learns_of_a_death() {
-    let (one, other) = pair(&Config { ring_bytes: 4096 }).unwrap();
+    let (one, other) = pair(&Config { ring_bytes: 4096, ..Config::default() }).unwrap();
     let (mut sender, _receiver) = one.open().unwrap();
     drop(other);
     fill(&mut sender);
@@ -158,7 +158,7 @@ fn an_event_loop_hears_of_the_end() {
 
 #[test]
 fn ends_travel_as_descriptors_and_keep_their_side() {
-    let (one, other) = pair(&Config { ring_bytes: 4096 }).unwrap();
+    let (one, other) = pair(&Config { ring_bytes: 4096, ..Config::default() }).unwrap();
     let one = End::from_descriptors(one.into_descriptors().into()).unwrap();
     let other = End::from_descriptors(other.into_descriptors().into()).unwrap();
     let ((mut sender, _receiver), (_sender, mut receiver)) = (one.open().unwrap(), other.open().unwrap());
@@ -169,7 +169,7 @@ fn ends_travel_as_descriptors_and_keep_their_side() {
 /// A parent and its fork's child hold the same descriptors; here duplicates stand for the parent's.
 #[test]
 fn an_end_that_a_child_abandons_stays_open_for_its_parent() {
-    let (one, other) = pair(&Config { ring_bytes: 4096 }).unwrap();
+    let (one, other) = pair(&Config { ring_bytes: 4096, ..Config::default() }).unwrap();
     let held = one.into_descriptors();
     let copies: Vec<OwnedFd> = held.iter().map(|fd| fd.as_fd().try_clone_to_owned().unwrap()).collect();
     let (sender, mut receiver) = End::from_descriptors(copies).unwrap().open().unwrap();

@@ -26,7 +26,7 @@ struct Hostile {
 }
 
 fn honest_and_hostile() -> ((Sender, Receiver), Hostile) {
-    let (one, other) = pair(&Config { ring_bytes: RING_BYTES }).unwrap();
+    let (one, other) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
     let mut doorbells = Vec::from(other.into_descriptors());
     let memory = doorbells.pop().unwrap();
     let region = Region::map(&memory, layout::region_bytes(RING_BYTES) as usize).unwrap();

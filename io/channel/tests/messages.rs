@@ -10,7 +10,7 @@ use channel::{Config, ReceiveError, Receiver, SendError, Sender, SpinPolicy, pai
 type Halves = (Sender, Receiver);
 
 fn open(ring_bytes: u32) -> (Halves, Halves) {
-    let (one, other) = pair(&Config { ring_bytes }).unwrap();
+    let (one, other) = pair(&Config { ring_bytes, ..Config::default() }).unwrap();
     (one.open().unwrap(), other.open().unwrap())
 }
 

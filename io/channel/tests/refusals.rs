@@ -10,7 +10,7 @@ use wire::ring as layout;
 const RING_BYTES: u32 = 4096;
 
 fn descriptors() -> Vec<OwnedFd> {
-    let (one, _) = pair(&Config { ring_bytes: RING_BYTES }).unwrap();
+    let (one, _) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
     one.into_descriptors().into()
 }
 
@@ -47,7 +47,7 @@ fn an_end_as_it_was_made_opens() {
 #[test]
 fn a_size_that_is_not_allowed_is_not_made() {
     for ring_bytes in [0, 4095, 2048, 5000, 32 << 20, u32::MAX] {
-        let error = pair(&Config { ring_bytes }).unwrap_err();
+        let error = pair(&Config { ring_bytes, ..Config::default() }).unwrap_err();
         assert!(
             matches!(error, CreateError::RingBytes { ring_bytes: named } if named == ring_bytes),
             "{error}"
@@ -90,7 +90,7 @@ fn descriptors_in_a_wrong_place() {
 
 #[test]
 fn the_second_end_with_its_descriptors_in_the_first_ones_order_is_refused() {
-    let (_one, other) = pair(&Config { ring_bytes: RING_BYTES }).unwrap();
+    let (_one, other) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
     let mut rotated = Vec::from(other.into_descriptors());
     rotated.swap(0, 4);
     assert!(matches!(open(rotated), Err(OpenError::Descriptor { .. })));
@@ -140,7 +140,7 @@ fn a_header_that_is_not_ours() {
 
 #[test]
 fn an_end_is_opened_once() {
-    let (one, _other) = pair(&Config { ring_bytes: RING_BYTES }).unwrap();
+    let (one, _other) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
     let original = one.into_descriptors();
     let copy: Vec<_> = original.iter().map(|fd| fd.as_fd().try_clone_to_owned().unwrap()).collect();
     let _opened = End::from_descriptors(original.into()).unwrap().open().unwrap();
