@@ -1,52 +1,252 @@
-//! Processes that die by `kill -9` at random moments: the survivor wakes, receives what was committed, whole and in
-//! order, and learns of the end; nothing is left of the channel.
+//! Processes that die by `kill -9` at random moments, thousands of times: the survivor wakes, receives what was
+//! committed, whole and in order, and learns of the end; nothing is left of the channel.
 //!
-//! One test alone in its program, because it counts the program's descriptors.
+//! One test alone in its program, because it counts what the program holds.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod other_process;
+mod traffic;
+
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use channel::{Config, End, ReceiveError, Receiver, SendError, Sender, SpinPolicy, pair};
+use sys::region::Region;
+use traffic::{Messages, Random};
 
-const ROUNDS: u64 = 300;
-const ROLE: &str = "TOMBOLO_TEST_DEATH_ROLE";
+/// How many processes die; the variable asks for another number.
+const DEATHS: u64 = 2500;
+const DEATHS_VARIABLE: &str = "TOMBOLO_DEATHS";
+/// Deaths that are under way at once: with one, a processor would wait while a process starts.
+const LANES: usize = 2;
 /// Long enough for a machine under load; what is tested is that none of it is needed.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How much later than at the hang-up of a pipe that died with it a survivor may learn of a death: the promise. Held
+/// against the median, because a machine with other things to do lets some wait for a processor.
+const LATER: Duration = Duration::from_millis(10);
+/// Later than this nobody was woken: a wait came to its own end.
+const LOST: Duration = Duration::from_secs(10);
 
 fn deadline() -> Option<Instant> {
     Some(Instant::now() + PATIENCE)
 }
 
-fn message(number: u64, into: &mut Vec<u8>) {
-    into.clear();
-    into.extend_from_slice(&number.to_le_bytes());
-    into.resize(8 + (number * 37 % 500) as usize, number as u8);
+/// What a child notes before it goes on, in memory that outlives it.
+struct Notes(Region);
+
+impl Notes {
+    const BYTES: usize = 4096;
+    const SENT: usize = 0;
+
+    fn new() -> (Notes, OwnedFd) {
+        let memory = sys::memfd::sealed("notes", Self::BYTES as u64).unwrap();
+        (Notes::map(&memory), memory)
+    }
+
+    fn map(memory: &OwnedFd) -> Notes {
+        Notes(Region::map(memory, Self::BYTES).unwrap())
+    }
+
+    /// So many messages have been sent, for certain.
+    fn note_sent(&self, count: u64) {
+        self.0.store_u64(Self::SENT, count, Ordering::Release);
+    }
+
+    fn sent(&self) -> u64 {
+        self.0.load_u64(Self::SENT, Ordering::Acquire)
+    }
+}
+
+/// What the child may do until it is killed.
+const ROLES: [&str; 5] = ["flood", "sink", "both", "echo", "deaf"];
+const READY: &[u8] = b"ready";
+/// Streams of messages: from the child, and to it.
+const FROM_CHILD: u64 = 1;
+const TO_CHILD: u64 = 2;
+
+/// One death: all that is decided beforehand.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    role: &'static str,
+    seed: u64,
+    ring_bytes: u32,
+    /// Which of the two ends dies.
+    victim: usize,
+    /// Whether it is killed at any moment from its start on, or only once it says that it lives.
+    early: bool,
+    delay: Duration,
+    policy: SpinPolicy,
+    /// Whether the survivor waits as an event loop does, with descriptors, and not inside a call.
+    by_descriptors: bool,
+}
+
+impl Round {
+    fn choose(number: u64, random: &mut Random) -> Round {
+        let role = ROLES[(number % ROLES.len() as u64) as usize];
+        let early = random.one_in(4) && role != "echo";
+        let within = if early { 4_000_000 } else { 1_500_000 };
+        Round {
+            role,
+            seed: random.next(),
+            ring_bytes: [4 << 10, 16 << 10, 256 << 10][random.below(3)],
+            victim: random.below(2),
+            early,
+            delay: Duration::from_nanos(random.below(within) as u64),
+            policy: if random.one_in(2) { SpinPolicy::Adaptive } else { SpinPolicy::Never },
+            by_descriptors: random.one_in(2),
+        }
+    }
+}
+
+impl Round {
+    /// The round in words, for the child.
+    fn tell(&self) -> String {
+        let adaptive = self.policy == SpinPolicy::Adaptive;
+        format!("{} {} {adaptive} {}", self.role, self.seed, self.by_descriptors)
+    }
+
+    /// What of the round the child has to know; the rest is the parent's business.
+    fn told(words: &str) -> Round {
+        let words: Vec<&str> = words.split(' ').collect();
+        let [role, seed, adaptive, by_descriptors] = words.try_into().expect("four words");
+        Round {
+            role: ROLES.into_iter().find(|known| *known == role).expect("a role that there is"),
+            seed: seed.parse().unwrap(),
+            ring_bytes: 0,
+            victim: 0,
+            early: false,
+            delay: Duration::ZERO,
+            policy: if adaptive == "true" { SpinPolicy::Adaptive } else { SpinPolicy::Never },
+            by_descriptors: by_descriptors == "true",
+        }
+    }
+}
+
+/// Sends message after message, in every way there is, until the channel ends.
+fn pour(sender: &mut Sender, messages: &Messages, round: &Round, noted: impl Fn(u64)) -> Instant {
+    let (mut random, mut bytes) = (Random::new(round.seed, 3), Vec::new());
+    for number in 0.. {
+        messages.make(number, &mut bytes);
+        let sent = match random.below(4) {
+            0 if round.by_descriptors => send_by_descriptors(sender, &bytes),
+            1 => sender.send_vectored(&[&bytes[..bytes.len() / 2], &bytes[bytes.len() / 2..]], deadline()),
+            2 => send_after_a_loan_that_came_to_nothing(sender, &bytes),
+            _ => sender.send(&bytes, deadline()),
+        };
+        match sent {
+            Ok(()) => noted(number + 1),
+            Err(SendError::Closed) => return Instant::now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("numbers do not end");
+}
+
+fn send_after_a_loan_that_came_to_nothing(sender: &mut Sender, bytes: &[u8]) -> Result<(), SendError> {
+    assert!(sender.loan(sender.max_message(), deadline())?.write_at(0, bytes));
+    let mut loan = sender.loan(bytes.len(), deadline())?;
+    assert!(loan.write_at(0, bytes));
+    loan.commit()
+}
+
+fn send_by_descriptors(sender: &mut Sender, bytes: &[u8]) -> Result<(), SendError> {
+    loop {
+        match sender.try_send(bytes) {
+            Err(SendError::Full) => {}
+            other => return other,
+        }
+        if sender.prepare_wait(bytes.len())? {
+            let watched = sender.descriptors();
+            sys::doorbell::wait(watched.doorbell, watched.lifeline, Some(PATIENCE.as_nanos() as u64))
+                .unwrap();
+            sender.cancel_wait();
+            sender.drain_doorbell()?;
+        }
+    }
+}
+
+/// Receives until the channel ends: the greeting and then message after message, each the next one, and whole. Returns
+/// how many came, and when it was over.
+fn drain(receiver: &mut Receiver, messages: &Messages, round: &Round) -> (u64, Instant) {
+    let (mut got, mut expected, mut number) = (Vec::new(), READY.to_vec(), 0);
+    loop {
+        let received = if round.by_descriptors {
+            receive_by_descriptors(receiver, &mut got)
+        } else {
+            receiver.receive(&mut got, deadline())
+        };
+        match received {
+            Ok(_) if number == 0 && got == READY => continue,
+            Ok(length) => assert_eq!(length, got.len()),
+            Err(ReceiveError::Closed) => return (number, Instant::now()),
+            Err(error) => panic!("{error}"),
+        }
+        messages.make(number, &mut expected);
+        assert!(got == expected, "message {number} of {} bytes is not as it was sent", expected.len());
+        number += 1;
+    }
+}
+
+fn receive_by_descriptors(receiver: &mut Receiver, into: &mut Vec<u8>) -> Result<usize, ReceiveError> {
+    loop {
+        if let Some(length) = receiver.try_receive(into)? {
+            return Ok(length);
+        }
+        if receiver.prepare_wait() {
+            let watched = receiver.descriptors();
+            sys::doorbell::wait(watched.doorbell, watched.lifeline, Some(PATIENCE.as_nanos() as u64))
+                .unwrap();
+            receiver.cancel_wait();
+            receiver.drain_doorbell()?;
+        }
+    }
+}
+
+/// Sends a message and awaits it back, again and again.
+fn call(sender: &mut Sender, receiver: &mut Receiver, messages: &Messages) -> (u64, Instant) {
+    let (mut got, mut bytes) = (Vec::new(), Vec::new());
+    for number in 0.. {
+        messages.make(number, &mut bytes);
+        match sender.send(&bytes, deadline()) {
+            Ok(()) => {}
+            Err(SendError::Closed) => return (number, Instant::now()),
+            Err(error) => panic!("{error}"),
+        }
+        match receiver.receive(&mut got, deadline()) {
+            Ok(_) => assert!(got == bytes, "echo {number}"),
+            Err(ReceiveError::Closed) => return (number, Instant::now()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("numbers do not end");
 }
 
 /// What the child does until it is killed. With a role that nobody knows it fails, and so does the parent's test.
-fn live(role: &str, mut sender: Sender, mut receiver: Receiver) {
-    let (mut number, mut bytes) = (0, Vec::new());
-    match role {
-        "flood" => loop {
-            message(number, &mut bytes);
-            sender.send(&bytes, deadline()).unwrap();
-            number += 1;
-        },
+fn live(round: &Round, sender: &mut Sender, receiver: &mut Receiver, notes: &Notes) {
+    let outward = Messages::new(round.seed, FROM_CHILD, sender.max_message());
+    let inward = Messages::new(round.seed, TO_CHILD, receiver.max_message());
+    match round.role {
+        "flood" => drop(pour(sender, &outward, round, |count| notes.note_sent(count))),
+        "sink" => drop(drain(receiver, &inward, round)),
+        "both" => thread::scope(|scope| {
+            scope.spawn(|| pour(sender, &outward, round, |count| notes.note_sent(count)));
+            drain(receiver, &inward, round);
+        }),
         "echo" => {
-            receiver.set_spin_policy(SpinPolicy::Never);
-            sender.send(b"", deadline()).unwrap();
-            while receiver.receive(&mut bytes, deadline()).is_ok() {
-                sender.send(&bytes, deadline()).unwrap();
+            let mut bytes = Vec::new();
+            for count in 1.. {
+                let echoed = receiver.receive(&mut bytes, deadline()).is_ok()
+                    && sender.send(&bytes, deadline()).is_ok();
+                if !echoed {
+                    return;
+                }
+                notes.note_sent(count);
             }
         }
-        "deaf" => {
-            sender.send(b"", deadline()).unwrap();
-            // The parent's lifeline: the end of its process is the end of ours.
-            sys::descriptors::receive_with_descriptors(std::io::stdin(), &mut [0], 0).unwrap();
-        }
+        // The end of the parent's process is the end of ours.
+        "deaf" => drop(other_process::receive(0)),
         other => panic!("no role {other}"),
     }
 }
@@ -54,131 +254,173 @@ fn live(role: &str, mut sender: Sender, mut receiver: Receiver) {
 #[test]
 #[ignore = "the other process of the test below, which starts it"]
 fn child() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let (_, descriptors) =
-        sys::descriptors::receive_with_descriptors(std::io::stdin(), &mut [0; 8], End::DESCRIPTORS).unwrap();
-    let (sender, receiver) = End::from_descriptors(descriptors).unwrap().open().unwrap();
-    live(&role, sender, receiver);
+    let Some(role) = other_process::role() else { return };
+    let Some(mut descriptors) = other_process::receive(End::DESCRIPTORS + 2) else { return };
+    let notes = Notes::map(&descriptors.pop().unwrap());
+    // Held as long as the process lives: its end is the hang-up that the parent compares with.
+    let _alive = descriptors.pop().unwrap();
+    let round = Round::told(&role);
+    let (mut sender, mut receiver) = End::from_descriptors(descriptors).unwrap().open().unwrap();
+    receiver.set_spin_policy(round.policy);
+    sender.set_spin_policy(round.policy);
+    sender.send(READY, deadline()).unwrap();
+    live(&round, &mut sender, &mut receiver, &notes);
 }
 
-fn start(role: &str, end: End) -> (Child, OwnedFd) {
-    let (ours, theirs) = sys::descriptors::socket_pair().unwrap();
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--ignored", "--nocapture"])
-        .env(ROLE, role)
-        .stdin(theirs)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let descriptors = end.into_descriptors();
-    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    sys::descriptors::send_with_descriptors(&ours, b"an end", &borrowed).unwrap();
-    (child, ours)
+/// What one survivor found.
+struct Outcome {
+    received: u64,
+    /// When both of its halves knew.
+    knew: Instant,
 }
 
-/// Receives the flood until it ends; every message is the next one, and whole.
-fn outlive_flood(receiver: &mut Receiver) {
-    let (mut got, mut expected, mut number) = (Vec::new(), Vec::new(), 1);
-    loop {
-        match receiver.receive(&mut got, deadline()) {
-            Ok(_) => {
-                message(number, &mut expected);
-                assert_eq!(got, expected);
-                number += 1;
-            }
-            Err(ReceiveError::Closed) => return,
-            Err(error) => panic!("{error}"),
-        }
+fn survive(round: &Round, sender: &mut Sender, receiver: &mut Receiver) -> Outcome {
+    let inward = Messages::new(round.seed, FROM_CHILD, receiver.max_message());
+    let outward = Messages::new(round.seed, TO_CHILD, sender.max_message());
+    if round.role == "echo" {
+        let (received, knew) = call(sender, receiver, &outward);
+        return Outcome { received, knew };
     }
+    thread::scope(|scope| {
+        let pouring = scope.spawn(|| pour(sender, &outward, round, |_| {}));
+        let (received, knew) = drain(receiver, &inward, round);
+        Outcome { received, knew: knew.max(pouring.join().unwrap()) }
+    })
 }
 
-fn outlive_echo(sender: &mut Sender, receiver: &mut Receiver) {
-    let (mut got, mut bytes) = (Vec::new(), Vec::new());
-    for number in 0.. {
-        message(number, &mut bytes);
-        match sender.send(&bytes, deadline()) {
-            Ok(()) => {}
-            Err(SendError::Closed) => return,
-            Err(error) => panic!("{error}"),
-        }
-        match receiver.receive(&mut got, deadline()) {
-            Ok(_) => assert_eq!(got, bytes),
-            Err(ReceiveError::Closed) => return,
-            Err(error) => panic!("{error}"),
-        }
+/// Waits until the pipe hangs up.
+fn await_hang_up(pipe: &OwnedFd) -> Instant {
+    let mut byte = [0];
+    let read = rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut byte)).unwrap();
+    assert_eq!(read, 0, "nobody writes into this pipe");
+    Instant::now()
+}
+
+/// How long after the kill the pipe hung up, and the survivor knew, in ns.
+struct Latency {
+    pipe_ns: u64,
+    survivor_ns: u64,
+}
+
+fn die(round: &Round) -> Latency {
+    let (one, other) = pair(&config(round.ring_bytes)).unwrap();
+    let (ours, theirs) = if round.victim == 1 { (one, other) } else { (other, one) };
+    let (mut sender, mut receiver) = ours.open().unwrap();
+    sender.set_spin_policy(round.policy);
+    receiver.set_spin_policy(round.policy);
+    let (notes, notes_memory) = Notes::new();
+    let (hang_up, alive) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let mut other = other_process::start(&round.tell());
+    let mut descriptors = Vec::from(theirs.into_descriptors());
+    descriptors.extend([alive, notes_memory]);
+    other.pass(&descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+    drop(descriptors);
+    if !round.early {
+        let mut greeting = Vec::new();
+        receiver.receive(&mut greeting, deadline()).unwrap();
+        assert_eq!(greeting, READY);
     }
-}
-
-/// Both halves sleep, in two threads: one for want of room, one for want of messages.
-fn outlive_deaf(sender: &mut Sender, receiver: &mut Receiver) {
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let error = loop {
-                if let Err(error) = sender.send(&[1; 1000], deadline()) {
-                    break error;
-                }
-            };
-            assert!(matches!(error, SendError::Closed), "{error}");
-        });
-        let error = receiver.receive(&mut Vec::new(), deadline()).unwrap_err();
-        assert!(matches!(error, ReceiveError::Closed), "{error}");
-    });
-}
-
-fn round(role: &str, delay: Duration, policy: SpinPolicy) {
-    let (one, other) = pair(&Config { ring_bytes: 16 << 10 }).unwrap();
-    let (mut sender, mut receiver) = one.open().unwrap();
-    receiver.set_spin_policy(policy);
-    let (mut child, lifeline) = start(role, other);
-    // Its first message: it lives.
-    receiver.receive(&mut Vec::new(), deadline()).unwrap();
-    thread::scope(|scope| {
-        let survivor = scope.spawn(|| match role {
-            "flood" => outlive_flood(&mut receiver),
-            "echo" => outlive_echo(&mut sender, &mut receiver),
-            _ => outlive_deaf(&mut sender, &mut receiver),
-        });
+    let (killed, hung_up, outcome) = thread::scope(|scope| {
+        let survivor = scope.spawn(|| survive(round, &mut sender, &mut receiver));
         // No event to wait for: the moment is meant to be any.
-        let moment = Instant::now() + delay;
+        let moment = Instant::now() + round.delay;
         while Instant::now() < moment {
             thread::yield_now();
         }
-        child.kill().unwrap();
-        survivor.join().unwrap();
+        let killed = Instant::now();
+        other.child.kill().unwrap();
+        (killed, await_hang_up(&hang_up), survivor.join().unwrap())
     });
-    child.wait().unwrap();
-    drop(lifeline);
+    let status = other.child.wait().unwrap();
+    assert!(!status.success() && status.code().is_none(), "the child came to its own end: {status}");
+    let sent = notes.sent();
+    assert!(outcome.received >= sent, "{} of {sent} committed messages came", outcome.received);
+    assert!(outcome.received <= sent + 1, "{} messages came, {sent} were sent", outcome.received);
     assert!(sender.is_closed() && receiver.is_closed());
-    let error = sender.send(b"x", deadline()).unwrap_err();
-    assert!(matches!(error, SendError::Closed), "{error}");
+    assert!(matches!(sender.send(b"x", deadline()), Err(SendError::Closed)));
+    assert!(matches!(receiver.receive(&mut Vec::new(), deadline()), Err(ReceiveError::Closed)));
+    let since = |at: Instant| u64::try_from((at - killed).as_nanos()).unwrap();
+    Latency { pipe_ns: since(hung_up), survivor_ns: since(outcome.knew) }
 }
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+#[allow(clippy::needless_update, reason = "a test that is about the ring's size leaves the rest as it is")]
+fn config(ring_bytes: u32) -> Config {
+    Config { ring_bytes, ..Config::default() }
 }
 
-fn mapped_regions() -> usize {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().filter(|line| line.contains("tombolo-channel")).count()
+/// Everything that the process holds and that a channel might leave behind.
+#[derive(Debug, PartialEq, Eq)]
+struct Holdings {
+    descriptors: Vec<String>,
+    regions: usize,
+    threads: usize,
+    children: String,
+}
+
+impl Holdings {
+    fn now() -> Holdings {
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+        let mut descriptors: Vec<String> = descriptors
+            // The listing itself is open while it is read, and closed when its link is.
+            .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+            .map(|link| link.display().to_string())
+            .filter(|link| !link.starts_with("/proc/"))
+            .collect();
+        descriptors.sort();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let threads: Vec<_> = std::fs::read_dir("/proc/self/task").unwrap().map(Result::unwrap).collect();
+        let children =
+            |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap();
+        Holdings {
+            descriptors,
+            regions: maps.lines().filter(|line| line.contains("/memfd:")).count(),
+            threads: threads.len(),
+            children: threads.iter().map(children).collect(),
+        }
+    }
+}
+
+/// In ms.
+fn percentile(sorted: &[u64], percent: usize) -> f64 {
+    sorted[(sorted.len() - 1) * percent / 100] as f64 / 1e6
+}
+
+/// Prints a distribution and returns its middle and its end, in ms.
+fn report(what: &str, mut ns: Vec<u64>) -> (f64, f64) {
+    ns.sort_unstable();
+    let [p50, p95, p99, most] = [50, 95, 99, 100].map(|percent| percentile(&ns, percent));
+    println!("{what}: half within {p50:.3} ms, 95% {p95:.3}, 99% {p99:.3}, all {most:.3}");
+    (p50, most)
 }
 
 #[test]
 fn whoever_survives_learns_of_it_and_nothing_is_left() {
-    let before = descriptors();
-    // A generator of our own, seeded by the clock; the seed tells a failure's moments.
-    let seed = sys::clock::clock_ns() | 1;
-    println!("seed {seed}");
-    let mut state = seed;
-    for number in 0..ROUNDS {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let delay = Duration::from_nanos(state % 1_500_000);
-        let role = ["flood", "echo", "deaf"][(number % 3) as usize];
-        let policy = if number % 2 == 0 { SpinPolicy::Adaptive } else { SpinPolicy::Never };
-        round(role, delay, policy);
-    }
-    assert_eq!(descriptors(), before, "descriptors are left");
-    assert_eq!(mapped_regions(), 0, "a region is left");
+    let seed = traffic::seed();
+    let deaths = std::env::var(DEATHS_VARIABLE).ok().map_or(DEATHS, |text| text.parse().unwrap());
+    let before = Holdings::now();
+    let next = AtomicU64::new(0);
+    let lane = || {
+        let mut found = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= deaths {
+                return found;
+            }
+            let round = Round::choose(number, &mut Random::new(seed, number));
+            let died = std::panic::catch_unwind(|| die(&round));
+            found.push(died.unwrap_or_else(|_| panic!("death {number} of seed {seed:x}: {round:?}")));
+        }
+    };
+    let latencies: Vec<Latency> = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().flat_map(|lane| lane.join().unwrap()).collect()
+    });
+    assert_eq!(Holdings::now(), before, "something is left");
+    println!("{deaths} deaths; from kill(2) on, on this machine now:");
+    report("a pipe hangs up", latencies.iter().map(|death| death.pipe_ns).collect());
+    report("the survivor knows", latencies.iter().map(|death| death.survivor_ns).collect());
+    let later = latencies.iter().map(|death| death.survivor_ns.saturating_sub(death.pipe_ns));
+    let (usual_ms, most_ms) = report("the survivor knows, after the pipe", later.collect());
+    assert!(usual_ms <= LATER.as_secs_f64() * 1e3, "survivors learn of a death late: {usual_ms} ms");
+    assert!(most_ms <= LOST.as_secs_f64() * 1e3, "a survivor was never woken: {most_ms} ms");
 }
