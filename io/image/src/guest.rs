@@ -1,0 +1,70 @@
+//! A guest of ours: busybox, our own binary, and an init that makes a machine of it.
+
+use crate::kernel::Kernel;
+use crate::spec::Spec;
+use std::path::PathBuf;
+
+/// The program that the guest's init runs, where the image has one; a shell otherwise. When it ends, the guest switches off.
+pub const START: &str = "/etc/tombolo/start";
+/// What a node needs of its kernel that Debian's has as modules: FUSE for `/srv`, overlay for roots, and the devices of QEMU.
+pub const GUEST_MODULES: [&str; 5] = ["fuse", "overlay", "virtio_pci", "virtio_net", "virtio_console"];
+
+/// First program of the guest.
+const INIT: &str = include_str!("guest/init.sh");
+/// Files that programs look at, as a small machine has them.
+const FILES: [(&str, &str); 6] = [
+    ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"),
+    ("/etc/group", "root:x:0:\nnogroup:x:65534:\n"),
+    ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+    ("/etc/hostname", "guest\n"),
+    ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+    ("/etc/os-release", "ID=tombolo-guest\nNAME=\"Tombolo guest\"\n"),
+];
+/// What init mounts, and what programs expect.
+const DIRECTORIES: [(&str, u32); 11] = [
+    ("/dev", 0o755),
+    ("/home", 0o755),
+    ("/mnt", 0o755),
+    ("/proc", 0o555),
+    ("/root", 0o700),
+    ("/run", 0o755),
+    ("/srv", 0o755),
+    ("/sys", 0o555),
+    ("/tmp", 0o1777),
+    ("/usr/sbin", 0o755),
+    ("/var/lib", 0o755),
+];
+
+/// Programs that a guest is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestPrograms {
+    /// busybox, preferably the static one.
+    pub busybox: PathBuf,
+    /// Our own binary.
+    pub tombolo: PathBuf,
+}
+
+/// The spec of a guest: add what else it shall hold, such as a program at [`START`], and [`build`](crate::build) it.
+#[must_use]
+pub fn guest(kernel: Kernel, programs: &GuestPrograms) -> Spec {
+    let mut spec = Spec::new(kernel);
+    spec.modules = GUEST_MODULES.map(str::to_owned).to_vec();
+    for name in ["bin", "sbin", "lib", "lib64"] {
+        spec.link(format!("/{name}"), format!("usr/{name}"));
+    }
+    for directory in ["/usr/bin", "/usr/lib", "/usr/lib64"] {
+        spec.directory(directory, 0o755);
+    }
+    for (directory, mode) in DIRECTORIES {
+        spec.directory(directory, mode);
+    }
+    for (to, content) in FILES {
+        spec.bytes(content, to, 0o644);
+    }
+    // The kernel opens it for init before anything is mounted.
+    spec.entries.push(crate::spec::Entry::Device { to: "/dev/console".into(), mode: 0o600, number: (5, 1) });
+    spec.bytes(INIT, "/init", 0o755);
+    spec.program(&programs.busybox, "/usr/bin/busybox");
+    spec.program(&programs.tombolo, "/usr/bin/tombolo");
+    spec
+}

@@ -1,0 +1,24 @@
+//! Guest images: from a [`Spec`] (a kernel, its modules by name, programs with the libraries that they need, files) to an
+//! [`Image`], which is a kernel and an initramfs that QEMU boots.
+//!
+//! [`build`] keeps images in a cache by the content of everything that goes into them: the same inputs are the same image, and a
+//! changed input is another one. [`guest`] is the spec of a guest of ours: busybox, our own binary, and an init that
+//! mounts what a node needs and then runs `/etc/tombolo/start`, or a shell where there is none.
+//!
+//! Nothing is fetched here, and nothing is run: packages are read as they were unpacked.
+
+mod build;
+mod cpio;
+mod elf;
+mod error;
+mod guest;
+mod kernel;
+mod modules;
+mod plan;
+mod spec;
+
+pub use build::{Image, MAX_IMAGES, Progress, build, copy_to};
+pub use error::ImageError;
+pub use guest::{GUEST_MODULES, GuestPrograms, START, guest};
+pub use kernel::Kernel;
+pub use spec::{Compression, Entry, Spec};
