@@ -22,7 +22,8 @@ pub const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 pub const MAX_CAPSULE_BYTES: usize = 3 * 1024;
 /// Most bytes of data that an `ioctl` may carry in one direction.
 pub const MAX_CONTROL_BYTES: usize = 4096;
-/// The session that needs no `Open`: requests in it have the domain's defaults.
+/// The session that needs no `Open`: requests in it have the domain's defaults. It may have a capsule like any other;
+/// an `Open` of it hands that capsule to the next backend.
 pub const SESSION_NONE: u64 = 0;
 
 /// Bits of [`Header::flags`].
@@ -41,7 +42,8 @@ pub mod flags {
 pub enum Kind {
     /// Backend → consumer, first of all: payload is an [`Export`] as JSON.
     Hello = 1,
-    /// Consumer → backend: open `session` on `file`; payload is an [`OpenInfo`] as JSON. Answered by `Response`.
+    /// Consumer → backend: open `session` on `file`; payload is an [`OpenInfo`] as JSON. Answered by `Response`. In
+    /// [`SESSION_NONE`], which is open always: hands back its last capsule, `file` says nothing.
     Open = 2,
     /// Consumer → backend: a request in `session` on `file`.
     Request = 4,

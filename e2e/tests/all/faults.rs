@@ -99,6 +99,47 @@ fn the_backend_dies_under_open_descriptors() {
 }
 
 #[test]
+fn what_ctl_has_set_survives_whatever_dies() {
+    let Some((node, _server, text)) = start(&["web", "robot"]) else { return };
+    let plain = node.shell_ok("web", "cat /srv/dns/ctl");
+    node.shell_ok("web", "printf 'timeout 750ms\nsearch tombolo.example\nformat json\n' > /srv/dns/ctl");
+    let set = node.shell_ok("web", "cat /srv/dns/ctl");
+    for line in ["timeout 750ms", "search tombolo.example.", "format json"] {
+        assert!(set.lines().any(|there| there == line) && !plain.contains(line), "{line}: {plain}{set}");
+    }
+    let load = Load::start(&node, "robot");
+    let check = |what: &str| {
+        assert_eq!(node.shell_ok("web", "cat /srv/dns/ctl"), set, "what is said after the death of {what}");
+        // A session that is opened now: a short name needs the search list, and the answer is JSON.
+        let answer = node.shell_ok("web", "exec 3<>/srv/dns/query; echo A host0 >&3; cat <&3");
+        assert!(
+            answer.starts_with("{\"name\":\"host0.tombolo.example.\""),
+            "after the death of {what}: {answer}"
+        );
+        // The stub of a domain has its defaults, too.
+        node.shell_ok("web", "getent ahostsv4 host0");
+        assert_eq!(node.shell_ok("robot", "cat /srv/dns/ctl"), plain, "another domain has its own");
+    };
+    check("nobody");
+    for _ in 0..KILLS / 2 {
+        random_pause();
+        kill_and_await_successor(&node, "server");
+        check("the server");
+    }
+    kill_and_await_successor(&node, "frontend");
+    check("the frontends");
+    kill_and_await_successor(&node, "server");
+    check("the frontends, and then the server");
+    for pid in node.pids("daemon").into_iter().chain(node.pids("frontend")).chain(node.pids("server")) {
+        node::kill(pid);
+    }
+    node.up_ok(&text);
+    wait::until("the mount works again", || node.shell("web", "ls /srv/dns/query").code == 0);
+    check("the daemon, the frontends and the server");
+    assert_unharmed(&load.end(), &node);
+}
+
+#[test]
 fn the_frontend_dies_under_open_descriptors() {
     let Some((node, _server, _)) = start(&["web"]) else { return };
     let load = Load::start(&node, "web");

@@ -38,8 +38,8 @@ use crate::shared::{Shared, World};
 pub use crate::device::{MountOptions, mount_detached, open_device};
 pub use crate::privilege::Identity;
 
-/// Slots of the ledger: one for the mount, one for each open file.
-const _: () = assert!(crate::core::HANDLES_MAX < crate::ledger::SLOTS_MAX);
+/// Slots of the ledger: one for the mount, one for each open file, one for each service's defaults.
+const _: () = assert!(crate::core::DEFAULTS_FIRST + crate::tree::SERVICES_MAX <= crate::ledger::SLOTS_MAX);
 
 /// What a frontend is given.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bed::backend::{self, QUERY};
 use bed::{Bed, Wishes, until};
+use wire::control::Event;
 use wire::service::{Export, Header, Kind, Phase, flags};
 
 #[test]
@@ -88,6 +89,65 @@ assert os.read(once, 100) == b'after\n'
     beside.succeeds();
     let output = waiting.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "waited\nstatus 1\n");
+}
+
+#[test]
+fn the_domains_defaults_go_on_with_the_next_backend_and_the_next_frontend() {
+    needs_fuse!();
+    let mut bed = Bed::new();
+    let restored = |bed: &Bed| bed.daemon.backend(|state| state.restored.clone()).unwrap_or_default();
+    let mut beside = Beside::python(
+        &bed,
+        "import os, sys\nf = os.open('dns/query', os.O_RDWR)\nprint('ready')\nsys.stdin.readline()\n\
+         os.write(f, b'x\\n')\nassert os.read(f, 9) == b'x\\n'",
+    );
+    assert!(restored(&bed).is_empty(), "nothing was set, nothing is handed over");
+    bed.ok("echo one > dns/ctl; echo two > dns/ctl");
+    assert!(!bed.sh("echo bad > dns/ctl").status.success());
+    let next_backend = |bed: &Bed| {
+        bed.daemon.kill_backend();
+        bed.daemon.say_up();
+    };
+    next_backend(&bed);
+    assert_eq!(bed.ok("cat dns/ctl"), "two\n", "the first that the next backend hears");
+    until("the session is open again", || bed.daemon.backend(|state| state.sessions.len()) == Some(1));
+    assert_eq!(restored(&bed), [("two".to_owned(), 0)], "before any session");
+
+    // The frontend's successor finds them in the ledger, and so does a third backend.
+    bed.kill();
+    bed.start(true);
+    assert_eq!(bed.ok("cat dns/ctl"), "two\n");
+    next_backend(&bed);
+    assert_eq!(bed.ok("cat dns/ctl; echo three > dns/ctl; cat dns/ctl"), "two\ntwo\nthree\n");
+    beside.go_on();
+    beside.succeeds();
+
+    // Refused once is forgotten: the one after is not asked.
+    bed.daemon.script(|script| script.refuses_defaults = true);
+    next_backend(&bed);
+    until("they were refused", || restored(&bed).len() == 1);
+    assert_eq!(bed.ok("cat dns/ctl"), "\n");
+    bed.daemon.script(|script| script.refuses_defaults = false);
+    next_backend(&bed);
+    assert_eq!(bed.ok("cat dns/ctl"), "\n");
+    assert!(restored(&bed).is_empty());
+    bed.kill();
+    bed.start(true);
+    assert_eq!(bed.ok("cat dns/ctl"), "\n", "not by a successor either");
+    assert!(restored(&bed).is_empty());
+}
+
+#[test]
+fn a_service_that_was_taken_away_takes_its_defaults_along() {
+    needs_fuse!();
+    let bed = Bed::new();
+    bed.ok("echo one > dns/ctl");
+    bed.daemon.tell(&Event::Services { services: Vec::new() });
+    until("it is gone", || !bed.path("dns").exists());
+    bed.daemon.kill_backend();
+    bed.daemon.mounts(|mounted| mounted.generation += 1);
+    until("it is back", || bed.path("dns/ctl").exists());
+    assert_eq!(bed.ok("cat dns/ctl"), "\n");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The service's face to the loop: its files, and which part takes which call.
 
+use crate::failure::Failure;
 use crate::service::Directory;
 use serde_json::Value;
 use session::{Context, LinkId, Readiness, ReplyTo, Service};
@@ -9,9 +10,7 @@ use wire::directory::{KIND, file, verb};
 use wire::service::{Behaviour, Export, FileExport, OpenInfo, VERSION};
 
 fn shown(id: u32, name: &str, mode: u32, behaviour: Behaviour, verb: &str) -> FileExport {
-    // A line lost on the way to `ctl` may have been lost with the defaults it set: its writer shall know.
-    let idempotent = behaviour != Behaviour::Control;
-    FileExport { id, name: Some(name.into()), mode, behaviour, idempotent, verb: verb.into() }
+    FileExport { id, name: Some(name.into()), mode, behaviour, idempotent: true, verb: verb.into() }
 }
 
 fn hidden(id: u32) -> FileExport {
@@ -33,8 +32,8 @@ impl Service for Directory {
         Export { version: VERSION, kind: KIND.into(), files }
     }
 
-    fn attach(&mut self, _: &mut dyn Context, link: LinkId, consumer: &Consumer) {
-        self.add_link(link, consumer);
+    fn attach(&mut self, ctx: &mut dyn Context, link: LinkId, consumer: &Consumer) {
+        self.add_link(ctx, link, consumer);
     }
 
     fn detach(&mut self, ctx: &mut dyn Context, link: LinkId) {
@@ -49,6 +48,11 @@ impl Service for Directory {
             }
             Err(failure) => ctx.answer(to, Err(failure.errno()), &[]),
         }
+    }
+
+    fn restore(&mut self, ctx: &mut dyn Context, to: ReplyTo, capsule: &[u8]) {
+        let restored = self.restore_defaults(ctx, to, capsule);
+        ctx.answer(to, restored.map(|()| &b""[..]).map_err(Failure::errno), &[]);
     }
 
     fn request(&mut self, ctx: &mut dyn Context, to: ReplyTo, payload: &[u8]) {

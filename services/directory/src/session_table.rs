@@ -11,6 +11,10 @@ use wire::control::Consumer;
 use wire::directory::{file, ioctl, verb};
 use wire::service::{OpenInfo, SESSION_NONE};
 
+/// The entrance of frontends: who comes through it keeps the domain's defaults for the next server. The daemon lets no
+/// program of a domain take it.
+const KEEPER: &str = "device";
+
 /// One consumer's channel.
 #[derive(Debug)]
 pub struct Link {
@@ -44,8 +48,8 @@ fn holds(verbs: &[String], wanted: &str) -> bool {
 }
 
 impl Directory {
-    /// A new channel of a domain.
-    pub(crate) fn add_link(&mut self, link: LinkId, consumer: &Consumer) {
+    /// A new channel of a domain. A frontend that comes later than the defaults were set is told them.
+    pub(crate) fn add_link(&mut self, ctx: &mut dyn Context, link: LinkId, consumer: &Consumer) {
         let known = self.tenants.iter().find(|(_, t)| t.dc == consumer.dc && t.domain == consumer.domain);
         let id = known.map(|(&id, _)| id).unwrap_or_else(|| {
             self.last_tenant += 1;
@@ -56,6 +60,9 @@ impl Directory {
             .entry(id)
             .or_insert_with(|| Tenant::new(&consumer.dc, &consumer.domain, &self.admitted));
         tenant.links += 1;
+        if tenant.told && consumer.entrance == KEEPER {
+            ctx.capsule(link, SESSION_NONE, &seal(SESSION_NONE, &tenant.defaults));
+        }
         let may_control = holds(&consumer.verbs, verb::CONTROL);
         self.links.insert(link, Link { tenant: id, entrance: consumer.entrance.clone(), may_control });
     }
@@ -79,15 +86,18 @@ impl Directory {
         }
     }
 
-    /// What a domain may do has changed: without `control`, upstreams of its own choice are gone.
+    /// What a domain may do has changed: without `control`, the defaults that it set by it are gone, and so are upstreams
+    /// of its own choice in sessions.
     pub(crate) fn take_verbs(&mut self, ctx: &mut dyn Context, link: LinkId, verbs: &[String]) {
         let Some(entry) = self.links.get_mut(&link) else { return };
         entry.may_control = holds(verbs, verb::CONTROL);
         if entry.may_control {
             return;
         }
-        if let Some(tenant) = self.tenants.get_mut(&entry.tenant) {
-            tenant.defaults.upstreams = None;
+        let id = entry.tenant;
+        if let Some(tenant) = self.tenants.get_mut(&id).filter(|tenant| tenant.told) {
+            (tenant.defaults, tenant.told) = (Overrides::default(), false);
+            self.tell_keepers(ctx, id, None, &[]);
         }
         let mine = self.sessions.iter_mut().filter(|((of, _), _)| *of == link);
         for (&(_, number), session) in mine.filter(|(_, session)| session.overrides.upstreams.is_some()) {
@@ -120,6 +130,39 @@ impl Directory {
         let session = Session { number, tenant: tenant_id, file, overrides, uid, pid };
         self.sessions.insert((to.link, to.session), session);
         Ok(capsule)
+    }
+
+    /// A consumer hands back the domain's defaults, as an earlier server sealed them. They count if this server has not
+    /// heard of any yet; else whoever kept the older ones is told the present ones. What it takes to set them by a line
+    /// is what it takes here.
+    pub(crate) fn restore_defaults(
+        &mut self,
+        ctx: &mut dyn Context,
+        to: ReplyTo,
+        capsule: &[u8],
+    ) -> Result<(), Failure> {
+        let link = self.links.get(&to.link).filter(|link| link.may_control).ok_or(Failure::NotAllowed)?;
+        let (number, overrides) = unseal(capsule)?;
+        if number != SESSION_NONE {
+            return Err(Failure::Malformed);
+        }
+        let id = link.tenant;
+        let tenant = self.tenants.get_mut(&id).ok_or(Failure::NotAllowed)?;
+        if !tenant.told {
+            (tenant.defaults, tenant.told) = (overrides, true);
+        }
+        let capsule = seal(SESSION_NONE, &tenant.defaults);
+        self.tell_keepers(ctx, id, Some(to.link), &capsule);
+        Ok(())
+    }
+
+    /// Gives the capsule of session 0 to the domain's frontend, and to `also`, who asked for the change.
+    fn tell_keepers(&self, ctx: &mut dyn Context, tenant: TenantId, also: Option<LinkId>, capsule: &[u8]) {
+        for (&id, link) in self.links.iter().filter(|(_, link)| link.tenant == tenant) {
+            if link.entrance == KEEPER || also == Some(id) {
+                ctx.capsule(id, SESSION_NONE, capsule);
+            }
+        }
     }
 
     /// Closes a session.
@@ -172,7 +215,7 @@ impl Directory {
             (file::STATUS, []) => Ok(self.tenants.get(&tenant).map(Tenant::status).unwrap_or_default()),
             (file::SESSIONS, []) => Ok(self.sessions_text(tenant)),
             (file::CTL, []) => Ok(self.ctl_text(tenant)),
-            (file::CTL, line) => self.control_domain(ctx, tenant, line).map(|()| "ok\n".into()),
+            (file::CTL, line) => self.control_domain(ctx, to.link, tenant, line).map(|()| "ok\n".into()),
             _ => Err(Failure::Malformed),
         };
         match text {
@@ -182,11 +225,23 @@ impl Directory {
     }
 
     /// A line on `ctl`: concerns the whole domain. The loop has checked the verb `control`.
-    fn control_domain(&mut self, ctx: &mut dyn Context, id: TenantId, line: &[u8]) -> Result<(), Failure> {
+    fn control_domain(
+        &mut self,
+        ctx: &mut dyn Context,
+        link: LinkId,
+        id: TenantId,
+        line: &[u8],
+    ) -> Result<(), Failure> {
         let line = std::str::from_utf8(line).map_err(|_| Failure::Malformed)?;
         let tenant = self.tenants.get_mut(&id).ok_or(Failure::NotAllowed)?;
         match command::parse(line)? {
-            Command::Set(change) => change.apply(&mut tenant.defaults),
+            Command::Set(change) => {
+                change.apply(&mut tenant.defaults)?;
+                tenant.told = true;
+                let capsule = seal(SESSION_NONE, &tenant.defaults);
+                self.tell_keepers(ctx, id, Some(link), &capsule);
+                Ok(())
+            }
             Command::Flush => {
                 tenant.cache.flush();
                 Ok(())

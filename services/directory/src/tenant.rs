@@ -61,6 +61,9 @@ pub struct Tenant {
     pub domain: String,
     /// What its `ctl` set for new sessions.
     pub defaults: Overrides,
+    /// Whether this server has been told the defaults, by a line or by a capsule: then it knows better than whoever
+    /// kept a capsule of an earlier server.
+    pub told: bool,
     /// What it remembers.
     pub cache: Cache,
     /// Its look-ups that are under way and may be joined, by question and terms.
@@ -85,6 +88,7 @@ impl Tenant {
             dc: dc.into(),
             domain: domain.into(),
             defaults: Overrides::default(),
+            told: false,
             cache: Cache::new(cache_entries(admitted)),
             flights: HashMap::new(),
             links: 0,

@@ -3,7 +3,7 @@
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
 use thiserror::Error;
-use wire::service::{Export, Phase};
+use wire::service::{Export, Phase, SESSION_NONE};
 use zerocopy::IntoBytes;
 
 use super::parked::Op;
@@ -59,13 +59,16 @@ impl<H: Host> Core<H> {
             link.state = LinkState::Up;
         }
         self.counters.links += 1;
+        self.hand_over_defaults(service);
         self.take_again(false);
         self.settle_service(service);
     }
 
-    /// Brings everything to the backend that waits for it.
+    /// Brings everything to the backend that waits for it: sessions first, because a control line may be about one.
     fn settle_service(&mut self, service: usize) {
-        for slot in self.slots_of(service) {
+        let mut slots = self.slots_of(service);
+        slots.sort_by_key(|&slot| self.handle(slot).is_some_and(|handle| handle.session().is_none()));
+        for slot in slots {
             self.settle(slot, None);
         }
     }
@@ -128,7 +131,7 @@ impl<H: Host> Core<H> {
             self.counters.lost += 1;
         }
         match pending.purpose {
-            Purpose::Open => {}
+            Purpose::Open | Purpose::Defaults => {}
             Purpose::Line => {
                 let Some(handle) = self.handle(slot) else { return };
                 handle.dirty = true;
@@ -172,6 +175,9 @@ impl<H: Host> Core<H> {
         if !self.is_current(service, epoch) {
             return;
         }
+        if fh == SESSION_NONE {
+            return self.keep_defaults(service, capsule);
+        }
         let Some(slot) = self.slot(fh) else { return };
         let Some(handle) = self.handle(slot).filter(|handle| handle.service() == Some(service)) else {
             return;
@@ -203,6 +209,9 @@ impl<H: Host> Core<H> {
         self.pending.remove(&answer.tag);
         self.counters.answers += 1;
         self.counters.errors += u64::from(answer.result.is_err());
+        if pending.purpose == Purpose::Defaults {
+            return self.defaults_taken(service, answer.result.map(drop));
+        }
         let Some(slot) = self.slot(pending.fh) else { return };
         if let Some(handle) = self.handle(slot)
             && let Some(session) = handle.session()
@@ -222,6 +231,7 @@ impl<H: Host> Core<H> {
                 self.settle(slot, None);
             }
             Purpose::Call(key) => self.call_answered(service, slot, key, answer.result),
+            Purpose::Defaults => {}
         }
     }
 

@@ -96,7 +96,11 @@ impl<H: Host> Core<H> {
             let (present, up, generation) = (service.present, service.mounted.up, service.mounted.generation);
             if present {
                 self.want(at, up, generation);
-            } else if self.link(at).state != LinkState::Down {
+                continue;
+            }
+            // A service that comes back one day is a new one.
+            self.keep_defaults(at, &[]);
+            if self.link(at).state != LinkState::Down {
                 self.lose(at);
             }
         }

@@ -6,6 +6,7 @@
 
 mod backend;
 mod daemon;
+mod defaults;
 mod files;
 mod names;
 mod own;
@@ -38,6 +39,8 @@ pub(crate) const HANDLES_MAX: usize = 4096;
 pub(crate) const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Most calls that wait at once: more than a domain's process limit usually allows threads.
 pub(crate) const PARKED_MAX: usize = 8192;
+/// Slots of the ledger from here on hold the domain's defaults, one for each service: behind the mount and the handles.
+pub(crate) const DEFAULTS_FIRST: usize = 1 + HANDLES_MAX;
 /// The name of this entrance in the protocols.
 pub(crate) const ENTRANCE: &str = "device";
 /// How long a call waits for a service without a backend, in ns; then it fails with `EHOSTDOWN`.
@@ -86,6 +89,8 @@ enum Purpose {
     Text,
     /// A parked control write or ioctl.
     Call(u64),
+    /// The domain's defaults, handed to the next backend; of no handle.
+    Defaults,
 }
 
 /// A request that a backend has.
@@ -154,6 +159,8 @@ pub(crate) struct Core<H> {
     /// Calls that the predecessor may have answered, by key: the slot that knows the answer.
     replays: HashMap<u64, usize>,
     links: Vec<Link>,
+    /// What the backend of each service said last of the domain's defaults there, sealed.
+    defaults: Vec<Vec<u8>>,
     last_tag: u64,
     last_question: u64,
     questions: HashMap<u64, Question>,
@@ -185,6 +192,7 @@ impl<H: Host> Core<H> {
             parked: BTreeMap::new(),
             replays: HashMap::new(),
             links: Vec::new(),
+            defaults: Vec::new(),
             last_tag: 0,
             last_question: 0,
             questions: HashMap::new(),

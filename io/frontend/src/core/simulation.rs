@@ -8,10 +8,10 @@ use std::rc::Rc;
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
 use wire::control::{MountedService, Reply, Request};
-use wire::service::{Behaviour, Export, FileExport, VERSION};
+use wire::service::{Behaviour, Export, FileExport, SESSION_NONE, VERSION};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Answer, Core, NewLink};
+use super::{Answer, Core, DEFAULTS_FIRST, NewLink};
 use crate::abi;
 use crate::host::{Host, Outgoing};
 use crate::tree::Node;
@@ -107,6 +107,8 @@ impl Host for Outside {
 #[derive(Default)]
 struct Backend {
     values: HashMap<u64, u64>,
+    /// The defaults, as its last control line set them.
+    defaults: Vec<u8>,
     /// Lines of the file that may not be asked twice.
     once: Vec<Vec<u8>>,
 }
@@ -179,6 +181,7 @@ impl Machine {
             if let Request::Connect { id, .. } = request {
                 self.link = self.core.daemon_says(Reply::Connected { id, channel: 1 }).expect("a link");
                 self.backend.values.clear();
+                self.backend.defaults.clear();
                 self.core.greeted(self.link.service, self.link.epoch, export());
             }
         }
@@ -191,6 +194,14 @@ impl Machine {
             let Some(message) = self.outside.0.borrow_mut().sent.pop_front() else { return };
             let NewLink { service, epoch } = self.link;
             let (tag, result) = match message {
+                Outgoing::Open { session: SESSION_NONE, tag, info, .. } => {
+                    assert!(
+                        self.backend.values.is_empty(),
+                        "a session was opened before the defaults were back"
+                    );
+                    self.backend.defaults = info.capsule;
+                    (tag, Ok(Vec::new()))
+                }
                 Outgoing::Open { session, tag, info, .. } => {
                     let value = <[u8; 8]>::try_from(&info.capsule[..]).map_or(0, u64::from_le_bytes);
                     assert!(self.backend.values.insert(session, value).is_none(), "opened twice");
@@ -203,6 +214,15 @@ impl Machine {
                         self.backend.once.push(line.clone());
                     }
                     let failed = line == b"fail";
+                    let line = match file {
+                        CTL if line.is_empty() => self.backend.defaults.clone(),
+                        CTL if !failed => {
+                            self.backend.defaults.clone_from(&line);
+                            self.tell(|core| core.capsule(service, epoch, SESSION_NONE, &line));
+                            line
+                        }
+                        _ => line,
+                    };
                     (tag, if failed { Err(Errno::TIMEDOUT) } else { Ok([&line[..], b"\n"].concat()) })
                 }
                 Outgoing::Control { session, tag, number, data } => {
@@ -341,7 +361,9 @@ impl Machine {
         self.ioctl(first, GET, &[], 8);
         let ctl = self.open(CTL);
         self.write(ctl, b"a\nb\nfail\nc\n");
+        self.read(ctl, 100);
         self.write(ctl, b"d");
+        self.read(ctl, 100);
         self.release(ctl);
         self.read(second, 100);
         self.release(second);
@@ -359,7 +381,7 @@ impl Machine {
     fn check(&self, deaths: &[u64]) {
         let world = self.outside.0.borrow();
         assert!(world.twice.is_empty(), "{deaths:?}: answered twice: {:?}", world.twice);
-        let slots: Vec<_> = world.ledger.keys().collect();
+        let slots: Vec<_> = world.ledger.keys().filter(|&&slot| slot != DEFAULTS_FIRST).collect();
         assert_eq!(slots, [&0], "{deaths:?}: the ledger keeps what is closed");
         assert!(self.core.pending.is_empty() && self.core.parked.is_empty(), "{deaths:?}: something waits");
         assert_eq!((self.core.open_handles, self.core.held), (0, 0), "{deaths:?}");

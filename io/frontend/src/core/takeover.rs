@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{Call, Core, DOWN_WAIT_NS, Facts, Link};
+use super::{Call, Core, DEFAULTS_FIRST, DOWN_WAIT_NS, Facts, Link};
 use crate::handle::{Handle, Progress};
 use crate::host::Host;
 use crate::ledger::Records;
@@ -16,6 +16,7 @@ impl<H: Host> Core<H> {
         for (slot, record) in records {
             match slot.checked_sub(1) {
                 None => parked = self.take_facts(&record),
+                Some(_) if slot >= DEFAULTS_FIRST => self.take_defaults(slot - DEFAULTS_FIRST, record),
                 Some(slot) => self.take_handle(slot, &record),
             }
         }

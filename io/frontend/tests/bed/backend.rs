@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 
 use channel::{Closer, End, Receiver, Sender};
 use wire::service::{
-    Behaviour, Export, FileExport, Header, Kind, MAX_RESPONSE_BYTES, OpenInfo, Phase, VERSION, flags,
+    Behaviour, Export, FileExport, Header, Kind, MAX_RESPONSE_BYTES, OpenInfo, Phase, SESSION_NONE, VERSION,
+    flags,
 };
 
 /// Numbers of the files.
@@ -35,6 +36,8 @@ pub struct Script {
     pub instead: Option<Raw>,
     /// Sessions beyond this many are refused with `EMFILE`.
     pub sessions_max: Option<usize>,
+    /// Defaults that are handed over are refused with `EACCES`.
+    pub refuses_defaults: bool,
 }
 
 /// What a backend knows.
@@ -43,7 +46,10 @@ pub struct State {
     /// Who has opened each session.
     pub sessions: HashMap<u64, OpenInfo>,
     pub values: HashMap<u64, u64>,
+    /// Lines of `ctl`; the last is the domain's defaults.
     pub settings: Vec<String>,
+    /// Defaults that were handed over, each with the sessions that were open before.
+    pub restored: Vec<(String, usize)>,
     pub cancelled: Vec<u64>,
     pub asked: Vec<String>,
     pub held: Vec<(Header, Vec<u8>)>,
@@ -192,6 +198,14 @@ fn run(
 
 fn open(sender: &mut Sender, state: &mut State, header: &Header, payload: &[u8], script: &Script) {
     let info: OpenInfo = serde_json::from_slice(payload).expect("who opens");
+    if header.session == SESSION_NONE {
+        let defaults = String::from_utf8(info.capsule).expect("what was given out");
+        state.restored.push((defaults.clone(), state.sessions.len()));
+        if !script.refuses_defaults {
+            state.settings = vec![defaults];
+        }
+        return answer(sender, header, if script.refuses_defaults { 13 } else { 0 }, &[]);
+    }
     if script.sessions_max.is_some_and(|most| state.sessions.len() >= most) {
         return answer(sender, header, 24, &[]);
     }
@@ -209,6 +223,8 @@ fn control(sender: &mut Sender, state: &mut State, header: &Header, payload: &[u
         "hold" => state.held.push((*header, Vec::new())),
         good => {
             state.settings.push(good.to_owned());
+            let capsule = Header { session: SESSION_NONE, ..Header::new(Kind::Capsule) };
+            let _ = sender.send(&message(capsule, good.as_bytes()), None);
             answer(sender, header, 0, &[]);
         }
     }

@@ -27,7 +27,7 @@ pub enum Corruption {
     /// A flag or a status that does not belong there.
     #[error("{0:?} with the flags or the status of a response")]
     Flags(Kind),
-    /// A session number that is in use.
+    /// A session number that is in use; session 0, opened without a capsule to hand back, is one too.
     #[error("session {0} is open already")]
     SessionInUse(u64),
     /// A tag that is in use.
@@ -43,6 +43,8 @@ pub enum Corruption {
 pub enum Action<'a> {
     /// Ask the service.
     Open(ReplyTo, OpenInfo),
+    /// Ask the service: the capsule of session 0, handed back.
+    Restore(ReplyTo, Vec<u8>),
     /// Ask the service.
     Request(ReplyTo, &'a [u8]),
     /// Ask the service.
@@ -108,9 +110,9 @@ impl Book {
         self.outstanding.len()
     }
 
-    /// Whether `session` is open.
+    /// Whether `session` is open; session 0 always is.
     pub fn is_open(&self, session: u64) -> bool {
-        self.sessions.contains_key(&session)
+        session == SESSION_NONE || self.sessions.contains_key(&session)
     }
 
     /// Takes a message, which is whatever the consumer put there.
@@ -152,12 +154,15 @@ impl Book {
 
     fn open<'a>(&mut self, to: ReplyTo, payload: &[u8]) -> Result<Action<'a>, Corruption> {
         self.fresh(to.tag)?;
-        if to.session == SESSION_NONE || self.sessions.contains_key(&to.session) {
+        if self.sessions.contains_key(&to.session) {
             return Err(Corruption::SessionInUse(to.session));
         }
         let info: OpenInfo = serde_json::from_slice(payload).map_err(|_| Corruption::OpenInfo)?;
         if info.capsule.len() > MAX_CAPSULE_BYTES {
             return Err(Corruption::OpenInfo);
+        }
+        if to.session == SESSION_NONE {
+            return self.restore(to, info.capsule);
         }
         if let Err(errno) = self.may_use(to.file) {
             return Ok(Action::Refuse(to, errno));
@@ -171,6 +176,19 @@ impl Book {
         self.sessions.insert(to.session, to.file);
         self.outstanding.insert(to.tag, Outstanding { session: to.session, opens: true });
         Ok(Action::Open(to, info))
+    }
+
+    /// Session 0 is open already; all that its opening can mean is a capsule. What it may hold, and who may hand it
+    /// back, the service knows.
+    fn restore<'a>(&mut self, to: ReplyTo, capsule: Vec<u8>) -> Result<Action<'a>, Corruption> {
+        if capsule.is_empty() {
+            return Err(Corruption::SessionInUse(SESSION_NONE));
+        }
+        if self.outstanding.len() >= MAX_OUTSTANDING_PER_LINK {
+            return Ok(Action::Refuse(to, Errno::AGAIN));
+        }
+        self.outstanding.insert(to.tag, Outstanding { session: SESSION_NONE, opens: false });
+        Ok(Action::Restore(to, capsule))
     }
 
     fn ask<'a>(
@@ -268,6 +286,11 @@ mod tests {
         message(Kind::Open, session, tag, file, &info)
     }
 
+    fn restore(tag: u64, capsule: &[u8]) -> Vec<u8> {
+        let info = OpenInfo { capsule: capsule.to_vec(), ..OpenInfo::default() };
+        message(Kind::Open, SESSION_NONE, tag, 0, &serde_json::to_vec(&info).expect("json"))
+    }
+
     fn to(session: u64, tag: u64, file: u32, received: Instant) -> ReplyTo {
         ReplyTo { link: LinkId(1), session, tag, file, traced: false, received }
     }
@@ -330,6 +353,28 @@ mod tests {
     }
 
     #[test]
+    fn the_capsule_of_session_0_is_handed_back_without_opening_anything() {
+        let (mut book, now) = (book(), Instant::now());
+        let restored = Action::Restore(to(0, 1, 0, now), b"sealed".to_vec());
+        assert_eq!(book.take(&restore(1, b"sealed"), now), Ok(restored));
+        assert_eq!((book.sessions(), book.outstanding()), (0, 1));
+        assert!(book.is_open(SESSION_NONE), "as it was before");
+        assert!(book.answered(to(0, 1, 0, now), false));
+        assert!(book.is_open(SESSION_NONE), "even if the capsule was refused");
+        assert!(
+            matches!(book.take(&restore(2, b"other"), now), Ok(Action::Restore(..))),
+            "as often as one likes"
+        );
+        assert_eq!(book.take(&restore(3, &[0; MAX_CAPSULE_BYTES + 1]), now), Err(Corruption::OpenInfo));
+        assert_eq!(book.take(&restore(2, b"again"), now), Err(Corruption::TagInUse(2)));
+        for tag in 3..=MAX_OUTSTANDING_PER_LINK as u64 + 1 {
+            assert!(matches!(book.take(&restore(tag, b"x"), now), Ok(Action::Restore(..))), "{tag}");
+        }
+        let one_more = restore(1 << 40, b"x");
+        assert_eq!(book.take(&one_more, now), Ok(Action::Refuse(to(0, 1 << 40, 0, now), Errno::AGAIN)));
+    }
+
+    #[test]
     fn what_no_correct_consumer_sends_is_corruption() {
         let (mut book, now) = (book(), Instant::now());
         assert!(book.take(&open(5, 1, 0), now).is_ok());
@@ -360,7 +405,7 @@ mod tests {
         /// the trait promises.
         #[test]
         fn the_service_is_told_a_consistent_story(
-            steps in prop::collection::vec((0_u8..7, 0_u64..4, 0_u64..6, 0_u32..3, any::<bool>()), 0..200)
+            steps in prop::collection::vec((0_u8..8, 0_u64..4, 0_u64..6, 0_u32..3, any::<bool>()), 0..200)
         ) {
             let (mut book, now) = (book(), Instant::now());
             let (mut sessions, mut tags) = (HashSet::new(), HashMap::new());
@@ -372,6 +417,7 @@ mod tests {
                     3 => message(Kind::Cancel, 0, tag, 0, b""),
                     4 => message(Kind::Close, session, 0, 0, b""),
                     5 => message(Kind::State, 0, tag, 0, b""),
+                    6 => restore(tag, b"sealed"),
                     _ => {
                         let known = tags.remove(&tag);
                         let (session, opens) = known.unwrap_or((session, false));
@@ -399,6 +445,9 @@ mod tests {
                             prop_assert!(sessions.remove(&session));
                             prop_assert!(tags.values().all(|(of, _)| *of != session));
                         }
+                    }
+                    Ok(Action::Restore(to, _)) => {
+                        prop_assert!(tags.insert(to.tag, (SESSION_NONE, false)).is_none());
                     }
                     Ok(Action::Refuse(..) | Action::State(..)) => {}
                     Err(Corruption::TagInUse(tag)) => prop_assert!(tags.contains_key(&tag)),

@@ -63,7 +63,8 @@ pub trait Context {
     fn answer(&mut self, to: ReplyTo, answer: Result<&[u8], Errno>, phases: &[Phase]);
 
     /// Gives the consumer the state of a session ([`wire::service::MAX_CAPSULE_BYTES`] at most) to keep for the next
-    /// backend; it comes back in [`OpenInfo::capsule`].
+    /// backend; it comes back in [`OpenInfo::capsule`]. That of [`wire::service::SESSION_NONE`], the domain's defaults,
+    /// comes back by [`Service::restore`]; an empty one is forgotten.
     fn capsule(&mut self, link: LinkId, session: u64, capsule: &[u8]);
 
     /// Throws a consumer out; `reason` goes to the log. [`Service::detach`] follows after the current call.
@@ -91,7 +92,7 @@ pub trait Context {
 
 /// A service: it decides, and the loop ([`crate::serve`]) waits. All calls come from one thread, none may block.
 ///
-/// Each call of [`open`](Service::open), [`request`](Service::request) and [`control`](Service::control) is answered
+/// Each call of [`open`](Service::open), [`restore`](Service::restore), [`request`](Service::request) and [`control`](Service::control) is answered
 /// once, by [`Context::answer`], now or later. The loop has checked the framing: sessions are open, tags are unique,
 /// files exist and the consumer holds the verb of the file.
 pub trait Service {
@@ -112,6 +113,14 @@ pub trait Service {
     /// A consumer opens session `to.session` on `to.file`. If the answer is an errno, the session is not open. A
     /// session that an earlier backend had comes with its capsule, which came through the consumer: distrust it.
     fn open(&mut self, ctx: &mut dyn Context, to: ReplyTo, info: &OpenInfo);
+
+    /// A consumer hands back the last capsule of [`wire::service::SESSION_NONE`], before it opens its sessions again. It
+    /// came through the consumer, and another consumer of the domain may have been faster: distrust it. Answered like an
+    /// opening. A service that never seals that session has nothing to restore.
+    fn restore(&mut self, ctx: &mut dyn Context, to: ReplyTo, capsule: &[u8]) {
+        let _ = capsule;
+        ctx.answer(to, Err(Errno::OPNOTSUPP), &[]);
+    }
 
     /// A request in an open session or in [`wire::service::SESSION_NONE`].
     fn request(&mut self, ctx: &mut dyn Context, to: ReplyTo, payload: &[u8]);

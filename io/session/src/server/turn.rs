@@ -55,6 +55,7 @@ fn act(core: &mut Core, served: &mut Served, service: usize, id: LinkId, action:
     let mut ctx = Bound { core, service };
     match action {
         Action::Open(to, info) => served.service.open(&mut ctx, to, &info),
+        Action::Restore(to, capsule) => served.service.restore(&mut ctx, to, &capsule),
         Action::Request(to, payload) => served.service.request(&mut ctx, to, payload),
         Action::Control(to, payload) => served.service.control(&mut ctx, to, payload),
         Action::Forget { tags, closed } => {

@@ -198,6 +198,113 @@ fn a_session_goes_on_from_its_capsule_with_the_next_server() {
     assert_eq!(link.open_with(10, b"\xff\xff"), Err(Errno::INVAL));
 }
 
+/// Everything that came up to the answer of `tag`: its result, and the capsules of session 0.
+fn answer_and_defaults(answers: &mut session::Answers, tag: u64) -> (Result<(), Errno>, Vec<Vec<u8>>) {
+    let mut capsules = Vec::new();
+    loop {
+        match answers.next(soon()).expect("something") {
+            session::Incoming::Capsule { session: 0, capsule } => capsules.push(capsule.to_vec()),
+            session::Incoming::Answer(answer) if answer.tag == tag => {
+                return (answer.result.map(drop), capsules);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn the_domains_defaults_go_on_from_their_capsule_with_the_next_server() {
+    let (first, second) = two();
+    let mut stage = Stage::set(&settings(&[first.address]));
+    let (caller, mut answers) = session::open(stage.end("a")).expect("a link");
+    let lines = ["format json", "search b.example", "timeout 250ms", "flush", "timeout 0ms"];
+    let mut capsules = Vec::new();
+    for (tag, line) in (1..).zip(lines) {
+        caller.request((0, tag), file::CTL, line.as_bytes(), false, None).expect("sent");
+        let (result, came) = answer_and_defaults(&mut answers, tag);
+        assert_eq!(result.is_ok(), line != "timeout 0ms", "{line}");
+        let changes = !matches!(line, "flush" | "timeout 0ms");
+        assert_eq!(came.len(), usize::from(changes), "{line}: {came:?}");
+        capsules.extend(came);
+    }
+    let capsule = capsules.pop().expect("a capsule");
+    assert!(capsule.len() <= wire::service::MAX_CAPSULE_BYTES);
+    let set = "timeout 250ms\nretries 1\nupstream none\nsearch b.example.\nformat json\ntrace off\n";
+    assert_eq!(stage.link("a").ctl("").as_deref(), Ok(set));
+
+    stage.restart_server();
+    let mut link = stage.link("a");
+    let plain = "timeout 100ms\nretries 1\nupstream none\nsearch none\nformat text\ntrace off\n";
+    assert_eq!(link.ctl("").as_deref(), Ok(plain), "a server knows nothing of the one before");
+    assert_eq!(link.restore(&capsule), Ok(()));
+    assert_eq!(link.ctl("").as_deref(), Ok(set));
+    link.open(1).expect("open");
+    let answer = link.query_in(1, "A short").expect("an answer");
+    assert!(answer.starts_with('{') && answer.contains("short.b.example."), "a new session: {answer}");
+    let mut other = stage.link("a");
+    assert!(other.query("A short").expect("an answer").contains("short.b.example."), "another entrance");
+    assert_eq!(stage.link("b").ctl("").as_deref(), Ok(plain), "another domain");
+
+    // What this server was told by a line is newer than what anybody kept.
+    assert_eq!(link.ctl("retries 3").as_deref(), Ok("ok\n"));
+    let (caller, mut answers) = session::open(stage.end("a")).expect("a link");
+    let info = OpenInfo { capsule: capsule.clone(), ..OpenInfo::default() };
+    caller.open((0, 1), 0, &info, None).expect("sent");
+    let (result, told) = answer_and_defaults(&mut answers, 1);
+    assert_eq!(result, Ok(()));
+    assert_eq!(link.ctl("").as_deref(), Ok(set.replace("retries 1", "retries 3").as_str()));
+    assert_eq!(told.len(), 1, "who kept the older defaults is told the present ones");
+    assert!(told[0] != capsule);
+    drop(second);
+}
+
+#[test]
+fn a_forged_capsule_of_the_defaults_changes_nothing() {
+    let (first, _) = two();
+    let stage = Stage::set(&settings(&[first.address]));
+    let mut link = stage.link("a");
+    let before = link.ctl("").expect("settings");
+    for forged in [
+        &b"x"[..],
+        b"{}",
+        br#"{"v":1,"session":1,"retries":0}"#,
+        br#"{"v":1,"session":0,"retries":11}"#,
+        br#"{"v":1,"session":0,"timeout_ms":0}"#,
+        br#"{"v":1,"session":0,"upstream":["224.0.0.1:53"]}"#,
+        br#"{"v":1,"session":0,"search":["a..b"]}"#,
+    ] {
+        assert_eq!(link.restore(forged), Err(Errno::INVAL), "{}", String::from_utf8_lossy(forged));
+        assert_eq!(link.ctl("").as_deref(), Ok(before.as_str()));
+    }
+    stage.daemon.allow("b", &["resolve"]);
+    let mut other = stage.link("b");
+    let harmless = br#"{"v":1,"session":0,"retries":0}"#;
+    assert_eq!(
+        other.restore(harmless),
+        Err(Errno::ACCESS),
+        "what needs a verb as a line needs it as a capsule"
+    );
+    assert_eq!(link.restore(harmless), Ok(()));
+    assert!(link.ctl("").expect("settings").contains("retries 0\n"));
+}
+
+#[test]
+fn defaults_are_lost_with_the_verb_that_set_them() {
+    let (first, _) = two();
+    let stage = Stage::set(&settings(&[first.address]));
+    let mut link = stage.link("a");
+    link.ctl("format json").expect("set");
+    let verbs = |verbs: &[&str]| {
+        let verbs = verbs.iter().map(ToString::to_string).collect();
+        stage.daemon.tell_server(Event::Verbs { service: "dns".into(), domain: "a".into(), verbs });
+        let _heard = stage.daemon.state();
+    };
+    verbs(&["resolve"]);
+    assert!(link.query("A host.example").expect("an answer").starts_with("host."));
+    verbs(&["resolve", "control"]);
+    assert!(link.ctl("").expect("settings").contains("format text\n"));
+}
+
 #[test]
 fn ten_thousand_sessions_stop_at_the_quota_and_trouble_nobody_else() {
     let (first, _) = two();

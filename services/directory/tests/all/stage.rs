@@ -146,6 +146,12 @@ impl Link {
         self.0.open_session(session, file::QUERY, &info, soon()).expect("called").result.map(drop)
     }
 
+    /// Hands back the domain's defaults.
+    pub fn restore(&mut self, capsule: &[u8]) -> Result<(), Errno> {
+        let info = OpenInfo { capsule: capsule.to_vec(), ..OpenInfo::default() };
+        self.0.open_session(0, 0, &info, soon()).expect("called").result.map(drop)
+    }
+
     pub fn ioctl(&mut self, session: u64, number: u32, data: &[u8]) -> Result<Vec<u8>, Errno> {
         self.0.control(session, number, data, soon()).expect("called").result.map(<[u8]>::to_vec)
     }
