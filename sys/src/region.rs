@@ -32,13 +32,15 @@ impl Region {
     /// # Errors
     /// Those of mmap(2), and `InvalidInput` when `len` is 0.
     pub fn map(memory: impl AsFd, len: usize) -> io::Result<Region> {
-        // SAFETY: a null hint lets the kernel choose a free range, so no other mapping is replaced.
+        let (hint, fixed) = guards::reserve(len)?;
+        // SAFETY: a null hint lets the kernel choose a free range, so no other mapping is replaced; with guards, the
+        // range was reserved just now for nothing but this.
         let base = unsafe {
             rustix::mm::mmap(
-                ptr::null_mut(),
+                hint,
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
+                MapFlags::SHARED | fixed,
                 memory,
                 0,
             )
@@ -151,9 +153,52 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        let (start, len) = guards::with(self.base.as_ptr().cast(), self.len);
         // SAFETY: exactly the range that `map` made; no reference into it outlives `self`.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        let unmapped = unsafe { rustix::mm::munmap(start, len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}
+
+/// Programs that are no fuzz targets have no guards: the checks above are what keeps accesses inside.
+#[cfg(not(fuzzing))]
+mod guards {
+    use std::ffi::c_void;
+
+    use rustix::mm::MapFlags;
+
+    #[allow(clippy::unnecessary_wraps, reason = "the fuzzers' variant may fail")]
+    pub(super) fn reserve(_len: usize) -> std::io::Result<(*mut c_void, MapFlags)> {
+        Ok((std::ptr::null_mut(), MapFlags::empty()))
+    }
+
+    pub(super) fn with(base: *mut c_void, len: usize) -> (*mut c_void, usize) {
+        (base, len)
+    }
+}
+
+/// In fuzz targets a mapping stands between pages that nobody may touch: an access that the checks above should have
+/// kept inside, and did not, ends the program instead of finding a neighbour.
+#[cfg(fuzzing)]
+mod guards {
+    use std::ffi::c_void;
+
+    use rustix::mm::{MapFlags, ProtFlags};
+
+    /// On each side; a multiple of every page size, and more than any record.
+    const GUARD_BYTES: usize = 1 << 20;
+
+    pub(super) fn reserve(len: usize) -> std::io::Result<(*mut c_void, MapFlags)> {
+        let all = GUARD_BYTES + len.next_multiple_of(4096) + GUARD_BYTES;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a null hint lets the kernel choose a free range, so no other mapping is replaced.
+        let start =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), all, ProtFlags::empty(), flags) }?;
+        Ok((start.wrapping_byte_add(GUARD_BYTES), MapFlags::FIXED))
+    }
+
+    pub(super) fn with(base: *mut c_void, len: usize) -> (*mut c_void, usize) {
+        (base.wrapping_byte_sub(GUARD_BYTES), GUARD_BYTES + len.next_multiple_of(4096) + GUARD_BYTES)
     }
 }
 
