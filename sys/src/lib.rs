@@ -3,6 +3,7 @@
 //! Thin: each function is one or two system calls with what they need to be safe, and no policy.
 
 pub mod clock;
+pub mod credentials;
 pub mod descriptors;
 pub mod doorbell;
 pub mod eventfd;

@@ -2,5 +2,6 @@
 
 pub mod control;
 pub mod directory;
+pub mod meeting;
 pub mod ring;
 pub mod service;

@@ -27,6 +27,7 @@
 //! - Nothing has a name: when both ends are gone, so is everything.
 
 mod end;
+pub mod meeting;
 mod options;
 mod receiver;
 mod refusals;
