@@ -3,9 +3,6 @@
 use std::io::{self, IoSlice, Write};
 use std::time::Instant;
 
-use wire::ring as layout;
-
-use super::{PIECE_BYTES, PIECE_PART};
 use crate::sender::Loan;
 use crate::{Closer, Descriptors, SendError, Sender, SpinPolicy};
 
@@ -71,8 +68,7 @@ impl<'p> Parts<'p> {
 
 impl StreamWriter {
     pub(crate) fn new(sender: Sender) -> Self {
-        let ring_bytes = 2 * (sender.max_message() + layout::RECORD_HEADER_BYTES);
-        let piece_bytes = PIECE_BYTES.min(ring_bytes / PIECE_PART - layout::RECORD_HEADER_BYTES);
+        let piece_bytes = super::piece_bytes(sender.max_message());
         StreamWriter { sender, piece_bytes, batch_bytes: 0, held: Vec::new(), finished: false }
     }
 
