@@ -7,6 +7,7 @@ pub mod credentials;
 pub mod descriptors;
 pub mod doorbell;
 pub mod eventfd;
+pub mod fork;
 pub mod memfd;
 pub mod mount;
 pub mod name_abi;
