@@ -9,6 +9,12 @@ use rustix::io::Errno;
 /// The seals that a shared region must bear: nobody can make it shorter or longer, or lift the seals.
 pub const REGION_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// What statfs(2) says of a memfd in huge pages.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// The unit of stat(2)'s block count.
+const STAT_BLOCK_BYTES: u64 = 512;
+
 /// Makes a zeroed memfd of `bytes` bytes with [`REGION_SEALS`]. `name` is for `/proc/PID/maps` only.
 ///
 /// # Errors
@@ -23,6 +29,45 @@ pub fn sealed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     rustix::fs::ftruncate(&memory, bytes)?;
     rustix::fs::fcntl_add_seals(&memory, REGION_SEALS)?;
     Ok(memory)
+}
+
+/// As [`sealed`], in the machine's default huge pages; `bytes` is rounded up to whole ones. It is in the nature of huge pages
+/// that whoever maps this memfd can take pages out of it, and that the next access to one kills with `SIGBUS` if none is free.
+///
+/// # Errors
+/// As there, and `ENODEV`, `ENOSYS` or `EINVAL` when the kernel has no huge pages. Whether enough are free shows when the memfd is
+/// mapped.
+pub fn sealed_huge(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        made => made,
+    }?;
+    let page = huge_page_bytes(&memory)?.ok_or(Errno::NODEV)?;
+    let rounded = bytes.checked_next_multiple_of(page).ok_or(Errno::FBIG)?;
+    rustix::fs::ftruncate(&memory, rounded)?;
+    rustix::fs::fcntl_add_seals(&memory, REGION_SEALS)?;
+    Ok(memory)
+}
+
+/// Bytes of a memfd's huge pages; `None` if it has ordinary ones.
+///
+/// # Errors
+/// Those of fstatfs(2).
+pub fn huge_page_bytes(memory: impl AsFd) -> io::Result<Option<u64>> {
+    let found = rustix::fs::fstatfs(memory)?;
+    // The types of these fields differ between architectures; neither value needs more than 32 bits.
+    let is_huge = (found.f_type as u64 & 0xffff_ffff) == HUGETLBFS_MAGIC;
+    Ok(is_huge.then_some(found.f_bsize as u64))
+}
+
+/// Bytes of memory behind a memfd at present.
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn resident_bytes(memory: impl AsFd) -> io::Result<u64> {
+    let blocks = rustix::fs::fstat(memory)?.st_blocks;
+    Ok(u64::try_from(blocks).unwrap_or(0) * STAT_BLOCK_BYTES)
 }
 
 /// The size of a memfd, if it bears [`REGION_SEALS`]; `None` if it lacks one (or is no memfd at all).
@@ -60,6 +105,18 @@ mod tests {
         assert!(rustix::fs::ftruncate(&memory, 0).is_err());
         assert!(rustix::fs::ftruncate(&memory, 8192).is_err());
         assert!(is_file(&memory).unwrap());
+    }
+
+    #[test]
+    fn huge_pages_are_told_apart() {
+        assert_eq!(huge_page_bytes(sealed("test", 4096).unwrap()).unwrap(), None);
+        match sealed_huge("test", 4097) {
+            Ok(memory) => {
+                let page = huge_page_bytes(&memory).unwrap().unwrap();
+                assert_eq!(check_sealed(&memory).unwrap(), Some(page));
+            }
+            Err(error) => println!("skipped: this kernel makes no memfd in huge pages: {error}"),
+        }
     }
 
     #[test]

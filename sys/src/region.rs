@@ -151,6 +151,40 @@ impl Region {
     }
 }
 
+/// What becomes of the memory behind a region before it is used.
+impl Region {
+    /// Has the kernel provide every page now, as if each were written to, so that no later access has to wait for it. What stands
+    /// there stays.
+    ///
+    /// # Errors
+    /// Those of madvise(2) with `MADV_POPULATE_WRITE`: `EINVAL` on kernels before 5.14, `ENOMEM` or `EFAULT` when there is no
+    /// memory. (Where a memory cgroup is full, the kernel may rather kill a process of it.)
+    pub fn populate(&self) -> io::Result<()> {
+        let base = self.base.as_ptr().cast();
+        // SAFETY: exactly the range that `map` made, alive as long as `self`; the advice changes no byte.
+        Ok(unsafe { rustix::mm::madvise(base, self.len, rustix::mm::Advice::LinuxPopulateWrite) }?)
+    }
+
+    /// Asks for transparent huge pages. A hint.
+    ///
+    /// # Errors
+    /// Those of madvise(2): `EINVAL` where the kernel has none.
+    pub fn prefer_huge_pages(&self) -> io::Result<()> {
+        let base = self.base.as_ptr().cast();
+        // SAFETY: as in `populate`.
+        Ok(unsafe { rustix::mm::madvise(base, self.len, rustix::mm::Advice::LinuxHugepage) }?)
+    }
+
+    /// Has the kernel provide every page now and keep it in memory as long as the region lives.
+    ///
+    /// # Errors
+    /// Those of mlock(2): `EPERM` or `ENOMEM` when `RLIMIT_MEMLOCK` is too low, `EAGAIN` or `ENOMEM` when there is no memory.
+    pub fn lock(&self) -> io::Result<()> {
+        // SAFETY: exactly the range that `map` made, alive as long as `self`; unmapping unlocks it.
+        Ok(unsafe { rustix::mm::mlock(self.base.as_ptr().cast(), self.len) }?)
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         let (start, len) = guards::with(self.base.as_ptr().cast(), self.len);
@@ -233,6 +267,17 @@ mod tests {
         assert_eq!(more, b">xyc");
         assert_eq!(region.swap_u64(8184, 7, Relaxed).to_le_bytes(), *b"xycdefgh");
         assert_eq!(region.load_u64(8184, Relaxed), 7);
+    }
+
+    #[test]
+    fn memory_is_provided_before_it_is_used() {
+        let memory = crate::memfd::sealed("test", 1 << 20).unwrap();
+        let region = Region::map(&memory, 1 << 20).unwrap();
+        assert_eq!(crate::memfd::resident_bytes(&memory).unwrap(), 0);
+        region.store_u64(4096, 7, SeqCst);
+        region.populate().unwrap();
+        assert_eq!(crate::memfd::resident_bytes(&memory).unwrap(), 1 << 20);
+        assert_eq!(region.load_u64(4096, SeqCst), 7);
     }
 
     #[test]
