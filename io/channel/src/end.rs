@@ -1,14 +1,15 @@
 //! Ends that nobody has opened yet: made by the daemon, passed as descriptors, checked by whoever opens them.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use sys::doorbell::{self, Half};
-use sys::region::Region;
 use wire::ring as layout;
 
 use crate::shared::{Doorbells, Shared};
-use crate::{Config, CreateError, Mode, OpenError, Receiver, Sender, StreamReader, StreamWriter};
+use crate::{
+    Config, CreateError, Mode, OpenError, OpenOptions, Pages, Receiver, Sender, StreamReader, StreamWriter,
+    memory,
+};
 
 /// One end of a channel, not yet opened: its descriptors. Dropped unopened, it closes the channel.
 #[derive(Debug)]
@@ -27,9 +28,9 @@ pub fn pair(config: &Config) -> Result<(End, End), CreateError> {
     if !layout::is_ring_bytes(u64::from(ring_bytes)) {
         return Err(CreateError::RingBytes { ring_bytes });
     }
-    let region = make_region(ring_bytes, config.mode).map_err(CreateError::Region)?;
-    let again = region.try_clone().map_err(CreateError::Region)?;
-    let bell = || doorbell::pair().map_err(CreateError::Doorbell);
+    let region = memory::make(config)?;
+    let again = region.try_clone().map_err(|source| CreateError::region(0, source))?;
+    let bell = || doorbell::pair().map_err(CreateError::doorbell);
     // `data` N is heard by side N; `room` N likewise.
     let (data_0, ring_data_0) = bell()?;
     let (data_1, ring_data_1) = bell()?;
@@ -38,23 +39,6 @@ pub fn pair(config: &Config) -> Result<(End, End), CreateError> {
     let one = Doorbells { data: data_0, peer_data: ring_data_1, room: room_0, peer_room: ring_room_1 };
     let other = Doorbells { data: data_1, peer_data: ring_data_0, room: room_1, peer_room: ring_room_0 };
     Ok((End { side: 0, region, doorbells: one }, End { side: 1, region: again, doorbells: other }))
-}
-
-fn make_region(ring_bytes: u32, mode: Mode) -> io::Result<OwnedFd> {
-    let bytes = layout::region_bytes(ring_bytes);
-    let memory = sys::memfd::sealed("tombolo-channel", bytes)?;
-    let mut header = [0_u8; layout::OFFSET_MODE + 8];
-    for (offset, value) in [
-        (layout::OFFSET_MAGIC, layout::MAGIC),
-        (layout::OFFSET_VERSION, layout::VERSION),
-        (layout::OFFSET_RING_BYTES, u64::from(ring_bytes)),
-        (layout::OFFSET_REGION_BYTES, bytes),
-        (layout::OFFSET_MODE, mode.word()),
-    ] {
-        header[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
-    }
-    let written = rustix::io::pwrite(&memory, &header, 0)?;
-    if written == header.len() { Ok(memory) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
 impl End {
@@ -112,13 +96,16 @@ impl End {
     /// # Errors
     /// [`OpenError::UnknownMode`], [`OpenError::RegionBytes`] when there is no header, [`OpenError::System`].
     pub fn mode(&self) -> Result<Mode, OpenError> {
-        let look = |source| OpenError::System { action: "read the header of a channel's region", source };
-        let mut word = [0; 8];
-        let read = rustix::io::pread(&self.region, &mut word, layout::OFFSET_MODE as u64);
-        if read.map_err(|errno| look(errno.into()))? < word.len() {
-            return Err(OpenError::RegionBytes { bytes: 0 });
-        }
-        mode_of(u64::from_le_bytes(word))
+        memory::mode(&self.region)
+    }
+
+    /// In what pages the region lies: what became of [`Config::huge_pages`].
+    ///
+    /// # Errors
+    /// [`OpenError::System`].
+    pub fn pages(&self) -> Result<Pages, OpenError> {
+        let look = |source| OpenError::System { action: "look at the region of a channel", source };
+        memory::pages(&self.region).map_err(look)
     }
 
     /// Maps the region, checks its header and takes the end into use, whatever its mode is.
@@ -126,8 +113,16 @@ impl End {
     /// # Errors
     /// See [`OpenError`]; the end is closed then.
     pub fn open(self) -> Result<(Sender, Receiver), OpenError> {
-        let (_mode, sender, receiver) = self.open_any()?;
-        Ok((sender, receiver))
+        self.open_with(&OpenOptions::default())
+    }
+
+    /// As [`End::open`], with wishes about the memory.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; the end is closed then.
+    pub fn open_with(self, options: &OpenOptions) -> Result<(Sender, Receiver), OpenError> {
+        let checked = memory::open(&self.region, options)?;
+        self.take_into_use(checked)
     }
 
     /// As [`End::open`], for a channel that was made in [`Mode::Stream`].
@@ -135,27 +130,26 @@ impl End {
     /// # Errors
     /// See [`OpenError`], among them [`OpenError::WrongMode`]; the end is closed then.
     pub fn open_stream(self) -> Result<(StreamWriter, StreamReader), OpenError> {
-        let (found, sender, receiver) = self.open_any()?;
-        if found != Mode::Stream {
-            return Err(OpenError::WrongMode { found, wanted: Mode::Stream });
+        self.open_stream_with(&OpenOptions::default())
+    }
+
+    /// As [`End::open_stream`], with wishes about the memory.
+    ///
+    /// # Errors
+    /// See [`OpenError`], among them [`OpenError::WrongMode`]; the end is closed then.
+    pub fn open_stream_with(self, options: &OpenOptions) -> Result<(StreamWriter, StreamReader), OpenError> {
+        let checked = memory::open(&self.region, options)?;
+        if checked.mode != Mode::Stream {
+            return Err(OpenError::WrongMode { found: checked.mode, wanted: Mode::Stream });
         }
+        let (sender, receiver) = self.take_into_use(checked)?;
         Ok((sender.into_stream(), receiver.into_stream()))
     }
 
-    fn open_any(self) -> Result<(Mode, Sender, Receiver), OpenError> {
-        let ring_bytes = region_ring_bytes(&self.region)?;
-        let bytes = layout::region_bytes(ring_bytes);
-        let map = |source| OpenError::System { action: "map the region of a channel", source };
-        let length = usize::try_from(bytes).map_err(|_| OpenError::RegionBytes { bytes })?;
-        let region = Region::map(&self.region, length).map_err(map)?;
-        let mode = check_header(&region, ring_bytes)?;
-        let (sender, receiver) = Shared::open(region, self.side, ring_bytes, self.doorbells)?;
-        Ok((mode, sender, receiver))
+    fn take_into_use(self, checked: memory::Checked) -> Result<(Sender, Receiver), OpenError> {
+        let opened = Shared::open(checked.region, self.side, checked.ring_bytes, self.doorbells);
+        opened.map_err(OpenError::named)
     }
-}
-
-fn mode_of(word: u64) -> Result<Mode, OpenError> {
-    Mode::of_word(word).ok_or(OpenError::UnknownMode { found: word })
 }
 
 fn is_region(descriptor: &OwnedFd) -> Result<bool, OpenError> {
@@ -171,40 +165,4 @@ fn check_half(descriptor: &OwnedFd, index: usize, half: Half) -> Result<(), Open
         Half::Ringer => "the ringer's half of a doorbell",
     };
     if found == Some(half) { Ok(()) } else { Err(OpenError::Descriptor { index, expected }) }
-}
-
-/// The size of the rings, which follows from the region's sealed size: the one thing that the peer can't change.
-fn region_ring_bytes(region: &OwnedFd) -> Result<u32, OpenError> {
-    let look = |source| OpenError::System { action: "look at the region of a channel", source };
-    let bytes = sys::memfd::check_sealed(region).map_err(look)?.ok_or(OpenError::Unsealed)?;
-    let rings = bytes.saturating_sub(layout::HEADER_BYTES as u64);
-    let ring_bytes = rings / 2;
-    if !layout::is_ring_bytes(ring_bytes) || !rings.is_multiple_of(2) {
-        return Err(OpenError::RegionBytes { bytes });
-    }
-    u32::try_from(ring_bytes).map_err(|_| OpenError::RegionBytes { bytes })
-}
-
-/// The header must agree with the size. The peer may have scribbled over it before we came: then we refuse.
-/// Each word is read once.
-fn check_header(region: &Region, ring_bytes: u32) -> Result<Mode, OpenError> {
-    let word = |offset| region.load_u64(offset, std::sync::atomic::Ordering::Relaxed);
-    let found = word(layout::OFFSET_MAGIC);
-    if found != layout::MAGIC {
-        return Err(OpenError::Magic { found });
-    }
-    let found = word(layout::OFFSET_VERSION);
-    if found != layout::VERSION {
-        return Err(OpenError::Version { found });
-    }
-    for (field, offset, expected) in [
-        ("ring_bytes", layout::OFFSET_RING_BYTES, u64::from(ring_bytes)),
-        ("region_bytes", layout::OFFSET_REGION_BYTES, layout::region_bytes(ring_bytes)),
-    ] {
-        let found = word(offset);
-        if found != expected {
-            return Err(OpenError::Size { field, found, expected });
-        }
-    }
-    mode_of(word(layout::OFFSET_MODE))
 }

@@ -28,6 +28,7 @@
 
 mod end;
 pub mod meeting;
+mod memory;
 mod options;
 mod receiver;
 mod refusals;
@@ -36,7 +37,7 @@ mod shared;
 mod stream;
 
 pub use end::{End, pair};
-pub use options::{Config, Mode};
+pub use options::{Config, HugePages, Mode, OpenOptions, Pages};
 pub use receiver::{Alleged, ReceiveError, Receiver};
 pub use refusals::{CreateError, OpenError};
 pub use ring::Violation;

@@ -32,6 +32,35 @@ impl Mode {
     }
 }
 
+/// Whether the region of a channel is to lie in huge pages: fewer misses of the processor's address cache for large rings.
+///
+/// The machine's administrator reserves them (`/proc/sys/vm/nr_hugepages`). **Only for ends that trust each other**: whoever holds
+/// such a region can take pages out of it, and if none is free then, the next access kills the other end with `SIGBUS`. So
+/// an opener has to agree, by [`OpenOptions::huge_pages`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePages {
+    /// Ordinary pages.
+    #[default]
+    No,
+    /// If enough are free, and the rings are large enough (512 KiB with huge pages of 2 MiB); ordinary ones otherwise.
+    /// [`crate::End::pages`] says what came of it.
+    IfFree,
+    /// Or no channel: [`crate::CreateError::HugePages`].
+    Required,
+}
+
+/// In what pages a region lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// The machine's ordinary pages.
+    Ordinary,
+    /// Huge pages.
+    Huge {
+        /// Bytes of each.
+        bytes: u64,
+    },
+}
+
 /// How large a channel is to be, and what it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -40,11 +69,25 @@ pub struct Config {
     pub ring_bytes: u32,
     /// What the two ends exchange.
     pub mode: Mode,
+    /// Whether the region lies in huge pages.
+    pub huge_pages: HugePages,
 }
 
 impl Default for Config {
     /// Messages, and 256 KiB: several pieces of 64 KiB in flight.
     fn default() -> Self {
-        Config { ring_bytes: 256 << 10, mode: Mode::Messages }
+        Config { ring_bytes: 256 << 10, mode: Mode::Messages, huge_pages: HugePages::No }
     }
+}
+
+/// What an end wishes of its memory when it opens. By default nothing: memory comes as it is first touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Have all of the region's memory provided now, so that the first message through each page does not wait for the kernel.
+    pub populate: bool,
+    /// Accept a region in huge pages, whose maker and other end must be trusted (see [`HugePages`]); and where the region lies in
+    /// ordinary pages, ask for transparent huge ones.
+    pub huge_pages: bool,
+    /// Keep the region in memory (mlock(2)), never swapped out. Counts against `RLIMIT_MEMLOCK`. Includes `populate`.
+    pub lock: bool,
 }

@@ -2,9 +2,73 @@
 
 use std::io;
 
+use rustix::io::Errno;
+use rustix::process::Resource;
 use wire::ring as layout;
 
 use crate::Mode;
+
+/// Descriptors that making a channel takes, those included that are needed for a moment.
+const DESCRIPTORS_TO_MAKE: usize = 2 * layout::END_DESCRIPTORS + 1;
+
+fn limit(of: Resource) -> Option<u64> {
+    rustix::process::getrlimit(of).current
+}
+
+fn limit_text(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "any number of".to_owned(), |limit| limit.to_string())
+}
+
+fn is_errno(error: &io::Error, one_of: &[Errno]) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| one_of.contains(&errno))
+}
+
+impl CreateError {
+    /// Names what kept the kernel from making the region.
+    pub(crate) fn region(bytes: u64, source: io::Error) -> Self {
+        if is_errno(&source, &[Errno::MFILE]) {
+            CreateError::NoDescriptors { limit: limit(Resource::Nofile), source }
+        } else if is_errno(&source, &[Errno::NOMEM, Errno::NOSPC]) {
+            CreateError::NoMemory { bytes, source }
+        } else {
+            CreateError::Region(source)
+        }
+    }
+
+    /// Names what kept the kernel from making a doorbell.
+    pub(crate) fn doorbell(source: io::Error) -> Self {
+        if is_errno(&source, &[Errno::MFILE]) {
+            CreateError::NoDescriptors { limit: limit(Resource::Nofile), source }
+        } else {
+            CreateError::Doorbell(source)
+        }
+    }
+}
+
+impl OpenError {
+    /// Names what kept the kernel from giving memory; `action` is what it was asked for.
+    pub(crate) fn memory(action: &'static str, bytes: u64, source: io::Error) -> Self {
+        if is_errno(&source, &[Errno::NOMEM, Errno::FAULT]) {
+            OpenError::NoMemory { bytes, source }
+        } else {
+            OpenError::System { action, source }
+        }
+    }
+
+    pub(crate) fn lock(bytes: u64, source: io::Error) -> Self {
+        OpenError::Lock { bytes, limit: limit(Resource::Memlock), source }
+    }
+
+    /// Names a refusal of the kernel's that has a name.
+    pub(crate) fn named(self) -> Self {
+        match self {
+            OpenError::System { source, .. } if is_errno(&source, &[Errno::MFILE]) => {
+                OpenError::NoDescriptors { limit: limit(Resource::Nofile), source }
+            }
+            other => other,
+        }
+    }
+}
 
 /// Why a channel could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +82,42 @@ pub enum CreateError {
     /// The kernel gave no shared memory.
     #[error("can't make the region of a channel")]
     Region(#[source] io::Error),
+    /// No huge pages, and they were required.
+    #[error(
+        "can't make a channel's region of {bytes} bytes of huge pages: are enough free? See HugePages_Free in /proc/meminfo, and \
+         write a larger number to /proc/sys/vm/nr_hugepages"
+    )]
+    HugePages {
+        /// Bytes of the region, before they are rounded up to whole pages.
+        bytes: u64,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel has no memory for the region, or is not allowed to give it.
+    #[error(
+        "there is no memory for the {bytes} bytes of a channel's region: take smaller rings, or raise the memory limit (of the \
+         cgroup, or RLIMIT_AS)"
+    )]
+    NoMemory {
+        /// Bytes of the region.
+        bytes: u64,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The process has no free descriptors.
+    #[error(
+        "this process has too few free descriptors for a channel, which takes {DESCRIPTORS_TO_MAKE}: it may have {} (RLIMIT_NOFILE; \
+         raise it with `ulimit -n`, or with LimitNOFILE= of a unit)", limit_text(*limit)
+    )]
+    NoDescriptors {
+        /// How many it may have; `None` is without a limit.
+        limit: Option<u64>,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
     /// The kernel gave no pipe, or `/proc` is not mounted.
     #[error("can't make a doorbell of a channel (it needs /proc and free descriptors)")]
     Doorbell(#[source] io::Error),
@@ -72,6 +172,50 @@ pub enum OpenError {
         found: u64,
         /// What it must be.
         expected: u64,
+    },
+    /// The region lies in huge pages, which this opener did not agree to.
+    #[error(
+        "the region lies in huge pages, out of which the other end could take pages under us: open it with `huge_pages` if you \
+         trust that end"
+    )]
+    HugePages,
+    /// The kernel has no memory for the region, or is not allowed to give it.
+    #[error(
+        "there is no memory for the {bytes} bytes of a channel's region: take smaller rings, or raise the memory limit (of the \
+         cgroup, or RLIMIT_AS)"
+    )]
+    NoMemory {
+        /// Bytes of the region.
+        bytes: u64,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The region can't be locked in memory.
+    #[error(
+        "can't lock the {bytes} bytes of a channel's region in memory: this process may lock {} bytes in all (RLIMIT_MEMLOCK; raise \
+         it with `ulimit -l`, with LimitMEMLOCK= of a unit, or give the program CAP_IPC_LOCK)", limit_text(*limit)
+    )]
+    Lock {
+        /// Bytes of the region.
+        bytes: u64,
+        /// How many the process may lock; `None` is without a limit, so memory is short.
+        limit: Option<u64>,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The process has no free descriptors.
+    #[error(
+        "this process has no free descriptor for the end of a channel: it may have {} (RLIMIT_NOFILE; raise it with `ulimit -n`, or \
+         with LimitNOFILE= of a unit)", limit_text(*limit)
+    )]
+    NoDescriptors {
+        /// How many it may have; `None` is without a limit.
+        limit: Option<u64>,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
     },
     /// The maker wrote a mode that this program does not know.
     #[error(

@@ -1,0 +1,197 @@
+//! The region of a channel: made, mapped, and its header checked.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use sys::region::Region;
+use wire::ring as layout;
+
+use crate::{Config, CreateError, HugePages, Mode, OpenError, OpenOptions, Pages};
+
+/// For `/proc/PID/maps`.
+const NAME: &str = "tombolo-channel";
+
+/// Words of the header that the maker writes.
+type Header = [(usize, u64); 5];
+
+fn header(config: &Config) -> Header {
+    let ring_bytes = config.ring_bytes;
+    [
+        (layout::OFFSET_MAGIC, layout::MAGIC),
+        (layout::OFFSET_VERSION, layout::VERSION),
+        (layout::OFFSET_RING_BYTES, u64::from(ring_bytes)),
+        (layout::OFFSET_REGION_BYTES, layout::region_bytes(ring_bytes)),
+        (layout::OFFSET_MODE, config.mode.word()),
+    ]
+}
+
+pub(crate) fn make(config: &Config) -> Result<OwnedFd, CreateError> {
+    let bytes = layout::region_bytes(config.ring_bytes);
+    if config.huge_pages != HugePages::No {
+        match make_huge(config, bytes) {
+            Err(_) if config.huge_pages == HugePages::IfFree => {}
+            Err(source) => return Err(CreateError::HugePages { bytes, source }),
+            Ok(memory) => return Ok(memory),
+        }
+    }
+    make_ordinary(config, bytes).map_err(|source| CreateError::region(bytes, source))
+}
+
+fn make_ordinary(config: &Config, bytes: u64) -> io::Result<OwnedFd> {
+    let memory = sys::memfd::sealed(NAME, bytes)?;
+    let mut page = [0_u8; layout::OFFSET_ENDS];
+    for (offset, value) in header(config) {
+        page[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    let written = rustix::io::pwrite(&memory, &page, 0)?;
+    if written == page.len() { Ok(memory) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+fn make_huge(config: &Config, bytes: u64) -> io::Result<OwnedFd> {
+    let memory = sys::memfd::sealed_huge(NAME, bytes)?;
+    let sealed = sys::memfd::check_sealed(&memory)?.unwrap_or(0);
+    let pages = pages(&memory)?;
+    if ring_bytes(sealed, pages) != Some(config.ring_bytes) {
+        let text =
+            "rings this small share one huge page, so that their size does not follow from the region's";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    // A mapping reserves the pages for the memfd, for as long as that lives; and such a memfd can't be written otherwise.
+    let length = usize::try_from(sealed).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    let region = Region::map(&memory, length)?;
+    region.populate()?;
+    for (offset, value) in header(config) {
+        region.store_u64(offset, value, Ordering::Relaxed);
+    }
+    Ok(memory)
+}
+
+pub(crate) fn pages(memory: &OwnedFd) -> io::Result<Pages> {
+    let huge = sys::memfd::huge_page_bytes(memory)?;
+    Ok(huge.map_or(Pages::Ordinary, |bytes| Pages::Huge { bytes }))
+}
+
+/// The bytes of one ring in a region of `bytes`, if that has a size that regions have. Huge pages round the size up.
+fn ring_bytes(bytes: u64, pages: Pages) -> Option<u32> {
+    let unit = match pages {
+        Pages::Ordinary => 1,
+        Pages::Huge { bytes } => bytes,
+    };
+    let most = bytes.checked_sub(layout::HEADER_BYTES as u64)? / 2;
+    let ring_bytes = u32::try_from(1_u64.checked_shl(most.checked_ilog2()?)?).ok()?;
+    let sized = layout::is_ring_bytes(u64::from(ring_bytes))
+        && layout::region_bytes(ring_bytes).checked_next_multiple_of(unit) == Some(bytes);
+    sized.then_some(ring_bytes)
+}
+
+/// What the header says of the mode, before the region is mapped.
+pub(crate) fn mode(memory: &OwnedFd) -> Result<Mode, OpenError> {
+    let look = |source| OpenError::System { action: "read the header of a channel's region", source };
+    let mut word = [0; 8];
+    let read = rustix::io::pread(memory, &mut word, layout::OFFSET_MODE as u64);
+    if read.map_err(|errno| look(errno.into()))? < word.len() {
+        return Err(OpenError::RegionBytes { bytes: 0 });
+    }
+    mode_of(u64::from_le_bytes(word))
+}
+
+fn mode_of(word: u64) -> Result<Mode, OpenError> {
+    Mode::of_word(word).ok_or(OpenError::UnknownMode { found: word })
+}
+
+/// A region that was found to be a channel's.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub region: Region,
+    pub ring_bytes: u32,
+    pub mode: Mode,
+}
+
+/// Maps the region, sees to its pages, checks its header.
+pub(crate) fn open(memory: &OwnedFd, options: &OpenOptions) -> Result<Checked, OpenError> {
+    let look = |source| OpenError::System { action: "look at the region of a channel", source };
+    // The sealed size is the one thing that the peer can't change.
+    let bytes = sys::memfd::check_sealed(memory).map_err(look)?.ok_or(OpenError::Unsealed)?;
+    let pages = pages(memory).map_err(look)?;
+    let ring_bytes = ring_bytes(bytes, pages).ok_or(OpenError::RegionBytes { bytes })?;
+    if pages != Pages::Ordinary && !options.huge_pages {
+        return Err(OpenError::HugePages);
+    }
+    let length = usize::try_from(bytes).map_err(|_| OpenError::RegionBytes { bytes })?;
+    let map = |source| OpenError::memory("map the region of a channel", bytes, source);
+    let region = Region::map(memory, length).map_err(map)?;
+    provide(&region, bytes, pages, options)?;
+    let mode = check_header(&region, ring_bytes)?;
+    Ok(Checked { region, ring_bytes, mode })
+}
+
+fn provide(region: &Region, bytes: u64, pages: Pages, options: &OpenOptions) -> Result<(), OpenError> {
+    if options.huge_pages && pages == Pages::Ordinary {
+        // A hint: what the machine makes of it shows in its settings, and costs nothing where they say no.
+        let _preferred = region.prefer_huge_pages();
+    }
+    if options.lock {
+        region.lock().map_err(|source| OpenError::lock(bytes, source))?;
+    }
+    // Huge pages that are not there yet would be found missing by a SIGBUS.
+    if options.populate || pages != Pages::Ordinary {
+        let action = "provide the memory of a channel's region beforehand (this needs Linux 5.14)";
+        region.populate().map_err(|source| OpenError::memory(action, bytes, source))?;
+    }
+    Ok(())
+}
+
+/// The header must agree with the size. The peer may have scribbled over it before we came: then we refuse.
+/// Each word is read once.
+fn check_header(region: &Region, ring_bytes: u32) -> Result<Mode, OpenError> {
+    let word = |offset| region.load_u64(offset, Ordering::Relaxed);
+    let found = word(layout::OFFSET_MAGIC);
+    if found != layout::MAGIC {
+        return Err(OpenError::Magic { found });
+    }
+    let found = word(layout::OFFSET_VERSION);
+    if found != layout::VERSION {
+        return Err(OpenError::Version { found });
+    }
+    for (field, offset, expected) in [
+        ("ring_bytes", layout::OFFSET_RING_BYTES, u64::from(ring_bytes)),
+        ("region_bytes", layout::OFFSET_REGION_BYTES, layout::region_bytes(ring_bytes)),
+    ] {
+        let found = word(offset);
+        if found != expected {
+            return Err(OpenError::Size { field, found, expected });
+        }
+    }
+    mode_of(word(layout::OFFSET_MODE))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may")]
+mod tests {
+    use super::*;
+
+    const HUGE: Pages = Pages::Huge { bytes: 2 << 20 };
+
+    #[test]
+    fn the_size_of_the_rings_follows_from_that_of_the_region() {
+        for shift in 12..=24 {
+            assert_eq!(ring_bytes(4096 + (2 << shift), Pages::Ordinary), Some(1 << shift));
+        }
+        for bytes in [0, 1, 4096, 4096 + 4096, 4096 + 8193, 4096 + 3 * 4096, 4096 + (64 << 20), u64::MAX] {
+            assert_eq!(ring_bytes(bytes, Pages::Ordinary), None, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn huge_pages_round_the_region_up() {
+        for (region_mib, ring_kib) in [(2, 512), (4, 1024), (6, 2048), (10, 4096), (18, 8192), (34, 16384)] {
+            assert_eq!(ring_bytes(region_mib << 20, HUGE), Some(ring_kib << 10), "{region_mib} MiB");
+            let needed = layout::region_bytes(ring_kib << 10).next_multiple_of(2 << 20);
+            assert_eq!(needed, region_mib << 20);
+        }
+        for bytes in [0, 4096 + 8192, 8 << 20, 12 << 20, 66 << 20, (2 << 20) + 4096] {
+            assert_eq!(ring_bytes(bytes, HUGE), None, "{bytes}");
+        }
+    }
+}
