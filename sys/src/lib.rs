@@ -8,6 +8,8 @@ pub mod descriptors;
 pub mod doorbell;
 pub mod eventfd;
 pub mod fork;
+pub mod futex;
+pub mod membarrier;
 pub mod memfd;
 pub mod mount;
 pub mod name_abi;

@@ -62,13 +62,49 @@ impl Region {
     /// If `offset` is unaligned or out of range. It never comes from another party.
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(
-            offset.is_multiple_of(8) && offset < self.len && self.len - offset >= 8,
-            "word out of region"
-        );
         // SAFETY: in range and aligned (the mapping starts on a page), alive as long as `self`; every
         // access of this program to these bytes as a word is atomic.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU64::from_ptr(self.place_of(offset, 8).cast()) }
+    }
+
+    /// Where `align` bytes at `offset` stand.
+    ///
+    /// # Panics
+    /// If `offset` is no multiple of `align` or the bytes are out of range.
+    #[inline]
+    pub(crate) fn place_of(&self, offset: usize, align: usize) -> *mut u8 {
+        assert!(
+            offset.is_multiple_of(align) && offset < self.len && self.len - offset >= align,
+            "word out of region"
+        );
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
+    /// Where `len` bytes at `offset` stand, for programs that fill or read them through a pointer. It is good while the
+    /// region lives; what stands there may change at any time.
+    ///
+    /// # Panics
+    /// If the range is not inside the region.
+    #[inline]
+    #[must_use]
+    pub fn pointer(&self, offset: usize, len: usize) -> *mut u8 {
+        self.check(offset, len);
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
+    /// Asks the processor to fetch the line at `offset`. A hint: it changes nothing, and an offset out of range is
+    /// ignored.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let at: *const u8 = self.base.as_ptr().wrapping_add(offset);
+            // SAFETY: prefetching reads nothing and faults on no address; SSE is part of x86_64.
+            unsafe { _mm_prefetch(at.cast::<i8>(), _MM_HINT_T0) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
     }
 
     /// Loads the word at `offset`.

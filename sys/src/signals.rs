@@ -88,6 +88,24 @@ impl AsFd for SignalDescriptor {
     }
 }
 
+/// Runs `work` with all signals blocked in the calling thread, so that a thread that it starts takes none of a program
+/// whose handlers do not expect it.
+pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both are valid places for a `sigset_t`; `sigfillset` initializes `all` before it is used.
+    let blocked = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr())
+    };
+    let result = work();
+    if blocked == 0 {
+        // SAFETY: the first call succeeded, so it has initialized `before`; the present mask is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    }
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

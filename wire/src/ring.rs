@@ -5,8 +5,9 @@
 
 /// First word of a region: the bytes `TOMBRING`.
 pub const MAGIC: u64 = 0x474e_4952_424d_4f54;
-/// Version of this layout. Version 1: messages, committed in band.
-pub const VERSION: u64 = 1;
+/// Version of this layout. Version 1: messages, committed in band. Version 2: a sleeper says how it sleeps, and a
+/// producer whether it fences; the maker says what the channel carries and how long spinning pays.
+pub const VERSION: u64 = 2;
 /// Bytes of the header page, which come before the two rings.
 pub const HEADER_BYTES: usize = 4096;
 /// Fewest bytes of one ring.
@@ -43,17 +44,30 @@ pub const CONTROL_STRIDE: usize = 512;
 /// In a ring's control words: up to where, in bytes since the start, the consumer has released the ring.
 /// Written by the consumer.
 pub const CONTROL_CONSUMED: usize = 0;
-/// In a ring's control words: 1 while the consumer sleeps. Set by the consumer, cleared by whoever wakes it.
+/// In a ring's control words: 1 when the consumer orders the producer's memory before it sleeps (membarrier(2)), so
+/// that the producer need not. Written by the consumer when it opens.
+pub const CONTROL_BARRIER: usize = 8;
+/// In a ring's control words: how the consumer sleeps, 0 when it does not: [`SLEEPS_ON_DOORBELL`] or
+/// [`SLEEPS_ON_FUTEX`]. Set by the consumer, cleared by whoever wakes it.
 pub const CONTROL_SLEEPING: usize = 128;
-/// In a ring's control words: the `consumed` that a sleeping producer waits for, plus one; 0 when it does not
-/// wait. Set by the producer, cleared by whoever wakes it.
+/// In a ring's control words: the `consumed` that a sleeping producer waits for, plus how it sleeps; 0 when it does
+/// not wait. Set by the producer, cleared by whoever wakes it.
 pub const CONTROL_WANTED: usize = 256;
 /// In a ring's control words: the processor that the producer ran on last, plus one; 0 when unknown.
 /// Written by the producer.
 pub const CONTROL_PRODUCER_PROCESSOR: usize = 264;
+/// In a ring's control words: 1 while the producer does not fence after a commit. Written by the producer.
+pub const CONTROL_UNFENCED: usize = 272;
 /// In a ring's control words: the processor that the consumer ran on last, plus one; 0 when unknown.
 /// Written by the consumer.
 pub const CONTROL_CONSUMER_PROCESSOR: usize = 384;
+
+/// A sleeper waits for its doorbell.
+pub const SLEEPS_ON_DOORBELL: u64 = 1;
+/// A sleeper waits for a wake of the futex that is the low half of the word in which it says so.
+pub const SLEEPS_ON_FUTEX: u64 = 2;
+/// Low bits of `sleeping` and `wanted` that say how; positions have them zero.
+pub const SLEEPS_MASK: u64 = 7;
 
 /// State of an end that nobody has opened yet.
 pub const END_UNOPENED: u64 = 0;
@@ -95,7 +109,8 @@ const _: () = {
     // One line pair (128 bytes: the unit that processors prefetch) has one usual writer.
     assert!(CONTROL_SLEEPING - CONTROL_CONSUMED >= 128);
     assert!(CONTROL_WANTED - CONTROL_SLEEPING >= 128);
-    assert!(CONTROL_CONSUMER_PROCESSOR - CONTROL_PRODUCER_PROCESSOR >= 120);
+    assert!(CONTROL_CONSUMER_PROCESSOR - CONTROL_WANTED >= 128);
+    assert!(SLEEPS_MASK < RECORD_ALIGN as u64);
     assert!((RING_BYTES_MAX as u64) < 1 << RECORD_LENGTH_BITS);
     assert!(RECORD_LENGTH_BITS == RECORD_KIND_SHIFT && RECORD_KIND_SHIFT + 4 == RECORD_SEQUENCE_SHIFT);
     assert!(RING_BYTES_MIN.is_power_of_two() && RING_BYTES_MAX.is_power_of_two());

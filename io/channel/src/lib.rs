@@ -29,6 +29,7 @@
 mod end;
 pub mod meeting;
 mod memory;
+mod nap;
 mod options;
 mod receiver;
 mod refusals;
@@ -37,6 +38,7 @@ mod shared;
 mod stream;
 
 pub use end::{End, pair};
+pub use nap::Counts;
 pub use options::{Config, HugePages, Mode, OpenOptions, Pages};
 pub use receiver::{Alleged, ReceiveError, Receiver};
 pub use refusals::{CreateError, OpenError};

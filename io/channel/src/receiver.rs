@@ -4,11 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ring::{Consumer, Peek, Record, Spin, Violation};
+use ring::{Consumer, Peek, Prepared, Record, Sleep, Spin, Violation, Wake};
 use sys::region::Region;
 use wire::ring as layout;
 
-use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, Whereabouts, spin};
+use crate::nap::{Counts, FUTEX_SLEEP, Habit, Nap};
+use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, Watch, Whereabouts, spin};
 
 /// After so many looks at an empty ring without a sleep, ask the kernel whether the peer lives. Costs a
 /// polling receiver a ten-thousandth, and tells it of a death within microseconds.
@@ -35,6 +36,9 @@ pub enum ReceiveError {
     /// The kernel refused a wait or a signal.
     #[error("can't wait on a channel")]
     Doorbell(#[source] io::Error),
+    /// A message was begun and not finished, or the other way round.
+    #[error("{0}")]
+    OutOfOrder(&'static str),
 }
 
 /// Receives messages. Dropping it closes the channel.
@@ -48,6 +52,10 @@ pub struct Receiver {
     /// Messages since the ring was last found empty.
     burst: u32,
     whereabouts: Whereabouts,
+    habit: Habit,
+    counts: Counts,
+    /// A message that the caller reads through a pointer.
+    begun: Option<Record>,
 }
 
 /// A message in place: its length is fixed and checked, its bytes are what the peer alleges *now* and may change
@@ -95,6 +103,9 @@ impl Receiver {
             looks: 0,
             burst: 0,
             whereabouts: Whereabouts::default(),
+            habit: Habit::default(),
+            counts: Counts::default(),
+            begun: None,
         }
     }
 
@@ -113,10 +124,8 @@ impl Receiver {
     fn peek(&mut self) -> Result<Option<Record>, ReceiveError> {
         match self.consumer.peek() {
             Ok(Peek::Message(record)) => Ok(Some(record)),
-            Ok(Peek::Empty { wake_producer }) => {
-                if wake_producer {
-                    self.shared.signal_room().map_err(ReceiveError::Doorbell)?;
-                }
+            Ok(Peek::Empty { wake }) => {
+                self.wake_sender(wake)?;
                 Ok(None)
             }
             Err(violation) => {
@@ -126,8 +135,17 @@ impl Receiver {
         }
     }
 
+    #[inline]
+    fn wake_sender(&mut self, wake: Wake) -> Result<(), ReceiveError> {
+        self.counts.wake(wake);
+        self.shared.wake_sender(wake).map_err(ReceiveError::Doorbell)
+    }
+
     /// The next message, or `None` for now, or the end.
     fn next(&mut self) -> Result<Option<Record>, ReceiveError> {
+        if self.begun.is_some() {
+            return Err(ReceiveError::OutOfOrder("a message has been begun: finish it before the next"));
+        }
         if self.shared.is_closed_here() {
             return Err(ReceiveError::Closed);
         }
@@ -168,10 +186,8 @@ impl Receiver {
         if self.whereabouts.is_due() {
             self.consumer.publish_processor(sys::processor::current());
         }
-        if self.consumer.release(record) {
-            self.shared.signal_room().map_err(ReceiveError::Doorbell)?;
-        }
-        Ok(())
+        let wake = self.consumer.release(record);
+        self.wake_sender(wake)
     }
 
     /// Receives a message into `into` (replacing what was there) if there is one; returns its length.
@@ -224,6 +240,48 @@ impl Receiver {
         Ok(result)
     }
 
+    /// Lends the bytes of the next message, waiting for it, until [`Receiver::finish`]: a pointer to the first and how many
+    /// there are. The pointer is good until then, and while this receiver lives. What it points to is what the peer alleges
+    /// *now*: read each byte once, or copy before you check.
+    ///
+    /// # Errors
+    /// See [`ReceiveError`]; [`ReceiveError::OutOfOrder`] when one has been begun and not finished.
+    pub fn begin(&mut self, deadline: Option<Instant>) -> Result<(*const u8, usize), ReceiveError> {
+        let record = self.wait_for_record(deadline)?;
+        Ok(self.lend(record))
+    }
+
+    /// As [`Receiver::begin`], if there is a message.
+    ///
+    /// # Errors
+    /// As there, other than `TimedOut`.
+    pub fn try_begin(&mut self) -> Result<Option<(*const u8, usize)>, ReceiveError> {
+        let record = self.next()?;
+        Ok(record.map(|record| self.lend(record)))
+    }
+
+    fn lend(&mut self, record: Record) -> (*const u8, usize) {
+        self.begun = Some(record);
+        let length = record.len();
+        (self.shared.region().pointer(self.consumer.start(&record), length).cast_const(), length)
+    }
+
+    /// Gives back what [`Receiver::begin`] lent.
+    ///
+    /// # Errors
+    /// [`ReceiveError::OutOfOrder`] when nothing was begun; [`ReceiveError::Doorbell`].
+    pub fn finish(&mut self) -> Result<(), ReceiveError> {
+        let nothing = ReceiveError::OutOfOrder("no message has been begun that could be finished");
+        let record = self.begun.take().ok_or(nothing)?;
+        self.release(record)
+    }
+
+    /// What sleeping and waking has cost this half so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// Waits until there is a message to receive.
     ///
     /// # Errors
@@ -239,8 +297,7 @@ impl Receiver {
             }
             self.back_off();
             let consumer = &self.consumer;
-            let peer = || consumer.peer_processor();
-            if spin(self.policy, &mut self.spin, deadline, peer, || consumer.has_something())
+            if spin(self.policy, &mut self.spin, deadline, consumer.processor(), Data(consumer))
                 && let Some(record) = self.next()?
             {
                 return Ok(record);
@@ -249,12 +306,46 @@ impl Receiver {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(ReceiveError::TimedOut);
             }
-            if self.prepare_wait() {
-                self.descriptors().wait(deadline).map_err(ReceiveError::Doorbell)?;
-                self.cancel_wait();
-                self.drain_doorbell()?;
-            }
+            self.sleep(deadline)?;
         }
+    }
+
+    /// Sleeps until there may be something, or the deadline.
+    fn sleep(&mut self, deadline: Option<Instant>) -> Result<(), ReceiveError> {
+        if self.shared.kind().futexes && self.habit.is_short() && self.nap(deadline)? == Nap::Ended {
+            return Ok(());
+        }
+        let Some(prepared) = self.prepare(Sleep::OnDoorbell)? else { return Ok(()) };
+        let since = Instant::now();
+        let until = if prepared.blind { Some(since + FUTEX_SLEEP) } else { None };
+        let until = deadline.into_iter().chain(until).min();
+        self.counts.doorbell_sleeps += 1;
+        self.descriptors().wait(until).map_err(ReceiveError::Doorbell)?;
+        self.habit.slept(since);
+        self.cancel_wait();
+        self.drain_doorbell()
+    }
+
+    /// Sleeps on the futex, for a moment.
+    fn nap(&mut self, deadline: Option<Instant>) -> Result<Nap, ReceiveError> {
+        let Some(prepared) = self.prepare(Sleep::OnFutex)? else { return Ok(Nap::Ended) };
+        let Receiver { shared, habit, counts, .. } = self;
+        let nap = habit.nap(shared.region(), shared.sleeping(), &prepared, deadline, counts);
+        self.cancel_wait();
+        Ok(nap)
+    }
+
+    /// Says to the peer that we are going to sleep; `None`: there is something, do not.
+    fn prepare(&mut self, how: Sleep) -> Result<Option<Prepared>, ReceiveError> {
+        // The processor that we sleep on is where we will be woken, as far as anybody knows.
+        self.consumer.publish_processor(sys::processor::current());
+        let prepared = self.consumer.prepare_wait(how);
+        let woken = self.wake_sender(prepared.wake);
+        if woken.is_err() || self.shared.is_closed_here() || self.shared.is_peer_closed() {
+            self.consumer.cancel_wait();
+            return woken.map(|()| None);
+        }
+        Ok(prepared.sleep.then_some(prepared))
     }
 
     /// After a burst, leaves the producer a moment alone with the line that it writes, instead of snatching each message
@@ -277,16 +368,16 @@ impl Receiver {
     /// Says to the peer that we are going to sleep and want to be rung. False: there is something (a message, or the
     /// end of the channel), so do not sleep.
     pub fn prepare_wait(&mut self) -> bool {
-        // The processor that we sleep on is where we will be woken, as far as anybody knows.
-        self.consumer.publish_processor(sys::processor::current());
-        if !self.consumer.prepare_wait() {
-            return false;
+        match self.prepare(Sleep::OnDoorbell) {
+            // Blind: only a kernel that takes membarrier(2) back makes us look again instead of sleeping.
+            Ok(Some(prepared)) if prepared.blind => {
+                self.consumer.cancel_wait();
+                false
+            }
+            Ok(prepared) => prepared.is_some(),
+            // The peer waits and can't be rung: the next look says why, if it is gone.
+            Err(_) => false,
         }
-        if self.shared.is_closed_here() || self.shared.is_peer_closed() {
-            self.consumer.cancel_wait();
-            return false;
-        }
-        true
     }
 
     /// Says that we are awake again. Needed after every [`Receiver::prepare_wait`] that returned true.
@@ -330,6 +421,20 @@ impl Receiver {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.is_closed_here() || self.shared.is_peer_gone()
+    }
+}
+
+/// Watches for a message.
+struct Data<'c>(&'c Consumer<Arc<Region>>);
+
+impl Watch for Data<'_> {
+    #[inline]
+    fn found(&mut self) -> bool {
+        self.0.has_something()
+    }
+
+    fn peer_processor(&self) -> Option<u32> {
+        self.0.peer_processor()
     }
 }
 

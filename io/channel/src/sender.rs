@@ -4,11 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ring::{Producer, ReserveError, Slot, Spin, Violation};
+use ring::{Begun, Prepared, Producer, ReserveError, Sleep, Slot, Spin, Violation, Wake};
 use sys::region::Region;
 use wire::ring as layout;
 
-use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, Whereabouts, spin};
+use crate::nap::{Counts, Habit, Nap};
+use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, Watch, Whereabouts, spin};
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +37,9 @@ pub enum SendError {
     /// The kernel refused a wait or a signal.
     #[error("can't wait on a channel or signal its peer")]
     Doorbell(#[source] io::Error),
+    /// A message was begun and not finished, or the other way round.
+    #[error("{0}")]
+    OutOfOrder(&'static str),
 }
 
 impl From<ReserveError> for SendError {
@@ -56,6 +60,10 @@ pub struct Sender {
     policy: SpinPolicy,
     spin: Spin,
     whereabouts: Whereabouts,
+    habit: Habit,
+    counts: Counts,
+    /// A message that the caller writes through a pointer.
+    begun: Option<Begun>,
 }
 
 /// A message that is being written in place. Dropped without [`Loan::commit`], it is not sent.
@@ -63,6 +71,8 @@ pub struct Sender {
 pub struct Loan<'s> {
     slot: Slot<'s, Arc<Region>>,
     shared: &'s Shared,
+    counts: &'s mut Counts,
+    whereabouts: &'s mut Whereabouts,
     /// Where [`io::Write`] goes on.
     written: usize,
 }
@@ -87,10 +97,19 @@ impl Loan<'_> {
     /// # Errors
     /// [`SendError::Doorbell`]; the message is in the ring nevertheless.
     pub fn commit(self) -> Result<(), SendError> {
-        if self.slot.commit() {
-            self.shared.signal_data().map_err(SendError::Doorbell)?;
-        }
-        Ok(())
+        let Loan { slot, shared, counts, whereabouts, .. } = self;
+        wake(shared, counts, whereabouts, slot.commit())
+    }
+
+    /// As [`Loan::commit`], of the first `length` bytes.
+    ///
+    /// # Errors
+    /// [`SendError::TooLong`] when that is more than was lent: nothing is sent then. [`SendError::Doorbell`].
+    pub fn commit_first(self, length: usize) -> Result<(), SendError> {
+        let max = self.len();
+        let Loan { slot, shared, counts, whereabouts, .. } = self;
+        let woken = slot.commit_first(length).ok_or(SendError::TooLong { length, max })?;
+        wake(shared, counts, whereabouts, woken)
     }
 }
 
@@ -119,6 +138,9 @@ impl Sender {
             policy: SpinPolicy::default(),
             spin: Spin::default(),
             whereabouts: Whereabouts::default(),
+            habit: Habit::default(),
+            counts: Counts::default(),
+            begun: None,
         }
     }
 
@@ -170,16 +192,49 @@ impl Sender {
     /// # Errors
     /// [`SendError`], other than `TimedOut`.
     pub fn try_loan(&mut self, length: usize) -> Result<Loan<'_>, SendError> {
-        self.check_open()?;
-        let Sender { shared, producer, .. } = self;
-        if self.whereabouts.is_due() {
-            producer.publish_processor(sys::processor::current());
-        }
+        self.get_ready(length)?;
+        let Sender { shared, producer, counts, whereabouts, .. } = self;
         match producer.reserve(length) {
-            Ok(slot) => Ok(Loan { slot, shared, written: 0 }),
+            Ok(slot) => Ok(Loan { slot, shared, counts, whereabouts, written: 0 }),
             // A dead peer makes no room: a full ring is the time to ask whether it lives.
             Err(ReserveError::Full) if shared.is_peer_gone() => Err(SendError::Closed),
             Err(error) => Err(refuse(shared, error)),
+        }
+    }
+
+    /// What goes before every message.
+    #[inline]
+    fn get_ready(&mut self, length: usize) -> Result<(), SendError> {
+        self.check_open()?;
+        if self.begun.is_some() {
+            return Err(SendError::OutOfOrder(
+                "a message has been begun: finish or cancel it before the next",
+            ));
+        }
+        if self.whereabouts.is_due() {
+            self.settle();
+        }
+        // What is held back takes room, and nobody can read it.
+        if self.producer.is_holding() && !self.has_room(length)? {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn has_room(&mut self, length: usize) -> Result<bool, SendError> {
+        self.producer.has_room(length).map_err(|error| refuse(&self.shared, error))
+    }
+
+    /// What has to be looked at once in a while.
+    #[cold]
+    fn settle(&mut self) {
+        self.producer.publish_processor(sys::processor::current());
+        if self.shared.kind().barriers && self.producer.longs_for_barriers() {
+            if sys::membarrier::is_registered() {
+                self.producer.set_registered();
+            } else {
+                sys::membarrier::register_soon();
+            }
         }
     }
 
@@ -188,11 +243,83 @@ impl Sender {
     /// # Errors
     /// [`SendError`], other than `Full`.
     pub fn loan(&mut self, length: usize, deadline: Option<Instant>) -> Result<Loan<'_>, SendError> {
-        let room = self.producer.has_room(length).map_err(|error| refuse(&self.shared, error))?;
-        if !room {
+        if !self.has_room(length)? {
             self.wait(length, deadline)?;
         }
         self.try_loan(length)
+    }
+
+    /// Lends the place of a message of at most `length` bytes, waiting for room, until [`Sender::finish`] or
+    /// [`Sender::cancel`]: a pointer to its first byte. The pointer is good until then, and while this sender lives. What
+    /// is not written is whatever this channel carried there before.
+    ///
+    /// # Errors
+    /// [`SendError`], other than `Full`; [`SendError::OutOfOrder`] when one has been begun and not finished.
+    pub fn begin(&mut self, length: usize, deadline: Option<Instant>) -> Result<*mut u8, SendError> {
+        if !self.has_room(length)? {
+            self.wait(length, deadline)?;
+        }
+        self.try_begin(length)
+    }
+
+    /// As [`Sender::begin`], if there is room.
+    ///
+    /// # Errors
+    /// As there, but `Full` for `TimedOut`.
+    pub fn try_begin(&mut self, length: usize) -> Result<*mut u8, SendError> {
+        self.get_ready(length)?;
+        let begun = match self.producer.begin(length) {
+            Err(ReserveError::Full) if self.shared.is_peer_gone() => return Err(SendError::Closed),
+            begun => begun.map_err(|error| refuse(&self.shared, error))?,
+        };
+        let pointer = self.shared.region().pointer(self.producer.offset(&begun), length);
+        self.begun = Some(begun);
+        Ok(pointer)
+    }
+
+    /// Sends the first `length` bytes of what was begun.
+    ///
+    /// # Errors
+    /// [`SendError::TooLong`] when it was begun for fewer: it stays begun. [`SendError::OutOfOrder`] when nothing was
+    /// begun; [`SendError::Closed`], [`SendError::Doorbell`].
+    pub fn finish(&mut self, length: usize) -> Result<(), SendError> {
+        const NOTHING: SendError = SendError::OutOfOrder("no message has been begun that could be finished");
+        let max = self.begun.as_ref().ok_or(NOTHING)?.len();
+        if length > max {
+            return Err(SendError::TooLong { length, max });
+        }
+        let begun = self.begun.take().ok_or(NOTHING)?;
+        self.check_open()?;
+        let woken = self.producer.finish(begun, length).ok_or(NOTHING)?;
+        wake(&self.shared, &mut self.counts, &mut self.whereabouts, woken)
+    }
+
+    /// Forgets what was begun, if anything was.
+    pub fn cancel(&mut self) {
+        self.begun = None;
+    }
+
+    /// Holds messages back until they are so many bytes together (at most a quarter of the ring), so that the peer is
+    /// shown, and woken for, many at once. 0, the default: each shows with its commit.
+    ///
+    /// Whoever expects an answer flushes first. A sender flushes by itself when it runs out of room and when it closes.
+    pub fn set_batch_bytes(&mut self, bytes: usize) {
+        self.producer.set_batch_bytes(bytes);
+    }
+
+    /// Shows the peer what was held back.
+    ///
+    /// # Errors
+    /// [`SendError::Doorbell`]; the messages are in the ring nevertheless.
+    pub fn flush(&mut self) -> Result<(), SendError> {
+        let woken = self.producer.flush();
+        wake(&self.shared, &mut self.counts, &mut self.whereabouts, woken)
+    }
+
+    /// What sleeping and waking has cost this half so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// Waits until a message of `length` bytes fits.
@@ -201,29 +328,71 @@ impl Sender {
     /// [`SendError`], other than `Full`.
     pub fn wait(&mut self, length: usize, deadline: Option<Instant>) -> Result<(), SendError> {
         loop {
-            match self.try_loan(length) {
-                Ok(_) => return Ok(()),
-                Err(SendError::Full) => {}
-                Err(error) => return Err(error),
+            self.get_ready(length)?;
+            if self.has_room(length)? {
+                return Ok(());
             }
-            self.spin_for_room(length, deadline);
+            // Room that a hostile peer gives and takes back wins it no time, either.
+            if self.spin_for_room(length, deadline) && self.has_room(length)? {
+                return Ok(());
+            }
+            if self.shared.is_peer_gone() {
+                return Err(SendError::Closed);
+            }
             // Every turn comes by here: a peer that rings for nothing wins no time.
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(SendError::TimedOut);
             }
-            if self.prepare_wait(length)? {
-                self.descriptors().wait(deadline).map_err(SendError::Doorbell)?;
-                self.cancel_wait();
-                self.drain_doorbell()?;
-            }
+            self.sleep(length, deadline)?;
         }
     }
 
-    fn spin_for_room(&mut self, length: usize, deadline: Option<Instant>) {
-        let peer = self.producer.peer_processor();
-        let producer = &mut self.producer;
-        // A violation ends the spin; the next look names it.
-        spin(self.policy, &mut self.spin, deadline, || peer, || producer.has_room(length).unwrap_or(true));
+    fn spin_for_room(&mut self, length: usize, deadline: Option<Instant>) -> bool {
+        let here = self.producer.processor();
+        let watch = Room { producer: &mut self.producer, length };
+        spin(self.policy, &mut self.spin, deadline, here, watch)
+    }
+
+    /// Sleeps until there may be room, or the deadline.
+    fn sleep(&mut self, length: usize, deadline: Option<Instant>) -> Result<(), SendError> {
+        if self.shared.kind().futexes && self.habit.is_short() && self.nap(length, deadline)? == Nap::Ended {
+            return Ok(());
+        }
+        if self.prepare(length, Sleep::OnDoorbell)?.is_none() {
+            return Ok(());
+        }
+        let since = Instant::now();
+        self.counts.doorbell_sleeps += 1;
+        self.descriptors().wait(deadline).map_err(SendError::Doorbell)?;
+        self.habit.slept(since);
+        self.cancel_wait();
+        self.drain_doorbell()
+    }
+
+    /// Sleeps on the futex, for a moment.
+    fn nap(&mut self, length: usize, deadline: Option<Instant>) -> Result<Nap, SendError> {
+        let Some(prepared) = self.prepare(length, Sleep::OnFutex)? else { return Ok(Nap::Ended) };
+        let Sender { shared, habit, counts, .. } = self;
+        let nap = habit.nap(shared.region(), shared.wanted(), &prepared, deadline, counts);
+        self.cancel_wait();
+        Ok(nap)
+    }
+
+    /// Says to the peer that we wait for room; `None`: there is room, or no need to wait for it.
+    fn prepare(&mut self, length: usize, how: Sleep) -> Result<Option<Prepared>, SendError> {
+        // What is held back would not be consumed, however long we wait.
+        self.flush()?;
+        self.producer.publish_processor(sys::processor::current());
+        let prepared =
+            self.producer.prepare_wait(length, how).map_err(|error| refuse(&self.shared, error))?;
+        if !prepared.sleep {
+            return Ok(None);
+        }
+        if self.check_open().is_err() {
+            self.producer.cancel_wait();
+            return Ok(None);
+        }
+        Ok(Some(prepared))
     }
 
     pub(crate) fn check_open(&self) -> Result<(), SendError> {
@@ -243,16 +412,13 @@ impl Sender {
     /// channel is closed, so do not sleep.
     ///
     /// # Errors
-    /// [`SendError::TooLong`], [`SendError::Corrupt`].
+    /// [`SendError::TooLong`], [`SendError::Corrupt`], [`SendError::Doorbell`].
     pub fn prepare_wait(&mut self, length: usize) -> Result<bool, SendError> {
-        if !self.producer.prepare_wait(length).map_err(|error| refuse(&self.shared, error))? {
-            return Ok(false);
+        match self.prepare(length, Sleep::OnDoorbell) {
+            Ok(prepared) => Ok(prepared.is_some()),
+            Err(SendError::Closed) => Ok(false),
+            Err(error) => Err(error),
         }
-        if self.check_open().is_err() {
-            self.producer.cancel_wait();
-            return Ok(false);
-        }
-        Ok(true)
     }
 
     /// Says that we are awake again. Needed after every [`Sender::prepare_wait`] that returned true.
@@ -268,8 +434,12 @@ impl Sender {
         self.shared.drain_room().map_err(SendError::Doorbell)
     }
 
-    /// Closes the channel, for both halves of this end and for the peer.
+    /// Closes the channel, for both halves of this end and for the peer; what was held back is shown before.
     pub fn close(&mut self) {
+        if !self.shared.is_closed_here() {
+            // The close rings whoever sleeps.
+            let _woken_by_the_close = self.producer.flush();
+        }
         self.shared.close(layout::END_CLOSED);
     }
 
@@ -298,13 +468,42 @@ fn total(parts: &[&[u8]]) -> usize {
 }
 
 fn fill(mut loan: Loan<'_>, parts: &[&[u8]]) -> Result<(), SendError> {
-    let mut at = 0;
-    for part in parts {
-        let inside = loan.write_at(at, part);
-        debug_assert!(inside, "the loan is as long as its parts");
-        at += part.len();
-    }
+    let inside = loan.slot.fill(parts);
+    debug_assert!(inside, "the loan is as long as its parts");
     loan.commit()
+}
+
+/// Wakes the peer's receiver, if it sleeps.
+#[inline]
+fn wake(
+    shared: &Shared,
+    counts: &mut Counts,
+    whereabouts: &mut Whereabouts,
+    wake: Wake,
+) -> Result<(), SendError> {
+    if wake.is_needed() {
+        counts.wake(wake);
+        // A peer that sleeps decides anew where it looks for us.
+        whereabouts.hurry();
+    }
+    shared.wake_receiver(wake).map_err(SendError::Doorbell)
+}
+
+/// Watches for room.
+struct Room<'p> {
+    producer: &'p mut Producer<Arc<Region>>,
+    length: usize,
+}
+
+impl Watch for Room<'_> {
+    fn found(&mut self) -> bool {
+        // A violation ends the spin; the next look names it.
+        self.producer.has_room(self.length).unwrap_or(true)
+    }
+
+    fn peer_processor(&self) -> Option<u32> {
+        self.producer.peer_processor()
+    }
 }
 
 fn refuse(shared: &Shared, error: ReserveError) -> SendError {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ring::{Consumer, Place, Producer, Spin};
+use ring::{Consumer, Place, Producer, Spin, Wake};
 use sys::doorbell::{self, Heard};
 use sys::eventfd::Eventfd;
 use sys::region::Region;
@@ -14,6 +14,8 @@ use wire::ring as layout;
 
 use crate::{OpenError, Receiver, Sender};
 
+/// Looks at memory before the first look at the clock: an answer that is on its way is found without.
+const LOOKS_BEFORE_CLOCK: u32 = 64;
 /// Looks at memory between two looks at the clock (and at the peer's processor) while spinning.
 const LOOKS_PER_CLOCK: u32 = 32;
 
@@ -52,10 +54,26 @@ pub struct Descriptors<'a> {
     pub lifeline: BorrowedFd<'a>,
 }
 
-/// Messages between two looks at which processor we run on: a look costs some ns, and a thread seldom moves.
-const MESSAGES_PER_LOOK: u32 = 16;
+/// What ends on this host can do because they share its kernel, which those of other kinds of regions can't.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    /// Sleep on a futex in the region.
+    pub futexes: bool,
+    /// Order the peer's memory by membarrier(2).
+    pub barriers: bool,
+}
 
-/// Says when to publish where we run: with the first message, and then once in a while.
+impl Kind {
+    /// A memfd that both ends have mapped.
+    pub(crate) fn memfd() -> Kind {
+        Kind { futexes: true, barriers: sys::membarrier::is_supported() }
+    }
+}
+
+/// Messages between two looks at which processor we run on: a look costs some ns, and a thread seldom moves.
+const MESSAGES_PER_LOOK: u32 = 64;
+
+/// Says when to publish where we run: with the first message, when we have woken the peer, and then once in a while.
 #[derive(Debug, Default)]
 pub(crate) struct Whereabouts(u32);
 
@@ -66,6 +84,11 @@ impl Whereabouts {
         self.0 = self.0.wrapping_add(1);
         due
     }
+
+    /// It is due with the next message.
+    pub(crate) fn hurry(&mut self) {
+        self.0 = 0;
+    }
 }
 
 /// An opened end.
@@ -73,6 +96,9 @@ impl Whereabouts {
 pub(crate) struct Shared {
     region: Arc<Region>,
     side: usize,
+    kind: Kind,
+    outward: Place,
+    inward: Place,
     doorbells: Doorbells,
     /// Ours alone: wakes this end's own waiters when this end closes.
     lifeline: Eventfd,
@@ -92,21 +118,32 @@ impl Shared {
         let (outward, inward) = (place(side)?, place(1 - side)?);
         let watch = |source| OpenError::System { action: "make the event of a channel's end", source };
         let lifeline = Eventfd::new().map_err(watch)?;
+        // A look first: whoever opens a closed end again must not make it look open to the peer.
+        let state = ring::end_state(&region, side);
+        if state != layout::END_UNOPENED {
+            return Err(OpenError::Reopened { state });
+        }
+        // Of two who open it at once, one finds that the other was first.
         let state = ring::set_end_state(&region, side, layout::END_OPEN);
         if state != layout::END_UNOPENED {
             return Err(OpenError::Reopened { state });
         }
-        let region = Arc::new(region);
+        let (kind, region) = (Kind::memfd(), Arc::new(region));
         let shared = Arc::new(Shared {
             region: Arc::clone(&region),
             side,
+            kind,
+            outward,
+            inward,
             doorbells,
             lifeline,
             closed_here: AtomicBool::new(false),
             peer_gone: AtomicBool::new(false),
         });
         let sender = Sender::new(Arc::clone(&shared), Producer::new(Arc::clone(&region), outward));
-        let receiver = Receiver::new(shared, Consumer::new(region, inward));
+        let mut consumer = Consumer::new(region, inward);
+        consumer.offer_barrier(kind.barriers);
+        let receiver = Receiver::new(shared, consumer);
         Ok((sender, receiver))
     }
 
@@ -116,6 +153,12 @@ impl Shared {
             return;
         }
         ring::set_end_state(&*self.region, self.side, state);
+        for place in [&self.outward, &self.inward] {
+            for word in ring::rouse(&*self.region, place) {
+                // Whatever stood there: a sleeper's word is the peer's to change.
+                self.region.wake(word);
+            }
+        }
         self.lifeline.signal();
         // A pipe of ours that can't be rung has nobody behind it who could be told.
         let _told = doorbell::ring(&self.doorbells.peer_data);
@@ -162,12 +205,55 @@ impl Shared {
         self.listen(&self.doorbells.room)
     }
 
-    pub(crate) fn signal_data(&self) -> io::Result<()> {
-        doorbell::ring(&self.doorbells.peer_data)
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
     }
 
-    pub(crate) fn signal_room(&self) -> io::Result<()> {
-        doorbell::ring(&self.doorbells.peer_room)
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The futex of our receiver.
+    pub(crate) fn sleeping(&self) -> usize {
+        self.inward.sleeping()
+    }
+
+    /// The futex of our sender.
+    pub(crate) fn wanted(&self) -> usize {
+        self.outward.wanted()
+    }
+
+    /// Wakes the peer's receiver as it wants to be woken.
+    #[inline]
+    pub(crate) fn wake_receiver(&self, wake: Wake) -> io::Result<()> {
+        if wake.is_needed() {
+            self.wake(wake, self.outward.sleeping(), &self.doorbells.peer_data)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Wakes the peer's sender as it wants to be woken.
+    #[inline]
+    pub(crate) fn wake_sender(&self, wake: Wake) -> io::Result<()> {
+        if wake.is_needed() {
+            self.wake(wake, self.inward.wanted(), &self.doorbells.peer_room)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn wake(&self, wake: Wake, futex: usize, ringer: &OwnedFd) -> io::Result<()> {
+        match wake {
+            Wake::Nobody => Ok(()),
+            Wake::Doorbell => doorbell::ring(ringer),
+            Wake::Futex => {
+                // Nobody there: it has woken by itself, and sees what we have done.
+                self.region.wake(futex);
+                Ok(())
+            }
+        }
     }
 
     pub(crate) fn data_descriptors(&self) -> Descriptors<'_> {
@@ -205,34 +291,55 @@ impl Closer {
     }
 }
 
-/// Spins until `found`, within what is allowed; says whether it was found.
+/// What a spin waits for, and from whom.
+pub(crate) trait Watch {
+    /// Whether it has come.
+    fn found(&mut self) -> bool;
+    /// Where the peer alleges to run.
+    fn peer_processor(&self) -> Option<u32>;
+}
+
+/// Spins until `watch` has found something, within what is allowed; says whether it has. `here` is the processor that we
+/// published last.
 pub(crate) fn spin(
     policy: SpinPolicy,
     spin: &mut Spin,
     deadline: Option<Instant>,
-    peer_processor: impl Fn() -> Option<u32>,
-    mut found: impl FnMut() -> bool,
+    here: Option<u32>,
+    mut watch: impl Watch,
 ) -> bool {
     // Where both ends share a processor, spinning keeps the peer from doing what we wait for.
-    let apart = || peer_processor().is_some_and(|peer| peer != sys::processor::current());
-    if policy == SpinPolicy::Never || !apart() {
+    fn apart(watch: &impl Watch, here: u32) -> bool {
+        watch.peer_processor().is_some_and(|peer| peer != here)
+    }
+    if policy == SpinPolicy::Never || !apart(&watch, here.unwrap_or_else(sys::processor::current)) {
         return false;
     }
     let budget_ns = spin.begin();
     if budget_ns == 0 {
         return false;
     }
+    for _ in 0..LOOKS_BEFORE_CLOCK {
+        if watch.found() {
+            spin.end(true);
+            return true;
+        }
+    }
     let end = Instant::now() + Duration::from_nanos(budget_ns);
     let end = deadline.map_or(end, |deadline| deadline.min(end));
     loop {
+        // Either may have been moved to the other's processor meanwhile.
+        if !apart(&watch, sys::processor::current()) {
+            return false;
+        }
         for _ in 0..LOOKS_PER_CLOCK {
-            if found() {
+            if watch.found() {
                 spin.end(true);
                 return true;
             }
             std::hint::spin_loop();
         }
-        if Instant::now() >= end || !apart() {
+        if Instant::now() >= end {
             spin.end(false);
             return false;
         }

@@ -128,8 +128,9 @@ fn a_header_that_is_not_ours() {
     assert!(matches!(open(with_region(blank)), Err(OpenError::Magic { found: 0 })));
     let error = open(with_header(layout::OFFSET_MAGIC, 7)).unwrap_err();
     assert!(matches!(error, OpenError::Magic { found: 7 }), "{error}");
-    let error = open(with_header(layout::OFFSET_VERSION, 2)).unwrap_err();
-    assert_eq!(error.to_string(), "the region has layout version 2; this program speaks 1");
+    let error = open(with_header(layout::OFFSET_VERSION, layout::VERSION + 1)).unwrap_err();
+    let (found, ours) = (layout::VERSION + 1, layout::VERSION);
+    assert_eq!(error.to_string(), format!("the region has layout version {found}; this program speaks {ours}"));
     for (offset, field) in
         [(layout::OFFSET_RING_BYTES, "ring_bytes"), (layout::OFFSET_REGION_BYTES, "region_bytes")]
     {

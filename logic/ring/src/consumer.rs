@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use wire::ring::{self as layout, RecordWord};
 
-use crate::{Memory, Place, Violation};
+use crate::producer::processor;
+use crate::{Label, Memory, Place, Prepared, Sleep, Violation, Wake};
 
 /// `consumed` is published when this part of the ring has been released: often enough that a producer seldom
 /// waits, seldom enough that its line stays with the consumer.
@@ -19,6 +20,8 @@ pub struct Consumer<M> {
     consumed: u64,
     /// What stands in the `consumed` word.
     published: u64,
+    /// Offset in the region of the last byte of the message that we expect next, if it is to be as long as the last.
+    ahead: usize,
     /// What stands in our processor word.
     processor: u64,
 }
@@ -46,15 +49,22 @@ pub enum Peek {
     Message(Record),
     /// Nothing yet.
     Empty {
-        /// The producer waits for room that it now has: signal its doorbell.
-        wake_producer: bool,
+        /// The producer waits for room that it now has: wake it.
+        wake: Wake,
     },
 }
 
 impl<M: Memory> Consumer<M> {
     /// The reading half of a fresh ring. There must be only one.
     pub fn new(memory: M, place: Place) -> Self {
-        Consumer { memory, place, consumed: 0, published: 0, processor: 0 }
+        let ahead = place.at(0);
+        Consumer { memory, place, consumed: 0, published: 0, ahead, processor: 0 }
+    }
+
+    /// Says that this end orders the producer's memory before it sleeps, with [`Memory::barrier`], so that the producer
+    /// need not fence. `false` takes it back, which a producer may notice late.
+    pub fn offer_barrier(&mut self, offered: bool) {
+        self.memory.store(self.place.control(layout::CONTROL_BARRIER), u64::from(offered), Relaxed);
     }
 
     /// Longest message, in bytes.
@@ -70,12 +80,14 @@ impl<M: Memory> Consumer<M> {
     #[inline]
     fn word(&self) -> u64 {
         // COMMIT: pairs with the producer's `commit`.
-        self.memory.load(self.place.at(self.consumed), Acquire)
+        self.memory.load(self.place.at(self.consumed), Label::CommitLoad.order(Acquire))
     }
 
     /// Whether something stands next in the ring, be it good or bad: for spinning before a sleep.
     #[inline]
     pub fn has_something(&self) -> bool {
+        // A message of more than a line: its end comes with its beginning, and not after it.
+        self.memory.prefetch(self.ahead);
         self.word() != 0
     }
 
@@ -87,7 +99,7 @@ impl<M: Memory> Consumer<M> {
     pub fn peek(&mut self) -> Result<Peek, Violation> {
         let word = self.word();
         if word == 0 {
-            return Ok(Peek::Empty { wake_producer: self.publish() });
+            return Ok(Peek::Empty { wake: self.empty() });
         }
         let alleged = self.check_sequence(word)?;
         if alleged.kind == layout::RECORD_PADDING {
@@ -137,7 +149,13 @@ impl<M: Memory> Consumer<M> {
 
     fn offset(&self, record: &Record, at: usize, length: usize) -> Option<usize> {
         let inside = at <= record.length && length <= record.length - at;
-        inside.then(|| self.place.at(record.position) + layout::RECORD_HEADER_BYTES + at)
+        inside.then(|| self.start(record) + at)
+    }
+
+    /// Offset in the region of a message's first byte.
+    #[must_use]
+    pub fn start(&self, record: &Record) -> usize {
+        self.place.at(record.position) + layout::RECORD_HEADER_BYTES
     }
 
     /// Copies bytes of a message, from `at` on. False, and nothing is done, when they would go beyond its end.
@@ -157,57 +175,99 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
-    /// Gives the message's room back. True: the producer waits for it, so signal its doorbell.
-    #[must_use = "a waiting producer has to be woken"]
+    /// Gives the message's room back, and says how to wake the producer if it waits for that.
     #[inline]
-    pub fn release(&mut self, record: Record) -> bool {
+    pub fn release(&mut self, record: Record) -> Wake {
         if record.position != self.consumed {
             // Released before: its room is not ours any more.
-            return false;
+            return Wake::Nobody;
         }
-        self.consumed += layout::record_bytes(record.length) as u64;
+        let bytes = layout::record_bytes(record.length) as u64;
+        self.consumed += bytes;
+        self.ahead = self.place.at(self.consumed + bytes - 1);
         let due = self.consumed - self.published >= self.place.capacity() as u64 / PUBLISH_PART;
         // A hint without ordering: a producer that it misses is seen when the ring is found empty.
-        (due || self.is_wanted()) && self.publish()
+        if !due && !self.is_wanted() {
+            return Wake::Nobody;
+        }
+        self.publish();
+        // WANT: pairs with the producer's `prepare_wait`.
+        Label::WantConsumer.fence(&self.memory);
+        self.wake_producer()
+    }
+
+    /// The ring is empty: all that was released is published. No fence: whoever finds a ring empty looks again, and then
+    /// sees what the producer wants, or prepares to sleep, and fences there.
+    #[inline]
+    fn empty(&mut self) -> Wake {
+        if self.published != self.consumed {
+            self.publish();
+        }
+        self.wake_producer()
     }
 
     /// Whether the producer alleges to wait for what has been released.
+    #[inline]
     fn is_wanted(&self) -> bool {
-        let wanted = self.memory.load(self.place.control(layout::CONTROL_WANTED), Relaxed);
-        wanted != 0 && wanted - 1 <= self.consumed
+        let wanted = self.memory.load(self.place.wanted(), Relaxed);
+        wanted != 0 && wanted & !layout::SLEEPS_MASK <= self.consumed
     }
 
-    /// Publishes how far we are; true when the producer has to be woken.
-    fn publish(&mut self) -> bool {
-        if self.published == self.consumed {
-            return false;
-        }
+    fn publish(&mut self) {
         self.published = self.consumed;
         // ROOM: pairs with the producer's `look_at_consumed`.
-        self.memory.store(self.place.control(layout::CONTROL_CONSUMED), self.consumed, Release);
-        // WANT: pairs with the producer's `prepare_wait`.
-        self.memory.fence();
-        self.is_wanted() && self.memory.swap(self.place.control(layout::CONTROL_WANTED), 0, Relaxed) != 0
+        let order = Label::RoomStore.order(Release);
+        self.memory.store(self.place.control(layout::CONTROL_CONSUMED), self.consumed, order);
     }
 
-    /// Says to the producer that we are going to sleep. False: there is something already, do not sleep.
-    ///
-    /// Look with [`Consumer::peek`] first: that publishes what the producer may be waiting for.
-    pub fn prepare_wait(&mut self) -> bool {
-        // A swap, here and in `cancel_wait`: it stands behind whatever cleared the flag last, in every model.
-        self.memory.swap(self.place.control(layout::CONTROL_SLEEPING), 1, Relaxed);
-        // SLEEP: pairs with the producer's `commit`.
-        self.memory.fence();
-        if self.has_something() {
-            self.cancel_wait();
-            return false;
+    #[inline]
+    fn wake_producer(&mut self) -> Wake {
+        if !self.is_wanted() {
+            return Wake::Nobody;
         }
-        true
+        Wake::of(self.memory.swap(self.place.wanted(), 0, Relaxed))
+    }
+
+    /// Says to the producer that we are going to sleep, and publishes what has been released.
+    pub fn prepare_wait(&mut self, how: Sleep) -> Prepared {
+        if self.published != self.consumed {
+            self.publish();
+        }
+        // A swap, here and in `cancel_wait`: it stands behind whatever cleared the flag last, in every model.
+        self.memory.swap(self.place.sleeping(), how.bits(), Relaxed);
+        // SLEEP: pairs with the producer's `look_at_sleeper`. WANT: pairs with its `prepare_wait`.
+        Label::SleepConsumer.fence(&self.memory);
+        let blind = !self.order_producer();
+        let wake = self.wake_producer();
+        let sleep = self.word() == 0;
+        if !sleep {
+            self.cancel_wait();
+        }
+        Prepared { sleep, word: how.bits(), blind, wake }
+    }
+
+    /// Has the producer's last commit show, if it does not see to that itself. False: that can't be done.
+    fn order_producer(&mut self) -> bool {
+        // REFENCED: pairs with the producer's `refence`. UNFENCED: pairs with its `unfence`.
+        let order = Label::RefenceLoad.order(Acquire);
+        if self.memory.load(self.place.control(layout::CONTROL_UNFENCED), order) == 0 {
+            return true;
+        }
+        // SLEEP, by the consumer alone.
+        let ordered = Label::SleepBarrier.is_weakened() || self.memory.barrier();
+        if !ordered {
+            self.offer_barrier(false);
+        }
+        ordered
     }
 
     /// Takes back what [`Consumer::prepare_wait`] said: we are awake.
     pub fn cancel_wait(&mut self) {
-        self.memory.swap(self.place.control(layout::CONTROL_SLEEPING), 0, Relaxed);
+        let word = self.place.sleeping();
+        // Nobody but us sets it, so a zero here is the one of whoever woke us.
+        if self.memory.load(word, Relaxed) != 0 {
+            self.memory.swap(word, 0, Relaxed);
+        }
     }
 
     /// Publishes the processor that we run on, if it is another one than last time.
@@ -220,9 +280,13 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
+    /// The processor that we published last.
+    pub fn processor(&self) -> Option<u32> {
+        processor(self.processor)
+    }
+
     /// The processor on which the producer alleges to have run last.
     pub fn peer_processor(&self) -> Option<u32> {
-        let word = self.memory.load(self.place.control(layout::CONTROL_PRODUCER_PROCESSOR), Relaxed);
-        word.checked_sub(1).and_then(|processor| u32::try_from(processor).ok())
+        processor(self.memory.load(self.place.control(layout::CONTROL_PRODUCER_PROCESSOR), Relaxed))
     }
 }

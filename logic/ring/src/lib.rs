@@ -11,25 +11,35 @@
 //!
 //! | label | one side | other side | what it gives |
 //! | --- | --- | --- | --- |
-//! | COMMIT | producer stores a record's word, `Release` | consumer loads it, `Acquire` | a message is whole when it shows, and the word after it reads zero |
+//! | COMMIT | producer stores a record's word, `Release` | consumer loads it, `Acquire` | a message is whole when it shows, and the word after it reads zero; so is a batch, whose first word is stored last |
 //! | ROOM | consumer stores `consumed`, `Release` | producer loads it, `Acquire` | bytes are written over only after they were read |
-//! | SLEEP | consumer: `sleeping` = 1, fence, looks at the word | producer: stores the word, fence, looks at `sleeping` | one of the two sees the other: no message without a wake-up |
-//! | WANT | producer: `wanted` = n, fence, looks at `consumed` | consumer: stores `consumed`, fence, looks at `wanted` | one of the two sees the other: no room without a wake-up |
-//! | END | an end stores its state, `Release`, then rings | the other loads it, `Acquire`, then looks at the ring | what was committed before the close is received |
+//! | SLEEP | consumer: sets `sleeping`, fence, looks at the word | producer: stores the word, fence, looks at `sleeping` | one of the two sees the other: no message without a wake-up |
+//! | SLEEP, unfenced | consumer: sets `sleeping`, fence, sees `unfenced`, barrier, looks at the word | producer: stores the word, looks at `sleeping` | the same: the barrier is a fence in the producer, too |
+//! | UNFENCED | producer: sets `unfenced`, fence, leaves the fences out from then on | consumer: sets `sleeping`, fence, looks at `unfenced` | a consumer that omits its barrier is seen asleep |
+//! | REFENCED | producer: clears `unfenced`, `Release` | consumer loads it, `Acquire` | what was committed without a fence shows to a consumer that omits its barrier |
+//! | WANT | producer: sets `wanted`, fence, looks at `consumed` | consumer: stores `consumed`, fence, looks at `wanted` | one of the two sees the other: no room without a wake-up |
+//! | END | an end stores its state, `Release`, then rouses and rings | the other loads it, `Acquire`, then looks at the ring | what was committed before the close is received |
+//! | ROUSE | an end that closes swaps `sleeping` and `wanted`, `AcqRel`, then wakes both futexes | a sleeper sets its word, fence, looks at the states of both ends | nobody falls asleep on a futex of a closed channel |
 
 mod consumer;
 mod ends;
 mod memory;
+mod order;
 mod place;
 mod producer;
+mod slot;
 mod spin;
+mod wake;
 
 pub use consumer::{Consumer, Peek, Record};
-pub use ends::{end_state, set_end_state};
+pub use ends::{end_state, rouse, set_end_state};
 pub use memory::Memory;
+pub use order::Label;
 pub use place::Place;
-pub use producer::{Producer, ReserveError, Slot};
+pub use producer::{Begun, Producer, ReserveError};
+pub use slot::Slot;
 pub use spin::Spin;
+pub use wake::{Prepared, Sleep, Wake};
 
 /// A rule of `docs/spec/ring.md` that the other end has broken. The channel can't be used any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! What the algorithm needs of shared memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{Ordering, compiler_fence, fence};
 
 use sys::region::Region;
 
@@ -18,6 +18,16 @@ pub trait Memory {
     fn swap(&self, offset: usize, value: u64, order: Ordering) -> u64;
     /// A sequentially consistent fence: what I stored shows before I look at what others stored.
     fn fence(&self);
+    /// The light side of [`Memory::barrier`]: keeps the compiler from moving my stores behind my looks, and leaves the
+    /// processor to the other side's barrier. No instruction.
+    fn no_fence(&self);
+    /// Has every thread of the other party that does without a fence execute one, and executes one itself. False: it
+    /// could not.
+    fn barrier(&self) -> bool;
+    /// Fetches the line at `offset` if nobody minds; a hint.
+    fn prefetch(&self, offset: usize) {
+        let _ = offset;
+    }
     /// Copies bytes into the region.
     fn copy_in(&self, offset: usize, from: &[u8]);
     /// Copies bytes out of the region, once.
@@ -46,6 +56,17 @@ impl Memory for Region {
     #[inline]
     fn fence(&self) {
         fence(Ordering::SeqCst);
+    }
+    #[inline]
+    fn no_fence(&self) {
+        compiler_fence(Ordering::SeqCst);
+    }
+    fn barrier(&self) -> bool {
+        sys::membarrier::barrier()
+    }
+    #[inline]
+    fn prefetch(&self, offset: usize) {
+        Region::prefetch(self, offset);
     }
     #[inline]
     fn copy_in(&self, offset: usize, from: &[u8]) {
@@ -77,6 +98,17 @@ impl<M: Memory> Memory for Arc<M> {
     #[inline]
     fn fence(&self) {
         (**self).fence();
+    }
+    #[inline]
+    fn no_fence(&self) {
+        (**self).no_fence();
+    }
+    fn barrier(&self) -> bool {
+        (**self).barrier()
+    }
+    #[inline]
+    fn prefetch(&self, offset: usize) {
+        (**self).prefetch(offset);
     }
     #[inline]
     fn copy_in(&self, offset: usize, from: &[u8]) {

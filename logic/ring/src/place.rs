@@ -57,6 +57,18 @@ impl Place {
         self.control + word
     }
 
+    /// Offset in the region of the word in which the consumer says that it sleeps: the futex of its short sleep.
+    #[must_use]
+    pub fn sleeping(&self) -> usize {
+        self.control(layout::CONTROL_SLEEPING)
+    }
+
+    /// Offset in the region of the word in which the producer says what it waits for: the futex of its short sleep.
+    #[must_use]
+    pub fn wanted(&self) -> usize {
+        self.control(layout::CONTROL_WANTED)
+    }
+
     /// Offset in the ring of a position (bytes since the start).
     pub(crate) fn within(&self, position: u64) -> usize {
         (position & (self.capacity as u64 - 1)) as usize

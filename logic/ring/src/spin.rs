@@ -1,7 +1,10 @@
 //! How long it pays to look again and again before sleeping.
 
-/// Longest spin in ns: about what a wake-up across processors costs, so that spinning in vain at most doubles it.
-const SPIN_MAX_NS: u64 = 20_000;
+/// Longest spin in ns if nobody has measured: about what a wake-up across processors costs, so that spinning in vain at
+/// most doubles it.
+const SPIN_DEFAULT_NS: u64 = 20_000;
+/// Bounds of what is believed of a measurement: it stands where a peer could have written it.
+const SPIN_NS: std::ops::RangeInclusive<u64> = 1_000..=50_000;
 /// Below this a spin catches nothing that the look before the sleep does not.
 const SPIN_MIN_NS: u64 = 500;
 /// After so many waits without a spin, try one again: the peer may have become quick.
@@ -10,17 +13,32 @@ const PROBE_EVERY: u32 = 64;
 /// An adaptive spin: long while it is successful, next to none while it is in vain.
 #[derive(Clone, Debug)]
 pub struct Spin {
+    max_ns: u64,
     budget_ns: u64,
     waits_since_probe: u32,
 }
 
 impl Default for Spin {
     fn default() -> Self {
-        Spin { budget_ns: SPIN_MAX_NS, waits_since_probe: 0 }
+        Spin::new(0)
     }
 }
 
 impl Spin {
+    /// A spin of up to `wake_ns`, what somebody alleges that a wake-up costs in ns; within bounds, and 20 us if it is 0.
+    #[must_use]
+    pub fn new(wake_ns: u64) -> Spin {
+        let max_ns =
+            if wake_ns == 0 { SPIN_DEFAULT_NS } else { wake_ns.clamp(*SPIN_NS.start(), *SPIN_NS.end()) };
+        Spin { max_ns, budget_ns: max_ns, waits_since_probe: 0 }
+    }
+
+    /// The longest spin, in ns.
+    #[must_use]
+    pub fn max_ns(&self) -> u64 {
+        self.max_ns
+    }
+
     /// How long to spin in the wait that now begins, in ns; 0 is not at all.
     pub fn begin(&mut self) -> u64 {
         if self.budget_ns >= SPIN_MIN_NS {
@@ -31,12 +49,12 @@ impl Spin {
             return 0;
         }
         self.waits_since_probe = 0;
-        SPIN_MAX_NS
+        self.max_ns
     }
 
     /// Learns how a spin of `budget_ns` ended.
     pub fn end(&mut self, successful: bool) {
-        self.budget_ns = if successful { SPIN_MAX_NS } else { self.budget_ns / 2 };
+        self.budget_ns = if successful { self.max_ns } else { self.budget_ns / 2 };
     }
 }
 
@@ -56,8 +74,8 @@ mod tests {
             }
         }
         // The first few halvings, then one probe in 64 waits.
-        assert!(spent < 2 * SPIN_MAX_NS + 10 * SPIN_MAX_NS, "{spent}");
-        assert!(spent > 9 * SPIN_MAX_NS, "{spent}");
+        assert!(spent < 2 * SPIN_DEFAULT_NS + 10 * SPIN_DEFAULT_NS, "{spent}");
+        assert!(spent > 9 * SPIN_DEFAULT_NS, "{spent}");
     }
 
     #[test]
@@ -68,6 +86,14 @@ mod tests {
         }
         assert_eq!(spin.begin(), 0);
         spin.end(true);
-        assert_eq!(spin.begin(), SPIN_MAX_NS);
+        assert_eq!(spin.begin(), SPIN_DEFAULT_NS);
+    }
+
+    #[test]
+    fn an_allegation_about_the_price_of_a_wake_up_is_believed_within_bounds() {
+        assert_eq!(Spin::new(0).max_ns(), SPIN_DEFAULT_NS);
+        assert_eq!(Spin::new(1).max_ns(), 1_000);
+        assert_eq!(Spin::new(12_345).max_ns(), 12_345);
+        assert_eq!(Spin::new(u64::MAX).max_ns(), 50_000);
     }
 }

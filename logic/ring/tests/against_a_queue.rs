@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use ring::{Consumer, Memory, Peek, Place, Producer, ReserveError, Violation};
+use ring::{Consumer, Memory, Peek, Place, Producer, ReserveError, Sleep, Violation, Wake};
 use sys::region::Region;
 use wire::ring as layout;
 
@@ -50,11 +50,11 @@ fn receive(consumer: &mut Consumer<Arc<Region>>) -> Option<Vec<u8>> {
         Peek::Message(record) => {
             let mut bytes = Vec::new();
             consumer.append(&record, &mut bytes);
-            assert!(!consumer.release(record), "nobody waits for room");
+            assert_eq!(consumer.release(record), Wake::Nobody, "nobody waits for room");
             Some(bytes)
         }
-        Peek::Empty { wake_producer } => {
-            assert!(!wake_producer, "nobody waits for room");
+        Peek::Empty { wake } => {
+            assert_eq!(wake, Wake::Nobody, "nobody waits for room");
             None
         }
     }
@@ -74,7 +74,7 @@ proptest! {
                         let bytes = message(number, length);
                         let (left, right) = bytes.split_at(length / 2);
                         prop_assert!(slot.write(length / 2, right) && slot.write(0, left));
-                        prop_assert!(!slot.commit(), "nobody sleeps");
+                        prop_assert_eq!(slot.commit(), Wake::Nobody, "nobody sleeps");
                         queue.push_back(bytes);
                     }
                     Err(ReserveError::TooLong { max, .. }) => prop_assert!(length > max),
@@ -112,7 +112,7 @@ proptest! {
         let mut producer = Producer::new(Arc::clone(&region), place());
         let mut consumer = Consumer::new(Arc::clone(&region), place());
         for _ in 0..2 {
-            prop_assert!(!producer.reserve(1900).unwrap().commit());
+            prop_assert_eq!(producer.reserve(1900).unwrap().commit(), Wake::Nobody);
             prop_assert!(receive(&mut consumer).is_some());
         }
         let position = consumer.consumed();
@@ -140,12 +140,12 @@ proptest! {
         let region = region();
         let mut producer = Producer::new(Arc::clone(&region), place());
         for _ in 0..sent {
-            prop_assert!(!producer.reserve(1000).unwrap().commit());
+            prop_assert_eq!(producer.reserve(1000).unwrap().commit(), Wake::Nobody);
         }
         let control = layout::OFFSET_CONTROLS + layout::CONTROL_STRIDE;
         region.store(control + layout::CONTROL_CONSUMED, alleged, Ordering::Relaxed);
         let possible = alleged <= producer.produced() && alleged.is_multiple_of(8);
-        match producer.prepare_wait(2000) {
+        match producer.prepare_wait(2000, Sleep::OnDoorbell) {
             Ok(_) => prop_assert!(possible),
             Err(ReserveError::Corrupt(Violation::Consumed { alleged: named, least: 0, most })) => {
                 prop_assert!(!possible);
@@ -198,7 +198,7 @@ fn a_padding_is_followed_by_a_message() {
         let mut producer = Producer::new(Arc::clone(&region), place());
         let mut consumer = Consumer::new(Arc::clone(&region), place());
         for _ in 0..2 {
-            assert!(!producer.reserve(1900).unwrap().commit());
+            assert_eq!(producer.reserve(1900).unwrap().commit(), Wake::Nobody);
             assert!(receive(&mut consumer).is_some());
         }
         assert_eq!(consumer.consumed(), 3824);
@@ -215,16 +215,20 @@ fn whoever_sleeps_is_rung_once() {
     let region = region();
     let mut producer = Producer::new(Arc::clone(&region), place());
     let mut consumer = Consumer::new(region, place());
-    assert!(consumer.prepare_wait());
-    assert!(producer.reserve(8).unwrap().commit(), "the consumer sleeps");
-    assert!(!producer.reserve(8).unwrap().commit(), "it has been rung");
-    assert!(!consumer.prepare_wait(), "there are messages");
+    assert!(consumer.prepare_wait(Sleep::OnFutex).sleep);
+    assert_eq!(producer.reserve(8).unwrap().commit(), Wake::Futex, "the consumer sleeps on its futex");
+    assert_eq!(producer.reserve(8).unwrap().commit(), Wake::Nobody, "it has been woken");
+    assert!(!consumer.prepare_wait(Sleep::OnDoorbell).sleep, "there are messages");
     while producer.reserve(1000).map(ring::Slot::commit).is_ok() {}
-    assert!(producer.prepare_wait(1000).unwrap(), "there is no room");
+    assert!(producer.prepare_wait(1000, Sleep::OnDoorbell).unwrap().sleep, "there is no room");
     let mut rung = 0;
     while let Peek::Message(record) = consumer.peek().unwrap() {
-        rung += u32::from(consumer.release(record));
+        match consumer.release(record) {
+            Wake::Nobody => {}
+            Wake::Doorbell => rung += 1,
+            Wake::Futex => panic!("it sleeps on its doorbell"),
+        }
     }
     assert_eq!(rung, 1);
-    assert!(!producer.prepare_wait(1000).unwrap(), "there is room");
+    assert!(!producer.prepare_wait(1000, Sleep::OnDoorbell).unwrap().sleep, "there is room");
 }

@@ -75,7 +75,7 @@ impl From<SendError> for io::Error {
         let kind = match &error {
             SendError::Full => io::ErrorKind::WouldBlock,
             SendError::Closed => io::ErrorKind::BrokenPipe,
-            SendError::TooLong { .. } => io::ErrorKind::InvalidInput,
+            SendError::TooLong { .. } | SendError::OutOfOrder(_) => io::ErrorKind::InvalidInput,
             SendError::TimedOut => io::ErrorKind::TimedOut,
             SendError::Corrupt(_) => io::ErrorKind::InvalidData,
             SendError::Doorbell(source) => source.kind(),
@@ -91,6 +91,7 @@ impl From<ReceiveError> for io::Error {
             ReceiveError::Closed => io::ErrorKind::UnexpectedEof,
             ReceiveError::TimedOut => io::ErrorKind::TimedOut,
             ReceiveError::Corrupt(_) => io::ErrorKind::InvalidData,
+            ReceiveError::OutOfOrder(_) => io::ErrorKind::InvalidInput,
             ReceiveError::Doorbell(source) => source.kind(),
         };
         io::Error::new(kind, error)

@@ -1,0 +1,112 @@
+//! Futexes in shared memory: the low half of a word on which one party sleeps and another wakes it.
+//!
+//! Only the kernel looks at the half word; programs touch the whole one. Whoever else has the memory may change it, wake
+//! the sleeper for nothing, or move it to another futex: a sleep can be trusted to end at its time, and for nothing else.
+
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use rustix::fs::Timespec;
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+use crate::region::Region;
+
+/// Why a sleep has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Somebody woke us, the word was another one by then, or a signal came: look again.
+    Perhaps,
+    /// The time is over.
+    TimeOver,
+    /// The kernel does not let us sleep here.
+    Never,
+}
+
+impl Region {
+    /// Sleeps while the low half of the word at `offset` is that of `expected`, at most for `at_most`.
+    ///
+    /// # Panics
+    /// If `offset` is unaligned or out of range.
+    #[must_use]
+    pub fn sleep(&self, offset: usize, expected: u64, at_most: Duration) -> Woken {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(at_most.subsec_nanos()),
+        };
+        // Shared, not private: the other end has it at another address, in another process.
+        let flags = futex::Flags::empty();
+        match futex::wait(self.low_half(offset), flags, low_half(expected), Some(&timeout)) {
+            Ok(()) | Err(Errno::AGAIN | Errno::INTR) => Woken::Perhaps,
+            Err(Errno::TIMEDOUT) => Woken::TimeOver,
+            Err(_) => Woken::Never,
+        }
+    }
+
+    /// Wakes whoever sleeps on the word at `offset`. False: nobody did.
+    ///
+    /// # Panics
+    /// If `offset` is unaligned or out of range.
+    pub fn wake(&self, offset: usize) -> bool {
+        // A failure to wake leaves the sleeper to its time, like a peer that does not wake it.
+        futex::wake(self.low_half(offset), futex::Flags::empty(), i32::MAX.cast_unsigned())
+            .is_ok_and(|woken| woken > 0)
+    }
+
+    /// The half word for the kernel: nobody loads or stores through it here.
+    fn low_half(&self, offset: usize) -> &AtomicU32 {
+        let at = self.place_of(offset, 8);
+        let low = if cfg!(target_endian = "little") { at } else { at.wrapping_add(4) };
+        // SAFETY: inside the mapping, as `place_of` has checked, and aligned to 4 because `offset` is to 8; the mapping
+        // lives as long as the borrow of `self`. The kernel's access is atomic, and ours are, too.
+        unsafe { AtomicU32::from_ptr(low.cast()) }
+    }
+}
+
+fn low_half(word: u64) -> u32 {
+    (word & u64::from(u32::MAX)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use super::*;
+
+    fn region() -> Region {
+        Region::map(crate::memfd::sealed("test", 4096).unwrap(), 4096).unwrap()
+    }
+
+    #[test]
+    fn a_sleep_ends_at_its_time_and_does_not_begin_on_another_word() {
+        let region = region();
+        let start = crate::clock::clock_ns();
+        assert_eq!(region.sleep(8, 0, Duration::from_millis(3)), Woken::TimeOver);
+        assert!(crate::clock::clock_ns() - start >= 3_000_000);
+        region.store_u64(8, 2, SeqCst);
+        assert_eq!(region.sleep(8, 0, Duration::from_secs(60)), Woken::Perhaps);
+        assert!(!region.wake(8), "nobody sleeps");
+    }
+
+    #[test]
+    fn only_the_low_half_counts() {
+        let region = region();
+        region.store_u64(16, (7 << 32) | 2, SeqCst);
+        assert_eq!(region.sleep(16, 2, Duration::from_millis(1)), Woken::TimeOver);
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_through_another_mapping() {
+        let memory = crate::memfd::sealed("test", 4096).unwrap();
+        let (one, other) = (Region::map(&memory, 4096).unwrap(), Region::map(&memory, 4096).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while one.sleep(64, 0, Duration::from_secs(60)) == Woken::Perhaps
+                    && one.load_u64(64, SeqCst) == 0
+                {}
+            });
+            other.store_u64(64, 1, SeqCst);
+            other.wake(64);
+        });
+    }
+}
