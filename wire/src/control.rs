@@ -15,6 +15,9 @@ pub const MAX_PACKET_BYTES: usize = 64 * 1024;
 pub const SOCKET_PATH: &str = "/run/tombolo/control.sock";
 /// The variable that names the socket where it is not at [`SOCKET_PATH`].
 pub const SOCKET_VARIABLE: &str = "TOMBOLO_CONTROL";
+/// Longest wait for a server that one [`Request::Connect`] may ask for, in ms. Whoever waits takes one of its domain's
+/// connections, so a wait has an end; who wants to wait longer asks again.
+pub const MAX_WAIT_MS: u32 = 60_000;
 
 /// From a member to the daemon. `id` comes back in the reply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,12 +39,23 @@ pub enum Request {
         /// Wished bytes of each ring; the daemon clamps it. 0: the daemon's choice.
         #[serde(default)]
         ring_bytes: u32,
+        /// How long to wait for a server where there is none, in ms; the daemon clamps it to [`MAX_WAIT_MS`]. 0: not at all.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        wait_ms: u32,
     },
     /// I am the server of the services that the topology places in this domain. Answered by [`Reply::Serving`];
     /// then [`Event::Attach`] for each consumer.
     Serve {
         /// Comes back in the reply.
         id: u64,
+    },
+    /// I offer this channel service, which the topology places in this domain. Answered by [`Reply::Serving`];
+    /// then [`Event::Attach`] for each consumer.
+    Offer {
+        /// Comes back in the reply.
+        id: u64,
+        /// Name of the service.
+        service: String,
     },
     /// What this domain is: answered by [`Reply::About`].
     About {
@@ -75,7 +89,7 @@ pub enum Reply {
         /// Number of the channel on this node, as the state tree shows it.
         channel: u64,
     },
-    /// To [`Request::Serve`].
+    /// To [`Request::Serve`] and [`Request::Offer`].
     Serving {
         /// The request's number.
         id: u64,
@@ -145,6 +159,13 @@ pub enum Event {
         /// All that the domain mounts.
         services: Vec<MountedService>,
     },
+    /// To a program that offers a channel: the topology no longer lets this domain offer it. Channels that are open stay so.
+    Withdrawn {
+        /// Which of the offered services.
+        service: String,
+        /// Why, for a person.
+        message: String,
+    },
     /// To frontends and servers: say your state ([`Request::State`]).
     Inspect {
         /// Comes back in the answer.
@@ -176,8 +197,31 @@ pub struct ServedService {
     pub name: String,
     /// Its kind.
     pub kind: String,
-    /// The admitted settings: for `directory` a `wire::directory::Settings`.
+    /// The admitted settings: for `directory` a `wire::directory::Settings`, for `channel` a [`ChannelSettings`].
     pub settings: serde_json::Value,
+}
+
+/// The admitted settings of a channel service: what each of its channels is like, and how many there may be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelSettings {
+    /// Bytes of each of the two rings.
+    pub ring_bytes: u32,
+    /// Whether it moves messages or a stream of bytes.
+    pub mode: ChannelMode,
+    /// Channels of the service that may be open at a time.
+    pub max_channels: u32,
+    /// Those of them that one consuming domain may have.
+    pub channels_per_domain: u32,
+}
+
+/// What a channel moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChannelMode {
+    /// Messages: each arrives whole, or not at all.
+    Messages,
+    /// Bytes, without borders.
+    Stream,
 }
 
 /// Who is at the other end of a channel, as the daemon (not the peer) says.
@@ -191,4 +235,8 @@ pub struct Consumer {
     pub entrance: String,
     /// What the domain may do.
     pub verbs: Vec<String>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

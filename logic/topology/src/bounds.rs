@@ -118,3 +118,18 @@ pub const TTL_MS_MAX: u64 = 604_800_000;
 pub const NEGATIVE_TTL_MS_DEFAULT: u64 = 5_000;
 /// Answers are remembered this long where the file says nothing.
 pub const MAX_TTL_MS_DEFAULT: u64 = 3_600_000;
+
+/// A ring of a channel: least, in bytes (`wire::ring::RING_BYTES_MIN`).
+pub const RING_BYTES_MIN: u64 = 4 << 10;
+/// A ring of a channel: most, in bytes (`wire::ring::RING_BYTES_MAX`).
+pub const RING_BYTES_MAX: u64 = 16 << 20;
+/// A ring of a channel where the file says nothing: several pieces of 64 KiB in flight.
+pub const RING_BYTES_DEFAULT: u32 = 256 << 10;
+/// Channels of one service: most; each takes some twenty descriptors in the program that offers it and two in the daemon.
+pub const CHANNELS_MAX: u64 = 4096;
+/// Channels of one service where the file says nothing.
+pub const CHANNELS_DEFAULT: u32 = 256;
+/// Channels of one service that one domain has: most; a domain has no more than these of all services together.
+pub const CHANNELS_PER_DOMAIN_MAX: u64 = 256;
+/// Channels of one service that one domain has where the file says nothing: a quarter of all, so that no domain takes every one.
+pub const CHANNELS_PER_DOMAIN_DEFAULT: u32 = 64;

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    CacheMode, Domain, DomainKind, IdOrName, Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount,
-    Settings, Topology,
+    CacheMode, ChannelSettings, Domain, DomainKind, IdOrName, Mount, Network, Program, Ready, Root,
+    ServiceKind, ServiceMount, Settings, Topology,
 };
 use crate::name::Name;
 use crate::scalar::{duration_text, size_text};
@@ -78,6 +78,9 @@ pub struct Permission {
     pub verbs: Vec<String>,
     /// Where it sees the service; `None` where it doesn't mount it.
     pub at: Option<String>,
+    /// Whether it opens the service by its name, as channels are: then there is nothing to mount.
+    #[serde(default)]
+    pub by_name: bool,
 }
 
 /// Says what `topology` would start.
@@ -118,6 +121,7 @@ fn access(topology: &Topology, service: &crate::Service) -> Access {
             domain: domain.clone(),
             verbs: verbs.iter().map(|verb| verb.as_str().to_owned()).collect(),
             at: mounts.iter().find(|mount| mount.service == service.name).map(place),
+            by_name: !service.kind().has_server(),
         }
     };
     Access {
@@ -200,7 +204,10 @@ fn place(mount: &ServiceMount) -> String {
 }
 
 fn does(settings: &Settings) -> String {
-    let Settings::Directory(directory) = settings;
+    let directory = match settings {
+        Settings::Directory(directory) => directory,
+        Settings::Channel(channel) => return offers(channel),
+    };
     let upstream: Vec<String> = directory.upstream.iter().map(ToString::to_string).collect();
     let cache = match &directory.cache.mode {
         CacheMode::None => "no cache".to_owned(),
@@ -215,6 +222,16 @@ fn does(settings: &Settings) -> String {
         count => format!("{count} retries"),
     };
     format!("asks {} ({timeout}, {retries}); {cache}", upstream.join(", "))
+}
+
+fn offers(channel: &ChannelSettings) -> String {
+    format!(
+        "its program offers channels of {} ({} each way), {} at a time, {} for one domain",
+        channel.mode.as_str(),
+        size_text(u64::from(channel.ring_bytes)),
+        channel.max_channels,
+        channel.channels_per_domain
+    )
 }
 
 fn mount(mount: &Mount) -> String {
@@ -261,7 +278,8 @@ fn write_access(access: &Access, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let Access { service, kind, domain, does, allow } = access;
     writeln!(f, "\nservice {service} ({}) in {domain}: {does}", kind.as_str())?;
     for permission in allow {
-        let at = permission.at.as_deref().unwrap_or("not mounted");
+        let none = if permission.by_name { "by its name" } else { "not mounted" };
+        let at = permission.at.as_deref().unwrap_or(none);
         writeln!(f, "     {:16} may {:18} {at}", permission.domain, permission.verbs.join(", "))?;
     }
     Ok(())

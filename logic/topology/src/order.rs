@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{Domain, Topology};
+use crate::model::{Domain, Service, Topology, Verb};
 
 impl Topology {
     /// The domains in the order in which they start; they stop in the opposite one.
     ///
     /// A domain starts after those that its `after` names. Where that leaves a choice, the domain that runs a service
-    /// comes before those that mount it, and names decide the rest. Two servers that mount each other's services are
-    /// no error: frontends wait for a backend anyway.
+    /// comes before those that mount it or may open it, and names decide the rest. Two servers that mount each other's
+    /// services are no error: frontends wait for a backend anyway.
     #[must_use]
     pub fn start_order(&self) -> Vec<&Domain> {
         let mut waiting: Vec<&Domain> = self.domains.iter().collect();
@@ -28,11 +28,12 @@ impl Topology {
         order
     }
 
-    /// The other domains that run what `domain` mounts.
+    /// The other domains that run what `domain` mounts, or offer channels that it may open.
     fn backends(&self, domain: &Domain) -> BTreeSet<&str> {
-        let host =
-            |mount: &crate::ServiceMount| self.service(&mount.service).map(|service| service.domain.as_str());
-        domain.services.iter().filter_map(host).filter(|host| *host != domain.name.as_str()).collect()
+        let mounts = |service: &Service| domain.services.iter().any(|mount| mount.service == service.name);
+        let uses = |service: &&Service| mounts(service) || service.allows(&domain.name, Verb::Open);
+        let hosts = self.services.iter().filter(uses).map(|service| service.domain.as_str());
+        hosts.filter(|host| *host != domain.name.as_str()).collect()
     }
 }
 

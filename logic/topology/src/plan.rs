@@ -98,12 +98,20 @@ pub fn plan(current: Option<&Topology>, desired: &Topology) -> Plan {
     let mut steps = Vec::new();
     let gone = |domain: &&&Domain| desired.domain(&domain.name).is_none();
     steps.extend(current.start_order().iter().rev().filter(gone).map(|domain| stop(domain)));
-    let kept: Vec<(&Service, &Service)> =
-        current.services.iter().filter_map(|before| Some((before, desired.service(&before.name)?))).collect();
+    // A service of another kind is another service.
+    let same = |service: &Service, other: &Topology| {
+        other.service(&service.name).is_some_and(|other| other.kind() == service.kind())
+    };
+    let kept: Vec<(&Service, &Service)> = current
+        .services
+        .iter()
+        .filter(|before| same(before, desired))
+        .filter_map(|before| Some((before, desired.service(&before.name)?)))
+        .collect();
     steps.extend(kept.iter().flat_map(|(before, after)| permissions(before, after, Step::revoke)));
-    let removed = current.services.iter().filter(|service| desired.service(&service.name).is_none());
+    let removed = current.services.iter().filter(|service| !same(service, desired));
     steps.extend(removed.map(|service| Step::RemoveService { service: Box::new(service.clone()) }));
-    let added = desired.services.iter().filter(|service| current.service(&service.name).is_none());
+    let added = desired.services.iter().filter(|service| !same(service, current));
     steps.extend(added.map(|service| Step::AddService { service: Box::new(service.clone()) }));
     steps.extend(kept.iter().filter_map(|(before, after)| update_service(before, after)));
     steps.extend(kept.iter().flat_map(|(before, after)| permissions(after, before, Step::grant)));
@@ -164,17 +172,28 @@ fn differing(keys: &[(&'static str, bool)]) -> Vec<&'static str> {
 }
 
 fn update_service(before: &Service, after: &Service) -> Option<Step> {
-    let (Settings::Directory(a), Settings::Directory(b)) = (&before.settings, &after.settings);
-    let changed = differing(&[
-        ("domain", before.domain != after.domain),
-        ("settings.upstream", a.upstream != b.upstream),
-        ("settings.timeout", a.timeout_ms != b.timeout_ms),
-        ("settings.retries", a.retries != b.retries),
-        ("settings.search", a.search != b.search),
-        ("settings.outstanding_per_domain", a.outstanding_per_domain != b.outstanding_per_domain),
-        ("settings.sessions_per_domain", a.sessions_per_domain != b.sessions_per_domain),
-        ("settings.cache", a.cache != b.cache),
-    ]);
+    let mut changed = differing(&[("domain", before.domain != after.domain)]);
+    changed.extend(match (&before.settings, &after.settings) {
+        (Settings::Directory(a), Settings::Directory(b)) => differing(&[
+            ("settings.upstream", a.upstream != b.upstream),
+            ("settings.timeout", a.timeout_ms != b.timeout_ms),
+            ("settings.retries", a.retries != b.retries),
+            ("settings.search", a.search != b.search),
+            ("settings.outstanding_per_domain", a.outstanding_per_domain != b.outstanding_per_domain),
+            ("settings.sessions_per_domain", a.sessions_per_domain != b.sessions_per_domain),
+            ("settings.cache", a.cache != b.cache),
+        ]),
+        (Settings::Channel(a), Settings::Channel(b)) => differing(&[
+            ("settings.ring_bytes", a.ring_bytes != b.ring_bytes),
+            ("settings.mode", a.mode != b.mode),
+            ("settings.max_channels", a.max_channels != b.max_channels),
+            ("settings.channels_per_domain", a.channels_per_domain != b.channels_per_domain),
+        ]),
+        // Those of two kinds are two services, not one that changes.
+        (Settings::Directory(_), Settings::Channel(_)) | (Settings::Channel(_), Settings::Directory(_)) => {
+            Vec::new()
+        }
+    });
     if changed.is_empty() {
         return None;
     }

@@ -46,6 +46,14 @@ impl<T> Field<T> {
         self.given().map(|at| &at.value)
     }
 
+    pub(crate) fn map<U>(self, to: impl FnOnce(T) -> U) -> Field<U> {
+        match self {
+            Self::Absent => Field::Absent,
+            Self::Broken => Field::Broken,
+            Self::Given(At { value, span }) => Field::Given(At { value: to(value), span }),
+        }
+    }
+
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self, Self::Absent)
     }
@@ -165,6 +173,18 @@ pub(crate) fn required<T: Form>(
     Field::Broken
 }
 
+/// Something whose form depends on what stands beside it in the same table.
+pub(crate) trait Beside: JsonSchema + Sized {
+    /// Reads the key of `table`, whose other keys decide what can be there.
+    fn read(
+        table: &DeTable<'_>,
+        key: &str,
+        of: (&str, &Span),
+        meant: &[&str],
+        out: &mut Report<'_>,
+    ) -> Field<Self>;
+}
+
 /// A list whose items are all of one form. Whether there are at least `MIN` of them is for who admits the list to
 /// report: that message can say what for.
 #[derive(Clone, Debug)]
@@ -270,7 +290,7 @@ impl<T: Form, const MAX: usize> JsonSchema for Named<T, MAX> {
 }
 
 /// Declares a table of the file: its keys, their forms, what they mean, and which must be there (`required`), may be
-/// (`optional`), or have a default.
+/// (`optional`), depend on others (`beside`), or have a default.
 macro_rules! table_form {
     ($( #[doc = $doc:literal] )+ $name:ident as $what:literal {
         $( $( #[doc = $field_doc:literal] )+ $field:ident : $type:ty => $need:tt, )*
@@ -324,11 +344,15 @@ macro_rules! table_form {
     (@read required, $table:ident, $key:expr, $what:expr, $meant:expr, $out:ident) => {
         $crate::read::required($table, $key, $what, $meant, $out)
     };
+    (@read beside, $table:ident, $key:expr, $what:expr, $meant:expr, $out:ident) => {
+        $crate::read::Beside::read($table, $key, $what, $meant, $out)
+    };
     (@read $other:tt, $table:ident, $key:expr, $what:expr, $meant:expr, $out:ident) => {
         $crate::read::field($table, $key, $meant, $out)
     };
     (@note required, $schema:ident) => {};
     (@note optional, $schema:ident) => {};
+    (@note beside, $schema:ident) => {};
     (@note $default:tt, $schema:ident) => {
         $schema.insert("default".into(), serde_json::json!($default));
     };

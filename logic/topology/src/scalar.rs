@@ -178,7 +178,10 @@ pub(crate) struct Bytes<const MIN: u64, const MAX: u64>(pub(crate) u64);
 impl<const MIN: u64, const MAX: u64> Form for Bytes<MIN, MAX> {
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
         // A number that would be too much in MiB was meant in bytes.
-        let unit = |number: &str| if number.len() > MIB_DIGITS_MAX { "B" } else { "MiB" };
+        let too_much = |number: &str| number.parse::<u64>().is_ok_and(|number| number > MAX >> 20);
+        let unit = |number: &str| {
+            if number.len() > MIB_DIGITS_MAX || too_much(number) { "B" } else { "MiB" }
+        };
         let read = united(value, "a size such as \"64MiB\"", unit, span, out)?;
         let Some(bytes) = quantity(read, SIZES) else {
             out.error(Code::BadSize, span, format!("{} is no size", quoted(read))).help(size_help(read));

@@ -4,6 +4,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use crate::file::TopologyForm;
+use crate::model::ServiceKind;
 
 /// The JSON schema (draft 2020-12) of a topology file, made from the types that read it.
 ///
@@ -17,5 +18,25 @@ pub fn schema() -> Value {
         root.insert("title".to_owned(), json!("Tombolo topology file"));
         root.insert("x-tombolo-version".to_owned(), json!(env!("CARGO_PKG_VERSION")));
     }
+    if let Some(service) = schema.pointer_mut("/$defs/Service").and_then(Value::as_object_mut) {
+        let settings = |form: &str| json!({ "settings": { "$ref": format!("#/$defs/{form}") } });
+        let directory = json!({ "properties": settings("Directory"), "required": ["settings"] });
+        let channel = json!({ "properties": settings("Channel") });
+        service.insert(
+            "allOf".to_owned(),
+            json!([of_kind(ServiceKind::Directory, directory), of_kind(ServiceKind::Channel, channel)]),
+        );
+    }
     schema
+}
+
+/// What holds for services of one kind: their settings are `then`'s, their verbs those of the kind.
+fn of_kind(kind: ServiceKind, mut then: Value) -> Value {
+    let verbs: Vec<&str> = kind.verbs().iter().map(|verb| verb.as_str()).collect();
+    then["properties"]["allow"] =
+        json!({ "items": { "properties": { "verbs": { "items": { "enum": verbs } } } } });
+    json!({
+        "if": { "properties": { "kind": { "const": kind.as_str() } }, "required": ["kind"] },
+        "then": then,
+    })
 }

@@ -94,6 +94,7 @@ const TABLES: &[(&str, &str)] = &[
     ("readiness", "{ tcp = \"127.0.0.1:8080\" } or { command = [\"program\"] }"),
     ("a permission", "{ domains = [\"web\"], verbs = [\"resolve\"] }"),
     ("a cache", "{ mode = \"private\" }"),
+    ("settings of a channel", "{ ring_bytes = \"256KiB\", mode = \"messages\" }"),
     (
         "names and what they stand for",
         "{ name = value }: services = { dns = \"/srv/dns\" }, environment = { KEY = \"value\" }",
@@ -138,6 +139,10 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("a service", "cache", "that is a setting: write it below [service.NAME.settings]"),
     ("a service", "timeout", "that is a setting: write it below [service.NAME.settings]"),
     ("a service", "retries", "that is a setting: write it below [service.NAME.settings]"),
+    ("a service", "ring_bytes", "that is a setting: write it below [service.NAME.settings]"),
+    ("a service", "mode", "that is a setting: write it below [service.NAME.settings]"),
+    ("a service", "max_channels", "that is a setting: write it below [service.NAME.settings]"),
+    ("a service", "channels_per_domain", "that is a setting: write it below [service.NAME.settings]"),
     ("a restart policy", "delay", "did you mean `backoff`?"),
     ("a restart policy", "attempts", "did you mean `max_retries`?"),
     ("limits", "cpus", "did you mean `cpu`?"),
@@ -154,6 +159,9 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("settings of a directory", "upstreams", "did you mean `upstream`?"),
     ("settings of a directory", "servers", "did you mean `upstream`?"),
     ("settings of a directory", "nameservers", "did you mean `upstream`?"),
+    ("settings of a channel", "ring", "did you mean `ring_bytes`?"),
+    ("settings of a channel", "size", "did you mean `ring_bytes`?"),
+    ("settings of a channel", "channels", "did you mean `max_channels`?"),
     ("a permission", "domain", "did you mean `domains`?"),
     ("a permission", "verb", "did you mean `verbs`?"),
 ];
@@ -163,7 +171,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("a topology", "name", "`name = \"quickstart\"` as the file's first line"),
     ("a topology", "domain", "a domain: `[domain.web]`, then its keys"),
     ("a domain", "kind", "`kind = \"container\"` or `kind = \"process\"`"),
-    ("a service", "kind", "`kind = \"directory\"`"),
+    ("a service", "kind", "`kind = \"directory\"` or `kind = \"channel\"`"),
     ("a service", "domain", "the domain that runs its backend: `domain = \"resolver\"`"),
     (
         "a service",

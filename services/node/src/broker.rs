@@ -1,10 +1,12 @@
 //! Who is connected, who serves what, and which channels were made: it introduces two ends to each other and keeps
 //! neither. Of each channel it holds only a copy of one doorbell's listening half, by which it learns that the consumer is
-//! gone: so a domain's bound counts channels that live, whoever holds them.
+//! gone: so a domain's bound counts channels that live, whoever holds them. Where a program offers the channel, and not a server
+//! of ours, it holds one of either side: that program's connection may end before its channels do.
 //!
 //! Nothing here waits. What a member shall be told goes into its bounded outbox; a member whose outbox is full does not
 //! read, and is told nothing more: it is cut off, so that nobody waits for it.
 
+mod offers;
 mod services;
 mod state;
 
@@ -20,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::io::Interest;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use topology::Topology;
+use topology::{ChannelMode, Topology};
 use wire::control::{Event, Reply, Request};
 
 /// Connections that the control socket of one domain may have. Programs with the preload library hold one each; a domain
@@ -107,9 +109,12 @@ struct Channel {
     entrance: String,
     consumer: MemberId,
     server: MemberId,
+    /// Whether it ends with the connection of its server: a server of ours has it all the time, a program that offers a channel
+    /// may let go of it.
+    tied: bool,
     since: SystemTime,
-    /// Tells of the consumer's end; gone with the channel.
-    _watch: Option<Watch>,
+    /// Tell of its end; gone with the channel.
+    _watches: Vec<Watch>,
 }
 
 /// A task that is ended when this is dropped.
@@ -127,6 +132,10 @@ struct ServiceState {
     server: Option<MemberId>,
     generation: u64,
     since: Option<SystemTime>,
+    /// Whether the server is a program that offers a channel: it has no state to tell.
+    offered: bool,
+    /// Channels that were ever made to it.
+    opened: u64,
 }
 
 /// A refusal: an errno and what to say.
@@ -147,11 +156,22 @@ pub(crate) struct Ends {
     /// For the server.
     pub(crate) server: Vec<OwnedFd>,
     /// Hangs up when nobody has the consumer's end any more.
-    pub(crate) notice: Option<OwnedFd>,
+    pub(crate) consumer_gone: Option<OwnedFd>,
+    /// The same for the server's end.
+    pub(crate) server_gone: Option<OwnedFd>,
 }
 
-/// Makes a channel with rings of the wished size (0: the default).
-pub(crate) type MakeChannel = fn(ring_bytes: u32) -> io::Result<Ends>;
+/// What a channel shall be like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Bytes of each ring; 0: the default. Clamped to what there is.
+    pub(crate) ring_bytes: u32,
+    /// What it moves.
+    pub(crate) mode: ChannelMode,
+}
+
+/// Makes a channel.
+pub(crate) type MakeChannel = fn(Shape) -> io::Result<Ends>;
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -211,8 +231,8 @@ impl Broker {
     pub(crate) fn leave(&self, id: MemberId) {
         let mut inner = self.lock();
         inner.members.remove(&id);
-        // A channel outlives the connection that asked for it, but not its server's.
-        inner.channels.retain(|_, channel| channel.server != id);
+        // A channel outlives the connection that asked for it, but not its server's, where that is one of ours.
+        inner.channels.retain(|_, channel| channel.server != id || !channel.tied);
         let served: Vec<_> =
             inner.services.iter().filter(|(_, s)| s.server == Some(id)).map(|(key, _)| key.clone()).collect();
         for key in served {
@@ -246,7 +266,9 @@ impl Broker {
                 (number, Ok(Reply::About { id: number, about }.into()))
             }
             Request::Serve { id: number } => (number, inner.serve(id, &identity, number)),
-            Request::Connect { id: number, service, entrance, ring_bytes } => {
+            Request::Offer { id: number, service } => (number, inner.offer(id, &identity, number, &service)),
+            // The wait is over when a request comes here.
+            Request::Connect { id: number, service, entrance, ring_bytes, wait_ms: _ } => {
                 let wish = services::Wish { number, service, entrance, ring_bytes };
                 (number, self.connect(&mut inner, id, &identity, &wish, room))
             }
@@ -293,14 +315,14 @@ impl Broker {
         wish: &services::Wish,
         room: Option<OwnedSemaphorePermit>,
     ) -> Result<Outgoing, Refusal> {
-        let (outgoing, number, notice) = inner.connect(id, who, wish, room, self.make)?;
+        let (outgoing, number, notices) = inner.connect(id, who, wish, room, self.make)?;
         if let Some(channel) = inner.channels.get_mut(&number) {
-            channel._watch = notice.map(|notice| self.watch(number, notice));
+            channel._watches = notices.into_iter().map(|notice| self.watch(number, notice)).collect();
         }
         Ok(outgoing)
     }
 
-    /// Forgets a channel when its consumer is gone.
+    /// Forgets a channel when whoever rings this doorbell is gone.
     fn watch(&self, number: u64, notice: OwnedFd) -> Watch {
         let broker = self.clone();
         let task = tokio::spawn(async move {
@@ -348,7 +370,7 @@ impl Broker {
     pub(crate) fn all_served(&self, dc: &str, domain: &str) -> bool {
         let inner = self.lock();
         let Some(topology) = inner.topologies.get(dc) else { return false };
-        topology.hosted_by(domain).all(|service| inner.server_of(dc, service.name.as_str()).is_some())
+        topology.served_by(domain).all(|service| inner.server_of(dc, service.name.as_str()).is_some())
     }
 
     /// Asks every frontend and server for its state; those that can't be asked are left out.

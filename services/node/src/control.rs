@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::sync::{Semaphore, mpsc};
-use wire::control::{Reply, Request};
+use wire::control::{MAX_WAIT_MS, Reply, Request};
 
 /// Connections that may wait to be accepted: a burst of programs that all start at once.
 const BACKLOG: i32 = 1024;
@@ -197,7 +197,7 @@ impl Talk {
                 return Err(io::Error::other("it sent descriptors, which no request has"));
             }
             match packet::receive::<Request>(socket.get_ref()) {
-                Ok(packet) => self.answer(packet.message).await,
+                Ok(packet) => self.answer(packet.message, socket).await?,
                 Err(PacketError::NotReady) => ready.clear_ready(),
                 Err(PacketError::Gone) => return Ok(()),
                 Err(PacketError::Socket(error)) => return Err(error),
@@ -214,17 +214,40 @@ impl Talk {
         }
     }
 
-    async fn answer(&self, request: Request) {
+    /// Answers one request. What waits is given up when the member hangs up.
+    async fn answer(&self, request: Request, socket: &Guarded) -> io::Result<()> {
         let mut room = None;
+        if let Request::Offer { service, .. } = &request
+            && self.broker.is_offered_by_another(self.id, service)
+        {
+            // tidy(sleep): the program before may have ended a moment ago; this lets the loop hear of it, in bounded time.
+            tokio::time::sleep(ROOM_PATIENCE).await;
+        }
+        if let Request::Connect { service, entrance, wait_ms, .. } = &request
+            && *wait_ms != 0
+        {
+            let wait = Duration::from_millis(u64::from((*wait_ms).min(MAX_WAIT_MS)));
+            let served = tokio::time::timeout(wait, self.broker.served(self.id, service, entrance));
+            tokio::select! {
+                // Whether it is served, or was waited for in vain, is for the broker to say.
+                _ = served => {}
+                // Of a socket that is open, this says that its other side is closed: as of a pipe in `Broker::watch`.
+                gone = socket.ready(Interest::PRIORITY) => return gone.map(drop),
+            }
+        }
         if let Request::Connect { id: number, .. } = request {
             // Nobody is refused because others of its domain ask at the same time; it waits for its turn.
             let turn = Arc::clone(&self.attaches).acquire_owned();
             match tokio::time::timeout(ATTACH_PATIENCE, turn).await {
                 Ok(Ok(permit)) => room = Some(permit),
-                _ => return self.broker.refuse_turn(self.id, number),
+                _ => {
+                    self.broker.refuse_turn(self.id, number);
+                    return Ok(());
+                }
             }
         }
         self.broker.request(self.id, request, room, |identity| (self.about)(identity));
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The daemon's life: from the locks to the last signal.
 
-use crate::broker::{Broker, Ends};
+use crate::broker::{Broker, Ends, Shape};
 use crate::ground::{self, GroundError};
 use crate::lock::{Lock, LockError};
 use crate::node::Node;
@@ -19,6 +19,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
+use topology::ChannelMode;
 use wire::ring::{RING_BYTES_MAX, RING_BYTES_MIN};
 
 /// Threads that do what blocks: starting domains, reading cgroups. More wait in line.
@@ -201,16 +202,21 @@ fn make_node(config: &Config) -> Result<Node, DaemonError> {
 }
 
 /// Makes a channel for the broker; the wish for a size is clamped to what there is.
-pub(crate) fn make_channel(ring_bytes: u32) -> io::Result<Ends> {
+pub(crate) fn make_channel(shape: Shape) -> io::Result<Ends> {
     let mut config = channel::Config::default();
-    if ring_bytes != 0 {
-        config.ring_bytes = ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two();
+    if shape.ring_bytes != 0 {
+        config.ring_bytes = shape.ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two();
     }
+    config.mode = match shape.mode {
+        ChannelMode::Messages => channel::Mode::Messages,
+        ChannelMode::Stream => channel::Mode::Stream,
+    };
     let (consumer, server) = channel::pair(&config).map_err(io::Error::other)?;
     let (consumer, server) = (consumer.into_descriptors(), server.into_descriptors());
-    // The listening half of the doorbell that the consumer rings: `docs/spec/ring.md`, the descriptors of an end.
-    let notice = server.first().map(OwnedFd::try_clone).transpose()?;
-    Ok(Ends { consumer: consumer.into(), server: server.into(), notice })
+    // The listening half of the doorbell that the other end rings: `docs/spec/ring.md`, the descriptors of an end.
+    let heard = |end: &[OwnedFd]| end.first().map(OwnedFd::try_clone).transpose();
+    let (consumer_gone, server_gone) = (heard(&server)?, heard(&consumer)?);
+    Ok(Ends { consumer: consumer.into(), server: server.into(), consumer_gone, server_gone })
 }
 
 fn listen_admin(place: &Place) -> Result<tokio::net::UnixListener, DaemonError> {

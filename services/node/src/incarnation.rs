@@ -229,7 +229,7 @@ async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDo
 
 /// Whether the topology places a service in the domain.
 fn hosts(node: &Node, dc: &str, name: &str) -> bool {
-    node.topology(dc).is_some_and(|topology| topology.hosted_by(name).next().is_some())
+    node.topology(dc).is_some_and(|topology| topology.served_by(name).next().is_some())
 }
 
 /// Answers what a domain is. Holds the node weakly: the node's end is not delayed by connections.

@@ -86,8 +86,31 @@ impl Page {
             &labels,
             service.get("channels").and_then(Value::as_array).map(|channels| channels.len() as f64),
         );
+        let mut info = labels.to_vec();
+        info.extend([("kind", text_of(service, "/kind")), ("domain", text_of(service, "/domain"))]);
+        self.gauge("tombolo_service_info", &info, Some(1.0));
+        self.counter(
+            "tombolo_service_channels_opened_total",
+            &labels,
+            service.get("channels_opened").and_then(Value::as_f64),
+        );
+        self.consumers(&labels, service);
         if let Some(counters) = service.get("state") {
             self.numbers("tombolo_service", &labels, counters, 0);
+        }
+    }
+
+    /// How many channels each domain has to a service.
+    fn consumers(&mut self, labels: &[(&str, String)], service: &Value) {
+        let channels = service.get("channels").and_then(Value::as_array).into_iter().flatten();
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for domain in channels.filter_map(|channel| channel.get("domain")?.as_str()) {
+            *counts.entry(domain).or_default() += 1;
+        }
+        for (domain, count) in counts {
+            let mut labels = labels.to_vec();
+            labels.push(("consumer", domain.to_owned()));
+            self.gauge("tombolo_service_consumer_channels", &labels, Some(f64::from(count)));
         }
     }
 
@@ -188,7 +211,8 @@ mod tests {
                 "domains": {"web": {"state": "running", "restarts": 2, "usage": {"cpu_ns": 1_500_000_000_u64},
                     "frontend": {"state": {"counters": {"opens": 3}, "odd name\n": {"deep": 1},
                         "latency": {"dns": {"device": {"p50_ns": 9}}}}}}},
-                "services": {"dns": {"up": true, "generation": 4, "channels": [{}],
+                "services": {"dns": {"up": true, "generation": 4, "channels": [{"domain": "web"}, {"domain": "web"}],
+                    "kind": "channel", "domain": "camera", "channels_opened": 7,
                     "state": {"domains": {"we\"b": {"hits": 7, "failures": {"ENOENT": 2}}}}}}
             }}
         });
@@ -201,7 +225,10 @@ mod tests {
             "tombolo_frontend_opens{dc=\"shop\",domain=\"web\"} 3",
             "tombolo_frontend_latency_p50_ns{dc=\"shop\",domain=\"web\",service=\"dns\",entrance=\"device\"} 9",
             "tombolo_service_failures{dc=\"shop\",service=\"dns\",consumer=\"we\\\"b\",errno=\"ENOENT\"} 2",
-            "tombolo_service_channels{dc=\"shop\",service=\"dns\"} 1",
+            "tombolo_service_channels{dc=\"shop\",service=\"dns\"} 2",
+            "tombolo_service_info{dc=\"shop\",service=\"dns\",kind=\"channel\",domain=\"camera\"} 1",
+            "tombolo_service_channels_opened_total{dc=\"shop\",service=\"dns\"} 7",
+            "tombolo_service_consumer_channels{dc=\"shop\",service=\"dns\",consumer=\"web\"} 2",
             "tombolo_service_hits{dc=\"shop\",service=\"dns\",consumer=\"we\\\"b\"} 7",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing:\n{text}");

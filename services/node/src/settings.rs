@@ -1,12 +1,25 @@
 //! Settings of services, from the words of a topology to those of the service's protocol.
 
-use topology::{CacheMode, Service, Settings};
-use wire::directory;
+use topology::{CacheMode, ChannelMode, Service, Settings};
+use wire::{control, directory};
 
 /// What the server of `service` is told.
 pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Value> {
     match &service.settings {
         Settings::Directory(settings) => serde_json::to_value(of_directory(settings)),
+        Settings::Channel(settings) => serde_json::to_value(of_channel(settings)),
+    }
+}
+
+fn of_channel(settings: &topology::ChannelSettings) -> control::ChannelSettings {
+    control::ChannelSettings {
+        ring_bytes: settings.ring_bytes,
+        mode: match settings.mode {
+            ChannelMode::Messages => control::ChannelMode::Messages,
+            ChannelMode::Stream => control::ChannelMode::Stream,
+        },
+        max_channels: settings.max_channels,
+        channels_per_domain: settings.channels_per_domain,
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use topology::{Program, Topology};
+use topology::{Program, Topology, Verb};
 
 /// How long frontends and servers have to say their state; who is slower is shown without it.
 const INSPECT_DEADLINE: Duration = Duration::from_millis(500);
@@ -128,8 +128,9 @@ fn service_trees(node: &Node, dc: &str, topology: &Topology, said: &Said) -> Map
             "since_unix_s": row.since_unix_s,
             "settings": crate::settings::of_service(service).ok(),
             "allow": service.allow,
-            "consumers": consumers(topology, name),
+            "consumers": consumers(topology, service),
             "channels": open,
+            "channels_opened": row.opened,
             "state": state.map(|state| service_state(state, name)),
         });
         services.insert(name.to_owned(), tree);
@@ -158,10 +159,16 @@ fn service_state(said: &Value, name: &str) -> Value {
     Value::Object(state)
 }
 
-fn consumers(topology: &Topology, service: &str) -> Vec<String> {
-    let mounts =
-        |domain: &&topology::Domain| domain.services.iter().any(|mount| mount.service.as_str() == service);
-    topology.domains.iter().filter(mounts).map(|domain| domain.name.as_str().to_owned()).collect()
+/// The domains that mount a service, or may open it by its name.
+fn consumers(topology: &Topology, service: &topology::Service) -> Vec<String> {
+    let uses = |domain: &&topology::Domain| {
+        if service.kind().has_server() {
+            domain.services.iter().any(|mount| mount.service == service.name)
+        } else {
+            service.allows(domain.name.as_str(), Verb::Open)
+        }
+    };
+    topology.domains.iter().filter(uses).map(|domain| domain.name.as_str().to_owned()).collect()
 }
 
 /// What the program of a domain is, in words.
@@ -250,7 +257,7 @@ pub(crate) fn service_rows(node: &Node) -> Vec<ServiceRow> {
                 up: row.up,
                 server_pid: row.server_pid,
                 generation: row.generation,
-                consumers: consumers(&topology, name),
+                consumers: consumers(&topology, service),
                 channels: channels.iter().filter(|c| c.dc == dc && c.service == name).count(),
             });
         }
@@ -271,8 +278,23 @@ pub(crate) fn about(node: &Node, dc: &str, domain: &str) -> Value {
         "limits": found.map(|domain| domain.limits),
         "restarts": view.map_or(0, |view| view.restarts),
         "services": found.map(|domain| &domain.services),
+        "channels": topology.as_ref().map(|topology| channels_about(node, dc, domain, topology)),
         "version": env!("CARGO_PKG_VERSION"),
     })
+}
+
+/// The channels that a domain may open or offer, by name: nothing of who else may.
+fn channels_about(node: &Node, dc: &str, domain: &str, topology: &Topology) -> Map<String, Value> {
+    let channels = topology.services.iter().filter(|service| !service.kind().has_server());
+    channels
+        .filter_map(|service| {
+            let (opens, offers) = (service.allows(domain, Verb::Open), service.domain.as_str() == domain);
+            let name = service.name.as_str();
+            let up = || node.broker.service(dc, name).up;
+            (opens || offers)
+                .then(|| (name.to_owned(), json!({ "open": opens, "offer": offers, "up": up() })))
+        })
+        .collect()
 }
 
 /// A part of the tree by its path: `dc/NAME/domains/NAME`, or a name that is clear by itself.

@@ -78,7 +78,10 @@ impl<H: Host> Core<H> {
                 let state = self.state();
                 self.host.ask(&Request::State { id, state });
             }
-            Event::Attach { .. } | Event::Settings { .. } | Event::Verbs { .. } => {
+            Event::Attach { .. }
+            | Event::Settings { .. }
+            | Event::Verbs { .. }
+            | Event::Withdrawn { .. } => {
                 tracing::warn!("the daemon takes a frontend for a server");
             }
         }
@@ -135,7 +138,8 @@ impl<H: Host> Core<H> {
             (link.state, link.generation) = (LinkState::Asked, generation);
         }
         let id = self.question(Question::Connect(at));
-        self.host.ask(&Request::Connect { id, service, entrance: ENTRANCE.into(), ring_bytes: 0 });
+        let entrance = ENTRANCE.into();
+        self.host.ask(&Request::Connect { id, service, entrance, ring_bytes: 0, wait_ms: 0 });
     }
 
     fn connected(&mut self, id: u64) -> Option<NewLink> {

@@ -58,6 +58,12 @@ pub enum ControlError {
     /// The descriptors are no end of a channel.
     #[error("the daemon sent descriptors that are no channel's end")]
     Channel(#[source] channel::OpenError),
+    /// The topology no longer lets this domain offer the channel.
+    #[error("the channel is no longer this domain's to offer: {0}")]
+    Withdrawn(String),
+    /// The kernel gave no descriptor to wait with.
+    #[error("can't make what waits for the control socket")]
+    Watch(#[source] Errno),
     /// The connection was inherited, so there is no path to connect to again.
     #[error("the control socket was inherited and has no path to connect to again")]
     NoPath,
@@ -103,7 +109,7 @@ pub struct Control {
     socket: OwnedFd,
     path: Option<PathBuf>,
     last_id: u64,
-    /// Number of the [`Control::ask_serve`] that is not answered yet.
+    /// Number of the [`Control::ask_serve`] or [`Control::ask_offer`] that is not answered yet.
     asked_serve: Option<u64>,
     notices: VecDeque<Notice>,
 }
@@ -216,6 +222,34 @@ impl Control {
         Ok(())
     }
 
+    /// Says that this program offers the channel service `service`. Does not wait: the answer comes as [`Notice::Serving`] or
+    /// [`Notice::Refused`].
+    ///
+    /// # Errors
+    /// [`ControlError::Packet`].
+    pub fn ask_offer(&mut self, service: &str) -> Result<(), ControlError> {
+        self.last_id += 1;
+        let request = Request::Offer { id: self.last_id, service: service.to_owned() };
+        packet::send(&self.socket, &request, &[])?;
+        self.asked_serve = Some(self.last_id);
+        Ok(())
+    }
+
+    /// The same, and waits for the answer: the service with its settings.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn offer(&mut self, service: &str, deadline: Instant) -> Result<ServedService, ControlError> {
+        let request = |id| Request::Offer { id, service: service.to_owned() };
+        match self.ask(request, deadline)?.message {
+            Reply::Serving { services, .. } => services
+                .into_iter()
+                .find(|served| served.name == service)
+                .ok_or(ControlError::Unexpected("another service than the one that is offered")),
+            _ => Err(ControlError::Unexpected("another answer than what is offered")),
+        }
+    }
+
     /// A channel to a service: its number on this node and our end. `ring_bytes`: wished bytes of each ring, 0 leaves
     /// it to the daemon.
     ///
@@ -228,11 +262,27 @@ impl Control {
         ring_bytes: u32,
         deadline: Instant,
     ) -> Result<(u64, End), ControlError> {
+        self.connect_waiting(service, entrance, (ring_bytes, 0), deadline)
+    }
+
+    /// The same, where the daemon shall wait up to `wait_ms` for a server (clamped to [`wire::control::MAX_WAIT_MS`]). The
+    /// deadline is that of the answer, so it lies beyond.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn connect_waiting(
+        &mut self,
+        service: &str,
+        entrance: &str,
+        (ring_bytes, wait_ms): (u32, u32),
+        deadline: Instant,
+    ) -> Result<(u64, End), ControlError> {
         let request = |id| Request::Connect {
             id,
             service: service.to_owned(),
             entrance: entrance.to_owned(),
             ring_bytes,
+            wait_ms,
         };
         let packet = self.ask(request, deadline)?;
         match packet.message {

@@ -2,9 +2,13 @@
 
 mod awaiting;
 mod client;
+mod offer;
+mod open;
 pub mod packet;
 
 pub use awaiting::FolderWatch;
 pub(crate) use awaiting::LOOK_AGAIN;
 pub use client::{Control, ControlError, Notice};
+pub use offer::{Offer, offer_channel};
+pub use open::{open_channel, open_channel_at};
 pub use packet::PacketError;

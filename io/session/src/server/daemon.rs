@@ -49,8 +49,13 @@ impl Server<'_> {
             Notice::Event(Event::Settings { service, settings }) => self.settings(&service, settings),
             Notice::Event(Event::Verbs { service, domain, verbs }) => self.verbs(&service, &domain, &verbs),
             Notice::Event(Event::Inspect { id }) => self.report(id),
-            // To frontends only.
-            Notice::Event(Event::Service { .. } | Event::Services { .. } | Event::Attach { .. }) => {}
+            // To frontends, and to programs that offer channels, only.
+            Notice::Event(
+                Event::Service { .. }
+                | Event::Services { .. }
+                | Event::Attach { .. }
+                | Event::Withdrawn { .. },
+            ) => {}
         }
         Ok(())
     }

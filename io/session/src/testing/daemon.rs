@@ -195,6 +195,17 @@ impl Node {
                 self.server = Some(at);
                 self.reply(at, &Reply::Serving { id, services: self.services.clone() });
             }
+            Request::Offer { id, service } => {
+                let services: Vec<_> =
+                    self.services.iter().filter(|served| served.name == service).cloned().collect();
+                if services.is_empty() || self.server.is_some_and(|server| server != at) {
+                    let (errno, message) = (16, format!("{service} is offered already, or not known"));
+                    self.reply(at, &Reply::Refused { id, errno, message });
+                    return;
+                }
+                self.server = Some(at);
+                self.reply(at, &Reply::Serving { id, services });
+            }
             Request::Services { id } => {
                 let services = self.services.iter().map(|service| self.mounted(at, service)).collect();
                 self.reply(at, &Reply::Services { id, services });
@@ -206,7 +217,7 @@ impl Node {
             Request::State { state, .. } => {
                 let _nobody_asked = self.states.send(state);
             }
-            Request::Connect { id, service, entrance, ring_bytes } => {
+            Request::Connect { id, service, entrance, ring_bytes, .. } => {
                 let known = self.services.iter().any(|served| served.name == service);
                 if !known || self.server.is_none() {
                     let (errno, message) = (2, format!("there is no server for {service}"));

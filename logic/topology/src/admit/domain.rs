@@ -137,7 +137,7 @@ fn program(
     root: &Root,
     cx: &mut Context<'_, '_>,
 ) -> Program {
-    let hosted = cx.hosted_by(&name.value);
+    let hosted = cx.served_by(&name.value);
     match (&form.command, hosted.first()) {
         (Field::Given(command), Some(service)) => {
             let message =
@@ -156,15 +156,26 @@ fn program(
         }
         (Field::Absent, None) => {
             if !matches!(root, Root::Image { .. }) && !form.root.is_broken() && !cx.form.service.is_broken() {
-                let message =
-                    format!("`{}` has nothing to run: no command, and it hosts no service", name.value);
-                cx.out.error(Code::NothingToRun, head, message).help(
-                    "add command = [\"program\", \"argument\"], or name it in a service: domain = \"...\"",
-                );
+                refuse_nothing(name, head, cx);
             }
             Program::Image
         }
     }
+}
+
+fn refuse_nothing(name: &At<Name>, head: &Span, cx: &mut Context<'_, '_>) {
+    let (why, help) = match cx.offered_by(&name.value).first() {
+        Some(channel) => (
+            format!("no command, and the channel `{channel}` is offered by a program of its own"),
+            "add command = [\"program\", \"argument\"]",
+        ),
+        None => (
+            "no command, and it hosts no service".to_owned(),
+            "add command = [\"program\", \"argument\"], or name it in a service: domain = \"...\"",
+        ),
+    };
+    let message = format!("`{}` has nothing to run: {why}", name.value);
+    cx.out.error(Code::NothingToRun, head, message).help(help);
 }
 
 /// A command that names a program.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Context;
 use crate::diagnostic::Code;
 use crate::file::{DomainForm, DomainsForm, ServiceAtForm, ServiceForm};
-use crate::model::{DomainKind, Network, ServiceMount};
+use crate::model::{DomainKind, Network, ServiceKind, ServiceMount};
 use crate::name::Name;
 use crate::read::{At, Entry, Field, Span};
 use crate::suggest::{self, quoted};
@@ -20,6 +20,9 @@ pub(super) fn services(domain: &At<Name>, form: &DomainForm, cx: &mut Context<'_
     let mut mounts = Vec::new();
     for entry in entries {
         let Some((service, at)) = known(entry, cx) else { continue };
+        if refuse_channel(&entry.key, cx) {
+            continue;
+        }
         refuse_forbidden(domain, &entry.key, cx);
         let Some(place) = place(&service, &entry.key, at, cx) else { continue };
         if let Some(first) = places.insert(place.clone(), entry.key.span.clone()) {
@@ -53,6 +56,18 @@ fn known<'a>(
         return None;
     }
     Some((Name::parse(text).ok()?, &entry.value.as_ref()?.value.0))
+}
+
+/// A channel has no files: it is opened by name, by whoever `allow` names.
+fn refuse_channel(key: &At<String>, cx: &mut Context<'_, '_>) -> bool {
+    let kind = cx.service_form(&key.value).and_then(|form| form.kind.value().copied());
+    if kind != Some(ServiceKind::Channel) {
+        return false;
+    }
+    let message = format!("`{}` is a channel: it has no files that could be mounted", key.value);
+    let help = format!("leave it out; whom `allow` of [service.{}] names can open it", key.value);
+    cx.out.error(Code::WrongKind, &key.span, message).help(help);
+    true
 }
 
 /// Where below `/srv`.

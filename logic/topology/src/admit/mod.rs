@@ -14,7 +14,7 @@ use std::path::Path;
 use crate::diagnostic::{Code, Report};
 use crate::file::{self, DomainForm, ServiceForm, TopologyForm};
 use crate::look::{Found, Look};
-use crate::model::{Program, Topology};
+use crate::model::{Program, ServiceKind, Topology};
 use crate::name::Name;
 use crate::order;
 use crate::read::{At, Entry, Field, Items, Named, Span};
@@ -94,10 +94,21 @@ impl<'a> Context<'a, '_> {
         form.service.value()?.get(name)?.value.as_ref().map(|at| &at.value)
     }
 
-    /// The services whose backend `domain` runs, by the file.
-    pub(crate) fn hosted_by(&self, domain: &str) -> Vec<&'a str> {
+    /// The services whose server `domain` runs, by the file.
+    pub(crate) fn served_by(&self, domain: &str) -> Vec<&'a str> {
+        self.hosted_by(domain, |kind| kind.is_none_or(ServiceKind::has_server))
+    }
+
+    /// The channels that the program of `domain` offers, by the file.
+    pub(crate) fn offered_by(&self, domain: &str) -> Vec<&'a str> {
+        self.hosted_by(domain, |kind| kind.is_some_and(|kind| !kind.has_server()))
+    }
+
+    fn hosted_by(&self, domain: &str, wanted: fn(Option<ServiceKind>) -> bool) -> Vec<&'a str> {
         let form: &'a TopologyForm = self.form;
-        let hosts = |form: &ServiceForm| form.domain.value().is_some_and(|name| name.0 == domain);
+        let hosts = |form: &ServiceForm| {
+            form.domain.value().is_some_and(|name| name.0 == domain) && wanted(form.kind.value().copied())
+        };
         let Some(services) = form.service.value() else { return Vec::new() };
         let hosted = |entry: &&Entry<ServiceForm>| entry.value.as_ref().is_some_and(|at| hosts(&at.value));
         services.0.iter().filter(hosted).map(|entry| entry.key.value.as_str()).collect()

@@ -5,57 +5,93 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Context;
 use crate::bounds::*;
 use crate::diagnostic::Code;
-use crate::file::{AllowForm, CacheForm, CacheModeWord, DirectoryForm, DomainsForm, ServiceForm};
-use crate::model::{Cache, CacheMode, DirectorySettings, Network, Service, ServiceKind, Settings, Verb};
+use crate::file::{
+    AllowForm, CacheForm, CacheModeWord, ChannelForm, DirectoryForm, DomainsForm, ServiceForm, SettingsForm,
+};
+use crate::model::{
+    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Network, Service, ServiceKind,
+    Settings, Verb,
+};
 use crate::name::Name;
 use crate::read::{At, Field, Items};
-use crate::scalar::Suffix;
-use crate::suggest::quoted;
+use crate::scalar::{Suffix, size_text};
+use crate::suggest::{self, quoted};
 
 /// Admits one service.
 pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_, '_>) -> Service {
     let host = form.value.domain.given().and_then(|domain| cx.domain_called(domain));
-    let allow = allow(&name, &form.value, cx);
-    let settings = match (form.value.kind.value(), form.value.settings.value()) {
-        (Some(ServiceKind::Directory), Some(settings)) => directory(settings, host.as_ref(), &allow, cx),
+    let kind = form.value.kind.value().copied();
+    let allow = allow(&name, &form.value, kind, cx);
+    let settings = match (kind, form.value.settings.value()) {
+        (_, Some(SettingsForm::Channel(settings))) => Settings::Channel(channel(settings, cx)),
+        (Some(ServiceKind::Channel), None) => Settings::Channel(channel(&ChannelForm::default(), cx)),
+        (_, Some(SettingsForm::Directory(settings))) => {
+            Settings::Directory(directory(settings, host.as_ref(), &allow, cx))
+        }
         // What is missing has been reported.
-        _ => directory(&DirectoryForm::default(), None, &allow, cx),
+        (_, None) => Settings::Directory(directory(&DirectoryForm::default(), None, &allow, cx)),
     };
+    if let (Some(ServiceKind::Channel), Some(host)) = (kind, &host) {
+        refuse_server(&name, host, &form.value, cx);
+    }
     // The name of the service stands in for a host that has been reported.
     let domain = host.unwrap_or_else(|| name.value.clone());
-    Service { name: name.value, domain, allow, settings: Settings::Directory(settings) }
+    Service { name: name.value, domain, allow, settings }
 }
 
 /// Who may do what. A service that nobody may use is a mistake.
-fn allow(name: &At<Name>, form: &ServiceForm, cx: &mut Context<'_, '_>) -> BTreeMap<Name, BTreeSet<Verb>> {
+fn allow(
+    name: &At<Name>,
+    form: &ServiceForm,
+    kind: Option<ServiceKind>,
+    cx: &mut Context<'_, '_>,
+) -> BTreeMap<Name, BTreeSet<Verb>> {
     let mut allowed: BTreeMap<Name, BTreeSet<Verb>> = BTreeMap::new();
     let Field::Given(list) = &form.allow else { return allowed };
     for permission in &list.value.0 {
-        let verbs = verbs(&permission.value, cx);
+        let verbs = verbs(&permission.value, name, kind, cx);
         for domain in domains(&permission.value, cx) {
             allowed.entry(domain).or_default().extend(&verbs);
         }
     }
     if list.value.0.is_empty() {
-        cx.out
-            .error(Code::UnusedService, &list.span, format!("nobody may use `{}`", name.value))
-            .help("name who may: allow = [{ domains = [\"web\"], verbs = [\"resolve\"] }], or leave the service out");
+        let help = format!(
+            "name who may: allow = [{{ domains = [\"web\"], verbs = [\"{}\"] }}], or leave the service out",
+            first_verb(kind)
+        );
+        cx.out.error(Code::UnusedService, &list.span, format!("nobody may use `{}`", name.value)).help(help);
     }
     allowed
 }
 
-fn verbs(form: &AllowForm, cx: &mut Context<'_, '_>) -> BTreeSet<Verb> {
+/// The verb that everybody needs who uses a service of this kind.
+pub(super) fn first_verb(kind: Option<ServiceKind>) -> &'static str {
+    kind.and_then(|kind| kind.verbs().first()).map_or("resolve", |verb| verb.as_str())
+}
+
+fn verbs(
+    form: &AllowForm,
+    name: &At<Name>,
+    kind: Option<ServiceKind>,
+    cx: &mut Context<'_, '_>,
+) -> BTreeSet<Verb> {
     let mut verbs = BTreeSet::new();
     let Field::Given(list) = &form.verbs else { return verbs };
     for verb in &list.value.0 {
         if !verbs.insert(verb.value) {
             cx.out.error(Code::Duplicate, &verb.span, format!("`{}` is said twice", verb.value.as_str()));
         }
+        if let Some(kind) = kind.filter(|kind| !kind.verbs().contains(&verb.value)) {
+            let known: Vec<&str> = kind.verbs().iter().map(|verb| verb.as_str()).collect();
+            let message =
+                format!("`{}` is a {}: it has no verb `{}`", name.value, kind.as_str(), verb.value.as_str());
+            cx.out.error(Code::UnknownWord, &verb.span, message).help(suggest::word("", &known));
+        }
     }
     if list.value.0.is_empty() {
         cx.out
             .error(Code::TooFew, &list.span, "a permission without a verb permits nothing")
-            .help("verbs = [\"resolve\"], or leave the permission out");
+            .help(format!("verbs = [\"{}\"], or leave the permission out", first_verb(kind)));
     }
     verbs
 }
@@ -76,6 +112,50 @@ fn domains(form: &AllowForm, cx: &mut Context<'_, '_>) -> Vec<Name> {
         }
         Field::Absent | Field::Broken => Vec::new(),
     }
+}
+
+/// A domain that runs a server of ours has no program of its own that could offer anything.
+fn refuse_server(name: &At<Name>, host: &Name, form: &ServiceForm, cx: &mut Context<'_, '_>) {
+    let Some(server_of) = cx.served_by(host).first().copied() else { return };
+    let Field::Given(domain) = &form.domain else { return };
+    let message = format!(
+        "`{host}` runs the server of `{server_of}`: it has no program of its own that could offer `{}`",
+        name.value
+    );
+    cx.out
+        .error(Code::Conflict, &domain.span, message)
+        .help("name the domain whose program offers the channel");
+}
+
+fn channel(form: &ChannelForm, cx: &mut Context<'_, '_>) -> ChannelSettings {
+    let max_channels = form.max_channels.value().map_or(CHANNELS_DEFAULT, |count| count.0);
+    let usual = CHANNELS_PER_DOMAIN_DEFAULT.min(max_channels);
+    let channels_per_domain = form.channels_per_domain.value().map_or(usual, |count| count.0);
+    if let Field::Given(at) = &form.channels_per_domain
+        && channels_per_domain > max_channels
+        && !form.max_channels.is_broken()
+    {
+        let message = format!("one domain can't have {channels_per_domain} of {max_channels} channels");
+        cx.out.error(Code::Conflict, &at.span, message).help("take fewer, or a larger `max_channels`");
+    }
+    ChannelSettings {
+        ring_bytes: ring_bytes(form, cx),
+        mode: form.mode.value().copied().unwrap_or(ChannelMode::Messages),
+        max_channels,
+        channels_per_domain,
+    }
+}
+
+/// Places in a ring are found by masking, so its size is a power of two.
+fn ring_bytes(form: &ChannelForm, cx: &mut Context<'_, '_>) -> u32 {
+    let Field::Given(at) = &form.ring_bytes else { return RING_BYTES_DEFAULT };
+    let bytes = at.value.0;
+    if !bytes.is_power_of_two() {
+        let message = format!("a ring has a power of two of bytes; {bytes} is none");
+        let help = format!("did you mean \"{}\"?", size_text(bytes.next_power_of_two()));
+        cx.out.error(Code::BadSize, &at.span, message).help(help);
+    }
+    u32::try_from(bytes).unwrap_or(RING_BYTES_DEFAULT)
 }
 
 fn directory(

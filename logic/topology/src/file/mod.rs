@@ -6,7 +6,7 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use crate::bounds::*;
-use crate::model::{Network, RestartPolicy, ServiceKind, Signal, Verb};
+use crate::model::{ChannelMode, Network, RestartPolicy, ServiceKind, Signal, Verb};
 use crate::name::Name;
 use crate::read::{Items, Named, table_form};
 use crate::scalar::{
@@ -14,7 +14,7 @@ use crate::scalar::{
 };
 
 pub(crate) use values::{
-    CacheModeWord, Capability, DomainsForm, Kind, RootForm, ServiceAt, UserForm, check_name,
+    CacheModeWord, Capability, DomainsForm, Kind, RootForm, ServiceAt, SettingsForm, UserForm, check_name,
 };
 
 /// The program and its arguments.
@@ -175,16 +175,16 @@ table_form! {
 }
 
 table_form! {
-    /// A named thing that domains use as files: what it is, where it runs, who may use it.
+    /// A named thing that domains use: what it is, where it runs, who may use it.
     ServiceForm as "a service" {
         /// What it does.
         kind: ServiceKind => required,
-        /// The domain in which its backend runs.
+        /// The domain in which its backend runs; of a channel, the one whose program offers it.
         domain: Filled => required,
         /// Who may use which of its verbs. Nobody may unless it is said here.
         allow: Items<AllowForm, LIST_MAX, 1> => required,
-        /// The settings of its kind.
-        settings: DirectoryForm => required,
+        /// The settings of its kind. A directory must have them.
+        settings: SettingsForm => beside,
     }
 }
 
@@ -215,6 +215,20 @@ table_form! {
         sessions_per_domain: Count<1, SESSIONS_MAX> => SESSIONS_DEFAULT,
         /// What is remembered, and for whom.
         cache: CacheForm => optional,
+    }
+}
+
+table_form! {
+    /// The settings of a channel: what each one is like, and how many there may be.
+    ChannelForm as "settings of a channel" {
+        /// Bytes of each of the two rings of a channel, a power of two.
+        ring_bytes: Bytes<RING_BYTES_MIN, RING_BYTES_MAX> => "256KiB",
+        /// What its channels move.
+        mode: ChannelMode => "messages",
+        /// Channels of the service that may be open at a time.
+        max_channels: Count<1, CHANNELS_MAX> => CHANNELS_DEFAULT,
+        /// Those of them that one domain may have; where nothing is said, 64 or `max_channels`, whichever is less.
+        channels_per_domain: Count<1, CHANNELS_PER_DOMAIN_MAX> => optional,
     }
 }
 

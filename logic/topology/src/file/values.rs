@@ -1,14 +1,16 @@
 //! The values of a file that have a form of their own: words, roots, users, names.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
-use super::ServiceAtForm;
+use super::{ChannelForm, DirectoryForm, ServiceAtForm};
 use crate::bounds::{DOMAINS_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
-use crate::model::{DomainKind, IdOrName, Network, RestartPolicy, ServiceKind, Signal, User, Verb};
+use crate::model::{
+    ChannelMode, DomainKind, IdOrName, Network, RestartPolicy, ServiceKind, Signal, User, Verb,
+};
 use crate::name::{NAME_PATTERN, Name};
-use crate::read::{At, Field, Form, Items, Span, table_form, type_name, wrong_type};
+use crate::read::{At, Beside, Field, Form, Items, Span, field, required, table_form, type_name, wrong_type};
 use crate::scalar::{Filled, inline_schema, text, word, words};
 use crate::suggest::{self, quoted};
 
@@ -81,12 +83,51 @@ words!(RestartPolicy, "restart policy" {
 
 words!(ServiceKind, "kind of service" {
     "directory" => ServiceKind::Directory, "Names in, addresses out: a resolver.";
+    "channel" => ServiceKind::Channel, "Channels to a program of a domain, which offers them itself.";
+});
+
+words!(ChannelMode, "mode of a channel" {
+    "messages" => ChannelMode::Messages, "Messages: each arrives whole.";
+    "stream" => ChannelMode::Stream, "Bytes, without borders.";
 });
 
 words!(Verb, "verb" {
     "resolve" => Verb::Resolve, "Ask for names.";
     "control" => Verb::Control, "Change the settings of one's own sessions, the name servers among them.";
+    "open" => Verb::Open, "Open channels to the program that offers them.";
 });
+
+/// The settings of a service, in the form of its kind.
+#[derive(Clone, Debug)]
+pub(crate) enum SettingsForm {
+    Directory(DirectoryForm),
+    Channel(ChannelForm),
+}
+
+impl Beside for SettingsForm {
+    fn read(
+        table: &DeTable<'_>,
+        key: &str,
+        of: (&str, &Span),
+        meant: &[&str],
+        out: &mut Report<'_>,
+    ) -> Field<Self> {
+        let word = table.get("kind").map(|kind| kind.get_ref());
+        let is = |kind: ServiceKind| matches!(word, Some(DeValue::String(word)) if *word == kind.as_str());
+        if is(ServiceKind::Directory) {
+            required(table, key, of, meant, out).map(Self::Directory)
+        } else if is(ServiceKind::Channel) {
+            field(table, key, meant, out).map(Self::Channel)
+        } else {
+            // What its kind is has been reported; nothing can be said of its settings.
+            Field::Broken
+        }
+    }
+}
+
+inline_schema!(SettingsForm, |generator| json_schema!({
+    "anyOf": [generator.subschema_for::<DirectoryForm>(), generator.subschema_for::<ChannelForm>()]
+}));
 
 /// Who shares a cache, as a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

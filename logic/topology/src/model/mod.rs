@@ -12,7 +12,9 @@ pub use domain::{
     Domain, DomainKind, IdOrName, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
     RestartPolicy, Root, ServiceMount, Signal, Stop, User,
 };
-pub use service::{Cache, CacheMode, DirectorySettings, Service, ServiceKind, Settings, Verb};
+pub use service::{
+    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Service, ServiceKind, Settings, Verb,
+};
 
 use crate::name::Name;
 
@@ -52,6 +54,11 @@ impl Topology {
     /// The services whose backend runs in this domain, sorted by name.
     pub fn hosted_by<'a>(&'a self, domain: &'a str) -> impl Iterator<Item = &'a Service> + 'a {
         self.services.iter().filter(move |service| service.domain == *domain)
+    }
+
+    /// The services whose server runs in this domain, sorted by name. Channels have none: the domain's own programs offer them.
+    pub fn served_by<'a>(&'a self, domain: &'a str) -> impl Iterator<Item = &'a Service> + 'a {
+        self.hosted_by(domain).filter(|service| service.kind().has_server())
     }
 
     /// Whether programs of `domain` may use `verb` of `service`. An unknown service or domain may nothing.

@@ -27,6 +27,16 @@ impl Service {
     pub fn kind(&self) -> ServiceKind {
         match self.settings {
             Settings::Directory(_) => ServiceKind::Directory,
+            Settings::Channel(_) => ServiceKind::Channel,
+        }
+    }
+
+    /// What its channels are like, where it is a channel service.
+    #[must_use]
+    pub fn channel(&self) -> Option<&ChannelSettings> {
+        match &self.settings {
+            Settings::Channel(settings) => Some(settings),
+            Settings::Directory(_) => None,
         }
     }
 
@@ -43,6 +53,8 @@ impl Service {
 pub enum ServiceKind {
     /// Names in, addresses out.
     Directory,
+    /// Channels between programs of domains: one program offers, others open. It has no server of ours and no files.
+    Channel,
 }
 
 impl ServiceKind {
@@ -51,6 +63,25 @@ impl ServiceKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Directory => "directory",
+            Self::Channel => "channel",
+        }
+    }
+
+    /// Whether the domain that hosts such a service runs a server of ours for it.
+    #[must_use]
+    pub fn has_server(self) -> bool {
+        match self {
+            Self::Directory => true,
+            Self::Channel => false,
+        }
+    }
+
+    /// The verbs that such a service knows.
+    #[must_use]
+    pub fn verbs(self) -> &'static [Verb] {
+        match self {
+            Self::Directory => &[Verb::Resolve, Verb::Control],
+            Self::Channel => &[Verb::Open],
         }
     }
 }
@@ -64,6 +95,8 @@ pub enum Verb {
     /// Choose upstreams for one's own sessions, and whatever the file `ctl` can. A domain that may choose upstreams can
     /// make the backend send packets to any address that the backend reaches.
     Control,
+    /// Open channels to the program that offers them.
+    Open,
 }
 
 impl Verb {
@@ -73,6 +106,7 @@ impl Verb {
         match self {
             Self::Resolve => "resolve",
             Self::Control => "control",
+            Self::Open => "open",
         }
     }
 }
@@ -83,6 +117,43 @@ impl Verb {
 pub enum Settings {
     /// A directory service.
     Directory(DirectorySettings),
+    /// A channel service.
+    Channel(ChannelSettings),
+}
+
+/// The settings of a channel service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChannelSettings {
+    /// Bytes of each of the two rings of a channel: a power of two.
+    pub ring_bytes: u32,
+    /// What its channels move.
+    pub mode: ChannelMode,
+    /// Channels of the service that may be open at a time.
+    pub max_channels: u32,
+    /// Those of them that one consuming domain may have; never more than [`ChannelSettings::max_channels`].
+    pub channels_per_domain: u32,
+}
+
+/// What a channel moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChannelMode {
+    /// Messages: each arrives whole.
+    Messages,
+    /// Bytes, without borders.
+    Stream,
+}
+
+impl ChannelMode {
+    /// The word in the file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Messages => "messages",
+            Self::Stream => "stream",
+        }
+    }
 }
 
 /// The settings of a directory service.

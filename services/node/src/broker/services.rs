@@ -1,5 +1,6 @@
 //! Services: who serves them, who may connect, and who is told of a change.
 
+use super::offers::{channel_permission, nobody, server_name, shape, unknown};
 use super::{
     Channel, Identity, Inner, MAX_CHANNELS_PER_DOMAIN, MAX_CHANNELS_PER_MEMBER, MakeChannel, MemberId,
     Outgoing, Refusal, Role, refuse, settings,
@@ -9,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::OwnedSemaphorePermit;
-use topology::{Service, Topology};
+use topology::{ChannelSettings, Service, Topology};
 use wire::control::{Consumer, Event, MountedService, Reply, ServedService};
 
 /// Entrances that a program of a domain may name; all others are for those at private sockets.
@@ -65,8 +66,9 @@ impl Inner {
         self.services.get(&(dc.to_owned(), service.to_owned()))?.server
     }
 
+    /// Whether a member is a server of ours.
     pub(super) fn serves(&self, id: MemberId) -> bool {
-        self.services.values().any(|state| state.server == Some(id))
+        self.services.values().any(|state| state.server == Some(id) && !state.offered)
     }
 
     /// A member wants to be the server of its domain's services.
@@ -75,9 +77,14 @@ impl Inner {
         let Some(topology) = self.topologies.get(dc).cloned() else {
             return refuse(Errno::NOENT, format!("there is no distributed container {dc} any more"));
         };
-        let hosted: Vec<&Service> = topology.hosted_by(domain).collect();
+        let hosted: Vec<&Service> = topology.served_by(domain).collect();
         if hosted.is_empty() {
-            return refuse(Errno::PERM, format!("the topology places no service in domain {domain}"));
+            return refuse(
+                Errno::PERM,
+                format!(
+                    "the topology places no service with a server in domain {domain}; a channel is offered by its name"
+                ),
+            );
         }
         if who.role != Role::Program || !who.main {
             return refuse(
@@ -94,31 +101,28 @@ impl Inner {
                 format!("domain {domain} has a server already; there is one at a time"),
             );
         }
-        let mut services = Vec::new();
-        for service in &hosted {
-            let settings = settings::of_service(service).map_err(|e| Refusal {
-                errno: Errno::INVAL,
-                message: format!("the settings of service {} can't be told: {e}", service.name.as_str()),
-            })?;
-            services.push(ServedService {
-                name: service.name.as_str().to_owned(),
-                kind: service.kind().as_str().to_owned(),
-                settings,
-            });
-        }
+        let services = hosted.iter().map(|service| served(service)).collect::<Result<Vec<_>, _>>()?;
         // The caller puts the reply into the outbox before it lets go of the lock: no consumer is attached before.
         for service in hosted {
-            self.server_came(dc, service.name.as_str(), id);
+            self.server_came(dc, service, id);
         }
         Ok(Reply::Serving { id: number, services }.into())
     }
 
-    fn server_came(&mut self, dc: &str, service: &str, id: MemberId) {
+    pub(super) fn server_came(&mut self, dc: &str, service: &Service, id: MemberId) {
+        let offered = !service.kind().has_server();
+        let service = service.name.as_str();
         let state = self.services.entry((dc.to_owned(), service.to_owned())).or_default();
         state.generation += 1;
         state.server = Some(id);
+        state.offered = offered;
         state.since = Some(SystemTime::now());
         let generation = state.generation;
+        if offered {
+            // Programs come and go as often as they like, and a log is bounded.
+            tracing::debug!(dc, service, generation, "the channel is offered");
+            return;
+        }
         tracing::info!(dc, service, generation, "the service is up");
         self.tell_frontends(dc, service, true, generation);
     }
@@ -129,6 +133,10 @@ impl Inner {
         state.since = Some(SystemTime::now());
         let generation = state.generation;
         let (dc, service) = key;
+        if state.offered {
+            tracing::debug!(dc, service, generation, "the channel is no longer offered");
+            return;
+        }
         tracing::info!(dc, service, generation, "the service is down");
         self.tell_frontends(dc, service, false, generation);
     }
@@ -149,19 +157,20 @@ impl Inner {
         wish: &Wish,
         room: Option<OwnedSemaphorePermit>,
         make: MakeChannel,
-    ) -> Result<(Outgoing, u64, Option<OwnedFd>), Refusal> {
-        let verbs = self.permission(who, wish)?;
+    ) -> Result<(Outgoing, u64, Vec<OwnedFd>), Refusal> {
+        let (verbs, settings) = self.permission(who, wish)?;
         let Some(server) = self.server_of(&who.dc, &wish.service) else {
-            let message =
-                format!("service {} has no server now; wait for it and connect again", wish.service);
-            return refuse(Errno::AGAIN, message);
+            return refuse(Errno::AGAIN, nobody(&wish.service, settings.is_some()));
         };
         self.room_for_channel(id, who)?;
-        if !self.takes_channels(server) {
-            let message = format!("the server of {} does not read; connect again later", wish.service);
-            return refuse(Errno::AGAIN, message);
+        if let Some(settings) = &settings {
+            self.room_in_service(who, wish, settings)?;
         }
-        let ends = make(wish.ring_bytes)
+        let deaf = || format!("{} does not read; connect again later", server_name(&wish.service, settings));
+        if !self.takes_channels(server) {
+            return refuse(Errno::AGAIN, deaf());
+        }
+        let ends = make(shape(wish, settings))
             .map_err(|e| Refusal { errno: Errno::NOMEM, message: format!("no memory for a channel: {e}") })?;
         let channel = self.next_number();
         let consumer = Consumer {
@@ -173,18 +182,21 @@ impl Inner {
         let attach = Event::Attach { service: wish.service.clone(), channel, consumer };
         if !self.send(server, Outgoing { reply: Reply::Event(attach), descriptors: ends.server, _room: room })
         {
-            return refuse(
-                Errno::AGAIN,
-                format!("the server of {} does not read; connect again later", wish.service),
-            );
+            return refuse(Errno::AGAIN, deaf());
         }
-        self.remember_channel(channel, id, server, who, wish);
+        self.remember_channel(channel, (id, server, settings.is_none()), who, wish);
+        let server_gone = ends.server_gone.filter(|_| settings.is_some());
+        let notices = ends.consumer_gone.into_iter().chain(server_gone).collect();
         let reply = Reply::Connected { id: wish.number, channel };
-        Ok((Outgoing { reply, descriptors: ends.consumer, _room: None }, channel, ends.notice))
+        Ok((Outgoing { reply, descriptors: ends.consumer, _room: None }, channel, notices))
     }
 
-    /// The verbs that the member has, if it may connect at all.
-    fn permission(&self, who: &Identity, wish: &Wish) -> Result<Vec<String>, Refusal> {
+    /// The verbs that the member has, if it may connect at all, and the settings of a channel service.
+    pub(super) fn permission(
+        &self,
+        who: &Identity,
+        wish: &Wish,
+    ) -> Result<(Vec<String>, Option<ChannelSettings>), Refusal> {
         let entrance = wish.entrance.as_str();
         if !ALL_ENTRANCES.contains(&entrance) {
             let known = PROGRAM_ENTRANCES.join(", ");
@@ -195,14 +207,12 @@ impl Inner {
         }
         let topology = self.topologies.get(&who.dc);
         let service = topology.and_then(|topology| topology.service(&wish.service));
+        if let Some(found) = service.filter(|service| !service.kind().has_server()) {
+            return channel_permission(who, wish, found);
+        }
         let mounts = self.mounted(&who.dc, &who.domain).iter().any(|mounted| mounted.name == wish.service);
         // A service that exists but is not mounted is spoken of as one that does not exist: nothing leaks.
-        let (Some(service), true) = (service, mounts) else {
-            return refuse(
-                Errno::NOENT,
-                format!("domain {} mounts no service {:?}", who.domain, wish.service),
-            );
-        };
+        let (Some(service), true) = (service, mounts) else { return unknown(who, &wish.service) };
         let verbs = verbs(service, &who.domain);
         if verbs.is_empty() {
             return refuse(
@@ -210,7 +220,7 @@ impl Inner {
                 format!("domain {} may nothing with {:?}", who.domain, wish.service),
             );
         }
-        Ok(verbs)
+        Ok((verbs, None))
     }
 
     fn room_for_channel(&self, id: MemberId, who: &Identity) -> Result<(), Refusal> {
@@ -232,8 +242,7 @@ impl Inner {
     fn remember_channel(
         &mut self,
         number: u64,
-        consumer: MemberId,
-        server: MemberId,
+        (consumer, server, tied): (MemberId, MemberId, bool),
         who: &Identity,
         wish: &Wish,
     ) {
@@ -250,10 +259,14 @@ impl Inner {
             entrance: wish.entrance.clone(),
             consumer,
             server,
+            tied,
             since: SystemTime::now(),
-            _watch: None,
+            _watches: Vec::new(),
         };
         self.channels.insert(number, channel);
+        if let Some(state) = self.services.get_mut(&(who.dc.clone(), wish.service.clone())) {
+            state.opened += 1;
+        }
     }
 
     /// Tells frontends of changed mounts, and servers of changed settings and verbs.
@@ -266,6 +279,7 @@ impl Inner {
                 self.send(id, Event::Services { services }.into());
             }
         }
+        self.withdraw(dc, now.as_deref());
         let (Some(before), Some(now)) = (before, now) else { return };
         for service in &now.services {
             let Some(old) = before.service(service.name.as_str()) else { continue };
@@ -296,7 +310,20 @@ impl Inner {
     }
 }
 
-fn verbs(service: &Service, domain: &str) -> Vec<String> {
+/// What a server is told of a service.
+pub(super) fn served(service: &Service) -> Result<ServedService, Refusal> {
+    let settings = settings::of_service(service).map_err(|e| Refusal {
+        errno: Errno::INVAL,
+        message: format!("the settings of service {} can't be told: {e}", service.name.as_str()),
+    })?;
+    Ok(ServedService {
+        name: service.name.as_str().to_owned(),
+        kind: service.kind().as_str().to_owned(),
+        settings,
+    })
+}
+
+pub(super) fn verbs(service: &Service, domain: &str) -> Vec<String> {
     let allowed = service.allow.get(domain);
     allowed.map_or_else(Vec::new, |verbs| verbs.iter().map(|verb| verb.as_str().to_owned()).collect())
 }

@@ -22,6 +22,8 @@ pub(crate) struct ServiceRow {
     pub(crate) generation: u64,
     pub(crate) since_unix_s: Option<u64>,
     pub(crate) server_pid: Option<u32>,
+    /// Channels that were ever made to it.
+    pub(crate) opened: u64,
 }
 
 /// A connection to a control socket.
@@ -57,6 +59,7 @@ impl Broker {
             generation: state.map_or(0, |state| state.generation),
             since_unix_s: state.and_then(|state| state.since).map(unix_seconds),
             server_pid: server.and_then(|id| inner.members.get(&id)).map(|member| member.identity.pid),
+            opened: state.map_or(0, |state| state.opened),
         }
     }
 

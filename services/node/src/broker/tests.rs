@@ -31,8 +31,8 @@ fn topology(text: &str) -> Arc<Topology> {
     Arc::new(topology::parse(text, "test.toml", std::path::Path::new("/")).unwrap_or_else(|e| panic!("{e}")))
 }
 
-fn no_channel(_: u32) -> io::Result<Ends> {
-    Ok(Ends { consumer: Vec::new(), server: Vec::new(), notice: None })
+fn no_channel(_: Shape) -> io::Result<Ends> {
+    Ok(Ends { consumer: Vec::new(), server: Vec::new(), consumer_gone: None, server_gone: None })
 }
 
 fn broker() -> Broker {
@@ -61,7 +61,7 @@ fn ask(broker: &Broker, (id, mail): &mut (MemberId, Mail), request: Request) -> 
 }
 
 fn connect(service: &str, entrance: &str) -> Request {
-    Request::Connect { id: 7, service: service.into(), entrance: entrance.into(), ring_bytes: 0 }
+    Request::Connect { id: 7, service: service.into(), entrance: entrance.into(), ring_bytes: 0, wait_ms: 0 }
 }
 
 fn errno(reply: &Reply) -> Option<i32> {

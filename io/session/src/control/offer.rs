@@ -1,0 +1,188 @@
+//! Offering a channel to programs of other domains.
+
+use super::awaiting::{FolderWatch, LOOK_AGAIN};
+use super::client::{Control, ControlError, Notice};
+use crate::wait::{timespec, wait_readable};
+use channel::End;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use wire::control::{Consumer, Event};
+
+/// How long [`offer_channel`] waits for the node's daemon.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Offers the channel service `name` of this domain: from now on programs of other domains can open it.
+///
+/// # Errors
+/// [`ControlError::Refused`]: the topology places no such channel in this domain (`ENOENT`, `EPERM`), or another program offers it
+/// already (`EBUSY`). [`ControlError`] for what else there is.
+pub fn offer_channel(name: &str) -> Result<Offer, ControlError> {
+    Offer::at(&Control::path(), name, Instant::now() + PATIENCE)
+}
+
+/// A channel service that this program offers, until this is dropped. Channels that were accepted live on.
+///
+/// Its descriptor ([`AsFd`]) stays the same as long as it lives, and becomes readable when there may be somebody to accept. The
+/// death of the node's daemon is no error: the next daemon is told of the offer as soon as it is there, by whoever accepts.
+#[derive(Debug)]
+pub struct Offer {
+    name: String,
+    control: Control,
+    /// Gathers what can happen behind one descriptor.
+    events: OwnedFd,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The daemon is there.
+    Offered,
+    /// The daemon is gone; these tell when to look for the next one.
+    Away { folder: Option<FolderWatch>, timer: OwnedFd },
+    /// It was refused or taken away for good; the errno and why. No errno: it was withdrawn.
+    Over { errno: Option<i32>, message: String },
+}
+
+impl Offer {
+    /// Offers over the control socket at `path`, and waits for a daemon until the deadline.
+    ///
+    /// # Errors
+    /// As [`offer_channel`].
+    pub fn at(path: &Path, name: &str, deadline: Instant) -> Result<Self, ControlError> {
+        let mut control = Control::connect_when_there(path, Some(deadline))?;
+        control.offer(name, deadline)?;
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ControlError::Watch)?;
+        watch(&events, &control)?;
+        Ok(Self { name: name.to_owned(), control, events, state: State::Offered })
+    }
+
+    /// Name of the service.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Waits for the next program that opens the channel: our end, and who it is, as the daemon says.
+    ///
+    /// # Errors
+    /// [`ControlError::Deadline`]; [`ControlError::Withdrawn`] and [`ControlError::Refused`]: the offer is over. What else the
+    /// control socket can do.
+    pub fn accept(&mut self, deadline: Option<Instant>) -> Result<(End, Consumer), ControlError> {
+        loop {
+            if let Some(accepted) = self.try_accept()? {
+                return Ok(accepted);
+            }
+            if !wait_readable(self.events.as_fd(), deadline).map_err(ControlError::Wait)? {
+                return Err(ControlError::Deadline);
+            }
+        }
+    }
+
+    /// The next program that has opened the channel, if there is one now.
+    ///
+    /// # Errors
+    /// As [`Offer::accept`], but for the deadline.
+    pub fn try_accept(&mut self) -> Result<Option<(End, Consumer)>, ControlError> {
+        loop {
+            match &self.state {
+                State::Offered => {}
+                State::Away { .. } => {
+                    if !self.find_daemon()? {
+                        return Ok(None);
+                    }
+                }
+                State::Over { errno: Some(errno), message } => {
+                    return Err(ControlError::Refused { errno: *errno, message: message.clone() });
+                }
+                State::Over { errno: None, message } => return Err(ControlError::Withdrawn(message.clone())),
+            }
+            match self.control.next_notice() {
+                Ok(None) => return Ok(None),
+                Ok(Some(Notice::Attach { service, consumer, end, .. })) if service == self.name => {
+                    return Ok(Some((end, consumer)));
+                }
+                Ok(Some(other)) => self.noticed(other),
+                Err(error) if error.is_gone() => self.await_daemon()?,
+                Err(error) => tracing::warn!(%error, "a packet of the daemon was dropped"),
+            }
+        }
+    }
+
+    fn noticed(&mut self, notice: Notice) {
+        match notice {
+            Notice::Refused { errno, message } => self.state = State::Over { errno: Some(errno), message },
+            Notice::Event(Event::Withdrawn { service, message }) if service == self.name => {
+                self.state = State::Over { errno: None, message };
+            }
+            // New settings are those of new channels, which bring them along; the rest is for servers.
+            _ => {}
+        }
+    }
+
+    /// Begins to look for the next daemon.
+    fn await_daemon(&mut self) -> Result<(), ControlError> {
+        // The connection that is lost would ring for ever.
+        match epoll::delete(&self.events, &self.control) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(ControlError::Watch(errno)),
+        }
+        let folder = self.control.watch_for_daemon();
+        let timer = timer().map_err(ControlError::Watch)?;
+        watch(&self.events, &timer)?;
+        if let Some(folder) = &folder {
+            watch(&self.events, folder)?;
+        }
+        self.state = State::Away { folder, timer };
+        Ok(())
+    }
+
+    /// Connects to the next daemon if it is there, and tells it of the offer.
+    fn find_daemon(&mut self) -> Result<bool, ControlError> {
+        if let State::Away { folder, timer } = &self.state {
+            if let Some(folder) = folder {
+                folder.drain();
+            }
+            let mut expirations = Vec::with_capacity(size_of::<u64>());
+            match rustix::io::read(timer, spare_capacity(&mut expirations)) {
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => return Err(ControlError::Wait(errno)),
+            }
+        }
+        if !self.control.try_reconnect()? {
+            return Ok(false);
+        }
+        if let Err(error) = self.control.ask_offer(&self.name) {
+            // It went again: the timer and the folder still tell of the next one.
+            return if error.is_gone() { Ok(false) } else { Err(error) };
+        }
+        watch(&self.events, &self.control)?;
+        // Closed, they ring no more.
+        self.state = State::Offered;
+        Ok(true)
+    }
+}
+
+impl AsFd for Offer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+fn watch(events: &OwnedFd, source: impl AsFd) -> Result<(), ControlError> {
+    let data = epoll::EventData::new_u64(0);
+    epoll::add(events, source, data, epoll::EventFlags::IN).map_err(ControlError::Watch)
+}
+
+/// Rings every [`LOOK_AGAIN`].
+fn timer() -> Result<OwnedFd, Errno> {
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+    let every = timespec(LOOK_AGAIN);
+    let times = Itimerspec { it_interval: every, it_value: every };
+    rustix::time::timerfd_settime(&timer, TimerfdTimerFlags::empty(), &times)?;
+    Ok(timer)
+}

@@ -1,0 +1,187 @@
+//! Channel services: a program of the hosting domain offers, programs of other domains open. The program may be any of its
+//! domain's, and may come and go.
+
+use super::services::{Wish, served, verbs};
+use super::{Broker, Identity, Inner, MemberId, Outgoing, Refusal, Role, Shape, refuse};
+use rustix::io::Errno;
+use topology::{ChannelMode, ChannelSettings, Service, Topology, Verb};
+use wire::control::{Event, Reply};
+
+impl Broker {
+    /// Whether another program offers the channel that this member wants to offer.
+    pub(crate) fn is_offered_by_another(&self, id: MemberId, service: &str) -> bool {
+        let inner = self.lock();
+        let Some(member) = inner.members.get(&id) else { return false };
+        inner.server_of(&member.identity.dc, service).is_some_and(|server| server != id)
+    }
+
+    /// Comes back when a service that this member may connect to has a server, or when there is nothing to wait for.
+    pub(crate) async fn served(&self, id: MemberId, service: &str, entrance: &str) {
+        let mut changes = self.changes();
+        while self.lacks_server(id, service, entrance) {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn lacks_server(&self, id: MemberId, service: &str, entrance: &str) -> bool {
+        let inner = self.lock();
+        let Some(member) = inner.members.get(&id) else { return false };
+        let who = &member.identity;
+        let wish =
+            Wish { number: 0, service: service.to_owned(), entrance: entrance.to_owned(), ring_bytes: 0 };
+        inner.permission(who, &wish).is_ok() && inner.server_of(&who.dc, service).is_none()
+    }
+}
+
+impl Inner {
+    /// A program wants to offer a channel.
+    pub(super) fn offer(
+        &mut self,
+        id: MemberId,
+        who: &Identity,
+        number: u64,
+        name: &str,
+    ) -> Result<Outgoing, Refusal> {
+        let Identity { dc, domain, .. } = who;
+        if who.role != Role::Program {
+            return refuse(Errno::PERM, "only a program offers a channel");
+        }
+        let topology = self.topologies.get(dc).cloned();
+        let found = topology.as_deref().and_then(|topology| topology.service(name));
+        // Whoever knows of it may hear why; for all others it does not exist.
+        let hosts = |service: &Service| service.domain.as_str() == domain;
+        let known = |service: &&Service| hosts(service) || service.allow.contains_key(domain.as_str());
+        let Some(service) = found.filter(known) else {
+            return refuse(
+                Errno::NOENT,
+                format!("the topology has no channel {name:?} that domain {domain} could offer"),
+            );
+        };
+        if service.kind().has_server() {
+            let kind = service.kind().as_str();
+            return refuse(
+                Errno::INVAL,
+                format!("{name} is a {kind}: it has a server, and no program offers it"),
+            );
+        }
+        if !hosts(service) {
+            return refuse(
+                Errno::PERM,
+                format!("domain {domain} may open the channel {name}, and not offer it"),
+            );
+        }
+        if self.server_of(dc, name).is_some_and(|server| server != id) {
+            return refuse(
+                Errno::BUSY,
+                format!(
+                    "another program of domain {domain} offers the channel {name}; there is one at a time"
+                ),
+            );
+        }
+        let services = vec![served(service)?];
+        // The caller puts the reply into the outbox before it lets go of the lock: no consumer is attached before.
+        if self.server_of(dc, name).is_none() {
+            self.server_came(dc, service, id);
+        }
+        Ok(Reply::Serving { id: number, services }.into())
+    }
+
+    /// Takes channels from programs whose domain they are no longer placed in.
+    pub(super) fn withdraw(&mut self, dc: &str, now: Option<&Topology>) {
+        let offered = self.services.iter().filter(|((of, _), state)| of == dc && state.offered);
+        let offered: Vec<_> = offered.filter_map(|(key, state)| Some((key.clone(), state.server?))).collect();
+        for (key, server) in offered {
+            let domain = self.members.get(&server).map(|member| member.identity.domain.as_str());
+            let service =
+                now.and_then(|now| now.service(&key.1)).filter(|service| !service.kind().has_server());
+            if service.is_some_and(|service| Some(service.domain.as_str()) == domain) {
+                continue;
+            }
+            self.server_gone(&key);
+            let message = format!("the topology no longer places the channel {} in this domain", key.1);
+            self.send(server, Event::Withdrawn { service: key.1, message }.into());
+        }
+    }
+
+    /// Whether the service has room for another channel, of all domains and of this one.
+    pub(super) fn room_in_service(
+        &self,
+        who: &Identity,
+        wish: &Wish,
+        settings: &ChannelSettings,
+    ) -> Result<(), Refusal> {
+        let of_service = || self.channels.values().filter(|c| c.dc == who.dc && c.service == wish.service);
+        let all = of_service().count();
+        let own = of_service().filter(|c| c.domain == who.domain).count();
+        let ChannelSettings { max_channels, channels_per_domain, .. } = *settings;
+        let below = |count: usize, most: u32| u32::try_from(count).is_ok_and(|count| count < most);
+        if !below(own, channels_per_domain) {
+            let message = format!(
+                "domain {} has {own} channels of {}, and {channels_per_domain} are the most (`channels_per_domain`); close some",
+                who.domain, wish.service
+            );
+            return refuse(Errno::MFILE, message);
+        }
+        if !below(all, max_channels) {
+            let message = format!(
+                "{max_channels} channels of {} are open, which are the most (`max_channels`); open one later",
+                wish.service
+            );
+            return refuse(Errno::USERS, message);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a domain may open a channel: whoever may not hears that there is none.
+pub(super) fn channel_permission(
+    who: &Identity,
+    wish: &Wish,
+    service: &Service,
+) -> Result<(Vec<String>, Option<ChannelSettings>), Refusal> {
+    if !service.allows(&who.domain, Verb::Open) {
+        return unknown(who, &wish.service);
+    }
+    if who.role != Role::Program || wish.entrance != "api" {
+        return refuse(Errno::INVAL, format!("{} is a channel: its entrance is \"api\"", wish.service));
+    }
+    Ok((verbs(service, &who.domain), service.channel().copied()))
+}
+
+/// The answer about what a domain does not mount, whether it exists or not.
+pub(super) fn unknown<T>(who: &Identity, service: &str) -> Result<T, Refusal> {
+    refuse(
+        Errno::NOENT,
+        format!("domain {} mounts no service {service:?}, and may open no channel of this name", who.domain),
+    )
+}
+
+/// What is said where nobody serves.
+pub(super) fn nobody(service: &str, is_channel: bool) -> String {
+    if is_channel {
+        return format!(
+            "no program offers the channel {service} now: the one that does has not started yet, or has ended; try again, or \
+             ask to wait"
+        );
+    }
+    format!("service {service} has no server now; wait for it and connect again")
+}
+
+/// Who it is that takes channels.
+pub(super) fn server_name(service: &str, settings: Option<ChannelSettings>) -> String {
+    match settings {
+        Some(_) => format!("the program that offers {service}"),
+        None => format!("the server of {service}"),
+    }
+}
+
+/// What a channel is like: of a channel service as the file says, and smaller where that is wished.
+pub(super) fn shape(wish: &Wish, settings: Option<ChannelSettings>) -> Shape {
+    let Some(settings) = settings else {
+        return Shape { ring_bytes: wish.ring_bytes, mode: ChannelMode::Messages };
+    };
+    let wished = if wish.ring_bytes == 0 { settings.ring_bytes } else { wish.ring_bytes };
+    Shape { ring_bytes: wished.min(settings.ring_bytes), mode: settings.mode }
+}
