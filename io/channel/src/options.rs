@@ -84,6 +84,8 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Have all of the region's memory provided now, so that the first message through each page does not wait for the kernel.
+    /// Where the limit of a memory cgroup is too low for it, the kernel's answer is an error only if the cgroup's killer is off
+    /// (`memory.oom_control`); otherwise a process of the cgroup is killed, as it would be at the first message that goes beyond.
     pub populate: bool,
     /// Accept a region in huge pages, whose maker and other end must be trusted (see [`HugePages`]); and where the region lies in
     /// ordinary pages, ask for transparent huge ones.

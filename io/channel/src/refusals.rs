@@ -56,6 +56,10 @@ impl OpenError {
     }
 
     pub(crate) fn lock(bytes: u64, source: io::Error) -> Self {
+        // The limit allows it, and the pages can't be had.
+        if is_errno(&source, &[Errno::AGAIN]) {
+            return OpenError::NoMemory { bytes, source };
+        }
         OpenError::Lock { bytes, limit: limit(Resource::Memlock), source }
     }
 

@@ -130,12 +130,88 @@ fn a_header_that_is_not_ours() {
     assert!(matches!(error, OpenError::Magic { found: 7 }), "{error}");
     let error = open(with_header(layout::OFFSET_VERSION, layout::VERSION + 1)).unwrap_err();
     let (found, ours) = (layout::VERSION + 1, layout::VERSION);
-    assert_eq!(error.to_string(), format!("the region has layout version {found}; this program speaks {ours}"));
+    assert_eq!(
+        error.to_string(),
+        format!("the region has layout version {found}; this program speaks {ours}")
+    );
     for (offset, field) in
         [(layout::OFFSET_RING_BYTES, "ring_bytes"), (layout::OFFSET_REGION_BYTES, "region_bytes")]
     {
         let error = open(with_header(offset, 1 << 40)).unwrap_err();
         assert!(matches!(error, OpenError::Size { field: named, .. } if named == field), "{error}");
+    }
+}
+
+#[test]
+fn every_other_version_is_refused() {
+    let versions = (0..64).map(|shift| 1_u64 << shift).chain([0, 2, 3, 7, 0x0100_0001, u64::MAX]);
+    let versions = versions.filter(|version| *version != layout::VERSION);
+    for version in versions.filter(|version| *version != layout::VERSION) {
+        let error = open(with_header(layout::OFFSET_VERSION, version)).unwrap_err();
+        assert!(matches!(error, OpenError::Version { found } if found == version), "{version}: {error}");
+    }
+}
+
+/// Sizes that another region would have are as wrong as any: what counts is the size that was sealed.
+#[test]
+fn every_other_size_in_the_header_is_refused() {
+    let (rings, region) = (u64::from(RING_BYTES), layout::region_bytes(RING_BYTES));
+    for (offset, field, right) in [
+        (layout::OFFSET_RING_BYTES, "ring_bytes", rings),
+        (layout::OFFSET_REGION_BYTES, "region_bytes", region),
+    ] {
+        let near = [right - 1, right + 1, right - 8, right + 8, 0, u64::MAX];
+        let sizes = (0..64).flat_map(|shift| [1_u64 << shift, (1 << shift) + 4096]).chain(near);
+        for size in sizes.filter(|size| *size != right) {
+            let error = open(with_header(offset, size)).unwrap_err();
+            assert!(
+                matches!(error, OpenError::Size { field: named, found, expected } if named == field && found == size && expected == right),
+                "{field} {size}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_header_off_its_place_is_refused() {
+    let header: Vec<u8> = {
+        let descriptors = descriptors();
+        let mut header = vec![0; layout::OFFSET_ENDS];
+        rustix::io::pread(&descriptors[0], &mut header, 0).unwrap();
+        header
+    };
+    for shift in (1..=16).chain([64, 4096]) {
+        let descriptors = descriptors();
+        rustix::io::pwrite(&descriptors[0], &vec![0; header.len()], 0).unwrap();
+        rustix::io::pwrite(&descriptors[0], &header, shift).unwrap();
+        let error = open(descriptors).unwrap_err();
+        assert!(matches!(error, OpenError::Magic { .. }), "{shift}: {error}");
+    }
+}
+
+/// The region of small rings with the header of large ones, and regions that lack some bytes.
+#[test]
+fn a_region_shorter_than_it_claims_is_refused() {
+    for claimed in [2 * RING_BYTES, 64 << 10, layout::RING_BYTES_MAX] {
+        let (one, _) = pair(&Config { ring_bytes: claimed, ..Config::default() }).unwrap();
+        let [theirs, ..] = one.into_descriptors();
+        let mut header = vec![0; layout::OFFSET_ENDS];
+        rustix::io::pread(&theirs, &mut header, 0).unwrap();
+        let small = descriptors();
+        rustix::io::pwrite(&small[0], &header, 0).unwrap();
+        let error = open(small).unwrap_err();
+        assert!(matches!(error, OpenError::Size { field: "ring_bytes", .. }), "{claimed}: {error}");
+
+        let whole = layout::region_bytes(claimed);
+        for missing in [1, 8, 4096, whole / 3] {
+            let short = memfd(whole - missing, sys::memfd::REGION_SEALS);
+            rustix::io::pwrite(&short, &header, 0).unwrap();
+            let error = open(with_region(short)).unwrap_err();
+            assert!(
+                matches!(error, OpenError::RegionBytes { bytes } if bytes == whole - missing),
+                "{claimed} less {missing}: {error}"
+            );
+        }
     }
 }
 
@@ -146,4 +222,43 @@ fn an_end_is_opened_once() {
     let copy: Vec<_> = original.iter().map(|fd| fd.as_fd().try_clone_to_owned().unwrap()).collect();
     let _opened = End::from_descriptors(original.into()).unwrap().open().unwrap();
     assert!(matches!(open(copy), Err(OpenError::Reopened { state: layout::END_OPEN })));
+}
+
+/// Descriptors that are passed twice, in either order of opening; and both ends at one opener, who is not told apart from two.
+#[test]
+fn whoever_opens_an_end_second_is_refused_and_harms_nobody() {
+    let (one, other) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
+    let mut opened = Vec::new();
+    let ends = [one.into_descriptors(), other.into_descriptors()];
+    for end in &ends {
+        let copies = || end.iter().map(|fd| fd.as_fd().try_clone_to_owned().unwrap()).collect::<Vec<_>>();
+        opened.push(End::from_descriptors(copies()).unwrap().open().unwrap());
+        for _ in 0..3 {
+            let error = open(copies()).unwrap_err();
+            assert!(matches!(error, OpenError::Reopened { state: layout::END_OPEN }), "{error}");
+        }
+    }
+    let [(sender_0, receiver_0), (sender_1, receiver_1)] = &mut opened[..] else { panic!("two ends") };
+    let mut got = Vec::new();
+    for (sender, receiver) in [(sender_0, receiver_1), (sender_1, receiver_0)] {
+        sender.send(b"still here", None).unwrap();
+        assert_eq!(receiver.try_receive(&mut got).unwrap(), Some(10));
+        assert!(!sender.is_closed() && !receiver.is_closed());
+    }
+}
+
+/// An end that was closed is not opened again with descriptors that were kept, and does not look open by that to its peer.
+#[test]
+fn a_closed_end_stays_closed() {
+    let (one, other) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
+    let (sender, _receiver) = other.open().unwrap();
+    let kept = one.into_descriptors();
+    let copies = || kept.iter().map(|fd| fd.as_fd().try_clone_to_owned().unwrap()).collect::<Vec<_>>();
+    drop(End::from_descriptors(copies()).unwrap().open().unwrap());
+    for _ in 0..2 {
+        assert!(sender.is_closed());
+        let error = open(copies()).unwrap_err();
+        assert!(matches!(error, OpenError::Reopened { state: layout::END_CLOSED }), "{error}");
+    }
+    assert!(sender.is_closed());
 }
