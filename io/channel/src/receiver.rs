@@ -282,6 +282,22 @@ impl Receiver {
         self.counts
     }
 
+    /// Bytes of the next message, if there is one. It stays; that it is as long when it is read is the peer's word.
+    ///
+    /// # Errors
+    /// [`ReceiveError`], other than `TimedOut`.
+    pub fn try_next_length(&mut self) -> Result<Option<usize>, ReceiveError> {
+        Ok(self.next()?.map(|record| record.len()))
+    }
+
+    /// Waits for the next message; returns its length, as [`Receiver::try_next_length`].
+    ///
+    /// # Errors
+    /// See [`ReceiveError`].
+    pub fn next_length(&mut self, deadline: Option<Instant>) -> Result<usize, ReceiveError> {
+        self.wait_for_record(deadline).map(|record| record.len())
+    }
+
     /// Waits until there is a message to receive.
     ///
     /// # Errors

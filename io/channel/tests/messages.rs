@@ -202,3 +202,21 @@ fn an_event_loop_is_woken_for_each_message() {
     }
     drop(sending.join().unwrap());
 }
+
+#[test]
+fn the_length_of_the_next_message_is_known_before_it_is_taken() {
+    let (one, other) = pair(&Config::default()).unwrap();
+    let ((mut sender, _receiver), (_sender, mut receiver)) = (one.open().unwrap(), other.open().unwrap());
+    assert_eq!(receiver.try_next_length().unwrap(), None);
+    sender.send(b"hello", None).unwrap();
+    sender.send(b"", None).unwrap();
+    assert_eq!(receiver.next_length(None).unwrap(), 5);
+    assert_eq!(receiver.try_next_length().unwrap(), Some(5), "it stays");
+    let mut message = Vec::new();
+    receiver.receive(&mut message, None).unwrap();
+    assert_eq!(message, b"hello");
+    assert_eq!(receiver.try_next_length().unwrap(), Some(0));
+    receiver.receive(&mut message, None).unwrap();
+    drop(sender);
+    assert!(matches!(receiver.next_length(None), Err(ReceiveError::Closed)));
+}
