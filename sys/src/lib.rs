@@ -2,6 +2,7 @@
 //!
 //! Thin: each function is one or two system calls with what they need to be safe, and no policy.
 
+pub mod channel_abi;
 pub mod clock;
 pub mod credentials;
 pub mod descriptors;

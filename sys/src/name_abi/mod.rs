@@ -93,7 +93,7 @@ fn ask<T>(question: impl FnOnce() -> Reply<T>) -> Reply<T> {
 }
 
 /// Keeps the thread from being cancelled: that would unwind through locks that are held.
-struct Uncancelled(c_int);
+pub(crate) struct Uncancelled(c_int);
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
@@ -103,7 +103,7 @@ unsafe extern "C" {
 const CANCEL_DISABLE: c_int = 1;
 
 impl Uncancelled {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut old = 0;
         // SAFETY: `old` lives across the call, which has no other preconditions.
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut old) };
@@ -138,7 +138,7 @@ fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-fn set_errno(value: c_int) {
+pub(crate) fn set_errno(value: c_int) {
     // SAFETY: as above; an int may be stored there.
     unsafe { *libc::__errno_location() = value };
 }
