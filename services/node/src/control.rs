@@ -448,6 +448,82 @@ mod tests {
         accepting.abort();
     }
 
+    const CHANNEL: &str = "name = \"shop\"\n[domain.web]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"true\"]\n\
+        [service.link]\nkind = \"channel\"\ndomain = \"web\"\nallow = [{ domains = [\"web\"], verbs = [\"open\"] }]\n";
+    const OFFER: &[u8] = b"{\"op\":\"offer\",\"id\":9,\"service\":\"link\"}";
+
+    fn open_waiting(wait_ms: u32) -> Vec<u8> {
+        format!(
+            "{{\"op\":\"connect\",\"id\":2,\"service\":\"link\",\"entrance\":\"api\",\"wait_ms\":{wait_ms}}}"
+        )
+        .into_bytes()
+    }
+
+    /// A domain that offers a channel to itself.
+    fn channel_door() -> (Broker, tempfile::TempDir, tokio::task::JoinHandle<io::Result<()>>) {
+        let broker = Broker::new(crate::daemon::make_channel);
+        let topology =
+            topology::parse(CHANNEL, "test.toml", Path::new("/")).unwrap_or_else(|e| panic!("{e}"));
+        broker.set_topology("shop", Some(Arc::new(topology)));
+        let (folder, accepting) = door_to(broker.clone());
+        (broker, folder, accepting)
+    }
+
+    #[tokio::test]
+    async fn who_opens_early_waits_for_the_offer_as_long_as_it_asked_to() {
+        let (_broker, folder, accepting) = channel_door();
+        let (early, offerer) = (connect(folder.path()), connect(folder.path()));
+        send(&early, &open_waiting(20), &[]);
+        let answer = reply(&early).await;
+        let in_vain = Some(rustix::io::Errno::AGAIN.raw_os_error());
+        let errno = answer
+            .as_ref()
+            .and_then(|r| if let Reply::Refused { errno, .. } = r { Some(*errno) } else { None });
+        assert_eq!(errno, in_vain, "{answer:?}");
+        send(&early, &open_waiting(u32::MAX), &[]);
+        // Nothing is answered before; that it waits is seen by the next packet, which is not answered either.
+        send(&early, b"{\"op\":\"services\",\"id\":4}", &[]);
+        send(&offerer, OFFER, &[]);
+        assert!(matches!(reply(&offerer).await, Some(Reply::Serving { id: 9, .. })));
+        assert!(matches!(reply(&early).await, Some(Reply::Connected { id: 2, .. })));
+        assert!(matches!(reply(&early).await, Some(Reply::Services { id: 4, .. })));
+        assert!(matches!(reply(&offerer).await, Some(Reply::Event(wire::control::Event::Attach { .. }))));
+        accepting.abort();
+    }
+
+    #[tokio::test]
+    async fn who_waits_and_hangs_up_is_forgotten_at_once() {
+        let (broker, folder, accepting) = channel_door();
+        let early = connect(folder.path());
+        send(&early, b"{\"op\":\"about\",\"id\":1}", &[]);
+        assert!(matches!(reply(&early).await, Some(Reply::About { .. })));
+        send(&early, &open_waiting(MAX_WAIT_MS), &[]);
+        let members = || broker.member_count("shop", "web");
+        assert_eq!(members(), 1);
+        drop(early);
+        let patience = tokio::time::Instant::now() + Duration::from_secs(30);
+        while members() > 0 {
+            assert!(tokio::time::Instant::now() < patience, "it is waited for in vain");
+            tokio::task::yield_now().await;
+        }
+        accepting.abort();
+    }
+
+    #[tokio::test]
+    async fn a_program_offers_right_after_the_one_before_has_ended() {
+        let (_broker, folder, accepting) = channel_door();
+        for _ in 0..50 {
+            let (first, second) = (connect(folder.path()), connect(folder.path()));
+            send(&first, OFFER, &[]);
+            assert!(matches!(reply(&first).await, Some(Reply::Serving { .. })));
+            drop(first);
+            send(&second, OFFER, &[]);
+            let answer = reply(&second).await;
+            assert!(matches!(answer, Some(Reply::Serving { .. })), "{answer:?}");
+        }
+        accepting.abort();
+    }
+
     #[tokio::test]
     async fn a_connection_that_sends_nothing_else_is_closed_and_others_go_on() {
         let (folder, accepting) = door();

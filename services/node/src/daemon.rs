@@ -213,9 +213,10 @@ pub(crate) fn make_channel(shape: Shape) -> io::Result<Ends> {
     };
     let (consumer, server) = channel::pair(&config).map_err(io::Error::other)?;
     let (consumer, server) = (consumer.into_descriptors(), server.into_descriptors());
-    // The listening half of the doorbell that the other end rings: `docs/spec/ring.md`, the descriptors of an end.
-    let heard = |end: &[OwnedFd]| end.first().map(OwnedFd::try_clone).transpose();
-    let (consumer_gone, server_gone) = (heard(&server)?, heard(&consumer)?);
+    // The listening half of the doorbell that the other end rings: `docs/spec/ring.md`, the descriptors of an end. The first
+    // end's region stands before it.
+    let consumer_gone = server.first().map(OwnedFd::try_clone).transpose()?;
+    let server_gone = consumer.get(1).map(OwnedFd::try_clone).transpose()?;
     Ok(Ends { consumer: consumer.into(), server: server.into(), consumer_gone, server_gone })
 }
 

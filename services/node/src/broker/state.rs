@@ -63,6 +63,12 @@ impl Broker {
         }
     }
 
+    /// Programs of a domain that are connected.
+    #[cfg(test)]
+    pub(crate) fn member_count(&self, dc: &str, domain: &str) -> usize {
+        self.lock().members_of(dc, domain)
+    }
+
     pub(crate) fn member(&self, id: MemberId) -> Option<MemberRow> {
         let inner = self.lock();
         let member = inner.members.get(&id)?;

@@ -1,5 +1,7 @@
 //! The broker, with members that are only mailboxes.
 
+mod offers;
+
 use super::*;
 use rustix::io::Errno;
 use serde_json::json;
