@@ -49,6 +49,28 @@ impl Origin {
     }
 }
 
+/// Runs `work` in the child of a fork, and waits for it to end: for tests of what a fork inherits. Returns whether `work` said true.
+///
+/// The child has a copy of the caller's thread alone: a lock that another thread held stays held there for good, so `work` takes
+/// none that others take (allocating is safe with glibc). Nothing of the child is dropped or flushed at its end.
+///
+/// # Errors
+/// Those of fork(2) and waitpid(2).
+pub fn in_child(work: impl FnOnce() -> bool) -> io::Result<bool> {
+    // SAFETY: the child goes on in this function alone, with a copy of this thread and of all memory, and leaves it by `_exit`; a
+    // panic does not pass.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(false);
+        // SAFETY: ends this process at once, and runs nothing.
+        unsafe { libc::_exit(if done { 0 } else { 1 }) };
+    }
+    let child = rustix::process::Pid::from_raw(child).ok_or_else(io::Error::last_os_error)?;
+    let wait = || rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+    let ended = rustix::io::retry_on_intr(wait)?;
+    Ok(ended.is_some_and(|(_, status)| status.exit_status() == Some(0)))
+}
+
 #[inline]
 fn word() -> Option<&'static AtomicU64> {
     let word = WORD.load(Ordering::Acquire);
@@ -92,43 +114,20 @@ mod tests {
     #[test]
     fn the_child_of_a_fork_is_another_and_so_is_its_own_child() {
         let parents = Origin::here().unwrap();
-        let (listener, ringer) = crate::doorbell::pair().unwrap();
-        // SAFETY: the child makes system calls and touches atomics only, and ends without running anything of its parent's.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let mut good = !parents.is_here();
-            let own = Origin::here().ok();
-            good &= own.is_some_and(|own| own != parents && own.is_here() && !parents.is_here());
-            // SAFETY: as above.
-            let grandchild = unsafe { libc::fork() };
-            if grandchild == 0 {
-                good &=
-                    own.is_some_and(|own| !own.is_here() && Origin::here().is_ok_and(|third| third != own));
-                good &= !parents.is_here();
-                if good {
-                    let _heard = crate::doorbell::ring(&ringer);
-                }
-            } else if good {
-                let _heard = crate::doorbell::ring(&ringer);
-            }
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(0) };
-        }
-        assert!(child > 0, "fork: {}", io::Error::last_os_error());
-        drop(ringer);
-        // SAFETY: waits for our own child.
-        assert_eq!(unsafe { libc::waitpid(child, ptr::null_mut(), 0) }, child);
-        let mut rings = 0;
-        let mut one = [0];
-        loop {
-            match rustix::io::read(&listener, &mut one) {
-                Ok(1) => rings += 1,
-                Ok(_) => break,
-                Err(rustix::io::Errno::AGAIN) => std::thread::yield_now(),
-                Err(error) => panic!("{error}"),
-            }
-        }
-        assert_eq!(rings, 2, "the child and the grandchild");
+        let good = in_child(|| {
+            let Ok(own) = Origin::here() else { return false };
+            let other = !parents.is_here() && own != parents && own.is_here();
+            let grandchild = in_child(|| {
+                let third = Origin::here();
+                !own.is_here()
+                    && !parents.is_here()
+                    && third.is_ok_and(|third| third != own && third != parents)
+            });
+            other && grandchild.is_ok_and(|good| good) && own.is_here()
+        });
+        assert!(good.unwrap());
         assert!(parents.is_here());
+        assert!(!in_child(|| false).unwrap());
+        assert!(!in_child(|| panic!("a child's panic stays in the child")).unwrap());
     }
 }

@@ -9,7 +9,7 @@ use sys::region::Region;
 use wire::ring as layout;
 
 use crate::nap::{Counts, FUTEX_SLEEP, Habit, Nap};
-use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, Watch, Whereabouts, spin};
+use crate::shared::{Closer, Descriptors, FORKED, Shared, SpinPolicy, Watch, Whereabouts, spin};
 
 /// After so many looks at an empty ring without a sleep, ask the kernel whether the peer lives. Costs a
 /// polling receiver a ten-thousandth, and tells it of a death within microseconds.
@@ -39,6 +39,9 @@ pub enum ReceiveError {
     /// A message was begun and not finished, or the other way round.
     #[error("{0}")]
     OutOfOrder(&'static str),
+    /// This process is a fork of the one that opened this end.
+    #[error("{FORKED}")]
+    Forked,
 }
 
 /// Receives messages. Dropping it closes the channel.
@@ -147,6 +150,7 @@ impl Receiver {
             return Err(ReceiveError::OutOfOrder("a message has been begun: finish it before the next"));
         }
         if self.shared.is_closed_here() {
+            self.check_here()?;
             return Err(ReceiveError::Closed);
         }
         if let Some(record) = self.peek()? {
@@ -181,7 +185,14 @@ impl Receiver {
         self.consumer.copy(record, at, into)
     }
 
+    /// A fork's child would give back what its parent is reading.
+    #[inline]
+    pub(crate) fn check_here(&self) -> Result<(), ReceiveError> {
+        if self.shared.is_forked() { Err(ReceiveError::Forked) } else { Ok(()) }
+    }
+
     pub(crate) fn release(&mut self, record: Record) -> Result<(), ReceiveError> {
+        self.check_here()?;
         self.burst = self.burst.saturating_add(1);
         if self.whereabouts.is_due() {
             self.consumer.publish_processor(sys::processor::current());
@@ -353,6 +364,7 @@ impl Receiver {
 
     /// Says to the peer that we are going to sleep; `None`: there is something, do not.
     fn prepare(&mut self, how: Sleep) -> Result<Option<Prepared>, ReceiveError> {
+        self.check_here()?;
         // The processor that we sleep on is where we will be woken, as far as anybody knows.
         self.consumer.publish_processor(sys::processor::current());
         let prepared = self.consumer.prepare_wait(how);
@@ -398,14 +410,17 @@ impl Receiver {
 
     /// Says that we are awake again. Needed after every [`Receiver::prepare_wait`] that returned true.
     pub fn cancel_wait(&mut self) {
-        self.consumer.cancel_wait();
+        if !self.shared.is_forked() {
+            self.consumer.cancel_wait();
+        }
     }
 
     /// Takes the rings off the doorbell, and notices the death of the peer. Then try to receive.
     ///
     /// # Errors
-    /// [`ReceiveError::Doorbell`].
+    /// [`ReceiveError::Doorbell`], [`ReceiveError::Forked`].
     pub fn drain_doorbell(&mut self) -> Result<(), ReceiveError> {
+        self.check_here()?;
         self.shared.drain_data().map_err(ReceiveError::Doorbell)
     }
 
@@ -416,8 +431,9 @@ impl Receiver {
         self.consumer.peer_processor().is_some_and(|peer| peer != sys::processor::current())
     }
 
-    /// Lets go of the end without closing the channel: for the child of a fork, whose parent goes on using it. Drop
-    /// both halves then.
+    /// Lets go of the end without closing the channel: for a process that shares the descriptors with another, which goes on
+    /// using them. Drop both halves then. (A fork's child need not: its halves fail with [`ReceiveError::Forked`] and close
+    /// nothing. But while it holds them, their peer can't notice the parent's death.)
     pub fn abandon(&mut self) {
         self.shared.abandon();
     }

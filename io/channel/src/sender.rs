@@ -9,7 +9,7 @@ use sys::region::Region;
 use wire::ring as layout;
 
 use crate::nap::{Counts, Habit, Nap};
-use crate::shared::{Closer, Descriptors, Shared, SpinPolicy, Watch, Whereabouts, spin};
+use crate::shared::{Closer, Descriptors, FORKED, Shared, SpinPolicy, Watch, Whereabouts, spin};
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +40,9 @@ pub enum SendError {
     /// A message was begun and not finished, or the other way round.
     #[error("{0}")]
     OutOfOrder(&'static str),
+    /// This process is a fork of the one that opened this end.
+    #[error("{FORKED}")]
+    Forked,
 }
 
 impl From<ReserveError> for SendError {
@@ -89,14 +92,15 @@ impl Loan<'_> {
     /// writes is whatever this channel carried there before.
     #[must_use]
     pub fn write_at(&mut self, at: usize, bytes: &[u8]) -> bool {
-        self.slot.write(at, bytes)
+        !self.shared.is_forked() && self.slot.write(at, bytes)
     }
 
     /// Sends the message.
     ///
     /// # Errors
-    /// [`SendError::Doorbell`]; the message is in the ring nevertheless.
+    /// [`SendError::Doorbell`]; the message is in the ring nevertheless. [`SendError::Forked`].
     pub fn commit(self) -> Result<(), SendError> {
+        check_here(self.shared)?;
         let Loan { slot, shared, counts, whereabouts, .. } = self;
         wake(shared, counts, whereabouts, slot.commit())
     }
@@ -104,8 +108,10 @@ impl Loan<'_> {
     /// As [`Loan::commit`], of the first `length` bytes.
     ///
     /// # Errors
-    /// [`SendError::TooLong`] when that is more than was lent: nothing is sent then. [`SendError::Doorbell`].
+    /// [`SendError::TooLong`] when that is more than was lent: nothing is sent then. [`SendError::Doorbell`],
+    /// [`SendError::Forked`].
     pub fn commit_first(self, length: usize) -> Result<(), SendError> {
+        check_here(self.shared)?;
         let max = self.len();
         let Loan { slot, shared, counts, whereabouts, .. } = self;
         let woken = slot.commit_first(length).ok_or(SendError::TooLong { length, max })?;
@@ -118,7 +124,8 @@ impl io::Write for Loan<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let fits = bytes.len().min(self.len() - self.written);
         let (now, _) = bytes.split_at(fits);
-        if !self.slot.write(self.written, now) {
+        let written = self.written;
+        if !self.write_at(written, now) {
             return Err(io::ErrorKind::WriteZero.into());
         }
         self.written += fits;
@@ -312,6 +319,7 @@ impl Sender {
     /// # Errors
     /// [`SendError::Doorbell`]; the messages are in the ring nevertheless.
     pub fn flush(&mut self) -> Result<(), SendError> {
+        check_here(&self.shared)?;
         let woken = self.producer.flush();
         wake(&self.shared, &mut self.counts, &mut self.whereabouts, woken)
     }
@@ -397,6 +405,7 @@ impl Sender {
 
     pub(crate) fn check_open(&self) -> Result<(), SendError> {
         if self.shared.is_closed_here() || self.shared.is_peer_closed() {
+            check_here(&self.shared)?;
             return Err(SendError::Closed);
         }
         Ok(())
@@ -423,14 +432,17 @@ impl Sender {
 
     /// Says that we are awake again. Needed after every [`Sender::prepare_wait`] that returned true.
     pub fn cancel_wait(&mut self) {
-        self.producer.cancel_wait();
+        if !self.shared.is_forked() {
+            self.producer.cancel_wait();
+        }
     }
 
     /// Takes the rings off the doorbell, and notices the death of the peer. Then try to send.
     ///
     /// # Errors
-    /// [`SendError::Doorbell`].
+    /// [`SendError::Doorbell`], [`SendError::Forked`].
     pub fn drain_doorbell(&mut self) -> Result<(), SendError> {
+        check_here(&self.shared)?;
         self.shared.drain_room().map_err(SendError::Doorbell)
     }
 
@@ -504,6 +516,12 @@ impl Watch for Room<'_> {
     fn peer_processor(&self) -> Option<u32> {
         self.producer.peer_processor()
     }
+}
+
+/// A fork's child would write into the midst of what its parent writes.
+#[inline]
+fn check_here(shared: &Shared) -> Result<(), SendError> {
+    if shared.is_forked() { Err(SendError::Forked) } else { Ok(()) }
 }
 
 fn refuse(shared: &Shared, error: ReserveError) -> SendError {

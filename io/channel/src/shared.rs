@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ring::{Consumer, Place, Producer, Spin, Wake};
 use sys::doorbell::{self, Heard};
 use sys::eventfd::Eventfd;
+use sys::fork::Origin;
 use sys::region::Region;
 use wire::ring as layout;
 
@@ -53,6 +54,10 @@ pub struct Descriptors<'a> {
     /// Readable for good when this end has been closed (by its other half, too).
     pub lifeline: BorrowedFd<'a>,
 }
+
+/// What a process is told that uses its parent's end.
+pub(crate) const FORKED: &str = "this end of a channel belongs to the process that opened it, of which this process is a fork: \
+    give each process an end of its own";
 
 /// What ends on this host can do because they share its kernel, which those of other kinds of regions can't.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +109,9 @@ pub(crate) struct Shared {
     lifeline: Eventfd,
     closed_here: AtomicBool,
     peer_gone: AtomicBool,
+    /// The process that opened this end. The region and the descriptors of a fork's child are the same; the indices that go
+    /// with them are copies, so the child must touch nothing.
+    origin: Origin,
 }
 
 impl Shared {
@@ -118,6 +126,9 @@ impl Shared {
         let (outward, inward) = (place(side)?, place(1 - side)?);
         let watch = |source| OpenError::System { action: "make the event of a channel's end", source };
         let lifeline = Eventfd::new().map_err(watch)?;
+        let know =
+            |source| OpenError::System { action: "find out which process opens a channel's end", source };
+        let origin = Origin::here().map_err(know)?;
         // A look first: whoever opens a closed end again must not make it look open to the peer.
         let state = ring::end_state(&region, side);
         if state != layout::END_UNOPENED {
@@ -139,6 +150,7 @@ impl Shared {
             lifeline,
             closed_here: AtomicBool::new(false),
             peer_gone: AtomicBool::new(false),
+            origin,
         });
         let sender = Sender::new(Arc::clone(&shared), Producer::new(Arc::clone(&region), outward));
         let mut consumer = Consumer::new(region, inward);
@@ -149,7 +161,7 @@ impl Shared {
 
     /// Closes this end: tells the peer, wakes everybody. `state` says why.
     pub(crate) fn close(&self, state: u64) {
-        if self.closed_here.swap(true, Ordering::AcqRel) {
+        if self.closed_here.swap(true, Ordering::AcqRel) || self.is_forked() {
             return;
         }
         ring::set_end_state(&*self.region, self.side, state);
@@ -165,14 +177,22 @@ impl Shared {
         let _told = doorbell::ring(&self.doorbells.peer_room);
     }
 
-    /// Makes [`Shared::close`] do nothing, here. What it would touch (the region, the lifeline, the doorbells) is
-    /// shared with the parent of this process; the flag is not.
+    /// Makes [`Shared::close`] do nothing. For a process that shares the region, the lifeline and the doorbells with another
+    /// which goes on using them.
     pub(crate) fn abandon(&self) {
         self.closed_here.store(true, Ordering::Release);
     }
 
+    /// Whether this end can't be used any more, in this process.
+    #[inline]
     pub(crate) fn is_closed_here(&self) -> bool {
-        self.closed_here.load(Ordering::Acquire)
+        self.closed_here.load(Ordering::Acquire) || self.is_forked()
+    }
+
+    /// Whether this process is a fork of the one that opened this end.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.origin.is_here()
     }
 
     /// Whether the peer alleges to have closed, or is known to be gone. No system call.

@@ -298,12 +298,12 @@ fn a_close_from_elsewhere_wakes_both_halves() {
     let ((mut idle_writer, mut idle_reader), _other) = open(4096);
     let close_idle = idle_reader.closer();
     thread::scope(|scope| {
-        let writing =
-            scope.spawn(move || writer.write_with(&[1; 700], soon()).map_err(|error| (error, writer)));
+        let writing = scope.spawn(move || (writer.write_with(&[1; 700], soon()), writer));
         let reading = scope.spawn(move || idle_reader.read_with(&mut [0; 4], soon()));
         close_writer.close();
         close_idle.close();
-        let (error, _writer) = writing.join().unwrap().unwrap_err();
+        let (written, _writer) = writing.join().unwrap();
+        let error = written.unwrap_err();
         assert!(matches!(error, SendError::Closed), "{error}");
         assert_eq!(reading.join().unwrap().unwrap(), 0);
     });

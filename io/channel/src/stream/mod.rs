@@ -79,6 +79,7 @@ impl From<SendError> for io::Error {
             SendError::TimedOut => io::ErrorKind::TimedOut,
             SendError::Corrupt(_) => io::ErrorKind::InvalidData,
             SendError::Doorbell(source) => source.kind(),
+            SendError::Forked => io::ErrorKind::PermissionDenied,
         };
         io::Error::new(kind, error)
     }
@@ -93,6 +94,7 @@ impl From<ReceiveError> for io::Error {
             ReceiveError::Corrupt(_) => io::ErrorKind::InvalidData,
             ReceiveError::OutOfOrder(_) => io::ErrorKind::InvalidInput,
             ReceiveError::Doorbell(source) => source.kind(),
+            ReceiveError::Forked => io::ErrorKind::PermissionDenied,
         };
         io::Error::new(kind, error)
     }

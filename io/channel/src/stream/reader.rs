@@ -132,6 +132,7 @@ impl StreamReader {
             return Ok(Next::End);
         }
         if let Some(held) = self.held {
+            self.receiver.check_here()?;
             return Ok(Next::Bytes(held));
         }
         let record = match self.receiver.next_record() {

@@ -198,10 +198,11 @@ impl StreamWriter {
     }
 
     fn send_held(&mut self, patience: Patience) -> Result<(), SendError> {
-        if self.held.is_empty() {
-            return Ok(());
+        if !self.held.is_empty() {
+            self.push(&mut Parts::new(&[]), patience)?;
         }
-        self.push(&mut Parts::new(&[]), patience)
+        // And what the sender holds, whose batches are another matter.
+        self.sender.flush()
     }
 
     /// Ends this direction, waiting for room: the reader gets what was written before and is then at the end of the file. The
