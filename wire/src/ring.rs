@@ -61,6 +61,9 @@ pub const CONTROL_UNFENCED: usize = 272;
 /// In a ring's control words: the processor that the consumer ran on last, plus one; 0 when unknown.
 /// Written by the consumer.
 pub const CONTROL_CONSUMER_PROCESSOR: usize = 384;
+/// In a ring's control words: most bytes of a message in pieces that the consumer puts together; 0: it takes none.
+/// Written by the consumer, and never made less.
+pub const CONTROL_MESSAGE_LIMIT: usize = 392;
 
 /// A sleeper waits for its doorbell.
 pub const SLEEPS_ON_DOORBELL: u64 = 1;
@@ -88,6 +91,13 @@ pub const RECORD_LENGTH_BITS: u32 = 28;
 pub const RECORD_MESSAGE: u64 = 1;
 /// Kind of a record that fills the ring up to its end, because the next message would not fit in one piece.
 pub const RECORD_PADDING: u64 = 2;
+/// Kind of a record that carries the first piece of a message, of which more follow. What was begun before and has not come
+/// to its last piece is abandoned, by this as by a [`RECORD_MESSAGE`].
+pub const RECORD_FIRST: u64 = 3;
+/// Kind of a record that carries a piece of a message that has been begun, of which more follow.
+pub const RECORD_NEXT: u64 = 4;
+/// Kind of a record that carries the last piece of a message that has been begun.
+pub const RECORD_LAST: u64 = 5;
 /// Where the kind stands in a record's word: this many bits up. The kind has four bits.
 pub const RECORD_KIND_SHIFT: u32 = 28;
 /// Where the sequence stands in a record's word: this many bits up. The sequence has 32 bits.
@@ -105,7 +115,7 @@ const _: () = {
     assert!(OFFSET_MODE + 8 <= OFFSET_ENDS);
     assert!(OFFSET_ENDS + 2 * END_STRIDE <= OFFSET_CONTROLS);
     assert!(OFFSET_CONTROLS + 2 * CONTROL_STRIDE <= HEADER_BYTES);
-    assert!(CONTROL_CONSUMER_PROCESSOR + 8 <= CONTROL_STRIDE);
+    assert!(CONTROL_MESSAGE_LIMIT + 8 <= CONTROL_STRIDE);
     // One line pair (128 bytes: the unit that processors prefetch) has one usual writer.
     assert!(CONTROL_SLEEPING - CONTROL_CONSUMED >= 128);
     assert!(CONTROL_WANTED - CONTROL_SLEEPING >= 128);
@@ -152,7 +162,7 @@ pub const fn record_word(kind: u64, length: usize, position: u64) -> u64 {
 /// What a record's word alleges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordWord {
-    /// [`RECORD_MESSAGE`], [`RECORD_PADDING`], or nonsense.
+    /// One of the kinds (`RECORD_*`), or nonsense.
     pub kind: u64,
     /// Bytes of payload.
     pub length: usize,

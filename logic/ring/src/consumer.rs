@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use wire::ring::{self as layout, RecordWord};
 
 use crate::producer::processor;
-use crate::{Label, Memory, Place, Prepared, Sleep, Violation, Wake};
+use crate::{Label, Memory, Piece, Place, Prepared, Sleep, Violation, Wake};
 
 /// `consumed` is published when this part of the ring has been released: often enough that a producer seldom
 /// waits, seldom enough that its line stays with the consumer.
@@ -24,6 +24,8 @@ pub struct Consumer<M> {
     ahead: usize,
     /// What stands in our processor word.
     processor: u64,
+    /// A message has been begun, and its last piece has not been released.
+    within: bool,
 }
 
 /// A message that was committed and found possible: its place and length do not change any more, its bytes may.
@@ -31,6 +33,7 @@ pub struct Consumer<M> {
 pub struct Record {
     position: u64,
     length: usize,
+    piece: Piece,
 }
 
 impl Record {
@@ -39,6 +42,18 @@ impl Record {
     #[allow(clippy::len_without_is_empty, reason = "an empty message is a message")]
     pub fn len(&self) -> usize {
         self.length
+    }
+
+    /// What part of a message it carries.
+    #[must_use]
+    pub fn piece(&self) -> Piece {
+        self.piece
+    }
+
+    /// Where it starts, in bytes since the start.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
     }
 }
 
@@ -58,7 +73,7 @@ impl<M: Memory> Consumer<M> {
     /// The reading half of a fresh ring. There must be only one.
     pub fn new(memory: M, place: Place) -> Self {
         let ahead = place.at(0);
-        Consumer { memory, place, consumed: 0, published: 0, ahead, processor: 0 }
+        Consumer { memory, place, consumed: 0, published: 0, ahead, processor: 0, within: false }
     }
 
     /// Says that this end orders the producer's memory before it sleeps, with [`Memory::barrier`], so that the producer
@@ -67,7 +82,12 @@ impl<M: Memory> Consumer<M> {
         self.memory.store(self.place.control(layout::CONTROL_BARRIER), u64::from(offered), Relaxed);
     }
 
-    /// Longest message, in bytes.
+    /// Says to the producer up to how many bytes we put messages together from pieces.
+    pub fn offer_message_limit(&mut self, bytes: u64) {
+        self.memory.store(self.place.control(layout::CONTROL_MESSAGE_LIMIT), bytes, Relaxed);
+    }
+
+    /// Longest message in one record, in bytes.
     pub fn max_message(&self) -> usize {
         self.place.max_message()
     }
@@ -119,14 +139,16 @@ impl<M: Memory> Consumer<M> {
 
     fn check_message(&self, alleged: RecordWord) -> Result<Record, Violation> {
         let position = self.consumed;
-        if alleged.kind != layout::RECORD_MESSAGE {
-            return Err(Violation::Kind { position, alleged: alleged.kind });
-        }
+        let kind = Violation::Kind { position, alleged: alleged.kind };
+        let piece = Piece::of_kind(alleged.kind).ok_or(kind)?;
         let most = self.place.max_message().min(self.place.until_end(position) - layout::RECORD_HEADER_BYTES);
         if alleged.length > most {
             return Err(Violation::Length { position, alleged: alleged.length, most });
         }
-        Ok(Record { position, length: alleged.length })
+        if piece != Piece::Whole && (alleged.length == 0 || !piece.begins() && !self.within) {
+            return Err(Violation::Piece { position, alleged: alleged.kind });
+        }
+        Ok(Record { position, length: alleged.length, piece })
     }
 
     /// Steps over a padding to the message behind it, which is committed before it. Never two paddings in a row.
@@ -182,6 +204,7 @@ impl<M: Memory> Consumer<M> {
             // Released before: its room is not ours any more.
             return Wake::Nobody;
         }
+        self.within = !record.piece.ends();
         let bytes = layout::record_bytes(record.length) as u64;
         self.consumed += bytes;
         self.ahead = self.place.at(self.consumed + bytes - 1);

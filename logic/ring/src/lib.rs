@@ -25,6 +25,7 @@ mod consumer;
 mod ends;
 mod memory;
 mod order;
+mod piece;
 mod place;
 mod producer;
 mod slot;
@@ -35,6 +36,7 @@ pub use consumer::{Consumer, Peek, Record};
 pub use ends::{end_state, rouse, set_end_state};
 pub use memory::Memory;
 pub use order::Label;
+pub use piece::Piece;
 pub use place::Place;
 pub use producer::{Begun, Producer, ReserveError};
 pub use slot::Slot;
@@ -81,6 +83,26 @@ pub enum Violation {
         alleged: usize,
         /// What is possible there.
         most: usize,
+    },
+    /// A piece of a message is empty, or continues a message that was never begun.
+    #[error(
+        "the record at byte {position} alleges to be a piece (kind {alleged}) of a message, and is empty or continues none"
+    )]
+    Piece {
+        /// Where the record starts.
+        position: u64,
+        /// What the peer wrote.
+        alleged: u64,
+    },
+    /// A message in pieces is longer than the consumer said that it takes.
+    #[error(
+        "a message in pieces, the last at byte {position}, has more than the {limit} bytes that this end takes"
+    )]
+    Message {
+        /// Where the record starts with which it became too long.
+        position: u64,
+        /// What this end takes.
+        limit: usize,
     },
     /// A padding does not end where the ring does, stands at its start, or has no message behind it.
     #[error("the padding at byte {position} alleges {alleged} bytes, or has no message behind it")]

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use wire::ring as layout;
 
-use crate::{Label, Memory, Place, Prepared, Sleep, Slot, Violation, Wake};
+use crate::{Label, Memory, Piece, Place, Prepared, Sleep, Slot, Violation, Wake};
 
 /// A batch is at most this part of the ring, so that the consumer works on the rest meanwhile.
 const BATCH_PART: u64 = 4;
@@ -80,6 +80,7 @@ pub struct Begun {
     position: u64,
     padding: usize,
     length: usize,
+    piece: Piece,
 }
 
 impl Begun {
@@ -88,6 +89,11 @@ impl Begun {
     #[allow(clippy::len_without_is_empty, reason = "the length is fixed, not a count of contents")]
     pub fn len(&self) -> usize {
         self.length
+    }
+
+    /// Says what part of a message this is; without it, a whole one.
+    pub fn set_piece(&mut self, piece: Piece) {
+        self.piece = piece;
     }
 }
 
@@ -197,7 +203,7 @@ impl<M: Memory> Producer<M> {
             // Before the payload: the line that a spinning consumer watches is then written last, and all at once.
             self.clear(position + layout::record_bytes(length) as u64);
         }
-        Ok(Begun { position, padding: need.padding, length })
+        Ok(Begun { position, padding: need.padding, length, piece: Piece::Whole })
     }
 
     /// Offset in the region of the first byte of a message.
@@ -234,10 +240,16 @@ impl<M: Memory> Producer<M> {
         Ok(need.bytes <= self.free())
     }
 
+    /// Most bytes of a message in pieces that the consumer alleges to put together; 0: it takes none.
+    #[must_use]
+    pub fn peer_message_limit(&self) -> u64 {
+        self.memory.load(self.place.control(layout::CONTROL_MESSAGE_LIMIT), Relaxed)
+    }
+
     #[inline]
     pub(crate) fn commit(&mut self, begun: &Begun, length: usize) -> Wake {
         let &Begun { position, padding, .. } = begun;
-        let word = layout::record_word(layout::RECORD_MESSAGE, length, position);
+        let word = layout::record_word(begun.piece.kind(), length, position);
         let mut first = Held { position, word };
         if padding > 0 {
             // The consumer comes past the padding first, so the message may stand there before it shows.

@@ -1,6 +1,6 @@
 //! Room for one message, to be filled and committed.
 
-use crate::{Begun, Memory, Producer, Wake};
+use crate::{Begun, Memory, Piece, Producer, Wake};
 
 /// Bytes of the unit in which processors hand memory to each other.
 const LINE_BYTES: usize = 64;
@@ -17,6 +17,11 @@ impl<'p, M: Memory> Slot<'p, M> {
     #[allow(clippy::len_without_is_empty, reason = "the length is fixed, not a count of contents")]
     pub fn len(&self) -> usize {
         self.begun.len()
+    }
+
+    /// Says what part of a message this is; without it, a whole one.
+    pub fn set_piece(&mut self, piece: Piece) {
+        self.begun.set_piece(piece);
     }
 
     /// Offset in the region of the message's first byte.

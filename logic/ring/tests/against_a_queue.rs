@@ -105,7 +105,7 @@ proptest! {
     /// a named violation.
     #[test]
     fn a_consumer_takes_only_what_is_possible(
-        first in any::<u64>(), kind in 0..4_u64, length in 0..5000_usize, plausible in any::<bool>(), behind in any::<u64>(),
+        first in any::<u64>(), kind in 0..7_u64, length in 0..5000_usize, plausible in any::<bool>(), behind in any::<u64>(),
     ) {
         let region = region();
         // Stand near the ring's end, where paddings and wraps are.
