@@ -15,6 +15,9 @@ const CALM_COMMITS: u32 = 64;
 /// After so many times that many it pays to register the process for barriers, which costs it a thread for some ms.
 const CALMS_TO_REGISTER: u32 = 16;
 
+/// No position: off the grid of records.
+const NOWHERE: u64 = u64::MAX;
+
 /// Why there is no slot for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {
@@ -137,6 +140,8 @@ impl<M: Memory> Producer<M> {
     pub fn set_batch_bytes(&mut self, bytes: usize) {
         let most = self.place.capacity() as u64 / BATCH_PART;
         self.batch_bytes = u64::try_from(bytes).unwrap_or(most).min(most);
+        // A loan of a batch clears nothing beforehand: its payload may go over a zero that stands for one before it.
+        self.cleared = NOWHERE;
     }
 
     /// Whether there are messages that the consumer does not see yet.
