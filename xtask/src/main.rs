@@ -10,7 +10,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask tidy              the rules of the house: dependencies, unsafe, spec pages, documents
        cargo xtask test check        formatting, lints, tidy, unit tests
-       cargo xtask test everything   that, the model checker, every other test, the end-to-end tests
+       cargo xtask test fuzz         the fuzz targets, for some seconds each (TOMBOLO_FUZZ_SECONDS)
+       cargo xtask test everything   all that, the model checker, every other test, the end-to-end tests
 ";
 
 fn main() -> ExitCode {
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["tidy"] => tidy(),
         ["test", "check"] => test::run(&root(), test::Extent::Check),
+        ["test", "fuzz"] => test::run(&root(), test::Extent::Fuzz),
         ["test", "everything"] => test::run(&root(), test::Extent::Everything),
         _ => {
             eprint!("{USAGE}");

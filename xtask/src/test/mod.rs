@@ -1,5 +1,7 @@
-//! The test run: the checks, the model checker, every package's tests, the end-to-end tests; then one honest line.
+//! The test run: the checks, the model checker, every package's tests, the end-to-end tests, a bounded fuzz; then one
+//! honest line.
 
+mod fuzz;
 mod tally;
 
 use crate::tidy;
@@ -17,6 +19,8 @@ use tally::Tally;
 pub enum Extent {
     /// What a person runs before each commit.
     Check,
+    /// The fuzz targets alone.
+    Fuzz,
     /// What CI runs.
     Everything,
 }
@@ -40,11 +44,14 @@ pub fn run(root: &Path, extent: Extent) -> ExitCode {
     }
     let begin = Instant::now();
     let mut tally = Tally::default();
-    check_tidy(root, &mut tally);
-    for step in steps(root, extent) {
-        announce(step.name);
-        if let Err(error) = run_step(root, &logs, &step, &mut tally) {
-            tally.fail(step.name, &error.to_string());
+    if extent != Extent::Fuzz {
+        check_tidy(root, &mut tally);
+        run_steps(root, extent, &logs, &mut tally);
+    }
+    if extent != Extent::Check {
+        announce("fuzz");
+        if let Err(error) = fuzz::run(root, &target(root), &logs, &mut tally) {
+            tally.fail("fuzz", &error.to_string());
         }
     }
     for line in tally.explanations() {
@@ -53,6 +60,15 @@ pub fn run(root: &Path, extent: Extent) -> ExitCode {
     println!("logs: {}; {} s", logs.display(), begin.elapsed().as_secs());
     println!("{}", tally.summary());
     if tally.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_steps(root: &Path, extent: Extent, logs: &Path, tally: &mut Tally) {
+    for step in steps(root, extent) {
+        announce(step.name);
+        if let Err(error) = run_step(root, logs, &step, tally) {
+            tally.fail(step.name, &error.to_string());
+        }
+    }
 }
 
 fn announce(name: &str) {
@@ -78,6 +94,7 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step> {
     let step = |name, arguments, counts| Step { name, arguments, counts, environment: BTreeMap::new() };
     let mut steps = vec![
         step("format", &["fmt", "--all", "--check"], false),
+        step("format-fuzz", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"], false),
         step("lint", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], false),
     ];
     if extent == Extent::Check {
@@ -97,7 +114,17 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step> {
     }
     let mut model = step(
         "model",
-        &["test", "--release", "--package", "ring", "--test", "model", "--no-fail-fast", "--", "--show-output"],
+        &[
+            "test",
+            "--release",
+            "--package",
+            "ring",
+            "--test",
+            "model",
+            "--no-fail-fast",
+            "--",
+            "--show-output",
+        ],
         true,
     );
     model.environment.insert("RUSTFLAGS", "--cfg loom".into());

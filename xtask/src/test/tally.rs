@@ -129,6 +129,16 @@ impl Tally {
         }
     }
 
+    /// Notes one test that passed.
+    pub fn pass(&mut self) {
+        self.passed += 1;
+    }
+
+    /// Notes one test that can't run here.
+    pub fn skip(&mut self, step: &str, test: &str, reason: &str) {
+        self.skips.push(format!("skipped: {step}: {test}: {reason}"));
+    }
+
     /// Notes one failure.
     pub fn fail(&mut self, step: &str, what: &str) {
         self.failures.push(format!("FAILED: {step}: {what}"));

@@ -1,0 +1,68 @@
+//! What other parties send as messages and packets. What must hold: no panic, and what is understood says the same when it
+//! is said again.
+#![no_main]
+
+use fuzz::script::Script;
+use libfuzzer_sys::fuzz_target;
+use wire::directory::{AddressQuery, Addresses, Names};
+use wire::meeting::Greeting;
+use wire::service::{Header, Phase};
+use wire::{control, service};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    match kind % 9 {
+        0 => message(bytes),
+        1 => {
+            if let Ok(query) = AddressQuery::decode(bytes) {
+                assert_eq!(again(|payload| query.encode(payload)), bytes);
+            }
+        }
+        2 => {
+            if let Ok(addresses) = Addresses::decode(bytes) {
+                assert_eq!(again(|payload| addresses.encode(payload)), bytes);
+                let _name = addresses.as_asked("a name.");
+            }
+        }
+        3 => {
+            if let Ok(names) = Names::decode(bytes) {
+                assert_eq!(again(|payload| names.encode(payload)), bytes);
+            }
+        }
+        4 => {
+            if let Ok(greeting) = Greeting::decode(bytes) {
+                assert_eq!(greeting.encode(), bytes);
+            }
+        }
+        5 => json::<control::Request>(bytes),
+        6 => json::<control::Reply>(bytes),
+        7 => json::<service::Export>(bytes),
+        _ => json::<service::OpenInfo>(bytes),
+    }
+});
+
+fn again(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(&mut bytes);
+    bytes
+}
+
+fn message(bytes: &[u8]) {
+    let Ok((header, payload)) = Header::decode(bytes) else { return };
+    assert_eq!(header.encode(), bytes[..service::HEADER_BYTES]);
+    assert_eq!(payload.len(), header.length as usize);
+    let trailer = u32::from(Script::new(payload).byte());
+    if let Ok((answer, phases)) = Phase::split(payload, trailer) {
+        assert_eq!(answer.len() + phases.len() * service::PHASE_BYTES, payload.len());
+    }
+}
+
+/// Reads a packet, says it again, and reads that.
+fn json<T>(bytes: &[u8])
+where
+    T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let Ok(said) = serde_json::from_slice::<T>(bytes) else { return };
+    let again = serde_json::to_vec(&said).expect("what was read can be written");
+    assert_eq!(serde_json::from_slice::<T>(&again).expect("what was written can be read"), said);
+}
