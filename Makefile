@@ -19,10 +19,10 @@ deps: ## install what is missing: Debian packages (packages.txt), Rust
 	@scripts/deps
 
 # `tombolo` is static, so that it runs inside any domain; the flag reaches that one program only. The preload library
-# and the bench's worker are dynamic by nature.
+# and the bench's workers are dynamic by nature.
 build: deps ## the release: tombolo, libtombolo_preload.so
 	@$(CARGO) rustc --quiet --release --package tombolo --bin tombolo -- -C target-feature=+crt-static
-	@$(CARGO) build --quiet --release --package preload --package bench --lib --bins
+	@$(CARGO) build --quiet --release --package preload --package bench --package peers --lib --bins
 	@ls -sh1 $(RELEASE)/tombolo $(RELEASE)/libtombolo_preload.so
 
 demo: build ## the main job on this machine, shown (KEEP=1 leaves it up)
@@ -36,9 +36,11 @@ test: build ## everything, the same that CI runs
 
 bench: build ## every scenario, with the goals of docs/performance.md
 	@$(SUDO) $(RELEASE)/tombolo bench directory
+	@$(SUDO) $(RELEASE)/tombolo bench channel
 
 bench-quick: build ## the same, short: to see that it works, not to quote
 	@$(SUDO) $(RELEASE)/tombolo bench directory --quick
+	@$(SUDO) $(RELEASE)/tombolo bench channel --quick
 
 clean: ## forget what was built
 	@$(CARGO) clean

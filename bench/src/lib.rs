@@ -6,16 +6,20 @@
 //! seconds: ratios compare only repetitions that ran in the same state. Values are medians over launches, with
 //! bootstrap confidence intervals over launches.
 
+pub mod channel;
 pub mod core_line;
 pub mod directory;
 pub mod environment;
 pub mod histogram;
+pub mod machine;
 pub mod promise;
 pub mod report;
 pub mod results;
 pub mod scenario;
 pub mod statistics;
+pub mod talk;
 pub mod undo;
+pub mod worker;
 
 pub use promise::{Promise, Relation, Verdict};
 pub use results::{Repetition, Results};

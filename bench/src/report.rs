@@ -9,12 +9,63 @@ use crate::statistics::Estimate;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
-/// The columns: heading, metric, digits behind the point.
-const COLUMNS: [(&str, Metric, usize); 4] = [
-    ("p50 us", Metric::P50, 1),
-    ("p99 us", Metric::P99, 1),
-    ("per s", Metric::Rate, 0),
-    ("cpu us/op", Metric::Processor, 1),
+/// A column of the table, and a field of the JSON.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    /// What stands above it.
+    pub heading: &'static str,
+    /// Its name in JSON.
+    pub field: &'static str,
+    /// What stands in it.
+    pub metric: Metric,
+    /// Digits behind the point.
+    pub digits: usize,
+    /// Whether a column follows with the ratio to the base.
+    pub ratio: bool,
+    /// Of what ran in this state only; the ratio, too.
+    pub state: Option<State>,
+}
+
+/// A column without a ratio.
+#[must_use]
+pub const fn column(heading: &'static str, field: &'static str, metric: Metric, digits: usize) -> Column {
+    Column { heading, field, metric, digits, ratio: false, state: None }
+}
+
+impl Column {
+    /// The same, with the ratio to the base behind it.
+    #[must_use]
+    pub const fn and_ratio(self) -> Self {
+        Self { ratio: true, ..self }
+    }
+
+    /// The same, of what ran in one state of the machine only.
+    #[must_use]
+    pub const fn within(self, state: State) -> Self {
+        Self { state: Some(state), ..self }
+    }
+
+    fn value(&self, results: &Results, condition: &Condition, arm: &str) -> Option<Estimate> {
+        match self.state {
+            Some(state) => results.estimate_within(condition, arm, self.metric, state),
+            None => results.estimate(condition, arm, self.metric),
+        }
+    }
+
+    fn ratio(&self, results: &Results, condition: &Condition, arm: &str, base: &str) -> Option<Estimate> {
+        match self.state {
+            Some(_) => results.ratio_within(condition, [arm, base], self.metric, self.state),
+            None => results.ratio(condition, arm, base, self.metric),
+        }
+    }
+}
+
+/// The columns where a scenario does not say otherwise.
+pub const COLUMNS: [Column; 4] = [
+    column("p50 us", "p50_us", Metric::P50, 1).and_ratio(),
+    column("p99 us", "p99_us", Metric::P99, 1),
+    column("per s", "per_s", Metric::Rate, 0).and_ratio(),
+    column("cpu us/op", "processor_us", Metric::Processor, 1),
 ];
 
 /// Writes the table.
@@ -30,11 +81,7 @@ pub fn text(
 ) -> io::Result<()> {
     writeln!(out, "{}: {}", scenario.name(), scenario.about())?;
     writeln!(out, "on {}", environment.describe())?;
-    writeln!(
-        out,
-        "medians over launches, in brackets the 95 % interval; ratios are to `{}`\n",
-        scenario.base()
-    )?;
+    writeln!(out, "medians over launches, in brackets the 95 % interval\n")?;
     for condition in results.conditions() {
         table(out, scenario, results, &condition)?;
     }
@@ -45,37 +92,69 @@ pub fn text(
             writeln!(out, "{name}: {} {}", interval(found, 2), figure.unit)?;
         }
     }
+    results.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
     writeln!(out)?;
-    verdicts.iter().try_for_each(|verdict| writeln!(out, "{}", sentence(verdict)))
+    for promise in scenario.promises() {
+        match verdicts.iter().find(|verdict| verdict.promise == promise.id) {
+            Some(verdict) => writeln!(out, "{}", sentence(verdict))?,
+            None => writeln!(out, "not judged {}: this run did not measure it", promise.id)?,
+        }
+    }
+    Ok(())
 }
 
+/// A table as rows of cells; the first row is the heading.
 fn table(
     out: &mut dyn Write,
     scenario: &dyn Scenario,
     results: &Results,
     condition: &Condition,
 ) -> io::Result<()> {
-    writeln!(out, "{condition}")?;
-    write!(out, "  {:<8}", "arm")?;
-    for (heading, _, _) in COLUMNS {
-        write!(out, "  {heading:>24}")?;
-    }
-    writeln!(out, "  {:>8}  {:>8}  {:>9}  state", "p50 x", "per s x", "samples")?;
+    let (columns, base) = (scenario.columns(condition), scenario.base(condition));
+    let mut rows = vec![heading(columns)];
     for arm in results.arms(condition) {
-        write!(out, "  {arm:<8}")?;
-        for (_, metric, digits) in COLUMNS {
-            let cell = results
-                .estimate(condition, arm, metric)
-                .map_or_else(|| "-".into(), |found| interval(found, digits));
-            write!(out, "  {cell:>24}")?;
-        }
-        for metric in [Metric::P50, Metric::Rate] {
-            let ratio = results.ratio(condition, arm, scenario.base(), metric);
-            write!(out, "  {:>8}", ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.value)))?;
-        }
-        writeln!(out, "  {:>9}  {}", results.samples(condition, arm), remarks(results, condition, arm))?;
+        rows.push(row(results, condition, arm, base, columns));
+    }
+    writeln!(out, "{condition} (x: relative to {base})")?;
+    let cells = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..cells).map(|at| width(at).unwrap_or(0)).collect();
+    for row in &rows {
+        let padded = row.iter().zip(&widths).enumerate().map(|(at, (cell, &width))| {
+            // Names stand to the left, figures to the right.
+            let left = at == 0 || at + 1 == cells;
+            if left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        writeln!(out, "  {}", padded.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     writeln!(out)
+}
+
+fn heading(columns: &[Column]) -> Vec<String> {
+    let mut cells = vec!["arm".to_owned()];
+    for column in columns {
+        cells.push(column.heading.to_owned());
+        if column.ratio {
+            cells.push("x".to_owned());
+        }
+    }
+    cells.extend(["samples".to_owned(), "state".to_owned()]);
+    cells
+}
+
+fn row(results: &Results, condition: &Condition, arm: &str, base: &str, columns: &[Column]) -> Vec<String> {
+    let mut cells = vec![arm.to_owned()];
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    for column in columns {
+        let found = column.value(results, condition, arm);
+        cells.push(or_dash(found.map(|found| interval(found, column.digits))));
+        if column.ratio {
+            let ratio = column.ratio(results, condition, arm, base);
+            cells.push(or_dash(ratio.map(|ratio| format!("{:.2}", ratio.value))));
+        }
+    }
+    cells.extend([results.samples(condition, arm).to_string(), remarks(results, condition, arm)]);
+    cells
 }
 
 /// In which states the arm ran, and what failed.
@@ -145,6 +224,7 @@ pub fn json(
             json!({ "scenario": scenario.name(), "figure": name, "unit": unit, "value": results.figure(name).map(estimated) }),
         )?;
     }
+    results.notes.iter().try_for_each(|note| line(json!({ "scenario": scenario.name(), "note": note })))?;
     verdicts.iter().try_for_each(|verdict| line(serde_json::to_value(verdict).map_err(io::Error::other)?))
 }
 
@@ -153,13 +233,9 @@ fn result(scenario: &dyn Scenario, results: &Results, condition: &Condition, arm
     object.insert("scenario".into(), scenario.name().into());
     object.extend(condition.0.iter().map(|(name, value)| ((*name).to_owned(), Value::from(value.as_str()))));
     object.insert("arm".into(), arm.into());
-    for (name, metric) in [
-        ("p50_us", Metric::P50),
-        ("p99_us", Metric::P99),
-        ("per_s", Metric::Rate),
-        ("processor_us", Metric::Processor),
-    ] {
-        object.insert(name.into(), results.estimate(condition, arm, metric).map_or(Value::Null, estimated));
+    for column in scenario.columns(condition) {
+        let found = column.value(results, condition, arm);
+        object.insert(column.field.into(), found.map_or(Value::Null, estimated));
     }
     object.insert("samples".into(), results.samples(condition, arm).into());
     object.insert(
@@ -194,13 +270,18 @@ mod tests {
                 round: 0,
                 state,
                 latencies,
+                operations: 1,
+                bytes: 0,
                 failures,
                 window_s,
                 processor_ns: None,
+                switches: None,
+                calls: None,
             }
         };
         let figures = vec![Figure { name: "memory per further domain", unit: "MiB", launch: 0, value: 2.5 }];
-        Results { repetitions: vec![repetition("naive", 10_000), repetition("stub", 20_000)], figures }
+        let repetitions = vec![repetition("naive", 10_000), repetition("stub", 20_000)];
+        Results { repetitions, figures, notes: vec!["the third arm needs root".into()] }
     }
 
     fn environment() -> Environment {
@@ -219,6 +300,8 @@ mod tests {
             row.contains("20.0 [20.0, 20.0]") && row.contains("2.00") && row.contains("1 far, 1 FAILED"),
             "{row}"
         );
+        assert!(text.contains("note: the third arm needs root"));
+        assert!(text.contains("not judged directory.private.p50"), "{text}");
         assert!(text.contains("cache=none domains=8") && text.contains("memory per further domain: 2.50"));
     }
 
@@ -232,7 +315,8 @@ mod tests {
             .lines()
             .map(|line| serde_json::from_str(line).expect("each line is an object"))
             .collect();
-        assert_eq!(lines.len(), 4);
+        assert_eq!(lines.len(), 5);
+        assert_eq!(lines[4]["note"], "the third arm needs root");
         assert!(lines[0]["environment"]["kernel"].is_string());
         assert_eq!(lines[2]["arm"], "stub");
         assert_eq!(lines[2]["domains"], "8");

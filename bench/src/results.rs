@@ -32,12 +32,20 @@ pub struct Repetition {
     pub state: State,
     /// How long each operation took.
     pub latencies: Latencies,
+    /// Operations that succeeded within the window.
+    pub operations: u64,
+    /// Bytes that each of them moved; 0 where that says nothing.
+    pub bytes: u64,
     /// Operations that failed; their times are not among the latencies.
     pub failures: u64,
     /// How long was measured, in s.
     pub window_s: f64,
     /// Processor time of everything that took part, in ns.
     pub processor_ns: Option<u64>,
+    /// Context switches of everything that took part, where they were counted.
+    pub switches: Option<u64>,
+    /// System calls of everything that took part, where they were counted.
+    pub calls: Option<u64>,
 }
 
 /// What can be read off a repetition.
@@ -47,27 +55,43 @@ pub enum Metric {
     P50,
     /// 99th percentile of the latency, in us.
     P99,
-    /// Operations per second, over all domains.
+    /// Operations per second, of all who took part.
     Rate,
+    /// GiB per second.
+    Bandwidth,
     /// Processor time of everything that took part, in us per operation.
     Processor,
+    /// Processor time of everything that took part, in ms in all.
+    ProcessorTotal,
+    /// Context switches in all.
+    Switches,
+    /// System calls in all.
+    Calls,
 }
 
 impl Metric {
     /// The value; `None` where nothing was measured.
     #[must_use]
     pub fn of(self, repetition: &Repetition) -> Option<f64> {
-        let operations = repetition.latencies.count() as f64;
+        let operations = repetition.operations as f64;
+        let per_second = || (repetition.window_s > 0.0).then(|| operations / repetition.window_s);
         let microseconds =
             |quantile| repetition.latencies.quantile_ns(quantile).map(|ns| ns as f64 / 1_000.0);
         match self {
             Self::P50 => microseconds(0.5),
             Self::P99 => microseconds(0.99),
-            Self::Rate => (repetition.window_s > 0.0).then(|| operations / repetition.window_s),
+            Self::Rate => per_second(),
+            Self::Bandwidth if repetition.bytes > 0 => {
+                Some(per_second()? * repetition.bytes as f64 / f64::from(1 << 30))
+            }
+            Self::Bandwidth => None,
             Self::Processor if operations > 0.0 => {
                 Some(repetition.processor_ns? as f64 / operations / 1_000.0)
             }
             Self::Processor => None,
+            Self::ProcessorTotal => Some(repetition.processor_ns? as f64 / 1_000_000.0),
+            Self::Switches => Some(repetition.switches? as f64),
+            Self::Calls => Some(repetition.calls? as f64),
         }
     }
 }
@@ -92,6 +116,8 @@ pub struct Results {
     pub repetitions: Vec<Repetition>,
     /// The other numbers.
     pub figures: Vec<Figure>,
+    /// What was not measured and why, and what else a reader has to know.
+    pub notes: Vec<String>,
 }
 
 impl Results {
@@ -118,7 +144,7 @@ impl Results {
     /// Operations measured in an arm under a condition.
     #[must_use]
     pub fn samples(&self, condition: &Condition, arm: &str) -> u64 {
-        self.of(condition, arm).map(|repetition| repetition.latencies.count()).sum()
+        self.of(condition, arm).map(|repetition| repetition.operations).sum()
     }
 
     /// A metric of an arm: each launch's median over its rounds, then over launches.
@@ -126,6 +152,23 @@ impl Results {
     pub fn estimate(&self, condition: &Condition, arm: &str, metric: Metric) -> Option<Estimate> {
         let of_launch = |launch| {
             let rounds = self.of(condition, arm).filter(|found| found.launch == launch);
+            median(&rounds.filter_map(|found| metric.of(found)).collect::<Vec<_>>())
+        };
+        estimate(&self.launches().into_iter().filter_map(of_launch).collect::<Vec<_>>())
+    }
+
+    /// As [`Results::estimate`], of what ran in one state of the machine.
+    #[must_use]
+    pub fn estimate_within(
+        &self,
+        condition: &Condition,
+        arm: &str,
+        metric: Metric,
+        state: State,
+    ) -> Option<Estimate> {
+        let of_launch = |launch| {
+            let rounds =
+                self.of(condition, arm).filter(|found| found.launch == launch && found.state == state);
             median(&rounds.filter_map(|found| metric.of(found)).collect::<Vec<_>>())
         };
         estimate(&self.launches().into_iter().filter_map(of_launch).collect::<Vec<_>>())
@@ -144,6 +187,36 @@ impl Results {
                 .collect();
             let all = || pairs.iter().filter_map(|pair| quotient(metric, pair)).collect::<Vec<_>>();
             median(&if same.is_empty() { all() } else { same })
+        };
+        estimate(&self.launches().into_iter().filter_map(of_launch).collect::<Vec<_>>())
+    }
+
+    /// As [`Results::ratio`], for whatever polls: each repetition of `arm` is compared with each of `base` of the same launch
+    /// that ran in the same state, and never with another. With a state given, in that one only. `None` where the machine
+    /// gave no such two.
+    #[must_use]
+    pub fn ratio_within(
+        &self,
+        condition: &Condition,
+        [arm, base]: [&str; 2],
+        metric: Metric,
+        state: Option<State>,
+    ) -> Option<Estimate> {
+        let of_launch = |launch| {
+            let ours = || self.of(condition, arm).filter(move |found| found.launch == launch);
+            let fits = |found: &&Repetition| {
+                found.state != State::Mixed && state.is_none_or(|state| found.state == state)
+            };
+            let quotients: Vec<f64> = ours()
+                .filter(fits)
+                .flat_map(|ours| {
+                    let base = self.of(condition, base);
+                    base.filter(move |base| base.launch == launch && base.state == ours.state)
+                        .map(move |base| (ours, base))
+                })
+                .filter_map(|pair| quotient(metric, &pair))
+                .collect();
+            median(&quotients)
         };
         estimate(&self.launches().into_iter().filter_map(of_launch).collect::<Vec<_>>())
     }
@@ -206,9 +279,13 @@ mod tests {
             round,
             state,
             latencies,
+            operations: 100,
+            bytes: 1 << 20,
             failures: 0,
             window_s: 2.0,
             processor_ns,
+            switches: Some(3),
+            calls: None,
         }
     }
 
@@ -218,7 +295,10 @@ mod tests {
         assert!(Metric::P50.of(&found).is_some_and(|us| (us - 5.0).abs() < 0.01));
         assert_eq!(Metric::Rate.of(&found), Some(50.0));
         assert_eq!(Metric::Processor.of(&found), Some(7.0));
-        let nothing = Repetition { latencies: Latencies::new(), ..found };
+        assert!(Metric::Bandwidth.of(&found).is_some_and(|gib| (gib - 50.0 / 1024.0).abs() < 1e-9));
+        assert_eq!(Metric::ProcessorTotal.of(&found), Some(0.7));
+        assert_eq!((Metric::Switches.of(&found), Metric::Calls.of(&found)), (Some(3.0), None));
+        let nothing = Repetition { latencies: Latencies::new(), operations: 0, ..found };
         assert_eq!((Metric::P99.of(&nothing), Metric::Processor.of(&nothing)), (None, None));
     }
 
@@ -242,9 +322,28 @@ mod tests {
     fn without_a_common_state_all_rounds_count() {
         let repetitions =
             vec![repetition("ours", 0, 0, State::Far, 4_000), repetition("naive", 0, 0, State::Near, 1_000)];
-        let results = Results { repetitions, figures: vec![] };
+        let results = Results { repetitions, ..Results::default() };
         let ratio = results.ratio(&condition(), "ours", "naive", Metric::P50).expect("a pair");
         assert!((ratio.value - 4.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn what_polls_is_compared_within_one_state_or_not_at_all() {
+        let mut results = Results::default();
+        for (arm, round, state, ns) in [
+            ("ours", 0, State::Near, 1_000),
+            ("ours", 1, State::Far, 3_000),
+            ("peer", 0, State::Far, 6_000),
+            ("peer", 1, State::Mixed, 10),
+        ] {
+            results.repetitions.push(repetition(arm, 0, round, state, ns));
+        }
+        let ratio = |state| results.ratio_within(&condition(), ["ours", "peer"], Metric::P50, state);
+        // The two far ones, though they ran in different rounds.
+        assert!(ratio(None).is_some_and(|found| (found.value - 0.5).abs() < 0.01));
+        assert!(ratio(Some(State::Far)).is_some());
+        assert_eq!(ratio(Some(State::Near)), None);
+        assert_eq!(ratio(Some(State::Mixed)), None);
     }
 
     #[test]

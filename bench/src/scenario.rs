@@ -2,8 +2,8 @@
 
 use crate::environment::Environment;
 use crate::promise::{Promise, Verdict};
-use crate::report;
-use crate::results::Results;
+use crate::report::{self, Column};
+use crate::results::{Condition, Results};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub struct Arguments {
     pub launches: Option<usize>,
     /// JSON lines in place of a table.
     pub json: bool,
-    /// The `tombolo` to measure; its folder also holds `libtombolo_preload.so` and `lookup-worker`.
+    /// The `tombolo` to measure; its folder also holds `libtombolo_preload.so` and the workers.
     pub binary: PathBuf,
 }
 
@@ -89,8 +89,12 @@ pub trait Scenario {
     fn about(&self) -> &'static str;
     /// The promises that it can judge.
     fn promises(&self) -> &'static [Promise];
-    /// The arm that the others are compared with.
-    fn base(&self) -> &'static str;
+    /// The arm that the others are compared with under a condition.
+    fn base(&self, condition: &Condition) -> &'static str;
+    /// The columns of the table of a condition.
+    fn columns(&self, _: &Condition) -> &'static [Column] {
+        &report::COLUMNS
+    }
     /// Commands that print the versions of the programs that take part.
     fn peers(&self) -> &'static [&'static [&'static str]];
     /// Measures. `progress` is told, now and then, what is being done.
@@ -112,7 +116,7 @@ pub struct Summary {
 /// All scenarios.
 #[must_use]
 pub fn scenarios() -> Vec<Box<dyn Scenario>> {
-    vec![Box::new(crate::directory::Directory)]
+    vec![Box::new(crate::directory::Directory), Box::new(crate::channel::Channel)]
 }
 
 /// Runs what was asked for and writes the report to `out`.

@@ -2,7 +2,7 @@
 
 use bench::BenchError;
 use bench::directory::place::{Place, SUFFIX};
-use bench::directory::work::{Task, Way};
+use bench::directory::work::{Tale, Task, Way};
 use bench::directory::{naive, usage};
 use std::path::Path;
 use std::time::Duration;
@@ -52,13 +52,13 @@ fn two_naive_domains_resolve_at_the_same_time_and_leave_nothing() {
         worker.say(&begin_ns.to_string()).expect("it listens");
     }
     for worker in &mut workers {
-        let tale = worker.tale(Duration::from_millis(100)).expect("it tells");
+        let tale = worker.tale::<Tale>(Duration::from_millis(100)).expect("it tells");
         assert_eq!(tale.failures, 0, "{:?}", tale.first_failure);
         assert!(tale.latencies.count() > 10, "{} look-ups in 50 ms", tale.latencies.count());
         assert!(tale.processor_ns > 0 && tale.operations >= tale.latencies.count());
     }
     assert!(usage::name_server_processor_ns(&place).expect("the kernel counts") > before);
-    let processes = workers.each_ref().map(bench::directory::worker::Worker::process);
+    let processes = workers.each_ref().map(bench::worker::Worker::process);
     drop(workers);
     place.end().expect("all is undone");
     assert!(!folder.exists(), "{} is left", folder.display());

@@ -9,19 +9,18 @@ pub mod naive;
 pub mod place;
 pub mod usage;
 pub mod work;
-pub mod worker;
 
 use crate::core_line;
 use crate::histogram::Latencies;
 use crate::promise::{Promise, Relation, Verdict};
 use crate::results::{Condition, Figure, Metric, Repetition, Results, rotated};
 use crate::scenario::{Arguments, BenchError, Scenario};
+use crate::worker::Worker;
 use place::{DC, PROGRAMS, Place, SUFFIX, domain_name};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use sys::clock::clock_ns;
 use work::{Tale, Task, Way};
-use worker::Worker;
 
 /// Numbers of domains, and of short runs.
 const DOMAINS: [usize; 6] = [1, 2, 4, 8, 16, 32];
@@ -189,7 +188,7 @@ impl Scenario for Directory {
         &PROMISES
     }
 
-    fn base(&self) -> &'static str {
+    fn base(&self, _: &Condition) -> &'static str {
         Arm::Naive.name()
     }
 
@@ -355,9 +354,13 @@ impl Bench<'_> {
             round,
             state: core_line::state(before_ns, after_ns),
             processor_ns: others.map(|others| processor_of_window(arm, others, &tales, latencies.count())),
+            operations: latencies.count(),
+            bytes: 0,
             latencies,
             failures: tales.iter().map(|tale| tale.failures).sum(),
             window_s: self.plan.window.as_secs_f64(),
+            switches: None,
+            calls: None,
         })
     }
 
@@ -451,9 +454,13 @@ mod tests {
             round: 0,
             state: State::Near,
             latencies,
+            operations: count,
+            bytes: 0,
             failures: 0,
             window_s: 1.0,
             processor_ns: None,
+            switches: None,
+            calls: None,
         }
     }
 
@@ -467,6 +474,7 @@ mod tests {
                 repetition("private", 1, Arm::Naive, 1_000, 100),
             ],
             figures: vec![Figure { name: MEMORY, unit: "MiB", launch: 0, value: 3.0 }],
+            notes: vec![],
         };
         let verdicts = Directory.verdicts(&results);
         let short: Vec<(&str, bool, u64)> =

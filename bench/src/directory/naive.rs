@@ -1,8 +1,9 @@
 //! The naive arm: a domain that has a network of its own (a veth on the bridge) and resolves by itself.
 
-use super::place::{NAME_SERVER, Place, finish, inside};
-use super::worker::Worker;
+use super::place::{NAME_SERVER, Place};
+use crate::machine::{finish, inside};
 use crate::scenario::BenchError;
+use crate::worker::Worker;
 use std::process::Command;
 
 /// Binds the resolver's settings, waits for the network, becomes the worker.

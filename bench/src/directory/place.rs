@@ -1,6 +1,7 @@
 //! Where the bench runs: a network namespace of its own with a bridge and a name server, and in it a node of its own.
 //! Nothing of it is seen from the machine's network, and all of it goes when its processes go.
 
+use crate::machine::{check_files, check_programs, check_root, finish, inside, network_namespace};
 use crate::scenario::BenchError;
 use crate::undo::Undo;
 use std::ffi::OsStr;
@@ -62,7 +63,7 @@ impl Place {
         let mut later =
             |command: &[&OsStr]| undo.add(command).map_err(BenchError::io("noting what to clean up"));
         later(&["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()])?;
-        let hub = start_hub()?;
+        let hub = network_namespace(HUB)?;
         let namespace = std::fs::read_link(format!("/proc/{}/ns/net", hub.id()))
             .map_err(BenchError::io("looking at the hub"))?;
         later(&["sh".as_ref(), "-c".as_ref(), END_ALL.as_ref(), "sh".as_ref(), namespace.as_os_str()])?;
@@ -177,31 +178,8 @@ impl Drop for Place {
     }
 }
 
-/// A command in the network namespace of a process.
-pub fn inside(process: u32, program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--net=/proc/{process}/ns/net")).arg("--").arg(program);
-    command
-}
-
-/// Runs a command to its end and insists on success.
-///
-/// # Errors
-/// [`BenchError::Command`] with the end of what it complained.
-pub fn finish(mut command: Command) -> Result<(), BenchError> {
-    let line = format!("{command:?}").replace('"', "");
-    let output = command.stdin(Stdio::null()).output().map_err(BenchError::io(format!("starting {line}")))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(BenchError::Command { command: line, status: output.status.to_string(), said })
-}
-
 fn check_machine(binary: &Path) -> Result<(), BenchError> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(BenchError::Missing { what: "root".into(), how: "start it through sudo" });
-    }
+    check_root()?;
     check_programs(&["ip", "nsenter", "unshare", "dnsmasq"])?;
     check_files(binary, &["lookup-worker"])
 }
@@ -210,47 +188,6 @@ fn check_machine(binary: &Path) -> Result<(), BenchError> {
 fn check_node(binary: &Path) -> Result<(), BenchError> {
     check_programs(&["runc"])?;
     check_files(binary, &["tombolo", "libtombolo_preload.so"])
-}
-
-fn check_programs(programs: &[&str]) -> Result<(), BenchError> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let there = |program: &&&str| std::env::split_paths(&path).any(|folder| folder.join(program).exists());
-    match programs.iter().find(|program| !there(program)) {
-        Some(program) => Err(BenchError::Missing { what: (*program).into(), how: "run `make deps`" }),
-        None => Ok(()),
-    }
-}
-
-fn check_files(binary: &Path, names: &[&str]) -> Result<(), BenchError> {
-    let files = names.iter().map(|name| binary.with_file_name(name));
-    match files.into_iter().find(|file| !file.exists()) {
-        Some(file) => Err(BenchError::Missing { what: file.display().to_string(), how: "run `make build`" }),
-        None => Ok(()),
-    }
-}
-
-fn start_hub() -> Result<Child, BenchError> {
-    let mut hub = Command::new("unshare")
-        .args(["--net", "--", "sh", "-c", HUB])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(BenchError::io("starting the hub"))?;
-    let mut line = String::new();
-    if let Some(output) = hub.stdout.take() {
-        BufReader::new(output).read_line(&mut line).map_err(BenchError::io("listening to the hub"))?;
-    }
-    if line == "up\n" {
-        return Ok(hub);
-    }
-    let output = hub.wait_with_output().map_err(BenchError::io("waiting for the hub"))?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(BenchError::Command {
-        command: "unshare --net, with a bridge".into(),
-        status: output.status.to_string(),
-        said,
-    })
 }
 
 fn start_name_server(hub: u32, folder: &Path) -> Result<(Child, BufReader<ChildStderr>), BenchError> {
@@ -324,13 +261,5 @@ mod tests {
         let text = topology(3, "private", Path::new("/programs"));
         assert_eq!(text.matches("[domain.d").count(), 3);
         assert!(text.contains("mode = \"private\"") && text.contains("source = \"/programs\""));
-    }
-
-    #[test]
-    fn a_command_that_fails_is_told_with_its_words() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo it broke >&2; exit 3"]);
-        let error = finish(command).expect_err("it failed").to_string();
-        assert!(error.contains("it broke") && error.contains('3'), "{error}");
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::histogram::Latencies;
 use crate::statistics::SplitMix;
+use crate::talk::{await_clock, next_line, processor_ns, say};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -67,8 +68,7 @@ pub struct Tale {
 /// # Errors
 /// Where the input is no conversation, or the way in can't be opened.
 pub fn converse(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
-    writeln!(output, "ready")?;
-    output.flush()?;
+    say(output, "ready")?;
     while let Some(line) = next_line(input)? {
         let task: Task = serde_json::from_str(&line).map_err(io::Error::other)?;
         sys::processor::pin(&[task.processor])?;
@@ -76,16 +76,13 @@ pub fn converse(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<(
         for name in 0..task.names {
             prime(&mut asker, name)?;
         }
-        writeln!(output, "primed")?;
-        output.flush()?;
+        say(output, "primed")?;
         let Some(begin) = next_line(input)? else { return Ok(()) };
         let begin_ns = begin.trim().parse().map_err(io::Error::other)?;
-        writeln!(
+        say(
             output,
-            "{}",
-            serde_json::to_string(&perform(&task, &mut asker, begin_ns)).map_err(io::Error::other)?
+            &serde_json::to_string(&perform(&task, &mut asker, begin_ns)).map_err(io::Error::other)?,
         )?;
-        output.flush()?;
     }
     Ok(())
 }
@@ -101,11 +98,6 @@ fn prime(asker: &mut Asker, name: usize) -> io::Result<()> {
         result = asker.ask(name);
     }
     result
-}
-
-fn next_line(input: &mut dyn BufRead) -> io::Result<Option<String>> {
-    let mut line = String::new();
-    Ok((input.read_line(&mut line)? > 0).then_some(line))
 }
 
 fn perform(task: &Task, asker: &mut Asker, begin_ns: u64) -> Tale {
@@ -141,20 +133,6 @@ fn perform(task: &Task, asker: &mut Asker, begin_ns: u64) -> Tale {
     }
     tale.processor_ns = processor_ns() - processor_before;
     tale
-}
-
-/// All workers begin at one instant of one clock.
-fn await_clock(begin_ns: u64) {
-    let now = clock_ns();
-    if now < begin_ns {
-        // tidy(sleep): the instant itself is what is awaited; there is no other event to begin with.
-        std::thread::sleep(std::time::Duration::from_nanos(begin_ns - now));
-    }
-}
-
-fn processor_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 /// The way in, opened, with the names as it wants them.

@@ -268,7 +268,7 @@ pub struct BenchArgs {
     /// Short: to see that it works, not to quote
     #[arg(long)]
     pub quick: bool,
-    /// Numbers of domains to measure with
+    /// Numbers of domains to measure with (`directory`)
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     pub domains: Vec<usize>,
     /// How often everything is started afresh

@@ -74,7 +74,7 @@ fn allowed(from: &Path, to: &Path) -> bool {
         ("logic", to) => matches!(to, "wire" | "logic"),
         ("io", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
         ("services", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
-        ("bench", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
+        ("bench", to) => matches!(to, "wire" | "sys" | "logic" | "io" | "bench"),
         ("bin" | "e2e", _) => true,
         _ => false,
     }
@@ -122,6 +122,7 @@ mod tests {
             ("logic/ring", "sys"),
             ("logic/topology", "wire"),
             ("bench", "io/session"),
+            ("bench/peers", "bench"),
             ("e2e", "wire"),
         ] {
             assert_eq!(arrow(from, to), [], "{from} → {to}");

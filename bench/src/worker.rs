@@ -1,8 +1,9 @@
 //! A worker from the outside: a process that is talked to over its standard input and output.
 
-use super::work::{Tale, Task};
 use crate::scenario::BenchError;
 use rustix::event::{PollFd, PollFlags, poll};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -74,7 +75,7 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::say`].
-    pub fn give(&mut self, task: &Task) -> Result<(), BenchError> {
+    pub fn give(&mut self, task: &impl Serialize) -> Result<(), BenchError> {
         let text = serde_json::to_string(task).map_err(|error| io::Error::other(error.to_string()));
         let text = text.map_err(BenchError::io("writing a task"))?;
         self.say(&text)
@@ -84,7 +85,7 @@ impl Worker {
     ///
     /// # Errors
     /// Where it tells something else, or nothing.
-    pub fn tale(&mut self, task: Duration) -> Result<Tale, BenchError> {
+    pub fn tale<T: DeserializeOwned>(&mut self, task: Duration) -> Result<T, BenchError> {
         let said = self.line(task + PATIENCE)?;
         serde_json::from_str(&said).map_err(|_| self.surprise(said.clone(), "the tale of its work"))
     }
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn a_worker_that_talks_nonsense_is_quoted() {
         let (mut worker, _folder) = shell("echo nonsense");
-        let error = worker.tale(Duration::ZERO).expect_err("no tale").to_string();
+        let error = worker.tale::<u64>(Duration::ZERO).expect_err("no tale").to_string();
         assert!(error.contains("nonsense") && error.contains("the tale of its work"), "{error}");
     }
 }

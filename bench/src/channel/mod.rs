@@ -1,0 +1,338 @@
+//! Messages between two processes: our channels beside what else a machine offers, and beside the limits of the machine.
+//!
+//! Each arm has two workers, a leader and a follower, processes of their own that are started afresh for each launch and
+//! stay on a processor each. For each repetition they make what carries the messages anew.
+
+pub mod calls;
+pub mod idle;
+pub mod meeting;
+pub mod plan;
+pub mod promises;
+pub mod rest;
+pub mod set_up;
+pub mod stage;
+pub mod task;
+pub mod transport;
+pub mod work;
+
+use crate::core_line;
+use crate::promise::{Promise, Verdict};
+use crate::report::{COLUMNS, Column};
+use crate::results::{Condition, Figure, Repetition, Results, rotated};
+use crate::scenario::{Arguments, BenchError, Scenario};
+use crate::worker::Worker;
+use calls::Trace;
+use plan::{Arm, CALLS, CASES, Case, Kind, SPARSE, Timing};
+use promises::{IDLE_MEMORY, IDLE_PROCESSOR};
+use rest::MemoryGroup;
+use stage::{Stage, note};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use task::{Role, Tale, Task, Work};
+
+/// Fresh starts of everything.
+const LAUNCHES: usize = 5;
+const QUICK_LAUNCHES: usize = 1;
+/// Rounds of each launch: enough that each arm meets each state of the machine.
+const ROUNDS: usize = 5;
+const QUICK_ROUNDS: usize = 3;
+/// The measured window of one repetition: shorter than the machine keeps its state.
+const WINDOW: Duration = Duration::from_millis(60);
+const QUICK_WINDOW: Duration = Duration::from_millis(30);
+/// Work before the window: schedulers, caches and whatever adapts itself settle.
+const WARM_UP: Duration = Duration::from_millis(15);
+/// How long a repetition that counts operations, or is traced, may take.
+const TASK_PATIENCE: Duration = Duration::from_secs(60);
+/// Idle channels.
+const IDLE_CHANNELS: u32 = 1_000;
+/// How long they are watched.
+const IDLE_WINDOW: Duration = Duration::from_secs(2);
+const QUICK_IDLE_WINDOW: Duration = Duration::from_secs(1);
+/// From going to sleep to being watched: longer than any nap before the deep sleep.
+const IDLE_SETTLE: Duration = Duration::from_millis(300);
+
+/// The scenario.
+#[derive(Debug, Clone, Copy)]
+pub struct Channel;
+
+impl Scenario for Channel {
+    fn name(&self) -> &'static str {
+        "channel"
+    }
+
+    fn about(&self) -> &'static str {
+        "messages between two processes: round trips, streams, many at rest, set-up; beside other ways, and the limits"
+    }
+
+    fn promises(&self) -> &'static [Promise] {
+        &promises::PROMISES
+    }
+
+    fn base(&self, condition: &Condition) -> &'static str {
+        Case::of(condition).map_or(Arm::Pipe, Case::base).name()
+    }
+
+    fn columns(&self, condition: &Condition) -> &'static [Column] {
+        Case::of(condition).map_or(&COLUMNS, Case::columns)
+    }
+
+    fn peers(&self) -> &'static [&'static [&'static str]] {
+        &[&["ldd", "--version"], &["strace", "--version"]]
+    }
+
+    fn measure(&self, arguments: &Arguments, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError> {
+        let plan = Plan::new(arguments)?;
+        let mut results = Results::default();
+        for launch in 0..plan.launches {
+            let stage = Stage::make(&arguments.binary, &mut results.notes)?;
+            let mut bench = Bench { plan: &plan, workers: BTreeMap::new(), stage, launch };
+            for case in CASES {
+                progress(&format!("launch {} of {}, {}", launch + 1, plan.launches, case.condition()));
+                bench.run(case, &mut results)?;
+            }
+            progress(&format!("launch {} of {}, idle channels", launch + 1, plan.launches));
+            bench.idle(&mut results)?;
+            bench.workers.clear();
+            bench.stage.end()?;
+        }
+        Ok(results)
+    }
+
+    fn verdicts(&self, results: &Results) -> Vec<Verdict> {
+        promises::verdicts(results)
+    }
+}
+
+/// What is to be run.
+#[derive(Debug)]
+struct Plan {
+    launches: usize,
+    rounds: usize,
+    timing: Timing,
+    quick: bool,
+    /// Of the leader and the follower.
+    processors: [u32; 2],
+}
+
+impl Plan {
+    fn new(arguments: &Arguments) -> Result<Self, BenchError> {
+        let allowed = sys::processor::allowed().map_err(BenchError::io("asking for our processors"))?;
+        let &[lead, follow, ..] = allowed.as_slice() else {
+            return Err(BenchError::Missing {
+                what: "two processors".into(),
+                how: "round trips between two are what it measures",
+            });
+        };
+        let quick = arguments.quick;
+        let window = if quick { QUICK_WINDOW } else { WINDOW };
+        let default = if quick { QUICK_LAUNCHES } else { LAUNCHES };
+        Ok(Self {
+            launches: arguments.launches.unwrap_or(default).max(1),
+            rounds: if quick { QUICK_ROUNDS } else { ROUNDS },
+            timing: Timing {
+                warm_up_ns: WARM_UP.as_nanos() as u64,
+                window_ns: window.as_nanos() as u64,
+                quick,
+            },
+            quick,
+            processors: [lead, follow],
+        })
+    }
+}
+
+/// The two workers of an arm.
+struct Pair {
+    lead: Worker,
+    follow: Worker,
+}
+
+/// One launch.
+struct Bench<'a> {
+    plan: &'a Plan,
+    // The workers end before the stage does: fields are dropped in this order.
+    workers: BTreeMap<Arm, Pair>,
+    stage: Stage,
+    launch: usize,
+}
+
+impl Bench<'_> {
+    fn run(&mut self, case: Case, results: &mut Results) -> Result<(), BenchError> {
+        let arms: Vec<Arm> = case.arms().iter().copied().filter(|&arm| self.stage.has(arm)).collect();
+        if case == CALLS {
+            return self.count_calls(&arms, results);
+        }
+        for round in 0..self.plan.rounds {
+            for arm in rotated(&arms, self.launch + round) {
+                let (repetition, _) = self.repeat(case, arm, round, |_, _| Ok(()))?;
+                results.repetitions.push(repetition);
+            }
+        }
+        Ok(())
+    }
+
+    /// One repetition. `meanwhile` is called between the priming and the word to begin.
+    fn repeat<T>(
+        &mut self,
+        case: Case,
+        arm: Arm,
+        round: usize,
+        meanwhile: impl FnOnce(&Stage, &Pair) -> Result<T, BenchError>,
+    ) -> Result<(Repetition, T), BenchError> {
+        let work = case.work(&self.plan.timing);
+        self.prime(case, arm, work)?;
+        let length = self.length(case);
+        let pair = pair(&mut self.workers, arm)?;
+        let meant = meanwhile(&self.stage, pair)?;
+        let before_ns = core_line::round_trip_ns();
+        let tales = finish(pair, length)?;
+        let after_ns = core_line::round_trip_ns();
+        let state = core_line::state(before_ns, after_ns);
+        Ok((repetition(case, arm, [self.launch, round], state, tales), meant))
+    }
+
+    /// Brings the two together, up to the word to begin.
+    fn prime(&mut self, case: Case, arm: Arm, work: Work) -> Result<(), BenchError> {
+        if !self.workers.contains_key(&arm) {
+            let [lead, follow] = [Role::Lead, Role::Follow].map(|role| self.stage.start(arm, role));
+            self.workers.insert(arm, Pair { lead: lead?, follow: follow? });
+        }
+        let meeting = self.stage.meeting();
+        let means = arm.means(case, &self.stage.surroundings());
+        let [here, there] = self.plan.processors;
+        let task = |role| Task {
+            role,
+            means: means.clone(),
+            work,
+            bytes: case.bytes,
+            meeting: meeting.clone(),
+            processor: if role == Role::Lead || case.kind == Kind::OneProcessor { here } else { there },
+        };
+        let pair = pair(&mut self.workers, arm)?;
+        pair.follow.give(&task(Role::Follow))?;
+        pair.follow.expect("waiting")?;
+        pair.lead.give(&task(Role::Lead))?;
+        pair.lead.expect("primed")?;
+        pair.follow.expect("primed")
+    }
+
+    fn length(&self, case: Case) -> Duration {
+        match case.kind {
+            Kind::Transfer | Kind::Calls | Kind::SetUp => TASK_PATIENCE,
+            _ => WARM_UP + Duration::from_nanos(self.plan.timing.window_ns),
+        }
+    }
+
+    /// One traced transfer for each arm; where the machine does not let us trace, none, and a note.
+    fn count_calls(&mut self, arms: &[Arm], results: &mut Results) -> Result<(), BenchError> {
+        for &arm in arms {
+            let traced = self.repeat(CALLS, arm, 0, |stage, pair| {
+                let trace = |worker: &Worker, name| {
+                    Trace::start(worker.process(), &stage.surroundings().folder.join(name))
+                };
+                Ok(trace(&pair.lead, "lead.trace")
+                    .and_then(|lead| Ok([lead, trace(&pair.follow, "follow.trace")?])))
+            });
+            let (mut found, traces) = traced?;
+            let counted = traces.and_then(|[lead, follow]| Ok(lead.finish()? + follow.finish()?));
+            match counted {
+                Ok(calls) => found.calls = Some(calls),
+                Err(error) => {
+                    note(&mut results.notes, format!("system calls are not counted: {error}"));
+                    return Ok(());
+                }
+            }
+            results.repetitions.push(found);
+        }
+        Ok(())
+    }
+
+    /// The cost of many channels at rest. Their workers are fresh, so that no memory is used twice.
+    fn idle(&mut self, results: &mut Results) -> Result<(), BenchError> {
+        self.workers.remove(&Arm::Tombolo);
+        let [lead, follow] = [Role::Lead, Role::Follow].map(|role| self.stage.start(Arm::Tombolo, role));
+        let (lead, follow) = (lead?, follow?);
+        let processes = [lead.process(), follow.process()];
+        let group = match MemoryGroup::make(&self.stage.surroundings().prefix.replace('_', "")) {
+            Ok(group) => Some(group),
+            Err(error) => {
+                note(&mut results.notes, format!("memory of idle channels is not measured: {error}"));
+                None
+            }
+        };
+        if let Some(group) = &group {
+            processes.iter().try_for_each(|&process| group.take_in(process))?;
+        }
+        self.workers.insert(Arm::Tombolo, Pair { lead, follow });
+        let memory_before = group.as_ref().map(MemoryGroup::bytes).transpose()?;
+        self.prime(SPARSE, Arm::Tombolo, Work::Idle { channels: IDLE_CHANNELS })?;
+        let used_ns = self.watch(processes)?;
+        let memory_after = group.as_ref().map(MemoryGroup::bytes).transpose()?;
+        let pair = pair(&mut self.workers, Arm::Tombolo)?;
+        let [tale, _] = finish(pair, TASK_PATIENCE)?;
+        let launch = self.launch;
+        results.figures.push(Figure { name: IDLE_PROCESSOR, unit: "us/s", launch, value: used_ns });
+        if let Some((before, after)) = memory_before.zip(memory_after) {
+            let beyond = (after.saturating_sub(before)) as f64 - tale.resident_bytes as f64;
+            let value = beyond / f64::from(IDLE_CHANNELS) / 1024.0;
+            results.figures.push(Figure { name: IDLE_MEMORY, unit: "KiB", launch, value });
+        }
+        // The group can go when its processes are gone.
+        self.workers.remove(&Arm::Tombolo);
+        Ok(())
+    }
+
+    /// Processor time of processes that should rest, in us per second.
+    fn watch(&self, processes: [u32; 2]) -> Result<f64, BenchError> {
+        let window = if self.plan.quick { QUICK_IDLE_WINDOW } else { IDLE_WINDOW };
+        let used = || processes.iter().map(|&process| rest::processor_ns(process)).sum::<Result<u64, _>>();
+        // tidy(sleep): what is awaited is that nothing happens.
+        std::thread::sleep(IDLE_SETTLE);
+        let before = used()?;
+        // tidy(sleep): the same.
+        std::thread::sleep(window);
+        Ok((used()? - before) as f64 / 1_000.0 / window.as_secs_f64())
+    }
+}
+
+fn pair(workers: &mut BTreeMap<Arm, Pair>, arm: Arm) -> Result<&mut Pair, BenchError> {
+    workers.get_mut(&arm).ok_or_else(|| BenchError::Missing {
+        what: format!("the workers of {}", arm.name()),
+        how: "this is a bug; please report it",
+    })
+}
+
+/// The word to begin, and the two tales.
+fn finish(pair: &mut Pair, length: Duration) -> Result<[Tale; 2], BenchError> {
+    pair.follow.say("go")?;
+    pair.lead.say("go")?;
+    Ok([pair.lead.tale(length)?, pair.follow.tale(length)?])
+}
+
+fn repetition(
+    case: Case,
+    arm: Arm,
+    [launch, round]: [usize; 2],
+    state: core_line::State,
+    [lead, follow]: [Tale; 2],
+) -> Repetition {
+    Repetition {
+        condition: case.condition(),
+        arm: arm.name(),
+        launch,
+        round,
+        state,
+        operations: lead.operations,
+        bytes: case.bytes as u64,
+        failures: 0,
+        window_s: lead.window_ns as f64 / 1e9,
+        processor_ns: Some(of_window(&lead, lead.processor_ns + follow.processor_ns)),
+        switches: Some(lead.switches + follow.switches),
+        calls: None,
+        latencies: lead.latencies,
+    }
+}
+
+/// The share of what was used since the word to begin that belongs to the window.
+fn of_window(lead: &Tale, used_ns: u64) -> u64 {
+    (used_ns as f64 * lead.window_ns as f64 / lead.elapsed_ns.max(1) as f64) as u64
+}

@@ -1,0 +1,159 @@
+//! Where the workers live: a folder, two network namespaces joined by a veth where we may make them, and whatever is
+//! cleaned up afterwards.
+
+use super::plan::{Arm, Surroundings};
+use super::task::Role;
+use crate::machine::{check_files, check_programs, check_root, finish, inside, network_namespace};
+use crate::scenario::BenchError;
+use crate::undo::Undo;
+use crate::worker::Worker;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+/// Addresses of the two ends, of the block for benchmarks (RFC 2544).
+const LEAD_ADDRESS: &str = "198.18.0.1";
+const FOLLOW_ADDRESS: &str = "198.18.0.2";
+
+/// A namespace with nothing but loopback; it stays until the input ends.
+const ALONE: &str = "set -e
+ip link set lo up
+echo up
+exec cat";
+
+/// The stage of one launch.
+#[derive(Debug)]
+pub struct Stage {
+    network: Option<Network>,
+    undo: Option<Undo>,
+    binary: PathBuf,
+    folder: PathBuf,
+    prefix: String,
+    meetings: u32,
+}
+
+/// Two namespaces, joined.
+#[derive(Debug)]
+struct Network {
+    lead: Child,
+    follow: Child,
+}
+
+impl Stage {
+    /// Makes it. What can't be made on this machine is missing, and said in `notes`.
+    ///
+    /// # Errors
+    /// Where the worker is missing, or the folder can't be made.
+    pub fn make(binary: &Path, notes: &mut Vec<String>) -> Result<Self, BenchError> {
+        check_files(binary, &["channel-worker"])?;
+        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
+        let folder = tempfile::Builder::new()
+            .prefix("tombolo-bench-")
+            .tempdir()
+            .map_err(BenchError::io("making a folder"))?
+            .keep();
+        let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let prefix = format!("{name}_");
+        // iceoryx2 cleans up after itself, unless it is killed; its names start with the prefix.
+        let sweep = format!("rm -rf \"$1\"; rm -f /dev/shm/{prefix}*");
+        let command = ["sh".as_ref(), "-c".as_ref(), sweep.as_ref(), "sh".as_ref(), folder.as_os_str()];
+        undo.add::<&OsStr>(&command).map_err(BenchError::io("noting what to clean up"))?;
+        let network = match Network::make() {
+            Ok(network) => Some(network),
+            Err(error) => {
+                note(notes, format!("no arm `{}`: {error}", Arm::Veth.name()));
+                None
+            }
+        };
+        if let Err(error) = check_files(binary, &["channel-peer"]) {
+            note(notes, format!("no arms `{}`, `{}`: {error}", Arm::Iceoryx.name(), Arm::Listener.name()));
+        }
+        Ok(Self { network, undo: Some(undo), binary: binary.to_path_buf(), folder, prefix, meetings: 0 })
+    }
+
+    /// Whether this arm can run here.
+    #[must_use]
+    pub fn has(&self, arm: Arm) -> bool {
+        match arm {
+            Arm::Veth => self.network.is_some(),
+            _ if arm.is_peer() => check_files(&self.binary, &["channel-peer"]).is_ok(),
+            _ => true,
+        }
+    }
+
+    /// What the arms need to know.
+    #[must_use]
+    pub fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings { folder: &self.folder, prefix: &self.prefix, veth: FOLLOW_ADDRESS }
+    }
+
+    /// Starts a worker, which is then ready.
+    ///
+    /// # Errors
+    /// Where it does not start.
+    pub fn start(&self, arm: Arm, role: Role) -> Result<Worker, BenchError> {
+        let program =
+            self.binary.with_file_name(if arm.is_peer() { "channel-peer" } else { "channel-worker" });
+        let command = match (&self.network, arm, role) {
+            (Some(network), Arm::Veth, Role::Lead) => inside(network.lead.id(), program),
+            (Some(network), Arm::Veth, Role::Follow) => inside(network.follow.id(), program),
+            _ => Command::new(program),
+        };
+        let mut worker = Worker::start(format!("{} ({role:?})", arm.name()), command, &self.folder)?;
+        worker.expect("ready")?;
+        Ok(worker)
+    }
+
+    /// A path for a Unix socket that nobody has used.
+    pub fn meeting(&mut self) -> PathBuf {
+        self.meetings += 1;
+        self.folder.join(format!("m{}", self.meetings))
+    }
+
+    /// Cleans up; dropping does the same, and can't tell.
+    ///
+    /// # Errors
+    /// Where something could not be undone.
+    pub fn end(mut self) -> Result<(), BenchError> {
+        let undo = self.undo.take();
+        undo.map_or(Ok(()), Undo::finish).map_err(BenchError::io("cleaning up"))
+    }
+}
+
+/// Notes something once, however many launches there are.
+pub fn note(notes: &mut Vec<String>, text: String) {
+    if !notes.contains(&text) {
+        notes.push(text);
+    }
+}
+
+impl Network {
+    fn make() -> Result<Self, BenchError> {
+        check_root()?;
+        check_programs(&["ip", "nsenter", "unshare"])?;
+        let network = Self { lead: network_namespace(ALONE)?, follow: network_namespace(ALONE)? };
+        let [lead, follow] = [network.lead.id(), network.follow.id()];
+        let ip = |process, arguments: &[&str]| {
+            let mut command = inside(process, "ip");
+            command.args(arguments);
+            finish(command)
+        };
+        let there = follow.to_string();
+        ip(lead, &["link", "add", "line", "type", "veth", "peer", "name", "line", "netns", &there])?;
+        for (process, address) in [(lead, LEAD_ADDRESS), (follow, FOLLOW_ADDRESS)] {
+            ip(process, &["address", "add", &format!("{address}/30"), "dev", "line"])?;
+            ip(process, &["link", "set", "line", "up"])?;
+        }
+        Ok(network)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for child in [&mut self.lead, &mut self.follow] {
+            // The namespace goes with the last process in it.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What two workers are told, and what they tell.
+
+use crate::histogram::Latencies;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// First byte of every message but the last.
+pub const MORE: u8 = 0;
+/// First byte of the last message, and of its answer.
+pub const LAST: u8 = 1;
+
+/// Which of the two workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Sends first, looks at the clock, and measures.
+    Lead,
+    /// Listens, receives, answers.
+    Follow,
+}
+
+/// By what messages go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Means {
+    /// A channel of ours.
+    Tombolo {
+        /// Whether it may spin before it sleeps.
+        spin: bool,
+        /// Bytes of a ring.
+        ring_bytes: u32,
+        /// How many bytes of messages are held back until they show; 0: none.
+        batch_bytes: usize,
+    },
+    /// Two pipes.
+    Pipe,
+    /// A pair of Unix stream sockets.
+    Unix,
+    /// TCP; the follower listens at this address.
+    Tcp(String),
+    /// One cache line: the limit of any round trip. It carries nothing.
+    Line,
+    /// A ring without checks, doorbells and sleep: the limit of a ring.
+    Ring {
+        /// Bytes of a ring.
+        ring_bytes: u32,
+    },
+    /// `memcpy` in one process, walking over so many bytes: the limit of any copy.
+    Copy {
+        /// Bytes that it walks over.
+        ring_bytes: u32,
+    },
+    /// iceoryx2, publish and subscribe.
+    Iceoryx {
+        /// Whether the receiver sleeps on a listener, in place of polling.
+        listener: bool,
+        /// Where it keeps its files.
+        root: PathBuf,
+        /// What all of its names in `/dev/shm` start with.
+        prefix: String,
+        /// Bytes in flight.
+        ring_bytes: u32,
+    },
+}
+
+/// What is to be done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// A message there, a message back, one at a time.
+    RoundTrips {
+        /// Round trips between two looks at the clock, which takes some 20 ns.
+        at_once: u32,
+        /// How long the leader computes between two of them, in ns.
+        gap_ns: u64,
+        /// How long to work before the measured window, in ns.
+        warm_up_ns: u64,
+        /// The measured window, in ns.
+        window_ns: u64,
+    },
+    /// Messages one after the other, for a time.
+    Stream {
+        /// As above.
+        warm_up_ns: u64,
+        /// As above.
+        window_ns: u64,
+    },
+    /// So many messages one after the other.
+    Transfer {
+        /// How many.
+        messages: u64,
+    },
+    /// From the first contact to the first answer, again and again.
+    SetUp {
+        /// How often.
+        times: u32,
+    },
+    /// Many channels, of which each has carried a message there and back, and on which both ends sleep.
+    Idle {
+        /// How many.
+        channels: u32,
+    },
+}
+
+/// One task; the leader's and the follower's differ in the role and the processor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Which of the two.
+    pub role: Role,
+    /// By what.
+    pub means: Means,
+    /// What.
+    pub work: Work,
+    /// Bytes of a message, at least 1.
+    pub bytes: usize,
+    /// A path that is free for a Unix socket, by which the two find each other.
+    pub meeting: PathBuf,
+    /// The processor to stay on.
+    pub processor: u32,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Tale {
+    /// How long each operation of the window took.
+    pub latencies: Latencies,
+    /// Operations in the window.
+    pub operations: u64,
+    /// How long the window was, in ns.
+    pub window_ns: u64,
+    /// From the word to begin to the end of the work, in ns.
+    pub elapsed_ns: u64,
+    /// Processor time of this process, in ns, since the word to begin.
+    pub processor_ns: u64,
+    /// Context switches of the thread that worked since the word to begin.
+    pub switches: u64,
+    /// Bytes of rings that were resident, beyond which an idle channel's memory counts.
+    pub resident_bytes: u64,
+}
