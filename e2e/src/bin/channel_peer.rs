@@ -1,0 +1,162 @@
+//! The two programs of the channels' tests, to run inside domains: one offers a channel and answers, one opens it and asks.
+//!
+//! ```text
+//! channel_peer offer NAME               answers every message of everybody, until it is ended
+//! channel_peer open NAME WAIT_MS COUNT  opens one, asks COUNT times, and says who answered
+//! channel_peer talk NAME STOP_FILE      asks until the file is there, or until the other end is gone
+//! channel_peer keep NAME COUNT          opens as many, says how many it got, and waits for the end of its input
+//! ```
+//!
+//! Exit code 3: refused; the errno and the daemon's words are printed.
+
+use channel::{Receiver, Sender};
+use rustix::io::Errno;
+use session::{Consumer, ControlError, offer_channel, open_channel};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Longest message that is asked, in bytes; each is a little longer than the one before.
+const LONGEST: usize = 8000;
+/// How long one answer may take. Far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["offer", name] => offer(name),
+        ["open", name, wait_ms, count] => open(name, number(wait_ms), number(count)),
+        ["talk", name, stop] => talk(name, Path::new(stop)),
+        ["keep", name, count] => keep(name, number(count)),
+        _ => Err(Failure::Other("usage: channel_peer offer|open|talk|keep NAME ...".into())),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Refused(errno, why)) => {
+            say(&format!("refused {}: {why}", errno.raw_os_error()));
+            ExitCode::from(3)
+        }
+        Err(Failure::Other(why)) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+enum Failure {
+    Refused(Errno, String),
+    Other(String),
+}
+
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Refused { errno, message } => {
+                Self::Refused(Errno::from_raw_os_error(errno), message)
+            }
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+/// What is printed at once: whoever reads waits for it.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // Nobody listens any more: then nobody misses it.
+    let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().unwrap_or(0)
+}
+
+fn offer(name: &str) -> Result<(), Failure> {
+    let mut offer = offer_channel(name)?;
+    say("offering");
+    loop {
+        let (end, consumer) = offer.accept(None)?;
+        let (sender, receiver) = end.open().map_err(|error| Failure::Other(error.to_string()))?;
+        std::thread::spawn(move || answer(sender, receiver, &consumer));
+    }
+}
+
+/// Sends back what comes, behind the name of who sent it.
+fn answer(mut sender: Sender, mut receiver: Receiver, consumer: &Consumer) {
+    let who = format!("{}/{}/{} ", consumer.dc, consumer.domain, consumer.entrance);
+    say(&format!("accepted {who}"));
+    let mut message = Vec::new();
+    while receiver.receive(&mut message, None).is_ok() {
+        if sender.send_vectored(&[who.as_bytes(), &message], None).is_err() {
+            break;
+        }
+    }
+    say(&format!("over {who}"));
+}
+
+/// One question; the answer is who asked, as the other end was told.
+fn ask((sender, receiver): &mut (Sender, Receiver), count: u64) -> Result<String, String> {
+    let length = usize::try_from(count).unwrap_or(0) * 37 % LONGEST;
+    let question: Vec<u8> = (0..length).map(|at| (at as u64 ^ count) as u8).collect();
+    let by = Some(Instant::now() + PATIENCE);
+    sender.send(&question, by).map_err(|error| error.to_string())?;
+    let mut answer = Vec::new();
+    receiver.receive(&mut answer, by).map_err(|error| error.to_string())?;
+    let at = answer.iter().position(|byte| *byte == b' ').ok_or("an answer without a name")?;
+    let (who, echo) = answer.split_at(at + 1);
+    if echo != question {
+        return Err(format!("question {count} came back as {} other bytes", echo.len()));
+    }
+    Ok(String::from_utf8_lossy(who).trim_end().to_owned())
+}
+
+fn connect(name: &str, wait_ms: u64) -> Result<(Sender, Receiver), Failure> {
+    let end = open_channel(name, Duration::from_millis(wait_ms))?;
+    end.open().map_err(|error| Failure::Other(error.to_string()))
+}
+
+fn open(name: &str, wait_ms: u64, count: u64) -> Result<(), Failure> {
+    let mut channel = connect(name, wait_ms)?;
+    let mut who = String::new();
+    for number in 0..count {
+        who = ask(&mut channel, number).map_err(Failure::Other)?;
+    }
+    say(&format!("answered {count} as {who}"));
+    Ok(())
+}
+
+fn talk(name: &str, stop: &Path) -> Result<(), Failure> {
+    let mut channel = connect(name, 10_000)?;
+    ask(&mut channel, 1).map_err(Failure::Other)?;
+    say("talking");
+    for count in 2.. {
+        let last = stop.exists();
+        if let Err(why) = ask(&mut channel, count) {
+            say(&format!("ended: {why}"));
+            return Ok(());
+        }
+        if last {
+            break;
+        }
+    }
+    say("stopped");
+    Ok(())
+}
+
+fn keep(name: &str, count: u64) -> Result<(), Failure> {
+    let mut kept = Vec::new();
+    let mut refusal = None;
+    while (kept.len() as u64) < count && refusal.is_none() {
+        match connect(name, 0) {
+            Ok(channel) => kept.push(channel),
+            Err(Failure::Refused(errno, why)) => refusal = Some(format!("{}: {why}", errno.raw_os_error())),
+            Err(other) => return Err(other),
+        }
+    }
+    say(&format!("kept {} {}", kept.len(), refusal.unwrap_or_default()));
+    let mut nothing = Vec::new();
+    // Whatever ends the input ends this.
+    let _ended = std::io::stdin().read_to_end(&mut nothing);
+    Ok(())
+}
