@@ -27,10 +27,12 @@
 //! - Nothing has a name: when both ends are gone, so is everything.
 
 mod end;
+mod large;
 pub mod meeting;
 mod memory;
 mod nap;
 mod options;
+mod parts;
 mod receiver;
 mod refusals;
 mod sender;

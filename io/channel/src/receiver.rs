@@ -4,10 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ring::{Consumer, Peek, Prepared, Record, Sleep, Spin, Violation, Wake};
+use ring::{Consumer, Peek, Piece, Prepared, Record, Sleep, Spin, Violation, Wake};
 use sys::region::Region;
 use wire::ring as layout;
 
+use crate::large::{Arrived, Assembly};
 use crate::nap::{Counts, FUTEX_SLEEP, Habit, Nap};
 use crate::shared::{Closer, Descriptors, FORKED, Shared, SpinPolicy, Watch, Whereabouts, spin};
 
@@ -47,8 +48,10 @@ pub enum ReceiveError {
 /// Receives messages. Dropping it closes the channel.
 #[derive(Debug)]
 pub struct Receiver {
-    shared: Arc<Shared>,
-    consumer: Consumer<Arc<Region>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) consumer: Consumer<Arc<Region>>,
+    /// A message that comes in pieces.
+    pub(crate) large: Assembly,
     policy: SpinPolicy,
     spin: Spin,
     looks: u32,
@@ -58,15 +61,22 @@ pub struct Receiver {
     habit: Habit,
     counts: Counts,
     /// A message that the caller reads through a pointer.
-    begun: Option<Record>,
+    begun: Option<Arrived>,
 }
 
 /// A message in place: its length is fixed and checked, its bytes are what the peer alleges *now* and may change
 /// between two looks. So look at each byte once.
 #[derive(Debug)]
-pub struct Alleged<'r> {
-    consumer: &'r Consumer<Arc<Region>>,
-    record: Record,
+pub struct Alleged<'r>(Place<'r>);
+
+#[derive(Debug)]
+enum Place<'r> {
+    Ring {
+        consumer: &'r Consumer<Arc<Region>>,
+        record: Record,
+    },
+    /// Put together from pieces: these bytes are ours, and do not change.
+    Memory(&'r [u8]),
 }
 
 impl Alleged<'_> {
@@ -74,13 +84,23 @@ impl Alleged<'_> {
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "an empty message is a message")]
     pub fn len(&self) -> usize {
-        self.record.len()
+        match &self.0 {
+            Place::Ring { record, .. } => record.len(),
+            Place::Memory(bytes) => bytes.len(),
+        }
     }
 
     /// Copies from `at` on into `into`; false, and nothing is done, if that goes beyond the message's end.
     #[must_use]
     pub fn copy_to(&self, at: usize, into: &mut [u8]) -> bool {
-        self.consumer.copy(&self.record, at, into)
+        match &self.0 {
+            Place::Ring { consumer, record } => consumer.copy(record, at, into),
+            Place::Memory(bytes) => {
+                let end = at.checked_add(into.len());
+                let from = end.and_then(|end| bytes.get(at..end));
+                from.map(|from| into.copy_from_slice(from)).is_some()
+            }
+        }
     }
 
     /// The `N` bytes from `at` on; `None` if they go beyond the message's end.
@@ -92,7 +112,10 @@ impl Alleged<'_> {
 
     /// Appends the whole message to `into`.
     pub fn append_to(&self, into: &mut Vec<u8>) {
-        self.consumer.append(&self.record, into);
+        match &self.0 {
+            Place::Ring { consumer, record } => consumer.append(record, into),
+            Place::Memory(bytes) => into.extend_from_slice(bytes),
+        }
     }
 }
 
@@ -101,6 +124,7 @@ impl Receiver {
         Receiver {
             shared,
             consumer,
+            large: Assembly::new(),
             policy: SpinPolicy::default(),
             spin: Spin::default(),
             looks: 0,
@@ -112,7 +136,7 @@ impl Receiver {
         }
     }
 
-    /// Longest message that can come, in bytes.
+    /// Longest message that can come in one piece, in bytes.
     #[must_use]
     pub fn max_message(&self) -> usize {
         self.consumer.max_message()
@@ -145,7 +169,24 @@ impl Receiver {
     }
 
     /// The next message, or `None` for now, or the end.
-    fn next(&mut self) -> Result<Option<Record>, ReceiveError> {
+    #[inline]
+    fn next_message(&mut self) -> Result<Option<Arrived>, ReceiveError> {
+        if self.large.is_whole() {
+            self.check_open()?;
+            return Ok(Some(Arrived::Assembled));
+        }
+        match self.next()? {
+            Some(record) if record.piece() == Piece::Whole => {
+                // One that was begun is abandoned.
+                self.large.clear();
+                Ok(Some(Arrived::InPlace(record)))
+            }
+            Some(record) => self.assemble(record),
+            None => Ok(None),
+        }
+    }
+
+    fn check_open(&self) -> Result<(), ReceiveError> {
         if self.begun.is_some() {
             return Err(ReceiveError::OutOfOrder("a message has been begun: finish it before the next"));
         }
@@ -153,6 +194,12 @@ impl Receiver {
             self.check_here()?;
             return Err(ReceiveError::Closed);
         }
+        Ok(())
+    }
+
+    /// The next record, or `None` for now, or the end.
+    pub(crate) fn next(&mut self) -> Result<Option<Record>, ReceiveError> {
+        self.check_open()?;
         if let Some(record) = self.peek()? {
             self.looks = 0;
             return Ok(Some(record));
@@ -172,11 +219,6 @@ impl Receiver {
             Some(record) => Ok(Some(record)),
             None => Err(ReceiveError::Closed),
         }
-    }
-
-    /// The next record, for a reader that holds it across calls and releases it when it is done.
-    pub(crate) fn next_record(&mut self) -> Result<Option<Record>, ReceiveError> {
-        self.next()
     }
 
     /// Copies bytes of a record that is not released yet; false, and nothing is done, beyond its end.
@@ -206,11 +248,8 @@ impl Receiver {
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut`.
     pub fn try_receive(&mut self, into: &mut Vec<u8>) -> Result<Option<usize>, ReceiveError> {
-        self.try_read(|message| {
-            into.clear();
-            message.append_to(into);
-            message.len()
-        })
+        let Some(arrived) = self.next_message()? else { return Ok(None) };
+        self.take(arrived, into).map(Some)
     }
 
     /// Receives a message into `into` (replacing what was there), waiting for it; returns its length.
@@ -218,11 +257,20 @@ impl Receiver {
     /// # Errors
     /// See [`ReceiveError`].
     pub fn receive(&mut self, into: &mut Vec<u8>, deadline: Option<Instant>) -> Result<usize, ReceiveError> {
-        self.read(deadline, |message| {
-            into.clear();
-            message.append_to(into);
-            message.len()
-        })
+        let arrived = self.wait_for(deadline, Self::next_message)?;
+        self.take(arrived, into)
+    }
+
+    fn take(&mut self, arrived: Arrived, into: &mut Vec<u8>) -> Result<usize, ReceiveError> {
+        match arrived {
+            Arrived::InPlace(record) => {
+                into.clear();
+                self.consumer.append(&record, into);
+            }
+            Arrived::Assembled => self.large.swap(into),
+        }
+        self.done(arrived)?;
+        Ok(into.len())
     }
 
     /// Reads a message in place, if there is one, and releases it.
@@ -230,10 +278,8 @@ impl Receiver {
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut`.
     pub fn try_read<T>(&mut self, read: impl FnOnce(&Alleged<'_>) -> T) -> Result<Option<T>, ReceiveError> {
-        let Some(record) = self.next()? else { return Ok(None) };
-        let result = read(&Alleged { consumer: &self.consumer, record });
-        self.release(record)?;
-        Ok(Some(result))
+        let Some(arrived) = self.next_message()? else { return Ok(None) };
+        self.show(arrived, read).map(Some)
     }
 
     /// Waits for a message, reads it in place, and releases it.
@@ -245,10 +291,30 @@ impl Receiver {
         deadline: Option<Instant>,
         read: impl FnOnce(&Alleged<'_>) -> T,
     ) -> Result<T, ReceiveError> {
-        let record = self.wait_for_record(deadline)?;
-        let result = read(&Alleged { consumer: &self.consumer, record });
-        self.release(record)?;
+        let arrived = self.wait_for(deadline, Self::next_message)?;
+        self.show(arrived, read)
+    }
+
+    #[inline]
+    fn show<T>(&mut self, arrived: Arrived, read: impl FnOnce(&Alleged<'_>) -> T) -> Result<T, ReceiveError> {
+        let result = match arrived {
+            Arrived::InPlace(record) => read(&Alleged(Place::Ring { consumer: &self.consumer, record })),
+            Arrived::Assembled => read(&Alleged(Place::Memory(self.large.bytes()))),
+        };
+        self.done(arrived)?;
         Ok(result)
+    }
+
+    /// Gives back what a message takes up.
+    #[inline]
+    fn done(&mut self, arrived: Arrived) -> Result<(), ReceiveError> {
+        match arrived {
+            Arrived::InPlace(record) => self.release(record),
+            Arrived::Assembled => {
+                self.large.clear();
+                Ok(())
+            }
+        }
     }
 
     /// Lends the bytes of the next message, waiting for it, until [`Receiver::finish`]: a pointer to the first and how many
@@ -258,8 +324,8 @@ impl Receiver {
     /// # Errors
     /// See [`ReceiveError`]; [`ReceiveError::OutOfOrder`] when one has been begun and not finished.
     pub fn begin(&mut self, deadline: Option<Instant>) -> Result<(*const u8, usize), ReceiveError> {
-        let record = self.wait_for_record(deadline)?;
-        Ok(self.lend(record))
+        let arrived = self.wait_for(deadline, Self::next_message)?;
+        Ok(self.lend(arrived))
     }
 
     /// As [`Receiver::begin`], if there is a message.
@@ -267,14 +333,21 @@ impl Receiver {
     /// # Errors
     /// As there, other than `TimedOut`.
     pub fn try_begin(&mut self) -> Result<Option<(*const u8, usize)>, ReceiveError> {
-        let record = self.next()?;
-        Ok(record.map(|record| self.lend(record)))
+        let arrived = self.next_message()?;
+        Ok(arrived.map(|arrived| self.lend(arrived)))
     }
 
-    fn lend(&mut self, record: Record) -> (*const u8, usize) {
-        self.begun = Some(record);
-        let length = record.len();
-        (self.shared.region().pointer(self.consumer.start(&record), length).cast_const(), length)
+    fn lend(&mut self, arrived: Arrived) -> (*const u8, usize) {
+        self.begun = Some(arrived);
+        let length = self.length(arrived);
+        let pointer = match arrived {
+            Arrived::InPlace(record) => {
+                let start = self.consumer.start(&record);
+                self.shared.region().pointer(start, length).cast_const()
+            }
+            Arrived::Assembled => self.large.bytes().as_ptr(),
+        };
+        (pointer, length)
     }
 
     /// Gives back what [`Receiver::begin`] lent.
@@ -283,8 +356,8 @@ impl Receiver {
     /// [`ReceiveError::OutOfOrder`] when nothing was begun; [`ReceiveError::Doorbell`].
     pub fn finish(&mut self) -> Result<(), ReceiveError> {
         let nothing = ReceiveError::OutOfOrder("no message has been begun that could be finished");
-        let record = self.begun.take().ok_or(nothing)?;
-        self.release(record)
+        let arrived = self.begun.take().ok_or(nothing)?;
+        self.done(arrived)
     }
 
     /// What sleeping and waking has cost this half so far.
@@ -298,7 +371,7 @@ impl Receiver {
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut`.
     pub fn try_next_length(&mut self) -> Result<Option<usize>, ReceiveError> {
-        Ok(self.next()?.map(|record| record.len()))
+        Ok(self.next_message()?.map(|arrived| self.length(arrived)))
     }
 
     /// Waits for the next message; returns its length, as [`Receiver::try_next_length`].
@@ -306,7 +379,15 @@ impl Receiver {
     /// # Errors
     /// See [`ReceiveError`].
     pub fn next_length(&mut self, deadline: Option<Instant>) -> Result<usize, ReceiveError> {
-        self.wait_for_record(deadline).map(|record| record.len())
+        let arrived = self.wait_for(deadline, Self::next_message)?;
+        Ok(self.length(arrived))
+    }
+
+    fn length(&self, arrived: Arrived) -> usize {
+        match arrived {
+            Arrived::InPlace(record) => record.len(),
+            Arrived::Assembled => self.large.bytes().len(),
+        }
     }
 
     /// Waits until there is a message to receive.
@@ -314,20 +395,25 @@ impl Receiver {
     /// # Errors
     /// See [`ReceiveError`].
     pub fn wait(&mut self, deadline: Option<Instant>) -> Result<(), ReceiveError> {
-        self.wait_for_record(deadline).map(|_| ())
+        self.wait_for(deadline, Self::next_message).map(|_| ())
     }
 
-    pub(crate) fn wait_for_record(&mut self, deadline: Option<Instant>) -> Result<Record, ReceiveError> {
+    /// Waits until `look` finds something.
+    pub(crate) fn wait_for<T>(
+        &mut self,
+        deadline: Option<Instant>,
+        look: impl Fn(&mut Self) -> Result<Option<T>, ReceiveError>,
+    ) -> Result<T, ReceiveError> {
         loop {
-            if let Some(record) = self.next()? {
-                return Ok(record);
+            if let Some(found) = look(self)? {
+                return Ok(found);
             }
             self.back_off();
             let consumer = &self.consumer;
             if spin(self.policy, &mut self.spin, deadline, consumer.processor(), Data(consumer))
-                && let Some(record) = self.next()?
+                && let Some(found) = look(self)?
             {
-                return Ok(record);
+                return Ok(found);
             }
             // Every turn comes by here: a peer that rings for nothing, or shows and hides a message, wins no time.
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -365,6 +451,9 @@ impl Receiver {
     /// Says to the peer that we are going to sleep; `None`: there is something, do not.
     fn prepare(&mut self, how: Sleep) -> Result<Option<Prepared>, ReceiveError> {
         self.check_here()?;
+        if self.large.is_whole() {
+            return Ok(None);
+        }
         // The processor that we sleep on is where we will be woken, as far as anybody knows.
         self.consumer.publish_processor(sys::processor::current());
         let prepared = self.consumer.prepare_wait(how);

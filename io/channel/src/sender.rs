@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ring::{Begun, Prepared, Producer, ReserveError, Sleep, Slot, Spin, Violation, Wake};
+use ring::{Begun, Piece, Prepared, Producer, ReserveError, Sleep, Slot, Spin, Violation, Wake};
 use sys::region::Region;
 use wire::ring as layout;
 
@@ -59,7 +59,7 @@ impl From<ReserveError> for SendError {
 #[derive(Debug)]
 pub struct Sender {
     shared: Arc<Shared>,
-    producer: Producer<Arc<Region>>,
+    pub(crate) producer: Producer<Arc<Region>>,
     policy: SpinPolicy,
     spin: Spin,
     whereabouts: Whereabouts,
@@ -93,6 +93,11 @@ impl Loan<'_> {
     #[must_use]
     pub fn write_at(&mut self, at: usize, bytes: &[u8]) -> bool {
         !self.shared.is_forked() && self.slot.write(at, bytes)
+    }
+
+    /// Says what part of a message this is; without it, a whole one.
+    pub(crate) fn set_piece(&mut self, piece: Piece) {
+        self.slot.set_piece(piece);
     }
 
     /// Sends the message.
@@ -151,7 +156,7 @@ impl Sender {
         }
     }
 
-    /// Longest message, in bytes.
+    /// Longest message that goes in one piece, in bytes.
     #[must_use]
     pub fn max_message(&self) -> usize {
         self.producer.max_message()
@@ -170,7 +175,8 @@ impl Sender {
         self.try_send_vectored(&[message])
     }
 
-    /// Sends a message, waiting for room.
+    /// Sends a message, waiting for room; in pieces, if it is longer than [`Sender::max_message`] and the receiver takes it (see
+    /// [`Sender::message_limit`]). When the deadline passes in the midst of it, the receiver gets nothing of it.
     ///
     /// # Errors
     /// [`SendError`], other than `Full`.
@@ -191,7 +197,11 @@ impl Sender {
     /// # Errors
     /// [`SendError`], other than `Full`.
     pub fn send_vectored(&mut self, parts: &[&[u8]], deadline: Option<Instant>) -> Result<(), SendError> {
-        fill(self.loan(total(parts), deadline)?, parts)
+        let length = total(parts);
+        if length > self.max_message() {
+            return self.send_in_pieces(parts, deadline);
+        }
+        fill(self.loan(length, deadline)?, parts)
     }
 
     /// Lends the place of a message of `length` bytes, to be written in place and committed, if there is room.

@@ -80,7 +80,7 @@ impl StreamReader {
             if let Some(read) = self.try_read(into)? {
                 return Ok(read);
             }
-            match self.receiver.wait_for_record(deadline) {
+            match self.receiver.wait_for(deadline, Receiver::next) {
                 // Closed is what the next look finds, too, unless something came before.
                 Ok(_) | Err(ReceiveError::Closed) => {}
                 Err(error) => return Err(self.keep(error)),
@@ -135,7 +135,7 @@ impl StreamReader {
             self.receiver.check_here()?;
             return Ok(Next::Bytes(held));
         }
-        let record = match self.receiver.next_record() {
+        let record = match self.receiver.next() {
             Ok(Some(record)) => record,
             Ok(None) => return Ok(Next::Nothing),
             Err(ReceiveError::Closed) => return Ok(Next::End),

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, Write};
 use std::time::Instant;
 
+use crate::parts::Parts;
 use crate::sender::Loan;
 use crate::{Closer, Descriptors, SendError, Sender, SpinPolicy};
 
@@ -29,41 +30,6 @@ enum Patience {
     None,
     /// Until then; `None` is for ever.
     Until(Option<Instant>),
-}
-
-/// Where we are in a list of buffers.
-#[derive(Clone, Copy)]
-struct Parts<'p> {
-    parts: &'p [IoSlice<'p>],
-    /// Bytes of the first part that are done.
-    at: usize,
-    /// Bytes that are left in all.
-    left: usize,
-}
-
-impl<'p> Parts<'p> {
-    fn new(parts: &'p [IoSlice<'p>]) -> Self {
-        // Saturating: what no memory holds is cut into pieces before its length matters.
-        let left = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.len()));
-        Parts { parts, at: 0, left }
-    }
-
-    /// The next bytes, at most `most` of them; empty only at the end.
-    fn next(&mut self, most: usize) -> &'p [u8] {
-        while let [first, rest @ ..] = self.parts {
-            let bytes = first.get(self.at..).unwrap_or_default();
-            if bytes.is_empty() {
-                (self.parts, self.at) = (rest, 0);
-                continue;
-            }
-            let now = bytes.get(..most).unwrap_or(bytes);
-            self.at += now.len();
-            self.left = self.left.saturating_sub(now.len());
-            return now;
-        }
-        self.left = 0;
-        &[]
-    }
 }
 
 impl StreamWriter {
@@ -128,7 +94,7 @@ impl StreamWriter {
 
     fn write_parts(&mut self, parts: &[IoSlice<'_>], patience: Patience) -> Result<usize, SendError> {
         let mut parts = Parts::new(parts);
-        let all = parts.left;
+        let all = parts.left();
         if all == 0 {
             return Ok(0);
         }
@@ -140,31 +106,31 @@ impl StreamWriter {
             self.hold(&mut parts);
             return Ok(all);
         }
-        while parts.left > 0 {
+        while parts.left() > 0 {
             match self.push(&mut parts, patience) {
                 Ok(()) => {}
                 // A doorbell fails after its record has been committed: nobody knows how much was written.
                 Err(error @ SendError::Doorbell(_)) => return Err(error),
                 // What made this piece fail makes the next call's first one fail, too.
-                Err(_) if parts.left < all => break,
+                Err(_) if parts.left() < all => break,
                 Err(error) => return Err(error),
             }
-            if parts.left > 0 && is_over(patience) {
+            if parts.left() > 0 && is_over(patience) {
                 break;
             }
         }
-        Ok(all - parts.left)
+        Ok(all - parts.left())
     }
 
-    fn hold(&mut self, parts: &mut Parts<'_>) {
-        while parts.left > 0 {
+    fn hold(&mut self, parts: &mut Parts<'_, IoSlice<'_>>) {
+        while parts.left() > 0 {
             self.held.extend_from_slice(parts.next(usize::MAX));
         }
     }
 
     /// Sends one record: what is held, and then as much as goes with it.
-    fn push(&mut self, parts: &mut Parts<'_>, patience: Patience) -> Result<(), SendError> {
-        let length = self.held.len().saturating_add(parts.left).min(self.piece_bytes);
+    fn push(&mut self, parts: &mut Parts<'_, IoSlice<'_>>, patience: Patience) -> Result<(), SendError> {
+        let length = self.held.len().saturating_add(parts.left()).min(self.piece_bytes);
         let mut loan = loan(&mut self.sender, length, patience)?;
         let mut inside = loan.write_at(0, &self.held);
         let mut at = self.held.len();
