@@ -66,7 +66,8 @@ impl Receiver {
 
     /// Puts messages of up to so many bytes together from pieces, and tells the sender so: from then on the other end's
     /// [`Sender::send`] takes them. What is beyond breaks a rule, and closes the channel. So much memory may be taken up by a peer
-    /// that begins messages. The limit can be raised only: what the sender has been told stays true. The default is
+    /// that begins messages. A message of several pieces (16 to 64 KiB each) is put together in memory of this receiver's, so that
+    /// reading it in place saves no copy. The limit can be raised only: what the sender has been told stays true. The default is
     /// [`Receiver::max_message`], the longest that comes in one piece.
     pub fn set_message_limit(&mut self, bytes: usize) {
         if bytes > self.message_limit() {
@@ -171,12 +172,19 @@ impl Sender {
         Ok(())
     }
 
+    /// Whether a message that would fit into one record is sooner there in pieces: measured, from two pieces on, and with a receiver
+    /// that has asked for messages in pieces at all, since it can't read those where they are.
+    #[inline]
+    pub(crate) fn pays_in_pieces(&self, length: usize) -> bool {
+        length > self.piece_bytes() && self.producer.peer_message_limit() >= length as u64
+    }
+
     fn check_limit(&self, length: usize) -> Result<(), SendError> {
         let max = self.message_limit();
         if length > max { Err(SendError::TooLong { length, max }) } else { Ok(()) }
     }
 
-    /// Sends a message that is too long for one record. A deadline that passes in the midst of it leaves the rest unsent: the next
+    /// Sends a message in several records. A deadline that passes in the midst of it leaves the rest unsent: the next
     /// message makes the receiver drop what came.
     #[cold]
     pub(crate) fn send_in_pieces(

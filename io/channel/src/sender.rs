@@ -175,8 +175,8 @@ impl Sender {
         self.try_send_vectored(&[message])
     }
 
-    /// Sends a message, waiting for room; in pieces, if it is longer than [`Sender::max_message`] and the receiver takes it (see
-    /// [`Sender::message_limit`]). When the deadline passes in the midst of it, the receiver gets nothing of it.
+    /// Sends a message, waiting for room; in pieces of [`Sender::piece_bytes`], if it is longer than one and the receiver puts
+    /// them together (see [`Sender::message_limit`]): then one end copies in while the other copies out. When the deadline passes in the midst of it, the receiver gets nothing of it.
     ///
     /// # Errors
     /// [`SendError`], other than `Full`.
@@ -198,7 +198,7 @@ impl Sender {
     /// [`SendError`], other than `Full`.
     pub fn send_vectored(&mut self, parts: &[&[u8]], deadline: Option<Instant>) -> Result<(), SendError> {
         let length = total(parts);
-        if length > self.max_message() {
+        if length > self.max_message() || self.pays_in_pieces(length) {
             return self.send_in_pieces(parts, deadline);
         }
         fill(self.loan(length, deadline)?, parts)
