@@ -231,7 +231,10 @@ impl Node {
 
     fn introduce(&mut self, at: usize, id: u64, service: String, entrance: String, ring_bytes: u32) {
         self.channels += 1;
-        let config = ::channel::Config { ring_bytes: if ring_bytes == 0 { RING_BYTES } else { ring_bytes }, ..::channel::Config::default() };
+        let config = ::channel::Config {
+            ring_bytes: if ring_bytes == 0 { RING_BYTES } else { ring_bytes },
+            ..::channel::Config::default()
+        };
         let (theirs, servers) = ::channel::pair(&config).expect("a channel");
         let consumer = Consumer {
             dc: "dc".into(),

@@ -100,7 +100,7 @@ words!(Verb, "verb" {
 /// The settings of a service, in the form of its kind.
 #[derive(Clone, Debug)]
 pub(crate) enum SettingsForm {
-    Directory(DirectoryForm),
+    Directory(Box<DirectoryForm>),
     Channel(ChannelForm),
 }
 
@@ -115,7 +115,7 @@ impl Beside for SettingsForm {
         let word = table.get("kind").map(|kind| kind.get_ref());
         let is = |kind: ServiceKind| matches!(word, Some(DeValue::String(word)) if *word == kind.as_str());
         if is(ServiceKind::Directory) {
-            required(table, key, of, meant, out).map(Self::Directory)
+            required(table, key, of, meant, out).map(|form| Self::Directory(Box::new(form)))
         } else if is(ServiceKind::Channel) {
             field(table, key, meant, out).map(Self::Channel)
         } else {
