@@ -5,6 +5,7 @@
 pub mod channel_abi;
 pub mod clock;
 pub mod credentials;
+pub mod datagrams;
 pub mod descriptors;
 pub mod doorbell;
 pub mod eventfd;

@@ -49,7 +49,12 @@ impl Load {
 
 fn with_programs() -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/programs");
-    format!("mounts = [{{ source = \"{folder}\", target = \"/programs\", read_only = true }}]")
+    let library = node::preload_library();
+    let built = library.parent().expect("the build folder").display();
+    format!(
+        "mounts = [{{ source = \"{folder}\", target = \"/programs\", read_only = true }}, \
+         {{ source = \"{built}\", target = \"/lib-under-test\", read_only = true }}]"
+    )
 }
 
 fn start(clients: &[&str]) -> Option<(Node, NameServer, String)> {
@@ -116,8 +121,8 @@ fn what_ctl_has_set_survives_whatever_dies() {
             answer.starts_with("{\"name\":\"host0.tombolo.example.\""),
             "after the death of {what}: {answer}"
         );
-        // The stub of a domain has its defaults, too.
-        node.shell_ok("web", "getent ahostsv4 host0");
+        // So do programs that know nothing of sessions.
+        node.shell_ok("web", "LD_PRELOAD=/lib-under-test/libtombolo_preload.so getent hosts host0");
         assert_eq!(node.shell_ok("robot", "cat /srv/dns/ctl"), plain, "another domain has its own");
     };
     check("nobody");

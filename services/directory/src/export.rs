@@ -81,13 +81,7 @@ impl Service for Directory {
     }
 
     fn ready(&mut self, ctx: &mut dyn Context, token: u32, _: Readiness) {
-        match self.sockets.owner(token) {
-            Some(lookup) => {
-                let ended = self.lookup_ready(ctx, lookup);
-                self.resume(ctx, ended);
-            }
-            None => self.sockets.retire_idle(ctx, token),
-        }
+        self.socket_ready(ctx, token);
     }
 
     fn deadline(&self) -> Option<Instant> {

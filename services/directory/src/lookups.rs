@@ -12,7 +12,8 @@ use crate::name::Key;
 use crate::service::Directory;
 use crate::task::{Outcome, Terms};
 use crate::tenant::TenantId;
-use crate::upstream::{Fetch, Finished, Net, Step};
+use crate::upstream::{Audience, Fetch, Finished, MAX_PACKET_BYTES, Net, Protocol, Step};
+use rustix::io::Errno;
 use session::Context;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use wire::directory::CacheMode;
 
 /// Look-ups under way, all domains together: memory before quotas, which the domains' own come long before.
 const MAX_LOOKUPS: usize = 16 * 1024;
+/// Times that one socket is read in one round of the loop, so that a flood does not starve the others.
+const MAX_ROUNDS_PER_SOCKET: u32 = 4;
 /// The most that a timer's habit of being late is made up for.
 const MAX_LATENESS: Duration = Duration::from_millis(1);
 /// Share of a new sample in the running mean of lateness: one part in so many.
@@ -310,24 +313,39 @@ impl Directory {
         Ended { waiters: lookup.waiters, outcome, phases }
     }
 
-    /// Does `what` with a fetch; if that ends it, its end.
+    /// Does `what` with a fetch, if it is one.
+    fn with_fetch<T>(
+        &mut self,
+        ctx: &mut dyn Context,
+        id: u64,
+        what: impl FnOnce(&mut Fetch, &mut Net<'_>) -> T,
+    ) -> Option<T> {
+        let lookup = self.lookups.all.get_mut(&id)?;
+        let State::Fetching(fetch) = &mut lookup.state else { return None };
+        let mut net = Net {
+            now: ctx.now(),
+            ctx,
+            sockets: &mut self.sockets,
+            health: &mut self.health,
+            query: &mut self.query,
+            packet: &mut self.packet,
+        };
+        Some(what(fetch, &mut net))
+    }
+
+    /// The same with what brings it on; if that ends it, its end.
     fn step(
         &mut self,
         ctx: &mut dyn Context,
         id: u64,
         what: impl FnOnce(&mut Fetch, &mut Net<'_>) -> Step,
     ) -> Option<Ended> {
-        let lookup = self.lookups.all.get_mut(&id)?;
-        let State::Fetching(fetch) = &mut lookup.state else { return None };
-        let mut net = Net {
-            now: ctx.now(),
-            ctx: &mut *ctx,
-            sockets: &mut self.sockets,
-            health: &mut self.health,
-            query: &mut self.query,
-            packet: &mut self.packet,
-        };
-        match what(fetch, &mut net) {
+        let step = self.with_fetch(ctx, id, what)?;
+        self.take_step(ctx, id, step)
+    }
+
+    fn take_step(&mut self, ctx: &mut dyn Context, id: u64, step: Step) -> Option<Ended> {
+        match step {
             Step::Waiting(until) => {
                 self.lookups.set_timer(id, until);
                 None
@@ -336,9 +354,82 @@ impl Directory {
         }
     }
 
-    /// The socket of a look-up is ready.
-    pub(crate) fn lookup_ready(&mut self, ctx: &mut dyn Context, id: u64) -> Option<Ended> {
-        self.step(ctx, id, Fetch::ready)
+    /// Something came to a socket, or it failed.
+    pub(crate) fn socket_ready(&mut self, ctx: &mut dyn Context, token: u32) {
+        let Some(audience) = self.sockets.audience(token) else { return };
+        let Some(waiter) = audience.waiters().next() else { return self.sockets.retire_idle(ctx, token) };
+        if audience.protocol == Protocol::Udp {
+            return self.receive_datagrams(ctx, audience);
+        }
+        let ended = self.step(ctx, waiter.lookup, Fetch::stream_ready);
+        self.resume(ctx, ended);
+    }
+
+    /// Takes what has come to a UDP socket, within bounds: the loop comes back for the rest.
+    fn receive_datagrams(&mut self, ctx: &mut dyn Context, mut audience: Audience) {
+        let mut buffer = std::mem::take(&mut self.datagrams);
+        let half = MAX_PACKET_BYTES.min(buffer.len());
+        let (first, second) = buffer.split_at_mut(half);
+        for _ in 0..MAX_ROUNDS_PER_SOCKET {
+            let waiting = audience.waiters().count();
+            let came = match self.sockets.receive_datagrams(&audience, [&mut *first, &mut *second]) {
+                Ok(came) => came,
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(errno) => {
+                    self.socket_broke(ctx, &audience, errno);
+                    break;
+                }
+            };
+            // Nobody goes on before all packets have been heard: whoever does may open sockets, and ask anew.
+            let heard = [&*first, &*second].into_iter().zip(&came);
+            let heard = heard.map(|(room, &length)| room.get(..length).unwrap_or_default());
+            let ended: Vec<_> = heard.filter_map(|packet| self.hear(ctx, &audience, packet)).collect();
+            ended.into_iter().for_each(|ended| self.resume(ctx, Some(ended)));
+            match self.sockets.audience(audience.token).filter(|now| now.waiters().next().is_some()) {
+                Some(now) if came.len() == waiting && now.protocol == Protocol::Udp => audience = now,
+                _ => break,
+            }
+        }
+        self.datagrams = buffer;
+    }
+
+    /// Gives a packet to the look-up that has its id; what is no answer counts against the port, and so for everybody
+    /// who waits there.
+    fn hear(&mut self, ctx: &mut dyn Context, audience: &Audience, packet: &[u8]) -> Option<Ended> {
+        let token = audience.token;
+        if let Some(waiter) = audience.waiter_for(packet)
+            && let Some(step) = self
+                .with_fetch(ctx, waiter.lookup, |fetch, net| fetch.hear(net, token, waiter, packet))
+                .flatten()
+        {
+            return self.take_step(ctx, waiter.lookup, step);
+        }
+        self.health.stray(audience.upstream);
+        for waiter in audience.waiters() {
+            self.with_fetch(ctx, waiter.lookup, |fetch, net| fetch.stray(net, token, waiter));
+        }
+        None
+    }
+
+    /// A socket failed, and with it the present attempts of all who wait on it.
+    fn socket_broke(&mut self, ctx: &mut dyn Context, audience: &Audience, errno: Errno) {
+        for waiter in audience.waiters() {
+            let ended = self.step(ctx, waiter.lookup, |fetch, net| fetch.broke(net, errno));
+            self.resume(ctx, ended);
+        }
+    }
+
+    /// Sends the queries of one request that were held to leave together. What ended by that.
+    pub(crate) fn send_together(&mut self, ctx: &mut dyn Context) -> Vec<Ended> {
+        let sent = self.sockets.send_together();
+        let ends = sent.into_iter().filter_map(|(lookup, result)| match result {
+            Ok(()) => {
+                self.with_fetch(ctx, lookup, |fetch, _| fetch.sent());
+                None
+            }
+            Err(errno) => self.step(ctx, lookup, |fetch, net| fetch.broke(net, errno)),
+        });
+        ends.collect()
     }
 
     /// The next look-up whose time has come, if there is one; `Some(None)`: it goes on.

@@ -1,5 +1,6 @@
 //! The service itself: what the loop calls, and the way of a request from its bytes to its answer.
 
+use crate::answer::Question;
 use crate::failure::Failure;
 use crate::lookups::{Ended, Lookups, Resolved};
 use crate::measure::{Phase, PhaseTimes, Phases, Stopwatch, nanoseconds};
@@ -11,7 +12,7 @@ use crate::session_table::{Link, Session};
 use crate::settings::{Admitted, Effective, Overrides, SettingsError};
 use crate::task::{Conclusion, Form, Task, Terms, candidates};
 use crate::tenant::{Tenant, TenantId, cache_entries};
-use crate::upstream::{Health, MAX_PACKET_BYTES, Sockets};
+use crate::upstream::{Health, MAX_PACKET_BYTES, MAX_WAITERS, Sockets};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{Name, RecordType};
 use serde_json::{Value, json};
@@ -38,6 +39,8 @@ pub struct Directory {
     /// Scratch room for packets, so that a request does not allocate any.
     pub(crate) query: Vec<u8>,
     pub(crate) packet: Vec<u8>,
+    /// The same for the datagrams of one socket.
+    pub(crate) datagrams: Vec<u8>,
     pub(crate) last_tenant: u64,
     tasks: HashMap<u64, Task>,
     tags: HashMap<(LinkId, u64), u64>,
@@ -66,6 +69,7 @@ impl Directory {
             phase_times: PhaseTimes::default(),
             query: Vec::with_capacity(512),
             packet: vec![0; MAX_PACKET_BYTES],
+            datagrams: vec![0; MAX_PACKET_BYTES * MAX_WAITERS],
             last_tenant: 0,
             tasks: HashMap::new(),
             tags: HashMap::new(),
@@ -242,13 +246,37 @@ impl Directory {
         }
     }
 
-    /// Asks the cache, and then the upstreams, each open question of the present candidate.
+    /// Asks the cache, and then the upstreams, each open question of the present candidate. The queries of two questions
+    /// leave together.
     fn ask_all(&mut self, ctx: &mut dyn Context, id: u64, task: &mut Task) -> Result<(), Failure> {
-        let mut watch = Stopwatch::start();
         let questions: [_; 2] = {
             let mut open = task.open_questions();
             [open.next(), open.next()]
         };
+        if matches!(questions, [_, None]) {
+            return self.ask_each(ctx, id, task, questions);
+        }
+        self.sockets.hold_queries();
+        let asked = self.ask_each(ctx, id, task, questions);
+        for ended in self.send_together(ctx) {
+            // This request is not in the list of those that wait, yet.
+            for &(_, place) in ended.waiters.iter().filter(|(waiter, _)| *waiter == id) {
+                task.note(place, ended.outcome.clone());
+                task.phases.merge(&ended.phases);
+            }
+            self.resume(ctx, Some(ended));
+        }
+        asked
+    }
+
+    fn ask_each(
+        &mut self,
+        ctx: &mut dyn Context,
+        id: u64,
+        task: &mut Task,
+        questions: [Option<(usize, Question)>; 2],
+    ) -> Result<(), Failure> {
+        let mut watch = Stopwatch::start();
         for (place, question) in questions.into_iter().flatten() {
             let key = Key::new(&question.name, question.record_type, question.wishes);
             let hit = self.remembered(task.tenant, &key, &task.terms, ctx.now());

@@ -1,6 +1,6 @@
 //! One question on its way to the upstreams: attempt after attempt, until one answers or none is left.
 
-use super::socket::Protocol;
+use super::socket::{Protocol, Waiter};
 use super::{Health, Sockets};
 use crate::answer::{self, Answer, Question, Reply};
 use crate::failure::Failure;
@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 /// Packets that were not the answer after which a source port is given up: whoever guesses ids gets so many guesses
 /// out of 65,536. The attempt then waits for its time-out and the next takes a new port.
 const MAX_STRAYS: u32 = 32;
-/// Packets taken from one socket in one round of the loop, so that a flood does not starve the others.
-const MAX_PACKETS_PER_ROUND: u32 = 8;
 /// Bytes of the length in front of a message in a stream (RFC 1035 section 4.2.2).
 const LENGTH_BYTES: usize = 2;
 /// Largest packet there is.
@@ -32,7 +30,7 @@ pub struct Net<'a> {
     pub health: &'a mut Health,
     /// Scratch room for a query.
     pub query: &'a mut Vec<u8>,
-    /// Scratch room of [`MAX_PACKET_BYTES`] for what comes.
+    /// Scratch room of [`MAX_PACKET_BYTES`] for what comes over a stream.
     pub packet: &'a mut [u8],
     /// The time of this round.
     pub now: Instant,
@@ -146,19 +144,64 @@ impl Fetch {
         }
     }
 
-    /// The socket of the present attempt is ready.
-    pub fn ready(&mut self, net: &mut Net<'_>) -> Step {
-        match &self.attempt {
-            Some(Attempt { stream: Some(_), .. }) => self.stream_ready(net),
-            Some(_) => self.datagram_ready(net),
-            None => self.next(net),
+    /// The stream of the present attempt is ready.
+    pub fn stream_ready(&mut self, net: &mut Net<'_>) -> Step {
+        match self.advance_stream(net) {
+            Ok(Some(reply)) => self.replied(net, reply),
+            Ok(None) | Err(Errno::AGAIN | Errno::INTR) => match &self.attempt {
+                Some(attempt) => Step::Waiting(attempt.deadline),
+                None => self.next(net),
+            },
+            Err(Errno::CONNRESET | Errno::PIPE) => self.fail(net, Failure::BadAnswer, true),
+            Err(errno) => self.fail(net, failure_of(errno), true),
+        }
+    }
+
+    /// The query of the present attempt has left, some time after it was made.
+    pub fn sent(&mut self) {
+        if let Some(attempt) = &mut self.attempt {
+            self.phases.add(Phase::Send, attempt.watch.lap());
+        }
+    }
+
+    /// The socket of the present attempt failed.
+    pub fn broke(&mut self, net: &mut Net<'_>, errno: Errno) -> Step {
+        self.fail(net, failure_of(errno), true)
+    }
+
+    /// The attempt that waits on this socket under this id, if it is the present one.
+    fn attempt_at(&mut self, token: u32, waiter: Waiter) -> Option<&mut Attempt> {
+        let here = |attempt: &&mut Attempt| {
+            (attempt.token, attempt.message_id) == (Some(token), waiter.message_id)
+                && attempt.stream.is_none()
+        };
+        self.attempt.as_mut().filter(here)
+    }
+
+    /// A packet with the id of the present attempt came to its socket; `None`: it is not the answer all the same.
+    pub fn hear(&mut self, net: &mut Net<'_>, token: u32, waiter: Waiter, packet: &[u8]) -> Option<Step> {
+        let waited = self.attempt_at(token, waiter)?.watch.lap();
+        self.phases.add(Phase::Receive, waited);
+        let reply = answer::read(packet, waiter.message_id, &self.question, false);
+        let decoding = self.attempt.as_mut()?.watch.lap();
+        self.phases.add(Phase::Decode, decoding);
+        if matches!(reply, Reply::NotOurs) { None } else { Some(self.replied(net, reply)) }
+    }
+
+    /// A packet that was nobody's answer came to the socket of the present attempt: somebody may be guessing.
+    pub fn stray(&mut self, net: &mut Net<'_>, token: u32, waiter: Waiter) {
+        let Some(attempt) = self.attempt_at(token, waiter) else { return };
+        attempt.strays += 1;
+        if attempt.strays >= MAX_STRAYS {
+            attempt.token = None;
+            net.sockets.leave(net.ctx, token, self.owner, false, net.now);
         }
     }
 
     /// Nobody waits any more.
     pub fn abort(&mut self, net: &mut Net<'_>) {
         if let Some(token) = self.attempt.take().and_then(|attempt| attempt.token) {
-            net.sockets.close(net.ctx, token);
+            net.sockets.leave(net.ctx, token, self.owner, false, net.now);
         }
     }
 
@@ -215,72 +258,40 @@ impl Fetch {
 
     fn send_datagram(&mut self, net: &mut Net<'_>, address: SocketAddr) -> Result<(), Failure> {
         let Some(attempt) = &mut self.attempt else { return Ok(()) };
-        let idle = match self.pooled {
-            true => net.sockets.take_idle(net.ctx, address, self.owner, net.now).map_err(failure_of)?,
-            false => None,
+        let open = match net.sockets.companion(address) {
+            None if self.pooled => net.sockets.take_idle(net.ctx, address, net.now).map_err(failure_of)?,
+            companion => companion,
         };
-        let token = match idle {
+        let token = match open {
             Some(token) => token,
-            None => {
-                net.sockets.open(net.ctx, address, Protocol::Udp, self.owner, net.now).map_err(failure_of)?
-            }
+            None => net.sockets.open(net.ctx, address, Protocol::Udp, net.now).map_err(failure_of)?,
         };
         attempt.token = Some(token);
+        attempt.message_id = net.sockets.wait_on(token, self.owner).map_err(failure_of)?;
         self.phases.add(Phase::Socket, attempt.watch.lap());
-        if idle.is_none() {
+        if open.is_none() {
             net.sockets.connect(token).map_err(failure_of)?;
             self.phases.add(Phase::Connect, attempt.watch.lap());
         }
-        attempt.message_id = net.sockets.random().map_err(failure_of)?;
         net.query.clear();
         message::ask(&self.question, attempt.message_id, self.edns, net.query)?;
-        net.sockets.send(token, net.query).map_err(failure_of)?;
+        net.sockets.send_query(token, self.owner, net.query).map_err(failure_of)?;
         self.phases.add(Phase::Send, attempt.watch.lap());
         Ok(())
     }
 
     fn open_stream(&mut self, net: &mut Net<'_>, address: SocketAddr) -> Result<(), Failure> {
         let Some(attempt) = &mut self.attempt else { return Ok(()) };
-        attempt.message_id = net.sockets.random().map_err(failure_of)?;
+        let token = net.sockets.open(net.ctx, address, Protocol::Tcp, net.now).map_err(failure_of)?;
+        attempt.token = Some(token);
+        attempt.message_id = net.sockets.wait_on(token, self.owner).map_err(failure_of)?;
         let mut query = Vec::with_capacity(512);
         message::ask(&self.question, attempt.message_id, self.edns, &mut query)?;
         let length = u16::try_from(query.len()).map_err(|_| Failure::Malformed)?;
         let out = [&length.to_be_bytes()[..], &query].concat();
         attempt.stream = Some(Stream { out, ..Stream::default() });
-        let token =
-            net.sockets.open(net.ctx, address, Protocol::Tcp, self.owner, net.now).map_err(failure_of)?;
-        attempt.token = Some(token);
         self.phases.add(Phase::Socket, attempt.watch.lap());
         net.sockets.connect(token).map_err(failure_of)
-    }
-
-    fn datagram_ready(&mut self, net: &mut Net<'_>) -> Step {
-        for _ in 0..MAX_PACKETS_PER_ROUND {
-            let Some(attempt) = &mut self.attempt else { return self.next(net) };
-            let Some(token) = attempt.token else { return Step::Waiting(attempt.deadline) };
-            let came = match net.sockets.receive(token, net.packet) {
-                Ok(came) => came,
-                Err(Errno::AGAIN | Errno::INTR) => return Step::Waiting(attempt.deadline),
-                Err(errno) => return self.fail(net, failure_of(errno), true),
-            };
-            self.phases.add(Phase::Receive, attempt.watch.lap());
-            let packet = net.packet.get(..came).unwrap_or_default();
-            let reply = answer::read(packet, attempt.message_id, &self.question, false);
-            self.phases.add(Phase::Decode, attempt.watch.lap());
-            if !matches!(reply, Reply::NotOurs) {
-                return self.replied(net, reply);
-            }
-            net.health.stray(attempt.address);
-            attempt.strays += 1;
-            if attempt.strays >= MAX_STRAYS {
-                attempt.token = None;
-                net.sockets.close(net.ctx, token);
-            }
-        }
-        match &self.attempt {
-            Some(attempt) => Step::Waiting(attempt.deadline),
-            None => self.next(net),
-        }
     }
 
     /// The upstream has spoken.
@@ -289,11 +300,7 @@ impl Fetch {
         net.health.answered(attempt.address, attempt.started.elapsed());
         let (place, clean) = (attempt.place, attempt.strays == 0 && self.pooled);
         if let Some(token) = attempt.token.take() {
-            if clean {
-                net.sockets.give_back(net.ctx, token, net.now)
-            } else {
-                net.sockets.close(net.ctx, token)
-            }
+            net.sockets.leave(net.ctx, token, self.owner, clean, net.now);
         }
         self.phases.add(Phase::Close, attempt.watch.lap());
         match reply {
@@ -318,7 +325,7 @@ impl Fetch {
         }
         if let Some(attempt) = self.attempt.take() {
             if let Some(token) = attempt.token {
-                net.sockets.close(net.ctx, token);
+                net.sockets.leave(net.ctx, token, self.owner, false, net.now);
             }
             if last_word && let Some(done) = self.done.get_mut(attempt.place) {
                 *done = true;
@@ -333,18 +340,6 @@ impl Fetch {
             return self.finish(Err(failure));
         }
         self.next(net)
-    }
-
-    fn stream_ready(&mut self, net: &mut Net<'_>) -> Step {
-        match self.advance_stream(net) {
-            Ok(Some(reply)) => self.replied(net, reply),
-            Ok(None) | Err(Errno::AGAIN | Errno::INTR) => match &self.attempt {
-                Some(attempt) => Step::Waiting(attempt.deadline),
-                None => self.next(net),
-            },
-            Err(Errno::CONNRESET | Errno::PIPE) => self.fail(net, Failure::BadAnswer, true),
-            Err(errno) => self.fail(net, failure_of(errno), true),
-        }
     }
 
     /// As far as the stream goes without waiting: connect, send, receive. The reply, once it is whole.

@@ -5,8 +5,9 @@
 
 mod fetch;
 mod health;
+mod outbox;
 mod socket;
 
 pub use fetch::{Fetch, Finished, MAX_PACKET_BYTES, Net, Step};
 pub use health::Health;
-pub use socket::Sockets;
+pub use socket::{Audience, MAX_WAITERS, Protocol, Sockets};

@@ -1,10 +1,12 @@
 //! Non-blocking sockets to upstreams in the server's loop, and the pool of those that may be used again.
 //!
 //! Each UDP socket is connected (the kernel drops what does not come from the upstream's address and port) and serves
-//! one query at a time. The kernel gives each a random source port. A clean socket goes back to a pool and is used for
-//! [`MAX_USES`] queries or [`MAX_AGE`], whichever ends first: off-path guessers have to find both the port and a
-//! 16-bit id, and a port that they might find is soon gone.
+//! one look-up at a time, or the two of one request, A and AAAA, which leave with one system call and often come back
+//! with one. The kernel gives each a random source port. A clean socket goes back to a pool and is used for [`MAX_USES`]
+//! queries or [`MAX_AGE`], whichever ends first. Off-path guessers have to find both the port and a 16-bit id. Two
+//! questions behind one port help them with neither: a guess is for one question, and has to have its id.
 
+use super::outbox::Outbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -17,8 +19,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Queries that one source port serves.
-const MAX_USES: u32 = 16;
+/// Queries that one source port serves. What a port is worth to somebody who has found it out is not bounded by this,
+/// but by two other things: the first packet that is no answer is the last of its port (one that comes while the
+/// socket is idle closes it at once, one that comes during a query keeps it out of the pool), and [`MAX_AGE`]. So this only has
+/// to be large enough that opening and closing (five system calls) does not weigh on each query, and small enough that
+/// a busy server's ports still change many times a second.
+const MAX_USES: u32 = 128;
 /// Longest time that one source port is in use.
 const MAX_AGE: Duration = Duration::from_secs(2);
 /// Idle sockets kept for one upstream: with fewer than are busy at once, those beyond would be made anew for each query.
@@ -28,6 +34,8 @@ const MAX_IDLE: usize = 256;
 const MAX_SOCKETS: usize = 4096;
 /// Random bytes fetched from the kernel at a time.
 const RANDOM_BYTES: usize = 512;
+/// Look-ups that one UDP socket may have under way: A and AAAA of one request.
+pub const MAX_WAITERS: usize = 2;
 
 /// What a socket speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +46,40 @@ pub enum Protocol {
     Tcp,
 }
 
+/// A look-up that waits on a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiter {
+    /// Which look-up.
+    pub lookup: u64,
+    /// The id of its query; no two on one socket have the same.
+    pub message_id: u16,
+}
+
+/// Who waits on a socket.
+#[derive(Debug, Clone, Copy)]
+pub struct Audience {
+    /// The socket's token.
+    pub token: u32,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// To whom.
+    pub upstream: SocketAddr,
+    waiters: [Option<Waiter>; MAX_WAITERS],
+}
+
+impl Audience {
+    /// All of them; nobody: the socket is idle.
+    pub fn waiters(&self) -> impl Iterator<Item = Waiter> {
+        self.waiters.into_iter().flatten()
+    }
+
+    /// Whom a packet is for, by its id.
+    pub fn waiter_for(&self, packet: &[u8]) -> Option<Waiter> {
+        let id = u16::from_be_bytes(*packet.first_chunk()?);
+        self.waiters().find(|waiter| waiter.message_id == id)
+    }
+}
+
 #[derive(Debug)]
 struct Socket {
     descriptor: OwnedFd,
@@ -45,12 +87,14 @@ struct Socket {
     protocol: Protocol,
     opened: Instant,
     uses: u32,
-    /// Which look-up waits on it; `None`: it is idle.
-    owner: Option<u64>,
+    /// Who waits on it; nobody: it is idle.
+    waiters: [Option<Waiter>; MAX_WAITERS],
+    /// Something was unclean: it is not used again.
+    spoiled: bool,
 }
 
 /// Sockets, by the token under which the loop watches them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Sockets {
     slots: Vec<Option<Socket>>,
     free: Vec<u32>,
@@ -58,13 +102,8 @@ pub struct Sockets {
     random: Vec<u8>,
     opened: u64,
     reused: u64,
-}
-
-impl Default for Sockets {
-    fn default() -> Self {
-        let (slots, free, random) = (Vec::new(), Vec::new(), Vec::new());
-        Self { slots, free, idle: HashMap::new(), random, opened: 0, reused: 0 }
-    }
+    /// Queries that are to leave together.
+    outbox: Outbox,
 }
 
 impl Sockets {
@@ -94,13 +133,34 @@ impl Sockets {
         (self.opened, self.reused)
     }
 
-    /// Which look-up waits on the socket with this token.
-    pub fn owner(&self, token: u32) -> Option<u64> {
-        self.get(token).and_then(|socket| socket.owner)
+    /// Who waits on the socket with this token, and for whom; `None`: there is no such socket.
+    pub fn audience(&self, token: u32) -> Option<Audience> {
+        let Socket { protocol, upstream, waiters, .. } = *self.get(token)?;
+        Some(Audience { token, protocol, upstream, waiters })
     }
 
     fn get(&self, token: u32) -> Option<&Socket> {
         self.slots.get(token as usize).and_then(Option::as_ref)
+    }
+
+    fn get_mut(&mut self, token: u32) -> Option<&mut Socket> {
+        self.slots.get_mut(token as usize).and_then(Option::as_mut)
+    }
+
+    /// Lets `lookup` wait on a socket, under a random id that nobody else there has.
+    ///
+    /// # Errors
+    /// As [`Sockets::random`]; [`Errno::BUSY`] if there is no place.
+    pub fn wait_on(&mut self, token: u32, lookup: u64) -> Result<u16, Errno> {
+        let mut message_id = self.random()?;
+        let taken = |id: u16, socket: &Socket| socket.waiters.iter().flatten().any(|w| w.message_id == id);
+        while self.get(token).is_some_and(|socket| taken(message_id, socket)) {
+            message_id = self.random()?;
+        }
+        let socket = self.get_mut(token).ok_or(Errno::BADF)?;
+        let place = socket.waiters.iter_mut().find(|place| place.is_none()).ok_or(Errno::BUSY)?;
+        *place = Some(Waiter { lookup, message_id });
+        Ok(message_id)
     }
 
     /// A random idle socket to `upstream` that is still good.
@@ -108,16 +168,14 @@ impl Sockets {
         &mut self,
         ctx: &mut dyn Context,
         upstream: SocketAddr,
-        owner: u64,
         now: Instant,
     ) -> Result<Option<u32>, Errno> {
         while self.idle.get(&upstream).is_some_and(|list| !list.is_empty()) {
             let choice = usize::from(self.random()?);
             let Some(list) = self.idle.get_mut(&upstream) else { break };
             let token = list.swap_remove(choice % list.len());
-            match self.slots.get_mut(token as usize).and_then(Option::as_mut) {
+            match self.get(token) {
                 Some(socket) if now.saturating_duration_since(socket.opened) < MAX_AGE => {
-                    socket.owner = Some(owner);
                     self.reused += 1;
                     return Ok(Some(token));
                 }
@@ -127,7 +185,7 @@ impl Sockets {
         Ok(None)
     }
 
-    /// Opens a socket for `owner` and watches it.
+    /// Opens a socket and watches it. Nobody waits on it yet.
     ///
     /// # Errors
     /// [`Errno::NFILE`] at [`MAX_SOCKETS`], and what `socket` and `epoll_ctl` say.
@@ -136,7 +194,6 @@ impl Sockets {
         ctx: &mut dyn Context,
         upstream: SocketAddr,
         protocol: Protocol,
-        owner: u64,
         now: Instant,
     ) -> Result<u32, Errno> {
         if self.open_count() >= MAX_SOCKETS {
@@ -149,7 +206,8 @@ impl Sockets {
             self.free.last().copied().unwrap_or_else(|| u32::try_from(self.slots.len()).unwrap_or(u32::MAX));
         let interest = if protocol == Protocol::Udp { Interest::Read } else { Interest::Both };
         ctx.watch(descriptor.as_fd(), token, interest).map_err(|error| errno_of(&error))?;
-        let socket = Socket { descriptor, upstream, protocol, opened: now, uses: 0, owner: Some(owner) };
+        let waiters = [None; MAX_WAITERS];
+        let socket = Socket { descriptor, upstream, protocol, opened: now, uses: 0, waiters, spoiled: false };
         self.free.pop();
         match self.slots.get_mut(token as usize) {
             Some(slot) => *slot = Some(socket),
@@ -183,13 +241,48 @@ impl Sockets {
         if poll(&mut ready, Some(&at_once))? == 0 { Err(Errno::AGAIN) } else { Ok(()) }
     }
 
+    /// From now on, queries wait for [`Sockets::send_together`], so that those that belong together leave together.
+    pub fn hold_queries(&mut self) {
+        self.outbox.open();
+    }
+
+    /// The socket whose query to `upstream` is being held, if another may leave with it.
+    pub fn companion(&self, upstream: SocketAddr) -> Option<u32> {
+        let token = self.outbox.only_token()?;
+        let socket = self.get(token).filter(|socket| socket.upstream == upstream && !socket.spoiled)?;
+        socket.waiters.iter().any(Option::is_none).then_some(token)
+    }
+
+    /// Sends `lookup`'s query over UDP, or keeps it for [`Sockets::send_together`].
+    ///
+    /// # Errors
+    /// What `send` says.
+    pub fn send_query(&mut self, token: u32, lookup: u64, query: &[u8]) -> Result<(), Errno> {
+        if !self.outbox.hold(token, lookup, query) {
+            return self.send(token, query).map(drop);
+        }
+        if let Some(socket) = self.get_mut(token) {
+            socket.uses = socket.uses.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// Sends what was held. Gives the look-ups whose queries were held, and how it went.
+    pub fn send_together(&mut self) -> Vec<(u64, Result<(), Errno>)> {
+        let mut outbox = std::mem::take(&mut self.outbox);
+        let sent = outbox.send(|token| self.get(token).map(|socket| socket.descriptor.as_fd()));
+        // Its memory is used again.
+        self.outbox = outbox;
+        sent
+    }
+
     /// Sends; how many bytes went.
     ///
     /// # Errors
     /// What `send` says.
     pub fn send(&mut self, token: u32, bytes: &[u8]) -> Result<usize, Errno> {
-        let socket = self.slots.get_mut(token as usize).and_then(Option::as_mut).ok_or(Errno::BADF)?;
-        socket.uses += 1;
+        let socket = self.get_mut(token).ok_or(Errno::BADF)?;
+        socket.uses = socket.uses.saturating_add(1);
         send(&socket.descriptor, bytes, SendFlags::NOSIGNAL)
     }
 
@@ -202,6 +295,24 @@ impl Sockets {
         recv(&socket.descriptor, buffer, RecvFlags::empty()).map(|(_, came)| came)
     }
 
+    /// Receives as many datagrams as look-ups wait, those that are there; their lengths. Fewer than wait: there were no
+    /// more.
+    ///
+    /// # Errors
+    /// What `recvmmsg` says.
+    pub fn receive_datagrams(
+        &self,
+        audience: &Audience,
+        [first, second]: [&mut [u8]; MAX_WAITERS],
+    ) -> Result<Vec<usize>, Errno> {
+        let socket = self.get(audience.token).ok_or(Errno::BADF)?;
+        if audience.waiters().count() < MAX_WAITERS {
+            let (_, came) = recv(&socket.descriptor, first, RecvFlags::empty())?;
+            return Ok(vec![came]);
+        }
+        sys::datagrams::receive(&socket.descriptor, &mut [first, second]).map_err(|error| errno_of(&error))
+    }
+
     /// A stream that has sent everything wants only to read from now on.
     ///
     /// # Errors
@@ -211,13 +322,22 @@ impl Sockets {
         ctx.rewatch(socket.descriptor.as_fd(), token, Interest::Read).map_err(|error| errno_of(&error))
     }
 
-    /// Gives a socket back after a clean answer: kept if it may be used again.
-    pub fn give_back(&mut self, ctx: &mut dyn Context, token: u32, now: Instant) {
-        let Some(socket) = self.slots.get_mut(token as usize).and_then(Option::as_mut) else { return };
+    /// `lookup` waits no more on a socket. Once nobody does, the socket is kept if everything about it was `clean` and
+    /// it may be used again.
+    pub fn leave(&mut self, ctx: &mut dyn Context, token: u32, lookup: u64, clean: bool, now: Instant) {
+        let Some(socket) = self.get_mut(token) else { return };
+        for place in &mut socket.waiters {
+            if place.is_some_and(|waiter| waiter.lookup == lookup) {
+                *place = None;
+            }
+        }
+        socket.spoiled |= !clean;
+        if socket.waiters.iter().any(Option::is_some) {
+            return;
+        }
         let fresh = socket.uses < MAX_USES && now.saturating_duration_since(socket.opened) < MAX_AGE;
-        socket.owner = None;
         let upstream = socket.upstream;
-        if fresh && socket.protocol == Protocol::Udp {
+        if fresh && !socket.spoiled && socket.protocol == Protocol::Udp {
             let list = self.idle.entry(upstream).or_default();
             if list.len() < MAX_IDLE {
                 list.push(token);
@@ -228,11 +348,12 @@ impl Sockets {
     }
 
     /// Closes a socket. What may still come to it reaches nobody.
-    pub fn close(&mut self, ctx: &mut dyn Context, token: u32) {
+    fn close(&mut self, ctx: &mut dyn Context, token: u32) {
         let Some(socket) = self.slots.get_mut(token as usize).and_then(Option::take) else { return };
         if let Err(error) = ctx.unwatch(socket.descriptor.as_fd()) {
             tracing::warn!(%error, "an upstream's socket could not be taken out of the loop");
         }
+        self.outbox.forget(token);
         self.free.push(token);
     }
 

@@ -247,20 +247,117 @@ fn no_way_to_the_upstream_is_said_so() {
     assert_eq!(stage.link("a").query("A host.example"), Err(Errno::HOSTUNREACH));
 }
 
+/// The longest that one source port is used, in queries (`MAX_USES` in `upstream/socket.rs`).
+const PORT_USES: usize = 128;
+
 #[test]
-fn ports_are_random_shared_by_few_queries_and_ids_differ() {
+fn ports_are_random_change_in_time_and_ids_differ() {
     let upstream = Upstream::start(|query, _| vec![bytes(&good(query))]);
     let stage = Stage::set(&settings(&[upstream.address]));
     let mut link = stage.link("a");
-    for n in 0..64 {
+    for n in 0..4 * PORT_USES {
         link.query(&format!("A host{n}.example")).expect("an answer");
     }
     let ports = upstream.ports.lock().expect("unpoisoned").clone();
     let mut uses = std::collections::HashMap::new();
     ports.iter().for_each(|port| *uses.entry(*port).or_insert(0) += 1);
-    assert!(uses.len() >= 4, "64 queries from {} ports", uses.len());
-    assert!(uses.values().all(|&count| count <= 16), "{uses:?}");
+    assert!(uses.len() >= 4, "{} queries from {} ports", ports.len(), uses.len());
+    assert!(uses.values().all(|&count| count <= PORT_USES), "{uses:?}");
     let ids: std::collections::HashSet<_> =
         upstream.queries.lock().expect("unpoisoned").iter().map(|query| query.metadata.id).collect();
-    assert!(ids.len() >= 60, "{} ids in 64 queries", ids.len());
+    assert!(ids.len() >= 4 * PORT_USES - 32, "{} ids in {} queries", ids.len(), ports.len());
+}
+
+#[test]
+fn the_two_questions_of_a_request_leave_from_one_port_with_ids_of_their_own() {
+    let upstream = Upstream::start(|query, _| vec![bytes(&good(query))]);
+    let stage = Stage::set(&settings(&[upstream.address]));
+    let mut link = stage.link("a");
+    for n in 0..8 {
+        link.query(&format!("host{n}.example")).expect("an answer");
+    }
+    let ports = upstream.ports.lock().expect("unpoisoned").clone();
+    let queries = upstream.queries.lock().expect("unpoisoned").clone();
+    assert_eq!((ports.len(), queries.len()), (16, 16));
+    for (ports, queries) in ports.chunks(2).zip(queries.chunks(2)) {
+        assert_eq!(ports[0], ports[1]);
+        assert_ne!(queries[0].metadata.id, queries[1].metadata.id);
+        assert_ne!(queries[0].queries[0].query_type(), queries[1].queries[0].query_type());
+    }
+}
+
+/// A name server that takes its questions by twos and answers both with what `answers` makes of them.
+fn by_twos(answers: impl Fn(&Message, &Message) -> Vec<Vec<u8>> + Send + Sync + 'static) -> Upstream {
+    let first = std::sync::Mutex::new(None);
+    Upstream::start(move |query, _| {
+        let mut first = first.lock().expect("unpoisoned");
+        match first.take() {
+            Some(one) => answers(&one, query),
+            None => {
+                *first = Some(query.clone());
+                vec![]
+            }
+        }
+    })
+}
+
+#[test]
+fn each_of_two_answers_finds_its_question_whatever_their_order() {
+    let upstream = by_twos(|one, two| {
+        let (mut four, mut six) = (good(one), reply(two));
+        // What is right in all but the id of the other question is the answer to neither.
+        let mut crossed = four.clone();
+        crossed.metadata.id = two.metadata.id;
+        six.add_answer(hickory_proto::rr::Record::from_rdata(
+            asked_name(two),
+            300,
+            hickory_proto::rr::RData::AAAA("2001:db8::1".parse().expect("an address")),
+        ));
+        four.metadata.authoritative = true;
+        vec![bytes(&crossed), bytes(&six), bytes(&four)]
+    });
+    let stage = Stage::set(&settings(&[upstream.address]));
+    let both = stage.link("a").query("host.example");
+    assert_eq!(both.as_deref(), Ok("host.example. 300 A 192.0.2.1\nhost.example. 300 AAAA 2001:db8::1\n"));
+    assert_eq!(upstream.asked(), 2, "asked once each");
+    assert!(stage.daemon.state().to_string().contains("\"strays\":1"), "{}", stage.daemon.state());
+}
+
+#[test]
+fn one_of_two_may_fail_or_be_lost_and_the_other_is_given() {
+    // One is refused: the other's answer is enough.
+    let refused = by_twos(|one, two| vec![bytes(&code(two, ResponseCode::Refused)), bytes(&good(one))]);
+    let stage = Stage::set(&settings(&[refused.address]));
+    assert!(stage.link("a").query("host.example").is_ok());
+    // The first is lost, again and again: the other's answer is there when the time is over.
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let lost = Upstream::start(move |query, _| {
+        let wanted = query.queries[0].query_type() == hickory_proto::rr::RecordType::AAAA;
+        asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if wanted { vec![bytes(&good(query))] } else { vec![] }
+    });
+    let stage = Stage::set(&settings(&[lost.address]));
+    assert_eq!(stage.link("a").query("A host.example"), Err(Errno::TIMEDOUT));
+    let start = Instant::now();
+    stage
+        .link("a")
+        .query("host.example")
+        .expect_err("its A record is not there, and nobody knows whether it exists");
+    assert!(start.elapsed() >= Duration::from_millis(200), "two attempts of 100 ms");
+    // Guesses at the port of both cost both their port, and neither its answer.
+    let first = std::sync::atomic::AtomicUsize::new(0);
+    let guessed = Upstream::start(move |query, _| {
+        let guess = |n: u16| {
+            let mut guess = good(query);
+            guess.metadata.id = guess.metadata.id.wrapping_add(n * 97);
+            bytes(&guess)
+        };
+        let attack = first.fetch_add(1, std::sync::atomic::Ordering::SeqCst) < 2;
+        if attack { (1..120).map(guess).collect() } else { vec![bytes(&good(query))] }
+    });
+    let stage = Stage::set(&settings(&[guessed.address]));
+    assert!(stage.link("a").query("host.example").is_ok());
+    let ports: std::collections::HashSet<_> =
+        guessed.ports.lock().expect("unpoisoned").iter().copied().collect();
+    assert!(ports.len() >= 2, "new ports after the guesses: {ports:?}");
 }
