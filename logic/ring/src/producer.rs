@@ -11,7 +11,7 @@ const BATCH_PART: u64 = 4;
 
 /// After so many commits in a row that found the consumer awake, it pays to do without the fence: at the next sleep the
 /// consumer pays for it with a system call, which costs as much as some tens of fences.
-const CALM_COMMITS: u32 = 64;
+const CALM_COMMITS: u32 = if cfg!(loom) { 1 } else { 64 };
 /// After so many times that many it pays to register the process for barriers, which costs it a thread for some ms.
 const CALMS_TO_REGISTER: u32 = 16;
 
