@@ -4,6 +4,7 @@
 //! Every test asks [`Node::start`]; where the machine lacks something, it is told so and prints `skipped: reason`.
 
 pub mod clean;
+pub mod guest;
 pub mod name_server;
 pub mod node;
 pub mod wait;

@@ -218,7 +218,8 @@ pub fn preload_library() -> PathBuf {
     binary().with_file_name("libtombolo_preload.so")
 }
 
-fn target() -> PathBuf {
+/// Where cargo builds.
+pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
 }

@@ -1,5 +1,6 @@
 //! The command line. Help, completions and man pages all come out of these definitions.
 
+use crate::commands::image::ImageCommand;
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -103,6 +104,9 @@ The exit code is the command's; 125: it could not be tried, 126: it can't be run
   tombolo trace dns example.org --domain web --repeat 100
   tombolo trace dns --json")]
     Trace(TraceArgs),
+    /// Images of guests, for virtual machines
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// Run a benchmark and report its promises, whether they hold or not
     #[command(after_help = "Examples:
   tombolo bench                       list the scenarios

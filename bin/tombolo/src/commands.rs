@@ -5,6 +5,7 @@ mod check;
 mod daemon;
 mod exec;
 mod generate;
+pub mod image;
 mod logs;
 mod look;
 mod trace;
@@ -30,6 +31,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Service(command) => look::service(&place, &command),
         Command::Check(arguments) => check::run(&arguments),
         Command::Trace(arguments) => trace::run(&place, &arguments),
+        Command::Image(command) => image::run(&place, &command),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { folder } => generate::man(folder.as_deref()),

@@ -2,6 +2,7 @@
 
 mod channels;
 mod faults;
+mod guest;
 mod hostile;
 mod missing;
 mod quickstart;

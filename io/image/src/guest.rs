@@ -1,8 +1,9 @@
 //! A guest of ours: busybox, our own binary, and an init that makes a machine of it.
 
+use crate::error::ImageError;
 use crate::kernel::Kernel;
 use crate::spec::Spec;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The program that the guest's init runs, where the image has one; a shell otherwise. When it ends, the guest switches off.
 pub const START: &str = "/etc/tombolo/start";
@@ -42,6 +43,33 @@ pub struct GuestPrograms {
     pub busybox: PathBuf,
     /// Our own binary.
     pub tombolo: PathBuf,
+}
+
+impl GuestPrograms {
+    /// This machine's busybox, with the binary of ours that is named.
+    ///
+    /// # Errors
+    /// [`ImageError::File`] where there is no busybox.
+    pub fn find(tombolo: PathBuf) -> Result<Self, ImageError> {
+        Ok(Self { busybox: find_program("busybox")?, tombolo })
+    }
+}
+
+/// A program of this machine: in `PATH`, or where root would find it.
+///
+/// # Errors
+/// [`ImageError::File`] where it is in none of them.
+pub fn find_program(name: &str) -> Result<PathBuf, ImageError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let always = ["/usr/sbin", "/usr/bin"].map(PathBuf::from);
+    let mut places = std::env::split_paths(&path).chain(always).map(|folder| folder.join(name));
+    places.find(|place| place.is_file()).ok_or_else(|| {
+        ImageError::at(
+            "find the program",
+            Path::new(name),
+            std::io::Error::from(std::io::ErrorKind::NotFound),
+        )
+    })
 }
 
 /// The spec of a guest: add what else it shall hold, such as a program at [`START`], and [`build`](crate::build) it.

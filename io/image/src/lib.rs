@@ -19,6 +19,6 @@ mod spec;
 
 pub use build::{Image, MAX_IMAGES, Progress, build, copy_to};
 pub use error::ImageError;
-pub use guest::{GUEST_MODULES, GuestPrograms, START, guest};
+pub use guest::{GUEST_MODULES, GuestPrograms, START, find_program, guest};
 pub use kernel::Kernel;
 pub use spec::{Compression, Entry, Spec};

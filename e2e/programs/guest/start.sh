@@ -1,0 +1,231 @@
+#!/bin/sh
+# Runs in a guest that has cgroup version 2 alone: what a user does, once under each container runtime. Each check is one
+# line on the second serial port: `ok RUNTIME.NAME`, or `not ok RUNTIME.NAME: why`; the last line is `done COUNT`.
+
+report=/dev/ttyS1
+stty -F $report raw 2>/dev/null || stty raw <$report
+topology=/etc/tombolo/topology.toml
+shared=/run/shared
+# Looks at a condition that gives no event of its own, ten times a second.
+patience=120
+checks=0
+
+say() { echo "$*" >$report; }
+
+# check NAME COMMAND...: what it prints is the reason if it fails.
+check() {
+    name=$1
+    shift
+    checks=$((checks + 1))
+    begin=$(cut -d' ' -f1 /proc/uptime)
+    if why=$("$@" 2>&1); then
+        say "ok $runtime.$name"
+    else
+        say "not ok $runtime.$name: $(echo "$why" | tail -n 12 | tr '\n\t\r' '|  ' | cut -c 1-1500)"
+    fi
+    echo "$runtime.$name: uptime $begin to $(cut -d' ' -f1 /proc/uptime)"
+    echo "$why" | tail -n 20
+}
+
+until_true() {
+    tries=0
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries + 1))
+        [ $tries -lt $patience ] || { echo "gave up waiting until: $*"; return 1; }
+        sleep 0.1
+    done
+}
+
+# Reads one answer, and tells a failed read by its own errno, which busybox's head and cat do not.
+read_one='dd bs=65536 count=1 <&3 2>/shared/said || { cat /shared/said; exit 1; }'
+inside() { tombolo exec web -- /bin/sh -c "$1"; }
+# is WANTED FOUND
+is() { [ "$1" = "$2" ] || { echo "wanted '$1', found '$2'"; return 1; }; }
+# has WANTED TEXT
+has() { case $2 in *"$1"*) ;; *) echo "no '$1' in: $2"; return 1 ;; esac; }
+pid_at() { tombolo inspect "dc/guest/$1" 2>/dev/null; }
+a_number() { case $1 in '' | *[!0-9]*) return 1 ;; esac; }
+another_pid() { now=$(pid_at "$1"); a_number "$now" && [ "$now" != "$2" ]; }
+# The limits sit on the domain's own cgroup, of which its payload is a part.
+cgroup_of() { sed -n 's/^0:://p' "/proc/$(pid_at "domains/$1/pid")/cgroup" | sed "s:/$1/.*:/$1:"; }
+limit() { cat "/sys/fs/cgroup$web_cgroup/$1"; }
+
+version_two_alone() {
+    has memory "$(cat /sys/fs/cgroup/cgroup.controllers)" && ! grep -q ' - cgroup ' /proc/self/mountinfo
+}
+
+up() { tombolo up $topology; }
+up_again() { has "nothing to do" "$(tombolo up $topology)"; }
+
+the_runtime() {
+    found=$(tombolo inspect node/host --json) || return 1
+    has "\"$runtime\"" "$found" && has '"cgroup_v2": true' "$found" || return 1
+    case $found in *\"$other\"*) echo "$other is there, too: $found"; return 1 ;; esac
+    has "\"/usr/sbin/$runtime\"" "$(cat "$TOMBOLO_RUN_DIR/dc/guest/web/status.json")"
+}
+
+names() {
+    found=$(inside "exec 3<>/srv/dns/query; echo A www.quickstart.test >&3; $read_one; nslookup robot.quickstart.test")
+    has 192.0.2.10 "$found" && has 192.0.2.20 "$found"
+}
+
+a_missing_name() {
+    found=$(inside "exec 3<>/srv/dns/query; echo A nobody.quickstart.test >&3; $read_one")
+    is 1 $? && has "No such file or directory" "$found"
+}
+
+exit_codes() {
+    inside 'exit 42'; is 42 $? || return 1
+    tombolo exec web -- /no/such/program; is 127 $? || return 1
+    tombolo exec web -- /etc/passwd; is 126 $? || return 1
+    inside 'kill -9 $$'; is 137 $?
+}
+
+# Of the program that the domain runs, and of one that came by exec.
+isolation() {
+    found=$(inside 'for pid in 1 self; do cat /proc/$pid/status; done; tail -n +3 /proc/net/dev | cut -d: -f1' | tr '\t' ' ')
+    for wanted in "NoNewPrivs: 1" "Seccomp: 2" "CapEff: 0000000000000000"; do
+        is 2 "$(echo "$found" | grep -c "^$wanted")" || { echo "$wanted"; return 1; }
+    done
+    is "    lo" "$(echo "$found" | tail -n 1)" || is lo "$(echo "$found" | tail -n 1 | tr -d ' ')"
+}
+
+# crun has no option for further groups: it says so, and runs the command without them.
+groups() {
+    found=$(tombolo exec --user tenant web -- /bin/id -G 2>/tmp/said) || return 1
+    if [ $runtime = runc ]; then
+        is "1000 2000" "$found"
+    else
+        is 1000 "$found" && has "no supplementary groups" "$(cat /tmp/said)" && has 2000 "$(cat /tmp/said)"
+    fi
+}
+
+limits_are_set() {
+    has /guest/web "$web_cgroup" && is "200000 100000" "$(limit cpu.max)" && is 67108864 "$(limit memory.max)" && is 64 "$(limit pids.max)"
+}
+
+limits_change() {
+    sed 's/cpu = 2/cpu = 1.5/' $topology >$topology.edited
+    before=$(pid_at domains/web/pid)
+    said=$(tombolo up $topology.edited) || { echo "$said"; return 1; }
+    is "150000 100000" "$(limit cpu.max)" && is "$before" "$(pid_at domains/web/pid)" && has "1 step" "$said" && tombolo up $topology
+}
+
+# Those that came to be end by themselves, and the domain's first process reaps them.
+too_many_processes() {
+    said=$(inside 'i=0; while [ $i -lt 80 ]; do sleep 1 & i=$((i+1)); done; echo all of them' 2>&1)
+    case $said in *"all of them"*) echo "80 processes within 64: $said"; return 1 ;; esac
+    has ork "$said" && until_true few_processes
+}
+few_processes() { [ "$(limit pids.current)" -lt 16 ]; }
+
+hungry_ended() { tombolo ps | grep -q 'hungry.*out of memory'; }
+out_of_memory() {
+    touch $shared/eat
+    until_true hungry_ended || { tombolo ps; return 1; }
+    has '"last_exit": "signal 9, out of memory"' "$(tombolo ps --json)" && names
+}
+
+usage_is_told() {
+    for what in memory pids cpu_ns; do
+        has "$what" "$(tombolo inspect dc/guest/domains/web/usage --json)" || return 1
+    done
+    ! tombolo ps --json | tr -d '\n' | grep -o '"domain": "web"[^}]*' | grep -q '"\(memory_bytes\|processes\|cpu_us\)": null'
+}
+
+# One descriptor, opened before a fault: it asks for a name and reads, waits until the fault is over, asks for another name, and
+# reads twice: an answer that a failed read did not get stays for the next one.
+begin_load() {
+    rm -f $shared/asked $shared/over
+    inside "read_one() { $read_one; }
+        exec 3<>/srv/dns/query; echo A www.quickstart.test >&3; (read_one); touch /shared/asked
+        while [ ! -e /shared/over ]; do sleep 0.1; done
+        echo A robot.quickstart.test >&3; read_one; read_one" >/tmp/found 2>&1 &
+    load=$!
+}
+end_load() {
+    touch $shared/over
+    wait $load
+}
+
+backend_dies() {
+    old=$(pid_at services/dns/server_pid)
+    a_number "$old" || { echo "no pid of the server: $old"; return 1; }
+    begin_load
+    until_true [ -e $shared/asked ] && kill -9 "$old" && until_true another_pid services/dns/server_pid "$old"
+    end_load
+    has 192.0.2.10 "$(cat /tmp/found)" && has 192.0.2.20 "$(cat /tmp/found)"
+}
+
+a_call_waits() {
+    waiting=$(tombolo inspect dc/guest/domains/web/frontend/state/counters/parked_calls) && [ "$waiting" -gt 0 ]
+}
+
+# This kernel sends nothing again: the call that waits ends with EIO, and everything else goes on: the open file, and what was asked.
+frontend_dies() {
+    is false "$(tombolo inspect dc/guest/domains/web/frontend/state/fuse/resend)" || return 1
+    old=$(pid_at domains/web/frontend/pid)
+    server=$(pid_at domains/nameserver/pid)
+    kill -STOP "$server"
+    begin_load
+    until_true a_call_waits && kill -9 "$old" && until_true [ -e $shared/asked ]
+    kill -CONT "$server"
+    end_load
+    is "dd: standard input: Input/output error" "$(head -n 1 /tmp/found)" || return 1
+    has 192.0.2.10 "$(cat /tmp/found)" && has 192.0.2.20 "$(cat /tmp/found)" && names
+}
+
+daemon_dies() {
+    before=$(pid_at domains/web/pid)
+    kill -9 "$(tombolo inspect node/pid)"
+    has "nothing to do" "$(tombolo up $topology)" && is "$before" "$(pid_at domains/web/pid)" && names
+}
+
+traces() {
+    ! { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -o "[^ ]*$TOMBOLO_RUN_DIR[^ ]*"
+        grep "$TOMBOLO_RUN_DIR/" /proc/self/mountinfo
+        grep 'fuse' /proc/self/mountinfo | grep -v fusectl
+        find /sys/fs/cgroup -type d -path '*guest*'; } | grep .
+}
+nothing_left() {
+    daemon=$(tombolo inspect node/pid)
+    tombolo down || return 1
+    found=$(find /sys/fs/cgroup -mindepth 1 -type d -name 'guest')
+    is "" "$found" && is "" "$(pidof dnsmasq)" && kill "$daemon" && until_true [ ! -e "/proc/$daemon" ] || return 1
+    until_true traces || traces
+}
+
+ulimit -c 0
+for runtime in runc crun; do
+    other=crun
+    [ $runtime = runc ] || other=runc
+    export TOMBOLO_RUN_DIR=/run/$runtime TOMBOLO_STATE_DIR=/var/lib/$runtime
+    # The only one that is installed.
+    rm -f /usr/sbin/$other
+    ln -sf /opt/$runtime /usr/sbin/$runtime
+    rm -rf $shared
+    mkdir -p $shared
+    chmod 1777 $shared
+    check version_two_alone version_two_alone
+    check up up
+    web_cgroup=$(cgroup_of web)
+    check the_runtime the_runtime
+    check up_again up_again
+    check names names
+    check a_missing_name a_missing_name
+    check exit_codes exit_codes
+    check isolation isolation
+    check groups groups
+    check limits_are_set limits_are_set
+    check limits_change limits_change
+    check too_many_processes too_many_processes
+    check out_of_memory out_of_memory
+    check usage_is_told usage_is_told
+    check backend_dies backend_dies
+    check frontend_dies frontend_dies
+    check daemon_dies daemon_dies
+    tombolo ps
+    tail -n 40 $TOMBOLO_STATE_DIR/daemon.log
+    check nothing_left nothing_left
+done
+say "done $checks"

@@ -1,0 +1,136 @@
+//! A node on another kernel: a guest with cgroup version 2 alone and Linux 6.1, under runc and under crun. One boot serves all
+//! these tests; each looks at what one check of `programs/guest/start.sh` said, once for each runtime.
+
+use e2e::guest::{Report, run};
+use std::sync::OnceLock;
+
+/// Under which the guest does everything once.
+const RUNTIMES: [&str; 2] = ["runc", "crun"];
+
+/// What the guest said; booted by the test that comes first.
+fn report() -> Option<&'static Report> {
+    static REPORT: OnceLock<Result<Report, String>> = OnceLock::new();
+    match REPORT.get_or_init(run) {
+        Ok(report) => Some(report),
+        Err(reason) => {
+            println!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+fn holds(check: &'static str) {
+    let Some(report) = report() else { return };
+    for runtime in RUNTIMES {
+        let name = format!("{runtime}.{check}");
+        match report.checks.get(&name) {
+            Some(Ok(())) => {}
+            Some(Err(why)) => panic!("{name}: {why}\n--- the guest's console\n{}", report.console),
+            None => {
+                panic!("the guest never came to {name}\n--- its console\n{}", report.console)
+            }
+        }
+    }
+}
+
+#[test]
+fn the_guest_has_cgroup_version_2_alone() {
+    holds("version_two_alone");
+}
+
+#[test]
+fn a_topology_comes_up_and_twice_changes_nothing() {
+    holds("up");
+    holds("up_again");
+}
+
+#[test]
+fn each_runtime_is_the_one_that_is_installed() {
+    holds("the_runtime");
+}
+
+#[test]
+fn names_are_resolved_in_files_and_by_the_stub_and_a_missing_one_is_an_errno() {
+    holds("names");
+    holds("a_missing_name");
+}
+
+#[test]
+fn exec_has_the_exit_codes_that_one_knows() {
+    holds("exit_codes");
+}
+
+#[test]
+fn what_runs_has_no_privileges_and_gains_none() {
+    holds("isolation");
+}
+
+/// crun has no option for them, and once was given one: every `exec --user` of somebody with further groups failed.
+#[test]
+fn exec_as_somebody_with_further_groups_works_or_says_what_it_leaves_out() {
+    holds("groups");
+}
+
+#[test]
+fn limits_are_in_the_kernels_files_and_change_while_a_domain_runs() {
+    holds("limits_are_set");
+    holds("limits_change");
+}
+
+#[test]
+fn more_processes_than_allowed_are_refused() {
+    holds("too_many_processes");
+}
+
+#[test]
+fn more_memory_than_allowed_ends_the_domain_and_is_told_as_the_reason() {
+    holds("out_of_memory");
+}
+
+#[test]
+fn what_is_used_is_told() {
+    holds("usage_is_told");
+}
+
+#[test]
+fn the_backend_dies_under_an_open_descriptor() {
+    holds("backend_dies");
+}
+
+/// Linux before 6.9 sends nothing again: what waits ends with `EIO`, and everything else goes on.
+#[test]
+fn the_frontend_dies_where_the_kernel_sends_nothing_again() {
+    holds("frontend_dies");
+}
+
+#[test]
+fn the_daemon_dies_and_the_next_one_adopts() {
+    holds("daemon_dies");
+}
+
+#[test]
+fn down_leaves_no_cgroup_no_mount_and_no_process() {
+    holds("nothing_left");
+}
+
+/// The guest came to its end, and says nothing that no test asks for.
+#[test]
+fn every_check_of_the_guest_has_a_test() {
+    let Some(report) = report() else { return };
+    assert_eq!(
+        report.done,
+        Some(report.checks.len()),
+        "the guest did not come to its end\n{}",
+        report.console
+    );
+    let source = include_str!("guest.rs");
+    let unasked: Vec<&String> = report
+        .checks
+        .keys()
+        .filter(|name| {
+            let check = name.split_once('.').map_or(name.as_str(), |(_, check)| check);
+            !source.contains(&format!("holds(\"{check}\")"))
+        })
+        .collect();
+    assert!(unasked.is_empty(), "no test asks for {unasked:?}");
+}
