@@ -134,7 +134,8 @@ ssize_t tombolo_read(tombolo_handle channel, void *buffer, size_t size);
 ssize_t tombolo_readv(tombolo_handle channel, const struct iovec *parts, int count);
 
 /* Writes a message, or bytes of a stream. Returns how many: all of a message; of a stream all, or as many as there was room for before
- * the time was over. EPIPE: the other end has closed or is dead; EMSGSIZE: longer than tombolo_max_message(). */
+ * the time was over. EPIPE: the other end has closed, or is dead, which shows at the latest when there is no room; EMSGSIZE: longer
+ * than tombolo_max_message(). */
 ssize_t tombolo_write(tombolo_handle channel, const void *bytes, size_t length);
 ssize_t tombolo_writev(tombolo_handle channel, const struct iovec *parts, int count);
 

@@ -64,13 +64,6 @@ pub fn busy(what: &str) -> Failure {
     )
 }
 
-pub fn of_a_parent() -> Failure {
-    failure(
-        Errno::STALE,
-        "this channel was taken into use by the parent of this process, which goes on using it: close the handle here",
-    )
-}
-
 pub fn would_wait(for_what: &str) -> Failure {
     failure(Errno::AGAIN, format!("there is no {for_what} now, and this call does not wait"))
 }
@@ -86,6 +79,7 @@ pub fn sending(error: &SendError) -> Failure {
         SendError::Closed => Some(Errno::PIPE),
         SendError::TooLong { .. } => Some(Errno::MSGSIZE),
         SendError::Corrupt(_) => Some(Errno::PROTO),
+        SendError::Forked => Some(Errno::STALE),
         _ => None,
     };
     of(errno, error)
@@ -97,6 +91,7 @@ pub fn receiving(error: &ReceiveError) -> Failure {
         ReceiveError::TimedOut => return timed_out("message"),
         ReceiveError::Closed => Some(Errno::NODATA),
         ReceiveError::Corrupt(_) => Some(Errno::PROTO),
+        ReceiveError::Forked => Some(Errno::STALE),
         _ => None,
     };
     of(errno, error)

@@ -3,8 +3,10 @@
 use crate::failure;
 use crate::naming::Name;
 use crate::offering::{self, Offering, config_of, mode_of};
-use crate::slot::{New, Slot};
+use crate::reading::Reading;
+use crate::slot::{Entry, Left, New, Slot};
 use crate::table::Table;
+use crate::writing::Writing;
 use channel::{End, OpenError};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -49,19 +51,19 @@ impl Library {
     fn read_half<T>(
         &self,
         channel: Handle,
-        work: impl FnOnce(&mut crate::reading::Reading, Patience) -> Outcome<T>,
+        work: impl FnOnce(&mut Reading, Patience) -> Outcome<T>,
     ) -> Outcome<T> {
         let slot = self.table.find(channel)?;
-        slot.read(channel, |half| work(half, slot.patience(Direction::Reading)))
+        slot.read(channel, Entry::IfFree, |half| work(half, slot.patience(Direction::Reading)))
     }
 
     fn write_half<T>(
         &self,
         channel: Handle,
-        work: impl FnOnce(&mut crate::writing::Writing, Patience) -> Outcome<T>,
+        work: impl FnOnce(&mut Writing, Patience) -> Outcome<T>,
     ) -> Outcome<T> {
         let slot = self.table.find(channel)?;
-        slot.write(channel, |half| work(half, slot.patience(Direction::Writing)))
+        slot.write(channel, Entry::IfFree, |half| work(half, slot.patience(Direction::Writing)))
     }
 
     /// Memory that comes back after its handle was closed.
@@ -131,7 +133,7 @@ impl Channels for Library {
 
     fn give_descriptors(&self, channel: Handle) -> Outcome<[OwnedFd; DESCRIPTORS]> {
         let end = self.table.find(channel)?.give_up(channel)?;
-        self.table.forget(channel, &crate::slot::Left::Nothing);
+        self.table.forget(channel, &Left::Nothing);
         Ok(end.into_descriptors())
     }
 
@@ -157,13 +159,15 @@ impl Channels for Library {
     }
 
     fn commit(&self, channel: Handle, length: usize) -> Outcome<()> {
-        let done = self.write_half(channel, |half, _| half.commit(length));
+        let slot = self.table.find(channel);
+        let done = slot.and_then(|slot| slot.write(channel, Entry::GivingBack, |half| half.commit(length)));
         let orphaned = Err(failure::sending(&channel::SendError::Closed));
         self.or_give_back(channel, Direction::Writing, done, orphaned)
     }
 
     fn cancel(&self, channel: Handle) -> Outcome<()> {
-        let done = self.write_half(channel, |half, _| half.cancel());
+        let slot = self.table.find(channel);
+        let done = slot.and_then(|slot| slot.write(channel, Entry::GivingBack, Writing::cancel));
         self.or_give_back(channel, Direction::Writing, done, Ok(()))
     }
 
@@ -172,7 +176,8 @@ impl Channels for Library {
     }
 
     fn release(&self, channel: Handle) -> Outcome<()> {
-        let done = self.read_half(channel, |half, _| half.release());
+        let slot = self.table.find(channel);
+        let done = slot.and_then(|slot| slot.read(channel, Entry::GivingBack, Reading::release));
         self.or_give_back(channel, Direction::Reading, done, Ok(()))
     }
 

@@ -7,14 +7,11 @@ use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::os::fd::RawFd;
 use sys::channel_abi::{Outcome, Patience};
-use sys::fork::Origin;
 
 /// The receiving half of an end in use.
 #[derive(Debug)]
 pub struct Reading {
     half: Incoming,
-    /// The process that took the end into use.
-    origin: Origin,
     poll: Option<PollSet>,
     /// A pointer into the channel's memory is with the program.
     is_viewed: bool,
@@ -27,17 +24,12 @@ enum Incoming {
 }
 
 impl Reading {
-    pub fn messages(receiver: Receiver, origin: Origin) -> Self {
-        Self { half: Incoming::Messages(receiver), origin, poll: None, is_viewed: false }
+    pub fn messages(receiver: Receiver) -> Self {
+        Self { half: Incoming::Messages(receiver), poll: None, is_viewed: false }
     }
 
-    pub fn stream(reader: StreamReader, origin: Origin) -> Self {
-        Self { half: Incoming::Stream(reader), origin, poll: None, is_viewed: false }
-    }
-
-    /// Whether this process took the end into use, and not a parent of it.
-    pub fn is_here(&self) -> bool {
-        self.origin.is_here()
+    pub fn stream(reader: StreamReader) -> Self {
+        Self { half: Incoming::Stream(reader), poll: None, is_viewed: false }
     }
 
     pub fn never_spin(&mut self) {
@@ -51,14 +43,6 @@ impl Reading {
         match &self.half {
             Incoming::Messages(receiver) => receiver.closer(),
             Incoming::Stream(reader) => reader.closer(),
-        }
-    }
-
-    /// Lets go of the whole end without closing it: it is the parent's.
-    pub fn abandon(&mut self) {
-        match &mut self.half {
-            Incoming::Messages(receiver) => receiver.abandon(),
-            Incoming::Stream(reader) => reader.abandon(),
         }
     }
 

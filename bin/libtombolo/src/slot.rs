@@ -13,7 +13,7 @@ use sys::channel_abi::{Direction, Failure, Handle, Options, Outcome, Patience};
 use sys::eventfd::Eventfd;
 use sys::fork::Origin;
 
-/// How long to wait for a lock that is held for moments only. In the child of a fork it may be held by nobody.
+/// How long the child of a fork waits for a lock that is held for moments only: the thread that holds it may not be there.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// In a [`Slot`]'s time-outs: [`Patience::Forever`].
 const FOREVER: i64 = -1;
@@ -64,11 +64,20 @@ enum State {
     /// A channel that nobody has used yet.
     Unopened(Box<End>),
     /// A channel in use; a half that has not been used yet waits here for its lane.
-    Opened { origin: Origin, closer: Closer, reading: Option<Box<Reading>>, writing: Option<Box<Writing>> },
+    Opened { closer: Closer, reading: Option<Box<Reading>>, writing: Option<Box<Writing>> },
     /// It could not be taken into use.
     Failed(Failure),
     /// An offer.
     Offer { lifeline: Arc<Eventfd> },
+}
+
+/// How a call enters a direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// If no other thread is in it.
+    IfFree,
+    /// With memory that the program gives back: whoever else is there finds it lent, and leaves in a moment.
+    GivingBack,
 }
 
 /// What a handle is to stand for.
@@ -147,34 +156,38 @@ impl Slot {
     }
 
     /// Works with the receiving half.
-    pub fn read<T>(&self, handle: Handle, work: impl FnOnce(&mut Reading) -> Outcome<T>) -> Outcome<T> {
-        let mut lane = self.enter(handle, &self.reading, "reading")?;
+    pub fn read<T>(
+        &self,
+        handle: Handle,
+        entry: Entry,
+        work: impl FnOnce(&mut Reading) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let mut lane = self.enter(handle, &self.reading, entry, "reading")?;
         let half = match &mut *lane {
             Some(half) => half,
             empty => empty.insert(self.take_into_use(handle, |reading, _| reading.take())?),
         };
-        if !half.is_here() {
-            return Err(failure::of_a_parent());
-        }
         self.done(handle, work(half))
     }
 
     /// Works with the sending half.
-    pub fn write<T>(&self, handle: Handle, work: impl FnOnce(&mut Writing) -> Outcome<T>) -> Outcome<T> {
-        let mut lane = self.enter(handle, &self.writing, "writing")?;
+    pub fn write<T>(
+        &self,
+        handle: Handle,
+        entry: Entry,
+        work: impl FnOnce(&mut Writing) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let mut lane = self.enter(handle, &self.writing, entry, "writing")?;
         let half = match &mut *lane {
             Some(half) => half,
             empty => empty.insert(self.take_into_use(handle, |_, writing| writing.take())?),
         };
-        if !half.is_here() {
-            return Err(failure::of_a_parent());
-        }
         self.done(handle, work(half))
     }
 
     /// Works with an offer.
     pub fn offer<T>(&self, handle: Handle, work: impl FnOnce(&mut Offering) -> Outcome<T>) -> Outcome<T> {
-        let mut lane = self.enter(handle, &self.offering, "accepting openers of")?;
+        let mut lane = self.enter(handle, &self.offering, Entry::IfFree, "accepting openers of")?;
         work(lane.as_mut().ok_or_else(failure::not_an_offer)?)
     }
 
@@ -220,13 +233,17 @@ impl Slot {
         &self,
         handle: Handle,
         lane: &'a Lane<T>,
+        entry: Entry,
         doing: &str,
     ) -> Outcome<MutexGuard<'a, Option<T>>> {
         self.check(handle)?;
-        let entered = match lane.0.try_lock() {
-            Ok(entered) => entered,
-            Err(TryLockError::WouldBlock) => return Err(busy(doing)),
-            Err(TryLockError::Poisoned(_)) => return Err(defect()),
+        let entered = match entry {
+            Entry::GivingBack => lock(&lane.0)?,
+            Entry::IfFree => match lane.0.try_lock() {
+                Ok(entered) => entered,
+                Err(TryLockError::WouldBlock) => return Err(busy(doing)),
+                Err(TryLockError::Poisoned(_)) => return Err(defect()),
+            },
         };
         // Whoever closed it meanwhile waits for this lock to take it apart, or has done so.
         self.check(handle)?;
@@ -243,7 +260,6 @@ impl Slot {
         self.check(handle)?;
         common.open();
         match &mut common.state {
-            State::Opened { origin, .. } if !origin.is_here() => Err(failure::of_a_parent()),
             State::Opened { reading, writing, .. } => {
                 which(reading, writing).map(|half| *half).ok_or_else(defect)
             }
@@ -285,9 +301,7 @@ impl Slot {
         }
         let state = std::mem::take(&mut *lock(&self.common)?).state;
         match state {
-            State::Opened { origin, closer, reading, writing } => {
-                Ok(self.close_channel(origin, &closer, reading, writing))
-            }
+            State::Opened { closer, reading, writing } => Ok(self.close_channel(&closer, reading, writing)),
             State::Offer { lifeline } => {
                 lifeline.signal();
                 let Ok(mut lane) = lock(&self.offering.0) else { return Ok(Left::Something) };
@@ -298,36 +312,27 @@ impl Slot {
         }
     }
 
+    /// Closes a channel, as far as it is this process's: a fork's child has no end to close, and its halves know that.
     fn close_channel(
         &self,
-        origin: Origin,
         closer: &Closer,
         reading: Option<Box<Reading>>,
         writing: Option<Box<Writing>>,
     ) -> Left {
-        let is_ours = origin.is_here();
-        if is_ours {
-            // A thread that is writing now has its own say.
-            if let Ok(mut lane) = self.writing.0.try_lock()
-                && let Some(writing) = lane.as_mut()
-            {
-                writing.part();
-            }
-            closer.close();
+        // A thread that is writing now has its own say.
+        if let Ok(mut lane) = self.writing.0.try_lock()
+            && let Some(writing) = lane.as_mut()
+        {
+            writing.part();
         }
+        closer.close();
         // Whoever was waiting is awake by now, or a thread of the parent's that this process does not have.
         let (Ok(mut read_lane), Ok(mut write_lane)) = (lock(&self.reading.0), lock(&self.writing.0)) else {
-            std::mem::forget((reading, writing));
             return Left::Something;
         };
-        let mut reading = read_lane.take().or(reading.map(|half| *half));
-        let writing = write_lane.take().or(writing.map(|half| *half));
-        if !is_ours && let Some(reading) = &mut reading {
-            reading.abandon();
-        }
         // What the program still points to stays mapped until it is given back.
-        *read_lane = reading.filter(Reading::is_viewed);
-        *write_lane = writing.filter(Writing::is_lent);
+        *read_lane = read_lane.take().or(reading.map(|half| *half)).filter(Reading::is_viewed);
+        *write_lane = write_lane.take().or(writing.map(|half| *half)).filter(Writing::is_lent);
         let left = if read_lane.is_none() && write_lane.is_none() { Left::Nothing } else { Left::Something };
         self.is_left.store(left == Left::Something, Ordering::Relaxed);
         left
@@ -373,16 +378,14 @@ impl Common {
 
 fn opened(end: End, options: &Options) -> Outcome<State> {
     let refused = |error: channel::OpenError| failure::opening(&error);
-    let origin =
-        Origin::here().map_err(|error| failure::system("remember the process of a channel", &error))?;
     let (mut writing, mut reading) = match mode_of(options) {
         Mode::Messages => {
             let (sender, receiver) = end.open().map_err(refused)?;
-            (Writing::messages(sender, origin), Reading::messages(receiver, origin))
+            (Writing::messages(sender), Reading::messages(receiver))
         }
         Mode::Stream => {
             let (writer, reader) = end.open_stream().map_err(refused)?;
-            (Writing::stream(writer, origin), Reading::stream(reader, origin))
+            (Writing::stream(writer), Reading::stream(reader))
         }
     };
     if options.has(Options::NO_SPIN) {
@@ -391,11 +394,38 @@ fn opened(end: End, options: &Options) -> Outcome<State> {
     }
     writing.set_batch(options.batch_bytes as usize, Patience::Never)?;
     let closer = reading.closer();
-    Ok(State::Opened { origin, closer, reading: Some(Box::new(reading)), writing: Some(Box::new(writing)) })
+    Ok(State::Opened { closer, reading: Some(Box::new(reading)), writing: Some(Box::new(writing)) })
 }
 
 /// A lock that is held for moments.
 pub fn lock<T>(mutex: &Mutex<T>) -> Outcome<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(_)) => Err(defect()),
+        Err(TryLockError::WouldBlock) if is_fork() => lock_in_child(mutex),
+        Err(TryLockError::WouldBlock) => mutex.lock().map_err(|_| defect()),
+    }
+}
+
+/// The process that first had a handle.
+static FIRST: Mutex<Option<Origin>> = Mutex::new(None);
+
+/// Whether this process is the child of a fork of one that has used the library: then what is locked may be so for ever.
+fn is_fork() -> bool {
+    FIRST.try_lock().map_or(true, |first| first.is_some_and(|first| !first.is_here()))
+}
+
+/// Remembers which process this is, before there is anything in it that a child could inherit.
+pub fn remember_process() {
+    if let Ok(mut first) = FIRST.try_lock()
+        && first.is_none()
+    {
+        *first = Origin::here().ok();
+    }
+}
+
+/// As [`lock`], where the thread that holds the lock may be one of the parent's, which is not here.
+fn lock_in_child<T>(mutex: &Mutex<T>) -> Outcome<MutexGuard<'_, T>> {
     let deadline = Instant::now() + LOCK_WAIT;
     loop {
         match mutex.try_lock() {

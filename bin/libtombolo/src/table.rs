@@ -1,7 +1,7 @@
 //! The table of handles: a number that a program holds, however wrong it is, leads to what it stands for or to an error.
 
 use crate::failure::{closed, failure};
-use crate::slot::{Left, New, Slot, lock};
+use crate::slot::{Left, New, Slot, lock, remember_process};
 use rustix::io::Errno;
 use std::sync::{Mutex, OnceLock};
 use sys::channel_abi::{Handle, Outcome};
@@ -56,6 +56,7 @@ impl Table {
 
     /// A new handle.
     pub fn insert(&self, new: New) -> Outcome<Handle> {
+        remember_process();
         let place = self.take_place()?;
         let inserted = self.occupy(place, new);
         if inserted.is_err() {

@@ -7,14 +7,11 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::os::fd::RawFd;
 use sys::channel_abi::{Failure, Outcome, Patience};
-use sys::fork::Origin;
 
 /// The sending half of an end in use.
 #[derive(Debug)]
 pub struct Writing {
     half: Outgoing,
-    /// The process that took the end into use.
-    origin: Origin,
     poll: Option<PollSet>,
     /// Bytes that the program may write to, by a pointer that it has.
     lent: Option<usize>,
@@ -34,21 +31,16 @@ enum Kind {
 }
 
 impl Writing {
-    pub fn messages(sender: Sender, origin: Origin) -> Self {
-        Self::new(Kind::Messages(sender), origin)
+    pub fn messages(sender: Sender) -> Self {
+        Self::new(Kind::Messages(sender))
     }
 
-    pub fn stream(writer: StreamWriter, origin: Origin) -> Self {
-        Self::new(Kind::Stream(writer), origin)
+    pub fn stream(writer: StreamWriter) -> Self {
+        Self::new(Kind::Stream(writer))
     }
 
-    fn new(kind: Kind, origin: Origin) -> Self {
-        Self { half: Outgoing { kind, wanted: 1 }, origin, poll: None, lent: None }
-    }
-
-    /// Whether this process took the end into use, and not a parent of it.
-    pub fn is_here(&self) -> bool {
-        self.origin.is_here()
+    fn new(kind: Kind) -> Self {
+        Self { half: Outgoing { kind, wanted: 1 }, poll: None, lent: None }
     }
 
     pub fn never_spin(&mut self) {

@@ -1,0 +1,91 @@
+//! What the tests of the library have in common: where it is, and how to compile and run programs that use it.
+
+#![allow(dead_code, reason = "no test needs all of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder with the library under the name that the loader looks for.
+pub struct Stage(tempfile::TempDir);
+
+impl Stage {
+    pub fn set() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["libtombolo.so", "libtombolo.so.0"] {
+            std::os::unix::fs::symlink(library(), folder.path().join(name)).expect("linked");
+        }
+        Self(folder)
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Compiles a C program that uses the library; `None`, and it is said, where there is no compiler.
+    pub fn compile(&self, source: &Path) -> Option<PathBuf> {
+        let program = self.folder().join(source.file_stem().expect("a name"));
+        let compiled = Command::new("cc")
+            .args(["-std=gnu99", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic", "-pthread", "-I"])
+            .arg(root().join("include"))
+            .arg("-o")
+            .arg(&program)
+            .arg(source)
+            .arg("-L")
+            .arg(self.folder())
+            .arg("-ltombolo")
+            .output();
+        match compiled {
+            Ok(output) => {
+                assert!(output.status.success(), "{}: {}", source.display(), text(&output.stderr));
+                Some(program)
+            }
+            Err(_) => {
+                println!("skipped: there is no C compiler (apt-get install gcc libc6-dev)");
+                None
+            }
+        }
+    }
+
+    /// A program that finds the library.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_LIBRARY_PATH", self.folder())
+            .env("TOMBOLO_LIBRARY", self.folder().join("libtombolo.so.0"))
+            .env("PYTHONPATH", root().join("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("FOLDER", self.folder())
+            // Not that of a domain which the tests may run in.
+            .env("TOMBOLO_CONTROL", self.folder().join("control.sock"));
+        command
+    }
+}
+
+/// The library that was built with this test.
+pub fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a path");
+    let found = test.parent().expect("a folder").join("libtombolo.so");
+    assert!(found.exists(), "{} was not built", found.display());
+    found
+}
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// What a program wrote.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Asserts that a program went well.
+pub fn assert_went_well(name: &str, output: &Output) {
+    assert!(
+        output.status.success(),
+        "{name}: {}\n{}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+}
