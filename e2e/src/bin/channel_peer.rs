@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! channel_peer offer NAME               answers every message of everybody, until it is ended
+//! channel_peer sulk NAME                offers, and never looks who comes
 //! channel_peer open NAME WAIT_MS COUNT  opens one, asks COUNT times, and says who answered
 //! channel_peer talk NAME STOP_FILE      asks until the file is there, or until the other end is gone
 //! channel_peer keep NAME COUNT          opens as many, says how many it got, and waits for the end of its input
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["offer", name] => offer(name),
+        ["sulk", name] => sulk(name),
         ["open", name, wait_ms, count] => open(name, number(wait_ms), number(count)),
         ["talk", name, stop] => talk(name, Path::new(stop)),
         ["keep", name, count] => keep(name, number(count)),
@@ -79,6 +81,13 @@ fn offer(name: &str) -> Result<(), Failure> {
         let (end, consumer) = offer.accept(None)?;
         let (sender, receiver) = end.open().map_err(|error| Failure::Other(error.to_string()))?;
         std::thread::spawn(move || answer(sender, receiver, &consumer));
+    }
+}
+
+fn sulk(name: &str) -> Result<(), Failure> {
+    let _offer = offer_channel(name)?;
+    loop {
+        std::thread::park();
     }
 }
 

@@ -129,6 +129,10 @@ fn programs_of_two_domains_without_a_network_talk() {
     let rows = tree["channels"].as_array().expect("the channels");
     assert!(rows.len() == 2 && rows.iter().all(|row| row["domain"] == "viewer"), "{tree}");
     assert_eq!(tree["channels_opened"], 3, "{tree}");
+    let known = node.shell_ok("viewer", "cat /srv/self/about 2>/dev/null || ls -R /srv/self");
+    assert!(!known.contains("camera"), "a domain is told of another one: {known}");
+    let traced = node.run(&["trace", "frames"]);
+    assert!(traced.code == 1 && traced.err.contains("frames is a channel"), "{traced:?}");
     kept.end();
     wait::until("its channels are over", || frames(&node)["channels"] == 0);
 }
@@ -163,6 +167,27 @@ fn only_whom_the_file_names_opens_and_only_the_host_offers() {
     assert_answered(&node, "other", "shop/other/api");
     node.up_ok(&text);
     assert_refused(peer(&node, "other", "open frames 0 1"), Errno::NOENT, "may open no channel of this name");
+}
+
+// What it does not take it could otherwise take from others: its consumers wait for turns at all their services.
+#[test]
+fn a_program_that_never_accepts_is_let_down_alone() {
+    let Some(node) = Node::start() else { return };
+    let settings = "settings = { channels_per_domain = 256 }";
+    node.up_ok(&topology("shop", &format!("[\"{INSIDE}\", \"sulk\", \"frames\"]"), settings));
+    wait::until("the channel is offered", || frames(&node)["up"] == true);
+    // What is refused at last is that the program does not read; nobody waits for ever, and the daemon is well.
+    let mut kept = Running::start(&node, "viewer", &["keep", "frames", "100"]);
+    let line = kept.line();
+    assert!(line.starts_with("kept "), "{line}");
+    let second = Running::start(&node, "viewer", &["keep", "frames", "200"]).line();
+    assert!(second.starts_with("kept "), "{second}");
+    assert_eq!(frames(&node)["up"], true);
+    kept.end();
+    // Its successor starts with nothing.
+    node::kill(pid_of(&node, "camera"));
+    node.up_ok(&topology("shop", &offering(), settings));
+    assert_answered(&node, "viewer", "shop/viewer/api");
 }
 
 #[test]

@@ -197,15 +197,15 @@ pub struct ServiceRow {
     pub service: String,
     /// Its kind.
     pub kind: String,
-    /// The domain that hosts its backend.
+    /// The domain that hosts its backend, or whose program offers the channel.
     pub domain: String,
-    /// Whether a server is there.
+    /// Whether a server is there, or a program that offers the channel.
     pub up: bool,
-    /// The server's process.
+    /// The server's process, or that program's.
     pub server_pid: Option<u32>,
     /// How many servers it has had.
     pub generation: u64,
-    /// The domains that mount it.
+    /// The domains that mount it, or may open it where it is a channel.
     pub consumers: Vec<String>,
     /// Channels that are open to it.
     pub channels: usize,

@@ -24,6 +24,7 @@ mod settings;
 mod spec;
 mod supervisor;
 mod tree;
+mod turns;
 mod watched;
 
 pub mod admin;

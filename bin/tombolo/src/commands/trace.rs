@@ -18,6 +18,7 @@ use std::process::Stdio;
 pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {
     let client = client(place)?;
     let service: Value = wait(client.get(&format!("services/{}", encoded(&arguments.service))))??;
+    refuse_channel(&arguments.service, &service)?;
     let entry = asker(&client, arguments, &service)?;
     let file = query_file(&client, &entry, &arguments.service)?;
     let order = Order { file: file.clone(), question: arguments.name.clone(), repeat: arguments.repeat };
@@ -42,6 +43,15 @@ pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {
     text += &table(&rows);
     text += &legend(&probe);
     print(&text)
+}
+
+/// What goes through a channel is its programs' own business: no answer of it says where its time went.
+fn refuse_channel(name: &str, service: &Value) -> Result<(), Failure> {
+    if service.get("kind").and_then(Value::as_str) != Some("channel") {
+        return Ok(());
+    }
+    let failure = Failure::new(format!("{name} is a channel: it has no requests that could be traced"));
+    Err(failure.help(format!("`tombolo service show {name}` says who uses it")))
 }
 
 /// What the columns mean, and what was answered: the way of a failure is another one than that of an answer.

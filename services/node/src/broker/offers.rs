@@ -15,6 +15,16 @@ impl Broker {
         inner.server_of(&member.identity.dc, service).is_some_and(|server| server != id)
     }
 
+    /// Whether this is a channel service that the member may open.
+    pub(crate) fn opens_channel(&self, id: MemberId, service: &str) -> bool {
+        let inner = self.lock();
+        let Some(Identity { dc, domain, .. }) = inner.members.get(&id).map(|member| &member.identity) else {
+            return false;
+        };
+        let topology = inner.topologies.get(dc);
+        topology.is_some_and(|topology| topology.allows(domain, service, Verb::Open))
+    }
+
     /// Comes back when a service that this member may connect to has a server, or when there is nothing to wait for.
     pub(crate) async fn served(&self, id: MemberId, service: &str, entrance: &str) {
         let mut changes = self.changes();
