@@ -114,8 +114,11 @@ impl Hand {
     fn damage(&self, offset: usize, length: usize) -> Damage {
         let range = offset..offset + length;
         let hits = |start: usize, bytes: usize| range.start < start + bytes && start < range.end;
-        let ring =
-            |ring| hits(data(ring), RING_BYTES as usize) || hits(control(ring, layout::CONTROL_CONSUMED), 8);
+        // Whoever believes a wrong limit sends what the other end refuses.
+        let believed = [layout::CONTROL_CONSUMED, layout::CONTROL_MESSAGE_LIMIT];
+        let ring = |ring| {
+            hits(data(ring), RING_BYTES as usize) || believed.iter().any(|word| hits(control(ring, *word), 8))
+        };
         Damage {
             inward: ring(self.inward()),
             outward: ring(self.outward()),

@@ -3,6 +3,8 @@
 //! What must hold: no panic, no call that takes longer than its deadline, and errors that name the broken rule.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+mod traffic;
+
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,6 +13,7 @@ use std::time::{Duration, Instant};
 use channel::{Config, ReceiveError, Receiver, SendError, Sender, Violation, pair};
 use rustix::fs::OFlags;
 use sys::region::Region;
+use traffic::Random;
 use wire::ring as layout;
 
 const RING_BYTES: u32 = 4096;
@@ -33,18 +36,12 @@ fn honest_and_hostile() -> ((Sender, Receiver), Hostile) {
     (one.open().unwrap(), Hostile { region, doorbells, memory })
 }
 
-struct Random(u64);
+/// Ends the other thread of a test, also when a check of this one has failed.
+struct Done<'a>(&'a AtomicBool);
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -60,33 +57,36 @@ fn data(ring: usize) -> usize {
 impl Hostile {
     /// One act of malice: sometimes anything anywhere, sometimes almost right.
     fn scribble(&self, random: &mut Random, spare_states: bool) {
-        let bytes = layout::region_bytes(RING_BYTES);
+        let bytes = layout::region_bytes(RING_BYTES) as usize;
         match random.below(10) {
             0 => {
                 let offset = random.below(bytes / 8) * 8;
-                let states = layout::OFFSET_ENDS as u64..layout::OFFSET_CONTROLS as u64;
+                let states = layout::OFFSET_ENDS..layout::OFFSET_CONTROLS;
                 if !(spare_states && states.contains(&offset)) {
-                    self.region.store_u64(offset as usize, random.next(), Ordering::Relaxed);
+                    self.region.store_u64(offset, random.next(), Ordering::Relaxed);
                 }
             }
             1 => {
                 // Through the file, from its ring's first byte to the region's end.
-                let offset = data(1) as u64 + random.below(u64::from(RING_BYTES) - 64);
+                let offset = data(1) + random.below(RING_BYTES as usize - 64);
                 let noise: Vec<u8> = (0..64).map(|_| random.next() as u8).collect();
-                rustix::io::pwrite(&self.memory, &noise, offset).unwrap();
+                rustix::io::pwrite(&self.memory, &noise, offset as u64).unwrap();
             }
             2 | 3 => {
                 let position = random.below(64) * 8;
-                let word = layout::record_word(random.below(4), random.below(4096) as usize, position);
-                self.region.store_u64(data(1) + position as usize, word, Ordering::Release);
+                let kind = random.below(7) as u64;
+                let word = layout::record_word(kind, random.below(4096), position as u64);
+                self.region.store_u64(data(1) + position, word, Ordering::Release);
             }
             4 => {
                 let word = [layout::CONTROL_CONSUMED, layout::CONTROL_SLEEPING, layout::CONTROL_WANTED];
-                let offset = control(random.below(2) as usize, word[random.below(3) as usize]);
-                self.region.store_u64(offset, random.below(8192) * 8, Ordering::Relaxed);
+                let offset = control(random.below(2), word[random.below(word.len())]);
+                self.region.store_u64(offset, (random.below(8192) * 8) as u64, Ordering::Relaxed);
             }
             5 => {
-                let offset = control(random.below(2) as usize, layout::CONTROL_PRODUCER_PROCESSOR);
+                let word =
+                    [layout::CONTROL_PRODUCER_PROCESSOR, layout::CONTROL_UNFENCED, layout::CONTROL_BARRIER];
+                let offset = control(random.below(2), word[random.below(word.len())]);
                 self.region.store_u64(offset, random.next(), Ordering::Relaxed);
             }
             6 | 7 => {
@@ -95,14 +95,14 @@ impl Hostile {
             }
             _ => {
                 let position = random.below(512) * 8;
-                self.region.store_u64(data(1) + position as usize, 0, Ordering::Relaxed);
+                self.region.store_u64(data(1) + position, 0, Ordering::Relaxed);
             }
         }
     }
 }
 
 /// Sends and receives until the channel ends, each call with a deadline; returns what ended it.
-fn traffic(sender: &mut Sender, receiver: &mut Receiver, until: Instant) -> Option<Violation> {
+fn exchange(sender: &mut Sender, receiver: &mut Receiver, until: Instant) -> Option<Violation> {
     let mut got = Vec::new();
     for turn in 0_usize.. {
         if Instant::now() >= until {
@@ -132,22 +132,19 @@ fn traffic(sender: &mut Sender, receiver: &mut Receiver, until: Instant) -> Opti
 #[test]
 fn scribbling_over_everything_ends_in_a_named_error() {
     let mut kinds = std::collections::BTreeSet::new();
-    let seed = sys::clock::clock_ns() | 1;
-    println!("seed {seed}");
-    let mut random = Random(seed);
+    let seed = traffic::seed();
     for round in 0..400 {
         let ((mut sender, mut receiver), hostile) = honest_and_hostile();
         let done = AtomicBool::new(false);
-        let mut its_random = Random(random.next() | 1);
+        let mut its_random = Random::new(seed, round);
         let violation = thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     hostile.scribble(&mut its_random, round % 4 != 0);
                 }
             });
-            let violation = traffic(&mut sender, &mut receiver, Instant::now() + Duration::from_millis(20));
-            done.store(true, Ordering::Relaxed);
-            violation
+            let _done = Done(&done);
+            exchange(&mut sender, &mut receiver, Instant::now() + Duration::from_millis(20))
         });
         if let Some(violation) = violation {
             kinds.insert(format!("{violation:?}").split(' ').next().unwrap_or_default().to_owned());
@@ -173,6 +170,7 @@ fn ringing_for_ever_wins_no_time() {
                 sys::doorbell::ring(&hostile.doorbells[3]).unwrap();
             }
         });
+        let _done = Done(&done);
         for _ in 0..20 {
             let deadline = Instant::now() + Duration::from_millis(10);
             let received = receiver.receive(&mut Vec::new(), Some(deadline));
@@ -181,7 +179,6 @@ fn ringing_for_ever_wins_no_time() {
             assert!(matches!(sent, Err(SendError::TimedOut)), "{sent:?}");
             assert!(Instant::now() < deadline + SLACK);
         }
-        done.store(true, Ordering::Relaxed);
     });
 }
 
@@ -203,6 +200,7 @@ fn a_message_that_comes_and_goes_wins_no_time() {
                 }
             }
         });
+        let _done = Done(&done);
         for _ in 0..20 {
             let deadline = Instant::now() + Duration::from_millis(10);
             match receiver.receive(&mut Vec::new(), Some(deadline)) {
@@ -213,7 +211,6 @@ fn a_message_that_comes_and_goes_wins_no_time() {
             }
             assert!(Instant::now() < deadline + SLACK);
         }
-        done.store(true, Ordering::Relaxed);
     });
 }
 
