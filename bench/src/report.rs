@@ -81,7 +81,7 @@ pub fn text(
 ) -> io::Result<()> {
     writeln!(out, "{}: {}", scenario.name(), scenario.about())?;
     writeln!(out, "on {}", environment.describe())?;
-    writeln!(out, "medians over launches, in brackets the 95 % interval\n")?;
+    writeln!(out, "{}\n", how(results))?;
     for condition in results.conditions() {
         table(out, scenario, results, &condition)?;
     }
@@ -103,6 +103,15 @@ pub fn text(
     Ok(())
 }
 
+/// What the figures are.
+fn how(results: &Results) -> &'static str {
+    if results.repetitions.iter().any(|repetition| repetition.launch > 0) {
+        "medians over launches, in brackets the 95 % interval"
+    } else {
+        "one launch: medians over its rounds"
+    }
+}
+
 /// A table as rows of cells; the first row is the heading.
 fn table(
     out: &mut dyn Write,
@@ -112,7 +121,9 @@ fn table(
 ) -> io::Result<()> {
     let (columns, base) = (scenario.columns(condition), scenario.base(condition));
     let mut rows = vec![heading(columns)];
-    for arm in results.arms(condition) {
+    let mut arms: Vec<&str> = results.arms(condition).into_iter().collect();
+    arms.sort_by_key(|arm| scenario.rank(condition, arm));
+    for arm in arms {
         rows.push(row(results, condition, arm, base, columns));
     }
     writeln!(out, "{condition} (x: relative to {base})")?;
@@ -174,6 +185,9 @@ fn remarks(results: &Results, condition: &Condition, arm: &str) -> String {
 }
 
 fn interval(found: Estimate, digits: usize) -> String {
+    if found.launches == 1 {
+        return format!("{:.digits$}", found.value);
+    }
     format!("{:.digits$} [{:.digits$}, {:.digits$}]", found.value, found.low, found.high)
 }
 
@@ -296,10 +310,7 @@ mod tests {
         let text = String::from_utf8(out).expect("text");
         let row =
             text.lines().find(|line| line.trim_start().starts_with("stub")).expect("the row of the stub");
-        assert!(
-            row.contains("20.0 [20.0, 20.0]") && row.contains("2.00") && row.contains("1 far, 1 FAILED"),
-            "{row}"
-        );
+        assert!(row.contains(" 20.0  2.00 ") && row.contains("1 far, 1 FAILED"), "{row}");
         assert!(text.contains("note: the third arm needs root"));
         assert!(text.contains("not judged directory.private.p50"), "{text}");
         assert!(text.contains("cache=none domains=8") && text.contains("memory per further domain: 2.50"));

@@ -95,6 +95,10 @@ pub trait Scenario {
     fn columns(&self, _: &Condition) -> &'static [Column] {
         &report::COLUMNS
     }
+    /// The place of an arm in the table of a condition; those of one place stand in order of their names.
+    fn rank(&self, _: &Condition, _arm: &str) -> usize {
+        0
+    }
     /// Commands that print the versions of the programs that take part.
     fn peers(&self) -> &'static [&'static [&'static str]];
     /// Measures. `progress` is told, now and then, what is being done.

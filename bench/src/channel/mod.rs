@@ -22,32 +22,17 @@ use crate::results::{Condition, Figure, Repetition, Results, rotated};
 use crate::scenario::{Arguments, BenchError, Scenario};
 use crate::worker::Worker;
 use calls::Trace;
-use plan::{Arm, CALLS, CASES, Case, Kind, SPARSE, Timing};
+use plan::{Arm, CALLS, CASES, Case, Kind, Plan, SPARSE};
 use promises::{IDLE_MEMORY, IDLE_PROCESSOR};
 use rest::MemoryGroup;
 use stage::{Stage, note};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 use task::{Role, Tale, Task, Work};
 
-/// Fresh starts of everything.
-const LAUNCHES: usize = 5;
-const QUICK_LAUNCHES: usize = 1;
-/// Rounds of each launch: enough that each arm meets each state of the machine.
-const ROUNDS: usize = 5;
-const QUICK_ROUNDS: usize = 3;
-/// The measured window of one repetition: shorter than the machine keeps its state.
-const WINDOW: Duration = Duration::from_millis(60);
-const QUICK_WINDOW: Duration = Duration::from_millis(30);
-/// Work before the window: schedulers, caches and whatever adapts itself settle.
-const WARM_UP: Duration = Duration::from_millis(15);
 /// How long a repetition that counts operations, or is traced, may take.
 const TASK_PATIENCE: Duration = Duration::from_secs(60);
-/// Idle channels.
-const IDLE_CHANNELS: u32 = 1_000;
-/// How long they are watched.
-const IDLE_WINDOW: Duration = Duration::from_secs(2);
-const QUICK_IDLE_WINDOW: Duration = Duration::from_secs(1);
 /// From going to sleep to being watched: longer than any nap before the deep sleep.
 const IDLE_SETTLE: Duration = Duration::from_millis(300);
 
@@ -72,6 +57,11 @@ impl Scenario for Channel {
         Case::of(condition).map_or(Arm::Pipe, Case::base).name()
     }
 
+    fn rank(&self, condition: &Condition, arm: &str) -> usize {
+        let arms = Case::of(condition).map_or(&[][..], Case::arms);
+        arms.iter().position(|found| found.name() == arm).unwrap_or(arms.len())
+    }
+
     fn columns(&self, condition: &Condition) -> &'static [Column] {
         Case::of(condition).map_or(&COLUMNS, Case::columns)
     }
@@ -81,21 +71,9 @@ impl Scenario for Channel {
     }
 
     fn measure(&self, arguments: &Arguments, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError> {
-        let plan = Plan::new(arguments)?;
-        let mut results = Results::default();
-        for launch in 0..plan.launches {
-            let stage = Stage::make(&arguments.binary, &mut results.notes)?;
-            let mut bench = Bench { plan: &plan, workers: BTreeMap::new(), stage, launch };
-            for case in CASES {
-                progress(&format!("launch {} of {}, {}", launch + 1, plan.launches, case.condition()));
-                bench.run(case, &mut results)?;
-            }
-            progress(&format!("launch {} of {}, idle channels", launch + 1, plan.launches));
-            bench.idle(&mut results)?;
-            bench.workers.clear();
-            bench.stage.end()?;
-        }
-        Ok(results)
+        let plan = if arguments.quick { Plan::quick() } else { Plan::full() };
+        let launches = arguments.launches.unwrap_or(plan.launches).max(1);
+        measure(&Plan { launches, ..plan }, &arguments.binary, progress)
     }
 
     fn verdicts(&self, results: &Results) -> Vec<Verdict> {
@@ -103,40 +81,37 @@ impl Scenario for Channel {
     }
 }
 
-/// What is to be run.
-#[derive(Debug)]
-struct Plan {
-    launches: usize,
-    rounds: usize,
-    timing: Timing,
-    quick: bool,
-    /// Of the leader and the follower.
-    processors: [u32; 2],
+/// Runs a plan. The workers lie beside `binary`.
+///
+/// # Errors
+/// As [`Scenario::measure`].
+pub fn measure(plan: &Plan, binary: &Path, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError> {
+    let processors = two_processors()?;
+    let mut results = Results::default();
+    for launch in 0..plan.launches {
+        let stage = Stage::make(binary, &mut results.notes)?;
+        let mut bench = Bench { plan, processors, workers: BTreeMap::new(), stage, launch };
+        for case in CASES {
+            progress(&format!("launch {} of {}, {}", launch + 1, plan.launches, case.condition()));
+            bench.run(case, &mut results)?;
+        }
+        progress(&format!("launch {} of {}, idle channels", launch + 1, plan.launches));
+        bench.idle(&mut results)?;
+        bench.workers.clear();
+        bench.stage.end()?;
+    }
+    Ok(results)
 }
 
-impl Plan {
-    fn new(arguments: &Arguments) -> Result<Self, BenchError> {
-        let allowed = sys::processor::allowed().map_err(BenchError::io("asking for our processors"))?;
-        let &[lead, follow, ..] = allowed.as_slice() else {
-            return Err(BenchError::Missing {
-                what: "two processors".into(),
-                how: "round trips between two are what it measures",
-            });
-        };
-        let quick = arguments.quick;
-        let window = if quick { QUICK_WINDOW } else { WINDOW };
-        let default = if quick { QUICK_LAUNCHES } else { LAUNCHES };
-        Ok(Self {
-            launches: arguments.launches.unwrap_or(default).max(1),
-            rounds: if quick { QUICK_ROUNDS } else { ROUNDS },
-            timing: Timing {
-                warm_up_ns: WARM_UP.as_nanos() as u64,
-                window_ns: window.as_nanos() as u64,
-                quick,
-            },
-            quick,
-            processors: [lead, follow],
-        })
+/// For the leader and the follower.
+fn two_processors() -> Result<[u32; 2], BenchError> {
+    let allowed = sys::processor::allowed().map_err(BenchError::io("asking for our processors"))?;
+    match allowed.as_slice() {
+        &[lead, follow, ..] => Ok([lead, follow]),
+        _ => Err(BenchError::Missing {
+            what: "two processors".into(),
+            how: "round trips between two are what it measures",
+        }),
     }
 }
 
@@ -149,6 +124,8 @@ struct Pair {
 /// One launch.
 struct Bench<'a> {
     plan: &'a Plan,
+    /// Of the leader and the follower.
+    processors: [u32; 2],
     // The workers end before the stage does: fields are dropped in this order.
     workers: BTreeMap<Arm, Pair>,
     stage: Stage,
@@ -198,7 +175,7 @@ impl Bench<'_> {
         }
         let meeting = self.stage.meeting();
         let means = arm.means(case, &self.stage.surroundings());
-        let [here, there] = self.plan.processors;
+        let [here, there] = self.processors;
         let task = |role| Task {
             role,
             means: means.clone(),
@@ -218,7 +195,7 @@ impl Bench<'_> {
     fn length(&self, case: Case) -> Duration {
         match case.kind {
             Kind::Transfer | Kind::Calls | Kind::SetUp => TASK_PATIENCE,
-            _ => WARM_UP + Duration::from_nanos(self.plan.timing.window_ns),
+            _ => Duration::from_nanos(self.plan.timing.warm_up_ns + self.plan.timing.window_ns),
         }
     }
 
@@ -264,7 +241,8 @@ impl Bench<'_> {
         }
         self.workers.insert(Arm::Tombolo, Pair { lead, follow });
         let memory_before = group.as_ref().map(MemoryGroup::bytes).transpose()?;
-        self.prime(SPARSE, Arm::Tombolo, Work::Idle { channels: IDLE_CHANNELS })?;
+        let channels = self.plan.timing.idle_channels;
+        self.prime(SPARSE, Arm::Tombolo, Work::Idle { channels })?;
         let used_ns = self.watch(processes)?;
         let memory_after = group.as_ref().map(MemoryGroup::bytes).transpose()?;
         let pair = pair(&mut self.workers, Arm::Tombolo)?;
@@ -273,7 +251,7 @@ impl Bench<'_> {
         results.figures.push(Figure { name: IDLE_PROCESSOR, unit: "us/s", launch, value: used_ns });
         if let Some((before, after)) = memory_before.zip(memory_after) {
             let beyond = (after.saturating_sub(before)) as f64 - tale.resident_bytes as f64;
-            let value = beyond / f64::from(IDLE_CHANNELS) / 1024.0;
+            let value = beyond / f64::from(channels) / 1024.0;
             results.figures.push(Figure { name: IDLE_MEMORY, unit: "KiB", launch, value });
         }
         // The group can go when its processes are gone.
@@ -283,7 +261,7 @@ impl Bench<'_> {
 
     /// Processor time of processes that should rest, in us per second.
     fn watch(&self, processes: [u32; 2]) -> Result<f64, BenchError> {
-        let window = if self.plan.quick { QUICK_IDLE_WINDOW } else { IDLE_WINDOW };
+        let window = Duration::from_nanos(self.plan.timing.idle_ns);
         let used = || processes.iter().map(|&process| rest::processor_ns(process)).sum::<Result<u64, _>>();
         // tidy(sleep): what is awaited is that nothing happens.
         std::thread::sleep(IDLE_SETTLE);

@@ -10,11 +10,7 @@ use std::path::Path;
 const SPARSE_GAP_US: u64 = 200;
 /// Round trips between two looks at the clock, where they take less than a us.
 const BUSY_AT_ONCE: u32 = 8;
-/// Bytes of a transfer: 1 GiB in messages of 32 KiB.
-pub const TRANSFER_BYTES: u64 = 1 << 30;
-/// What is transferred while system calls are counted in a quick run.
-const QUICK_TRANSFER_BYTES: u64 = 1 << 27;
-/// Size of its messages.
+/// Size of the messages of a transfer.
 const TRANSFER_MESSAGE_BYTES: usize = 32 << 10;
 /// How often a set-up is done in one repetition.
 const SET_UPS: u32 = 200;
@@ -167,7 +163,7 @@ pub const STREAM_64: Case = case(Kind::Stream, 64);
 pub const STREAM_32K: Case = case(Kind::Stream, 32 << 10);
 /// See [`STREAM_64`].
 pub const STREAM_64K: Case = case(Kind::Stream, 64 << 10);
-/// 1 GiB.
+/// 1 GiB in 32 KiB.
 pub const TRANSFER: Case = case(Kind::Transfer, TRANSFER_MESSAGE_BYTES);
 /// 1 GiB, traced.
 pub const CALLS: Case = case(Kind::Calls, TRANSFER_MESSAGE_BYTES);
@@ -281,7 +277,8 @@ impl Case {
     /// What the workers are to do.
     #[must_use]
     pub fn work(self, timing: &Timing) -> Work {
-        let &Timing { warm_up_ns, window_ns, quick } = timing;
+        let &Timing { warm_up_ns, window_ns, transfer_bytes, traced_bytes, .. } = timing;
+        let messages = |bytes| bytes / self.bytes as u64;
         let gap_ns = if self.kind == Kind::Sparse { SPARSE_GAP_US * 1_000 } else { 0 };
         match self.kind {
             Kind::Busy => Work::RoundTrips { at_once: BUSY_AT_ONCE, gap_ns, warm_up_ns, window_ns },
@@ -289,11 +286,8 @@ impl Case {
                 Work::RoundTrips { at_once: 1, gap_ns, warm_up_ns, window_ns }
             }
             Kind::Stream => Work::Stream { warm_up_ns, window_ns },
-            Kind::Transfer => Work::Transfer { messages: TRANSFER_BYTES / self.bytes as u64 },
-            Kind::Calls => {
-                let bytes = if quick { QUICK_TRANSFER_BYTES } else { TRANSFER_BYTES };
-                Work::Transfer { messages: bytes / self.bytes as u64 }
-            }
+            Kind::Transfer => Work::Transfer { messages: messages(transfer_bytes) },
+            Kind::Calls => Work::Transfer { messages: messages(traced_bytes) },
             Kind::SetUp => Work::SetUp { times: SET_UPS },
         }
     }
@@ -313,15 +307,57 @@ impl Case {
     }
 }
 
-/// How long things take.
+/// What is to be run.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Fresh starts of everything.
+    pub launches: usize,
+    /// Rounds of each launch.
+    pub rounds: usize,
+    /// How long, how much.
+    pub timing: Timing,
+}
+
+impl Plan {
+    /// What can be quoted: enough rounds that each arm meets each state of the machine, in windows that are shorter than
+    /// the machine keeps a state.
+    #[must_use]
+    pub fn full() -> Self {
+        let timing = Timing {
+            warm_up_ns: 15_000_000,
+            window_ns: 60_000_000,
+            transfer_bytes: 1 << 30,
+            traced_bytes: 1 << 30,
+            idle_channels: 1_000,
+            idle_ns: 2_000_000_000,
+        };
+        Self { launches: 5, rounds: 5, timing }
+    }
+
+    /// To see that it works.
+    #[must_use]
+    pub fn quick() -> Self {
+        let full = Self::full().timing;
+        let timing = Timing { window_ns: 30_000_000, traced_bytes: 1 << 27, idle_ns: 1_000_000_000, ..full };
+        Self { launches: 1, rounds: 3, timing }
+    }
+}
+
+/// How long things take, and how much they are.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     /// Work before the window, in ns.
     pub warm_up_ns: u64,
     /// The window, in ns.
     pub window_ns: u64,
-    /// Whether it is a short run.
-    pub quick: bool,
+    /// Bytes of a transfer.
+    pub transfer_bytes: u64,
+    /// Bytes of a traced transfer.
+    pub traced_bytes: u64,
+    /// Idle channels.
+    pub idle_channels: u32,
+    /// How long idle channels are watched, in ns.
+    pub idle_ns: u64,
 }
 
 /// `64 B`, `32 KiB`.
@@ -351,7 +387,7 @@ mod tests {
         for case in CASES {
             assert!(case.bytes <= case.ring_bytes() as usize / 4, "{case:?}");
         }
-        let timing = Timing { warm_up_ns: 0, window_ns: 0, quick: false };
+        let timing = Plan::full().timing;
         assert_eq!(TRANSFER.work(&timing), Work::Transfer { messages: 32_768 });
         assert_eq!(CALLS.work(&timing), TRANSFER.work(&timing));
     }

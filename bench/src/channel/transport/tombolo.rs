@@ -27,11 +27,11 @@ impl Tombolo {
         ring_bytes: u32,
         batch_bytes: usize,
     ) -> io::Result<Self> {
-        let this = match task.role {
+        let mut this = match task.role {
             Role::Lead => Self::make(meeting, task.bytes, spin, ring_bytes)?.0,
             Role::Follow => Self::take(meeting, task.bytes, spin)?,
         };
-        let _ = batch_bytes;
+        this.sender.set_batch_bytes(batch_bytes);
         Ok(this)
     }
 
@@ -80,6 +80,10 @@ impl Tombolo {
 impl Transport for Tombolo {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.sender.send(message, None).map_err(io::Error::other)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sender.flush().map_err(io::Error::other)
     }
 
     fn receive(&mut self) -> io::Result<&[u8]> {
