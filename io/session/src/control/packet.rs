@@ -28,7 +28,10 @@ pub enum PacketError {
     #[error("a control packet of {0} bytes is longer than the {MAX_PACKET_BYTES} that are allowed")]
     TooLong(usize),
     /// More descriptors than [`MAX_PACKET_DESCRIPTORS`], or than this process may hold.
-    #[error("a control packet carries more descriptors than are allowed ({MAX_PACKET_DESCRIPTORS} at most)")]
+    #[error(
+        "a control packet carries more descriptors than are allowed ({MAX_PACKET_DESCRIPTORS}), or than this process has room \
+         for (`ulimit -n`): close some"
+    )]
     TooManyDescriptors,
     /// The bytes are no message of this protocol.
     #[error("a control packet is not understood")]
