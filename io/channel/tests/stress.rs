@@ -27,8 +27,14 @@ const SHORT_WAIT_US: usize = 200;
 /// Messages between two pauses, and between two moves to another processor, on average.
 const PAUSE_ONE_IN: usize = 3000;
 const MOVE_ONE_IN: usize = 9000;
+/// Messages between two flushes, on average, beyond those that happen by themselves.
+const FLUSH_ONE_IN: usize = 60;
 /// What a pause has at most: longer than any spin, shorter than anything that waits for real.
 const PAUSE_US: usize = 1500;
+/// Messages in pieces are at most this many times as long as those in one: longer than the ring.
+const LARGE: usize = 3;
+/// Messages are held back up to so many bytes at most, when they are.
+const BATCH_BYTES: usize = 20_000;
 /// A direction has about this many messages more in it when its way of sending and receiving changes.
 const HABIT_MESSAGES: usize = 400;
 
@@ -88,7 +94,9 @@ impl Moods {
 }
 
 fn sleep_on(watched: Descriptors<'_>) {
+    let since = Instant::now();
     sys::doorbell::wait(watched.doorbell, watched.lifeline, Some(PATIENCE.as_nanos() as u64)).unwrap();
+    assert!(since.elapsed() < PATIENCE, "nobody rang");
 }
 
 /// Tries `once` until it is done; `wait` is for when it is not.
@@ -115,11 +123,38 @@ fn has_room(result: Result<(), SendError>) -> Option<()> {
     }
 }
 
+/// Sends one message that goes in pieces.
+fn send_large(sender: &mut Sender, bytes: &[u8], way: usize, random: &mut Random) {
+    let piece_bytes = sender.piece_bytes();
+    match way % 3 {
+        0 => sender.send(bytes, deadline()).unwrap(),
+        // What is given up in the midst of it never was.
+        1 => until_done(sender, |sender| has_room(sender.send(bytes, short(random))), |_| {}),
+        _ => {
+            let mut sent = 0;
+            until_done(
+                sender,
+                |sender| has_room(sender.try_send_from(bytes, &mut sent)),
+                |sender| sleep_for_room(sender, piece_bytes),
+            );
+        }
+    }
+}
+
+fn sleep_for_room(sender: &mut Sender, length: usize) {
+    if sender.prepare_wait(length).unwrap() {
+        sleep_on(sender.descriptors());
+        sender.cancel_wait();
+        sender.drain_doorbell().unwrap();
+    }
+}
+
 /// Sends one message, in way `way`.
 fn send(sender: &mut Sender, bytes: &[u8], way: usize, random: &mut Random) {
     let cut = random.below(bytes.len() + 1);
     let parts: [&[u8]; 3] = [&bytes[..cut / 2], &bytes[cut / 2..cut], &bytes[cut..]];
     match way {
+        _ if bytes.len() > sender.max_message() => send_large(sender, bytes, way, random),
         0 => sender.send(bytes, deadline()).unwrap(),
         1 => until_done(sender, |sender| has_room(sender.try_send(bytes)), |_| thread::yield_now()),
         2 => sender.send_vectored(&parts, deadline()).unwrap(),
@@ -140,14 +175,21 @@ fn send(sender: &mut Sender, bytes: &[u8], way: usize, random: &mut Random) {
         6 => until_done(
             sender,
             |sender| has_room(sender.try_send_vectored(&parts)),
-            |sender| {
-                if sender.prepare_wait(bytes.len()).unwrap() {
-                    sleep_on(sender.descriptors());
-                    sender.cancel_wait();
-                    sender.drain_doorbell().unwrap();
-                }
-            },
+            |sender| sleep_for_room(sender, bytes.len()),
         ),
+        7 => {
+            let more = random.below(sender.max_message() - bytes.len() + 1);
+            let mut loan = sender.loan(bytes.len() + more, deadline()).unwrap();
+            assert!(loan.write_at(0, bytes) && loan.write_at(bytes.len(), &vec![0xee; more]));
+            loan.commit_first(bytes.len()).unwrap();
+        }
+        8 => {
+            // Lent to another language, which thinks better of it.
+            let _first = sender.begin(bytes.len(), deadline()).unwrap();
+            assert!(matches!(sender.try_send(bytes), Err(SendError::OutOfOrder(_))));
+            sender.cancel();
+            sender.send(bytes, deadline()).unwrap();
+        }
         _ => {
             sender.wait(bytes.len(), deadline()).unwrap();
             sender.try_send(bytes).unwrap();
@@ -155,7 +197,7 @@ fn send(sender: &mut Sender, bytes: &[u8], way: usize, random: &mut Random) {
     }
 }
 
-const SENDING_WAYS: usize = 8;
+const SENDING_WAYS: usize = 10;
 
 fn has_come<T>(result: Result<T, ReceiveError>) -> Option<T> {
     match result {
@@ -197,6 +239,11 @@ fn receive(receiver: &mut Receiver, got: &mut Vec<u8>, way: usize, random: &mut 
                 }
             },
         ),
+        6 => {
+            let length = receiver.next_length(deadline()).unwrap();
+            assert_eq!(receiver.try_next_length().unwrap(), Some(length), "it stays");
+            receiver.try_receive(got).unwrap().unwrap()
+        }
         _ => {
             // Waiting takes nothing, however often.
             receiver.wait(deadline()).unwrap();
@@ -207,7 +254,7 @@ fn receive(receiver: &mut Receiver, got: &mut Vec<u8>, way: usize, random: &mut 
     assert_eq!(length, got.len());
 }
 
-const RECEIVING_WAYS: usize = 7;
+const RECEIVING_WAYS: usize = 8;
 
 /// Sends for a while, then the message that ends the direction; returns how many came before it.
 fn send_all(sender: &mut Sender, messages: &Messages, moods: &mut Moods, time: Duration) -> u64 {
@@ -217,13 +264,19 @@ fn send_all(sender: &mut Sender, messages: &Messages, moods: &mut Moods, time: D
         if moods.random.one_in(HABIT_MESSAGES) {
             way = moods.random.below(SENDING_WAYS);
             sender.set_spin_policy(moods.policy());
+            let batch = moods.random.below(3) / 2 * moods.random.below(BATCH_BYTES);
+            sender.set_batch_bytes(batch);
         }
         messages.make(count, &mut bytes);
         send(sender, &bytes, way, &mut moods.random);
+        if moods.random.one_in(FLUSH_ONE_IN) {
+            sender.flush().unwrap();
+        }
         moods.come_and_go();
         count += 1;
     }
     sender.send(&messages.end(count), deadline()).unwrap();
+    sender.flush().unwrap();
     count
 }
 
@@ -253,8 +306,13 @@ fn receive_all(receiver: &mut Receiver, messages: &Messages, moods: &mut Moods) 
 /// One end's part: both directions at once. Returns how many messages it sent and received.
 fn take_part(end: End, side: u64, seed: u64, time: Duration) -> (u64, u64) {
     let (mut sender, mut receiver) = end.open().unwrap();
-    let outward = Messages::new(seed, side, sender.max_message());
-    let inward = Messages::new(seed, 1 - side, receiver.max_message());
+    let longest = LARGE * sender.max_message();
+    receiver.set_message_limit(longest);
+    // Each knows then what the other takes.
+    sender.send(b"here", deadline()).unwrap();
+    receiver.receive(&mut Vec::new(), deadline()).unwrap();
+    let outward = Messages::new(seed, side, longest);
+    let inward = Messages::new(seed, 1 - side, longest);
     let counts = thread::scope(|scope| {
         let sending = scope.spawn(|| send_all(&mut sender, &outward, &mut Moods::new(seed, 10 + side), time));
         let receiving = scope.spawn(|| receive_all(&mut receiver, &inward, &mut Moods::new(seed, 20 + side)));
