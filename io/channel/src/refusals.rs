@@ -50,6 +50,8 @@ impl OpenError {
     pub(crate) fn memory(action: &'static str, bytes: u64, source: io::Error) -> Self {
         if is_errno(&source, &[Errno::NOMEM, Errno::FAULT]) {
             OpenError::NoMemory { bytes, source }
+        } else if is_errno(&source, &[Errno::PERM, Errno::ACCESS]) {
+            OpenError::ReadOnly(source)
         } else {
             OpenError::System { action, source }
         }
@@ -149,6 +151,11 @@ pub enum OpenError {
     /// The region could shrink under us.
     #[error("the region of a channel is not sealed against resizing")]
     Unsealed,
+    /// The region is sealed against writing, or its descriptor is for reading only.
+    #[error(
+        "the region of a channel can't be written: it is sealed against that, or was opened for reading only"
+    )]
+    ReadOnly(#[source] io::Error),
     /// The region's size fits no rings.
     #[error("a region of {bytes} bytes holds no two rings of an allowed size")]
     RegionBytes {

@@ -1,7 +1,7 @@
 //! One broken end per rule, each with the error that a person gets.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use channel::{Config, CreateError, End, OpenError, pair};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -107,6 +107,24 @@ fn a_region_that_could_shrink() {
     ] {
         let error = open(with_region(memfd(bytes, seals))).unwrap_err();
         assert!(matches!(error, OpenError::Unsealed), "{seals:?}: {error}");
+    }
+}
+
+#[test]
+fn a_region_that_cant_be_written() {
+    let bytes = layout::region_bytes(RING_BYTES);
+    let good = sys::memfd::REGION_SEALS;
+    let for_reading = |memory: OwnedFd| {
+        let path = format!("/proc/self/fd/{}", memory.as_fd().as_raw_fd());
+        OwnedFd::from(std::fs::File::open(path).unwrap())
+    };
+    for region in [
+        memfd(bytes, good | SealFlags::WRITE),
+        memfd(bytes, good | SealFlags::FUTURE_WRITE),
+        for_reading(memfd(bytes, good)),
+    ] {
+        let error = open(with_region(region)).unwrap_err();
+        assert!(matches!(error, OpenError::ReadOnly(_)), "{error}");
     }
 }
 
