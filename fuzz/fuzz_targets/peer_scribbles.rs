@@ -65,6 +65,8 @@ fn traffic(ends: Ends, calls: &[u8]) {
     match ends {
         Ends::Messages(mut sender, mut receiver) => {
             let mut got = Vec::new();
+            receiver.set_message_limit(usize::from(calls[0]) * 64);
+            sender.set_batch_bytes(usize::from(calls[1]));
             for call in calls {
                 let length = usize::from(*call) * 8;
                 let sent = match call % 3 {
@@ -75,7 +77,7 @@ fn traffic(ends: Ends, calls: &[u8]) {
                     0 => receiver.try_receive(&mut got).map(Option::unwrap_or_default),
                     _ => in_time(|deadline| receiver.receive(&mut got, deadline)),
                 };
-                assert!(got.len() <= receiver.max_message());
+                assert!(got.len() <= receiver.message_limit());
                 if is_over(sent.err(), received.err()) {
                     return;
                 }

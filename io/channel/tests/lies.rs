@@ -314,6 +314,37 @@ fn pieces_of_a_message_without_end() {
     assert_eq!(violation, Violation::Message { position: 2016, limit: 2040 });
 }
 
+/// A peer that begins messages and ends none, as fast as it can: each wait ends at its deadline, and no memory goes.
+#[test]
+fn messages_that_are_begun_for_ever() {
+    let (one, other) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
+    let ((_sender, mut receiver), (mut sender, _receiver)) = (one.open().unwrap(), other.open().unwrap());
+    receiver.set_message_limit(1 << 20);
+    let endless = vec![7; 1 << 20];
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let done = &done;
+        scope.spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                let mut sent = 0;
+                assert!(matches!(sender.try_send_from(&endless, &mut sent), Err(SendError::Full)));
+            }
+        });
+        let mut late = 0;
+        for _ in 0..20 {
+            let deadline = Instant::now() + Duration::from_millis(10);
+            let result = receiver.receive(&mut Vec::new(), Some(deadline));
+            late += u32::from(Instant::now() >= deadline + PATIENCE / 4);
+            if !matches!(result, Err(ReceiveError::TimedOut)) {
+                done.store(true, Ordering::Relaxed);
+                panic!("{result:?}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(late, 0, "waits that missed their deadline");
+    });
+}
+
 /// A peer that never reads: each wait ends at its deadline, after a few sleeps and not many looks.
 #[test]
 fn an_end_that_never_reads() {
