@@ -1,6 +1,7 @@
 //! The directory service as its consumers meet it: over real channels, with upstreams of every temper.
 
 mod answers;
+mod clock;
 mod header;
 mod hostile;
 mod name_server;
