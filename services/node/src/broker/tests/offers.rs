@@ -181,6 +181,22 @@ fn a_channel_is_as_the_file_says_and_smaller_where_that_is_wished() {
 }
 
 #[test]
+fn what_is_made_is_what_was_asked_for() {
+    for (mode, made) in
+        [(ChannelMode::Messages, channel::Mode::Messages), (ChannelMode::Stream, channel::Mode::Stream)]
+    {
+        let ends = crate::daemon::make_channel(Shape { ring_bytes: 8192, mode }).unwrap();
+        for end in [ends.consumer, ends.server] {
+            let end = channel::End::from_descriptors(end).unwrap();
+            assert_eq!(end.mode().unwrap(), made);
+        }
+    }
+    use topology::bounds::{RING_BYTES_MAX, RING_BYTES_MIN};
+    let (least, most) = (wire::ring::RING_BYTES_MIN, wire::ring::RING_BYTES_MAX);
+    assert_eq!((RING_BYTES_MIN, RING_BYTES_MAX), (u64::from(least), u64::from(most)));
+}
+
+#[test]
 fn a_program_whose_domain_may_no_longer_offer_is_told() {
     let moved = FILE.replace("domain = \"camera\"", "domain = \"other\"");
     let removed = FILE.split("[service").next().unwrap_or_default().to_owned();
