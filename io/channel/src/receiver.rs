@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ring::{Consumer, Peek, Piece, Prepared, Record, Sleep, Spin, Violation, Wake};
+use ring::{Consumer, Peek, Piece, Prepared, Record, Sleep, Spin, Taken, Violation, Wake};
 use sys::region::Region;
 use wire::ring as layout;
 
@@ -247,7 +247,48 @@ impl Receiver {
     ///
     /// # Errors
     /// [`ReceiveError`], other than `TimedOut`.
+    #[inline]
     pub fn try_receive(&mut self, into: &mut Vec<u8>) -> Result<Option<usize>, ReceiveError> {
+        match self.take_at_once(into) {
+            Taken::Message(length) => Ok(Some(length)),
+            Taken::Nothing => Ok(None),
+            Taken::Unusual => self.try_receive_any(into),
+        }
+    }
+
+    /// Receives a message if there is nothing to do but that; or sees that there is none.
+    #[inline]
+    fn take_at_once(&mut self, into: &mut Vec<u8>) -> Taken {
+        if self.shared.is_closed_here() || self.begun.is_some() || self.large.is_whole() {
+            return Taken::Unusual;
+        }
+        let taken = self.consumer.take_at_once(into);
+        match taken {
+            Taken::Message(_) => {
+                self.looks = 0;
+                self.burst = self.burst.saturating_add(1);
+                if self.whereabouts.is_due() {
+                    self.publish_processor();
+                }
+            }
+            Taken::Nothing => {
+                self.looks += 1;
+                if self.looks >= LOOKS_PER_LIFE_CHECK || self.shared.is_peer_closed() {
+                    return Taken::Unusual;
+                }
+            }
+            Taken::Unusual => {}
+        }
+        taken
+    }
+
+    #[cold]
+    fn publish_processor(&mut self) {
+        self.consumer.publish_processor(sys::processor::current());
+    }
+
+    #[cold]
+    fn try_receive_any(&mut self, into: &mut Vec<u8>) -> Result<Option<usize>, ReceiveError> {
         let Some(arrived) = self.next_message()? else { return Ok(None) };
         self.take(arrived, into).map(Some)
     }
@@ -257,8 +298,7 @@ impl Receiver {
     /// # Errors
     /// See [`ReceiveError`].
     pub fn receive(&mut self, into: &mut Vec<u8>, deadline: Option<Instant>) -> Result<usize, ReceiveError> {
-        let arrived = self.wait_for(deadline, Self::next_message)?;
-        self.take(arrived, into)
+        self.wait_for(deadline, |this| this.try_receive(into))
     }
 
     fn take(&mut self, arrived: Arrived, into: &mut Vec<u8>) -> Result<usize, ReceiveError> {
@@ -402,7 +442,7 @@ impl Receiver {
     pub(crate) fn wait_for<T>(
         &mut self,
         deadline: Option<Instant>,
-        look: impl Fn(&mut Self) -> Result<Option<T>, ReceiveError>,
+        mut look: impl FnMut(&mut Self) -> Result<Option<T>, ReceiveError>,
     ) -> Result<T, ReceiveError> {
         loop {
             if let Some(found) = look(self)? {

@@ -11,6 +11,9 @@ use wire::ring as layout;
 use crate::nap::{Counts, Habit, Nap};
 use crate::shared::{Closer, Descriptors, FORKED, Shared, SpinPolicy, Watch, Whereabouts, spin};
 
+/// A message of up to so many bytes goes the short way if it can; a longer one may be worth sending in pieces.
+const SHORT_BYTES: usize = 4096;
+
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
@@ -171,7 +174,11 @@ impl Sender {
     ///
     /// # Errors
     /// [`SendError`], other than `TimedOut`.
+    #[inline]
     pub fn try_send(&mut self, message: &[u8]) -> Result<(), SendError> {
+        if let Some(woken) = self.send_at_once(message) {
+            return self.tell(woken);
+        }
         self.try_send_vectored(&[message])
     }
 
@@ -180,8 +187,30 @@ impl Sender {
     ///
     /// # Errors
     /// [`SendError`], other than `Full`.
+    #[inline]
     pub fn send(&mut self, message: &[u8], deadline: Option<Instant>) -> Result<(), SendError> {
+        if let Some(woken) = self.send_at_once(message) {
+            return self.tell(woken);
+        }
         self.send_vectored(&[message], deadline)
+    }
+
+    /// Sends a short message, if there is nothing to do but that.
+    #[inline]
+    fn send_at_once(&mut self, message: &[u8]) -> Option<Wake> {
+        let usual = message.len() <= SHORT_BYTES
+            && self.shared.is_sound()
+            && self.begun.is_none()
+            && self.whereabouts.is_not_due();
+        if usual { self.producer.send_at_once(message) } else { None }
+    }
+
+    #[inline]
+    fn tell(&mut self, woken: Wake) -> Result<(), SendError> {
+        if woken.is_needed() {
+            return wake(&self.shared, &mut self.counts, &mut self.whereabouts, woken);
+        }
+        Ok(())
     }
 
     /// Sends one message that is the parts put together, if there is room for it.

@@ -78,15 +78,27 @@ impl Kind {
 /// Messages between two looks at which processor we run on: a look costs some ns, and a thread seldom moves.
 const MESSAGES_PER_LOOK: u32 = 64;
 
-/// Says when to publish where we run: with the first message, when we have woken the peer, and then once in a while.
+/// Says when to publish where we run: with the first message, when we have woken the peer, and then once in a while. Holds
+/// for how many messages there is no need to.
 #[derive(Debug, Default)]
 pub(crate) struct Whereabouts(u32);
 
 impl Whereabouts {
+    /// Counts a message, unless it is due with this one.
+    #[inline]
+    pub(crate) fn is_not_due(&mut self) -> bool {
+        let not_due = self.0 > 0;
+        self.0 -= u32::from(not_due);
+        not_due
+    }
+
+    /// Counts a message; true: it is due with this one.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
-        let due = self.0.is_multiple_of(MESSAGES_PER_LOOK);
-        self.0 = self.0.wrapping_add(1);
+        let due = !self.is_not_due();
+        if due {
+            self.0 = MESSAGES_PER_LOOK;
+        }
         due
     }
 
@@ -189,6 +201,12 @@ impl Shared {
         self.closed_here.load(Ordering::Acquire) || self.is_forked()
     }
 
+    /// Whether both ends are in order, as far as that shows without a system call.
+    #[inline]
+    pub(crate) fn is_sound(&self) -> bool {
+        !self.is_closed_here() && !self.is_peer_closed()
+    }
+
     /// Whether this process is a fork of the one that opened this end.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
@@ -196,6 +214,7 @@ impl Shared {
     }
 
     /// Whether the peer alleges to have closed, or is known to be gone. No system call.
+    #[inline]
     pub(crate) fn is_peer_closed(&self) -> bool {
         let state = ring::end_state(&*self.region, 1 - self.side);
         state == layout::END_CLOSED || state == layout::END_REFUSED || self.peer_gone.load(Ordering::Acquire)

@@ -69,6 +69,17 @@ pub enum Peek {
     },
 }
 
+/// What came of [`Consumer::take_at_once`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A message of so many bytes; it has been released.
+    Message(usize),
+    /// There is nothing, and nothing that the producer would have to be told.
+    Nothing,
+    /// Neither: [`Consumer::peek`] finds out.
+    Unusual,
+}
+
 impl<M: Memory> Consumer<M> {
     /// The reading half of a fresh ring. There must be only one.
     pub fn new(memory: M, place: Place) -> Self {
@@ -126,6 +137,36 @@ impl<M: Memory> Consumer<M> {
             return self.skip_padding(alleged).map(Peek::Message);
         }
         self.check_message(alleged).map(Peek::Message)
+    }
+
+    /// Moves the next message into `into` (replacing what was there) and releases it, if it is a whole one with nothing
+    /// wrong about it and nothing to do for the producer.
+    #[inline]
+    pub fn take_at_once(&mut self, into: &mut Vec<u8>) -> Taken {
+        let word = self.word();
+        if word == 0 {
+            let told = self.published == self.consumed && !self.is_wanted();
+            return if told { Taken::Nothing } else { Taken::Unusual };
+        }
+        // Whatever is wrong with kind or sequence makes a length out of bounds.
+        let alleged = word ^ layout::record_word(layout::RECORD_MESSAGE, 0, self.consumed);
+        let most =
+            self.place.max_message().min(self.place.until_end(self.consumed) - layout::RECORD_HEADER_BYTES);
+        if alleged > most as u64 || self.within {
+            return Taken::Unusual;
+        }
+        let length = alleged as usize;
+        let bytes = layout::record_bytes(length) as u64;
+        let released = self.consumed + bytes;
+        let due = released - self.published >= self.place.capacity() as u64 / PUBLISH_PART;
+        if due || self.is_wanted() {
+            return Taken::Unusual;
+        }
+        into.clear();
+        self.memory.append_to(self.place.at(self.consumed) + layout::RECORD_HEADER_BYTES, length, into);
+        self.consumed = released;
+        self.ahead = self.place.at(released + bytes - 1);
+        Taken::Message(length)
     }
 
     fn check_sequence(&self, word: u64) -> Result<RecordWord, Violation> {

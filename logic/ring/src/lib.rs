@@ -32,7 +32,7 @@ mod slot;
 mod spin;
 mod wake;
 
-pub use consumer::{Consumer, Peek, Record};
+pub use consumer::{Consumer, Peek, Record, Taken};
 pub use ends::{end_state, rouse, set_end_state};
 pub use memory::Memory;
 pub use order::Label;

@@ -225,6 +225,28 @@ impl<M: Memory> Producer<M> {
         (is_next && length <= begun.length).then(|| self.commit(&begun, length))
     }
 
+    /// Sends a whole message if there is nothing out of the ordinary to do for it: it fits where the next record goes, by
+    /// what is known of the consumer. Otherwise does nothing, and [`Producer::reserve`] finds out what there is.
+    #[inline]
+    pub fn send_at_once(&mut self, message: &[u8]) -> Option<Wake> {
+        let record = layout::record_bytes(message.len().min(self.place.capacity()));
+        let needed = (record + layout::RECORD_HEADER_BYTES) as u64;
+        if record > self.place.capacity() / 2
+            || record > self.place.until_end(self.produced)
+            || needed > self.free()
+        {
+            return None;
+        }
+        let position = self.produced;
+        if self.batch_bytes == 0 {
+            self.clear(position + record as u64);
+        }
+        let start = self.place.at(position) + layout::RECORD_HEADER_BYTES;
+        copy_head_last(&self.memory, start, message);
+        let begun = Begun { position, padding: 0, length: message.len(), piece: Piece::Whole };
+        Some(self.commit(&begun, message.len()))
+    }
+
     /// The word behind a message may hold bytes of an old one that look like a record: makes it "not yet".
     #[inline]
     fn clear(&mut self, position: u64) {
@@ -406,6 +428,21 @@ impl<M: Memory> Producer<M> {
     pub fn peer_processor(&self) -> Option<u32> {
         processor(self.memory.load(self.place.control(layout::CONTROL_CONSUMER_PROCESSOR), Relaxed))
     }
+}
+
+/// Bytes of the unit in which processors hand memory to each other.
+const LINE_BYTES: usize = 64;
+
+/// Copies the first bytes of a message into its record, which it starts at `start`. What stands in the line of the
+/// record's word, which a spinning consumer watches, comes last: the consumer takes that line away from us once, and not in
+/// the midst of it.
+#[inline]
+pub(crate) fn copy_head_last(memory: &impl Memory, start: usize, bytes: &[u8]) {
+    let (head, tail) = bytes.split_at(bytes.len().min(LINE_BYTES - start % LINE_BYTES));
+    if !tail.is_empty() {
+        memory.copy_in(start + head.len(), tail);
+    }
+    memory.copy_in(start, head);
 }
 
 /// The processor that a word names.

@@ -1,9 +1,7 @@
 //! Room for one message, to be filled and committed.
 
+use crate::producer::copy_head_last;
 use crate::{Begun, Memory, Piece, Producer, Wake};
-
-/// Bytes of the unit in which processors hand memory to each other.
-const LINE_BYTES: usize = 64;
 
 /// Room for one message that the consumer does not see yet. Dropped without a commit, it never was.
 #[derive(Debug)]
@@ -43,9 +41,6 @@ impl<'p, M: Memory> Slot<'p, M> {
     }
 
     /// Fills the message with the parts put together. False, and nothing is done, when they are not as long as it is.
-    ///
-    /// What stands in the line of the record's word, which a spinning consumer watches, is written last: the consumer
-    /// takes that line away from us once, and not in the midst of it.
     #[must_use]
     #[inline]
     pub fn fill(&mut self, parts: &[&[u8]]) -> bool {
@@ -61,11 +56,7 @@ impl<'p, M: Memory> Slot<'p, M> {
             end -= part.len();
             memory.copy_in(end, part);
         }
-        let (head, tail) = first.split_at(first.len().min(LINE_BYTES - start % LINE_BYTES));
-        if !tail.is_empty() {
-            memory.copy_in(start + head.len(), tail);
-        }
-        memory.copy_in(start, head);
+        copy_head_last(memory, start, first);
         true
     }
 
