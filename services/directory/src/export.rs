@@ -32,6 +32,10 @@ impl Service for Directory {
         Export { version: VERSION, kind: KIND.into(), files }
     }
 
+    fn start(&mut self, ctx: &mut dyn Context) {
+        self.started = Some(ctx.now());
+    }
+
     fn attach(&mut self, ctx: &mut dyn Context, link: LinkId, consumer: &Consumer) {
         self.add_link(ctx, link, consumer);
     }
@@ -85,10 +89,11 @@ impl Service for Directory {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.lookups.deadline()
+        self.lookups.deadline().into_iter().chain(self.settling_deadline()).min()
     }
 
     fn expired(&mut self, ctx: &mut dyn Context) {
+        self.settle_due(ctx);
         while let Some(ended) = self.lookup_expired(ctx) {
             self.resume(ctx, ended);
         }

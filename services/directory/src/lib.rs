@@ -19,6 +19,7 @@ mod render;
 mod service;
 mod session_table;
 mod settings;
+mod settling;
 mod task;
 mod tenant;
 mod upstream;

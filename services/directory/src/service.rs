@@ -10,6 +10,7 @@ use crate::query::{self, Ask, Types};
 use crate::render;
 use crate::session_table::{Link, Session};
 use crate::settings::{Admitted, Effective, Overrides, SettingsError};
+use crate::settling::Early;
 use crate::task::{Conclusion, Form, Task, Terms, candidates};
 use crate::tenant::{Tenant, TenantId, cache_entries};
 use crate::upstream::{Health, MAX_PACKET_BYTES, MAX_WAITERS, Sockets};
@@ -42,6 +43,10 @@ pub struct Directory {
     /// The same for the datagrams of one socket.
     pub(crate) datagrams: Vec<u8>,
     pub(crate) last_tenant: u64,
+    /// When the loop began, if it has.
+    pub(crate) started: Option<Instant>,
+    /// Questions that wait for their domain's defaults.
+    pub(crate) early: Vec<Early>,
     tasks: HashMap<u64, Task>,
     tags: HashMap<(LinkId, u64), u64>,
     last_task: u64,
@@ -71,6 +76,8 @@ impl Directory {
             packet: vec![0; MAX_PACKET_BYTES],
             datagrams: vec![0; MAX_PACKET_BYTES * MAX_WAITERS],
             last_tenant: 0,
+            started: None,
+            early: Vec::new(),
             tasks: HashMap::new(),
             tags: HashMap::new(),
             last_task: 0,
@@ -93,6 +100,9 @@ impl Directory {
         let mut phases = Phases::default();
         phases.add(Phase::Queue, to.received.elapsed());
         let Some(tenant) = self.links.get(&to.link).map(|link| link.tenant) else { return };
+        if self.keep_early(ctx.now(), to, tenant, payload) {
+            return;
+        }
         let made = match to.file {
             file::QUERY => self.task_of_line(ctx, to, tenant, payload),
             file::MESSAGE => self.task_of_message(ctx, to, tenant, payload),
@@ -390,6 +400,7 @@ impl Directory {
 
     /// Nobody waits for this request any more.
     pub(crate) fn forget_request(&mut self, ctx: &mut dyn Context, link: LinkId, tag: u64) {
+        self.forget_early(link, Some(tag));
         let Some(id) = self.tags.remove(&(link, tag)) else { return };
         let Some(task) = self.tasks.remove(&id) else { return };
         self.uncount(&task);

@@ -55,15 +55,19 @@ impl Directory {
             self.last_tenant += 1;
             TenantId(self.last_tenant)
         });
+        let may_control = holds(&consumer.verbs, verb::CONTROL);
+        let settles = self.settles(ctx.now(), may_control);
         let tenant = self
             .tenants
             .entry(id)
-            .or_insert_with(|| Tenant::new(&consumer.dc, &consumer.domain, &self.admitted));
+            .or_insert_with(|| Tenant::new(&consumer.dc, &consumer.domain, &self.admitted, settles));
         tenant.links += 1;
         if tenant.told && consumer.entrance == KEEPER {
             ctx.capsule(link, SESSION_NONE, &seal(SESSION_NONE, &tenant.defaults));
         }
-        let may_control = holds(&consumer.verbs, verb::CONTROL);
+        if consumer.entrance == KEEPER {
+            self.frontend_came(ctx.now(), id);
+        }
         self.links.insert(link, Link { tenant: id, entrance: consumer.entrance.clone(), may_control });
     }
 
@@ -72,6 +76,7 @@ impl Directory {
         for tag in self.tags_of(link) {
             self.forget_request(ctx, link, tag);
         }
+        self.forget_early(link, None);
         let Some(gone) = self.links.remove(&link) else { return };
         let before = self.sessions.len();
         self.sessions.retain(|(of, _), _| *of != link);
@@ -153,6 +158,7 @@ impl Directory {
         }
         let capsule = seal(SESSION_NONE, &tenant.defaults);
         self.tell_keepers(ctx, id, Some(to.link), &capsule);
+        self.settle(ctx, id);
         Ok(())
     }
 
@@ -240,6 +246,7 @@ impl Directory {
                 tenant.told = true;
                 let capsule = seal(SESSION_NONE, &tenant.defaults);
                 self.tell_keepers(ctx, id, Some(link), &capsule);
+                self.settle(ctx, id);
                 Ok(())
             }
             Command::Flush => {

@@ -7,6 +7,7 @@ use crate::settings::{Admitted, Overrides};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::time::Instant;
 use wire::directory::CacheMode;
 
 /// Look-ups that one request may need at a time: A and AAAA. The bound on look-ups is so many times the quota of
@@ -64,6 +65,8 @@ pub struct Tenant {
     /// Whether this server has been told the defaults, by a line or by a capsule: then it knows better than whoever
     /// kept a capsule of an earlier server.
     pub told: bool,
+    /// Until when its defaults may yet be handed back by its frontend; `None`: they are what they are.
+    pub settles: Option<Instant>,
     /// What it remembers.
     pub cache: Cache,
     /// Its look-ups that are under way and may be joined, by question and terms.
@@ -82,13 +85,14 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// A domain that has not asked anything yet.
-    pub fn new(dc: &str, domain: &str, admitted: &Admitted) -> Self {
+    /// A domain that has not asked anything yet, and whose defaults may be handed back until `settles`.
+    pub fn new(dc: &str, domain: &str, admitted: &Admitted, settles: Option<Instant>) -> Self {
         Self {
             dc: dc.into(),
             domain: domain.into(),
             defaults: Overrides::default(),
             told: false,
+            settles,
             cache: Cache::new(cache_entries(admitted)),
             flights: HashMap::new(),
             links: 0,

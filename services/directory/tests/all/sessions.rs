@@ -1,10 +1,13 @@
 //! Sessions: their settings by line and by `ioctl`, their capsules, their quotas.
 
+use crate::robust::{FakeLoop, consumer, directory, mute, to};
 use crate::stage::{Stage, settings, soon};
 use crate::upstream::{Upstream, bytes, code, good};
 use hickory_proto::op::ResponseCode;
 use rustix::io::Errno;
-use wire::control::Event;
+use session::{LinkId, Service};
+use std::time::Duration;
+use wire::control::{Consumer, Event};
 use wire::directory::{file, ioctl};
 use wire::service::OpenInfo;
 
@@ -256,6 +259,66 @@ fn the_domains_defaults_go_on_from_their_capsule_with_the_next_server() {
     assert_eq!(told.len(), 1, "who kept the older defaults is told the present ones");
     assert!(told[0] != capsule);
     drop(second);
+}
+
+#[test]
+fn a_new_server_lets_the_first_questions_wait_for_the_defaults() {
+    let (_upstream, address) = mute();
+    let mut own = settings(&[address]);
+    own.search = vec!["topology.example".into()];
+    let (mut service, mut ctx) = (directory(&own), FakeLoop::new());
+    let consumer = |domain: &str, entrance: &str| Consumer { entrance: entrance.into(), ..consumer(domain) };
+    let asked = |service: &dyn Service| service.state()["lookups"].as_u64();
+    service.start(&mut ctx);
+    service.attach(&mut ctx, LinkId(1), &consumer("a", "preload"));
+    for tag in [1, 2] {
+        let to = to(1, 0, tag, file::QUERY, ctx.now);
+        service.request(&mut ctx, to, b"A short");
+    }
+    assert_eq!((asked(&*service), ctx.answers.len()), (Some(0), 0), "they wait");
+    service.cancel(&mut ctx, LinkId(1), 2);
+    service.attach(&mut ctx, LinkId(2), &consumer("a", "device"));
+    let info = br#"{"v":1,"session":0,"upstream":["127.0.0.1:1"]}"#;
+    let back = to(2, 0, 9, 0, ctx.now);
+    service.restore(&mut ctx, back, info);
+    assert_eq!(ctx.answers.pop().map(|(to, answer)| (to.tag, answer)), Some((9, Ok(vec![]))));
+    assert_eq!(asked(&*service), Some(1), "the one that somebody still waits for is asked at once");
+    assert_eq!(service.state()["upstreams"][0]["timeouts"], 0, "and not of the topology's upstream");
+    service.detach(&mut ctx, LinkId(1));
+    service.detach(&mut ctx, LinkId(2));
+    assert_eq!(asked(&*service), Some(0));
+
+    // A frontend that has nothing to hand back says nothing; and there may be none at all.
+    for (frontend, waits_ms) in [(true, 50), (false, 250)] {
+        service.attach(&mut ctx, LinkId(3), &consumer("b", "preload"));
+        if frontend {
+            service.attach(&mut ctx, LinkId(4), &consumer("b", "device"));
+        }
+        let to = to(3, 0, 1, file::ADDRESSES, ctx.now);
+        service.request(&mut ctx, to, b"\x01host.example");
+        assert_eq!(asked(&*service), Some(0));
+        let until = ctx.now + Duration::from_millis(waits_ms);
+        assert_eq!(service.deadline(), Some(until), "not longer, frontend: {frontend}");
+        ctx.now = until;
+        service.expired(&mut ctx);
+        assert_eq!(asked(&*service), Some(1));
+        service.detach(&mut ctx, LinkId(3));
+        service.detach(&mut ctx, LinkId(4));
+    }
+
+    // Who may not set any has none; and a server that is no longer new waits for nobody.
+    let bare = Consumer { verbs: vec!["resolve".into()], ..consumer("c", "preload") };
+    service.attach(&mut ctx, LinkId(5), &bare);
+    let question = to(5, 0, 1, file::QUERY, ctx.now);
+    service.request(&mut ctx, question, b"A host.example");
+    assert_eq!(asked(&*service), Some(1));
+    service.detach(&mut ctx, LinkId(5));
+    ctx.now += Duration::from_secs(1);
+    service.attach(&mut ctx, LinkId(6), &consumer("a", "preload"));
+    let question = to(6, 0, 1, file::QUERY, ctx.now);
+    service.request(&mut ctx, question, b"A host.example");
+    assert!(asked(&*service) >= Some(1) && ctx.answers.is_empty());
+    service.detach(&mut ctx, LinkId(6));
 }
 
 #[test]
