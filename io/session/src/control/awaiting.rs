@@ -53,20 +53,25 @@ pub(super) fn may_come(errno: Errno) -> bool {
 
 /// Connects to the socket at `path`, waiting until somebody listens there.
 pub(super) fn connect_when_there(path: &Path, deadline: Option<Instant>) -> Result<OwnedFd, ControlError> {
-    // The watch stands before the attempt, so that a socket which comes in between is not missed.
-    let watch = FolderWatch::new(path);
+    let mut watch = None;
     loop {
         match connect_to(path) {
             Ok(socket) => return Ok(socket),
             Err(errno) if may_come(errno) => {}
             Err(errno) => return Err(ControlError::Connect { path: path.to_owned(), errno }),
         }
+        // Not before it is needed: it takes the kernel some ms to be rid of a watch. From now on it stands before each attempt, so
+        // that a socket which comes in between is not missed.
+        let Some(watch) = &watch else {
+            watch = Some(FolderWatch::new(path));
+            continue;
+        };
         let now = Instant::now();
         if deadline.is_some_and(|deadline| now >= deadline) {
             return Err(ControlError::Deadline);
         }
         let until = deadline.map_or(now + LOOK_AGAIN, |deadline| deadline.min(now + LOOK_AGAIN));
-        match &watch {
+        match watch {
             Some(watch) => {
                 wait_readable(watch.as_fd(), Some(until)).map_err(ControlError::Wait)?;
                 watch.drain();
