@@ -24,6 +24,11 @@
 //!   is done with it at once; the other end receives what was committed before, and then [`ReceiveError::Closed`].
 //! - A peer that dies at any instruction is the same as one that closes. A sender notices it at the latest when the
 //!   ring is full, a receiver before it sleeps.
+//! - A channel may carry bytes without seams instead ([`Mode::Stream`], [`StreamWriter`], [`StreamReader`]): what holds for a pipe
+//!   holds for each direction.
+//! - A message that is too long for one record goes in pieces, if the receiver takes that ([`Receiver::set_message_limit`]), and
+//!   arrives whole or not at all.
+//! - An opened end belongs to the process that opened it. A fork's child is refused by name, and closes nothing by ending.
 //! - Nothing has a name: when both ends are gone, so is everything.
 
 mod end;
