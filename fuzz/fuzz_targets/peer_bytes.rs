@@ -187,7 +187,7 @@ impl Play {
             matches!(result, Err(SendError::OutOfOrder(_) | SendError::Closed))
         };
         assert!(again.iter().all(refused), "{again:?}");
-        if script.byte() % 8 == 0 {
+        if script.byte().is_multiple_of(8) {
             sender.cancel();
             return Ok(());
         }

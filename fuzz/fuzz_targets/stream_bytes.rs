@@ -69,7 +69,7 @@ impl Play {
         match step % 16 {
             0..=7 => {
                 self.watch.begin(&self.hand);
-                let over = if step % 2 == 0 { self.write(script) } else { self.read(script) };
+                let over = if step.is_multiple_of(2) { self.write(script) } else { self.read(script) };
                 self.watch.end(&self.hand);
                 return over;
             }
