@@ -130,7 +130,10 @@ fn programs_of_two_domains_without_a_network_talk() {
     assert!(rows.len() == 2 && rows.iter().all(|row| row["domain"] == "viewer"), "{tree}");
     assert_eq!(tree["channels_opened"], 3, "{tree}");
     let known = node.shell_ok("viewer", "cat /srv/self/about.json");
-    assert!(known.contains("frames") && !known.contains("camera"), "a domain is told of another one: {known}");
+    assert!(
+        known.contains("frames") && !known.contains("camera"),
+        "a domain is told of another one: {known}"
+    );
     let traced = node.run(&["trace", "frames"]);
     assert!(traced.code == 1 && traced.err.contains("frames is a channel"), "{traced:?}");
     kept.end();
