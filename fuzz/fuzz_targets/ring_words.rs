@@ -5,7 +5,7 @@
 use fuzz::liar::{CONTROL, DATA, Half, Liar};
 use fuzz::script::Script;
 use libfuzzer_sys::fuzz_target;
-use ring::{Consumer, Peek, Piece, Place, Producer, Record, ReserveError, Sleep};
+use ring::{Consumer, Peek, Piece, Place, Producer, Record, ReserveError, Sleep, Taken};
 
 /// Rings small enough that a short script goes round them many times, and one of a real size.
 const CAPACITIES: [usize; 6] = [32, 64, 128, 256, 1024, 4096];
@@ -28,11 +28,12 @@ fn consume(liar: &Liar<'_>, place: Place) {
     while let Some(step) = liar.script(Script::step) {
         let before = consumer.consumed();
         liar.operation(before, before);
-        match step % 9 {
+        match step % 10 {
             0 | 1 => match consumer.peek() {
                 Ok(Peek::Message(found)) => {
                     assert!(found.len() <= place.max_message(), "{found:?} is too long");
                     assert!(within || found.piece().begins(), "{found:?} continues nothing");
+                    liar.check_belief(consumer.consumed(), found.len());
                     record = Some(found);
                 }
                 Ok(Peek::Empty { .. }) => {}
@@ -59,6 +60,16 @@ fn consume(liar: &Liar<'_>, place: Place) {
             }
             7 if step & 16 == 0 => consumer.offer_message_limit(u64::from(step)),
             7 => consumer.offer_barrier(step & 32 == 0),
+            8 => {
+                let mut whole = b"before".to_vec();
+                if let Taken::Message(length) = consumer.take_at_once(&mut whole) {
+                    assert!(length == whole.len() && length <= place.max_message());
+                    assert!(!within && consumer.consumed() > before, "a message amid the pieces of another");
+                    liar.check_belief(before, length);
+                } else {
+                    assert!(whole == b"before" && consumer.consumed() == before, "nothing was taken");
+                }
+            }
             _ => consumer.publish_processor(u32::from(step)),
         }
         let ahead = consumer.consumed().checked_sub(before).expect("a consumer does not go back");
@@ -87,7 +98,12 @@ fn produce(liar: &Liar<'_>, place: Place) {
     while let Some(step) = liar.script(Script::step) {
         liar.operation(producer.produced(), shown);
         let length = liar.script(|script| script.below(place.max_message() + 9));
-        let refused = match step % 12 {
+        let refused = match step % 13 {
+            12 => {
+                let sent = producer.send_at_once(&vec![0x3c; length]);
+                assert!(sent.is_none() || length <= place.max_message());
+                None
+            }
             0..=3 => send(liar, &mut producer, length),
             4 | 5 => lend(liar, &mut producer, length),
             6 => producer.prepare_wait(length, how(step)).err(),

@@ -54,6 +54,8 @@ struct State<'s> {
     shown: u64,
     /// The producer's: what the peer has released, as far as it has said so by the rules.
     released: u64,
+    /// The last word of the ring that we were shown.
+    shown_word: u64,
     /// Looks since the last change of position: no operation may need many.
     looks: usize,
 }
@@ -71,6 +73,7 @@ impl<'s> Liar<'s> {
             position: 0,
             shown: 0,
             released: 0,
+            shown_word: 0,
             looks: 0,
         };
         Liar { half, capacity, state: RefCell::new(state) }
@@ -92,6 +95,16 @@ impl<'s> Liar<'s> {
         state.position = position;
         state.shown = shown;
         state.looks = 0;
+    }
+
+    /// Sees to it that a record of `length` bytes at `position` was believed for a good reason: what was shown last says so.
+    ///
+    /// # Panics
+    /// When it was believed for none.
+    pub fn check_belief(&self, position: u64, length: usize) {
+        let said = layout::RecordWord::parse(self.state.borrow().shown_word);
+        assert_eq!((said.sequence, said.length), (layout::sequence(position), length), "nobody said that");
+        assert!(said.kind != 0 && said.kind != layout::RECORD_PADDING, "{said:?} carries nothing");
     }
 
     /// Sees to it that what stands behind the last record reads "not yet".
@@ -214,6 +227,9 @@ impl<'s> Liar<'s> {
             Some((value, false)) => value,
             None => self.load_truly(offset),
         };
+        if self.data().contains(&offset) {
+            self.state.borrow_mut().shown_word = shown;
+        }
         if self.half == Half::Producer && offset == CONTROL + layout::CONTROL_CONSUMED {
             let mut state = self.state.borrow_mut();
             let by_the_rules = shown >= state.released

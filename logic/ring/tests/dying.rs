@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::atomic::Ordering;
 
-use ring::{Consumer, Memory, Peek, Place, Producer, ReserveError, Sleep};
+use ring::{Consumer, Memory, Peek, Place, Producer, ReserveError, Sleep, Taken};
 use wire::ring as layout;
 
 const CONTROL: usize = 0;
@@ -133,21 +133,14 @@ fn play(seed: u64, producer: &mut Producer<Way<'_>>, consumer: &mut Consumer<Way
                 let whole = message(step, length);
                 let sent = random.below(length as u64 + 1) as usize;
                 let short = random.below(3) == 0;
-                match producer.reserve(length) {
-                    Ok(mut slot) => {
-                        assert!(slot.write(0, &whole));
-                        let sent = if short { sent } else { length };
-                        book.begun.borrow_mut().push(whole[..sent].to_vec());
-                        let _wake = slot.commit_first(sent).unwrap();
+                if random.below(2) == 0 {
+                    book.begun.borrow_mut().push(whole.clone());
+                    if producer.send_at_once(&whole).is_none() {
+                        book.begun.borrow_mut().pop();
+                        send(producer, book, &whole, short.then_some(sent));
                     }
-                    Err(ReserveError::Full) => {
-                        let _wake = producer.flush();
-                        let how = if short { Sleep::OnFutex } else { Sleep::OnDoorbell };
-                        if producer.prepare_wait(length, how).unwrap().sleep {
-                            producer.cancel_wait();
-                        }
-                    }
-                    Err(error) => panic!("{error}"),
+                } else {
+                    send(producer, book, &whole, short.then_some(sent));
                 }
                 if !producer.is_holding() {
                     book.shown.set(book.begun.borrow().len());
@@ -163,11 +156,39 @@ fn play(seed: u64, producer: &mut Producer<Way<'_>>, consumer: &mut Consumer<Way
     }
 }
 
+/// Sends a message, or its first bytes, if there is room.
+fn send(producer: &mut Producer<Way<'_>>, book: &Book, whole: &[u8], sent: Option<usize>) {
+    match producer.reserve(whole.len()) {
+        Ok(mut slot) => {
+            assert!(slot.write(0, whole));
+            let sent = sent.unwrap_or(whole.len());
+            book.begun.borrow_mut().push(whole[..sent].to_vec());
+            let _wake = slot.commit_first(sent).unwrap();
+        }
+        Err(ReserveError::Full) => {
+            let _wake = producer.flush();
+            let how = if sent.is_some() { Sleep::OnFutex } else { Sleep::OnDoorbell };
+            if producer.prepare_wait(whole.len(), how).unwrap().sleep {
+                producer.cancel_wait();
+            }
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// Receives one message, if there is one: the next one, and whole.
 fn receive(consumer: &mut Consumer<Way<'_>>, book: &Book) {
+    let mut got = Vec::new();
+    if consumer.consumed().is_multiple_of(16)
+        && let Taken::Message(length) = consumer.take_at_once(&mut got)
+    {
+        assert_eq!(length, got.len());
+        assert_eq!(got, book.begun.borrow()[book.received.get()], "it is not as it was sent");
+        return book.received.set(book.received.get() + 1);
+    }
     match consumer.peek().expect("no rule is broken by a death") {
         Peek::Message(record) => {
-            let mut got = Vec::new();
+            got.clear();
             consumer.append(&record, &mut got);
             assert_eq!(got, book.begun.borrow()[book.received.get()], "it is not as it was sent");
             // Whoever dies while it releases has received it.
