@@ -348,7 +348,9 @@ impl Sender {
     /// Holds messages back until they are so many bytes together (at most a quarter of the ring), so that the peer is
     /// shown, and woken for, many at once. 0, the default: each shows with its commit.
     ///
-    /// Whoever expects an answer flushes first. A sender flushes by itself when it runs out of room and when it closes.
+    /// Whoever expects an answer flushes first. A sender flushes by itself when it runs out of room and when it closes. What is
+    /// held is lost when another closes the channel first: the peer, a [`Closer`], or the receiver of this end (and of two
+    /// variables that go out of scope, the later one goes first).
     pub fn set_batch_bytes(&mut self, bytes: usize) {
         self.producer.set_batch_bytes(bytes);
     }
