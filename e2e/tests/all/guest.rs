@@ -19,16 +19,14 @@ fn report() -> Option<&'static Report> {
     }
 }
 
-fn holds(check: &'static str) {
+fn holds(check: &str) {
     let Some(report) = report() else { return };
     for runtime in RUNTIMES {
         let name = format!("{runtime}.{check}");
         match report.checks.get(&name) {
             Some(Ok(())) => {}
-            Some(Err(why)) => panic!("{name}: {why}\n--- the guest's console\n{}", report.console),
-            None => {
-                panic!("the guest never came to {name}\n--- its console\n{}", report.console)
-            }
+            Some(Err(why)) => panic!("{name}: {why}"),
+            None => panic!("the guest never came to {name}; the last test of this file shows its console"),
         }
     }
 }
@@ -52,7 +50,6 @@ fn each_runtime_is_the_one_that_is_installed() {
 #[test]
 fn names_are_resolved_in_files_and_by_the_stub_and_a_missing_one_is_an_errno() {
     holds("names");
-    holds("a_missing_name");
 }
 
 #[test]
@@ -113,24 +110,24 @@ fn down_leaves_no_cgroup_no_mount_and_no_process() {
     holds("nothing_left");
 }
 
-/// The guest came to its end, and says nothing that no test asks for.
+/// The guest came to its end, and says nothing that no test asks for. Where something failed, its console explains it.
 #[test]
-fn every_check_of_the_guest_has_a_test() {
+fn every_check_of_the_guest_is_made_and_has_a_test() {
     let Some(report) = report() else { return };
-    assert_eq!(
+    let source = include_str!("guest.rs");
+    let asked = |name: &str| {
+        let check = name.split_once('.').map_or(name, |(_, check)| check);
+        source.contains(&format!("holds(\"{check}\")"))
+    };
+    let unasked: Vec<&String> = report.checks.keys().filter(|name| !asked(name)).collect();
+    assert!(unasked.is_empty(), "no test asks for {unasked:?}");
+    let failed: Vec<&String> =
+        report.checks.iter().filter(|(_, result)| result.is_err()).map(|(name, _)| name).collect();
+    assert!(
+        report.done == Some(report.checks.len()) && failed.is_empty(),
+        "the guest made {} checks, ended with {:?}, and failed {failed:?}\n--- its console\n{}",
+        report.checks.len(),
         report.done,
-        Some(report.checks.len()),
-        "the guest did not come to its end\n{}",
         report.console
     );
-    let source = include_str!("guest.rs");
-    let unasked: Vec<&String> = report
-        .checks
-        .keys()
-        .filter(|name| {
-            let check = name.split_once('.').map_or(name.as_str(), |(_, check)| check);
-            !source.contains(&format!("holds(\"{check}\")"))
-        })
-        .collect();
-    assert!(unasked.is_empty(), "no test asks for {unasked:?}");
 }
