@@ -71,6 +71,10 @@ typedef int64_t tombolo_handle;
 #define TOMBOLO_NONBLOCK 2u  /* calls do not wait: as after tombolo_set_timeout(..., 0) for both directions */
 #define TOMBOLO_ANY_USER 4u  /* programs of other users are welcome: at a path only */
 #define TOMBOLO_NO_SPIN 8u   /* sleep at once instead of watching for some microseconds: saves processor time, costs latency */
+#define TOMBOLO_POPULATE 16u /* have all memory provided at the first use, so that no message waits for the kernel */
+#define TOMBOLO_LOCK 32u     /* and keep it, never swapped out: counts against `ulimit -l` (ENOMEM, EPERM) */
+#define TOMBOLO_HUGE_PAGES 64u /* memory in huge pages, if enough are free; at both ends, and only if you trust the other one: it could
+                                  take the pages back, and your next access would end your program (SIGBUS) */
 
 /* What a channel shall be like. Clear it, then set `size` and what you want; NULL is the same as all zero. */
 struct tombolo_options {
@@ -135,7 +139,8 @@ ssize_t tombolo_readv(tombolo_handle channel, const struct iovec *parts, int cou
 
 /* Writes a message, or bytes of a stream. Returns how many: all of a message; of a stream all, or as many as there was room for before
  * the time was over. EPIPE: the other end has closed, or is dead, which shows at the latest when there is no room; EMSGSIZE: longer
- * than tombolo_max_message(). */
+ * than tombolo_max_message(). A message longer than half a ring goes in pieces: after EAGAIN or ETIMEDOUT, write the same bytes from
+ * the same place again, and it goes on; anything else that is written, or tombolo_cancel(), gives it up. */
 ssize_t tombolo_write(tombolo_handle channel, const void *bytes, size_t length);
 ssize_t tombolo_writev(tombolo_handle channel, const struct iovec *parts, int count);
 
@@ -147,12 +152,12 @@ ssize_t tombolo_next_length(tombolo_handle channel);
  * EBUSY. It stays where it is until then, also when the channel or its other end is closed.
  */
 
-/* Waits for room for a message of `length` bytes and lends it: fill it in, then commit. What you do not write is whatever the
- * channel carried there before. EPIPE, EMSGSIZE. */
+/* Waits for room for a message of `length` bytes (a little less than half a ring at most) and lends it: fill it in, then commit. What
+ * you do not write is whatever the channel carried there before. EPIPE, EMSGSIZE. */
 void *tombolo_loan(tombolo_handle channel, size_t length);
 /* Sends the first `length` bytes of what was lent. Returns 0. EPIPE: the end is closed; the loan is over all the same. */
 int tombolo_commit(tombolo_handle channel, size_t length);
-/* Sends nothing. Returns 0. */
+/* Sends nothing of what was lent, or gives up a message that has gone in part. Returns 0. */
 int tombolo_cancel(tombolo_handle channel);
 
 /* Waits for the next message and shows it where it is: returns its length, and in `*bytes` where; NULL (and 0) is the end. Look at
@@ -190,7 +195,11 @@ int tombolo_wait(tombolo_handle handle, int direction, int64_t timeout_ns);
  */
 int tombolo_poll_descriptor(tombolo_handle handle, int direction);
 
-/* Bytes of the longest message; for a stream, what is written at once or not at all. */
+/* Takes messages of up to `bytes` bytes from the other end, which hears of it; by default, and at least, those that fit into a
+ * little less than half a ring. So much memory may be taken up here. Set it before you read, for it can only be raised. */
+int tombolo_set_message_limit(tombolo_handle channel, size_t bytes);
+
+/* Bytes of the longest message that the other end takes; for a stream, what is written at once or not at all. */
 ssize_t tombolo_max_message(tombolo_handle channel);
 
 /* TOMBOLO_MODE_MESSAGES or TOMBOLO_MODE_STREAM. */

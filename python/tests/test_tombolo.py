@@ -95,6 +95,26 @@ class Messages(Case):
             with self.assertRaises(ValueError):
                 one.timeout = -1
 
+    def test_a_message_longer_than_a_ring_goes_in_pieces(self) -> None:
+        one, other = tombolo.pair(ring_bytes=4096)
+        with one, other:
+            data = os.urandom(1_000_000)
+            with self.assertRaises(OSError) as caught:
+                one.write(data)
+            self.assert_errno(errno.EMSGSIZE, caught.exception)
+            other.set_message_limit(len(data))
+            self.assertEqual(one.max_message, len(data))
+            # A reader that comes late makes the writer go on where it was.
+            one.timeout = 0.05
+            with self.assertRaises(TimeoutError):
+                one.write(data)
+            one.timeout = None
+            writer = threading.Thread(target=lambda: one.write(data))
+            writer.start()
+            time.sleep(0.02)
+            self.assertEqual(other.read(), data)
+            writer.join()
+
     def test_batches_show_when_they_are_flushed(self) -> None:
         one, other = tombolo.pair(batch_bytes=1000)
         with one, other:

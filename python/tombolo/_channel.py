@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 from types import TracebackType
 from typing import Iterator, Optional, Tuple, Type
 
@@ -116,9 +117,17 @@ class Channel(ChannelEnd):
         return self._call(READING, lambda: int(library.tombolo_read(self._handle, place, size)))
 
     def write(self, message: Buffer) -> None:
-        """Sends a message. :class:`BrokenPipeError`: the other end has closed or is dead, which shows at the latest when there is no room."""
+        """Sends a message. :class:`BrokenPipeError`: the other end has closed or is dead, which shows at the latest when there is no room.
+        A message that fails has not been sent, not even in part; so one longer than half a ring, which goes in pieces, wants a time-out
+        other than 0."""
         place, size = pointer_to(message)
-        self._call(WRITING, lambda: int(library.tombolo_write(self._handle, place, size)))
+        try:
+            self._call(WRITING, lambda: int(library.tombolo_write(self._handle, place, size)))
+        except BaseException as error:
+            # A long message may have gone in part. The next one is another, though it may lie at the same place.
+            if not isinstance(error, OSError) or error.errno in (errno.ETIMEDOUT, errno.EAGAIN):
+                library.tombolo_cancel(self._handle)
+            raise
 
     def loan(self, length: int) -> Loan:
         """Room for a message of ``length`` bytes, to be filled in where it is. Until it is sent or cancelled, nothing else can be
@@ -142,9 +151,14 @@ class Channel(ChannelEnd):
         length = self._call(READING, lambda: int(library.tombolo_view(self._handle, ctypes.byref(start))))
         return View(self._handle, start.value, length)
 
+    def set_message_limit(self, limit_bytes: int) -> None:
+        """Takes messages of up to so many bytes from the other end, which hears of it; by default, and at least, those that fit into a
+        little less than half a ring. Set it before you read."""
+        checked(library.tombolo_set_message_limit(self._handle, limit_bytes))
+
     @property
     def max_message(self) -> int:
-        """Bytes of the longest message that can be sent."""
+        """Bytes of the longest message that the other end takes."""
         return checked(library.tombolo_max_message(self._handle))
 
     def __iter__(self) -> Iterator[bytes]:

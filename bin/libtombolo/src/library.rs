@@ -218,6 +218,10 @@ impl Channels for Library {
         }
     }
 
+    fn set_message_limit(&self, channel: Handle, bytes: usize) -> Outcome<()> {
+        self.read_half(channel, |half, _| half.set_message_limit(bytes))
+    }
+
     fn max_message(&self, channel: Handle) -> Outcome<usize> {
         self.write_half(channel, |half, _| Ok(half.max_message()))
     }

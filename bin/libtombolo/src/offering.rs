@@ -4,7 +4,7 @@ use crate::failure::{self, failure, would_wait};
 use crate::naming::Name;
 use crate::polling::{PollSet, deadline_of, poll_until};
 use channel::meeting::{self, Absent, Admission};
-use channel::{Config, End, Mode};
+use channel::{Config, End, HugePages, Mode};
 use rustix::io::Errno;
 use session::{Control, ControlError};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -38,9 +38,14 @@ enum Source {
 
 /// What the options say of a channel that this side makes.
 pub fn config_of(options: &Options) -> Config {
-    let default = Config::default();
-    let ring_bytes = if options.ring_bytes == 0 { default.ring_bytes } else { options.ring_bytes };
-    Config { ring_bytes, mode: mode_of(options), ..default }
+    let mut config = Config { mode: mode_of(options), ..Config::default() };
+    if options.ring_bytes != 0 {
+        config.ring_bytes = options.ring_bytes;
+    }
+    if options.has(Options::HUGE_PAGES) {
+        config.huge_pages = HugePages::IfFree;
+    }
+    config
 }
 
 /// The mode that the options want.

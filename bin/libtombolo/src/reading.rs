@@ -69,6 +69,13 @@ impl Reading {
         length?.ok_or_else(|| failure(Errno::NODATA, "no message will come any more: the channel has ended"))
     }
 
+    pub fn set_message_limit(&mut self, bytes: usize) -> Outcome<()> {
+        self.check_free()?;
+        let Incoming::Messages(receiver) = &mut self.half else { return Err(no_messages()) };
+        receiver.set_message_limit(bytes);
+        Ok(())
+    }
+
     /// Shows the next message where it is; `None`: the end.
     pub fn view(&mut self, patience: Patience) -> Outcome<Option<(*const u8, usize)>> {
         self.check_free()?;

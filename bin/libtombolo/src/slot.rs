@@ -4,7 +4,7 @@ use crate::failure::{self, busy, closed, failure};
 use crate::offering::{Offering, mode_of};
 use crate::reading::Reading;
 use crate::writing::Writing;
-use channel::{Closer, End, Mode};
+use channel::{Closer, End, Mode, OpenOptions};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -378,13 +378,18 @@ impl Common {
 
 fn opened(end: End, options: &Options) -> Outcome<State> {
     let refused = |error: channel::OpenError| failure::opening(&error);
+    let wishes = OpenOptions {
+        populate: options.has(Options::POPULATE),
+        lock: options.has(Options::LOCK),
+        huge_pages: options.has(Options::HUGE_PAGES),
+    };
     let (mut writing, mut reading) = match mode_of(options) {
         Mode::Messages => {
-            let (sender, receiver) = end.open().map_err(refused)?;
+            let (sender, receiver) = end.open_with(&wishes).map_err(refused)?;
             (Writing::messages(sender), Reading::messages(receiver))
         }
         Mode::Stream => {
-            let (writer, reader) = end.open_stream().map_err(refused)?;
+            let (writer, reader) = end.open_stream_with(&wishes).map_err(refused)?;
             (Writing::stream(writer), Reading::stream(reader))
         }
     };

@@ -22,6 +22,17 @@ struct Outgoing {
     kind: Kind,
     /// What to wait for room for: what was refused last.
     wanted: usize,
+    /// A message that goes in pieces, and has not gone to its end.
+    unfinished: Option<Unfinished>,
+}
+
+/// How far a message in pieces came. It goes on when the same bytes of the same place are written again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unfinished {
+    /// Where its first part begins in the program's memory.
+    place: usize,
+    length: usize,
+    sent: usize,
 }
 
 #[derive(Debug)]
@@ -40,7 +51,7 @@ impl Writing {
     }
 
     fn new(kind: Kind) -> Self {
-        Self { half: Outgoing { kind, wanted: 1 }, poll: None, lent: None }
+        Self { half: Outgoing { kind, wanted: 1, unfinished: None }, poll: None, lent: None }
     }
 
     pub fn never_spin(&mut self) {
@@ -59,7 +70,14 @@ impl Writing {
         self.check_free()?;
         let length = from.iter().fold(0, |sum: usize, part| sum.saturating_add(part.len()));
         let written = match &mut self.half.kind {
-            Kind::Messages(sender) => write_message(sender, from, patience).map(|()| length),
+            Kind::Messages(sender) => {
+                let unfinished = self.half.unfinished.take();
+                if length > sender.max_message() {
+                    write_long(sender, from, unfinished, &mut self.half.unfinished, patience).map(|()| length)
+                } else {
+                    write_message(sender, from, patience).map(|()| length)
+                }
+            }
             Kind::Stream(writer) => match patience {
                 Patience::Never => writer.try_write_vectored(from),
                 _ => writer.write_vectored_with(from, deadline_of(patience)),
@@ -97,7 +115,10 @@ impl Writing {
     }
 
     pub fn cancel(&mut self) -> Outcome<()> {
-        self.lent.take().ok_or_else(nothing_lent)?;
+        let gave_up = self.half.unfinished.take().is_some();
+        if self.lent.take().is_none() && !gave_up {
+            return Err(nothing_lent());
+        }
         if let Kind::Messages(sender) = &mut self.half.kind {
             sender.cancel();
         }
@@ -151,7 +172,7 @@ impl Writing {
 
     pub fn max_message(&self) -> usize {
         match &self.half.kind {
-            Kind::Messages(sender) => sender.max_message(),
+            Kind::Messages(sender) => sender.message_limit(),
             Kind::Stream(writer) => writer.piece_bytes(),
         }
     }
@@ -208,18 +229,64 @@ fn nothing_lent() -> Failure {
     failure(Errno::INVAL, "nothing of this channel is lent: tombolo_loan() comes first")
 }
 
+/// Writes a message that goes in one piece.
 fn write_message(sender: &mut Sender, from: &[IoSlice<'_>], patience: Patience) -> Result<(), SendError> {
-    if let [whole] = from {
-        return match patience {
-            Patience::Never => sender.try_send(whole),
-            _ => sender.send(whole, deadline_of(patience)),
-        };
-    }
-    let parts: Vec<&[u8]> = from.iter().map(|part| &**part).collect();
+    let parts: Vec<&[u8]>;
+    let parts = if let [whole] = from {
+        &[&**whole][..]
+    } else {
+        parts = from.iter().map(|part| &**part).collect();
+        &parts
+    };
     match patience {
-        Patience::Never => sender.try_send_vectored(&parts),
-        _ => sender.send_vectored(&parts, deadline_of(patience)),
+        Patience::Forever => sender.send_vectored(parts, None),
+        // In one record, and so whole or not at all: a time-out leaves no half of it behind.
+        Patience::For(_) => {
+            let length = parts.iter().map(|part| part.len()).sum();
+            match sender.try_send_vectored(parts) {
+                Err(SendError::Full) => {}
+                sent => return sent,
+            }
+            sender.wait(length, deadline_of(patience))?;
+            sender.try_send_vectored(parts)
+        }
+        Patience::Never => sender.try_send_vectored(parts),
     }
+}
+
+/// Writes a message that goes in pieces, from where it was left, if it is the one that was.
+fn write_long(
+    sender: &mut Sender,
+    from: &[IoSlice<'_>],
+    unfinished: Option<Unfinished>,
+    left: &mut Option<Unfinished>,
+    patience: Patience,
+) -> Result<(), SendError> {
+    let joined: Vec<u8>;
+    let message = if let [whole] = from {
+        &**whole
+    } else {
+        joined = from.iter().flat_map(|part| part.iter().copied()).collect();
+        &joined
+    };
+    let place = from.first().map_or(0, |part| part.as_ptr().addr());
+    let same = unfinished.filter(|found| (found.place, found.length) == (place, message.len()));
+    let mut sent = same.map_or(0, |found| found.sent);
+    let deadline = deadline_of(patience);
+    let written = loop {
+        match sender.try_send_from(message, &mut sent) {
+            Err(SendError::Full) if patience != Patience::Never => {}
+            written => break written,
+        }
+        let piece = sender.piece_bytes().min(message.len() - sent);
+        if let Err(error) = sender.wait(piece, deadline) {
+            break Err(error);
+        }
+    };
+    if matches!(written, Err(SendError::Full | SendError::TimedOut)) {
+        *left = Some(Unfinished { place, length: message.len(), sent });
+    }
+    written
 }
 
 impl Half for Outgoing {
@@ -232,7 +299,11 @@ impl Half for Outgoing {
 
     fn prepare(&mut self) -> Outcome<bool> {
         let prepared = match &mut self.kind {
-            Kind::Messages(sender) => sender.prepare_wait(self.wanted.min(sender.max_message())),
+            Kind::Messages(sender) => {
+                let most =
+                    if self.unfinished.is_some() { sender.piece_bytes() } else { sender.max_message() };
+                sender.prepare_wait(self.wanted.min(most))
+            }
             Kind::Stream(writer) => writer.prepare_wait(self.wanted),
         };
         prepared.map_err(|error| failure::sending(&error))

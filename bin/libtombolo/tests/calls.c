@@ -182,6 +182,47 @@ static void test_in_place(void)
 	CHECK(tombolo_loan(ends[1], 1) == NULL && errno == EPIPE);
 }
 
+/* Messages longer than a ring, if the other end takes them: at once, and in turns. */
+static void test_long_messages(void)
+{
+	tombolo_handle ends[2];
+	struct tombolo_options options = options_of(TOMBOLO_POPULATE);
+	static char message[100000], got[100000];
+	size_t i;
+	int turns = 0, in;
+	for (i = 0; i < sizeof message; i++)
+		message[i] = (char)(i * 7 + i / 1000);
+	options.ring_bytes = 4096;
+	CHECK(tombolo_pair(&options, ends) == 0);
+	FAILS(tombolo_write(ends[0], message, sizeof message), EMSGSIZE);
+	CHECK(tombolo_max_message(ends[0]) < 4096);
+	CHECK(tombolo_set_message_limit(ends[1], sizeof message) == 0);
+	CHECK(tombolo_max_message(ends[0]) == sizeof message);
+	CHECK(tombolo_set_timeout(ends[0], TOMBOLO_WRITING, 0) == 0);
+	CHECK(tombolo_set_timeout(ends[1], TOMBOLO_READING, 0) == 0);
+	CHECK((in = tombolo_poll_descriptor(ends[1], TOMBOLO_READING)) >= 0);
+	while (tombolo_write(ends[0], message, sizeof message) < 0) {
+		CHECK(errno == EAGAIN);
+		FAILS(tombolo_read(ends[1], got, sizeof got), EAGAIN);
+		CHECK(turns++ < 1000);
+	}
+	CHECK(turns > 5);
+	CHECK(is_readable(in, 20000));
+	CHECK(tombolo_next_length(ends[1]) == sizeof message);
+	FAILS(tombolo_read(ends[1], got, 10), EMSGSIZE);
+	CHECK(tombolo_read(ends[1], got, sizeof got) == sizeof got && memcmp(got, message, sizeof got) == 0);
+	CHECK(!is_readable(in, 0));
+	/* Given up in the midst, it never was. */
+	FAILS(tombolo_write(ends[0], message, sizeof message), EAGAIN);
+	FAILS(tombolo_read(ends[1], got, sizeof got), EAGAIN);
+	CHECK(tombolo_cancel(ends[0]) == 0);
+	FAILS(tombolo_cancel(ends[0]), EINVAL);
+	CHECK(tombolo_write(ends[0], "short", 5) == 5);
+	CHECK(tombolo_read(ends[1], got, sizeof got) == 5 && memcmp(got, "short", 5) == 0);
+	/* A loan is of one piece. */
+	CHECK(tombolo_loan(ends[0], sizeof message) == NULL && errno == EMSGSIZE);
+}
+
 static void test_batches(void)
 {
 	tombolo_handle ends[2];
@@ -741,6 +782,7 @@ static const struct test {
 	{"messages", test_messages},
 	{"stream", test_stream},
 	{"in_place", test_in_place},
+	{"long_messages", test_long_messages},
 	{"batches", test_batches},
 	{"time_outs", test_time_outs},
 	{"signals", test_signals},

@@ -247,6 +247,11 @@ pub fn poll_descriptor(channels: &dyn Channels, handle: Handle, direction: c_int
     call::call(-1, || channels.poll_descriptor(handle, call::direction(direction)?))
 }
 
+/// `tombolo_set_message_limit` of the header.
+pub fn set_message_limit(channels: &dyn Channels, channel: Handle, bytes: size_t) -> c_int {
+    call::call(-1, || channels.set_message_limit(channel, bytes).map(|()| 0))
+}
+
 /// `tombolo_max_message` of the header.
 pub fn max_message(channels: &dyn Channels, channel: Handle) -> ssize_t {
     call::call(-1, || channels.max_message(channel).map(count_of))
@@ -456,6 +461,12 @@ macro_rules! export_channels {
         #[unsafe(no_mangle)]
         pub extern "C" fn tombolo_poll_descriptor(handle: Handle, direction: c::c_int) -> c::c_int {
             $crate::channel_abi::poll_descriptor(&$channels, handle, direction)
+        }
+
+        /// See `include/tombolo/channel.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_set_message_limit(channel: Handle, bytes: c::size_t) -> c::c_int {
+            $crate::channel_abi::set_message_limit(&$channels, channel, bytes)
         }
 
         /// See `include/tombolo/channel.h`.

@@ -102,6 +102,8 @@ pub trait Channels: Sync {
     fn wait(&self, handle: Handle, direction: Direction, patience: Patience) -> Outcome<bool>;
     /// `tombolo_poll_descriptor`.
     fn poll_descriptor(&self, handle: Handle, direction: Direction) -> Outcome<RawFd>;
+    /// `tombolo_set_message_limit`.
+    fn set_message_limit(&self, channel: Handle, bytes: usize) -> Outcome<()>;
     /// `tombolo_max_message`.
     fn max_message(&self, channel: Handle) -> Outcome<usize>;
     /// `tombolo_mode`: whether it is a stream.

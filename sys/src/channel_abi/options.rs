@@ -48,8 +48,20 @@ impl Options {
     pub const ANY_USER: u32 = 4;
     /// Never spin before sleeping.
     pub const NO_SPIN: u32 = 8;
+    /// Memory is provided now, and not as it is first touched.
+    pub const POPULATE: u32 = 16;
+    /// Memory is provided now and kept (mlock(2)).
+    pub const LOCK: u32 = 32;
+    /// Memory in huge pages, if enough are free; the other end is trusted not to take them back.
+    pub const HUGE_PAGES: u32 = 64;
     /// All flags.
-    pub const FLAGS: u32 = Self::STREAM | Self::NONBLOCK | Self::ANY_USER | Self::NO_SPIN;
+    pub const FLAGS: u32 = Self::STREAM
+        | Self::NONBLOCK
+        | Self::ANY_USER
+        | Self::NO_SPIN
+        | Self::POPULATE
+        | Self::LOCK
+        | Self::HUGE_PAGES;
 
     /// Whether a flag is set.
     #[must_use]
