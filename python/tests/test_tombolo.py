@@ -111,7 +111,6 @@ class Messages(Case):
             one.timeout = None
             writer = threading.Thread(target=lambda: one.write(data))
             writer.start()
-            time.sleep(0.02)
             self.assertEqual(other.read(), data)
             writer.join()
 

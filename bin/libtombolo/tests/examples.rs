@@ -2,10 +2,12 @@
 
 mod stage;
 
+use session::testing::FakeDaemon;
 use stage::{Stage, assert_went_well, root, text};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use wire::control::{SOCKET_VARIABLE, ServedService};
 
 /// A program of the examples, ready to run.
 struct Example {
@@ -18,12 +20,12 @@ struct Offering(Child);
 
 impl Offering {
     /// Starts it, and waits until it says that it offers.
-    fn start(command: &mut Command, path: &Path) -> Self {
+    fn start(command: &mut Command, name: impl AsRef<Path>) -> Self {
         let mut offering = Self(command.stdout(Stdio::piped()).spawn().expect("it starts"));
         let output = offering.0.stdout.take().expect("its output");
         let mut said = String::new();
         BufReader::new(output).read_line(&mut said).expect("it speaks");
-        assert_eq!(said, format!("offering at {}\n", path.display()));
+        assert_eq!(said, format!("offering at {}\n", name.as_ref().display()));
         offering
     }
 
@@ -101,4 +103,38 @@ fn openers_wait_for_the_one_that_takes_a_dead_offerers_place() {
         assert_eq!(text(&output.stdout), "HELLO\n");
         assert!(offering.end().success(), "{}", next.name);
     }
+}
+
+/// By the name of a service, in two domains, introduced by a stand-in for the daemon.
+#[test]
+fn programs_of_two_domains_meet_by_the_name_of_a_service() {
+    let stage = Stage::set();
+    let Some((offerers, openers)) = examples(&stage) else { return };
+    let settings = serde_json::json!({
+        "ring_bytes": 65536, "mode": "messages", "max_channels": 8, "channels_per_domain": 8
+    });
+    let louder = ServedService { name: "louder".into(), kind: "channel".into(), settings };
+    let daemon = FakeDaemon::start(stage.folder(), &["speaker", "listener"], vec![louder]);
+    let inside = |command: &mut Command, domain: &str| {
+        command.env(SOCKET_VARIABLE, daemon.socket(domain));
+    };
+    for offerer in &offerers {
+        let mut command = (offerer.command)(&stage);
+        inside(command.arg("louder").arg(openers.len().to_string()), "speaker");
+        let mut offering = Offering::start(&mut command, "louder");
+        for opener in &openers {
+            let mut command = (opener.command)(&stage);
+            inside(command.args(["louder", "hello", "world"]), "listener");
+            let output = command.output().expect("it starts");
+            assert_went_well(&format!("{} and {}", offerer.name, opener.name), &output);
+            assert_eq!(text(&output.stdout), "HELLO\nWORLD\n");
+        }
+        assert!(offering.end().success(), "{}", offerer.name);
+    }
+    // What the daemon says no to has its errno and its words.
+    let mut command = (openers[0].command)(&stage);
+    inside(command.args(["quieter", "hello"]), "listener");
+    let output = command.output().expect("it starts");
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("the daemon refused"), "{said}");
 }
