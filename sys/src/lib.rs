@@ -21,3 +21,4 @@ pub mod processor;
 pub mod region;
 pub mod resolver;
 pub mod signals;
+pub mod wake;

@@ -25,6 +25,8 @@ pub const OFFSET_RING_BYTES: usize = 16;
 pub const OFFSET_REGION_BYTES: usize = 24;
 /// Where the mode stands: what the maker says that the two ends exchange, [`MODE_MESSAGES`] or [`MODE_STREAM`].
 pub const OFFSET_MODE: usize = 32;
+/// Where it stands how long spinning pays, in ns: what the maker has measured a wake-up to cost; 0 when it has not.
+pub const OFFSET_SPIN_NS: usize = 40;
 /// Mode of a channel that carries messages.
 pub const MODE_MESSAGES: u64 = 0;
 /// Mode of a channel that carries bytes: where a record ends means nothing, and an empty one ends the stream.
@@ -112,7 +114,7 @@ const LENGTH_MASK: u64 = (1 << RECORD_LENGTH_BITS) - 1;
 // The page must not drift from what both ends have compiled in.
 const _: () = {
     assert!(MAGIC == u64::from_le_bytes(*b"TOMBRING"));
-    assert!(OFFSET_MODE + 8 <= OFFSET_ENDS);
+    assert!(OFFSET_MODE + 8 <= OFFSET_SPIN_NS && OFFSET_SPIN_NS + 8 <= OFFSET_ENDS);
     assert!(OFFSET_ENDS + 2 * END_STRIDE <= OFFSET_CONTROLS);
     assert!(OFFSET_CONTROLS + 2 * CONTROL_STRIDE <= HEADER_BYTES);
     assert!(CONTROL_MESSAGE_LIMIT + 8 <= CONTROL_STRIDE);

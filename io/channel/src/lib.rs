@@ -45,7 +45,7 @@ mod shared;
 mod stream;
 
 pub use end::{End, pair};
-pub use nap::Counts;
+pub use nap::{Counts, wake_price_ns};
 pub use options::{Config, HugePages, Mode, OpenOptions, Pages};
 pub use receiver::{Alleged, ReceiveError, Receiver};
 pub use refusals::{CreateError, OpenError};

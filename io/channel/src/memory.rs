@@ -13,7 +13,7 @@ use crate::{Config, CreateError, HugePages, Mode, OpenError, OpenOptions, Pages}
 const NAME: &str = "tombolo-channel";
 
 /// Words of the header that the maker writes.
-type Header = [(usize, u64); 5];
+type Header = [(usize, u64); 6];
 
 fn header(config: &Config) -> Header {
     let ring_bytes = config.ring_bytes;
@@ -23,6 +23,7 @@ fn header(config: &Config) -> Header {
         (layout::OFFSET_RING_BYTES, u64::from(ring_bytes)),
         (layout::OFFSET_REGION_BYTES, layout::region_bytes(ring_bytes)),
         (layout::OFFSET_MODE, config.mode.word()),
+        (layout::OFFSET_SPIN_NS, u64::from(config.spin_ns.unwrap_or(0))),
     ]
 }
 

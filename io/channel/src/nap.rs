@@ -1,6 +1,7 @@
 //! How a half of an end sleeps: at first for a moment on a futex, which costs one system call there and one to wake; then
 //! on its doorbell, for as long as it takes.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use ring::{Prepared, Wake};
@@ -10,6 +11,15 @@ use sys::region::Region;
 /// Longest sleep on a futex, which tells nothing of the peer's death, and in which a peer that moves sleepers about can
 /// keep us. Well under the time in which a death is to be noticed.
 pub(crate) const FUTEX_SLEEP: Duration = Duration::from_millis(5);
+
+/// What a wake-up across processors costs on this machine, in ns, for [`crate::Config::spin_ns`]; `None` where that can't be
+/// measured (one processor, or no threads). Takes some milliseconds the first time; so it is for a long-lived process that
+/// makes channels for others.
+#[must_use]
+pub fn wake_price_ns() -> Option<u32> {
+    static PRICE: OnceLock<Option<u32>> = OnceLock::new();
+    *PRICE.get_or_init(|| sys::wake::price_ns().ok().flatten())
+}
 
 /// What waking and sleeping has cost a half of an end so far. Each sleep and each wake is a system call or two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -120,13 +120,13 @@ impl Alleged<'_> {
 }
 
 impl Receiver {
-    pub(crate) fn new(shared: Arc<Shared>, consumer: Consumer<Arc<Region>>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, consumer: Consumer<Arc<Region>>, spin: Spin) -> Self {
         Receiver {
             shared,
             consumer,
             large: Assembly::new(),
             policy: SpinPolicy::default(),
-            spin: Spin::default(),
+            spin,
             looks: 0,
             burst: 0,
             whereabouts: Whereabouts::default(),

@@ -146,12 +146,12 @@ impl io::Write for Loan<'_> {
 }
 
 impl Sender {
-    pub(crate) fn new(shared: Arc<Shared>, producer: Producer<Arc<Region>>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, producer: Producer<Arc<Region>>, spin: Spin) -> Self {
         Sender {
             shared,
             producer,
             policy: SpinPolicy::default(),
-            spin: Spin::default(),
+            spin,
             whereabouts: Whereabouts::default(),
             habit: Habit::default(),
             counts: Counts::default(),

@@ -164,10 +164,13 @@ impl Shared {
             peer_gone: AtomicBool::new(false),
             origin,
         });
-        let sender = Sender::new(Arc::clone(&shared), Producer::new(Arc::clone(&region), outward));
+        // The peer may have written it by now: an allegation, which `Spin` keeps within bounds.
+        let spin = Spin::new(region.load_u64(layout::OFFSET_SPIN_NS, Ordering::Relaxed));
+        let producer = Producer::new(Arc::clone(&region), outward);
+        let sender = Sender::new(Arc::clone(&shared), producer, spin.clone());
         let mut consumer = Consumer::new(region, inward);
         consumer.offer_barrier(kind.barriers);
-        let receiver = Receiver::new(shared, consumer);
+        let receiver = Receiver::new(shared, consumer, spin);
         Ok((sender, receiver))
     }
 
@@ -330,6 +333,23 @@ impl Closer {
     }
 }
 
+/// How often the peer gets the processor before we sleep: it may have been in the midst of something.
+const WAYS: u32 = 2;
+
+/// Lets others have the processor for a moment, the peer above all. That is the switch that a sleep costs as well, without the
+/// sleep and the wake.
+fn give_way(spin: &mut Spin, watch: &mut impl Watch) -> bool {
+    if !spin.may_give_way() {
+        return false;
+    }
+    let found = (0..WAYS).any(|_| {
+        std::thread::yield_now();
+        watch.found()
+    });
+    spin.gave_way(found);
+    found
+}
+
 /// What a spin waits for, and from whom.
 pub(crate) trait Watch {
     /// Whether it has come.
@@ -347,12 +367,16 @@ pub(crate) fn spin(
     here: Option<u32>,
     mut watch: impl Watch,
 ) -> bool {
-    // Where both ends share a processor, spinning keeps the peer from doing what we wait for.
+    // Where both ends share a processor, spinning keeps the peer from doing what we wait for: it gets the processor.
     fn apart(watch: &impl Watch, here: u32) -> bool {
         watch.peer_processor().is_some_and(|peer| peer != here)
     }
-    if policy == SpinPolicy::Never || !apart(&watch, here.unwrap_or_else(sys::processor::current)) {
+    if policy == SpinPolicy::Never {
         return false;
+    }
+    let here = here.unwrap_or_else(sys::processor::current);
+    if !apart(&watch, here) {
+        return watch.peer_processor() == Some(here) && give_way(spin, &mut watch);
     }
     let budget_ns = spin.begin();
     if budget_ns == 0 {

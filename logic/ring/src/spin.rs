@@ -10,12 +10,18 @@ const SPIN_MIN_NS: u64 = 500;
 /// After so many waits without a spin, try one again: the peer may have become quick.
 const PROBE_EVERY: u32 = 64;
 
+/// Giving way so often in vain, in a row, is enough: somebody else uses the processor, or the peer has nothing for us.
+const VAIN_MAX: u32 = 4;
+
 /// An adaptive spin: long while it is successful, next to none while it is in vain.
 #[derive(Clone, Debug)]
 pub struct Spin {
     max_ns: u64,
     budget_ns: u64,
     waits_since_probe: u32,
+    /// Times in a row that giving way was in vain.
+    vain: u32,
+    waits_since_way: u32,
 }
 
 impl Default for Spin {
@@ -30,7 +36,7 @@ impl Spin {
     pub fn new(wake_ns: u64) -> Spin {
         let max_ns =
             if wake_ns == 0 { SPIN_DEFAULT_NS } else { wake_ns.clamp(*SPIN_NS.start(), *SPIN_NS.end()) };
-        Spin { max_ns, budget_ns: max_ns, waits_since_probe: 0 }
+        Spin { max_ns, budget_ns: max_ns, waits_since_probe: 0, vain: 0, waits_since_way: 0 }
     }
 
     /// The longest spin, in ns.
@@ -50,6 +56,24 @@ impl Spin {
         }
         self.waits_since_probe = 0;
         self.max_ns
+    }
+
+    /// Whether to let the peer have the processor that both share before sleeping, in the wait that now begins.
+    pub fn may_give_way(&mut self) -> bool {
+        if self.vain < VAIN_MAX {
+            return true;
+        }
+        self.waits_since_way += 1;
+        let probe = self.waits_since_way >= PROBE_EVERY;
+        if probe {
+            self.waits_since_way = 0;
+        }
+        probe
+    }
+
+    /// Learns whether what was waited for came while we gave way.
+    pub fn gave_way(&mut self, successful: bool) {
+        self.vain = if successful { 0 } else { self.vain.saturating_add(1) };
     }
 
     /// Learns how a spin of `budget_ns` ended.
@@ -95,5 +119,20 @@ mod tests {
         assert_eq!(Spin::new(1).max_ns(), 1_000);
         assert_eq!(Spin::new(12_345).max_ns(), 12_345);
         assert_eq!(Spin::new(u64::MAX).max_ns(), 50_000);
+    }
+
+    #[test]
+    fn giving_way_in_vain_is_given_up_and_tried_again() {
+        let mut spin = Spin::default();
+        let mut times = 0;
+        for _ in 0..PROBE_EVERY * 10 + VAIN_MAX {
+            if spin.may_give_way() {
+                times += 1;
+                spin.gave_way(false);
+            }
+        }
+        assert_eq!(times, VAIN_MAX + 10);
+        spin.gave_way(true);
+        assert!(spin.may_give_way());
     }
 }
