@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test check bench bench-quick clean
+.PHONY: help deps build install-library demo test check bench bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -20,10 +20,14 @@ deps: ## install what is missing: Debian packages (packages.txt), Rust
 
 # `tombolo` is static, so that it runs inside any domain; the flag reaches that one program only. The preload library
 # and the bench's workers are dynamic by nature.
-build: deps ## the release: tombolo, libtombolo_preload.so
+build: deps ## the release: tombolo, libtombolo_preload.so, libtombolo.so
 	@$(CARGO) rustc --quiet --release --package tombolo --bin tombolo -- -C target-feature=+crt-static
-	@$(CARGO) build --quiet --release --package preload --package bench --package peers --lib --bins
-	@ls -sh1 $(RELEASE)/tombolo $(RELEASE)/libtombolo_preload.so
+	@$(CARGO) build --quiet --release --package preload --package libtombolo --package bench --package peers --lib --bins
+	@ln -sf libtombolo.so $(RELEASE)/libtombolo.so.0
+	@ls -sh1 $(RELEASE)/tombolo $(RELEASE)/libtombolo_preload.so $(RELEASE)/libtombolo.so
+
+install-library: build ## libtombolo for C and Python, below PREFIX (/usr/local)
+	@$(if $(DESTDIR),,$(SUDO)) env PREFIX=$(or $(PREFIX),/usr/local) DESTDIR=$(DESTDIR) CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/install-library
 
 demo: build ## the main job on this machine, shown (KEEP=1 leaves it up)
 	@TOMBOLO=$(RELEASE)/tombolo examples/quickstart/demo.sh
