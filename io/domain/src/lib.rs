@@ -44,6 +44,7 @@ pub use monitor::KEPT_BASE;
 pub use monitor::control::MAX_KEPT;
 pub use namespaces::{attach_mount, in_mount_namespace, in_network_namespace, open_init, replace_mount};
 pub use privilege::capability;
+pub use runtime::find_program;
 pub use spec::{DomainSpec, Kind, Limits, LogLimits, Mount, Network, Root, RuntimeChoice, Stop};
 pub use status::{Ending, Exit, Phase, ProcessIdentity, Status};
 pub use sweep::{Report, remove, sweep};

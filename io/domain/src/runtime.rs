@@ -1,5 +1,6 @@
 //! The OCI runtime: which one, and how it is called.
 
+use crate::bundle::DEFAULT_PATH;
 use crate::cgroup::Cgroups;
 use crate::error::{Context, Error, Result};
 use crate::layout::Layout;
@@ -36,7 +37,7 @@ impl Runtime {
         };
         let mut reasons = Vec::new();
         for name in candidates {
-            match find_program(name).ok_or_else(|| "is not installed".to_owned()).and_then(works) {
+            match find_program(name).ok_or_else(|| format!("is not in {DEFAULT_PATH}")).and_then(works) {
                 Ok(program) => return Ok(Self::known(layout, program)),
                 Err(reason) => reasons.push(format!("{name} {reason}")),
             }
@@ -143,13 +144,13 @@ fn said(log: &Path, status: ExitStatus) -> String {
     last_error(log).unwrap_or_else(|| format!("{status}, without a word in {}", log.display()))
 }
 
-/// Looks a program up in `PATH` and the directories that hold system programs even where `PATH` doesn't say so.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let always = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].into_iter().map(PathBuf::from);
-    std::env::split_paths(&path).filter(|d| d.is_absolute()).chain(always).map(|d| d.join(name)).find(|p| {
+/// Looks for one of the system's programs, in the same folders for the daemon, the monitors and every report: what the caller's
+/// `PATH` says must not decide which runtime a domain is made by.
+#[must_use]
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(DEFAULT_PATH).map(|folder| folder.join(name)).find(|program| {
         use std::os::unix::fs::PermissionsExt;
-        fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+        fs::metadata(program).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     })
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn report(layout: &Layout) -> Value {
         "processors": std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         "fuse": Path::new("/dev/fuse").exists(),
         "cgroup_v2": Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
-        "runtimes": RUNTIMES.iter().filter(|name| in_path(name)).collect::<Vec<_>>(),
+        "runtimes": RUNTIMES.iter().filter(|name| domain::find_program(name).is_some()).collect::<Vec<_>>(),
         "program": layout.program,
         "missing": domain::check_host(layout),
     })
@@ -40,9 +40,4 @@ pub(crate) fn advice(host: &Value) -> Option<String> {
         })
         .collect();
     (!lines.is_empty()).then(|| lines.join("\n  "))
-}
-
-fn in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
