@@ -35,7 +35,8 @@
  * FORKS. The first call that reads, writes or waits takes a channel into use, in the process that makes it. So a
  * child may use a channel from before the fork that the parent has not used, and only one of the two may. In the other one
  * calls fail (ESTALE, or EBUSY where a thread of the parent was in the midst of one), and it ought to close the handle, for
- * the program at the other end sees the end only when all that hold the channel are gone. exec() closes everything.
+ * the program at the other end sees the end only when all that hold the channel are gone. An offer is used by the process that made
+ * it. exec() closes everything.
  *
  * THE OTHER END is not trusted by this library: whatever it does, calls return what is right or fail. But memory that is lent or
  * viewed is shared with it, and a hostile one may change the bytes while you look: copy what you check, then check the copy.

@@ -64,6 +64,13 @@ pub fn busy(what: &str) -> Failure {
     )
 }
 
+pub fn of_a_parent() -> Failure {
+    failure(
+        Errno::STALE,
+        "this offer is the parent's of this process, which accepts its openers: close the handle here",
+    )
+}
+
 pub fn would_wait(for_what: &str) -> Failure {
     failure(Errno::AGAIN, format!("there is no {for_what} now, and this call does not wait"))
 }

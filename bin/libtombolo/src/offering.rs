@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::channel_abi::{Failure, Options, Outcome, Patience};
 use sys::eventfd::Eventfd;
+use sys::fork::Origin;
 
 /// How long an offerer, or the node's daemon, may take for its answer where the caller says nothing about waiting.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
@@ -28,6 +29,23 @@ pub struct Offering {
     poll: Option<PollSet>,
     /// What its channels are like.
     options: Options,
+    /// The process that offers.
+    origin: Origin,
+}
+
+/// Ends the waits for an offer's openers. In a fork's child it does nothing: the event is the parent's, too.
+#[derive(Debug)]
+pub struct Ender {
+    lifeline: Arc<Eventfd>,
+    origin: Origin,
+}
+
+impl Ender {
+    pub fn end(&self) {
+        if self.origin.is_here() {
+            self.lifeline.signal();
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -83,12 +101,18 @@ impl Offering {
         };
         let lifeline =
             Eventfd::new().map_err(|error| failure::system("make the event of an offer", &error))?;
-        Ok(Self { source, lifeline: Arc::new(lifeline), poll: None, options: *options })
+        let origin = Origin::here().map_err(|error| failure::system("remember who offers", &error))?;
+        Ok(Self { source, lifeline: Arc::new(lifeline), poll: None, options: *options, origin })
     }
 
-    /// Wakes whoever waits for openers: it is being closed.
-    pub fn lifeline(&self) -> Arc<Eventfd> {
-        Arc::clone(&self.lifeline)
+    /// What wakes whoever waits for openers when it is closed.
+    pub fn ender(&self) -> Ender {
+        Ender { lifeline: Arc::clone(&self.lifeline), origin: self.origin }
+    }
+
+    /// Whether this process offers, and not a parent of it.
+    pub fn is_here(&self) -> bool {
+        self.origin.is_here()
     }
 
     /// What its channels are like.

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 use sys::channel_abi::{Outcome, Patience};
 use sys::eventfd::Eventfd;
+use sys::fork::Origin;
 
 /// A half of an end, as far as waiting goes.
 pub trait Half {
@@ -86,6 +87,8 @@ pub struct PollSet {
     epoll: OwnedFd,
     event: Eventfd,
     is_raised: bool,
+    /// The process that polls it. A fork's child shares the event, and has no business with it.
+    origin: Origin,
 }
 
 impl PollSet {
@@ -98,7 +101,8 @@ impl PollSet {
             epoll::add(&epoll, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
                 .map_err(refused)?;
         }
-        let mut set = Self { epoll, event, is_raised: false };
+        let origin = Origin::here().map_err(|error| system("remember who polls", &error))?;
+        let mut set = Self { epoll, event, is_raised: false, origin };
         set.raise();
         Ok(set)
     }
@@ -111,7 +115,7 @@ impl PollSet {
 
     /// Makes the descriptor readable.
     pub fn raise(&mut self) {
-        if !self.is_raised {
+        if !self.is_raised && self.origin.is_here() {
             self.event.signal();
             self.is_raised = true;
         }
@@ -119,7 +123,7 @@ impl PollSet {
 
     /// Leaves it to the other descriptors whether it is readable.
     pub fn lower(&mut self) {
-        if self.is_raised {
+        if self.is_raised && self.origin.is_here() {
             self.event.drain();
             self.is_raised = false;
         }

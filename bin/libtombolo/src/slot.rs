@@ -1,16 +1,15 @@
 //! What stands behind one handle: a lock for each direction, so that a thread that reads and one that writes never meet.
 
 use crate::failure::{self, busy, closed, failure};
-use crate::offering::{Offering, mode_of};
+use crate::offering::{Ender, Offering, mode_of};
 use crate::reading::Reading;
 use crate::writing::Writing;
 use channel::{Closer, End, Mode, OpenOptions};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 use sys::channel_abi::{Direction, Failure, Handle, Options, Outcome, Patience};
-use sys::eventfd::Eventfd;
 use sys::fork::Origin;
 
 /// How long the child of a fork waits for a lock that is held for moments only: the thread that holds it may not be there.
@@ -68,7 +67,7 @@ enum State {
     /// It could not be taken into use.
     Failed(Failure),
     /// An offer.
-    Offer { lifeline: Arc<Eventfd> },
+    Offer { ender: Ender },
 }
 
 /// How a call enters a direction.
@@ -116,7 +115,7 @@ impl Slot {
         *common = match new {
             New::Channel { end, peer, options } => Common { state: State::Unopened(end), peer, options },
             New::Offer(offering) => {
-                let state = State::Offer { lifeline: offering.lifeline() };
+                let state = State::Offer { ender: offering.ender() };
                 *lock(&self.offering.0)? = Some(*offering);
                 Common { state, peer: String::new(), options }
             }
@@ -188,7 +187,8 @@ impl Slot {
     /// Works with an offer.
     pub fn offer<T>(&self, handle: Handle, work: impl FnOnce(&mut Offering) -> Outcome<T>) -> Outcome<T> {
         let mut lane = self.enter(handle, &self.offering, Entry::IfFree, "accepting openers of")?;
-        work(lane.as_mut().ok_or_else(failure::not_an_offer)?)
+        let offering = lane.as_mut().ok_or_else(failure::not_an_offer)?;
+        if offering.is_here() { work(offering) } else { Err(failure::of_a_parent()) }
     }
 
     /// Whether it is an offer.
@@ -302,8 +302,8 @@ impl Slot {
         let state = std::mem::take(&mut *lock(&self.common)?).state;
         match state {
             State::Opened { closer, reading, writing } => Ok(self.close_channel(&closer, reading, writing)),
-            State::Offer { lifeline } => {
-                lifeline.signal();
+            State::Offer { ender } => {
+                ender.end();
                 let Ok(mut lane) = lock(&self.offering.0) else { return Ok(Left::Something) };
                 *lane = None;
                 Ok(Left::Nothing)

@@ -643,14 +643,19 @@ static void test_contest(void)
 
 static void test_fork(void)
 {
-	tombolo_handle ends[2], used[2];
+	tombolo_handle ends[2], used[2], offer;
 	char buffer[16];
 	const void *bytes;
+	struct stat found;
 	pid_t child;
+	int polled;
 	/* Each takes an end of a pair that nobody has used. */
 	pair_of(0, ends);
 	pair_of(0, used);
 	CHECK(tombolo_write(used[0], "mine", 4) == 4 && tombolo_next_length(used[1]) == 4);
+	CHECK((polled = tombolo_poll_descriptor(used[0], TOMBOLO_READING)) >= 0);
+	CHECK((offer = tombolo_offer(path_of("forked"), NULL)) > 0);
+	CHECK(tombolo_set_timeout(offer, TOMBOLO_READING, SECOND / 50) == 0);
 	CHECK((child = fork()) >= 0);
 	if (child == 0) {
 		CHECK(tombolo_close(ends[0]) == 0);
@@ -662,6 +667,9 @@ static void test_fork(void)
 		FAILS(tombolo_view(used[1], &bytes), ESTALE);
 		FAILS(tombolo_write(used[0], "x", 1), ESTALE);
 		CHECK(tombolo_loan(used[0], 1) == NULL && errno == ESTALE);
+		FAILS(tombolo_read(used[0], buffer, sizeof buffer), ESTALE);
+		FAILS(tombolo_accept(offer), ESTALE);
+		CHECK(tombolo_close(offer) == 0);
 		CHECK(tombolo_close(used[0]) == 0 && tombolo_close(used[1]) == 0);
 		FAILS(tombolo_close(used[1]), EBADF);
 		/* And it can make its own. */
@@ -674,7 +682,10 @@ static void test_fork(void)
 	CHECK(tombolo_read(ends[0], buffer, sizeof buffer) == 5 && memcmp(buffer, "child", 5) == 0);
 	finish_child(child);
 	CHECK(tombolo_read(ends[0], buffer, sizeof buffer) == 0);
-	/* The child closed nothing of ours. */
+	/* The child closed nothing of ours, and woke nobody. */
+	CHECK(!is_readable(polled, 0));
+	FAILS(tombolo_accept(offer), ETIMEDOUT);
+	CHECK(stat(path_of("forked"), &found) == 0);
 	CHECK(tombolo_read(used[1], buffer, sizeof buffer) == 4);
 	CHECK(tombolo_write(used[1], "back", 4) == 4 && tombolo_read(used[0], buffer, sizeof buffer) == 4);
 }
