@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
@@ -192,7 +192,7 @@ fn make_node(config: &Config) -> Result<Node, DaemonError> {
     let note = place.run_dir.join("cgroup");
     std::fs::write(&note, &layout.cgroup_name)
         .map_err(|cause| GroundError::Unusable { path: note, cause })?;
-    let host = host::report(&layout);
+    let host = host::report(&layout, *WAKE_NS.get_or_init(channel::wake_price_ns));
     if let Some(advice) = host::advice(&host) {
         tracing::warn!("{advice}");
     }
@@ -200,6 +200,9 @@ fn make_node(config: &Config) -> Result<Node, DaemonError> {
     node.load()?;
     Ok(node)
 }
+
+/// What a wake-up costs on this machine, measured as the daemon starts: so long ends spin before they sleep.
+static WAKE_NS: OnceLock<Option<u32>> = OnceLock::new();
 
 /// Makes a channel for the broker; the wish for a size is clamped to what there is.
 pub(crate) fn make_channel(shape: Shape) -> io::Result<Ends> {
@@ -211,6 +214,7 @@ pub(crate) fn make_channel(shape: Shape) -> io::Result<Ends> {
         ChannelMode::Messages => channel::Mode::Messages,
         ChannelMode::Stream => channel::Mode::Stream,
     };
+    config.spin_ns = WAKE_NS.get().copied().flatten();
     let (consumer, server) = channel::pair(&config).map_err(io::Error::other)?;
     let (consumer, server) = (consumer.into_descriptors(), server.into_descriptors());
     // The listening half of the doorbell that the other end rings: `docs/spec/ring.md`, the descriptors of an end. The first

@@ -7,8 +7,8 @@ use std::path::Path;
 /// The programs that containers need one of.
 const RUNTIMES: [&str; 2] = ["runc", "crun"];
 
-/// The machine, as far as it decides what a node can do.
-pub(crate) fn report(layout: &Layout) -> Value {
+/// The machine, as far as it decides what a node can do. `wake_ns`: what a wake-up across processors costs.
+pub(crate) fn report(layout: &Layout, wake_ns: Option<u32>) -> Value {
     let uname = rustix::system::uname();
     let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
     json!({
@@ -16,6 +16,7 @@ pub(crate) fn report(layout: &Layout) -> Value {
         "machine": text(uname.machine()),
         "name": text(uname.nodename()),
         "processors": std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        "wake_ns": wake_ns,
         "fuse": Path::new("/dev/fuse").exists(),
         "cgroup_v2": Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         "runtimes": RUNTIMES.iter().filter(|name| domain::find_program(name).is_some()).collect::<Vec<_>>(),
