@@ -3,6 +3,8 @@
 use std::io::{self, IoSlice, Write};
 use std::time::Instant;
 
+use ring::Violation;
+
 use crate::parts::Parts;
 use crate::sender::Loan;
 use crate::{Closer, Descriptors, SendError, Sender, SpinPolicy};
@@ -21,6 +23,8 @@ pub struct StreamWriter {
     /// Bytes that were written and not yet sent, because they are few.
     held: Vec<u8>,
     finished: bool,
+    /// The rule that the peer broke, met behind bytes that had been written: said at each call from then on.
+    broken: Option<Violation>,
 }
 
 /// How long to wait for room.
@@ -35,7 +39,7 @@ enum Patience {
 impl StreamWriter {
     pub(crate) fn new(sender: Sender) -> Self {
         let piece_bytes = super::piece_bytes(sender.max_message());
-        StreamWriter { sender, piece_bytes, batch_bytes: 0, held: Vec::new(), finished: false }
+        StreamWriter { sender, piece_bytes, batch_bytes: 0, held: Vec::new(), finished: false, broken: None }
     }
 
     /// Most bytes that one record carries: what [`StreamWriter::try_write`] writes at once or not at all.
@@ -101,6 +105,7 @@ impl StreamWriter {
         if self.finished {
             return Err(SendError::Closed);
         }
+        self.check_unbroken()?;
         if all < self.batch_bytes.saturating_sub(self.held.len()) {
             self.sender.check_open()?;
             self.hold(&mut parts);
@@ -111,8 +116,14 @@ impl StreamWriter {
                 Ok(()) => {}
                 // A doorbell fails after its record has been committed: nobody knows how much was written.
                 Err(error @ SendError::Doorbell(_)) => return Err(error),
-                // What made this piece fail makes the next call's first one fail, too.
-                Err(_) if parts.left() < all => break,
+                // What made this piece fail makes the next call's first one fail, too. But for a broken rule, of which the
+                // next call would only see that the channel has been closed.
+                Err(error) if parts.left() < all => {
+                    if let SendError::Corrupt(violation) = error {
+                        self.broken = Some(violation);
+                    }
+                    break;
+                }
                 Err(error) => return Err(error),
             }
             if parts.left() > 0 && is_over(patience) {
@@ -163,7 +174,12 @@ impl StreamWriter {
         self.send_held(Patience::None)
     }
 
+    fn check_unbroken(&self) -> Result<(), SendError> {
+        self.broken.map_or(Ok(()), |violation| Err(violation.into()))
+    }
+
     fn send_held(&mut self, patience: Patience) -> Result<(), SendError> {
+        self.check_unbroken()?;
         if !self.held.is_empty() {
             self.push(&mut Parts::new(&[]), patience)?;
         }
