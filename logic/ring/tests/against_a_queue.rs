@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use ring::{Consumer, Memory, Peek, Place, Producer, ReserveError, Sleep, Violation, Wake};
+use ring::{Consumer, Memory, Peek, Place, Producer, ReserveError, Sleep, Taken, Violation, Wake};
 use sys::region::Region;
 use wire::ring as layout;
 
@@ -27,16 +27,29 @@ fn place() -> Place {
 #[derive(Clone, Debug)]
 enum Step {
     Send(usize),
-    Receive,
+    /// The short way.
+    SendAtOnce(usize),
+    /// Begun for so many bytes, and finished with fewer.
+    Finish(usize, usize),
     Abandon(usize),
+    Batch(usize),
+    Flush,
+    Receive,
+    /// The short way.
+    TakeAtOnce,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let length = prop_oneof![3 => 0..64_usize, 1 => 0..2100_usize, 1 => 2030..2045_usize];
     let step = prop_oneof![
         4 => length.clone().prop_map(Step::Send),
-        4 => Just(Step::Receive),
+        3 => length.clone().prop_map(Step::SendAtOnce),
+        2 => (length.clone(), 0..100_usize).prop_map(|(begun, less)| Step::Finish(begun, begun.saturating_sub(less))),
         1 => length.prop_map(Step::Abandon),
+        1 => prop_oneof![Just(0), 0..2000_usize].prop_map(Step::Batch),
+        1 => Just(Step::Flush),
+        4 => Just(Step::Receive),
+        3 => Just(Step::TakeAtOnce),
     ];
     proptest::collection::vec(step, 1..400)
 }
@@ -60,45 +73,164 @@ fn receive(consumer: &mut Consumer<Arc<Region>>) -> Option<Vec<u8>> {
     }
 }
 
+/// The two halves, and what they should hold.
+struct Pair {
+    producer: Producer<Arc<Region>>,
+    consumer: Consumer<Arc<Region>>,
+    /// Committed, and visible to the consumer.
+    shown: VecDeque<Vec<u8>>,
+    /// Committed, and held back.
+    held: VecDeque<Vec<u8>>,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let region = region();
+        Pair {
+            producer: Producer::new(Arc::clone(&region), place()),
+            consumer: Consumer::new(region, place()),
+            shown: VecDeque::new(),
+            held: VecDeque::new(),
+        }
+    }
+
+    fn show(&mut self) {
+        self.shown.append(&mut self.held);
+    }
+
+    fn committed(&mut self, bytes: Vec<u8>) {
+        self.held.push_back(bytes);
+        if !self.producer.is_holding() {
+            self.show();
+        }
+    }
+
+    /// There was no room, or the message is too long.
+    fn refused(&mut self, length: usize, error: ReserveError) -> Result<(), TestCaseError> {
+        match error {
+            ReserveError::TooLong { max, .. } => prop_assert!(length > max),
+            ReserveError::Full if self.producer.is_holding() => {
+                prop_assert_eq!(self.producer.flush(), Wake::Nobody);
+                self.show();
+            }
+            ReserveError::Full if self.shown.is_empty() => {
+                // The consumer publishes the last quarter when it finds the ring empty.
+                prop_assert_eq!(receive(&mut self.consumer), None);
+                prop_assert!(self.producer.reserve(length).is_ok(), "an empty ring takes any message");
+            }
+            ReserveError::Full => {}
+            ReserveError::Corrupt(violation) => panic!("{violation}"),
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, number: usize, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Send(length) => {
+                let bytes = message(number, length);
+                let (left, right) = bytes.split_at(length / 2);
+                match self.producer.reserve(length) {
+                    Ok(mut slot) => {
+                        // Both ways to fill it.
+                        let filled = if number.is_multiple_of(2) {
+                            slot.fill(&[left, right])
+                        } else {
+                            slot.write(length / 2, right) && slot.write(0, left)
+                        };
+                        prop_assert!(filled);
+                        prop_assert_eq!(slot.commit(), Wake::Nobody, "nobody sleeps");
+                        self.committed(bytes);
+                    }
+                    Err(error) => self.refused(length, error)?,
+                }
+            }
+            Step::SendAtOnce(length) => {
+                let bytes = message(number, length);
+                if let Some(wake) = self.producer.send_at_once(&bytes) {
+                    prop_assert_eq!(wake, Wake::Nobody, "nobody sleeps");
+                    self.committed(bytes);
+                }
+            }
+            Step::Finish(begun, length) => match self.producer.reserve(begun) {
+                Ok(mut slot) => {
+                    let bytes = message(number, length);
+                    prop_assert!(slot.write(0, &bytes));
+                    prop_assert_eq!(slot.commit_first(length), Some(Wake::Nobody));
+                    self.committed(bytes);
+                }
+                Err(error) => self.refused(begun, error)?,
+            },
+            Step::Abandon(length) => {
+                if let Ok(mut slot) = self.producer.reserve(length) {
+                    prop_assert!(slot.write(0, &vec![0xff; length]));
+                    prop_assert_eq!(slot.commit_first(length + 1), None);
+                }
+            }
+            Step::Batch(bytes) => self.producer.set_batch_bytes(bytes),
+            Step::Flush => {
+                prop_assert_eq!(self.producer.flush(), Wake::Nobody);
+                self.show();
+            }
+            Step::Receive => prop_assert_eq!(receive(&mut self.consumer), self.shown.pop_front()),
+            Step::TakeAtOnce => {
+                let mut bytes = Vec::new();
+                match self.consumer.take_at_once(&mut bytes) {
+                    Taken::Message(length) => {
+                        prop_assert_eq!(length, bytes.len());
+                        prop_assert_eq!(Some(bytes), self.shown.pop_front());
+                    }
+                    Taken::Nothing => prop_assert!(self.shown.is_empty()),
+                    Taken::Unusual => {}
+                }
+            }
+        }
+        prop_assert!(self.producer.produced() - self.consumer.consumed() <= u64::from(RING_BYTES));
+        Ok(())
+    }
+}
+
+/// The word behind a record was zero once, and was written over by a message that was never sent.
+#[test]
+fn the_word_behind_a_batch_is_zero_whatever_was_abandoned_there() {
+    let mut pair = Pair::new();
+    drop(pair.producer.reserve(8).unwrap());
+    pair.producer.set_batch_bytes(1000);
+    assert!(pair.producer.reserve(100).unwrap().write(0, &[0xff; 100]));
+    assert_eq!(pair.producer.send_at_once(&[1; 8]), Some(Wake::Nobody));
+    assert_eq!(pair.producer.flush(), Wake::Nobody);
+    assert_eq!(receive(&mut pair.consumer), Some(vec![1; 8]));
+    assert_eq!(receive(&mut pair.consumer), None);
+}
+
+/// Each step that the short ways may refuse is taken by them in the common case.
+#[test]
+fn short_messages_go_the_short_way() {
+    let mut pair = Pair::new();
+    let mut taken = Vec::new();
+    for number in 0..8 {
+        let bytes = message(number, 64);
+        assert_eq!(pair.producer.send_at_once(&bytes), Some(Wake::Nobody));
+        assert_eq!(pair.consumer.take_at_once(&mut taken), Taken::Message(64));
+        assert_eq!(taken, bytes);
+    }
+    assert_eq!(pair.consumer.take_at_once(&mut taken), Taken::Unusual, "there is something to publish");
+    assert_eq!(receive(&mut pair.consumer), None);
+    assert_eq!(pair.consumer.take_at_once(&mut taken), Taken::Nothing);
+}
+
 proptest! {
     #[test]
     fn a_ring_is_a_queue(steps in steps()) {
-        let region = region();
-        let mut producer = Producer::new(Arc::clone(&region), place());
-        let mut consumer = Consumer::new(region, place());
-        let mut queue = VecDeque::new();
+        let mut pair = Pair::new();
         for (number, step) in steps.into_iter().enumerate() {
-            match step {
-                Step::Send(length) => match producer.reserve(length) {
-                    Ok(mut slot) => {
-                        let bytes = message(number, length);
-                        let (left, right) = bytes.split_at(length / 2);
-                        prop_assert!(slot.write(length / 2, right) && slot.write(0, left));
-                        prop_assert_eq!(slot.commit(), Wake::Nobody, "nobody sleeps");
-                        queue.push_back(bytes);
-                    }
-                    Err(ReserveError::TooLong { max, .. }) => prop_assert!(length > max),
-                    Err(ReserveError::Full) if queue.is_empty() => {
-                        // The consumer publishes the last quarter when it finds the ring empty.
-                        prop_assert_eq!(receive(&mut consumer), None);
-                        prop_assert!(producer.reserve(length).is_ok(), "an empty ring takes any message");
-                    }
-                    Err(ReserveError::Full) => {}
-                    Err(error) => panic!("{error}"),
-                },
-                Step::Receive => prop_assert_eq!(receive(&mut consumer), queue.pop_front()),
-                Step::Abandon(length) => {
-                    if let Ok(mut slot) = producer.reserve(length) {
-                        prop_assert!(slot.write(0, &vec![0xff; length]));
-                    }
-                }
-            }
-            prop_assert!(producer.produced() - consumer.consumed() <= u64::from(RING_BYTES));
+            pair.step(number, step)?;
         }
-        while let Some(expected) = queue.pop_front() {
-            prop_assert_eq!(receive(&mut consumer), Some(expected));
+        prop_assert_eq!(pair.producer.flush(), Wake::Nobody);
+        pair.show();
+        while let Some(expected) = pair.shown.pop_front() {
+            prop_assert_eq!(receive(&mut pair.consumer), Some(expected));
         }
-        prop_assert_eq!(receive(&mut consumer), None);
+        prop_assert_eq!(receive(&mut pair.consumer), None);
     }
 
     /// Whatever a hostile producer writes where the next record starts: a message that is possible, an empty ring, or

@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use ring::{
-    Consumer, Memory, Peek, Place, Prepared, Producer, ReserveError, Sleep, Wake, end_state, rouse,
+    Consumer, Memory, Peek, Place, Prepared, Producer, ReserveError, Sleep, Taken, Wake, end_state, rouse,
     set_end_state,
 };
 use wire::ring as layout;
@@ -291,6 +291,8 @@ pub fn place(capacity: usize) -> Place {
 pub struct World {
     words: Arc<Words>,
     naps: Naps,
+    /// Messages go the short way, if it takes them.
+    at_once: bool,
     pub data: Arc<Doorbell>,
     pub room: Arc<Doorbell>,
     pub data_futex: Arc<Futex>,
@@ -302,6 +304,8 @@ impl World {
         World {
             words: Words::new(),
             naps,
+            // So that both ways are run in each scene that is run for all kinds of naps.
+            at_once: naps == Naps::LongEnough,
             data: Doorbell::new(),
             room: Doorbell::new(),
             data_futex: Futex::new(),
@@ -356,6 +360,12 @@ impl World {
         loop {
             if !view.is_alive() || end_state(view, 1) == layout::END_CLOSED {
                 return false;
+            }
+            if self.at_once
+                && let Some(wake) = producer.send_at_once(message)
+            {
+                self.tell(view, wake);
+                return true;
             }
             match producer.reserve(message.len()) {
                 Ok(mut slot) => {
@@ -435,6 +445,12 @@ impl World {
     }
 
     pub fn take(&self, consumer: &mut Consumer<View>) -> Option<Vec<u8>> {
+        let mut message = Vec::new();
+        match if self.at_once { consumer.take_at_once(&mut message) } else { Taken::Unusual } {
+            Taken::Message(_) => return Some(message),
+            Taken::Nothing => return None,
+            Taken::Unusual => {}
+        }
         match consumer.peek().unwrap() {
             Peek::Message(record) => {
                 let mut message = Vec::new();
