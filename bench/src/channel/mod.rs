@@ -6,6 +6,7 @@
 pub mod calls;
 pub mod idle;
 pub mod meeting;
+pub mod node;
 pub mod plan;
 pub mod promises;
 pub mod rest;
@@ -188,8 +189,7 @@ impl Bench<'_> {
         pair.follow.give(&task(Role::Follow))?;
         pair.follow.expect("waiting")?;
         pair.lead.give(&task(Role::Lead))?;
-        pair.lead.expect("primed")?;
-        pair.follow.expect("primed")
+        either([pair.lead.expect("primed"), pair.follow.expect("primed")]).map(|_| ())
     }
 
     fn length(&self, case: Case) -> Duration {
@@ -283,7 +283,15 @@ fn pair(workers: &mut BTreeMap<Arm, Pair>, arm: Arm) -> Result<&mut Pair, BenchE
 fn finish(pair: &mut Pair, length: Duration) -> Result<[Tale; 2], BenchError> {
     pair.follow.say("go")?;
     pair.lead.say("go")?;
-    Ok([pair.lead.tale(length)?, pair.follow.tale(length)?])
+    either([pair.lead.tale(length), pair.follow.tale(length)])
+}
+
+/// What both said, or why one failed: a leader whose follower has failed only knows that it is gone.
+fn either<T>([lead, follow]: [Result<T, BenchError>; 2]) -> Result<[T; 2], BenchError> {
+    match (lead, follow) {
+        (Ok(lead), Ok(follow)) => Ok([lead, follow]),
+        (_, Err(error)) | (Err(error), _) => Err(error),
+    }
 }
 
 fn repetition(

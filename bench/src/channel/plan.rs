@@ -1,5 +1,6 @@
 //! What is compared, and under which conditions.
 
+use super::node::{Node, SERVICE};
 use super::task::{Means, Work};
 use crate::core_line::State;
 use crate::report::{Column, column};
@@ -34,6 +35,8 @@ pub enum Arm {
     Batched,
     /// A channel that never spins.
     Asleep,
+    /// A channel that the daemon makes.
+    Service,
     /// Two pipes.
     Pipe,
     /// Unix stream sockets.
@@ -50,8 +53,10 @@ pub enum Arm {
     Ring,
     /// One cache line.
     Line,
-    /// `memcpy` in one process.
+    /// `memcpy` in one process, walking over as much as a ring has.
     Copy,
+    /// `memcpy` in one process, from and to the same places, in its caches.
+    CacheCopy,
 }
 
 /// What the arms need to know of the run.
@@ -63,6 +68,8 @@ pub struct Surroundings<'a> {
     pub prefix: &'a str,
     /// Address of the follower over the veth.
     pub veth: &'a str,
+    /// The node whose daemon makes channels; where there is none, that arm does not run.
+    pub node: Option<&'a Node>,
 }
 
 impl Arm {
@@ -73,6 +80,7 @@ impl Arm {
             Self::Tombolo => "tombolo",
             Self::Batched => "tombolo batched",
             Self::Asleep => "tombolo asleep",
+            Self::Service => "tombolo by the daemon",
             Self::Pipe => "pipe",
             Self::Unix => "unix",
             Self::Tcp => "tcp",
@@ -82,6 +90,7 @@ impl Arm {
             Self::Ring => "unchecked ring",
             Self::Line => "cache line",
             Self::Copy => "memcpy",
+            Self::CacheCopy => "memcpy in cache",
         }
     }
 
@@ -106,6 +115,11 @@ impl Arm {
             Self::Tombolo => tombolo(true, 0),
             Self::Batched => tombolo(true, BATCH_BYTES),
             Self::Asleep => tombolo(false, 0),
+            Self::Service => Means::Service {
+                offering: around.node.map(Node::offering).unwrap_or_default(),
+                opening: around.node.map(Node::opening).unwrap_or_default(),
+                name: SERVICE.into(),
+            },
             Self::Pipe => Means::Pipe,
             Self::Unix => Means::Unix,
             Self::Tcp => Means::Tcp("127.0.0.1".into()),
@@ -114,7 +128,8 @@ impl Arm {
             Self::Listener => iceoryx(true),
             Self::Ring => Means::Ring { ring_bytes },
             Self::Line => Means::Line,
-            Self::Copy => Means::Copy { ring_bytes },
+            Self::Copy => Means::Copy { walk_bytes: ring_bytes as usize },
+            Self::CacheCopy => Means::Copy { walk_bytes: case.bytes },
         }
     }
 }
@@ -206,7 +221,10 @@ impl Case {
     /// What takes part.
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
-        use Arm::{Asleep, Batched, Copy, Iceoryx, Line, Listener, Pipe, Ring, Tcp, Tombolo, Unix, Veth};
+        use Arm::{
+            Asleep, Batched, CacheCopy, Copy, Iceoryx, Line, Listener, Pipe, Ring, Service, Tcp, Tombolo,
+            Unix, Veth,
+        };
         match self.kind {
             Kind::Busy if self.bytes == BUSY.bytes => {
                 &[Tombolo, Asleep, Pipe, Unix, Tcp, Veth, Iceoryx, Listener, Ring, Line]
@@ -215,12 +233,12 @@ impl Case {
             Kind::Sparse => &[Tombolo, Asleep, Pipe, Unix, Tcp, Veth, Listener, Ring],
             Kind::OneProcessor => &[Tombolo, Asleep, Pipe, Unix, Tcp, Veth, Listener],
             Kind::Stream if self.bytes <= BATCH_BYTES => {
-                &[Tombolo, Batched, Pipe, Unix, Tcp, Veth, Iceoryx, Ring, Copy]
+                &[Tombolo, Batched, Pipe, Unix, Tcp, Veth, Iceoryx, Ring, Copy, CacheCopy]
             }
-            Kind::Stream => &[Tombolo, Pipe, Unix, Tcp, Veth, Iceoryx, Ring, Copy],
+            Kind::Stream => &[Tombolo, Pipe, Unix, Tcp, Veth, Iceoryx, Ring, Copy, CacheCopy],
             Kind::Transfer => &[Tombolo, Pipe, Unix, Tcp, Veth, Iceoryx],
             Kind::Calls => &[Tombolo, Pipe, Unix, Tcp, Veth, Iceoryx],
-            Kind::SetUp => &[Tombolo, Unix, Tcp],
+            Kind::SetUp => &[Tombolo, Service, Unix, Tcp],
         }
     }
 

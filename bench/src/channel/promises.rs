@@ -31,7 +31,7 @@ const fn at_least(id: &'static str, about: &'static str, goal: f64) -> Promise {
 }
 
 /// All of them.
-pub const PROMISES: [Promise; 17] = [
+pub const PROMISES: [Promise; 18] = [
     at_most("channel.rtt.busy.64B.line", "busy round trip of 64 B, relative to that of a cache line", 1.5),
     at_most("channel.rtt.busy.64B.iceoryx2", "the same, relative to iceoryx2 polling", 0.5),
     at_most("channel.rtt.sparse.tcp", "round trip after gaps of 200 us, relative to TCP over loopback", 0.5),
@@ -62,11 +62,12 @@ pub const PROMISES: [Promise; 17] = [
     ),
     promise(
         "channel.set-up",
-        "connect, make, pass, open, first message and answer",
+        "connect to a program, make, pass, open, first message and its answer",
         "us",
         Relation::AtMost,
         200.0,
     ),
+    promise("channel.set-up.daemon", "the same by the node's daemon", "us", Relation::AtMost, 200.0),
 ];
 
 /// What a promise of a ratio compares.
@@ -120,13 +121,16 @@ fn verdict(promise: &Promise, results: &Results) -> Option<Verdict> {
     match promise.id {
         "channel.idle.processor" => figure(promise, results, IDLE_PROCESSOR),
         "channel.idle.memory" => figure(promise, results, IDLE_MEMORY),
-        "channel.set-up" => {
-            let (condition, arm) = (SET_UP.condition(), Arm::Tombolo.name());
-            let found = results.estimate(&condition, arm, Metric::P50)?;
-            Some(promise.judge(found, results.samples(&condition, arm)))
-        }
+        "channel.set-up" => set_up(promise, results, Arm::Tombolo),
+        "channel.set-up.daemon" => set_up(promise, results, Arm::Service),
         id => compared(promise, results, COMPARISONS.iter().find(|comparison| comparison.id == id)?),
     }
+}
+
+fn set_up(promise: &Promise, results: &Results, arm: Arm) -> Option<Verdict> {
+    let condition = SET_UP.condition();
+    let found = results.estimate(&condition, arm.name(), Metric::P50)?;
+    Some(promise.judge(found, results.samples(&condition, arm.name())))
 }
 
 fn figure(promise: &Promise, results: &Results, name: &str) -> Option<Verdict> {
@@ -137,7 +141,11 @@ fn figure(promise: &Promise, results: &Results, name: &str) -> Option<Verdict> {
 fn compared(promise: &Promise, results: &Results, comparison: &Comparison) -> Option<Verdict> {
     let condition = comparison.case.condition();
     let arms = [comparison.arm.name(), comparison.base.name()];
-    let found = results.ratio_within(&condition, arms, comparison.metric, comparison.state)?;
+    let found = match comparison.metric {
+        // What is counted does not depend on where the processors are.
+        Metric::Calls | Metric::Switches => results.ratio(&condition, arms[0], arms[1], comparison.metric),
+        _ => results.ratio_within(&condition, arms, comparison.metric, comparison.state),
+    }?;
     let samples = arms.iter().map(|arm| results.samples(&condition, arm)).sum();
     Some(promise.judge(found, samples))
 }
@@ -174,7 +182,8 @@ mod tests {
     #[test]
     fn every_promise_has_something_that_judges_it() {
         for promise in &PROMISES {
-            let special = ["channel.idle.processor", "channel.idle.memory", "channel.set-up"];
+            let special =
+                ["channel.idle.processor", "channel.idle.memory", "channel.set-up", "channel.set-up.daemon"];
             let compared = COMPARISONS.iter().any(|comparison| comparison.id == promise.id);
             assert!(compared != special.contains(&promise.id), "{}", promise.id);
         }

@@ -7,11 +7,20 @@ use super::transport::{Tombolo, Transport};
 use super::work::{Talk, Usage};
 use crate::histogram::Latencies;
 use crate::talk::say;
+use channel::{End, ReceiveError};
+use session::{Control, Offer};
 use std::hint::black_box;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
 use sys::clock::clock_ns;
+
+/// How long the daemon may take for one thing.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What a program says it is to the daemon: the program itself, no entrance of ours.
+const ENTRANCE: &str = "api";
 
 /// Sets up and takes down, again and again; the leader measures.
 ///
@@ -55,6 +64,12 @@ fn first_answer(task: &Task, port: u16, latencies: &mut Latencies, begin: u64) -
             exchange(&mut here, task.bytes)?;
             done(latencies);
         }
+        Means::Service { opening, name, .. } => {
+            let end = open_by_daemon(opening, name);
+            let mut here = Tombolo::of(end?, task.bytes, true)?;
+            exchange(&mut here, task.bytes)?;
+            done(latencies);
+        }
         Means::Unix => {
             let mut stream = Meeting::go(&task.meeting)?.into_stream();
             exchange_bytes(&mut stream, task.bytes)?;
@@ -69,6 +84,14 @@ fn first_answer(task: &Task, port: u16, latencies: &mut Latencies, begin: u64) -
         _ => return Err(io::ErrorKind::Unsupported.into()),
     }
     Ok(())
+}
+
+/// As a program of the domain does it: connect to the control socket, ask for the service, get an end.
+fn open_by_daemon(control: &Path, name: &str) -> io::Result<End> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut control = Control::connect(control).map_err(io::Error::other)?;
+    let opened = control.connect_waiting(name, ENTRANCE, (0, PATIENCE.as_millis() as u32), deadline);
+    Ok(opened.map_err(io::Error::other)?.1)
 }
 
 fn exchange(transport: &mut impl Transport, bytes: usize) -> io::Result<()> {
@@ -88,41 +111,85 @@ fn follow(task: &Task, times: u32, talk: &mut Talk<'_>) -> io::Result<Tale> {
     let place = Place::make(&task.meeting)?;
     say(talk.output, "waiting")?;
     let mut meeting = place.meet()?;
-    let listener = match &task.means {
-        Means::Tcp(address) => Some(TcpListener::bind((address.as_str(), 0))?),
-        _ => None,
-    };
-    let port = listener.as_ref().map_or(Ok(0), |listener| listener.local_addr().map(|at| at.port()))?;
+    let mut door = Door::open(task, place)?;
+    let port = door.port()?;
     meeting.give::<OwnedFd>(port.to_string().as_bytes(), &[])?;
     if !talk.primed()? {
         return Ok(Tale::default());
     }
     let usage = Usage::now()?;
     for _ in 0..times {
-        accept(task, &place, listener.as_ref())?;
+        door.answer_first(task)?;
         meeting.together(Role::Follow)?;
     }
     usage.since(Tale::default())
 }
 
-fn accept(task: &Task, place: &Place, listener: Option<&TcpListener>) -> io::Result<()> {
-    match (&task.means, listener) {
-        (&Means::Tombolo { spin, ring_bytes, .. }, _) => {
-            let mut meeting = place.meet()?;
-            let (mut here, _) = Tombolo::make(&mut meeting, task.bytes, spin, ring_bytes)?;
-            black_box(here.receive()?);
-            here.send(&vec![MORE; task.bytes])?;
-            here.flush()?;
-            // It stays until the other has the answer.
-            meeting.until_gone()
+/// Where the follower is found.
+enum Door {
+    Path(Place),
+    Port(TcpListener),
+    Service(Box<Offer>),
+}
+
+impl Door {
+    fn open(task: &Task, place: Place) -> io::Result<Self> {
+        match &task.means {
+            Means::Tcp(address) => Ok(Self::Port(TcpListener::bind((address.as_str(), 0))?)),
+            Means::Service { offering, name, .. } => {
+                let offer = Offer::at(offering, name, Instant::now() + PATIENCE);
+                Ok(Self::Service(Box::new(offer.map_err(io::Error::other)?)))
+            }
+            _ => Ok(Self::Path(place)),
         }
-        (Means::Unix, _) => echo(place.meet()?.into_stream(), task.bytes),
-        (Means::Tcp(_), Some(listener)) => {
-            let stream = listener.accept()?.0;
-            stream.set_nodelay(true)?;
-            echo(stream, task.bytes)
+    }
+
+    fn port(&self) -> io::Result<u16> {
+        match self {
+            Self::Port(listener) => listener.local_addr().map(|at| at.port()),
+            _ => Ok(0),
         }
-        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+
+    /// Lets the next one in, and answers its first message.
+    fn answer_first(&mut self, task: &Task) -> io::Result<()> {
+        match (self, &task.means) {
+            (Self::Path(place), &Means::Tombolo { spin, ring_bytes, .. }) => {
+                let mut meeting = place.meet()?;
+                let (mut here, _) = Tombolo::make(&mut meeting, task.bytes, spin, ring_bytes)?;
+                answer(&mut here, task.bytes)?;
+                // It stays until the other has the answer.
+                meeting.until_gone()
+            }
+            (Self::Path(place), Means::Unix) => echo(place.meet()?.into_stream(), task.bytes),
+            (Self::Port(listener), _) => {
+                let stream = listener.accept()?.0;
+                stream.set_nodelay(true)?;
+                echo(stream, task.bytes)
+            }
+            (Self::Service(offer), _) => {
+                let (end, _) = offer.accept(Some(Instant::now() + PATIENCE)).map_err(io::Error::other)?;
+                let mut here = Tombolo::of(end, task.bytes, true)?;
+                answer(&mut here, task.bytes)?;
+                until_closed(&mut here)
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+fn answer(here: &mut Tombolo, bytes: usize) -> io::Result<()> {
+    black_box(here.receive()?);
+    here.send(&vec![MORE; bytes])?;
+    here.flush()
+}
+
+/// Waits until the other end is gone: then it has the answer.
+fn until_closed(here: &mut Tombolo) -> io::Result<()> {
+    match here.halves().1.wait(Some(Instant::now() + PATIENCE)) {
+        Err(ReceiveError::Closed) => Ok(()),
+        Err(error) => Err(io::Error::other(error)),
+        Ok(()) => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Where the workers live: a folder, two network namespaces joined by a veth where we may make them, and whatever is
 //! cleaned up afterwards.
 
+use super::node::Node;
 use super::plan::{Arm, Surroundings};
 use super::task::Role;
 use crate::machine::{check_files, check_programs, check_root, finish, inside, network_namespace};
@@ -25,6 +26,7 @@ exec cat";
 #[derive(Debug)]
 pub struct Stage {
     network: Option<Network>,
+    node: Option<Node>,
     undo: Option<Undo>,
     binary: PathBuf,
     folder: PathBuf,
@@ -68,7 +70,15 @@ impl Stage {
         if let Err(error) = check_files(binary, &["channel-peer"]) {
             note(notes, format!("no arms `{}`, `{}`: {error}", Arm::Iceoryx.name(), Arm::Listener.name()));
         }
-        Ok(Self { network, undo: Some(undo), binary: binary.to_path_buf(), folder, prefix, meetings: 0 })
+        let node = match Node::start(binary, &folder, &mut undo) {
+            Ok(node) => Some(node),
+            Err(error) => {
+                note(notes, format!("no arm `{}`: {error}", Arm::Service.name()));
+                None
+            }
+        };
+        let undo = Some(undo);
+        Ok(Self { network, node, undo, binary: binary.to_path_buf(), folder, prefix, meetings: 0 })
     }
 
     /// Whether this arm can run here.
@@ -76,6 +86,7 @@ impl Stage {
     pub fn has(&self, arm: Arm) -> bool {
         match arm {
             Arm::Veth => self.network.is_some(),
+            Arm::Service => self.node.is_some(),
             _ if arm.is_peer() => check_files(&self.binary, &["channel-peer"]).is_ok(),
             _ => true,
         }
@@ -84,7 +95,12 @@ impl Stage {
     /// What the arms need to know.
     #[must_use]
     pub fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings { folder: &self.folder, prefix: &self.prefix, veth: FOLLOW_ADDRESS }
+        Surroundings {
+            folder: &self.folder,
+            prefix: &self.prefix,
+            veth: FOLLOW_ADDRESS,
+            node: self.node.as_ref(),
+        }
     }
 
     /// Starts a worker, which is then ready.

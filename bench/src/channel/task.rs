@@ -45,10 +45,19 @@ pub enum Means {
         /// Bytes of a ring.
         ring_bytes: u32,
     },
-    /// `memcpy` in one process, walking over so many bytes: the limit of any copy.
+    /// `memcpy` in one process: the limit of any copy.
     Copy {
-        /// Bytes that it walks over.
-        ring_bytes: u32,
+        /// From and to how many bytes it copies, one message after the other and from the start again.
+        walk_bytes: usize,
+    },
+    /// A channel of ours that the daemon makes; for set-ups only.
+    Service {
+        /// Control socket of the domain that offers, where the follower lives.
+        offering: PathBuf,
+        /// Control socket of the domain that opens, where the leader lives.
+        opening: PathBuf,
+        /// The service.
+        name: String,
     },
     /// iceoryx2, publish and subscribe.
     Iceoryx {

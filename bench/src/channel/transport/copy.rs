@@ -5,29 +5,32 @@ use super::Transport;
 use std::hint::black_box;
 use std::io;
 
-/// Copies into a buffer, message behind message, and from its start again. Whoever receives is told at once that there
-/// is nothing.
+/// Copies from one buffer to another, message behind message, and from the start again. Whoever receives is told at once
+/// that there is nothing.
 #[derive(Debug)]
 pub struct Copy {
-    buffer: Vec<u8>,
+    from: Vec<u8>,
+    to: Vec<u8>,
     at: usize,
 }
 
 impl Copy {
-    /// Walks over so many bytes.
-    pub fn new(bytes: u32) -> Self {
+    /// Walks over so many bytes; of a message only the length counts.
+    pub fn new(bytes: usize) -> Self {
         // Written, not merely reserved: the first touch of a page is not what is measured.
-        Self { buffer: vec![1; bytes as usize], at: 0 }
+        Self { from: vec![1; bytes], to: vec![2; bytes], at: 0 }
     }
 }
 
 impl Transport for Copy {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        let to = self.buffer.get_mut(self.at..self.at + message.len()).ok_or(io::ErrorKind::InvalidInput)?;
-        to.copy_from_slice(message);
+        let place = self.at..self.at + message.len();
+        let from = self.from.get(place.clone()).ok_or(io::ErrorKind::InvalidInput)?;
+        let to = self.to.get_mut(place).ok_or(io::ErrorKind::InvalidInput)?;
+        to.copy_from_slice(black_box(from));
         black_box(to);
         let next = self.at + message.len();
-        self.at = if next + message.len() > self.buffer.len() { 0 } else { next };
+        self.at = if next + message.len() > self.to.len() { 0 } else { next };
         Ok(())
     }
 

@@ -60,7 +60,11 @@ pub fn with(task: &Task, meeting: &mut Meeting, job: impl Job) -> io::Result<sup
         Means::Tcp(address) => job.run(bytes::tcp(meeting, task, address)?),
         Means::Line => job.run(line::Line::open(meeting, task)?),
         &Means::Ring { ring_bytes } => job.run(ring::Ring::open(meeting, task, ring_bytes)?),
-        &Means::Copy { ring_bytes } => job.run(copy::Copy::new(ring_bytes)),
+        &Means::Copy { walk_bytes } => job.run(copy::Copy::new(walk_bytes)),
+        Means::Service { .. } => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "a service of the daemon is measured by its set-up",
+        )),
         Means::Iceoryx { .. } => Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "iceoryx2 is not in this worker; `channel-peer` has it",

@@ -4,6 +4,7 @@
 use super::super::meeting::Meeting;
 use super::super::task::{Role, Task};
 use super::{Transport, shared_region};
+use std::hint::black_box;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -87,7 +88,13 @@ impl Transport for Ring {
     fn receive(&mut self) -> io::Result<&[u8]> {
         let ring = &mut self.inward;
         let slot = ring.slot();
-        while ring.region.load_u64(slot, Ordering::Acquire) != ring.number + 1 {
+        // The line behind is fetched together with the one that is awaited.
+        let behind = slot + if ring.slot_bytes > LINE_BYTES { LINE_BYTES } else { 0 };
+        loop {
+            black_box(ring.region.load_u64(behind, Ordering::Relaxed));
+            if ring.region.load_u64(slot, Ordering::Acquire) == ring.number + 1 {
+                break;
+            }
             std::hint::spin_loop();
         }
         ring.region.copy_out(slot + WORD_BYTES, &mut self.message);

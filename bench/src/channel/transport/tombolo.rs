@@ -63,7 +63,11 @@ impl Tombolo {
         Self::of(End::from_descriptors(descriptors).map_err(io::Error::other)?, bytes, spin)
     }
 
-    fn of(end: End, bytes: usize, spin: bool) -> io::Result<Self> {
+    /// Opens an end.
+    ///
+    /// # Errors
+    /// Those of the channel.
+    pub fn of(end: End, bytes: usize, spin: bool) -> io::Result<Self> {
         let (mut sender, mut receiver) = end.open().map_err(io::Error::other)?;
         let policy = if spin { SpinPolicy::Adaptive } else { SpinPolicy::Never };
         sender.set_spin_policy(policy);
