@@ -2,6 +2,7 @@
 
 use crate::admin::{Code, DownRequest, Problem, Progress, UpRequest};
 use crate::api::Teller;
+use crate::inside;
 use crate::node::{Desired, Node};
 use crate::ready;
 use crate::supervisor::{First, State, supervise};
@@ -159,7 +160,7 @@ async fn perform(node: &Arc<Node>, dc: &str, step: &Step) -> Result<(), String> 
         }
         _ => {
             node.apply(dc, step);
-            Ok(())
+            inside::follow(node, dc, step).await
         }
     }
 }

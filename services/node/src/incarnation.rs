@@ -2,6 +2,7 @@
 
 use crate::control::{self, About, Door};
 use crate::frontends::{Entrances, Frontend};
+use crate::inside::{self, Wanted};
 use crate::node::Node;
 use crate::watched::watched;
 use crate::{loopback, spec, tree};
@@ -9,7 +10,7 @@ use domain::{Created, DomainSpec, Exit, Running};
 use rustix::net::SocketType;
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -194,7 +195,7 @@ async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDo
     let inside = node.layout.domain(dc, name).map_err(said)?.inside();
     let resolve = spec::has_resolve(domain).then(|| spec::resolve_folder(&node.layout, dc, name));
     let layout = node.layout.clone();
-    let preload = domain.services.iter().any(|mount| mount.preload);
+    let wanted = node.topology(dc).map(|topology| Wanted::by(&topology, domain));
     let listener = blocking(move || -> Result<OwnedFd, String> {
         for folder in [Some(&inside), resolve.as_ref()].into_iter().flatten() {
             fs::DirBuilder::new()
@@ -203,8 +204,8 @@ async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDo
                 .create(folder)
                 .map_err(|e| at("make", folder, &e))?;
         }
-        if preload {
-            place_library(&layout, &inside)?;
+        if let Some(wanted) = wanted {
+            inside::place(&layout, &inside, wanted)?;
         }
         control::listen(&inside, CONTROL_SOCKET, SocketType::SEQPACKET, 0o666)
             .map_err(|e| at("make the control socket in", &inside, &e))
@@ -239,34 +240,6 @@ pub(crate) fn about(node: &Arc<Node>) -> About {
         let node = node.upgrade();
         node.map_or(serde_json::Value::Null, |node| tree::about(&node, &identity.dc, &identity.domain))
     })
-}
-
-/// Puts the preload library beside the control socket: one copy in the run directory, and a link to it for each domain.
-fn place_library(layout: &domain::Layout, inside: &Path) -> Result<(), String> {
-    let source = layout.program.with_file_name(spec::PRELOAD_LIBRARY);
-    let there = fs::metadata(&source).map_err(|error| {
-        format!(
-            "the entrance `preload` needs {}: {error}; build it (`make build`) or leave out `preload`",
-            source.display()
-        )
-    })?;
-    let copy = layout.run_dir.join(spec::PRELOAD_LIBRARY);
-    let same = |old: fs::Metadata| old.len() == there.len() && old.mtime() >= there.mtime();
-    if !fs::metadata(&copy).is_ok_and(same) {
-        // Beside and renamed: domains that have the old one keep it whole.
-        let new = copy.with_extension("new");
-        fs::copy(&source, &new)
-            .and_then(|_| fs::rename(&new, &copy))
-            .map_err(|e| at("copy the preload library to", &copy, &e))?;
-    }
-    let target = inside.join(spec::PRELOAD_LIBRARY);
-    match fs::remove_file(&target) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(at("remove", &target, &error));
-        }
-        _ => {}
-    }
-    fs::hard_link(&copy, &target).map_err(|e| at("link the preload library to", &target, &e))
 }
 
 fn at(what: &str, path: &Path, error: &std::io::Error) -> String {

@@ -13,6 +13,7 @@ mod ground;
 mod guarded;
 mod host;
 mod incarnation;
+mod inside;
 mod listener;
 mod lock;
 mod loopback;
