@@ -90,9 +90,9 @@ impl Promise {
     }
 }
 
-/// To four digits behind the point: more is noise.
+/// To six digits behind the point: more is noise, and fewer would not tell a goal of a thousandth from nothing.
 fn rounded(value: f64) -> f64 {
-    (value * 10_000.0).round() / 10_000.0
+    (value * 1_000_000.0).round() / 1_000_000.0
 }
 
 #[cfg(test)]
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_verdict_is_one_line_of_json_with_the_agreed_names() {
-        let estimate = Estimate { value: 0.900_000_1, low: 0.8, high: 1.1, launches: 5 };
+        let estimate = Estimate { value: 0.900_000_01, low: 0.8, high: 1.1, launches: 5 };
         let line = serde_json::to_string(&RATIO.judge(estimate, 1_000)).expect("JSON");
         assert_eq!(
             line,

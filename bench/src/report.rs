@@ -194,8 +194,10 @@ fn interval(found: Estimate, digits: usize) -> String {
 fn sentence(verdict: &Verdict) -> String {
     let word = if verdict.holds { "holds     " } else { "DOES NOT  " };
     let [low, high] = verdict.ci;
+    // A goal of a thousandth is not told from zero by two digits.
+    let digits = if verdict.goal > 0.0 && verdict.goal < 0.1 { 5 } else { 2 };
     format!(
-        "{word} {}: {:.2} {} (goal {} {}; [{low:.2}, {high:.2}], {} launches, {} samples)",
+        "{word} {}: {:.digits$} {} (goal {} {}; [{low:.digits$}, {high:.digits$}], {} launches, {} samples)",
         verdict.promise,
         verdict.value,
         verdict.unit,

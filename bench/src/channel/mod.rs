@@ -263,10 +263,10 @@ impl Bench<'_> {
     fn watch(&self, processes: [u32; 2]) -> Result<f64, BenchError> {
         let window = Duration::from_nanos(self.plan.timing.idle_ns);
         let used = || processes.iter().map(|&process| rest::processor_ns(process)).sum::<Result<u64, _>>();
-        // tidy(sleep): what is awaited is that nothing happens.
+        // tidy(sleep): they have to have fallen asleep, and nothing tells of that.
         std::thread::sleep(IDLE_SETTLE);
         let before = used()?;
-        // tidy(sleep): the same.
+        // tidy(sleep): what is awaited is that nothing happens.
         std::thread::sleep(window);
         Ok((used()? - before) as f64 / 1_000.0 / window.as_secs_f64())
     }

@@ -56,7 +56,7 @@ impl Stage {
             .keep();
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let prefix = format!("{name}_");
-        // iceoryx2 cleans up after itself, unless it is killed; its names start with the prefix.
+        // iceoryx2 leaves one name, and more when it is killed; they start with the prefix.
         let sweep = format!("rm -rf \"$1\"; rm -f /dev/shm/{prefix}*");
         let command = ["sh".as_ref(), "-c".as_ref(), sweep.as_ref(), "sh".as_ref(), folder.as_os_str()];
         undo.add::<&OsStr>(&command).map_err(BenchError::io("noting what to clean up"))?;
