@@ -4,6 +4,7 @@ mod channels;
 mod faults;
 mod guest;
 mod hostile;
+mod languages;
 mod missing;
 mod quickstart;
 mod roots;
