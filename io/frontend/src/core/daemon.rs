@@ -78,10 +78,7 @@ impl<H: Host> Core<H> {
                 let state = self.state();
                 self.host.ask(&Request::State { id, state });
             }
-            Event::Attach { .. }
-            | Event::Settings { .. }
-            | Event::Verbs { .. }
-            | Event::Withdrawn { .. } => {
+            Event::Attach { .. } | Event::Settings { .. } | Event::Verbs { .. } | Event::Withdrawn { .. } => {
                 tracing::warn!("the daemon takes a frontend for a server");
             }
         }
