@@ -92,21 +92,6 @@ impl Region {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Asks the processor to fetch the line at `offset`. A hint: it changes nothing, and an offset out of range is
-    /// ignored.
-    #[inline]
-    pub fn prefetch(&self, offset: usize) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let at: *const u8 = self.base.as_ptr().wrapping_add(offset);
-            // SAFETY: prefetching reads nothing and faults on no address; SSE is part of x86_64.
-            unsafe { _mm_prefetch(at.cast::<i8>(), _MM_HINT_T0) }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
-    }
-
     /// Loads the word at `offset`.
     ///
     /// # Panics

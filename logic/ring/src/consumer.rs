@@ -20,8 +20,6 @@ pub struct Consumer<M> {
     consumed: u64,
     /// What stands in the `consumed` word.
     published: u64,
-    /// Offset in the region of the last byte of the message that we expect next, if it is to be as long as the last.
-    ahead: usize,
     /// What stands in our processor word.
     processor: u64,
     /// A message has been begun, and its last piece has not been released.
@@ -83,8 +81,7 @@ pub enum Taken {
 impl<M: Memory> Consumer<M> {
     /// The reading half of a fresh ring. There must be only one.
     pub fn new(memory: M, place: Place) -> Self {
-        let ahead = place.at(0);
-        Consumer { memory, place, consumed: 0, published: 0, ahead, processor: 0, within: false }
+        Consumer { memory, place, consumed: 0, published: 0, processor: 0, within: false }
     }
 
     /// Says that this end orders the producer's memory before it sleeps, with [`Memory::barrier`], so that the producer
@@ -117,8 +114,6 @@ impl<M: Memory> Consumer<M> {
     /// Whether something stands next in the ring, be it good or bad: for spinning before a sleep.
     #[inline]
     pub fn has_something(&self) -> bool {
-        // A message of more than a line: its end comes with its beginning, and not after it.
-        self.memory.prefetch(self.ahead);
         self.word() != 0
     }
 
@@ -165,7 +160,6 @@ impl<M: Memory> Consumer<M> {
         into.clear();
         self.memory.append_to(self.place.at(self.consumed) + layout::RECORD_HEADER_BYTES, length, into);
         self.consumed = released;
-        self.ahead = self.place.at(released + bytes - 1);
         Taken::Message(length)
     }
 
@@ -248,7 +242,6 @@ impl<M: Memory> Consumer<M> {
         self.within = !record.piece.ends();
         let bytes = layout::record_bytes(record.length) as u64;
         self.consumed += bytes;
-        self.ahead = self.place.at(self.consumed + bytes - 1);
         let due = self.consumed - self.published >= self.place.capacity() as u64 / PUBLISH_PART;
         // A hint without ordering: a producer that it misses is seen when the ring is found empty.
         if !due && !self.is_wanted() {

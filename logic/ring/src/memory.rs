@@ -24,10 +24,6 @@ pub trait Memory {
     /// Has every thread of the other party that does without a fence execute one, and executes one itself. False: it
     /// could not.
     fn barrier(&self) -> bool;
-    /// Fetches the line at `offset` if nobody minds; a hint.
-    fn prefetch(&self, offset: usize) {
-        let _ = offset;
-    }
     /// Copies bytes into the region.
     fn copy_in(&self, offset: usize, from: &[u8]);
     /// Copies bytes out of the region, once.
@@ -63,10 +59,6 @@ impl Memory for Region {
     }
     fn barrier(&self) -> bool {
         sys::membarrier::barrier()
-    }
-    #[inline]
-    fn prefetch(&self, offset: usize) {
-        Region::prefetch(self, offset);
     }
     #[inline]
     fn copy_in(&self, offset: usize, from: &[u8]) {
@@ -105,10 +97,6 @@ impl<M: Memory> Memory for Arc<M> {
     }
     fn barrier(&self) -> bool {
         (**self).barrier()
-    }
-    #[inline]
-    fn prefetch(&self, offset: usize) {
-        (**self).prefetch(offset);
     }
     #[inline]
     fn copy_in(&self, offset: usize, from: &[u8]) {

@@ -58,6 +58,13 @@ impl Spin {
         self.max_ns
     }
 
+    /// Whether spins have been successful of late.
+    #[inline]
+    #[must_use]
+    pub fn pays(&self) -> bool {
+        self.budget_ns >= SPIN_MIN_NS
+    }
+
     /// Whether to let the peer have the processor that both share before sleeping, in the wait that now begins.
     pub fn may_give_way(&mut self) -> bool {
         if self.vain < VAIN_MAX {

@@ -193,7 +193,7 @@ impl Pair {
 #[test]
 fn the_word_behind_a_batch_is_zero_whatever_was_abandoned_there() {
     let mut pair = Pair::new();
-    drop(pair.producer.reserve(8).unwrap());
+    let _never_sent = pair.producer.reserve(8).unwrap();
     pair.producer.set_batch_bytes(1000);
     assert!(pair.producer.reserve(100).unwrap().write(0, &[0xff; 100]));
     assert_eq!(pair.producer.send_at_once(&[1; 8]), Some(Wake::Nobody));
