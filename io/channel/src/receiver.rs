@@ -317,10 +317,12 @@ impl Receiver {
                 Taken::Nothing if look == 0 => {
                     let peer = self.consumer.peer_processor();
                     let apart = peer.is_some() && peer != self.consumer.processor();
-                    if self.policy == SpinPolicy::Never || !apart || !self.spin.pays() {
+                    // In a stream, whoever catches up at once takes line after line from the producer.
+                    let stream = self.burst >= BURST_MESSAGES;
+                    if self.policy == SpinPolicy::Never || !apart || stream || !self.spin.pays() {
                         return None;
                     }
-                    self.back_off();
+                    self.burst = 0;
                 }
                 Taken::Nothing => {}
             }
