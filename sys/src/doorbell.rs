@@ -5,20 +5,26 @@
 //! nothing that arrives can carry descriptors (a socket's can, and closing a stranger's file may block).
 //! The ringer's half is open for reading too, so that ringing at a dead listener raises no `SIGPIPE`; when the
 //! ringer dies the listener's half hangs up.
+//!
+//! A ring is a copy, by tee(2), of a byte that this process keeps in a pipe of its own. A written byte would leave a page
+//! with the doorbell for good, which the kernel keeps for the next write (4 KiB for each of four doorbells of a
+//! channel); and to write can block, if somebody who has a copy of the ringer's half has made it blocking.
 
-use std::io;
-use std::mem::MaybeUninit;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::io::Errno;
-use rustix::pipe::PipeFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+use rustix::pipe::{PipeFlags, SpliceFlags};
 
 /// Bytes that an unread doorbell may hold; one page, the least that pipes have.
 const PIPE_BYTES: usize = 4096;
-/// Rings taken off at once. A peer that enlarges and fills the pipe causes a few hundred idle turns at most.
-const DRAIN_BYTES: usize = 4096;
+/// Rings taken off at once; an honest peer leaves a few at most. One that enlarges the pipe and fills it causes some thousand idle
+/// turns, each for hundreds of calls of its own.
+const DRAIN_BYTES: usize = 256;
 
 /// What a listener found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,26 +54,71 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Rings. Never blocks; a full pipe has rings unheard already.
 ///
 /// # Errors
-/// Those of write(2), other than that the pipe is full.
+/// Those of tee(2) and write(2), other than that the pipe is full.
 pub fn ring(ringer: impl AsFd) -> io::Result<()> {
-    match rustix::io::retry_on_intr(|| rustix::io::write(&ringer, &[1])) {
+    let ringer = ringer.as_fd();
+    match clapper().map(|clapper| rustix::pipe::tee(clapper, ringer, 1, SpliceFlags::NONBLOCK)) {
+        Some(Ok(1)) => Ok(()),
+        Some(Err(Errno::AGAIN)) if clapper().is_some_and(is_loaded) => Ok(()),
+        // No pipe of our own, or the program has closed it, or may not tee.
+        _ => ring_by_writing(ringer),
+    }
+}
+
+fn ring_by_writing(ringer: BorrowedFd<'_>) -> io::Result<()> {
+    match rustix::io::retry_on_intr(|| rustix::io::write(ringer, &[1])) {
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Takes the rings off. Never blocks.
+/// The pipe with the byte that rings are copies of; one for the process (and its forks: nothing is taken out of it).
+fn clapper() -> Option<BorrowedFd<'static>> {
+    static CLAPPER: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let clapper = CLAPPER.get_or_init(|| {
+        let (keep, load) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        (rustix::io::write(&load, &[1]) == Ok(1)).then_some(keep)
+    });
+    clapper.as_ref().map(AsFd::as_fd)
+}
+
+/// Whether the byte is there: a program that closes descriptors which it does not know may have put another pipe in its place.
+fn is_loaded(clapper: BorrowedFd<'_>) -> bool {
+    rustix::io::ioctl_fionread(clapper) == Ok(1)
+}
+
+/// Takes the rings off. Never blocks (before Linux 6.4: unless whoever made the doorbell makes our half blocking).
 ///
 /// # Errors
 /// Those of read(2).
 pub fn listen(listener: impl AsFd) -> io::Result<Heard> {
-    let mut rings = [MaybeUninit::<u8>::uninit(); DRAIN_BYTES];
-    match rustix::io::retry_on_intr(|| rustix::io::read(&listener, &mut rings).map(|(seen, _)| seen.len())) {
+    let listener = listener.as_fd();
+    match rustix::io::retry_on_intr(|| take_rings(listener)) {
         Ok(0) => Ok(Heard::Death),
         Ok(_) => Ok(Heard::Ring),
         Err(Errno::AGAIN) => Ok(Heard::Silence),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Reads without waiting, whatever the flags of the open file are by now, where the kernel knows how to do that with pipes.
+fn take_rings(listener: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+    static UNKNOWN: AtomicBool = AtomicBool::new(false);
+    let mut rings = [0; DRAIN_BYTES];
+    if !UNKNOWN.load(Ordering::Relaxed) {
+        // No offset: a pipe has none.
+        let read = rustix::io::preadv2(
+            listener,
+            &mut [IoSliceMut::new(&mut rings)],
+            u64::MAX,
+            ReadWriteFlags::NOWAIT,
+        );
+        if !matches!(read, Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM)) {
+            return read;
+        }
+        UNKNOWN.store(true, Ordering::Relaxed);
+    }
+    rustix::io::read(listener, &mut rings)
 }
 
 /// Whether nobody is left who could ring. Takes no ring off, never blocks.
@@ -142,6 +193,45 @@ mod tests {
         assert!(is_dead(&listener).unwrap());
         assert_eq!(listen(&listener).unwrap(), Heard::Ring);
         assert_eq!(listen(&listener).unwrap(), Heard::Death);
+    }
+
+    #[test]
+    fn a_ringer_that_somebody_made_blocking_blocks_nobody() {
+        let (listener, ringer) = pair().unwrap();
+        rustix::fs::fcntl_setfl(&ringer, OFlags::empty()).unwrap();
+        for _ in 0..100_000 {
+            ring(&ringer).unwrap();
+        }
+        assert_eq!(listen(&listener).unwrap(), Heard::Ring);
+    }
+
+    #[test]
+    fn a_listener_that_somebody_made_blocking_blocks_nobody() {
+        let (listener, ringer) = pair().unwrap();
+        let mut bytes = [0];
+        let nothing = rustix::io::preadv2(
+            &listener,
+            &mut [IoSliceMut::new(&mut bytes)],
+            u64::MAX,
+            ReadWriteFlags::NOWAIT,
+        );
+        if nothing == Err(Errno::OPNOTSUPP) {
+            println!("skipped: this kernel reads no pipe without waiting (Linux 6.4 does)");
+            return;
+        }
+        rustix::fs::fcntl_setfl(&listener, OFlags::empty()).unwrap();
+        assert_eq!(listen(&listener).unwrap(), Heard::Silence);
+        ring(&ringer).unwrap();
+        assert_eq!(listen(&listener).unwrap(), Heard::Ring);
+    }
+
+    #[test]
+    fn without_tee_a_ring_is_written() {
+        let (listener, ringer) = pair().unwrap();
+        ring_by_writing(ringer.as_fd()).unwrap();
+        assert_eq!(listen(&listener).unwrap(), Heard::Ring);
+        assert!(is_loaded(clapper().unwrap()));
+        assert!(!is_loaded(listener.as_fd()), "an empty pipe is no clapper");
     }
 
     #[test]
