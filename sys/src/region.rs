@@ -120,6 +120,15 @@ impl Region {
         self.word(offset).swap(value, order)
     }
 
+    /// Stores `new` at `offset` if `old` stands there, and returns what stood there.
+    ///
+    /// # Panics
+    /// If `offset` is unaligned or out of range.
+    pub fn replace_u64(&self, offset: usize, old: u64, new: u64, order: Ordering) -> u64 {
+        let replaced = self.word(offset).compare_exchange(old, new, order, Ordering::Relaxed);
+        replaced.unwrap_or_else(|found| found)
+    }
+
     #[inline]
     fn check(&self, offset: usize, len: usize) {
         assert!(offset <= self.len && len <= self.len - offset, "bytes out of region");

@@ -71,8 +71,8 @@ pub struct Config {
     pub mode: Mode,
     /// Whether the region lies in huge pages.
     pub huge_pages: HugePages,
-    /// How long an end spins for an answer before it sleeps, in ns: what a wake-up costs on this machine, as
-    /// [`crate::wake_price_ns`] measures it. The ends keep it within 1 to 50 us. `None`: 20 us.
+    /// What a wake-up costs on this machine, in ns, as [`crate::wake_price_ns`] measures it: an end spins for an answer one and a half
+    /// times as long before it sleeps. The ends keep it within 1 to 50 us. `None`: 20 us.
     pub spin_ns: Option<u32>,
 }
 

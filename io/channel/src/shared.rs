@@ -141,13 +141,8 @@ impl Shared {
         let know =
             |source| OpenError::System { action: "find out which process opens a channel's end", source };
         let origin = Origin::here().map_err(know)?;
-        // A look first: whoever opens a closed end again must not make it look open to the peer.
-        let state = ring::end_state(&region, side);
-        if state != layout::END_UNOPENED {
-            return Err(OpenError::Reopened { state });
-        }
-        // Of two who open it at once, one finds that the other was first.
-        let state = ring::set_end_state(&region, side, layout::END_OPEN);
+        // Of two who open it at once, one finds that the other was first; and a closed end is not opened again.
+        let state = ring::claim_end(&region, side);
         if state != layout::END_UNOPENED {
             return Err(OpenError::Reopened { state });
         }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
+use sys::region::Region;
 use wire::ring as layout;
 
 use crate::{Label, Memory, Place};
@@ -14,6 +15,12 @@ fn offset(side: usize) -> usize {
 pub fn end_state(memory: &impl Memory, side: usize) -> u64 {
     // END: after this the ring shows whatever was committed before a close.
     memory.load(offset(side), Label::EndLoad.order(Acquire))
+}
+
+/// Takes end `side` (0 or 1) into use if nobody has, and returns what stood there: `END_UNOPENED`, or whoever was first. An
+/// end that was closed stays closed.
+pub fn claim_end(region: &Region, side: usize) -> u64 {
+    region.replace_u64(offset(side), layout::END_UNOPENED, layout::END_OPEN, AcqRel)
 }
 
 /// Publishes the state of end `side` (0 or 1) and returns what was there. Afterwards [`rouse`] and ring the other

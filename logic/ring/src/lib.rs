@@ -33,7 +33,7 @@ mod spin;
 mod wake;
 
 pub use consumer::{Consumer, Peek, Record, Taken};
-pub use ends::{end_state, rouse, set_end_state};
+pub use ends::{claim_end, end_state, rouse, set_end_state};
 pub use memory::Memory;
 pub use order::Label;
 pub use piece::Piece;
