@@ -7,6 +7,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Ports that are tried.
+const PORTS: usize = 5;
+
 struct NameServer {
     child: Child,
     port: u16,
@@ -20,6 +23,14 @@ impl NameServer {
             println!("skipped: no dnsmasq on this machine; it is in Debian's package dnsmasq-base");
             return None;
         }
+        // A port that was free a moment ago may be somebody else's by now.
+        (0..PORTS)
+            .find_map(|_| Self::start_at_some_port())
+            .or_else(|| panic!("dnsmasq does not answer at any port"))
+    }
+
+    /// `None` where dnsmasq has ended: it could not have the port.
+    fn start_at_some_port() -> Option<Self> {
         let port = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/quickstart/zone.conf");
         let zone = std::fs::read_to_string(shipped).expect("the zone");
@@ -35,12 +46,12 @@ impl NameServer {
             .stderr(Stdio::null())
             .spawn()
             .expect("dnsmasq starts");
-        let server = Self { child, port, _folder: folder };
-        server.wait_until_it_answers();
-        Some(server)
+        let mut server = Self { child, port, _folder: folder };
+        server.answers().then_some(server)
     }
 
-    fn wait_until_it_answers(&self) {
+    /// Waits until it answers; false when it has ended.
+    fn answers(&mut self) -> bool {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
         socket.set_read_timeout(Some(Duration::from_millis(50))).expect("set");
         let query = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03www\x0aquickstart\x04test\x00\x00\x01\x00\x01";
@@ -48,7 +59,10 @@ impl NameServer {
         loop {
             let _refused_until_it_listens = socket.send_to(query, ("127.0.0.1", self.port));
             if socket.recv(&mut [0; 512]).is_ok() {
-                return;
+                return true;
+            }
+            if self.child.try_wait().expect("its state").is_some() {
+                return false;
             }
             assert!(Instant::now() < deadline, "dnsmasq does not answer");
         }
