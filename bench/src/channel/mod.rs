@@ -33,7 +33,7 @@ use std::time::Duration;
 use task::{Role, Tale, Task, Work};
 
 /// How long a repetition that counts operations, or is traced, may take.
-const TASK_PATIENCE: Duration = Duration::from_secs(60);
+const TASK_PATIENCE: Duration = Duration::from_secs(30);
 /// From going to sleep to being watched: longer than any nap before the deep sleep.
 const IDLE_SETTLE: Duration = Duration::from_millis(300);
 
@@ -141,8 +141,10 @@ impl Bench<'_> {
         }
         for round in 0..self.plan.rounds {
             for arm in rotated(&arms, self.launch + round) {
-                let (repetition, _) = self.repeat(case, arm, round, |_, _| Ok(()))?;
-                results.repetitions.push(repetition);
+                match self.repeat(case, arm, round, |_, _| Ok(())) {
+                    Ok((repetition, _)) => results.repetitions.push(repetition),
+                    Err(error) => self.excuse(case, arm, error, results)?,
+                }
             }
         }
         Ok(())
@@ -199,6 +201,22 @@ impl Bench<'_> {
         }
     }
 
+    /// What is not ours may get stuck or die: it is noted, and its workers start afresh. What is ours may not.
+    fn excuse(
+        &mut self,
+        case: Case,
+        arm: Arm,
+        error: BenchError,
+        results: &mut Results,
+    ) -> Result<(), BenchError> {
+        self.workers.remove(&arm);
+        if !arm.is_peer() || !matches!(error, BenchError::Protocol { .. }) {
+            return Err(error);
+        }
+        note(&mut results.notes, format!("`{}` failed once, at {}: {error}", arm.name(), case.condition()));
+        Ok(())
+    }
+
     /// One traced transfer for each arm; where the machine does not let us trace, none, and a note.
     fn count_calls(&mut self, arms: &[Arm], results: &mut Results) -> Result<(), BenchError> {
         for &arm in arms {
@@ -209,7 +227,13 @@ impl Bench<'_> {
                 Ok(trace(&pair.lead, "lead.trace")
                     .and_then(|lead| Ok([lead, trace(&pair.follow, "follow.trace")?])))
             });
-            let (mut found, traces) = traced?;
+            let (mut found, traces) = match traced {
+                Ok(traced) => traced,
+                Err(error) => {
+                    self.excuse(CALLS, arm, error, results)?;
+                    continue;
+                }
+            };
             let counted = traces.and_then(|[lead, follow]| Ok(lead.finish()? + follow.finish()?));
             match counted {
                 Ok(calls) => found.calls = Some(calls),
@@ -283,7 +307,8 @@ fn pair(workers: &mut BTreeMap<Arm, Pair>, arm: Arm) -> Result<&mut Pair, BenchE
 fn finish(pair: &mut Pair, length: Duration) -> Result<[Tale; 2], BenchError> {
     pair.follow.say("go")?;
     pair.lead.say("go")?;
-    either([pair.lead.tale(length), pair.follow.tale(length)])
+    // The follower ends when the leader does.
+    either([pair.lead.tale(length), pair.follow.tale(Duration::ZERO)])
 }
 
 /// What both said, or why one failed: a leader whose follower has failed only knows that it is gone.

@@ -94,7 +94,7 @@ impl Arm {
         }
     }
 
-    /// Whether it is in the worker that has iceoryx2.
+    /// Whether it is other people's, and so in the worker that has iceoryx2.
     #[must_use]
     pub fn is_peer(self) -> bool {
         matches!(self, Self::Iceoryx | Self::Listener)
