@@ -16,7 +16,7 @@ pub const SERVICE: &str = "messages";
 
 /// Ends the daemon whose run directory is the argument: it was started by the bench alone.
 const END_DAEMON: &str = "for process in /proc/[0-9]*; do \
-    tr '\\0' ' ' <\"$process/cmdline\" 2>/dev/null | grep -qF -- \"--run-dir $1 \" && \
+    { tr '\\0' ' ' <\"$process/cmdline\"; } 2>/dev/null | grep -qF -- \"--run-dir $1 \" && \
     kill \"${process#/proc/}\" 2>/dev/null; done; true";
 
 /// The node, once it is up.
