@@ -36,8 +36,10 @@ pub fn pair(config: &Config) -> Result<(End, End), CreateError> {
     let (data_1, ring_data_1) = bell()?;
     let (room_0, ring_room_0) = bell()?;
     let (room_1, ring_room_1) = bell()?;
-    let one = Doorbells { data: data_0, peer_data: ring_data_1, room: room_0, peer_room: ring_room_1 };
-    let other = Doorbells { data: data_1, peer_data: ring_data_0, room: room_1, peer_room: ring_room_0 };
+    let one =
+        Doorbells { data: data_0, peer_data: ring_data_1, room: room_0, peer_room: ring_room_1, wary: false };
+    let other =
+        Doorbells { data: data_1, peer_data: ring_data_0, room: room_1, peer_room: ring_room_0, wary: false };
     Ok((End { side: 0, region, doorbells: one }, End { side: 1, region: again, doorbells: other }))
 }
 
@@ -50,7 +52,7 @@ impl End {
     /// descriptors, and not from memory that the peer can write.
     #[must_use]
     pub fn into_descriptors(self) -> [OwnedFd; Self::DESCRIPTORS] {
-        let Doorbells { data, peer_data, room, peer_room } = self.doorbells;
+        let Doorbells { data, peer_data, room, peer_room, wary: _ } = self.doorbells;
         if self.side == 0 {
             [self.region, data, peer_data, room, peer_room]
         } else {
@@ -88,7 +90,16 @@ impl End {
         check_half(&peer_data, first_bell + 1, Half::Ringer)?;
         check_half(&room, first_bell + 2, Half::Listener)?;
         check_half(&peer_room, first_bell + 3, Half::Ringer)?;
-        Ok(End { side, region, doorbells: Doorbells { data, peer_data, room, peer_room } })
+        let doorbells = Doorbells { data, peer_data, room, peer_room, wary: false };
+        Ok(End { side, region, doorbells })
+    }
+
+    /// Trusts whoever made the channel no more than any peer: it may have kept copies of our doorbells, and make them blocking. For
+    /// an end that comes from a stranger, and not from the daemon. Costs a little with each wake.
+    #[must_use]
+    pub fn distrust_maker(mut self) -> End {
+        self.doorbells.wary = true;
+        self
     }
 
     /// What the maker says that this channel carries.

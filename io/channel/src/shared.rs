@@ -32,6 +32,8 @@ pub(crate) struct Doorbells {
     pub room: OwnedFd,
     /// Rung by our receiver.
     pub peer_room: OwnedFd,
+    /// Whoever made them may have kept copies, and is not trusted with our time.
+    pub wary: bool,
 }
 
 /// When to spin before sleeping.
@@ -183,8 +185,8 @@ impl Shared {
         }
         self.lifeline.signal();
         // A pipe of ours that can't be rung has nobody behind it who could be told.
-        let _told = doorbell::ring(&self.doorbells.peer_data);
-        let _told = doorbell::ring(&self.doorbells.peer_room);
+        let _told = self.ring(&self.doorbells.peer_data);
+        let _told = self.ring(&self.doorbells.peer_room);
     }
 
     /// Makes [`Shared::close`] do nothing. For a process that shares the region, the lifeline and the doorbells with another
@@ -284,13 +286,17 @@ impl Shared {
     fn wake(&self, wake: Wake, futex: usize, ringer: &OwnedFd) -> io::Result<()> {
         match wake {
             Wake::Nobody => Ok(()),
-            Wake::Doorbell => doorbell::ring(ringer),
+            Wake::Doorbell => self.ring(ringer),
             Wake::Futex => {
                 // Nobody there: it has woken by itself, and sees what we have done.
                 self.region.wake(futex);
                 Ok(())
             }
         }
+    }
+
+    fn ring(&self, ringer: &OwnedFd) -> io::Result<()> {
+        if self.doorbells.wary { doorbell::ring_warily(ringer) } else { doorbell::ring(ringer) }
     }
 
     pub(crate) fn data_descriptors(&self) -> Descriptors<'_> {

@@ -132,7 +132,10 @@ pub fn open(
     if !wait_readable(&socket, deadline).map_err(system("wait for the offerer at"))? {
         return Err(MeetError::TimedOut { path: path.to_owned() });
     }
-    Ok((receive(&socket, path)?, offerer))
+    let end = receive(&socket, path)?;
+    // Of another user, and admitted because the caller admits anybody.
+    let end = if Admission::default().admits(&offerer) { end } else { end.distrust_maker() };
+    Ok((end, offerer))
 }
 
 fn receive(socket: &OwnedFd, path: &Path) -> Result<End, MeetError> {
