@@ -10,7 +10,7 @@ use sys::region::Region;
 
 /// Longest sleep on a futex, which tells nothing of the peer's death, and in which a peer that moves sleepers about can
 /// keep us. Well under the time in which a death is to be noticed.
-pub(crate) const FUTEX_SLEEP: Duration = Duration::from_millis(2);
+pub(crate) const FUTEX_SLEEP: Duration = Duration::from_millis(1);
 
 /// What a wake-up across processors costs on this machine, in ns, for [`crate::Config::spin_ns`]; `None` where that can't be
 /// measured (one processor, or no threads). Takes some milliseconds the first time; so it is for a long-lived process that
