@@ -43,14 +43,14 @@ impl Region {
         }
     }
 
-    /// Wakes whoever sleeps on the word at `offset`. False: nobody did.
+    /// Wakes one that sleeps on the word at `offset`: an honest word has one sleeper, and a peer that lets a thousand threads
+    /// sleep on its own must not make our call as long as that. False: nobody did.
     ///
     /// # Panics
     /// If `offset` is unaligned or out of range.
     pub fn wake(&self, offset: usize) -> bool {
         // A failure to wake leaves the sleeper to its time, like a peer that does not wake it.
-        futex::wake(self.low_half(offset), futex::Flags::empty(), i32::MAX.cast_unsigned())
-            .is_ok_and(|woken| woken > 0)
+        futex::wake(self.low_half(offset), futex::Flags::empty(), 1).is_ok_and(|woken| woken > 0)
     }
 
     /// The half word for the kernel: nobody loads or stores through it here.
