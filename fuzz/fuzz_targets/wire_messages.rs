@@ -5,13 +5,14 @@
 use fuzz::script::Script;
 use libfuzzer_sys::fuzz_target;
 use wire::directory::{AddressQuery, Addresses, Names};
+use wire::guest::{Decoder, Message};
 use wire::meeting::Greeting;
 use wire::service::{Header, Phase};
 use wire::{control, service};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 9 {
+    match kind % 10 {
         0 => message(bytes),
         1 => {
             if let Ok(query) = AddressQuery::decode(bytes) {
@@ -37,6 +38,7 @@ fuzz_target!(|bytes: &[u8]| {
         5 => json::<control::Request>(bytes),
         6 => json::<control::Reply>(bytes),
         7 => json::<service::Export>(bytes),
+        8 => port(bytes),
         _ => json::<service::OpenInfo>(bytes),
     }
 });
@@ -54,6 +56,17 @@ fn message(bytes: &[u8]) {
     let trailer = u32::from(Script::new(payload).byte());
     if let Ok((answer, phases)) = Phase::split(payload, trailer) {
         assert_eq!(answer.len() + phases.len() * service::PHASE_BYTES, payload.len());
+    }
+}
+
+/// What a guest may write into its port.
+fn port(mut bytes: &[u8]) {
+    let mut decoder = Decoder::default();
+    while let Ok(Some(frame)) = decoder.next(&mut bytes) {
+        let Ok(message) = Message::read(frame) else { return };
+        let again = again(|payload| message.encode(payload));
+        let frame = Decoder::default().next(&mut &again[..]).expect("what was read can be written");
+        assert_eq!(frame.map(Message::read), Some(Ok(message)));
     }
 }
 

@@ -69,6 +69,51 @@ pub enum Request {
         /// Counters and histograms, as they shall stand in the state tree.
         state: serde_json::Value,
     },
+    /// I am the machine process of this domain, which is of kind `vm` (`docs/spec/machine.md`). Answered by
+    /// [`Reply::Machine`]; then [`Event::Frontend`] whenever the guest is to run a frontend.
+    Machine {
+        /// Comes back in the reply.
+        id: u64,
+        /// What runs the guest's instructions: `kvm` or `tcg`.
+        accel: String,
+        /// Version of QEMU.
+        qemu: String,
+    },
+    /// From the machine process: how far the guest is. Not answered.
+    Guest {
+        /// How far.
+        state: GuestState,
+        /// Why, for a person; empty where nothing needs to be said.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        message: String,
+    },
+}
+
+/// How far the guest of a domain of kind `vm` is, as its machine process says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuestState {
+    /// It was switched on, and its agent has not spoken yet.
+    Booting,
+    /// Its command runs, or there is none and its services are there.
+    Started,
+    /// Its frontend serves `/srv`.
+    FrontendUp,
+    /// Its frontend has ended: the next [`Event::Frontend`] is awaited.
+    FrontendDown,
+}
+
+impl GuestState {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Booting => "booting",
+            Self::Started => "started",
+            Self::FrontendUp => "frontend-up",
+            Self::FrontendDown => "frontend-down",
+        }
+    }
 }
 
 /// From the daemon to a member.
@@ -102,6 +147,11 @@ pub enum Reply {
         id: u64,
         /// The domain's corner of the state tree.
         about: serde_json::Value,
+    },
+    /// To [`Request::Machine`].
+    Machine {
+        /// The request's number.
+        id: u64,
     },
     /// The request was refused.
     Refused {
@@ -165,6 +215,12 @@ pub enum Event {
         service: String,
         /// Why, for a person.
         message: String,
+    },
+    /// To a machine process: have the guest run a frontend, in the place of one that may be there. Two descriptors travel with it:
+    /// the private sockets of the frontend and of its entrances.
+    Frontend {
+        /// What the frontend is told in words, without the descriptors of a node's own.
+        order: serde_json::Value,
     },
     /// To frontends and servers: say your state ([`Request::State`]).
     Inspect {

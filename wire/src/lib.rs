@@ -2,6 +2,7 @@
 
 pub mod control;
 pub mod directory;
+pub mod guest;
 pub mod meeting;
 pub mod ring;
 pub mod service;

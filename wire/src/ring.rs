@@ -27,6 +27,9 @@ pub const OFFSET_REGION_BYTES: usize = 24;
 pub const OFFSET_MODE: usize = 32;
 /// Where it stands how long spinning pays, in ns: what the maker has measured a wake-up to cost; 0 when it has not.
 pub const OFFSET_SPIN_NS: usize = 40;
+/// Where it stands whether the two ends share a kernel: 0 when they do, 1 when one of them is in a guest. Then nobody sleeps on a
+/// futex or leaves out a fence, and numbers of processors mean nothing.
+pub const OFFSET_APART: usize = 48;
 /// Mode of a channel that carries messages.
 pub const MODE_MESSAGES: u64 = 0;
 /// Mode of a channel that carries bytes: where a record ends means nothing, and an empty one ends the stream.
@@ -114,7 +117,8 @@ const LENGTH_MASK: u64 = (1 << RECORD_LENGTH_BITS) - 1;
 // The page must not drift from what both ends have compiled in.
 const _: () = {
     assert!(MAGIC == u64::from_le_bytes(*b"TOMBRING"));
-    assert!(OFFSET_MODE + 8 <= OFFSET_SPIN_NS && OFFSET_SPIN_NS + 8 <= OFFSET_ENDS);
+    assert!(OFFSET_MODE + 8 <= OFFSET_SPIN_NS && OFFSET_SPIN_NS + 8 <= OFFSET_APART);
+    assert!(OFFSET_APART + 8 <= OFFSET_ENDS);
     assert!(OFFSET_ENDS + 2 * END_STRIDE <= OFFSET_CONTROLS);
     assert!(OFFSET_CONTROLS + 2 * CONTROL_STRIDE <= HEADER_BYTES);
     assert!(CONTROL_MESSAGE_LIMIT + 8 <= CONTROL_STRIDE);
@@ -131,6 +135,12 @@ const _: () = {
 /// Bytes of a region with rings of `ring_bytes` each.
 pub const fn region_bytes(ring_bytes: u32) -> u64 {
     HEADER_BYTES as u64 + 2 * ring_bytes as u64
+}
+
+/// Bytes of a region for ends that do not share a kernel: the size of a PCI device's memory is a power of two. What is beyond the
+/// rings is never touched.
+pub const fn apart_region_bytes(ring_bytes: u32) -> u64 {
+    region_bytes(ring_bytes).next_power_of_two()
 }
 
 /// Whether a ring may have this many bytes: a power of two within the bounds.
