@@ -81,7 +81,7 @@ pub mod exec {
     /// The size of the terminal: columns and rows, 2 bytes each, little-endian.
     pub const SIZE: u8 = 4;
     /// How it ended: an [`super::ExecEnd`].
-    pub const END: u8 = 5;
+    pub const ENDED: u8 = 5;
 }
 
 /// First byte of a message of the `output` stream.
