@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use sys::doorbell::{self, Half};
 use wire::ring as layout;
 
-use crate::shared::{Doorbells, Shared};
+use crate::shared::{Doorbells, Kind, Shared};
 use crate::{
     Config, CreateError, Mode, OpenError, OpenOptions, Pages, Receiver, Sender, StreamReader, StreamWriter,
     memory,
@@ -158,7 +158,8 @@ impl End {
     }
 
     fn take_into_use(self, checked: memory::Checked) -> Result<(Sender, Receiver), OpenError> {
-        let opened = Shared::open(checked.region, self.side, checked.ring_bytes, self.doorbells);
+        let kind = if checked.apart { Kind::apart() } else { Kind::together() };
+        let opened = Shared::open(checked.region, self.side, checked.ring_bytes, self.doorbells, kind);
         opened.map_err(OpenError::named)
     }
 }

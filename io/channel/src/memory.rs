@@ -13,22 +13,32 @@ use crate::{Config, CreateError, HugePages, Mode, OpenError, OpenOptions, Pages}
 const NAME: &str = "tombolo-channel";
 
 /// Words of the header that the maker writes.
-type Header = [(usize, u64); 6];
+type Header = [(usize, u64); 7];
+
+/// What a wake-up costs at least, in ns, where a hypervisor stands between the two ends: an interrupt of a guest takes some tens
+/// of us. It is the most that an end believes.
+const APART_WAKE_NS: u32 = 50_000;
 
 fn header(config: &Config) -> Header {
     let ring_bytes = config.ring_bytes;
+    let spin_ns = if config.apart { APART_WAKE_NS } else { config.spin_ns.unwrap_or(0) };
     [
         (layout::OFFSET_MAGIC, layout::MAGIC),
         (layout::OFFSET_VERSION, layout::VERSION),
         (layout::OFFSET_RING_BYTES, u64::from(ring_bytes)),
         (layout::OFFSET_REGION_BYTES, layout::region_bytes(ring_bytes)),
         (layout::OFFSET_MODE, config.mode.word()),
-        (layout::OFFSET_SPIN_NS, u64::from(config.spin_ns.unwrap_or(0))),
+        (layout::OFFSET_SPIN_NS, u64::from(spin_ns)),
+        (layout::OFFSET_APART, u64::from(config.apart)),
     ]
 }
 
 pub(crate) fn make(config: &Config) -> Result<OwnedFd, CreateError> {
-    let bytes = layout::region_bytes(config.ring_bytes);
+    let bytes = if config.apart {
+        layout::apart_region_bytes(config.ring_bytes)
+    } else {
+        layout::region_bytes(config.ring_bytes)
+    };
     if config.huge_pages != HugePages::No {
         match make_huge(config, bytes) {
             Err(_) if config.huge_pages == HugePages::IfFree => {}
@@ -50,6 +60,10 @@ fn make_ordinary(config: &Config, bytes: u64) -> io::Result<OwnedFd> {
 }
 
 fn make_huge(config: &Config, bytes: u64) -> io::Result<OwnedFd> {
+    if config.apart {
+        let text = "an end in a guest takes no region in huge pages";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
     let memory = sys::memfd::sealed_huge(NAME, bytes)?;
     let sealed = sys::memfd::check_sealed(&memory)?.unwrap_or(0);
     let pages = pages(&memory)?;
@@ -73,16 +87,19 @@ pub(crate) fn pages(memory: &OwnedFd) -> io::Result<Pages> {
     Ok(huge.map_or(Pages::Ordinary, |bytes| Pages::Huge { bytes }))
 }
 
-/// The bytes of one ring in a region of `bytes`, if that has a size that regions have. Huge pages round the size up.
+/// The bytes of one ring in a region of `bytes`, if that has a size that regions have. Huge pages round the size up, and so does a
+/// maker whose ends are apart: to a power of two.
 fn ring_bytes(bytes: u64, pages: Pages) -> Option<u32> {
-    let unit = match pages {
-        Pages::Ordinary => 1,
-        Pages::Huge { bytes } => bytes,
-    };
     let most = bytes.checked_sub(layout::HEADER_BYTES as u64)? / 2;
     let ring_bytes = u32::try_from(1_u64.checked_shl(most.checked_ilog2()?)?).ok()?;
-    let sized = layout::is_ring_bytes(u64::from(ring_bytes))
-        && layout::region_bytes(ring_bytes).checked_next_multiple_of(unit) == Some(bytes);
+    if !layout::is_ring_bytes(u64::from(ring_bytes)) {
+        return None;
+    }
+    let needed = layout::region_bytes(ring_bytes);
+    let sized = match pages {
+        Pages::Ordinary => bytes == needed || bytes == layout::apart_region_bytes(ring_bytes),
+        Pages::Huge { bytes: unit } => needed.checked_next_multiple_of(unit) == Some(bytes),
+    };
     sized.then_some(ring_bytes)
 }
 
@@ -107,6 +124,8 @@ pub(crate) struct Checked {
     pub region: Region,
     pub ring_bytes: u32,
     pub mode: Mode,
+    /// What the header alleges: the ends do not share a kernel.
+    pub apart: bool,
 }
 
 /// Maps the region, sees to its pages, checks its header.
@@ -119,12 +138,16 @@ pub(crate) fn open(memory: &OwnedFd, options: &OpenOptions) -> Result<Checked, O
     if pages != Pages::Ordinary && !options.huge_pages {
         return Err(OpenError::HugePages);
     }
-    let length = usize::try_from(bytes).map_err(|_| OpenError::RegionBytes { bytes })?;
+    // What a power of two has beyond that is nobody's.
+    let mapped = if pages == Pages::Ordinary { layout::region_bytes(ring_bytes) } else { bytes };
+    let length = usize::try_from(mapped).map_err(|_| OpenError::RegionBytes { bytes })?;
     let map = |source| OpenError::memory("map the region of a channel", bytes, source);
     let region = Region::map(memory, length).map_err(map)?;
     provide(&region, bytes, pages, options)?;
     let mode = check_header(&region, ring_bytes)?;
-    Ok(Checked { region, ring_bytes, mode })
+    // Once, and never again: whoever changes it gains nothing.
+    let apart = region.load_u64(layout::OFFSET_APART, Ordering::Relaxed) != 0;
+    Ok(Checked { region, ring_bytes, mode, apart })
 }
 
 fn provide(region: &Region, bytes: u64, pages: Pages, options: &OpenOptions) -> Result<(), OpenError> {
@@ -179,7 +202,19 @@ mod tests {
         for shift in 12..=24 {
             assert_eq!(ring_bytes(4096 + (2 << shift), Pages::Ordinary), Some(1 << shift));
         }
-        for bytes in [0, 1, 4096, 4096 + 4096, 4096 + 8193, 4096 + 3 * 4096, 4096 + (64 << 20), u64::MAX] {
+        for bytes in [0, 1, 4096, 4096 + 4096, 4096 + 8193, 4096 + 6 * 4096, 4096 + (64 << 20), u64::MAX] {
+            assert_eq!(ring_bytes(bytes, Pages::Ordinary), None, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn ends_that_are_apart_have_regions_whose_size_is_a_power_of_two() {
+        for shift in 12..=24 {
+            let bytes = layout::apart_region_bytes(1 << shift);
+            assert!(bytes.is_power_of_two());
+            assert_eq!(ring_bytes(bytes, Pages::Ordinary), Some(1 << shift));
+        }
+        for bytes in [4096, 8192, 128 << 20, 1 << 63] {
             assert_eq!(ring_bytes(bytes, Pages::Ordinary), None, "{bytes}");
         }
     }

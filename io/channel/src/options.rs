@@ -74,12 +74,21 @@ pub struct Config {
     /// What a wake-up costs on this machine, in ns, as [`crate::wake_price_ns`] measures it: an end spins for an answer one and a half
     /// times as long before it sleeps. The ends keep it within 1 to 50 us. `None`: 20 us.
     pub spin_ns: Option<u32>,
+    /// Whether one of the two ends is in a guest, where no futex and no barrier of this kernel reaches. The region is as large as
+    /// the next power of two then, of which what is not needed is never touched.
+    pub apart: bool,
 }
 
 impl Default for Config {
     /// Messages, and 256 KiB: several pieces of 64 KiB in flight.
     fn default() -> Self {
-        Config { ring_bytes: 256 << 10, mode: Mode::Messages, huge_pages: HugePages::No, spin_ns: None }
+        Config {
+            ring_bytes: 256 << 10,
+            mode: Mode::Messages,
+            huge_pages: HugePages::No,
+            spin_ns: None,
+            apart: false,
+        }
     }
 }
 

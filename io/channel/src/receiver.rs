@@ -10,7 +10,7 @@ use wire::ring as layout;
 
 use crate::large::{Arrived, Assembly};
 use crate::nap::{Counts, FUTEX_SLEEP, Habit, Nap};
-use crate::shared::{Closer, Descriptors, FORKED, Shared, SpinPolicy, Watch, Whereabouts, spin};
+use crate::shared::{Closer, Descriptors, FORKED, Shared, SpinPolicy, Watch, Where, Whereabouts, spin};
 
 /// After so many looks at an empty ring without a sleep, ask the kernel whether the peer lives. Costs a
 /// polling receiver a ten-thousandth, and tells it of a death within microseconds.
@@ -240,7 +240,7 @@ impl Receiver {
         self.check_here()?;
         self.burst = self.burst.saturating_add(1);
         if self.whereabouts.is_due() {
-            self.consumer.publish_processor(sys::processor::current());
+            self.publish_processor();
         }
         let wake = self.consumer.release(record);
         self.wake_sender(wake)
@@ -287,7 +287,9 @@ impl Receiver {
 
     #[cold]
     fn publish_processor(&mut self) {
-        self.consumer.publish_processor(sys::processor::current());
+        if self.shared.kind().processors {
+            self.consumer.publish_processor(sys::processor::current());
+        }
     }
 
     #[cold]
@@ -315,8 +317,10 @@ impl Receiver {
                 Taken::Message(length) => return Some(length),
                 Taken::Unusual => return None,
                 Taken::Nothing if look == 0 => {
-                    let peer = self.consumer.peer_processor();
-                    let apart = peer.is_some() && peer != self.consumer.processor();
+                    let (peer, here) = (self.consumer.peer_processor(), self.consumer.processor());
+                    // A processor of ours that was never published is none that the peer could share.
+                    let place = self.shared.kind().place(peer, || here.unwrap_or(u32::MAX));
+                    let apart = place == Where::Apart;
                     // In a stream, whoever catches up at once takes line after line from the producer.
                     let stream = self.burst >= BURST_MESSAGES;
                     if self.policy == SpinPolicy::Never || !apart || stream || !self.spin.pays() {
@@ -479,7 +483,8 @@ impl Receiver {
             }
             self.back_off();
             let consumer = &self.consumer;
-            if spin(self.policy, &mut self.spin, deadline, consumer.processor(), Data(consumer))
+            let (kind, here) = (self.shared.kind(), consumer.processor());
+            if spin(self.policy, kind, &mut self.spin, deadline, here, Data(consumer))
                 && let Some(found) = look(self)?
             {
                 return Ok(found);
@@ -524,7 +529,7 @@ impl Receiver {
             return Ok(None);
         }
         // The processor that we sleep on is where we will be woken, as far as anybody knows.
-        self.consumer.publish_processor(sys::processor::current());
+        self.publish_processor();
         let prepared = self.consumer.prepare_wait(how);
         let woken = self.wake_sender(prepared.wake);
         if woken.is_err() || self.shared.is_closed_here() || self.shared.is_peer_closed() {
@@ -586,7 +591,8 @@ impl Receiver {
     /// event loops, which spin for all their channels at once.
     #[must_use]
     pub fn is_peer_apart(&self) -> bool {
-        self.consumer.peer_processor().is_some_and(|peer| peer != sys::processor::current())
+        let place = self.shared.kind().place(self.consumer.peer_processor(), sys::processor::current);
+        place == Where::Apart
     }
 
     /// Lets go of the end without closing the channel: for a process that shares the descriptors with another, which goes on

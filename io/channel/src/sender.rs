@@ -274,13 +274,19 @@ impl Sender {
     /// What has to be looked at once in a while.
     #[cold]
     fn settle(&mut self) {
-        self.producer.publish_processor(sys::processor::current());
+        self.publish_processor();
         if self.shared.kind().barriers && self.producer.longs_for_barriers() {
             if sys::membarrier::is_registered() {
                 self.producer.set_registered();
             } else {
                 sys::membarrier::register_soon();
             }
+        }
+    }
+
+    fn publish_processor(&mut self) {
+        if self.shared.kind().processors {
+            self.producer.publish_processor(sys::processor::current());
         }
     }
 
@@ -399,7 +405,7 @@ impl Sender {
     fn spin_for_room(&mut self, length: usize, deadline: Option<Instant>) -> bool {
         let here = self.producer.processor();
         let watch = Room { producer: &mut self.producer, length };
-        spin(self.policy, &mut self.spin, deadline, here, watch)
+        spin(self.policy, self.shared.kind(), &mut self.spin, deadline, here, watch)
     }
 
     /// Sleeps until there may be room, or the deadline.
@@ -431,7 +437,7 @@ impl Sender {
     fn prepare(&mut self, length: usize, how: Sleep) -> Result<Option<Prepared>, SendError> {
         // What is held back would not be consumed, however long we wait.
         self.flush()?;
-        self.producer.publish_processor(sys::processor::current());
+        self.publish_processor();
         let prepared =
             self.producer.prepare_wait(length, how).map_err(|error| refuse(&self.shared, error))?;
         if !prepared.sleep {

@@ -62,18 +62,50 @@ pub(crate) const FORKED: &str = "this end of a channel belongs to the process th
     give each process an end of its own";
 
 /// What ends on this host can do because they share its kernel, which those of other kinds of regions can't.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// Sleep on a futex in the region.
     pub futexes: bool,
     /// Order the peer's memory by membarrier(2).
     pub barriers: bool,
+    /// Tell by the numbers of processors whether both run on the same one. Otherwise the peer is taken for running elsewhere: on a
+    /// processor of a machine of its own.
+    pub processors: bool,
 }
 
 impl Kind {
-    /// A memfd that both ends have mapped.
-    pub(crate) fn memfd() -> Kind {
-        Kind { futexes: true, barriers: sys::membarrier::is_supported() }
+    /// A memfd that two processes of this host have mapped.
+    pub(crate) fn together() -> Kind {
+        Kind { futexes: true, barriers: sys::membarrier::is_supported(), processors: true }
+    }
+
+    /// Memory that ends under two kernels have mapped.
+    pub(crate) fn apart() -> Kind {
+        Kind { futexes: false, barriers: false, processors: false }
+    }
+}
+
+/// On which processors the two ends run, as far as one knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Where {
+    /// Nobody said.
+    Unknown,
+    /// On the same one.
+    Together,
+    /// On two.
+    Apart,
+}
+
+impl Kind {
+    /// Judges what the peer alleges of its processor. `here` is ours, if it matters.
+    #[inline]
+    pub(crate) fn place(self, peer: Option<u32>, here: impl FnOnce() -> u32) -> Where {
+        match peer {
+            _ if !self.processors => Where::Apart,
+            None => Where::Unknown,
+            Some(peer) if peer == here() => Where::Together,
+            Some(_) => Where::Apart,
+        }
     }
 }
 
@@ -134,6 +166,7 @@ impl Shared {
         side: usize,
         ring_bytes: u32,
         doorbells: Doorbells,
+        kind: Kind,
     ) -> Result<(Sender, Receiver), OpenError> {
         let bytes = layout::region_bytes(ring_bytes);
         let place = |index| Place::in_region(index, ring_bytes).ok_or(OpenError::RegionBytes { bytes });
@@ -148,7 +181,7 @@ impl Shared {
         if state != layout::END_UNOPENED {
             return Err(OpenError::Reopened { state });
         }
-        let (kind, region) = (Kind::memfd(), Arc::new(region));
+        let region = Arc::new(region);
         let shared = Arc::new(Shared {
             region: Arc::clone(&region),
             side,
@@ -166,7 +199,11 @@ impl Shared {
         let producer = Producer::new(Arc::clone(&region), outward);
         let sender = Sender::new(Arc::clone(&shared), producer, spin.clone());
         let mut consumer = Consumer::new(region, inward);
-        consumer.offer_barrier(kind.barriers);
+        if kind == Kind::apart() {
+            consumer.forswear_barriers();
+        } else {
+            consumer.offer_barrier(kind.barriers);
+        }
         let receiver = Receiver::new(shared, consumer, spin);
         Ok((sender, receiver))
     }
@@ -363,21 +400,20 @@ pub(crate) trait Watch {
 /// published last.
 pub(crate) fn spin(
     policy: SpinPolicy,
+    kind: Kind,
     spin: &mut Spin,
     deadline: Option<Instant>,
     here: Option<u32>,
     mut watch: impl Watch,
 ) -> bool {
-    // Where both ends share a processor, spinning keeps the peer from doing what we wait for: it gets the processor.
-    fn apart(watch: &impl Watch, here: u32) -> bool {
-        watch.peer_processor().is_some_and(|peer| peer != here)
-    }
     if policy == SpinPolicy::Never {
         return false;
     }
-    let here = here.unwrap_or_else(sys::processor::current);
-    if !apart(&watch, here) {
-        return watch.peer_processor() == Some(here) && give_way(spin, &mut watch);
+    // Where both ends share a processor, spinning keeps the peer from doing what we wait for: it gets the processor.
+    match kind.place(watch.peer_processor(), || here.unwrap_or_else(sys::processor::current)) {
+        Where::Unknown => return false,
+        Where::Together => return give_way(spin, &mut watch),
+        Where::Apart => {}
     }
     let budget_ns = spin.begin();
     if budget_ns == 0 {
@@ -393,7 +429,7 @@ pub(crate) fn spin(
     let end = deadline.map_or(end, |deadline| deadline.min(end));
     loop {
         // Either may have been moved to the other's processor meanwhile.
-        if !apart(&watch, sys::processor::current()) {
+        if kind.place(watch.peer_processor(), sys::processor::current) != Where::Apart {
             return false;
         }
         for _ in 0..LOOKS_PER_CLOCK {

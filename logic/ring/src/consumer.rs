@@ -24,6 +24,8 @@ pub struct Consumer<M> {
     processor: u64,
     /// A message has been begun, and its last piece has not been released.
     within: bool,
+    /// No barrier of ours reaches the producer, and it knows.
+    forsworn: bool,
 }
 
 /// A message that was committed and found possible: its place and length do not change any more, its bytes may.
@@ -81,13 +83,20 @@ pub enum Taken {
 impl<M: Memory> Consumer<M> {
     /// The reading half of a fresh ring. There must be only one.
     pub fn new(memory: M, place: Place) -> Self {
-        Consumer { memory, place, consumed: 0, published: 0, processor: 0, within: false }
+        Consumer { memory, place, consumed: 0, published: 0, processor: 0, within: false, forsworn: false }
     }
 
     /// Says that this end orders the producer's memory before it sleeps, with [`Memory::barrier`], so that the producer
     /// need not fence. `false` takes it back, which a producer may notice late.
     pub fn offer_barrier(&mut self, offered: bool) {
         self.memory.store(self.place.control(layout::CONTROL_BARRIER), u64::from(offered), Relaxed);
+    }
+
+    /// This end never orders the producer's memory, because no barrier of its kernel reaches there: it offers none, and what the
+    /// producer alleges of fences means nothing to it. One that leaves them out all the same leaves its own messages unnoticed.
+    pub fn forswear_barriers(&mut self) {
+        self.offer_barrier(false);
+        self.forsworn = true;
     }
 
     /// Says to the producer up to how many bytes we put messages together from pieces.
@@ -307,7 +316,7 @@ impl<M: Memory> Consumer<M> {
     fn order_producer(&mut self) -> bool {
         // REFENCED: pairs with the producer's `refence`. UNFENCED: pairs with its `unfence`.
         let order = Label::RefenceLoad.order(Acquire);
-        if self.memory.load(self.place.control(layout::CONTROL_UNFENCED), order) == 0 {
+        if self.forsworn || self.memory.load(self.place.control(layout::CONTROL_UNFENCED), order) == 0 {
             return true;
         }
         // SLEEP, by the consumer alone.
