@@ -21,4 +21,5 @@ pub mod processor;
 pub mod region;
 pub mod resolver;
 pub mod signals;
+pub mod tap;
 pub mod wake;
