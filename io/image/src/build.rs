@@ -2,7 +2,7 @@
 
 use crate::cpio::Archive;
 use crate::error::{At as _, ImageError};
-use crate::plan::{Digest, Node, Plan, Source, hexadecimal};
+use crate::plan::{Digest, Node, Plan, hexadecimal};
 use crate::spec::{Compression, Spec};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -47,6 +47,8 @@ pub struct Image {
     pub initramfs_bytes: u64,
     /// Whether it was in the cache already.
     pub cached: bool,
+    /// Modules that would be of use and that the kernel has not.
+    pub missing_modules: Vec<String>,
 }
 
 /// How far a build is.
@@ -230,11 +232,9 @@ fn write_archive<W: Write>(
             Node::Directory { mode } => archive.directory(place, *mode).at("write", to)?,
             Node::Link { target } => archive.link(place, target).at("write", to)?,
             Node::Device { mode, number } => archive.device(place, *mode, *number).at("write", to)?,
-            Node::File { source: Source::Bytes(bytes), mode, length, .. } => {
-                archive.file(place, *mode, *length, &mut bytes.as_slice()).at("write", to)?;
-            }
-            Node::File { source: Source::File(from), mode, length, digest } => {
-                let mut reader = Hashing::new(File::open(from).at("read", from)?);
+            Node::File { source, mode, length, digest } => {
+                let from = source.path().unwrap_or(to);
+                let mut reader = Hashing::new(source.open()?);
                 archive.file(place, *mode, *length, &mut reader).at("pack", from)?;
                 reader.unchanged(digest, from)?;
             }
@@ -256,18 +256,19 @@ fn describe(plan: &Plan, key: String, directory: &Path, cached: bool) -> Result<
         content_bytes: plan.bytes,
         initramfs_bytes,
         cached,
+        missing_modules: plan.missing_modules.clone(),
     })
 }
 
 /// Reads, and tells in the end whether it was what the plan had read.
-struct Hashing {
-    file: File,
+struct Hashing<R> {
+    content: R,
     hash: Sha256,
 }
 
-impl Hashing {
-    fn new(file: File) -> Self {
-        Self { file, hash: Sha256::new() }
+impl<R: Read> Hashing<R> {
+    fn new(content: R) -> Self {
+        Self { content, hash: Sha256::new() }
     }
 
     fn unchanged(self, expected: &Digest, path: &Path) -> Result<(), ImageError> {
@@ -276,9 +277,9 @@ impl Hashing {
     }
 }
 
-impl Read for Hashing {
+impl<R: Read> Read for Hashing<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read(buffer)?;
+        let count = self.content.read(buffer)?;
         self.hash.update(buffer.get(..count).unwrap_or_default());
         Ok(count)
     }

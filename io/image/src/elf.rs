@@ -2,7 +2,7 @@
 
 use crate::error::{At as _, ImageError};
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64};
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader as _};
 use object::{Endianness, Object, ObjectSection};
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,25 @@ pub(crate) struct Needs {
     pub paths: Vec<PathBuf>,
     /// Debian's name of the architecture, as directories of libraries are called.
     pub triplet: Option<&'static str>,
+    /// What of the file is worth having in a guest; `None`: all of it.
+    pub loaded: Option<Loaded>,
 }
+
+/// A file without its tail that no loader reads: symbols and debugging information, which in a debug build are most of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Loaded {
+    /// The file's first bytes, which name no sections any more.
+    pub header: [u8; HEADER_BYTES],
+    /// Bytes of the file that stay, its header among them.
+    pub length: u64,
+}
+
+/// Of a 64-bit ELF header.
+pub(crate) const HEADER_BYTES: usize = 64;
+/// Least saving that is worth another content than the file's own.
+const MIN_SAVING_BYTES: u64 = 1 << 20;
+/// The header's fields about sections (ELF-64 object file format, version 1.5): where they are, how many, and which has the names.
+const SECTION_FIELDS: [(usize, usize); 2] = [(40, 8), (60, 4)];
 
 /// Reads a whole file, within bounds.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
@@ -48,6 +66,7 @@ pub(crate) fn needs(path: &Path) -> Result<Needs, ImageError> {
         }
     }
     let sections = header.sections(endian, data.as_slice()).map_err(broken)?;
+    needs.loaded = loaded(&data, header, endian).map_err(broken)?;
     let table = sections.dynamic_table(endian, data.as_slice()).map_err(broken)?;
     let origin = path.parent().unwrap_or(Path::new("/")).display().to_string();
     for entry in table.iter() {
@@ -62,6 +81,36 @@ pub(crate) fn needs(path: &Path) -> Result<Needs, ImageError> {
         }
     }
     Ok(needs)
+}
+
+/// What stays of a program without its sections, where that is worth it. A file with something behind its sections (a program that
+/// unpacks itself) stays as it is.
+fn loaded(
+    data: &[u8],
+    header: &FileHeader64<Endianness>,
+    endian: Endianness,
+) -> object::Result<Option<Loaded>> {
+    let mut length = HEADER_BYTES as u64;
+    for segment in header.program_headers(endian, data)? {
+        length = length.max(segment.p_offset(endian).saturating_add(segment.p_filesz(endian)));
+    }
+    let entry = u64::from(header.e_phentsize.get(endian)) * u64::from(header.e_phnum.get(endian));
+    length = length.max(header.e_phoff.get(endian).saturating_add(entry));
+    let mut end = u64::from(header.e_shentsize.get(endian)) * u64::from(header.e_shnum.get(endian));
+    end = end.saturating_add(header.e_shoff.get(endian));
+    for section in header.section_headers(endian, data)? {
+        let bytes = section.file_range(endian).map_or(0, |(from, bytes)| from.saturating_add(bytes));
+        end = end.max(bytes);
+    }
+    let whole = data.len() as u64;
+    if end < whole || length.saturating_add(MIN_SAVING_BYTES) > whole {
+        return Ok(None);
+    }
+    let Some(mut header) = data.first_chunk::<HEADER_BYTES>().copied() else { return Ok(None) };
+    for (from, bytes) in SECTION_FIELDS {
+        header.iter_mut().skip(from).take(bytes).for_each(|byte| *byte = 0);
+    }
+    Ok(Some(Loaded { header, length }))
 }
 
 /// The values of `key` in a kernel module's `.modinfo`: NUL-terminated texts `key=value`.
@@ -101,6 +150,33 @@ mod tests {
         let needs = needs(&std::env::current_exe().expect("this test")).expect("an ELF file");
         assert!(needs.interpreter.is_some_and(|loader| loader.is_absolute()));
         assert!(needs.libraries.iter().any(|library| library.starts_with("libc.so")));
+    }
+
+    /// This very test, without what its loader does not read, is run.
+    #[test]
+    fn a_program_runs_without_its_sections() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let whole = std::env::current_exe().expect("this test");
+        let data = std::fs::read(&whole).expect("this test");
+        let Some(loaded) = needs(&whole).expect("an ELF file").loaded else {
+            panic!("a test of a debug build has less than {MIN_SAVING_BYTES} bytes to lose");
+        };
+        let mut short = data[..usize::try_from(loaded.length).expect("a length")].to_vec();
+        short[..HEADER_BYTES].copy_from_slice(&loaded.header);
+        let path = folder.path().join("short");
+        std::fs::write(&path, &short).expect("a file");
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+        let output = std::process::Command::new(&path).arg("--list").output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && said.contains("a_program_runs_without_its_sections"),
+            "{output:?}"
+        );
+        // Something behind the sections may be the program's own.
+        let path = folder.path().join("with-a-tail");
+        std::fs::write(&path, [data.as_slice(), b"an archive"].concat()).expect("a file");
+        assert_eq!(needs(&path).expect("an ELF file").loaded, None);
     }
 
     #[test]

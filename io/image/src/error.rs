@@ -23,6 +23,12 @@ pub enum ImageError {
         /// Where it was looked for.
         directory: PathBuf,
     },
+    /// There is no kernel for guests on this node.
+    #[error("there is no kernel for guests, neither in {} nor in /boot", unpacked.display())]
+    NoKernelOfOurs {
+        /// Where one may be unpacked.
+        unpacked: PathBuf,
+    },
     /// The kernel has no such module, neither built in nor as a file.
     #[error("kernel {version} has no module `{name}`{}", needed_by(by))]
     NoModule {
@@ -96,6 +102,9 @@ impl ImageError {
     pub fn help(&self) -> Option<String> {
         match self {
             Self::NoKernel { .. } => Some(KERNEL_HELP.into()),
+            Self::NoKernelOfOurs { unpacked } => {
+                Some(KERNEL_HELP.replace("DIR", &unpacked.display().to_string()))
+            }
             Self::File { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 let package = package_of(path)?;
                 Some(format!("on Debian: apt-get install --no-install-recommends {package}"))

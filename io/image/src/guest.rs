@@ -1,14 +1,45 @@
 //! A guest of ours: busybox, our own binary, and an init that makes a machine of it.
 
+use crate::build::{Image, Progress, build};
 use crate::error::ImageError;
 use crate::kernel::Kernel;
-use crate::spec::Spec;
+use crate::spec::{Compression, Spec};
 use std::path::{Path, PathBuf};
 
-/// The program that the guest's init runs, where the image has one; a shell otherwise. When it ends, the guest switches off.
+/// The program that the guest's init runs where nobody is behind the agent's port; a shell where the image has none. When it ends, the
+/// guest switches off.
 pub const START: &str = "/etc/tombolo/start";
-/// What a node needs of its kernel that Debian's has as modules: FUSE for `/srv`, overlay for roots, and the devices of QEMU.
+/// What a guest needs of its kernel that Debian's has as modules: FUSE for `/srv`, overlay for roots, and the devices of QEMU.
 pub const GUEST_MODULES: [&str; 5] = ["fuse", "overlay", "virtio_pci", "virtio_net", "virtio_console"];
+/// What a guest makes use of where the kernel has it: interrupts in programs (without which the node tells by the port who rang), panics
+/// that the node hears of, disks and what they are formatted with.
+pub const OPTIONAL_MODULES: [&str; 5] = ["vfio-pci", "vfio_iommu_type1", "pvpanic-pci", "virtio_blk", "ext4"];
+/// Where our libraries are in a guest.
+pub const LIBRARIES: &str = "/usr/lib/tombolo";
+
+/// Below the state directory: images by content.
+const CACHE_FOLDER: &str = "guests";
+/// Libraries beside our own binary, which a guest gets as far as they are there, and their names in [`LIBRARIES`].
+const BESIDE: [(&str, &str); 2] =
+    [("libtombolo_preload.so", "libtombolo_preload.so"), ("libtombolo.so", "libtombolo.so.0")];
+
+macro_rules! package {
+    ($($name:literal),+ $(,)?) => {
+        [$(($name, include_str!(concat!("../../../python/tombolo/", $name)))),+]
+    };
+}
+
+/// The Python package: names and texts of its files.
+const PYTHON: [(&str, &str); 8] = package![
+    "__init__.py",
+    "_channel.py",
+    "_end.py",
+    "_library.py",
+    "_memory.py",
+    "_offer.py",
+    "_stream.py",
+    "py.typed",
+];
 
 /// First program of the guest.
 const INIT: &str = include_str!("guest/init.sh");
@@ -72,11 +103,39 @@ pub fn find_program(name: &str) -> Result<PathBuf, ImageError> {
     })
 }
 
+/// The image of a guest that is a domain and names no kernel of its own: it runs the agent, and has nothing but what every guest has.
+/// `kernel` is a directory that looks like `/`; [`Kernel::auto`] chooses where it is absent. Images are kept in the state directory.
+///
+/// # Errors
+/// As of [`build`](crate::build()) and [`Kernel::find`].
+pub fn default_guest(
+    state_dir: &Path,
+    kernel: Option<&Path>,
+    tombolo: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Image, ImageError> {
+    let kernel = match kernel {
+        Some(directory) => Kernel::find(directory)?,
+        None => Kernel::auto(state_dir)?,
+    };
+    let mut spec = guest(kernel, &GuestPrograms::find(tombolo.to_path_buf())?);
+    // To unpack costs a guest under emulation more than to load.
+    spec.compression = Compression::None;
+    build(&spec, &cache(state_dir), progress)
+}
+
+/// Where the images of a node are kept.
+#[must_use]
+pub fn cache(state_dir: &Path) -> PathBuf {
+    state_dir.join(CACHE_FOLDER)
+}
+
 /// The spec of a guest: add what else it shall hold, such as a program at [`START`], and [`build`](crate::build) it.
 #[must_use]
 pub fn guest(kernel: Kernel, programs: &GuestPrograms) -> Spec {
     let mut spec = Spec::new(kernel);
     spec.modules = GUEST_MODULES.map(str::to_owned).to_vec();
+    spec.optional_modules = OPTIONAL_MODULES.map(str::to_owned).to_vec();
     for name in ["bin", "sbin", "lib", "lib64"] {
         spec.link(format!("/{name}"), format!("usr/{name}"));
     }
@@ -94,5 +153,36 @@ pub fn guest(kernel: Kernel, programs: &GuestPrograms) -> Spec {
     spec.bytes(INIT, "/init", 0o755);
     spec.program(&programs.busybox, "/usr/bin/busybox");
     spec.program(&programs.tombolo, "/usr/bin/tombolo");
+    libraries(&mut spec, &programs.tombolo);
     spec
+}
+
+/// Channels and names for programs in C and Python.
+fn libraries(spec: &mut Spec, tombolo: &Path) {
+    let place = Path::new(LIBRARIES);
+    for (file, name) in BESIDE {
+        let library = tombolo.with_file_name(file);
+        if library.is_file() {
+            spec.program(library, place.join(name));
+        }
+    }
+    let package = place.join("python/tombolo");
+    for (name, text) in PYTHON {
+        spec.bytes(text, package.join(name), 0o644);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_python_package_is_all_there() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tombolo");
+        let files = std::fs::read_dir(folder).expect("the package").flatten().map(|entry| entry.path());
+        let mut files: Vec<_> = files.filter(|path| path.is_file()).collect();
+        files.sort();
+        let names: Vec<_> = files.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+        assert_eq!(names, PYTHON.map(|(name, _)| name));
+    }
 }

@@ -15,7 +15,25 @@ pub struct Kernel {
     pub modules: PathBuf,
 }
 
+/// Below the state directory: where a kernel for guests is looked for first.
+const FOLDER: &str = "kernel";
+
 impl Kernel {
+    /// The kernel of guests that name none: that of `STATE/kernel`, where a package was unpacked; else the machine's own.
+    ///
+    /// # Errors
+    /// [`ImageError::NoKernelOfOurs`] where there is neither; [`ImageError::File`] where a directory can't be read.
+    pub fn auto(state_dir: &Path) -> Result<Self, ImageError> {
+        let unpacked = state_dir.join(FOLDER);
+        for directory in [unpacked.as_path(), Path::new("/")] {
+            match Self::find(directory) {
+                Err(ImageError::NoKernel { .. }) => {}
+                other => return other,
+            }
+        }
+        Err(ImageError::NoKernelOfOurs { unpacked })
+    }
+
     /// The kernel in a directory that looks like `/`: an unpacked package, or the machine itself. Where there are several, the newest
     /// one whose modules are there.
     ///

@@ -3,7 +3,8 @@
 //!
 //! [`build`] keeps images in a cache by the content of everything that goes into them: the same inputs are the same image, and a
 //! changed input is another one. [`guest`] is the spec of a guest of ours: busybox, our own binary, and an init that
-//! mounts what a node needs and then runs `/etc/tombolo/start`, or a shell where there is none.
+//! mounts what it needs and then runs the agent where the machine has its port, else `/etc/tombolo/start`, or a shell where there is none.
+//! [`default_guest`] is the image of a virtual machine that is a domain.
 //!
 //! Nothing is fetched here, and nothing is run: packages are read as they were unpacked.
 
@@ -19,6 +20,9 @@ mod spec;
 
 pub use build::{Image, MAX_IMAGES, Progress, build, copy_to};
 pub use error::ImageError;
-pub use guest::{GUEST_MODULES, GuestPrograms, START, find_program, guest};
+pub use guest::{
+    GUEST_MODULES, GuestPrograms, LIBRARIES, OPTIONAL_MODULES, START, cache, default_guest, find_program,
+    guest,
+};
 pub use kernel::Kernel;
 pub use spec::{Compression, Entry, Spec};

@@ -33,14 +33,31 @@ impl Modules {
         Ok(Self { version: kernel.version.clone(), files, builtin })
     }
 
-    /// The files of `names` and of what they need, each once, and each after those that it needs.
-    pub fn in_order(&self, names: &[String]) -> Result<Vec<PathBuf>, ImageError> {
+    /// The files of `names` and of what they need, each once, and each after those that it needs; then those of `optional`, as far as
+    /// the kernel has them, and the names of those that it has not.
+    pub fn in_order(
+        &self,
+        names: &[String],
+        optional: &[String],
+    ) -> Result<(Vec<PathBuf>, Vec<String>), ImageError> {
         let mut order = Vec::new();
         let mut seen = BTreeSet::new();
         for name in names {
             self.visit(name, None, &mut seen, &mut order)?;
         }
-        Ok(order)
+        let mut missing = Vec::new();
+        for name in optional {
+            let before = (seen.clone(), order.len());
+            match self.visit(name, None, &mut seen, &mut order) {
+                Err(ImageError::NoModule { .. }) => {
+                    seen = before.0;
+                    order.truncate(before.1);
+                    missing.push(name.clone());
+                }
+                other => other?,
+            }
+        }
+        Ok((order, missing))
     }
 
     /// Seen before its needs are: a circle (which no kernel has) ends there.
@@ -136,7 +153,7 @@ mod tests {
 
     fn order(kernel: &Kernel, names: &[&str]) -> Result<Vec<String>, ImageError> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let files = Modules::of(kernel)?.in_order(&names)?;
+        let (files, _) = Modules::of(kernel)?.in_order(&names, &[])?;
         Ok(files.iter().filter_map(|file| module_name(file)).collect())
     }
 
@@ -164,6 +181,25 @@ mod tests {
         assert_eq!(error, "kernel 1 has no module `b`, which `a` needs");
         let error = order(&kernel, &["c"]).expect_err("c is not there").to_string();
         assert_eq!(error, "kernel 1 has no module `c`");
+    }
+
+    #[test]
+    fn what_is_optional_and_missing_is_left_out_as_a_whole_and_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let kernel = kernel(
+            folder.path(),
+            &[
+                ("vfio.ko", "depends=\0"),
+                ("vfio-pci.ko", "depends=vfio,no_such\0"),
+                ("ext.ko", "depends=vfio\0"),
+            ],
+        );
+        let optional = ["vfio-pci", "ext", "pvpanic"].map(str::to_owned);
+        let (files, missing) =
+            Modules::of(&kernel).expect("a list").in_order(&[], &optional).expect("nothing is needed");
+        let names: Vec<_> = files.iter().filter_map(|file| module_name(file)).collect();
+        assert_eq!(names, ["vfio", "ext"]);
+        assert_eq!(missing, ["vfio-pci", "pvpanic"]);
     }
 
     #[test]

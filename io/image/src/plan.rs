@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read, Seek as _, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
 /// The list of modules in the guest, in the order in which they have to be loaded.
@@ -32,6 +32,36 @@ pub(crate) type Digest = [u8; 32];
 pub(crate) enum Source {
     File(PathBuf),
     Bytes(Vec<u8>),
+    /// A program without what no loader reads.
+    Program {
+        from: PathBuf,
+        loaded: elf::Loaded,
+    },
+}
+
+impl Source {
+    /// The file that it comes from.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::File(from) | Self::Program { from, .. } => Some(from),
+            Self::Bytes(_) => None,
+        }
+    }
+
+    /// The content, from its begin.
+    pub fn open(&self) -> Result<Box<dyn Read + '_>, ImageError> {
+        match self {
+            Self::Bytes(bytes) => Ok(Box::new(bytes.as_slice())),
+            Self::File(from) => Ok(Box::new(open_file(from)?)),
+            Self::Program { from, loaded } => {
+                let mut file = open_file(from)?;
+                let begin = elf::HEADER_BYTES as u64;
+                file.seek(SeekFrom::Start(begin)).at("read", from)?;
+                let rest = file.take(loaded.length.saturating_sub(begin));
+                Ok(Box::new(loaded.header.as_slice().chain(rest)))
+            }
+        }
+    }
 }
 
 /// What is at a place.
@@ -54,12 +84,14 @@ pub(crate) struct Plan {
     pub compression: Compression,
     /// All contents together.
     pub bytes: u64,
+    /// Optional modules that the kernel has not.
+    pub missing_modules: Vec<String>,
 }
 
 impl Plan {
     /// Resolves a spec: every library and module is found, every input read once.
     pub fn of(spec: &Spec) -> Result<Self, ImageError> {
-        let (_, kernel_digest) = digest_file(&spec.kernel.image)?;
+        let (_, kernel_digest) = digest(&Source::File(spec.kernel.image.clone()))?;
         let mut plan = Self {
             nodes: BTreeMap::new(),
             kernel_image: spec.kernel.image.clone(),
@@ -67,6 +99,7 @@ impl Plan {
             kernel_digest,
             compression: spec.compression,
             bytes: 0,
+            missing_modules: Vec::new(),
         };
         plan.add_modules(spec)?;
         for entry in &spec.entries {
@@ -103,7 +136,8 @@ impl Plan {
     }
 
     fn add_modules(&mut self, spec: &Spec) -> Result<(), ImageError> {
-        let files = Modules::of(&spec.kernel)?.in_order(&spec.modules)?;
+        let (files, missing) = Modules::of(&spec.kernel)?.in_order(&spec.modules, &spec.optional_modules)?;
+        self.missing_modules = missing;
         let mut list = String::new();
         for file in files {
             let inside = file.strip_prefix(&spec.kernel.modules).unwrap_or(&file);
@@ -130,24 +164,35 @@ impl Plan {
     }
 
     fn add_file(&mut self, from: &Path, to: &Path, mode: u32) -> Result<(), ImageError> {
-        let (length, digest) = digest_file(from)?;
-        self.put(to, Node::File { source: Source::File(from.to_path_buf()), mode, length, digest })
+        self.add_content(Source::File(from.to_path_buf()), to, mode)
     }
 
     fn add_bytes(&mut self, content: Vec<u8>, to: &Path, mode: u32) -> Result<(), ImageError> {
-        let digest = Sha256::digest(&content).into();
-        let length = content.len() as u64;
-        self.put(to, Node::File { source: Source::Bytes(content), mode, length, digest })
+        self.add_content(Source::Bytes(content), to, mode)
+    }
+
+    fn add_content(&mut self, source: Source, to: &Path, mode: u32) -> Result<(), ImageError> {
+        let (length, digest) = digest(&source)?;
+        self.put(to, Node::File { source, mode, length, digest })
+    }
+
+    fn add_loaded(&mut self, from: &Path, to: &Path, needs: &elf::Needs) -> Result<(), ImageError> {
+        let from = from.to_path_buf();
+        let source = match needs.loaded.clone() {
+            Some(loaded) => Source::Program { from, loaded },
+            None => Source::File(from),
+        };
+        self.add_content(source, to, 0o755)
     }
 
     /// A program, its loader, and the libraries that it and they need, wherever each was found. What was found in a directory that
     /// only the builder knows goes where the guest's loader looks.
     fn add_program(&mut self, from: &Path, to: &Path, library_paths: &[PathBuf]) -> Result<(), ImageError> {
-        self.add_file(from, to, 0o755)?;
-        let mut open = VecDeque::from([from.to_path_buf()]);
+        let mut open = VecDeque::from([(from.to_path_buf(), to.to_path_buf())]);
         let mut seen = BTreeSet::new();
-        while let Some(path) = open.pop_front() {
+        while let Some((path, to)) = open.pop_front() {
             let needs = elf::needs(&path)?;
+            self.add_loaded(&path, &to, &needs)?;
             if let Some(loader) = &needs.interpreter {
                 self.add_file(loader, loader, 0o755)?;
             }
@@ -156,9 +201,7 @@ impl Plan {
                 if library.starts_with("ld-linux") || !seen.insert(library.clone()) {
                     continue;
                 }
-                let (found, to) = find_library(library, &path, &needs, library_paths)?;
-                self.add_file(&found, &to, 0o755)?;
-                open.push_back(found);
+                open.push_back(find_library(library, &path, &needs, library_paths)?);
             }
         }
         Ok(())
@@ -261,18 +304,25 @@ fn standard_directories(triplet: Option<&str>) -> Vec<PathBuf> {
     multiarch.chain(plain).map(PathBuf::from).collect()
 }
 
-/// Length and digest of a file.
-fn digest_file(path: &Path) -> Result<(u64, Digest), ImageError> {
-    let mut file = File::open(path).at("read", path)?;
+/// Opens a regular file: nothing else has a content that stays.
+fn open_file(path: &Path) -> Result<File, ImageError> {
+    let file = File::open(path).at("read", path)?;
     if !file.metadata().at("read", path)?.is_file() {
         let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no regular file");
         return Err(ImageError::at("read", path, error));
     }
+    Ok(file)
+}
+
+/// Length and digest of a content.
+fn digest(source: &Source) -> Result<(u64, Digest), ImageError> {
+    let path = source.path().unwrap_or(Path::new(""));
+    let mut content = source.open()?;
     let mut hash = Sha256::new();
     let mut block = vec![0; BLOCK_BYTES];
     let mut length = 0;
     loop {
-        let count = file.read(&mut block).at("read", path)?;
+        let count = content.read(&mut block).at("read", path)?;
         if count == 0 {
             return Ok((length, hash.finalize().into()));
         }

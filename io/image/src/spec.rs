@@ -72,7 +72,8 @@ pub enum Entry {
         /// The device's number.
         number: (u32, u32),
     },
-    /// A program of the machine (mode 0755) with its loader and every shared library that it needs.
+    /// A program or a library of the machine (mode 0755) with its loader and every shared library that it needs. Those with more than
+    /// 1 MiB of symbols and debugging information are in the image without them.
     Program {
         /// The program.
         from: PathBuf,
@@ -89,6 +90,8 @@ pub struct Spec {
     /// Modules by name. Those that they need come along; what the kernel has built in is as good. They are listed, in the order in
     /// which they have to be loaded, in the guest's `/etc/tombolo/modules`.
     pub modules: Vec<String>,
+    /// More of them, which are left out where the kernel has none; [`Image::missing_modules`](crate::Image) names those.
+    pub optional_modules: Vec<String>,
     /// What else is in it.
     pub entries: Vec<Entry>,
     /// Directories with libraries that are looked at before the machine's own.
@@ -104,6 +107,7 @@ impl Spec {
         Self {
             kernel,
             modules: Vec::new(),
+            optional_modules: Vec::new(),
             entries: Vec::new(),
             library_paths: Vec::new(),
             compression: Compression::default(),

@@ -2,7 +2,7 @@
 
 use super::{daemon, place};
 use crate::cli::PlaceArgs;
-use crate::output::{Failure, MISUSE, bytes, print, print_json, with_causes};
+use crate::output::{Failure, MISUSE, bytes, print, print_json};
 use clap::{Args, Subcommand, ValueEnum};
 use image::{Compression, GuestPrograms, Image, ImageError, Kernel, Progress, START, Spec};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,10 +11,6 @@ use std::path::{Path, PathBuf};
 
 /// Looks in the state directory and then at the machine itself.
 const AUTO: &str = "auto";
-/// Below the state directory: where `auto` looks for an unpacked kernel first.
-const KERNEL_FOLDER: &str = "kernel";
-/// Below the state directory: images by content.
-const CACHE_FOLDER: &str = "guests";
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
@@ -96,7 +92,7 @@ pub fn run(place_arguments: &PlaceArgs, command: &ImageCommand) -> Result<(), Fa
     let state = place(place_arguments)?.state_dir;
     let spec = spec(&state, arguments)?;
     let bar = bar(arguments.json);
-    let built = image::build(&spec, &state.join(CACHE_FOLDER), &mut |progress| show(&bar, progress));
+    let built = image::build(&spec, &image::cache(&state), &mut |progress| show(&bar, progress));
     bar.finish_and_clear();
     let mut image = built?;
     if let Some(output) = &arguments.output {
@@ -143,23 +139,7 @@ fn kernel(state: &Path, asked: &Path) -> Result<Kernel, Failure> {
     if asked != Path::new(AUTO) {
         return Ok(Kernel::find(asked)?);
     }
-    let unpacked = state.join(KERNEL_FOLDER);
-    match Kernel::find(&unpacked) {
-        Err(ImageError::NoKernel { .. }) => {}
-        other => return Ok(other?),
-    }
-    Kernel::find(Path::new("/")).map_err(|error| match &error {
-        ImageError::NoKernel { .. } => {
-            let text =
-                format!("there is no kernel for guests, neither in {} nor in /boot", unpacked.display());
-            let failure = Failure::new(text);
-            match error.help() {
-                Some(help) => failure.help(help.replace("DIR", &unpacked.display().to_string())),
-                None => failure,
-            }
-        }
-        _ => Failure::new(with_causes(&error)),
-    })
+    Ok(Kernel::auto(state)?)
 }
 
 /// Progress is for people at a terminal.

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first program of a guest of ours. It makes a machine of what the kernel unpacked, runs /etc/tombolo/start (or a shell where
-# there is none), and switches the machine off when that ends.
+# The first program of a guest of ours. It makes a machine of what the kernel unpacked and runs the agent where the machine has its port;
+# else /etc/tombolo/start, or a shell where there is none. When that ends, the machine is switched off.
 
 export PATH=/usr/sbin:/usr/bin HOME=/root
 
@@ -36,7 +36,15 @@ hostname -F /etc/hostname
 ip link set lo up
 
 cd /root
-if [ -x /etc/tombolo/start ]; then
+# A console of virtio (its number is 3, by the standard) is a port, or several; the agent finds its own, or says that it has none.
+if grep -qsx 0x0003 /sys/bus/virtio/devices/*/device; then
+    tombolo agent
+    # It switches the machine off itself. If it came to another end, so does the machine: its kernel panics, and the node hears of it.
+    code=$?
+    echo "init: the agent ended with exit code $code" >&2
+    sync
+    exit "$code"
+elif [ -x /etc/tombolo/start ]; then
     /etc/tombolo/start
 else
     echo "tombolo guest, kernel $(uname -r): leave the shell to switch it off"
