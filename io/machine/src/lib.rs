@@ -1,0 +1,12 @@
+//! The machine process of a domain of kind `vm`: `docs/spec/machine.md` and `docs/spec/guest.md` are what it does.
+
+mod order;
+mod outcome;
+
+pub use order::{
+    Accel, DIRECTORY, Disk, DiskFormat, Doorbells, MAX_CPUS, MAX_ORDER_BYTES, MIN_MEMORY_BYTES, MachineOrder,
+    ORDER_FILE, OrderError, SOCKET_FILE,
+};
+pub use outcome::{
+    CODE_OF_KILL, CODE_OF_MACHINE, MAX_MESSAGE_BYTES, MAX_OUTCOME_BYTES, OUTCOME_FILE, Outcome, Word, clean,
+};

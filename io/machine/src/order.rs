@@ -1,0 +1,210 @@
+//! What to run, as the daemon has written it for the machine process.
+
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+use wire::guest::Boot;
+
+/// Name of the order's file in the machine's directory.
+pub const ORDER_FILE: &str = "order.json";
+/// Name of the socket in the machine's directory, at which `exec` asks.
+pub const SOCKET_FILE: &str = "machine.sock";
+/// Where the machine process finds its directory.
+pub const DIRECTORY: &str = "/run/machine";
+/// Longest order, in bytes: environment and `resolv.conf` are the longest things in it, and the topology bounds both.
+pub const MAX_ORDER_BYTES: u64 = 1 << 20;
+/// Most processors of a guest: QEMU's bound for q35, less what nobody needs.
+pub const MAX_CPUS: u32 = 255;
+/// Least memory of a guest, in bytes: below it no kernel of today comes up.
+pub const MIN_MEMORY_BYTES: u64 = 32 << 20;
+
+/// What to run: the file [`ORDER_FILE`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MachineOrder {
+    /// The emulator, an absolute path.
+    pub qemu: PathBuf,
+    /// What executes the guest's instructions.
+    pub accel: Accel,
+    /// Processors, 1 to [`MAX_CPUS`].
+    pub cpus: u32,
+    /// Memory of the guest, in bytes; at least [`MIN_MEMORY_BYTES`], rounded down to whole KiB.
+    pub memory_bytes: u64,
+    /// The kernel; without one the disk boots itself, by the firmware.
+    #[serde(default)]
+    pub kernel: Option<PathBuf>,
+    /// The kernel's initramfs; needs `kernel`.
+    #[serde(default)]
+    pub initramfs: Option<PathBuf>,
+    /// What is added to the kernel's command line.
+    #[serde(default)]
+    pub append: String,
+    /// The first disk, `/dev/vda` of the guest.
+    #[serde(default)]
+    pub disk: Option<Disk>,
+    /// Whether the guest has a network card behind which the node stands for it (QEMU's user network).
+    #[serde(default)]
+    pub user_network: bool,
+    /// How the rings of the other ends reach the guest.
+    #[serde(default)]
+    pub doorbells: Doorbells,
+    /// How long the guest may take to end when it is asked to, in ms.
+    pub shutdown_ms: u64,
+    /// What the guest is to be.
+    pub boot: Boot,
+}
+
+/// What executes the guest's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accel {
+    /// KVM where it works, emulation elsewhere.
+    #[default]
+    Auto,
+    /// KVM, or nothing.
+    Kvm,
+    /// Emulation.
+    Tcg,
+}
+
+impl Accel {
+    /// QEMU's word for it, which is also what `ps` shows.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
+/// A disk of the guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// Its file.
+    pub path: PathBuf,
+    /// What is in the file. Never guessed: a guest that writes a qcow2 header into a raw disk would have QEMU open any file.
+    pub format: DiskFormat,
+    /// Whether the guest can't write to it.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// What is in a disk's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskFormat {
+    /// The disk's bytes.
+    Raw,
+    /// QEMU's format, which is as long as what was written.
+    Qcow2,
+}
+
+impl DiskFormat {
+    /// QEMU's word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+        }
+    }
+}
+
+/// How the rings of the other ends reach the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Doorbells {
+    /// As the accelerator wants it.
+    #[default]
+    Auto,
+    /// QEMU listens to the other end's pipes itself: under emulation only.
+    Direct,
+    /// This process listens to the pipes and writes eventfds, which become interrupts.
+    Relay,
+}
+
+/// Why an order can't be used.
+#[derive(Debug, Error)]
+pub enum OrderError {
+    /// A file is not there, or can't be read.
+    #[error("can't read {path}: {source}")]
+    Read {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is too long.
+    #[error("{path} is longer than {MAX_ORDER_BYTES} bytes")]
+    TooLong {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// It is no order.
+    #[error("{path} is not an order for a machine of this version: {source}")]
+    Json {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A value that makes no machine.
+    #[error("{path}: {what}")]
+    Value {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+impl MachineOrder {
+    /// Reads and checks the order in the machine's directory, and sees that the files that it names can be opened.
+    ///
+    /// # Errors
+    /// [`OrderError`].
+    pub fn read(directory: &Path) -> Result<Self, OrderError> {
+        let path = directory.join(ORDER_FILE);
+        let read = |source| OrderError::Read { path: path.clone(), source };
+        let mut text = Vec::new();
+        File::open(&path).map_err(read)?.take(MAX_ORDER_BYTES + 1).read_to_end(&mut text).map_err(read)?;
+        if text.len() as u64 > MAX_ORDER_BYTES {
+            return Err(OrderError::TooLong { path });
+        }
+        let json = |source| OrderError::Json { path: path.clone(), source };
+        let order: Self = serde_json::from_slice(&text).map_err(json)?;
+        order.check().map_err(|what| OrderError::Value { path, what })?;
+        for file in order.files() {
+            let read = |source| OrderError::Read { path: file.to_owned(), source };
+            let _opens = File::open(file).map_err(read)?;
+        }
+        Ok(order)
+    }
+
+    /// Whether the values make a machine; what is wrong, if not.
+    ///
+    /// # Errors
+    /// What is wrong, for a person.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let wrong = [
+            (!self.qemu.is_absolute(), "`qemu` is not an absolute path"),
+            (!(1..=MAX_CPUS).contains(&self.cpus), "`cpus` is not between 1 and 255"),
+            (self.memory_bytes < MIN_MEMORY_BYTES, "`memory_bytes` is less than 32 MiB"),
+            (self.kernel.is_none() && self.disk.is_none(), "there is neither `kernel` nor `disk`"),
+            (self.kernel.is_none() && self.initramfs.is_some(), "`initramfs` needs `kernel`"),
+            (self.kernel.is_none() && !self.append.is_empty(), "`append` needs `kernel`"),
+        ];
+        wrong.iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what))
+    }
+
+    /// The files that QEMU opens.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let disk = self.disk.as_ref().map(|disk| disk.path.as_path());
+        [self.kernel.as_deref(), self.initramfs.as_deref(), disk].into_iter().flatten()
+    }
+}
