@@ -119,8 +119,8 @@ pub fn default_guest(
         None => Kernel::auto(state_dir)?,
     };
     let mut spec = guest(kernel, &GuestPrograms::find(tombolo.to_path_buf())?);
-    // To unpack costs a guest under emulation more than to load.
-    spec.compression = Compression::None;
+    // The image and what is unpacked are in the guest's memory at the same time: a small one has no room for both at full length.
+    spec.compression = Compression::Zstd;
     build(&spec, &cache(state_dir), progress)
 }
 

@@ -50,7 +50,7 @@ pub struct BuildArgs {
     /// What the guest runs when it is up; it switches off afterwards (default: a shell)
     #[arg(long, value_name = "FILE")]
     pub start: Option<PathBuf>,
-    /// How the initramfs is packed; under emulation, `none` boots soonest
+    /// How the initramfs is packed; a guest with little memory needs `zstd`
     #[arg(long, value_enum, default_value_t = Packed::Zstd)]
     pub compression: Packed,
     /// Print JSON
