@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal};
 
@@ -47,6 +49,20 @@ pub fn kill(number: u32, signal: Signal) -> io::Result<()> {
 /// Those of prctl(2).
 pub fn set_parent_death_signal(signal: Option<Signal>) -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(signal)?)
+}
+
+/// Has the command's process killed when the *thread* that starts it ends, however that comes. Not started at all if that
+/// has happened by then.
+pub fn kill_with_parent(command: &mut Command) -> &mut Command {
+    let parent = rustix::process::getpid();
+    let arm = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // Whoever has become its parent since then will not be waited for.
+        if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    // SAFETY: the closure runs between fork and exec and does nothing but two system calls; its errors are plain numbers, so
+    // nothing is allocated.
+    unsafe { command.pre_exec(arm) }
 }
 
 /// Makes this process the new parent of its orphaned descendants.
