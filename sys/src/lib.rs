@@ -22,4 +22,5 @@ pub mod region;
 pub mod resolver;
 pub mod signals;
 pub mod tap;
+pub mod vfio;
 pub mod wake;
