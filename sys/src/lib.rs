@@ -24,3 +24,4 @@ pub mod signals;
 pub mod tap;
 pub mod vfio;
 pub mod wake;
+pub mod xen;

@@ -32,6 +32,14 @@ impl Region {
     /// # Errors
     /// Those of mmap(2), and `InvalidInput` when `len` is 0.
     pub fn map(memory: impl AsFd, len: usize) -> io::Result<Region> {
+        Region::map_at(memory, 0, len)
+    }
+
+    /// As [`Region::map`], from `offset` on: for devices that hand out memory by places in them.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn map_at(memory: impl AsFd, offset: u64, len: usize) -> io::Result<Region> {
         let (hint, fixed) = guards::reserve(len)?;
         // SAFETY: a null hint lets the kernel choose a free range, so no other mapping is replaced; with guards, the
         // range was reserved just now for nothing but this.
@@ -42,7 +50,7 @@ impl Region {
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | fixed,
                 memory,
-                0,
+                offset,
             )
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidInput)?;
