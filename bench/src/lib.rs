@@ -12,6 +12,7 @@ pub mod directory;
 pub mod environment;
 pub mod histogram;
 pub mod machine;
+pub mod node;
 pub mod promise;
 pub mod report;
 pub mod results;

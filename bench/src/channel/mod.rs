@@ -4,9 +4,9 @@
 //! stay on a processor each. For each repetition they make what carries the messages anew.
 
 pub mod calls;
+pub mod domains;
 pub mod idle;
 pub mod meeting;
-pub mod node;
 pub mod plan;
 pub mod promises;
 pub mod rest;

@@ -1,6 +1,6 @@
 //! What is compared, and under which conditions.
 
-use super::node::{Node, SERVICE};
+use super::domains::{Domains, SERVICE};
 use super::task::{Means, Work};
 use crate::core_line::State;
 use crate::report::{Column, column};
@@ -69,7 +69,7 @@ pub struct Surroundings<'a> {
     /// Address of the follower over the veth.
     pub veth: &'a str,
     /// The node whose daemon makes channels; where there is none, that arm does not run.
-    pub node: Option<&'a Node>,
+    pub node: Option<&'a Domains>,
 }
 
 impl Arm {
@@ -116,8 +116,8 @@ impl Arm {
             Self::Batched => tombolo(true, BATCH_BYTES),
             Self::Asleep => tombolo(false, 0),
             Self::Service => Means::Service {
-                offering: around.node.map(Node::offering).unwrap_or_default(),
-                opening: around.node.map(Node::opening).unwrap_or_default(),
+                offering: around.node.map(Domains::offering).unwrap_or_default(),
+                opening: around.node.map(Domains::opening).unwrap_or_default(),
                 name: SERVICE.into(),
             },
             Self::Pipe => Means::Pipe,

@@ -1,7 +1,7 @@
 //! Where the workers live: a folder, two network namespaces joined by a veth where we may make them, and whatever is
 //! cleaned up afterwards.
 
-use super::node::Node;
+use super::domains::Domains;
 use super::plan::{Arm, Surroundings};
 use super::task::Role;
 use crate::machine::{check_files, check_programs, check_root, finish, inside, network_namespace};
@@ -26,7 +26,7 @@ exec cat";
 #[derive(Debug)]
 pub struct Stage {
     network: Option<Network>,
-    node: Option<Node>,
+    node: Option<Domains>,
     undo: Option<Undo>,
     binary: PathBuf,
     folder: PathBuf,
@@ -70,7 +70,7 @@ impl Stage {
         if let Err(error) = check_files(binary, &["channel-peer"]) {
             note(notes, format!("no arms `{}`, `{}`: {error}", Arm::Iceoryx.name(), Arm::Listener.name()));
         }
-        let node = match Node::start(binary, &folder, &mut undo) {
+        let node = match Domains::start(binary, &folder, &mut undo) {
             Ok(node) => Some(node),
             Err(error) => {
                 note(notes, format!("no arm `{}`: {error}", Arm::Service.name()));
