@@ -3,6 +3,7 @@
 //! Each arm has two workers, a leader and a follower, processes of their own that are started afresh for each launch and
 //! stay on a processor each. For each repetition they make what carries the messages anew.
 
+pub mod apart;
 pub mod calls;
 pub mod domains;
 pub mod idle;
@@ -185,7 +186,7 @@ impl Bench<'_> {
             work,
             bytes: case.bytes,
             meeting: meeting.clone(),
-            processor: if role == Role::Lead || case.kind == Kind::OneProcessor { here } else { there },
+            processor: Some(if role == Role::Lead || case.kind == Kind::OneProcessor { here } else { there }),
         };
         let pair = pair(&mut self.workers, arm)?;
         pair.follow.give(&task(Role::Follow))?;

@@ -59,6 +59,22 @@ pub enum Means {
         /// The service.
         name: String,
     },
+    /// A channel of ours between two domains, of which one may be a virtual machine: the follower offers it, the leader opens it.
+    Offered {
+        /// Control socket of the worker's own domain.
+        control: PathBuf,
+        /// The service.
+        name: String,
+        /// How both ends wait.
+        waiting: Waiting,
+    },
+    /// TCP between two machines: the follower listens at this address and port, and whoever waits too long says so.
+    Network {
+        /// Address of the follower.
+        address: String,
+        /// Port, one that nobody has used.
+        port: u16,
+    },
     /// iceoryx2, publish and subscribe.
     Iceoryx {
         /// Whether the receiver sleeps on a listener, in place of polling.
@@ -70,6 +86,18 @@ pub enum Means {
         /// Bytes in flight.
         ring_bytes: u32,
     },
+}
+
+/// How an end of a channel waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Waiting {
+    /// It sleeps at once.
+    Sleep,
+    /// As it does by default: it spins as long as that pays, then sleeps.
+    Adaptive,
+    /// It asks again and again, and never sleeps.
+    Poll,
 }
 
 /// What is to be done with it.
@@ -94,6 +122,13 @@ pub enum Work {
         /// As above.
         window_ns: u64,
     },
+    /// The same from the follower to the leader, who still is the one to look at the clock.
+    StreamBack {
+        /// As above.
+        warm_up_ns: u64,
+        /// As above.
+        window_ns: u64,
+    },
     /// So many messages one after the other.
     Transfer {
         /// How many.
@@ -109,6 +144,8 @@ pub enum Work {
         /// How many.
         channels: u32,
     },
+    /// A message there and back; then both ends sleep until the leader is given a line, and a message ends it.
+    Rest,
 }
 
 /// One task; the leader's and the follower's differ in the role and the processor.
@@ -122,10 +159,10 @@ pub struct Task {
     pub work: Work,
     /// Bytes of a message, at least 1.
     pub bytes: usize,
-    /// A path that is free for a Unix socket, by which the two find each other.
+    /// A path that is free for a Unix socket, by which the two find each other; [`Means::Offered`] and [`Means::Network`] need none.
     pub meeting: PathBuf,
-    /// The processor to stay on.
-    pub processor: u32,
+    /// The processor to stay on; `None`: wherever the scheduler wants it.
+    pub processor: Option<u32>,
 }
 
 /// What was done.

@@ -8,7 +8,7 @@ use super::calls::mark;
 use super::meeting::{Meeting, Place};
 use super::task::{LAST, MORE, Role, Tale, Task, Work};
 use super::transport::{Job, Transport};
-use super::{idle, set_up};
+use super::{apart, idle, set_up};
 use crate::histogram::Latencies;
 use crate::talk::{next_line, processor_ns, say, switches};
 use rustix::process::Signal;
@@ -66,10 +66,14 @@ pub fn main(with: With) -> ExitCode {
 /// Where the input is no conversation, or the work fails.
 pub fn converse(talk: &mut Talk<'_>, with: With) -> io::Result<()> {
     say(talk.output, "ready")?;
+    let mut apart = apart::Doors::default();
     while let Some(line) = next_line(talk.input)? {
         let task: Task = serde_json::from_str(&line).map_err(io::Error::other)?;
-        sys::processor::pin(&[task.processor])?;
+        if let Some(processor) = task.processor {
+            sys::processor::pin(&[processor])?;
+        }
         let tale = match task.work {
+            _ if task.means.is_apart() => apart.carry(&task, talk)?,
             Work::SetUp { times } => set_up::run(&task, times, talk)?,
             Work::Idle { channels } => idle::run(&task, channels, talk)?,
             _ => carry(&task, talk, with)?,
@@ -81,7 +85,7 @@ pub fn converse(talk: &mut Talk<'_>, with: With) -> io::Result<()> {
 
 fn carry(task: &Task, talk: &mut Talk<'_>, with: With) -> io::Result<Tale> {
     let mut meeting = meet(task, talk)?;
-    with(task, &mut meeting, Messages { task, talk })
+    with(task, &mut meeting, Messages::new(task, talk))
 }
 
 /// Meets the other worker.
@@ -105,8 +109,18 @@ pub struct Messages<'a, 't> {
     talk: &'a mut Talk<'t>,
 }
 
+impl<'a, 't> Messages<'a, 't> {
+    /// The job of this task.
+    pub fn new(task: &'a Task, talk: &'a mut Talk<'t>) -> Self {
+        Self { task, talk }
+    }
+}
+
 impl Job for Messages<'_, '_> {
     fn run(self, mut transport: impl Transport) -> io::Result<Tale> {
+        if self.task.work == Work::Rest {
+            return rest(&mut transport, self.task, self.talk);
+        }
         if !self.talk.primed()? {
             return Ok(Tale::default());
         }
@@ -121,6 +135,12 @@ impl Job for Messages<'_, '_> {
                 pour(&mut transport, self.task.bytes, warm_up_ns, window_ns)?
             }
             (Role::Lead, Work::Transfer { messages }) => transfer(&mut transport, self.task.bytes, messages)?,
+            (Role::Lead, Work::StreamBack { warm_up_ns, window_ns }) => {
+                measure(&mut transport, self.task.bytes, warm_up_ns, window_ns)?
+            }
+            (Role::Follow, Work::StreamBack { warm_up_ns, window_ns }) => {
+                pour(&mut transport, self.task.bytes, warm_up_ns, window_ns)?
+            }
             (Role::Follow, _) => drink(&mut transport, self.task.bytes)?,
             (Role::Lead, _) => return Err(io::Error::from(io::ErrorKind::InvalidInput)),
         };
@@ -264,6 +284,50 @@ fn transfer(transport: &mut impl Transport, bytes: usize, messages: u64) -> io::
     Ok(Tale { operations: messages, window_ns, ..Tale::default() })
 }
 
+/// Receives message after message, counts those after the warm-up, and answers the last.
+fn measure(
+    transport: &mut impl Transport,
+    bytes: usize,
+    warm_up_ns: u64,
+    window_ns: u64,
+) -> io::Result<Tale> {
+    let start = clock_ns();
+    let (mut operations, mut opened, mut closed) = (0, None, start);
+    while black_box(transport.receive()?).first() != Some(&LAST) {
+        let now = clock_ns();
+        match opened {
+            // The sender has a clock of its own, which may go on a little longer.
+            Some(opened) if now <= opened + window_ns => (operations, closed) = (operations + 1, now),
+            None if now >= start + warm_up_ns => (opened, closed) = (Some(now), now),
+            _ => {}
+        }
+    }
+    transport.send(&message(bytes, LAST))?;
+    transport.flush()?;
+    Ok(Tale { operations, window_ns: closed - opened.unwrap_or(closed), ..Tale::default() })
+}
+
+/// A message there and back, then sleep, as long as nobody has anything to say.
+fn rest(transport: &mut impl Transport, task: &Task, talk: &mut Talk<'_>) -> io::Result<Tale> {
+    if task.role == Role::Follow {
+        black_box(transport.receive()?);
+        transport.send(&message(task.bytes, MORE))?;
+        transport.flush()?;
+        say(talk.output, "primed")?;
+        drink(transport, task.bytes)?;
+        // The word to begin is for both.
+        next_line(talk.input)?;
+        return Ok(Tale::default());
+    }
+    transport.send(&message(task.bytes, MORE))?;
+    transport.flush()?;
+    black_box(transport.receive()?);
+    if talk.primed()? {
+        finish(transport, task.bytes)?;
+    }
+    Ok(Tale { operations: 1, ..Tale::default() })
+}
+
 /// Receives message after message, and answers the last.
 fn drink(transport: &mut impl Transport, bytes: usize) -> io::Result<Tale> {
     mark();
@@ -283,7 +347,7 @@ mod tests {
     use std::sync::mpsc;
 
     fn task(role: Role, means: Means, work: Work, folder: &Path) -> Task {
-        let processor = sys::processor::allowed().expect("our processors")[0];
+        let processor = Some(sys::processor::allowed().expect("our processors")[0]);
         Task { role, means, work, bytes: 64, meeting: folder.join("meeting"), processor }
     }
 

@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 /// A reader asks for this much at once: several small messages for one system call.
 const READ_BYTES: usize = 64 << 10;
@@ -53,6 +54,55 @@ impl<R: Read, W: Write> Transport for Bytes<R, W> {
         let from = self.taken;
         self.taken += self.message_bytes;
         Ok(&self.buffer[from..self.taken])
+    }
+}
+
+/// A connection that gives up when nothing goes for a while: between machines, a lost interrupt stops it for good.
+#[derive(Debug)]
+pub struct Impatient(TcpStream);
+
+impl Impatient {
+    /// Gives up after so long.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2).
+    pub fn new(stream: TcpStream, patience: Duration) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(Self(stream))
+    }
+
+    /// Cut into messages of so many bytes.
+    ///
+    /// # Errors
+    /// Those of dup(2).
+    pub fn messages(self, message_bytes: usize) -> io::Result<impl Transport + use<>> {
+        Ok(Bytes::new(Self(self.0.try_clone()?), self, message_bytes))
+    }
+}
+
+impl Read for Impatient {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into).map_err(stalled)
+    }
+}
+
+impl Write for Impatient {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(stalled)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a timeout is called by setsockopt(2) nobody would understand.
+fn stalled(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "the connection stalled"),
+        _ => error,
     }
 }
 

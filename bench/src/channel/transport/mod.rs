@@ -11,7 +11,7 @@ use super::meeting::Meeting;
 use super::task::{Means, Role, Task};
 use std::io;
 
-pub use bytes::Bytes;
+pub use bytes::{Bytes, Impatient};
 pub use tombolo::Tombolo;
 
 /// One end of something that carries messages of one size.
@@ -61,6 +61,10 @@ pub fn with(task: &Task, meeting: &mut Meeting, job: impl Job) -> io::Result<sup
         Means::Line => job.run(line::Line::open(meeting, task)?),
         &Means::Ring { ring_bytes } => job.run(ring::Ring::open(meeting, task, ring_bytes)?),
         &Means::Copy { walk_bytes } => job.run(copy::Copy::new(walk_bytes)),
+        Means::Offered { .. } | Means::Network { .. } => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "machines meet by a service or an address, and not by a path",
+        )),
         Means::Service { .. } => Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "a service of the daemon is measured by its set-up",

@@ -1,7 +1,7 @@
 //! A channel of ours, with everything on.
 
 use super::super::meeting::Meeting;
-use super::super::task::{Role, Task};
+use super::super::task::{Role, Task, Waiting};
 use super::Transport;
 use channel::{Config, End, Receiver, Sender, SpinPolicy};
 use std::io;
@@ -13,6 +13,8 @@ pub struct Tombolo {
     sender: Sender,
     receiver: Receiver,
     message: Vec<u8>,
+    /// Asks again and again in place of waiting.
+    polls: bool,
 }
 
 impl Tombolo {
@@ -72,7 +74,16 @@ impl Tombolo {
         let policy = if spin { SpinPolicy::Adaptive } else { SpinPolicy::Never };
         sender.set_spin_policy(policy);
         receiver.set_spin_policy(policy);
-        Ok(Self { sender, receiver, message: Vec::with_capacity(bytes) })
+        Ok(Self { sender, receiver, message: Vec::with_capacity(bytes), polls: false })
+    }
+
+    /// Opens an end that waits like this.
+    ///
+    /// # Errors
+    /// Those of the channel.
+    pub fn waiting(end: End, bytes: usize, waiting: Waiting) -> io::Result<Self> {
+        let polls = waiting == Waiting::Poll;
+        Ok(Self { polls, ..Self::of(end, bytes, waiting != Waiting::Sleep)? })
     }
 
     /// Its halves.
@@ -91,6 +102,12 @@ impl Transport for Tombolo {
     }
 
     fn receive(&mut self) -> io::Result<&[u8]> {
+        if self.polls {
+            while self.receiver.try_receive(&mut self.message).map_err(io::Error::other)?.is_none() {
+                std::hint::spin_loop();
+            }
+            return Ok(&self.message);
+        }
         self.receiver.receive(&mut self.message, None).map_err(io::Error::other)?;
         Ok(&self.message)
     }
