@@ -12,6 +12,7 @@ mod device;
 mod handle;
 mod histogram;
 mod host;
+mod launch;
 mod ledger;
 mod lines;
 mod link;
@@ -36,6 +37,7 @@ use crate::ledger::Ledger;
 use crate::shared::{Shared, World};
 
 pub use crate::device::{MountOptions, mount_detached, open_device};
+pub use crate::launch::{Entrances, Handed, Launch, LaunchError, LaunchOrder, receive_launch, send_launch};
 pub use crate::privilege::Identity;
 
 /// Slots of the ledger: one for the mount, one for each open file, one for each service's defaults.

@@ -1,12 +1,13 @@
 //! One incarnation of a domain: its processes and descriptors, from the first folder to the last word.
 
 use crate::control::{self, About, Door};
-use crate::frontends::{Entrances, Frontend};
+use crate::frontends::Frontend;
 use crate::inside::{self, Wanted};
 use crate::node::Node;
 use crate::watched::watched;
 use crate::{loopback, spec, tree};
 use domain::{Created, DomainSpec, Exit, Running};
+use frontend::Entrances;
 use rustix::net::SocketType;
 use std::fs;
 use std::os::fd::OwnedFd;

@@ -34,6 +34,5 @@ pub mod daemon;
 pub mod place;
 
 pub use change::look;
-pub use frontends::{Entrances, Launch, LaunchError, LaunchOrder, receive_launch};
 pub use ground::GroundError;
 pub use own_log::{MAX_LOG_BYTES, set_aside};

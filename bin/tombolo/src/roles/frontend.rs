@@ -2,8 +2,7 @@
 
 use super::{log, said};
 use entrance::{Entrance, Handle};
-use frontend::{Config, Frontend, Identity};
-use node::{Launch, LaunchOrder};
+use frontend::{Config, Frontend, Identity, Launch, LaunchOrder};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use session::{Control, ControlError, Notice};
@@ -32,7 +31,7 @@ pub fn run() -> Result<(), String> {
     // The standard input is the private control socket; from here on it has a descriptor with an owner.
     let control: OwnedFd =
         std::io::stdin().as_fd().try_clone_to_owned().map_err(|e| format!("no control socket: {e}"))?;
-    let launch = node::receive_launch(&control).map_err(|e| said(&e))?;
+    let launch = frontend::receive_launch(&control).map_err(|e| said(&e))?;
     let Launch { fuse, ledger, entrances, entrance_control, order } = launch;
     let config = Config {
         fuse,
