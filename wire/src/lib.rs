@@ -6,3 +6,4 @@ pub mod guest;
 pub mod meeting;
 pub mod ring;
 pub mod service;
+pub mod xen;
