@@ -2,6 +2,9 @@
 
 mod order;
 mod outcome;
+mod qemu;
+#[cfg(test)]
+mod testing;
 
 pub use order::{
     Accel, DIRECTORY, Disk, DiskFormat, Doorbells, MAX_CPUS, MAX_ORDER_BYTES, MIN_MEMORY_BYTES, MachineOrder,
@@ -10,3 +13,4 @@ pub use order::{
 pub use outcome::{
     CODE_OF_KILL, CODE_OF_MACHINE, MAX_MESSAGE_BYTES, MAX_OUTCOME_BYTES, OUTCOME_FILE, Outcome, Word, clean,
 };
+pub use qemu::kvm::{NoKvm, probe_kvm};

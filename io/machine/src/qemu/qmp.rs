@@ -1,0 +1,331 @@
+//! QEMU's monitor (QMP): one JSON object on a line, each way. What QEMU says is an allegation: a guest may have broken out of it.
+//!
+//! One command is under way at a time, so that a descriptor is never taken for another's, and so that there is always room for
+//! what is sent.
+
+use crate::outcome::clean;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use thiserror::Error;
+
+/// Longest line that is taken, in bytes: the longest answers to what is asked here have some hundred.
+const MAX_LINE_BYTES: usize = 64 * 1024;
+/// Bytes read at a time.
+const READ_BYTES: usize = 16 * 1024;
+/// Longest text of an error that is kept, in bytes.
+const MAX_ERROR_BYTES: usize = 300;
+
+/// What is asked of QEMU.
+#[derive(Debug)]
+pub(crate) struct Command {
+    name: &'static str,
+    arguments: Option<Value>,
+    descriptor: Option<OwnedFd>,
+}
+
+impl Command {
+    /// A command without arguments.
+    pub fn plain(name: &'static str) -> Self {
+        Self { name, arguments: None, descriptor: None }
+    }
+
+    /// A command with arguments.
+    pub fn with(name: &'static str, arguments: Value) -> Self {
+        Self { name, arguments: Some(arguments), descriptor: None }
+    }
+
+    /// Gives QEMU a descriptor, under a name.
+    pub fn give(name: &str, descriptor: OwnedFd) -> Self {
+        Self { name: "getfd", arguments: Some(json!({ "fdname": name })), descriptor: Some(descriptor) }
+    }
+}
+
+/// A version of QEMU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version {
+    pub major: u64,
+    pub minor: u64,
+    pub micro: u64,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
+    }
+}
+
+/// What QEMU says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Said<T> {
+    /// Its first words.
+    Hello(Version),
+    /// The answer to the command with this tag: done, or why not.
+    Done(T, Result<(), String>),
+    /// Something happened.
+    Event(Event),
+}
+
+/// What happens in a machine, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The machine goes off: QEMU's word for why (`guest-reset`, ...).
+    Shutdown(String),
+    /// The guest's kernel says that it panicked.
+    Panicked,
+    /// A device is gone.
+    Deleted(String),
+    /// The guest did not let go of a device.
+    NotDeleted(String),
+    /// The guest's port was opened or closed.
+    Port(bool),
+}
+
+/// QEMU's monitor is of no use any more.
+#[derive(Debug, Error)]
+pub(crate) enum QmpError {
+    /// It has ended.
+    #[error("QEMU's monitor is gone")]
+    Gone,
+    /// The socket failed.
+    #[error("QEMU's monitor can't be reached: {0}")]
+    Socket(#[source] io::Error),
+    /// A line that is none of the protocol.
+    #[error("QEMU's monitor says what makes no sense: {0}")]
+    Nonsense(String),
+}
+
+/// The connection to QEMU's monitor. `T` tells the answers apart.
+#[derive(Debug)]
+pub(crate) struct Qmp<T> {
+    socket: OwnedFd,
+    line: Vec<u8>,
+    waiting: VecDeque<(T, Command)>,
+    under_way: Option<T>,
+    greeted: bool,
+}
+
+impl<T> Qmp<T> {
+    /// Over a connected, non-blocking stream socket.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket, line: Vec::new(), waiting: VecDeque::new(), under_way: None, greeted: false }
+    }
+
+    /// Asks, as soon as what was asked before is answered.
+    pub fn ask(&mut self, tag: T, command: Command) -> Result<(), QmpError> {
+        self.waiting.push_back((tag, command));
+        self.go_on()
+    }
+
+    /// Asks before all that waits.
+    pub fn ask_first(&mut self, tag: T, command: Command) -> Result<(), QmpError> {
+        self.waiting.push_front((tag, command));
+        self.go_on()
+    }
+
+    /// Whether QEMU owes an answer, or its first words.
+    pub fn is_owed(&self) -> bool {
+        self.under_way.is_some() || !self.greeted
+    }
+
+    /// Reads what is there and gives out what it says. Never waits.
+    ///
+    /// # Errors
+    /// [`QmpError`]; what was said before it comes first, with the next call giving the error.
+    pub fn hear(&mut self) -> Result<Vec<Said<T>>, QmpError> {
+        let mut bytes = [0; READ_BYTES];
+        let read = match rustix::io::retry_on_intr(|| rustix::io::read(&self.socket, &mut bytes[..])) {
+            Ok(0) | Err(Errno::CONNRESET) => return Err(QmpError::Gone),
+            Ok(read) => read,
+            Err(Errno::AGAIN) => return Ok(Vec::new()),
+            Err(errno) => return Err(QmpError::Socket(errno.into())),
+        };
+        let mut heard = Vec::new();
+        for &byte in bytes.get(..read).unwrap_or_default() {
+            if byte != b'\n' {
+                self.line.push(byte);
+                if self.line.len() > MAX_LINE_BYTES {
+                    return Err(QmpError::Nonsense("a line without end".to_owned()));
+                }
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            heard.extend(self.understand(&line)?);
+        }
+        self.go_on()?;
+        Ok(heard)
+    }
+
+    fn go_on(&mut self) -> Result<(), QmpError> {
+        if self.under_way.is_some() || !self.greeted {
+            return Ok(());
+        }
+        let Some((tag, command)) = self.waiting.pop_front() else { return Ok(()) };
+        let mut text = match command.arguments {
+            Some(arguments) => json!({ "execute": command.name, "arguments": arguments }).to_string(),
+            None => json!({ "execute": command.name }).to_string(),
+        };
+        text.push('\n');
+        let descriptors: Vec<BorrowedFd<'_>> = command.descriptor.iter().map(AsFd::as_fd).collect();
+        self.under_way = Some(tag);
+        // Nothing is under way, so the socket is empty and all of it fits.
+        match sys::descriptors::send_with_descriptors(&self.socket, text.as_bytes(), &descriptors) {
+            Ok(()) => Ok(()),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+            {
+                Err(QmpError::Gone)
+            }
+            Err(error) => Err(QmpError::Socket(error)),
+        }
+    }
+
+    fn understand(&mut self, line: &[u8]) -> Result<Option<Said<T>>, QmpError> {
+        let nonsense = |what: &str| {
+            let text = String::from_utf8_lossy(line);
+            QmpError::Nonsense(format!("{what}: {}", clean(&text, MAX_ERROR_BYTES)))
+        };
+        if line.trim_ascii().is_empty() {
+            return Ok(None);
+        }
+        let said: Value = serde_json::from_slice(line).map_err(|_| nonsense("no JSON"))?;
+        if let Some(greeting) = said.get("QMP") {
+            if std::mem::replace(&mut self.greeted, true) {
+                return Err(nonsense("a second greeting"));
+            }
+            return version(greeting)
+                .map(|version| Some(Said::Hello(version)))
+                .ok_or_else(|| nonsense("no version"));
+        }
+        if let Some(name) = said.get("event").and_then(Value::as_str) {
+            return Ok(event(name, said.get("data").unwrap_or(&Value::Null)).map(Said::Event));
+        }
+        let answer = match (said.get("return"), said.get("error")) {
+            (Some(_), None) => Ok(()),
+            (None, Some(error)) => {
+                let text = error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
+                Err(clean(text, MAX_ERROR_BYTES))
+            }
+            _ => return Err(nonsense("neither an answer nor an event")),
+        };
+        let tag = self.under_way.take().ok_or_else(|| nonsense("an answer that nobody asked for"))?;
+        Ok(Some(Said::Done(tag, answer)))
+    }
+}
+
+impl<T> AsFd for Qmp<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn version(greeting: &Value) -> Option<Version> {
+    let version = greeting.get("version")?.get("qemu")?;
+    let number = |name| version.get(name).and_then(Value::as_u64);
+    Some(Version { major: number("major")?, minor: number("minor")?, micro: number("micro")? })
+}
+
+fn event(name: &str, data: &Value) -> Option<Event> {
+    let text = |key| data.get(key).and_then(Value::as_str).map(|text| clean(text, MAX_ERROR_BYTES));
+    match name {
+        "SHUTDOWN" => Some(Event::Shutdown(text("reason").unwrap_or_default())),
+        "GUEST_PANICKED" => Some(Event::Panicked),
+        // Devices that were not plugged by us have no name.
+        "DEVICE_DELETED" => text("device").map(Event::Deleted),
+        "DEVICE_UNPLUG_GUEST_ERROR" => text("device").map(Event::NotDeleted),
+        "VSERPORT_CHANGE" => data.get("open").and_then(Value::as_bool).map(Event::Port),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    const HELLO: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "x"}, "capabilities": []}}"#;
+
+    fn pair() -> (Qmp<u8>, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, qemus) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        (Qmp::new(ours), qemus)
+    }
+
+    fn say(qemu: &OwnedFd, text: &str) {
+        rustix::io::write(qemu, text.as_bytes()).unwrap();
+    }
+
+    fn asked(qemu: &OwnedFd) -> (String, usize) {
+        let mut bytes = [0; 4096];
+        let (length, descriptors) = sys::descriptors::receive_with_descriptors(qemu, &mut bytes, 2).unwrap();
+        (String::from_utf8(bytes[..length].to_vec()).unwrap(), descriptors.len())
+    }
+
+    #[test]
+    fn commands_go_one_by_one_and_answers_come_with_their_tags() {
+        let (mut qmp, qemu) = pair();
+        let (spare, _other) = sys::descriptors::socket_pair().unwrap();
+        qmp.ask(1, Command::plain("qmp_capabilities")).unwrap();
+        qmp.ask(2, Command::give("s0", spare)).unwrap();
+        assert!(qmp.is_owed(), "the greeting");
+        // A line may come in pieces.
+        say(&qemu, &HELLO[..20]);
+        assert_eq!(qmp.hear().unwrap(), []);
+        say(&qemu, &format!("{}\r\n", &HELLO[20..]));
+        let seven = Version { major: 7, minor: 2, micro: 22 };
+        assert_eq!(qmp.hear().unwrap(), [Said::Hello(seven)]);
+        assert_eq!(asked(&qemu), ("{\"execute\":\"qmp_capabilities\"}\n".to_owned(), 0));
+        say(&qemu, "{\"return\": {}}\n{\"event\": \"DEVICE_DELETED\", \"data\": {\"device\": \"c1\"}}\n");
+        assert_eq!(
+            qmp.hear().unwrap(),
+            [Said::Done(1, Ok(())), Said::Event(Event::Deleted("c1".to_owned()))]
+        );
+        assert_eq!(
+            asked(&qemu),
+            ("{\"arguments\":{\"fdname\":\"s0\"},\"execute\":\"getfd\"}\n".to_owned(), 1)
+        );
+        say(&qemu, "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no\\u0007room\"}}\n");
+        assert_eq!(qmp.hear().unwrap(), [Said::Done(2, Err("no room".to_owned()))]);
+        assert!(!qmp.is_owed());
+        drop(qemu);
+        assert!(matches!(qmp.hear(), Err(QmpError::Gone)));
+    }
+
+    #[test]
+    fn events_are_told_apart_and_unknown_ones_let_pass() {
+        let (mut qmp, qemu) = pair();
+        say(&qemu, "{\"event\": \"SHUTDOWN\", \"data\": {\"guest\": true, \"reason\": \"guest-reset\"}}\n");
+        say(&qemu, "{\"event\": \"NIC_RX_FILTER_CHANGED\"}\n{\"event\": \"GUEST_PANICKED\", \"data\": {}}\n");
+        say(&qemu, "{\"event\": \"VSERPORT_CHANGE\", \"data\": {\"open\": true, \"id\": \"x\"}}\n");
+        say(
+            &qemu,
+            "{\"event\": \"DEVICE_UNPLUG_GUEST_ERROR\", \"data\": {\"device\": \"c2\", \"path\": \"p\"}}\n",
+        );
+        let events = [
+            Event::Shutdown("guest-reset".to_owned()),
+            Event::Panicked,
+            Event::Port(true),
+            Event::NotDeleted("c2".to_owned()),
+        ];
+        assert_eq!(qmp.hear().unwrap(), events.map(Said::Event));
+    }
+
+    #[test]
+    fn nonsense_ends_the_conversation() {
+        let long = "x".repeat(READ_BYTES);
+        for text in ["hello\n", "{\"return\": {}}\n", "{}\n", "{\"QMP\": {}}\n", "[1]\n"] {
+            let (mut qmp, qemu) = pair();
+            say(&qemu, text);
+            assert!(matches!(qmp.hear(), Err(QmpError::Nonsense(_))), "{text:?}");
+        }
+        let (mut qmp, qemu) = pair();
+        let ended = (0..=MAX_LINE_BYTES / READ_BYTES).find_map(|_| {
+            say(&qemu, &long);
+            qmp.hear().err()
+        });
+        assert!(matches!(ended, Some(QmpError::Nonsense(_))));
+    }
+}
