@@ -95,7 +95,7 @@ fn is_loaded(clapper: BorrowedFd<'_>) -> bool {
 /// Those of read(2).
 pub fn listen(listener: impl AsFd) -> io::Result<Heard> {
     let listener = listener.as_fd();
-    match rustix::io::retry_on_intr(|| take_rings(listener)) {
+    match rustix::io::retry_on_intr(|| read_now(listener, &mut [0; DRAIN_BYTES])) {
         Ok(0) => Ok(Heard::Death),
         Ok(_) => Ok(Heard::Ring),
         Err(Errno::AGAIN) => Ok(Heard::Silence),
@@ -103,24 +103,19 @@ pub fn listen(listener: impl AsFd) -> io::Result<Heard> {
     }
 }
 
-/// Reads without waiting, whatever the flags of the open file are by now, where the kernel knows how to do that with pipes.
-fn take_rings(listener: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+/// Reads a pipe without waiting, whatever the flags of the open file are by now, where the kernel knows how to do that with pipes.
+fn read_now(listener: BorrowedFd<'_>, rings: &mut [u8]) -> rustix::io::Result<usize> {
     static UNKNOWN: AtomicBool = AtomicBool::new(false);
-    let mut rings = [0; DRAIN_BYTES];
     if !UNKNOWN.load(Ordering::Relaxed) {
         // No offset: a pipe has none.
-        let read = rustix::io::preadv2(
-            listener,
-            &mut [IoSliceMut::new(&mut rings)],
-            u64::MAX,
-            ReadWriteFlags::NOWAIT,
-        );
+        let read =
+            rustix::io::preadv2(listener, &mut [IoSliceMut::new(rings)], u64::MAX, ReadWriteFlags::NOWAIT);
         if !matches!(read, Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM)) {
             return read;
         }
         UNKNOWN.store(true, Ordering::Relaxed);
     }
-    rustix::io::read(listener, &mut rings)
+    rustix::io::read(listener, rings)
 }
 
 /// Whether nobody is left who could ring. Takes no ring off, never blocks.

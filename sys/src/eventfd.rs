@@ -3,10 +3,15 @@
 //! Not between domains: an eventfd is one open file, so whoever holds it can fill it and clear its
 //! `O_NONBLOCK`, and then our next write blocks. Between domains take [`crate::doorbell`].
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::EventfdFlags;
+use rustix::fs::OFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+/// What the kernel calls an eventfd.
+const LINK: &[u8] = b"anon_inode:[eventfd]";
 
 /// A counter that can be polled: readable while it is not zero.
 #[derive(Debug)]
@@ -38,6 +43,42 @@ impl AsFd for Eventfd {
     }
 }
 
+/// Whether a descriptor that somebody passed us is an eventfd which does not make its readers wait.
+///
+/// # Errors
+/// Those of readlink(2) on `/proc/self/fd/N` (`/proc` must be mounted) and fcntl(2).
+pub fn is_eventfd(descriptor: impl AsFd) -> io::Result<bool> {
+    let path = format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd());
+    let link = rustix::fs::readlink(path, Vec::new())?;
+    let flags = rustix::fs::fcntl_getfl(&descriptor)?;
+    Ok(link.as_bytes() == LINK && flags.contains(OFlags::NONBLOCK))
+}
+
+/// Makes an eventfd unreadable that others have as well; says whether it was readable. Never blocks (before Linux 5.8: unless one of
+/// the others makes it blocking).
+///
+/// # Errors
+/// Those of read(2).
+pub fn drain_shared(event: impl AsFd) -> io::Result<bool> {
+    let mut count = [0; 8];
+    let read = rustix::io::retry_on_intr(|| {
+        // No offset: an eventfd has none.
+        let mut parts = [IoSliceMut::new(&mut count)];
+        rustix::io::preadv2(&event, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT)
+    });
+    let read = match read {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {
+            rustix::io::retry_on_intr(|| rustix::io::read(&event, &mut count))
+        }
+        read => read,
+    };
+    match read {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,5 +91,32 @@ mod tests {
         event.signal();
         assert!(event.drain());
         assert!(!event.drain());
+    }
+
+    #[test]
+    fn one_that_somebody_made_blocking_blocks_nobody() {
+        let event = Eventfd::new().unwrap();
+        rustix::fs::fcntl_setfl(&event, OFlags::empty()).unwrap();
+        let mut count = [0; 8];
+        let known =
+            rustix::io::preadv2(&event, &mut [IoSliceMut::new(&mut count)], u64::MAX, ReadWriteFlags::NOWAIT);
+        if known == Err(Errno::OPNOTSUPP) {
+            println!("skipped: this kernel reads no eventfd without waiting (Linux 5.8 does)");
+            return;
+        }
+        assert!(!drain_shared(&event).unwrap());
+        event.signal();
+        assert!(drain_shared(&event).unwrap());
+        assert!(!drain_shared(&event).unwrap());
+    }
+
+    #[test]
+    fn eventfds_are_told_apart() {
+        let event = Eventfd::new().unwrap();
+        assert!(is_eventfd(&event).unwrap());
+        assert!(!is_eventfd(crate::doorbell::pair().unwrap().0).unwrap());
+        assert!(!is_eventfd(crate::memfd::sealed("anon_inode:[eventfd]", 4096).unwrap()).unwrap());
+        rustix::fs::fcntl_setfl(&event, OFlags::empty()).unwrap();
+        assert!(!is_eventfd(&event).unwrap(), "it could make us wait");
     }
 }

@@ -19,6 +19,7 @@ pub mod namespace;
 pub mod process;
 pub mod processor;
 pub mod region;
+pub mod register;
 pub mod resolver;
 pub mod signals;
 pub mod tap;

@@ -12,6 +12,9 @@ pub const REGION_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).uni
 /// What statfs(2) says of a memfd in huge pages.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
+/// What statfs(2) says of a file of sysfs, where PCI devices show their memory.
+const SYSFS_MAGIC: u64 = 0x6265_6572;
+
 /// The unit of stat(2)'s block count.
 const STAT_BLOCK_BYTES: u64 = 512;
 
@@ -85,6 +88,20 @@ pub fn check_sealed(memory: impl AsFd) -> io::Result<Option<u64>> {
     Ok(u64::try_from(size).ok())
 }
 
+/// The size of a PCI device's memory that a descriptor of its file in sysfs stands for; `None` if it is no file of sysfs. It stays as
+/// large while the device is there. **A device that is unplugged while its memory is mapped leaves nothing behind the mapping: the
+/// next access kills with `SIGBUS`.** So whoever unplugs waits until nobody has it mapped.
+///
+/// # Errors
+/// Those of fstat(2) and fstatfs(2).
+pub fn device_bytes(memory: impl AsFd) -> io::Result<Option<u64>> {
+    let found = rustix::fs::fstatfs(&memory)?;
+    if (found.f_type as u64 & 0xffff_ffff) != SYSFS_MAGIC || !is_file(&memory)? {
+        return Ok(None);
+    }
+    Ok(u64::try_from(rustix::fs::fstat(&memory)?.st_size).ok())
+}
+
 /// Whether the descriptor is a regular file (a memfd is one).
 ///
 /// # Errors
@@ -117,6 +134,16 @@ mod tests {
             }
             Err(error) => println!("skipped: this kernel makes no memfd in huge pages: {error}"),
         }
+    }
+
+    #[test]
+    fn the_memory_of_devices_is_told_apart() {
+        assert_eq!(device_bytes(sealed("test", 4096).unwrap()).unwrap(), None);
+        let flags = rustix::fs::OFlags::RDONLY;
+        let file = rustix::fs::open("/sys/kernel/uevent_seqnum", flags, rustix::fs::Mode::empty()).unwrap();
+        assert_eq!(device_bytes(&file).unwrap(), Some(4096));
+        let folder = rustix::fs::open("/sys/kernel", flags, rustix::fs::Mode::empty()).unwrap();
+        assert_eq!(device_bytes(&folder).unwrap(), None);
     }
 
     #[test]
