@@ -111,6 +111,15 @@ pub const RECORD_SEQUENCE_SHIFT: u32 = 32;
 /// Descriptors that make one end: the region, and four pipe ends.
 pub const END_DESCRIPTORS: usize = 5;
 
+/// Bytes of the memory in which the register stands that an end in a guest rings by.
+pub const BELL_BYTES: usize = 256;
+/// Where that register stands; it has 32 bits.
+pub const BELL_OFFSET: usize = 12;
+/// What is stored there when there is a message.
+pub const BELL_DATA: u32 = 0x1_0000;
+/// What is stored there when there is room.
+pub const BELL_ROOM: u32 = 0x1_0001;
+
 const KIND_MASK: u64 = 0xf;
 const LENGTH_MASK: u64 = (1 << RECORD_LENGTH_BITS) - 1;
 
@@ -128,6 +137,8 @@ const _: () = {
     assert!(CONTROL_CONSUMER_PROCESSOR - CONTROL_WANTED >= 128);
     assert!(SLEEPS_MASK < RECORD_ALIGN as u64);
     assert!((RING_BYTES_MAX as u64) < 1 << RECORD_LENGTH_BITS);
+    assert!(BELL_DATA == (crate::guest::PEER_ID as u32) << 16 | crate::guest::VECTOR_DATA as u32);
+    assert!(BELL_ROOM == (crate::guest::PEER_ID as u32) << 16 | crate::guest::VECTOR_ROOM as u32);
     assert!(RECORD_LENGTH_BITS == RECORD_KIND_SHIFT && RECORD_KIND_SHIFT + 4 == RECORD_SEQUENCE_SHIFT);
     assert!(RING_BYTES_MIN.is_power_of_two() && RING_BYTES_MAX.is_power_of_two());
 };

@@ -1,11 +1,14 @@
 //! Ends that nobody has opened yet: made by the daemon, passed as descriptors, checked by whoever opens them.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use sys::doorbell::{self, Half};
+use sys::doorbell;
 use wire::ring as layout;
 
-use crate::shared::{Doorbells, Kind, Shared};
+use crate::kinds::device::Device;
+use crate::kinds::memfd::{Memfd, Pipes};
+use crate::kinds::{Material, look};
+use crate::shared::{Kind, Shared};
 use crate::{
     Config, CreateError, Mode, OpenError, OpenOptions, Pages, Receiver, Sender, StreamReader, StreamWriter,
     memory,
@@ -15,8 +18,7 @@ use crate::{
 #[derive(Debug)]
 pub struct End {
     side: usize,
-    region: OwnedFd,
-    doorbells: Doorbells,
+    material: Box<dyn Material>,
 }
 
 /// Makes a channel: its two ends.
@@ -36,11 +38,10 @@ pub fn pair(config: &Config) -> Result<(End, End), CreateError> {
     let (data_1, ring_data_1) = bell()?;
     let (room_0, ring_room_0) = bell()?;
     let (room_1, ring_room_1) = bell()?;
-    let one =
-        Doorbells { data: data_0, peer_data: ring_data_1, room: room_0, peer_room: ring_room_1, wary: false };
-    let other =
-        Doorbells { data: data_1, peer_data: ring_data_0, room: room_1, peer_room: ring_room_0, wary: false };
-    Ok((End { side: 0, region, doorbells: one }, End { side: 1, region: again, doorbells: other }))
+    let pipes = |ours, theirs| Pipes { ours, theirs, wary: false };
+    let one = Memfd { region, data: pipes(data_0, ring_data_1), room: pipes(room_0, ring_room_1) };
+    let other = Memfd { region: again, data: pipes(data_1, ring_data_0), room: pipes(room_1, ring_room_0) };
+    Ok((End { side: 0, material: Box::new(one) }, End { side: 1, material: Box::new(other) }))
 }
 
 impl End {
@@ -52,12 +53,8 @@ impl End {
     /// descriptors, and not from memory that the peer can write.
     #[must_use]
     pub fn into_descriptors(self) -> [OwnedFd; Self::DESCRIPTORS] {
-        let Doorbells { data, peer_data, room, peer_room, wary: _ } = self.doorbells;
-        if self.side == 0 {
-            [self.region, data, peer_data, room, peer_room]
-        } else {
-            [data, peer_data, room, peer_room, self.region]
-        }
+        let (region, [a, b, c, d]) = self.material.into_descriptors();
+        if self.side == 0 { [region, a, b, c, d] } else { [a, b, c, d, region] }
     }
 
     /// Takes the descriptors of an end, which must come from someone trusted to introduce us (the daemon).
@@ -78,27 +75,28 @@ impl End {
                 return Err(OpenError::Descriptor { index: 0, expected });
             }
         };
-        let (region, [data, peer_data, room, peer_room]) = if side == 0 {
-            let [region, data, peer_data, room, peer_room] = descriptors;
-            (region, [data, peer_data, room, peer_room])
+        let (region, others) = if side == 0 {
+            let [region, a, b, c, d] = descriptors;
+            (region, [a, b, c, d])
         } else {
-            let [data, peer_data, room, peer_room, region] = descriptors;
-            (region, [data, peer_data, room, peer_room])
+            let [a, b, c, d, region] = descriptors;
+            (region, [a, b, c, d])
         };
-        let first_bell = 1 - side;
-        check_half(&data, first_bell, Half::Listener)?;
-        check_half(&peer_data, first_bell + 1, Half::Ringer)?;
-        check_half(&room, first_bell + 2, Half::Listener)?;
-        check_half(&peer_room, first_bell + 3, Half::Ringer)?;
-        let doorbells = Doorbells { data, peer_data, room, peer_room, wary: false };
-        Ok(End { side, region, doorbells })
+        let first = 1 - side;
+        let material: Box<dyn Material> = if Device::is_made_of(&others[0]) {
+            Box::new(Device::new(region, others, first)?)
+        } else {
+            Box::new(Memfd::new(region, others, first)?)
+        };
+        Ok(End { side, material })
     }
 
     /// Trusts whoever made the channel no more than any peer: it may have kept copies of our doorbells, and make them blocking. For
-    /// an end that comes from a stranger, and not from the daemon. Costs a little with each wake.
+    /// an end that comes from a stranger, and not from the daemon. Costs a little with each wake. A device of a stranger's is refused
+    /// when it is opened: he could unplug it.
     #[must_use]
     pub fn distrust_maker(mut self) -> End {
-        self.doorbells.wary = true;
+        self.material.distrust();
         self
     }
 
@@ -107,7 +105,7 @@ impl End {
     /// # Errors
     /// [`OpenError::UnknownMode`], [`OpenError::RegionBytes`] when there is no header, [`OpenError::System`].
     pub fn mode(&self) -> Result<Mode, OpenError> {
-        memory::mode(&self.region)
+        memory::mode(&*self.material)
     }
 
     /// In what pages the region lies: what became of [`Config::huge_pages`].
@@ -115,8 +113,7 @@ impl End {
     /// # Errors
     /// [`OpenError::System`].
     pub fn pages(&self) -> Result<Pages, OpenError> {
-        let look = |source| OpenError::System { action: "look at the region of a channel", source };
-        memory::pages(&self.region).map_err(look)
+        Ok(self.material.size()?.pages.unwrap_or(Pages::Ordinary))
     }
 
     /// Maps the region, checks its header and takes the end into use, whatever its mode is.
@@ -132,7 +129,7 @@ impl End {
     /// # Errors
     /// See [`OpenError`]; the end is closed then.
     pub fn open_with(self, options: &OpenOptions) -> Result<(Sender, Receiver), OpenError> {
-        let checked = memory::open(&self.region, options)?;
+        let checked = memory::open(&*self.material, options)?;
         self.take_into_use(checked)
     }
 
@@ -149,7 +146,7 @@ impl End {
     /// # Errors
     /// See [`OpenError`], among them [`OpenError::WrongMode`]; the end is closed then.
     pub fn open_stream_with(self, options: &OpenOptions) -> Result<(StreamWriter, StreamReader), OpenError> {
-        let checked = memory::open(&self.region, options)?;
+        let checked = memory::open(&*self.material, options)?;
         if checked.mode != Mode::Stream {
             return Err(OpenError::WrongMode { found: checked.mode, wanted: Mode::Stream });
         }
@@ -158,23 +155,14 @@ impl End {
     }
 
     fn take_into_use(self, checked: memory::Checked) -> Result<(Sender, Receiver), OpenError> {
-        let kind = if checked.apart { Kind::apart() } else { Kind::together() };
-        let opened = Shared::open(checked.region, self.side, checked.ring_bytes, self.doorbells, kind);
+        let apart = checked.apart || self.material.is_apart();
+        let kind = if apart { Kind::apart() } else { Kind::together() };
+        let bells = self.material.bells().map_err(OpenError::named)?;
+        let opened = Shared::open(checked.region, self.side, checked.ring_bytes, bells, kind);
         opened.map_err(OpenError::named)
     }
 }
 
 fn is_region(descriptor: &OwnedFd) -> Result<bool, OpenError> {
-    let look = |source| OpenError::System { action: "look at a descriptor of a channel", source };
     sys::memfd::is_file(descriptor).map_err(look)
-}
-
-fn check_half(descriptor: &OwnedFd, index: usize, half: Half) -> Result<(), OpenError> {
-    let look = |source| OpenError::System { action: "look at a descriptor of a channel", source };
-    let found = doorbell::half(descriptor.as_fd()).map_err(look)?;
-    let expected = match half {
-        Half::Listener => "the listener's half of a doorbell",
-        Half::Ringer => "the ringer's half of a doorbell",
-    };
-    if found == Some(half) { Ok(()) } else { Err(OpenError::Descriptor { index, expected }) }
 }

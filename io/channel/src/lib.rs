@@ -32,6 +32,7 @@
 //! - Nothing has a name: when both ends are gone, so is everything.
 
 mod end;
+mod kinds;
 mod large;
 pub mod meeting;
 mod memory;
@@ -45,6 +46,8 @@ mod shared;
 mod stream;
 
 pub use end::{End, pair};
+pub use kinds::mapped::{Doorbell, Mapped};
+pub use memory::{region_bytes, write_header};
 pub use nap::{Counts, wake_price_ns};
 pub use options::{Config, HugePages, Mode, OpenOptions, Pages};
 pub use receiver::{Alleged, ReceiveError, Receiver};

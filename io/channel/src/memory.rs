@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use sys::region::Region;
 use wire::ring as layout;
 
+use crate::kinds::{Material, Size};
 use crate::{Config, CreateError, HugePages, Mode, OpenError, OpenOptions, Pages};
 
 /// For `/proc/PID/maps`.
@@ -34,11 +35,7 @@ fn header(config: &Config) -> Header {
 }
 
 pub(crate) fn make(config: &Config) -> Result<OwnedFd, CreateError> {
-    let bytes = if config.apart {
-        layout::apart_region_bytes(config.ring_bytes)
-    } else {
-        layout::region_bytes(config.ring_bytes)
-    };
+    let bytes = region_bytes(config);
     if config.huge_pages != HugePages::No {
         match make_huge(config, bytes) {
             Err(_) if config.huge_pages == HugePages::IfFree => {}
@@ -104,14 +101,9 @@ fn ring_bytes(bytes: u64, pages: Pages) -> Option<u32> {
 }
 
 /// What the header says of the mode, before the region is mapped.
-pub(crate) fn mode(memory: &OwnedFd) -> Result<Mode, OpenError> {
-    let look = |source| OpenError::System { action: "read the header of a channel's region", source };
-    let mut word = [0; 8];
-    let read = rustix::io::pread(memory, &mut word, layout::OFFSET_MODE as u64);
-    if read.map_err(|errno| look(errno.into()))? < word.len() {
-        return Err(OpenError::RegionBytes { bytes: 0 });
-    }
-    mode_of(u64::from_le_bytes(word))
+pub(crate) fn mode(material: &dyn Material) -> Result<Mode, OpenError> {
+    let word = material.word(layout::OFFSET_MODE)?;
+    mode_of(word.ok_or(OpenError::RegionBytes { bytes: 0 })?)
 }
 
 fn mode_of(word: u64) -> Result<Mode, OpenError> {
@@ -129,25 +121,59 @@ pub(crate) struct Checked {
 }
 
 /// Maps the region, sees to its pages, checks its header.
-pub(crate) fn open(memory: &OwnedFd, options: &OpenOptions) -> Result<Checked, OpenError> {
-    let look = |source| OpenError::System { action: "look at the region of a channel", source };
-    // The sealed size is the one thing that the peer can't change.
-    let bytes = sys::memfd::check_sealed(memory).map_err(look)?.ok_or(OpenError::Unsealed)?;
-    let pages = pages(memory).map_err(look)?;
-    let ring_bytes = ring_bytes(bytes, pages).ok_or(OpenError::RegionBytes { bytes })?;
-    if pages != Pages::Ordinary && !options.huge_pages {
+pub(crate) fn open(material: &dyn Material, options: &OpenOptions) -> Result<Checked, OpenError> {
+    let Size { bytes, pages } = material.size()?;
+    let in_pages = pages.unwrap_or(Pages::Ordinary);
+    let ring_bytes = ring_bytes(bytes, in_pages).ok_or(OpenError::RegionBytes { bytes })?;
+    if in_pages != Pages::Ordinary && !options.huge_pages {
         return Err(OpenError::HugePages);
     }
     // What a power of two has beyond that is nobody's.
-    let mapped = if pages == Pages::Ordinary { layout::region_bytes(ring_bytes) } else { bytes };
+    let mapped = if in_pages == Pages::Ordinary { layout::region_bytes(ring_bytes) } else { bytes };
     let length = usize::try_from(mapped).map_err(|_| OpenError::RegionBytes { bytes })?;
-    let map = |source| OpenError::memory("map the region of a channel", bytes, source);
-    let region = Region::map(memory, length).map_err(map)?;
-    provide(&region, bytes, pages, options)?;
-    let mode = check_header(&region, ring_bytes)?;
-    // Once, and never again: whoever changes it gains nothing.
-    let apart = region.load_u64(layout::OFFSET_APART, Ordering::Relaxed) != 0;
-    Ok(Checked { region, ring_bytes, mode, apart })
+    let map = |source| OpenError::memory("map the region of a channel", mapped, source);
+    let region = material.map(length).map_err(map)?;
+    if let Some(pages) = pages {
+        provide(&region, mapped, pages, options)?;
+    }
+    check_header(region, ring_bytes)
+}
+
+/// Checks the header of a region that somebody else has mapped, whole.
+pub(crate) fn check_mapped(region: Region) -> Result<Checked, OpenError> {
+    let bytes = region.len() as u64;
+    let ring_bytes = ring_bytes(bytes, Pages::Ordinary).ok_or(OpenError::RegionBytes { bytes })?;
+    check_header(region, ring_bytes)
+}
+
+/// Bytes of the memory that a channel of this configuration takes: for makers whose memory is no memfd.
+#[must_use]
+pub fn region_bytes(config: &Config) -> u64 {
+    if config.apart {
+        layout::apart_region_bytes(config.ring_bytes)
+    } else {
+        layout::region_bytes(config.ring_bytes)
+    }
+}
+
+/// Writes a channel's header into fresh memory (zeros) of [`region_bytes`], before anybody else has it: for makers whose memory is no
+/// memfd. [`crate::pair`] does it by itself.
+///
+/// # Errors
+/// [`CreateError::RingBytes`], [`CreateError::Region`] when the memory has another size.
+pub fn write_header(region: &Region, config: &Config) -> Result<(), CreateError> {
+    let ring_bytes = config.ring_bytes;
+    if !layout::is_ring_bytes(u64::from(ring_bytes)) {
+        return Err(CreateError::RingBytes { ring_bytes });
+    }
+    if self::ring_bytes(region.len() as u64, Pages::Ordinary) != Some(ring_bytes) {
+        let text = format!("the memory has {} bytes, and not those of the rings", region.len());
+        return Err(CreateError::Region(io::Error::new(io::ErrorKind::InvalidInput, text)));
+    }
+    for (offset, value) in header(config) {
+        region.store_u64(offset, value, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 fn provide(region: &Region, bytes: u64, pages: Pages, options: &OpenOptions) -> Result<(), OpenError> {
@@ -168,7 +194,7 @@ fn provide(region: &Region, bytes: u64, pages: Pages, options: &OpenOptions) -> 
 
 /// The header must agree with the size. The peer may have scribbled over it before we came: then we refuse.
 /// Each word is read once.
-fn check_header(region: &Region, ring_bytes: u32) -> Result<Mode, OpenError> {
+fn check_header(region: Region, ring_bytes: u32) -> Result<Checked, OpenError> {
     let word = |offset| region.load_u64(offset, Ordering::Relaxed);
     let found = word(layout::OFFSET_MAGIC);
     if found != layout::MAGIC {
@@ -187,7 +213,10 @@ fn check_header(region: &Region, ring_bytes: u32) -> Result<Mode, OpenError> {
             return Err(OpenError::Size { field, found, expected });
         }
     }
-    mode_of(word(layout::OFFSET_MODE))
+    let mode = mode_of(word(layout::OFFSET_MODE))?;
+    // Once, and never again: whoever changes it gains nothing.
+    let apart = word(layout::OFFSET_APART) != 0;
+    Ok(Checked { region, ring_bytes, mode, apart })
 }
 
 #[cfg(test)]

@@ -149,8 +149,28 @@ pub enum OpenError {
         expected: &'static str,
     },
     /// The region could shrink under us.
-    #[error("the region of a channel is not sealed against resizing")]
+    #[error(
+        "the region of a channel is neither a memfd that is sealed against resizing nor a device's memory"
+    )]
     Unsealed,
+    /// It is made of a device that somebody may unplug who is not trusted.
+    #[error(
+        "the end of a channel that came from a stranger is made of a device, which its maker could take out from under us: only the \
+         machine's own agent introduces such ends"
+    )]
+    StrangersDevice,
+    /// A device's registers are none of a channel's.
+    #[error("a channel's device has {} bytes of registers at least, not {bytes}", layout::BELL_BYTES)]
+    BellBytes {
+        /// How many it has.
+        bytes: u64,
+    },
+    /// There are two ends.
+    #[error("a channel has end 0 and end 1, and no end {side}")]
+    Side {
+        /// What was asked for.
+        side: usize,
+    },
     /// The region is sealed against writing, or its descriptor is for reading only.
     #[error(
         "the region of a channel can't be written: it is sealed against that, or was opened for reading only"

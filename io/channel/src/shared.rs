@@ -1,7 +1,7 @@
 //! What the two halves of an opened end have in common.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -13,28 +13,13 @@ use sys::fork::Origin;
 use sys::region::Region;
 use wire::ring as layout;
 
+use crate::kinds::{Bell, Bells};
 use crate::{OpenError, Receiver, Sender};
 
 /// Looks at memory before the first look at the clock: an answer that is on its way is found without.
 const LOOKS_BEFORE_CLOCK: u32 = 64;
 /// Looks at memory between two looks at the clock (and at the peer's processor) while spinning.
 const LOOKS_PER_CLOCK: u32 = 32;
-
-/// The doorbells of one end. `data` and `room` are separate, so that a thread that waits for messages and one that
-/// waits for room never take each other's rings.
-#[derive(Debug)]
-pub(crate) struct Doorbells {
-    /// Heard by our receiver: there is a message.
-    pub data: OwnedFd,
-    /// Rung by our sender.
-    pub peer_data: OwnedFd,
-    /// Heard by our sender: there is room.
-    pub room: OwnedFd,
-    /// Rung by our receiver.
-    pub peer_room: OwnedFd,
-    /// Whoever made them may have kept copies, and is not trusted with our time.
-    pub wary: bool,
-}
 
 /// When to spin before sleeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,7 +135,7 @@ pub(crate) struct Shared {
     kind: Kind,
     outward: Place,
     inward: Place,
-    doorbells: Doorbells,
+    bells: Bells,
     /// Ours alone: wakes this end's own waiters when this end closes.
     lifeline: Eventfd,
     closed_here: AtomicBool,
@@ -165,7 +150,7 @@ impl Shared {
         region: Region,
         side: usize,
         ring_bytes: u32,
-        doorbells: Doorbells,
+        bells: Bells,
         kind: Kind,
     ) -> Result<(Sender, Receiver), OpenError> {
         let bytes = layout::region_bytes(ring_bytes);
@@ -188,7 +173,7 @@ impl Shared {
             kind,
             outward,
             inward,
-            doorbells,
+            bells,
             lifeline,
             closed_here: AtomicBool::new(false),
             peer_gone: AtomicBool::new(false),
@@ -222,8 +207,8 @@ impl Shared {
         }
         self.lifeline.signal();
         // A pipe of ours that can't be rung has nobody behind it who could be told.
-        let _told = self.ring(&self.doorbells.peer_data);
-        let _told = self.ring(&self.doorbells.peer_room);
+        let _told = self.bells.data.ring();
+        let _told = self.bells.room.ring();
     }
 
     /// Makes [`Shared::close`] do nothing. For a process that shares the region, the lifeline and the doorbells with another
@@ -260,25 +245,25 @@ impl Shared {
     /// As [`Shared::is_peer_closed`], and asks the kernel whether the peer lives.
     pub(crate) fn is_peer_gone(&self) -> bool {
         // A descriptor of ours that can't be polled is as good as one without a peer.
-        if !self.is_peer_closed() && doorbell::is_dead(&self.doorbells.data).unwrap_or(true) {
+        if !self.is_peer_closed() && self.bells.data.is_dead().unwrap_or(true) {
             self.peer_gone.store(true, Ordering::Release);
         }
         self.is_peer_closed()
     }
 
-    fn listen(&self, doorbell: &OwnedFd) -> io::Result<()> {
-        if doorbell::listen(doorbell)? == Heard::Death {
+    fn listen(&self, bell: &dyn Bell) -> io::Result<()> {
+        if bell.listen()? == Heard::Death {
             self.peer_gone.store(true, Ordering::Release);
         }
         Ok(())
     }
 
     pub(crate) fn drain_data(&self) -> io::Result<()> {
-        self.listen(&self.doorbells.data)
+        self.listen(&*self.bells.data)
     }
 
     pub(crate) fn drain_room(&self) -> io::Result<()> {
-        self.listen(&self.doorbells.room)
+        self.listen(&*self.bells.room)
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -302,28 +287,20 @@ impl Shared {
     /// Wakes the peer's receiver as it wants to be woken.
     #[inline]
     pub(crate) fn wake_receiver(&self, wake: Wake) -> io::Result<()> {
-        if wake.is_needed() {
-            self.wake(wake, self.outward.sleeping(), &self.doorbells.peer_data)
-        } else {
-            Ok(())
-        }
+        if wake.is_needed() { self.wake(wake, self.outward.sleeping(), &*self.bells.data) } else { Ok(()) }
     }
 
     /// Wakes the peer's sender as it wants to be woken.
     #[inline]
     pub(crate) fn wake_sender(&self, wake: Wake) -> io::Result<()> {
-        if wake.is_needed() {
-            self.wake(wake, self.inward.wanted(), &self.doorbells.peer_room)
-        } else {
-            Ok(())
-        }
+        if wake.is_needed() { self.wake(wake, self.inward.wanted(), &*self.bells.room) } else { Ok(()) }
     }
 
     #[cold]
-    fn wake(&self, wake: Wake, futex: usize, ringer: &OwnedFd) -> io::Result<()> {
+    fn wake(&self, wake: Wake, futex: usize, bell: &dyn Bell) -> io::Result<()> {
         match wake {
             Wake::Nobody => Ok(()),
-            Wake::Doorbell => self.ring(ringer),
+            Wake::Doorbell => bell.ring(),
             Wake::Futex => {
                 // Nobody there: it has woken by itself, and sees what we have done.
                 self.region.wake(futex);
@@ -332,16 +309,12 @@ impl Shared {
         }
     }
 
-    fn ring(&self, ringer: &OwnedFd) -> io::Result<()> {
-        if self.doorbells.wary { doorbell::ring_warily(ringer) } else { doorbell::ring(ringer) }
-    }
-
     pub(crate) fn data_descriptors(&self) -> Descriptors<'_> {
-        Descriptors { doorbell: self.doorbells.data.as_fd(), lifeline: self.lifeline.as_fd() }
+        Descriptors { doorbell: self.bells.data.descriptor(), lifeline: self.lifeline.as_fd() }
     }
 
     pub(crate) fn room_descriptors(&self) -> Descriptors<'_> {
-        Descriptors { doorbell: self.doorbells.room.as_fd(), lifeline: self.lifeline.as_fd() }
+        Descriptors { doorbell: self.bells.room.descriptor(), lifeline: self.lifeline.as_fd() }
     }
 }
 

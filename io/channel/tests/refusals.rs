@@ -130,7 +130,7 @@ fn a_region_that_cant_be_written() {
 
 #[test]
 fn a_region_of_a_size_that_no_channel_has() {
-    for bytes in [0, 8, 4096, 12287, 12289, 12288 + 4096, (64 << 20) + 4096] {
+    for bytes in [0, 8, 4096, 12287, 12289, 12288 + 12288, (64 << 20) + 4096] {
         let error = open(with_region(memfd(bytes, sys::memfd::REGION_SEALS))).unwrap_err();
         assert!(
             matches!(error, OpenError::RegionBytes { bytes: named } if named == bytes),
@@ -224,10 +224,13 @@ fn a_region_shorter_than_it_claims_is_refused() {
             let short = memfd(whole - missing, sys::memfd::REGION_SEALS);
             rustix::io::pwrite(&short, &header, 0).unwrap();
             let error = open(with_region(short)).unwrap_err();
-            assert!(
-                matches!(error, OpenError::RegionBytes { bytes } if bytes == whole - missing),
-                "{claimed} less {missing}: {error}"
-            );
+            // What is left may be the size of a channel whose ends are apart; then the header gives it away.
+            let refused = match error {
+                OpenError::RegionBytes { bytes } => bytes == whole - missing,
+                OpenError::Size { field, .. } => field == "ring_bytes" && (whole - missing).is_power_of_two(),
+                _ => false,
+            };
+            assert!(refused, "{claimed} less {missing}: {error}");
         }
     }
 }

@@ -1,0 +1,111 @@
+//! Ends on this host: a sealed memfd and pipes. Both ends share a kernel, or one of them is in a guest and has the same memory as a
+//! device; the header says which.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use sys::doorbell::{self, Half, Heard};
+use sys::region::Region;
+
+use super::{Bell, Bells, Material, Size, look};
+use crate::{OpenError, memory};
+
+#[derive(Debug)]
+pub(crate) struct Memfd {
+    pub region: OwnedFd,
+    pub data: Pipes,
+    pub room: Pipes,
+}
+
+/// The pipe that we listen to, and the one that we ring.
+#[derive(Debug)]
+pub(crate) struct Pipes {
+    pub ours: OwnedFd,
+    pub theirs: OwnedFd,
+    /// Whoever made them may have kept copies, and is not trusted with our time.
+    pub wary: bool,
+}
+
+impl Memfd {
+    /// Takes four descriptors for the doorbells, the first of which stands at `index` in the list of an end.
+    pub(crate) fn new(region: OwnedFd, doorbells: [OwnedFd; 4], index: usize) -> Result<Memfd, OpenError> {
+        let [data, peer_data, room, peer_room] = doorbells;
+        let data = Pipes::new(data, peer_data, index)?;
+        let room = Pipes::new(room, peer_room, index + 2)?;
+        Ok(Memfd { region, data, room })
+    }
+}
+
+impl Pipes {
+    fn new(ours: OwnedFd, theirs: OwnedFd, index: usize) -> Result<Pipes, OpenError> {
+        check_half(&ours, index, Half::Listener)?;
+        check_half(&theirs, index + 1, Half::Ringer)?;
+        Ok(Pipes { ours, theirs, wary: false })
+    }
+}
+
+/// Whether a descriptor is the half of a doorbell that belongs in its place.
+pub(crate) fn check_half(descriptor: &OwnedFd, index: usize, half: Half) -> Result<(), OpenError> {
+    let found = doorbell::half(descriptor.as_fd()).map_err(look)?;
+    let expected = match half {
+        Half::Listener => "the listener's half of a doorbell",
+        Half::Ringer => "the ringer's half of a doorbell",
+    };
+    if found == Some(half) { Ok(()) } else { Err(OpenError::Descriptor { index, expected }) }
+}
+
+impl Material for Memfd {
+    fn size(&self) -> Result<Size, OpenError> {
+        let look = |source| OpenError::System { action: "look at the region of a channel", source };
+        // The sealed size is the one thing that the peer can't change.
+        let bytes = sys::memfd::check_sealed(&self.region).map_err(look)?.ok_or(OpenError::Unsealed)?;
+        Ok(Size { bytes, pages: Some(memory::pages(&self.region).map_err(look)?) })
+    }
+
+    fn word(&self, offset: usize) -> Result<Option<u64>, OpenError> {
+        let look = |source| OpenError::System { action: "read the header of a channel's region", source };
+        let mut word = [0; 8];
+        let read = rustix::io::pread(&self.region, &mut word, offset as u64);
+        let whole = read.map_err(|errno| look(errno.into()))? == word.len();
+        Ok(whole.then(|| u64::from_le_bytes(word)))
+    }
+
+    fn map(&self, bytes: usize) -> io::Result<Region> {
+        Region::map(&self.region, bytes)
+    }
+
+    fn is_apart(&self) -> bool {
+        false
+    }
+
+    fn distrust(&mut self) {
+        self.data.wary = true;
+        self.room.wary = true;
+    }
+
+    fn bells(self: Box<Self>) -> Result<Bells, OpenError> {
+        Ok(Bells { data: Box::new(self.data), room: Box::new(self.room) })
+    }
+
+    fn into_descriptors(self: Box<Self>) -> (OwnedFd, [OwnedFd; 4]) {
+        (self.region, [self.data.ours, self.data.theirs, self.room.ours, self.room.theirs])
+    }
+}
+
+impl Bell for Pipes {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.ours.as_fd()
+    }
+
+    fn listen(&self) -> io::Result<Heard> {
+        doorbell::listen(&self.ours)
+    }
+
+    fn is_dead(&self) -> io::Result<bool> {
+        doorbell::is_dead(&self.ours)
+    }
+
+    fn ring(&self) -> io::Result<()> {
+        if self.wary { doorbell::ring_warily(&self.theirs) } else { doorbell::ring(&self.theirs) }
+    }
+}
