@@ -128,6 +128,16 @@ pub fn is_dead(listener: impl AsFd) -> io::Result<bool> {
     Ok(polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL))
 }
 
+/// Whether a pipe has something to read or has hung up. Takes nothing off, never blocks.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn is_readable(listener: impl AsFd) -> io::Result<bool> {
+    let mut polled = [PollFd::new(&listener, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&Timespec::default())))?;
+    Ok(!polled[0].revents().is_empty())
+}
+
 /// Waits until one of two descriptors has something to read or hangs up, or the time is over.
 /// Returns early on a signal handler, like poll(2); callers loop anyway.
 ///
@@ -182,12 +192,13 @@ mod tests {
         assert_eq!(listen(&listener).unwrap(), Heard::Silence);
         ring(&ringer).unwrap();
         ring(&ringer).unwrap();
-        assert!(!is_dead(&listener).unwrap());
+        assert!(!is_dead(&listener).unwrap() && is_readable(&listener).unwrap());
         assert_eq!(listen(&listener).unwrap(), Heard::Ring);
+        assert!(!is_readable(&listener).unwrap());
         assert_eq!(listen(&listener).unwrap(), Heard::Silence);
         ring(&ringer).unwrap();
         drop(ringer);
-        assert!(is_dead(&listener).unwrap());
+        assert!(is_dead(&listener).unwrap() && is_readable(&listener).unwrap());
         assert_eq!(listen(&listener).unwrap(), Heard::Ring);
         assert_eq!(listen(&listener).unwrap(), Heard::Death);
     }

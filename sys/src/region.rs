@@ -3,7 +3,7 @@
 //! So there is never a reference to its bytes: words go through atomics, the rest is copied in and out.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +14,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
+    /// Closed when the memory has been unmapped: fields are dropped after `drop`.
+    kept: Option<OwnedFd>,
 }
 
 // SAFETY: `base` is a mapping that this value owns and that has no thread affinity; see also `Sync`.
@@ -54,7 +56,15 @@ impl Region {
             )
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Region { base, len })
+        Ok(Region { base, len, kept: None })
+    }
+
+    /// Holds on to a descriptor until the memory has been unmapped: whoever has the other side of it learns by its close that nobody
+    /// looks at the memory any more.
+    #[must_use]
+    pub fn keeping(mut self, descriptor: OwnedFd) -> Region {
+        self.kept = Some(descriptor);
+        self
     }
 
     /// Bytes of the mapping.
@@ -316,6 +326,15 @@ mod tests {
         region.populate().unwrap();
         assert_eq!(crate::memfd::resident_bytes(&memory).unwrap(), 1 << 20);
         assert_eq!(region.load_u64(4096, SeqCst), 7);
+    }
+
+    #[test]
+    fn what_a_region_keeps_is_closed_with_it() {
+        let (listener, ringer) = crate::doorbell::pair().unwrap();
+        let region = region().keeping(ringer);
+        assert!(!crate::doorbell::is_dead(&listener).unwrap());
+        drop(region);
+        assert!(crate::doorbell::is_dead(&listener).unwrap());
     }
 
     #[test]

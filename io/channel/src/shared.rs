@@ -130,7 +130,6 @@ impl Whereabouts {
 /// An opened end.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    region: Arc<Region>,
     side: usize,
     kind: Kind,
     outward: Place,
@@ -143,6 +142,8 @@ pub(crate) struct Shared {
     /// The process that opened this end. The region and the descriptors of a fork's child are the same; the indices that go
     /// with them are copies, so the child must touch nothing.
     origin: Origin,
+    /// The last to go, if the halves have not kept it: see [`Region::keeping`].
+    region: Arc<Region>,
 }
 
 impl Shared {

@@ -2,7 +2,7 @@
 //! end is a [`super::memfd`] of the same memory; that of another guest is a device as well.
 //!
 //! **The device must stay until nobody has it mapped**: an access to one that is unplugged kills with `SIGBUS`. Whoever plugs it in
-//! and out keeps the writing half of *life*, which nobody can read any more once the end is closed. A sealed memfd may take the place
+//! and out keeps the writing half of *life*, which nobody can read any more once the end is closed: that is why it is the last to go. A sealed memfd may take the place
 //! of either memory, where something other than a hypervisor carries the rings.
 
 use std::io;
@@ -82,7 +82,7 @@ impl Material for Device {
     }
 
     fn map(&self, bytes: usize) -> io::Result<Region> {
-        Region::map(&self.region, bytes)
+        Ok(Region::map(&self.region, bytes)?.keeping(self.life.try_clone()?))
     }
 
     fn is_apart(&self) -> bool {

@@ -45,7 +45,8 @@ pub struct Mapped<D> {
     pub data: D,
     /// There is room.
     pub room: D,
-    /// The reading half of a pipe, non-blocking, that hangs up when the peer is gone.
+    /// The reading half of a pipe, non-blocking, that hangs up or becomes readable when the peer is gone. It is never read, and closed
+    /// when the region has been dropped: so the writing half tells when nobody has that any more.
     pub life: OwnedFd,
 }
 
@@ -74,6 +75,8 @@ impl<D: Doorbell> Mapped<D> {
         }
         // The one pipe of the list, as far as there is a list.
         check_half(&life, 0, Half::Listener)?;
+        let keep = |source| OpenError::System { action: "keep a descriptor of a channel's end", source };
+        let region = region.keeping(life.try_clone().map_err(keep)?);
         let checked = memory::check_mapped(region)?;
         if let Some(wanted) = wanted
             && checked.mode != wanted
@@ -85,7 +88,7 @@ impl<D: Doorbell> Mapped<D> {
     }
 }
 
-/// A doorbell beside a pipe that hangs up when the peer is gone.
+/// A doorbell beside a pipe that says when the peer is gone.
 #[derive(Debug)]
 pub(crate) struct Living<D> {
     doorbell: D,
@@ -122,12 +125,12 @@ impl<D: Doorbell> Bell for Living<D> {
         if self.doorbell.listen()? {
             return Ok(Heard::Ring);
         }
-        // Whoever holds the other half may write to it: that says nothing, and must not keep us awake.
-        doorbell::listen(self.life.as_fd())
+        Ok(if self.is_dead()? { Heard::Death } else { Heard::Silence })
     }
 
     fn is_dead(&self) -> io::Result<bool> {
-        doorbell::is_dead(self.life.as_fd())
+        // Whoever keeps the writing half, to learn when we are done, writes instead of closing it.
+        doorbell::is_readable(self.life.as_fd())
     }
 
     fn ring(&self) -> io::Result<()> {
