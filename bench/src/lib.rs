@@ -7,11 +7,13 @@
 //! bootstrap confidence intervals over launches.
 
 pub mod channel;
+pub mod control_group;
 pub mod core_line;
 pub mod directory;
 pub mod environment;
 pub mod histogram;
 pub mod machine;
+pub mod machines;
 pub mod node;
 pub mod promise;
 pub mod report;

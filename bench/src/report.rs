@@ -291,6 +291,7 @@ mod tests {
                 failures,
                 window_s,
                 processor_ns: None,
+                guest_ns: None,
                 switches: None,
                 calls: None,
             }

@@ -42,6 +42,8 @@ pub struct Repetition {
     pub window_s: f64,
     /// Processor time of everything that took part, in ns.
     pub processor_ns: Option<u64>,
+    /// Processor time of what worked inside guests, as these count it, in ns; it is part of the other.
+    pub guest_ns: Option<u64>,
     /// Context switches of everything that took part, where they were counted.
     pub switches: Option<u64>,
     /// System calls of everything that took part, where they were counted.
@@ -61,6 +63,8 @@ pub enum Metric {
     Bandwidth,
     /// Processor time of everything that took part, in us per operation.
     Processor,
+    /// Processor time of what worked inside guests, in us per operation.
+    GuestProcessor,
     /// Processor time of everything that took part, in ms in all.
     ProcessorTotal,
     /// Context switches in all.
@@ -88,7 +92,10 @@ impl Metric {
             Self::Processor if operations > 0.0 => {
                 Some(repetition.processor_ns? as f64 / operations / 1_000.0)
             }
-            Self::Processor => None,
+            Self::GuestProcessor if operations > 0.0 => {
+                Some(repetition.guest_ns? as f64 / operations / 1_000.0)
+            }
+            Self::Processor | Self::GuestProcessor => None,
             Self::ProcessorTotal => Some(repetition.processor_ns? as f64 / 1_000_000.0),
             Self::Switches => Some(repetition.switches? as f64),
             Self::Calls => Some(repetition.calls? as f64),
@@ -284,6 +291,7 @@ mod tests {
             failures: 0,
             window_s: 2.0,
             processor_ns,
+            guest_ns: None,
             switches: Some(3),
             calls: None,
         }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// What a person asked for.
 #[derive(Debug, Clone)]
 pub struct Arguments {
-    /// Name of the scenario.
+    /// Name of the scenario, with what chooses among its kinds: `channel --between vm,host`.
     pub scenario: String,
     /// Short: to see that it works, not to quote.
     pub quick: bool,
@@ -120,7 +120,13 @@ pub struct Summary {
 /// All scenarios.
 #[must_use]
 pub fn scenarios() -> Vec<Box<dyn Scenario>> {
-    vec![Box::new(crate::directory::Directory), Box::new(crate::channel::Channel)]
+    use crate::channel::between::{Between, plan::Ends};
+    vec![
+        Box::new(crate::directory::Directory),
+        Box::new(crate::channel::Channel),
+        Box::new(Between(Ends::VmHost)),
+        Box::new(Between(Ends::VmVm)),
+    ]
 }
 
 /// Runs what was asked for and writes the report to `out`.

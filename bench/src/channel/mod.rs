@@ -4,6 +4,7 @@
 //! stay on a processor each. For each repetition they make what carries the messages anew.
 
 pub mod apart;
+pub mod between;
 pub mod calls;
 pub mod domains;
 pub mod idle;
@@ -339,6 +340,7 @@ fn repetition(
         window_s: lead.window_ns as f64 / 1e9,
         processor_ns: Some(of_window(&lead, lead.processor_ns + follow.processor_ns)),
         switches: Some(lead.switches + follow.switches),
+        guest_ns: None,
         calls: None,
         latencies: lead.latencies,
     }

@@ -169,6 +169,7 @@ mod tests {
             failures: 0,
             window_s: 1.0,
             processor_ns: Some(operations),
+            guest_ns: None,
             switches: Some(operations),
             calls: None,
         }

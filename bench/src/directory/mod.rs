@@ -359,6 +359,7 @@ impl Bench<'_> {
             latencies,
             failures: tales.iter().map(|tale| tale.failures).sum(),
             window_s: self.plan.window.as_secs_f64(),
+            guest_ns: None,
             switches: None,
             calls: None,
         })
@@ -459,6 +460,7 @@ mod tests {
             failures: 0,
             window_s: 1.0,
             processor_ns: None,
+            guest_ns: None,
             switches: None,
             calls: None,
         }

@@ -111,6 +111,7 @@ The exit code is the command's; 125: it could not be tried, 126: it can't be run
     #[command(after_help = "Examples:
   tombolo bench                       list the scenarios
   tombolo bench directory --quick
+  tombolo bench channel --between vm,host
   tombolo bench directory --json > results.jsonl")]
     Bench(BenchArgs),
     /// Print completions for a shell
@@ -272,6 +273,9 @@ pub struct BenchArgs {
     /// Short: to see that it works, not to quote
     #[arg(long)]
     pub quick: bool,
+    /// Which two ends, where one or both are virtual machines (`channel`)
+    #[arg(long, value_name = "ENDS", value_parser = ["vm,host", "vm,vm"])]
+    pub between: Option<String>,
     /// Numbers of domains to measure with (`directory`)
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     pub domains: Vec<usize>,

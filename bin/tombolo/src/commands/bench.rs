@@ -7,13 +7,13 @@ use std::io::{IsTerminal, stderr, stdout};
 
 /// Runs a scenario and prints its report.
 pub fn run(arguments: &BenchArgs) -> Result<(), Failure> {
-    let Some(scenario) = &arguments.scenario else {
+    let Some(scenario) = scenario(arguments) else {
         let names: String =
             bench::scenarios().iter().map(|scenario| format!("{}\n", scenario.name())).collect();
         return print(&names);
     };
     let asked = Arguments {
-        scenario: scenario.clone(),
+        scenario,
         quick: arguments.quick,
         domains: arguments.domains.clone(),
         launches: arguments.launches,
@@ -31,4 +31,13 @@ pub fn run(arguments: &BenchArgs) -> Result<(), Failure> {
         Err(error @ BenchError::Unknown { .. }) => Err(Failure::misuse(error.to_string())),
         Err(error) => Err(Failure::new(crate::output::with_causes(&error))),
     }
+}
+
+/// The scenario by its whole name, as the list has it.
+fn scenario(arguments: &BenchArgs) -> Option<String> {
+    let name = arguments.scenario.as_ref()?;
+    Some(match &arguments.between {
+        Some(ends) => format!("{name} --between {ends}"),
+        None => name.clone(),
+    })
 }
