@@ -123,6 +123,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
     use crate::channel::between::{Between, plan::Ends};
     vec![
         Box::new(crate::directory::Directory),
+        Box::new(crate::directory::guest::Guest),
         Box::new(crate::channel::Channel),
         Box::new(Between(Ends::VmHost)),
         Box::new(Between(Ends::VmVm)),

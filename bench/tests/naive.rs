@@ -21,7 +21,7 @@ fn task() -> Task {
 
 /// A place next to the worker that cargo built; `None`, and a printed reason, where this machine can't have one.
 fn place() -> Option<Place> {
-    match Place::make(Path::new(env!("CARGO_BIN_EXE_lookup-worker"))) {
+    match Place::make(Path::new(env!("CARGO_BIN_EXE_lookup-worker")), None) {
         Ok(place) => Some(place),
         Err(error @ (BenchError::Missing { .. } | BenchError::Command { .. })) if !is_root() => {
             println!("skipped: {error}");

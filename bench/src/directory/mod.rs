@@ -5,6 +5,7 @@
 //! first, domain 1 on the second, ...). Everything else (frontends, the backend, dnsmasq) runs where the scheduler puts
 //! it, in all arms alike.
 
+pub mod guest;
 pub mod naive;
 pub mod place;
 pub mod usage;
@@ -16,7 +17,7 @@ use crate::promise::{Promise, Relation, Verdict};
 use crate::results::{Condition, Figure, Metric, Repetition, Results, rotated};
 use crate::scenario::{Arguments, BenchError, Scenario};
 use crate::worker::Worker;
-use place::{DC, PROGRAMS, Place, SUFFIX, domain_name};
+use place::{PROGRAMS, Place, SUFFIX};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use sys::clock::clock_ns;
@@ -79,14 +80,14 @@ impl Arm {
 
     fn start(self, place: &Place, number: usize) -> Result<Worker, BenchError> {
         if self == Self::Naive {
-            return naive::start(place, number);
+            let start = if place.has_guest() { naive::start_in_guest } else { naive::start };
+            return start(place, number);
         }
-        let domain = format!("{DC}/{}", domain_name(number));
-        let mut command = place.tombolo(&["exec", "-i"]);
-        if self == Self::Preload {
-            command.arg("-e").arg(format!("LD_PRELOAD={PROGRAMS}/libtombolo_preload.so"));
-        }
-        command.arg(&domain).arg("--").arg(format!("{PROGRAMS}/lookup-worker"));
+        let library = if place.has_guest() { guest::LIBRARIES } else { PROGRAMS };
+        let preload = format!("LD_PRELOAD={library}/libtombolo_preload.so");
+        let options: &[&str] = if self == Self::Preload { &["-i", "-e", &preload] } else { &["-i"] };
+        let mut command = place.exec(number, options);
+        command.arg(format!("{PROGRAMS}/lookup-worker"));
         Worker::start(format!("{}/{number}", self.name()), command, place.folder())
     }
 }
@@ -206,7 +207,7 @@ impl Scenario for Directory {
                     launch + 1,
                     plan.launches
                 ));
-                let place = Place::make(&arguments.binary)?;
+                let place = Place::make(&arguments.binary, None)?;
                 let mut bench = Bench { plan: &plan, place, cache, launch, workers: BTreeMap::new() };
                 bench.run(&mut results, progress)?;
                 bench.place.end()?;
@@ -284,6 +285,11 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn run(&mut self, results: &mut Results, progress: &mut dyn FnMut(&str)) -> Result<(), BenchError> {
         self.bring_up(results)?;
+        self.measure(results, progress)
+    }
+
+    /// What is measured once the domains are up.
+    fn measure(&mut self, results: &mut Results, progress: &mut dyn FnMut(&str)) -> Result<(), BenchError> {
         for &domains in &self.plan.domains {
             progress(&format!(
                 "launch {} of {}, cache {}, {domains} domains",
@@ -353,7 +359,9 @@ impl Bench<'_> {
             launch: self.launch,
             round,
             state: core_line::state(before_ns, after_ns),
-            processor_ns: others.map(|others| processor_of_window(arm, others, &tales, latencies.count())),
+            processor_ns: others.map(|others| {
+                processor_of_window(self.are_workers_apart(arm), others, &tales, latencies.count())
+            }),
             operations: latencies.count(),
             bytes: 0,
             latencies,
@@ -384,7 +392,11 @@ impl Bench<'_> {
     }
 
     fn work(&mut self, arm: Arm, domains: usize) -> Result<Vec<Tale>, BenchError> {
-        let begin_ns = (clock_ns() + LEAD.as_nanos() as u64).to_string();
+        // A guest has a clock of its own.
+        let begin_ns = match self.place.has_guest() {
+            true => "now".to_owned(),
+            false => (clock_ns() + LEAD.as_nanos() as u64).to_string(),
+        };
         (0..domains).try_for_each(|number| self.with(arm, number, |worker| worker.say(&begin_ns)))?;
         let length = LEAD + WARM_UP + self.plan.window;
         (0..domains).map(|number| self.with(arm, number, |worker| worker.tale(length))).collect()
@@ -403,10 +415,14 @@ impl Bench<'_> {
         act(self.workers.get_mut(&(arm, number)).ok_or_else(none)?)
     }
 
-    /// Processor time of everything beside the workers themselves (naive), or of everything (ours: the workers are in
-    /// the control groups of their domains).
+    /// Whether the workers are not in the control groups of the node's domains, as all workers in guests are.
+    fn are_workers_apart(&self, arm: Arm) -> bool {
+        arm == Arm::Naive && !self.place.has_guest()
+    }
+
+    /// Processor time of everything beside the workers themselves, where they are apart, or of everything.
     fn processor_ns(&self, arm: Arm) -> Option<u64> {
-        if arm == Arm::Naive {
+        if self.are_workers_apart(arm) {
             usage::name_server_processor_ns(&self.place)
         } else {
             usage::node_processor_ns(&self.place)
@@ -415,9 +431,9 @@ impl Bench<'_> {
 }
 
 /// The share of the processor time that belongs to the `measured` look-ups of the window.
-fn processor_of_window(arm: Arm, others_ns: u64, tales: &[Tale], measured: u64) -> u64 {
+fn processor_of_window(workers_apart: bool, others_ns: u64, tales: &[Tale], measured: u64) -> u64 {
     let operations: u64 = tales.iter().map(|tale| tale.operations).sum();
-    let workers: u64 = if arm == Arm::Naive { tales.iter().map(|tale| tale.processor_ns).sum() } else { 0 };
+    let workers: u64 = if workers_apart { tales.iter().map(|tale| tale.processor_ns).sum() } else { 0 };
     ((others_ns + workers) as f64 * measured as f64 / operations.max(1) as f64) as u64
 }
 
@@ -500,7 +516,7 @@ mod tests {
             operations: 10,
             processor_ns: 500,
         };
-        assert_eq!(processor_of_window(Arm::Naive, 500, std::slice::from_ref(&tale), 5), 500);
-        assert_eq!(processor_of_window(Arm::Stub, 500, &[tale], 5), 250);
+        assert_eq!(processor_of_window(true, 500, std::slice::from_ref(&tale), 5), 500);
+        assert_eq!(processor_of_window(false, 500, &[tale], 5), 250);
     }
 }

@@ -1,6 +1,6 @@
-//! The naive arm: a domain that has a network of its own (a veth on the bridge) and resolves by itself.
+//! The naive arm: a domain that has a network of its own (a veth on the bridge, or a guest's network card) and resolves by itself.
 
-use super::place::{NAME_SERVER, Place};
+use super::place::{NAME_SERVER, PROGRAMS, Place};
 use crate::machine::{finish, inside};
 use crate::scenario::BenchError;
 use crate::worker::Worker;
@@ -13,6 +13,21 @@ ip link set lo up
 echo alone
 read -r _
 exec \"$2\"";
+
+/// In a guest: as every other program of it, but with the name server's address in place of ours, which only this process sees.
+const IN_GUEST: &str = "set -e
+echo \"nameserver $1\" >/tmp/resolv.conf
+exec unshare -m sh -c 'mount --bind /tmp/resolv.conf /etc/resolv.conf && exec \"$1\"' sh \"$2\"";
+
+/// Starts the worker of domain `number` in its guest, which has a network card.
+///
+/// # Errors
+/// Where it does not start.
+pub fn start_in_guest(place: &Place, number: usize) -> Result<Worker, BenchError> {
+    let mut command = place.exec(number, &["-i"]);
+    command.args(["sh", "-c", IN_GUEST, "sh", NAME_SERVER, &format!("{PROGRAMS}/lookup-worker")]);
+    Worker::start(format!("naive/{number}"), command, place.folder())
+}
 
 /// Starts the worker of domain `number`. It lives in a network and a mount namespace of its own, which go when it goes.
 ///

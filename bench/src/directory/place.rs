@@ -2,6 +2,7 @@
 //! Nothing of it is seen from the machine's network, and all of it goes when its processes go.
 
 use crate::machine::{check_files, check_programs, check_root, finish, inside, network_namespace};
+use crate::machines::{self, Card, Image, Network};
 use crate::scenario::BenchError;
 use crate::undo::Undo;
 use std::ffi::OsStr;
@@ -16,8 +17,10 @@ pub const NAME_SERVER: &str = "198.18.0.1";
 pub const SUFFIX: &str = "bench.test";
 /// The distributed container of the bench.
 pub const DC: &str = "bench";
-/// Where the domains see the programs of this build.
-pub const PROGRAMS: &str = "/opt/bench";
+/// Where the domains see the programs of this build; guests have them at the same place.
+pub const PROGRAMS: &str = machines::PROGRAMS;
+/// Addresses of the network cards of guests, on the bridge.
+const GUEST_ADDRESS: &str = "198.18.255.1/16";
 
 /// Makes the bridge, says so, and stays until its input ends.
 const HUB: &str = "set -e
@@ -45,14 +48,16 @@ pub struct Place {
     _name_server_says: BufReader<ChildStderr>,
     binary: PathBuf,
     folder: PathBuf,
+    /// What the domains boot, where they are virtual machines.
+    guest: Option<Image>,
 }
 
 impl Place {
-    /// Makes it all.
+    /// Makes it all. With a guest's image, its domain is a virtual machine.
     ///
     /// # Errors
     /// Where something is missing or does not start; what had been made is undone.
-    pub fn make(binary: &Path) -> Result<Self, BenchError> {
+    pub fn make(binary: &Path, guest: Option<&Image>) -> Result<Self, BenchError> {
         check_machine(binary)?;
         let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
         let folder = tempfile::Builder::new()
@@ -76,6 +81,7 @@ impl Place {
             _name_server_says: says,
             binary: binary.to_path_buf(),
             folder,
+            guest: guest.cloned(),
         })
     }
 
@@ -115,6 +121,31 @@ impl Place {
         self.binary.parent().map_or_else(PathBuf::new, Path::to_path_buf)
     }
 
+    /// Whether its domain is a virtual machine.
+    #[must_use]
+    pub fn has_guest(&self) -> bool {
+        self.guest.is_some()
+    }
+
+    /// The beginning of a command in a domain: `tombolo exec [OPTION...] DC/NAME --`.
+    #[must_use]
+    pub fn exec(&self, number: usize, options: &[&str]) -> Command {
+        let mut command = self.tombolo(&["exec"]);
+        command.args(options).args([&format!("{DC}/{}", domain_name(number)), "--"]);
+        command
+    }
+
+    /// Gives the guest of a domain a network card on the bridge, for its own resolver.
+    ///
+    /// # Errors
+    /// Where its machine does not take it.
+    pub fn plug_card(&self, number: usize) -> Result<(), BenchError> {
+        let socket =
+            self.run_dir().join("dc").join(DC).join(domain_name(number)).join("machine/machine.sock");
+        let card = Card { number: 1, address: GUEST_ADDRESS, network: Network::Bridge("hub") };
+        card.plug(self.hub.id(), &socket, self.exec(number, &[]))
+    }
+
     /// Brings `domains` domains up, with the cache as said; what runs already stays.
     ///
     /// # Errors
@@ -123,7 +154,7 @@ impl Place {
         check_node(&self.binary)?;
         self.end_node_later()?;
         let file = self.folder.join("topology.toml");
-        std::fs::write(&file, topology(domains, cache, &self.programs()))
+        std::fs::write(&file, topology(domains, cache, &self.programs(), self.guest.as_ref()))
             .map_err(BenchError::io("writing the topology"))?;
         finish(self.tombolo(&["up", &file.to_string_lossy()]))
     }
@@ -225,7 +256,7 @@ fn zone() -> String {
     )
 }
 
-fn topology(domains: usize, cache: &str, programs: &Path) -> String {
+fn topology(domains: usize, cache: &str, programs: &Path, guest: Option<&Image>) -> String {
     let mut text = format!(
         "name = \"{DC}\"\n\n\
          [domain.resolver]\nkind = \"container\"\nnetwork = \"host\"\n\n\
@@ -233,15 +264,19 @@ fn topology(domains: usize, cache: &str, programs: &Path) -> String {
          allow = [{{ domains = \"*\", verbs = [\"resolve\"] }}]\n\
          settings = {{ upstream = [\"{NAME_SERVER}:53\"], cache = {{ mode = \"{cache}\" }} }}\n"
     );
+    let kind = guest.map_or_else(
+        || {
+            let mounts = format!("mounts = [{{ source = \"{}\", target = \"{PROGRAMS}\" }}]", programs.display());
+            format!(
+                "kind = \"container\"\ncommand = [\"sleep\", \"infinity\"]\nstop = {{ signal = \"KILL\" }}\n{mounts}\n"
+            )
+        },
+        machines::topology,
+    );
     for number in 0..domains {
         // Infallible: writing into a text.
-        let _ = write!(
-            text,
-            "\n[domain.{}]\nkind = \"container\"\ncommand = [\"sleep\", \"infinity\"]\nstop = {{ signal = \"KILL\" }}\nservices = {{ dns = \"/srv/dns\" }}\n\
-             mounts = [{{ source = \"{}\", target = \"{PROGRAMS}\" }}]\n",
-            domain_name(number),
-            programs.display()
-        );
+        let _ =
+            write!(text, "\n[domain.{}]\n{kind}services = {{ dns = \"/srv/dns\" }}\n", domain_name(number));
     }
     text
 }
@@ -258,8 +293,15 @@ mod tests {
 
     #[test]
     fn the_topology_has_as_many_domains_as_asked_for() {
-        let text = topology(3, "private", Path::new("/programs"));
+        let text = topology(3, "private", Path::new("/programs"), None);
         assert_eq!(text.matches("[domain.d").count(), 3);
         assert!(text.contains("mode = \"private\"") && text.contains("source = \"/programs\""));
+    }
+
+    #[test]
+    fn a_guest_is_a_domain_without_mounts() {
+        let image = Image { kernel: "/i/vmlinuz".into(), initramfs: "/i/initramfs".into() };
+        let text = topology(1, "none", Path::new("/programs"), Some(&image));
+        assert!(text.contains("kind = \"vm\"") && text.contains("services = ") && !text.contains("mounts"));
     }
 }

@@ -1,8 +1,8 @@
 //! What a worker does inside a domain: it asks for names, one after the other, and notes how long each took.
 //!
 //! The conversation, a line each: the worker says `ready`; it is given a [`Task`] as JSON, asks for every name once (so
-//! that connections stand and caches are filled) and says `primed`; it is given the time to begin, does its work, and
-//! answers with a [`Tale`] as JSON. The end of its input ends it.
+//! that connections stand and caches are filled) and says `primed`; it is given the time to begin, or `now` where its clock is not
+//! ours, does its work, and answers with a [`Tale`] as JSON. The end of its input ends it.
 
 use crate::histogram::Latencies;
 use crate::statistics::SplitMix;
@@ -78,7 +78,10 @@ pub fn converse(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<(
         }
         say(output, "primed")?;
         let Some(begin) = next_line(input)? else { return Ok(()) };
-        let begin_ns = begin.trim().parse().map_err(io::Error::other)?;
+        let begin_ns = match begin.trim() {
+            "now" => clock_ns(),
+            instant => instant.parse().map_err(io::Error::other)?,
+        };
         say(
             output,
             &serde_json::to_string(&perform(&task, &mut asker, begin_ns)).map_err(io::Error::other)?,

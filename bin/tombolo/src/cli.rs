@@ -276,6 +276,9 @@ pub struct BenchArgs {
     /// Which two ends, where one or both are virtual machines (`channel`)
     #[arg(long, value_name = "ENDS", value_parser = ["vm,host", "vm,vm"])]
     pub between: Option<String>,
+    /// What the domains are (`directory`; default: containers)
+    #[arg(long, value_name = "KIND", value_parser = ["vm"], conflicts_with = "between")]
+    pub kind: Option<String>,
     /// Numbers of domains to measure with (`directory`)
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     pub domains: Vec<usize>,

@@ -36,8 +36,9 @@ pub fn run(arguments: &BenchArgs) -> Result<(), Failure> {
 /// The scenario by its whole name, as the list has it.
 fn scenario(arguments: &BenchArgs) -> Option<String> {
     let name = arguments.scenario.as_ref()?;
-    Some(match &arguments.between {
-        Some(ends) => format!("{name} --between {ends}"),
-        None => name.clone(),
+    Some(match (&arguments.between, &arguments.kind) {
+        (Some(ends), _) => format!("{name} --between {ends}"),
+        (_, Some(kind)) => format!("{name} --kind {kind}"),
+        _ => name.clone(),
     })
 }
