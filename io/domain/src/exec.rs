@@ -188,7 +188,7 @@ fn accounts_of(status: &Status) -> Result<crate::privilege::Accounts> {
         return Err(gone());
     }
     drop(init);
-    crate::privilege::Accounts::read(root)
+    Ok(crate::privilege::Accounts::read(root)?)
 }
 
 fn code_of(message: &str) -> i32 {

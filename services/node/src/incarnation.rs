@@ -5,7 +5,7 @@ use crate::frontends::Frontend;
 use crate::inside::{self, Wanted};
 use crate::node::Node;
 use crate::watched::watched;
-use crate::{loopback, spec, tree};
+use crate::{spec, tree};
 use domain::{Created, DomainSpec, Exit, Running};
 use frontend::Entrances;
 use rustix::net::SocketType;
@@ -157,7 +157,8 @@ fn entrances(
 ) -> Result<Entrances, String> {
     let mut entrances = Entrances::default();
     if domain.network == topology::Network::None && !domain.services.is_empty() {
-        let added = domain::in_network_namespace(init, loopback::add_addresses).map_err(said)?;
+        let add = || interface::add_loopback_addresses(spec::STUB_ADDRESS);
+        let added = domain::in_network_namespace(init, add).map_err(said)?;
         added.map_err(|e| format!("can't give the domain's loopback interface an address: {e}"))?;
     }
     if spec::has_stub(domain) {

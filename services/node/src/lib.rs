@@ -16,7 +16,6 @@ mod incarnation;
 mod inside;
 mod listener;
 mod lock;
-mod loopback;
 mod metrics;
 mod node;
 mod own_log;
