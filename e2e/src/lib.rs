@@ -5,6 +5,7 @@
 
 pub mod clean;
 pub mod guest;
+pub mod machines;
 pub mod name_server;
 pub mod node;
 pub mod wait;

@@ -9,10 +9,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Looks at `condition` until it holds, and panics with `what` where it does not within [`PATIENCE`].
 /// Returns how long it took.
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) -> Duration {
+pub fn until(what: &str, condition: impl FnMut() -> bool) -> Duration {
+    until_within(what, PATIENCE, condition)
+}
+
+/// As [`until`], for what takes longer by its nature.
+pub fn until_within(what: &str, patience: Duration, mut condition: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "gave up after {PATIENCE:?} waiting until {what}");
+        assert!(start.elapsed() < patience, "gave up after {patience:?} waiting until {what}");
         pause(LOOK_EVERY);
     }
     start.elapsed()

@@ -60,6 +60,17 @@ daemon_pid() {
 
 daemon_before=$(daemon_pid)
 
+# A virtual machine needs QEMU and a kernel for guests. `make deps` has unpacked one; the node looks for it below its state directory.
+unpacked_kernel=$(readlink -f "${CARGO_TARGET_DIR:-target}/debian/kernel" || true)
+linked_kernel=
+no_machine_because() {
+    command -v qemu-system-x86_64 >/dev/null || { echo 'there is no QEMU (apt-get install qemu-system-x86)'; return; }
+    [ -e "$state_dir/kernel" ] && return
+    [ -e "$unpacked_kernel/boot" ] || { echo 'there is no kernel for guests (make deps unpacks one)'; return; }
+    mkdir -p "$state_dir"
+    ln -s "$unpacked_kernel" "$state_dir/kernel"
+}
+
 tear_down() {
     local code=$?
     trap - EXIT INT TERM
@@ -74,11 +85,14 @@ tear_down() {
             '    tombolo logs nameserver            what the name server printed' \
             '    tombolo inspect                    everything there is to know' \
             'To end it:' \
-            '    tombolo down quickstart'
+            '    tombolo down --all'
         exit 0
     fi
     say 'Tear it down.'
     show 'tombolo down quickstart' || code=1
+    # Where it is up still: it was interrupted.
+    tombolo ps 2>/dev/null | grep -q '^machine ' && { show 'tombolo down machine' || code=1; }
+    [ -z "$linked_kernel" ] || rm -f "$state_dir/kernel"
     # The daemon stays for others; if this demo started it, it ends with it.
     if [ -z "$daemon_before" ]; then
         local pid
@@ -129,3 +143,20 @@ show 'tombolo exec web -- cat /srv/dns/status'
 
 say '6. Where the time of one request goes.'
 show 'tombolo trace dns www.quickstart.test --domain web'
+
+say '7. A virtual machine is a domain like any other.' \
+    'It has a kernel of its own, no network card, and the same files.'
+kernel_before=$(readlink "$state_dir/kernel" 2>/dev/null || true)
+why=$(no_machine_because)
+if [ -n "$why" ]; then
+    echo "This part is left out: $why."
+else
+    [ "$(readlink "$state_dir/kernel" 2>/dev/null || true)" = "$kernel_before" ] || linked_kernel=yes
+    show 'tombolo up examples/machine/topology.toml'
+    show 'tombolo ps'
+    show 'tombolo exec edge -- uname -r'
+    show 'tombolo exec edge -- nslookup www.machine.test'
+    show "tombolo exec edge -- sh -c 'exec 3<>/srv/dns/query; echo www.machine.test >&3; cat <&3'"
+    show 'tombolo logs edge'
+    [ "${KEEP:-}" = 1 ] || show 'tombolo down machine'
+fi

@@ -243,3 +243,47 @@ fn a_copy_of_an_image_replaces_what_was_there() {
     let both = [&copy.initramfs, &image.initramfs].map(|path| std::fs::read(path).expect("an initramfs"));
     assert_eq!(both[0], both[1]);
 }
+
+/// The image of a domain that names no kernel: known again as long as nothing of it changes, and made of what is there.
+#[test]
+fn the_guest_of_a_node_is_made_anew_when_the_kernel_or_the_binary_changes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state");
+    let error =
+        || image::default_guest(&state, None, Path::new("/bin/true"), &mut quiet).expect_err("no kernel");
+    if Kernel::find(Path::new("/")).is_err() {
+        let error = error();
+        let at = state.join("kernel").display().to_string();
+        assert!(error.to_string().contains(&at) && error.help().expect("a help").contains(&at), "{error}");
+    }
+    let kernel = kernel(&state.join("kernel"));
+    let has = |names: &[&str]| {
+        let list: String = names.iter().map(|name| format!("kernel/{name}.ko\n")).collect();
+        std::fs::write(kernel.modules.join("modules.builtin"), list).expect("a list");
+    };
+    has(&[&image::GUEST_MODULES[..], &["ext4", "virtio_blk"]].concat());
+    let tombolo = folder.path().join("tombolo");
+    std::fs::copy("/bin/true", &tombolo).expect("a program");
+    let build = || match image::default_guest(&state, None, &tombolo, &mut quiet) {
+        Ok(image) => Some(image),
+        Err(error) if error.to_string().contains("busybox") => {
+            println!("skipped: needs busybox; run `make deps`");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let Some(first) = build() else { return };
+    assert_eq!(first.missing_modules, ["vfio-pci", "vfio_iommu_type1", "pvpanic-pci"]);
+    assert!(first.initramfs.starts_with(image::cache(&state)) && !first.cached);
+    let again = build().expect("as before");
+    assert!(again.cached && again.key == first.key);
+    std::fs::copy("/bin/false", &tombolo).expect("another program");
+    let second = build().expect("as before");
+    assert!(!second.cached && second.key != first.key);
+    std::fs::write(&kernel.image, "another kernel").expect("a kernel");
+    let third = build().expect("as before");
+    assert!(!third.cached && third.key != second.key);
+    has(&image::GUEST_MODULES[1..]);
+    let error = image::default_guest(&state, None, &tombolo, &mut quiet).expect_err("a module is missing");
+    assert_eq!(error.to_string(), "kernel 6.1.0-1 has no module `fuse`");
+}

@@ -47,7 +47,7 @@ pub struct BuildArgs {
     /// Where libraries are looked for before the machine's own directories (may be repeated)
     #[arg(long, value_name = "DIR")]
     pub library_path: Vec<PathBuf>,
-    /// What the guest runs when it is up; it switches off afterwards (default: a shell)
+    /// What the guest runs when it is up and is no domain; it switches off afterwards (default: a shell)
     #[arg(long, value_name = "FILE")]
     pub start: Option<PathBuf>,
     /// How the initramfs is packed; a guest with little memory needs `zstd`
@@ -166,8 +166,12 @@ fn show(bar: &ProgressBar, progress: Progress) {
 }
 
 fn described(image: &Image) -> String {
+    let missing = match image.missing_modules.as_slice() {
+        [] => String::new(),
+        names => format!("  this kernel has no {}: guests do without\n", names.join(", ")),
+    };
     format!(
-        "{} image {}, kernel {}\n  {}\n  {} ({}, {} entries, {} unpacked)\n  {}\n\
+        "{} image {}, kernel {}\n  {}\n  {} ({}, {} entries, {} unpacked)\n  {}\n{missing}\
          boot it: qemu-system-x86_64 -m 512 -nographic -no-reboot -kernel {} -initrd {} -append 'console=ttyS0 quiet panic=-1'\n",
         if image.cached { "known" } else { "built" },
         image.key,

@@ -1,0 +1,150 @@
+//! How machines end, each in its own way, and what `ps` says of it. All that can fail once it is up fails in one topology; what never comes up
+//! is refused with the reason.
+
+use e2e::machines::{self, logs, shell_ok};
+use e2e::{Node, node, wait};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a guest is told to do, and the outcome: its domain's name, the line, the word, the exit code, and words of the message.
+const ENDS: [(&str, &str, &str, u64, &str); 6] = [
+    ("panics", "echo c >/proc/sysrq-trigger", "panicked", 125, "sysrq triggered crash"),
+    ("reboots", "busybox reboot -f", "rebooted", 125, ""),
+    ("switches-off", "busybox poweroff -f", "powered-off", 0, ""),
+    ("exits", "kill -USR1 $(cat /run/command)", "exited", 3, ""),
+    ("is-killed", "kill -9 $(cat /run/command)", "exited", 137, ""),
+    ("eats", "kill -USR2 $(cat /run/command)", "exited", 137, "out of memory"),
+];
+/// What is noticed by its silence alone: the agent answers within 30 s, QEMU within 20 s; then the machine is ended.
+const SILENCE: Duration = Duration::from_secs(90);
+/// What the guests run: it ends, or takes all memory, as it is told.
+const COMMAND: &str = "trap 'exit 3' USR1; trap 'x=0123456789abcdef; while :; do x=$x$x; done' USR2; \
+                       echo $$ >/run/command; while :; do sleep 1000 & wait $!; done";
+
+fn once(name: &str, more: &str) -> String {
+    machines::domain(name, &["sh", "-c", COMMAND], more, "restart = { policy = \"never\" }")
+}
+
+/// What `ps` says, once the domain has ended.
+fn ended(node: &Node, domain: &str) -> Value {
+    let over = || machines::row(node, domain)["state"] != "running";
+    wait::until_within(&format!("{domain} has ended"), SILENCE, over);
+    machines::row(node, domain)
+}
+
+fn assert_outcome(node: &Node, domain: &str, word: &str, message: &str) {
+    let row = ended(node, domain);
+    let text = row.to_string();
+    let told = node.ok(&["ps"]);
+    let line = told.lines().find(|line| line.contains(domain)).unwrap_or_default();
+    assert!(
+        text.contains(word) && text.contains(message) && (line.contains(word) || word == "exited"),
+        "{domain}: {word:?} with {message:?} expected:\n{text}\n{told}{}{}",
+        logs(node, domain),
+        node.daemon_log()
+    );
+}
+
+#[test]
+fn each_end_of_a_machine_is_told_by_its_name() {
+    let Some(node) = machines::start() else { return };
+    let names = ENDS.map(|(name, ..)| name);
+    let text =
+        ["dies", "hangs", "stalls"].iter().chain(&names).map(|name| once(name, "")).collect::<String>();
+    node.up_ok(&format!("name = \"ends\"\n{text}"));
+    // First what takes longest to be noticed.
+    let hanging = machines::qemus(&node, "hangs");
+    hanging.iter().for_each(|pid| send(*pid, Signal::STOP));
+    // Not itself, whose line has the same words.
+    shell_ok(&node, "stalls", "kill -STOP $(pgrep -f '[t]ombolo agent')");
+    let dying = machines::qemus(&node, "dies");
+    dying.iter().for_each(|pid| node::kill(*pid));
+    for (name, line, ..) in ENDS {
+        // Its exit code is that of a command whose machine is gone, or 0 where it was quick.
+        let _told = node.run(&["exec", name, "--", "sh", "-c", line]);
+    }
+    for (name, _, word, code, message) in ENDS {
+        assert_outcome(&node, name, word, message);
+        let row = machines::row(&node, name);
+        assert!(row.to_string().contains(&code.to_string()), "{name} has not ended with {code}: {row}");
+    }
+    assert_outcome(&node, "dies", "qemu-died", "signal");
+    assert_outcome(&node, "hangs", "qemu-hung", "");
+    assert_outcome(&node, "stalls", "hung", "");
+    for name in names.iter().chain(&["dies", "hangs", "stalls"]) {
+        assert_eq!(node.run(&["exec", name, "--", "true"]).code, 125, "{name} still runs something");
+    }
+}
+
+fn send(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
+    kill_process(pid, signal).expect("it runs");
+}
+
+/// What `up` says of a file that can't come up.
+fn refused(node: &Node, text: &str) -> String {
+    let run = node.up(&format!("name = \"never\"\n{text}"));
+    assert_eq!(run.code, 1, "{run:?}{}", node.daemon_log());
+    run.err
+}
+
+#[test]
+fn a_machine_that_never_comes_up_says_why() {
+    let Some(node) = machines::start() else { return };
+    let garbage = "#!/bin/busybox sh\nbusybox mount -t sysfs sysfs /sys\nbusybox mount -t devtmpfs dev /dev\n\
+                   while read -r module; do busybox insmod $module; done </etc/tombolo/modules\n\
+                   until busybox ls /dev/vport* >/dev/null 2>&1; do :; done\n\
+                   for port in /dev/vport*; do busybox dd if=/dev/urandom of=$port bs=4096 count=8; done\n\
+                   busybox sleep 1000\n";
+    let nothing = "#!/bin/busybox sh\nbusybox sleep 1000\n";
+    let ends = "#!/bin/busybox sh\necho this guest does not want to\n";
+    let said = refused(&node, &once("garbage", &machines::booting(&machines::bare_image(garbage))));
+    assert!(said.contains("broke-protocol"), "{said}{}", node.daemon_log());
+    let said = refused(&node, &once("ends", &machines::booting(&machines::bare_image(ends))));
+    assert!(
+        said.contains("panicked") && said.contains("Attempted to kill init"),
+        "{said}{}",
+        node.daemon_log()
+    );
+    // It would be waited for two minutes; the file says how long it may take.
+    let quiet =
+        once("quiet", &machines::booting(&machines::bare_image(nothing))).replace("\"120s\"", "\"4s\"");
+    let said = refused(&node, &quiet);
+    assert!(said.contains("quiet") && said.contains("4 s"), "{said}{}", node.daemon_log());
+}
+
+/// A QEMU of the test's own, in place of the machine's.
+fn with_qemu(node: &Node, script: &str) -> String {
+    let folder = node.folder().join("programs");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let program = folder.join("qemu-system-x86_64");
+    std::fs::write(&program, script).expect("a script");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
+}
+
+#[test]
+fn a_qemu_that_is_too_old_or_refuses_is_told_by_name() {
+    let old = "#!/bin/sh\necho 'QEMU emulator version 4.0.1'\n";
+    let refuses = "#!/bin/sh\ncase $1 in *version*) echo 'QEMU emulator version 8.2.0';; \
+                   *) echo 'qemu-system-x86_64: -sandbox: no such option' >&2; exit 1;; esac\n";
+    for (script, words) in [(old, "4.0.1"), (refuses, "no such option")] {
+        // The daemon has the path of who started it.
+        let Some(node) = machines::start() else { return };
+        let path = with_qemu(&node, script);
+        let file = node.folder().join("topology.toml");
+        std::fs::write(&file, format!("name = \"old\"\n{}", once("edge", ""))).expect("the topology");
+        let output =
+            node.command(&["up", &file.to_string_lossy()]).env("PATH", path).output().expect("up starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && said.contains("no-qemu") && said.contains(words),
+            "{said}{}",
+            node.daemon_log()
+        );
+        assert!(Path::new(&node.run_dir()).exists());
+    }
+}

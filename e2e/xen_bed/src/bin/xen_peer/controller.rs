@@ -1,0 +1,79 @@
+//! In dom0: creates the guests, runs what is to be run, and reports line by line on standard output.
+
+use std::process::Command;
+use std::time::Instant;
+
+use crate::place::Place;
+use crate::{Failure, chain};
+
+/// The three domains.
+pub struct Domains {
+    /// dom0.
+    pub dom0: Place,
+    /// A guest.
+    pub one: Place,
+    /// Another.
+    pub two: Place,
+}
+
+/// Checks, counted and reported.
+pub struct Checks {
+    begin: Instant,
+    count: usize,
+}
+
+impl Checks {
+    /// Makes one check.
+    pub fn check(&mut self, name: &str, check: impl FnOnce() -> Result<(), Failure>) {
+        self.count += 1;
+        match check() {
+            Ok(()) => println!("ok {name}"),
+            Err(failure) => println!("not ok {name}: {}", chain(&*failure).replace('\n', "|")),
+        }
+        self.note(name);
+    }
+
+    /// Says how far it is.
+    pub fn note(&self, what: &str) {
+        println!("{:.2} s: {what}", self.begin.elapsed().as_secs_f32());
+    }
+}
+
+/// Creates the guests and runs it all.
+pub fn run(all: impl FnOnce(&mut Checks, &Domains)) -> Result<(), Failure> {
+    let mut checks = Checks { begin: Instant::now(), count: 0 };
+    let create = |name: &'static str| std::thread::spawn(move || create(name));
+    let (one, two) = (create("one"), create("two"));
+    let place = |creating: std::thread::JoinHandle<Result<Place, Failure>>| {
+        creating.join().unwrap_or_else(|_| Err("its thread panicked".into()))
+    };
+    let domains = Domains { dom0: Place::here(), one: place(one)?, two: place(two)? };
+    checks.note("two guests");
+    all(&mut checks, &domains);
+    println!("done {}", checks.count);
+    Ok(())
+}
+
+/// Has the toolstack make a guest; its domain.
+fn create(name: &str) -> Result<Place, Failure> {
+    let file = format!("/tmp/{name}");
+    let text = format!(
+        "name=\"{name}\"\ntype=\"pvh\"\nkernel=\"/guest/kernel\"\nramdisk=\"/guest/initramfs\"\n\
+         extra=\"console=hvc0 quiet panic=-1\"\nmemory=200\nvcpus=1\ntsc_mode=\"native\"\n\
+         vif=[\"script=/etc/xen/scripts/vif\"]\non_crash=\"destroy\"\non_reboot=\"destroy\"\n"
+    );
+    std::fs::write(&file, text)?;
+    toolstack(&["create", "-q", &file])?;
+    let number = toolstack(&["domid", name])?;
+    Place::guest(number.trim().parse()?)
+}
+
+/// Asks the toolstack; what it prints.
+pub fn toolstack(arguments: &[&str]) -> Result<String, Failure> {
+    let output = Command::new("xl").args(arguments).output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    Err(format!("xl {}: {}", arguments.join(" "), why.trim()).into())
+}

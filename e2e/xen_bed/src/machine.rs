@@ -1,0 +1,221 @@
+//! The images of dom0 and of the guests, and QEMU.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use image::{Compression, Image, Kernel, Spec};
+
+use crate::Report;
+
+/// How long everything may take. It takes half a minute; a machine with much else to do gets what it needs.
+const DEADLINE: Duration = Duration::from_secs(300);
+/// The machine's memory in MiB: dom0's, two guests' and the hypervisor's.
+const MEMORY_MIB: &str = "1400";
+/// Where packages are unpacked below the target folder, and by whom.
+const XEN: &str = "debian/xen";
+const DOM0_KERNEL: &str = "debian/kernel-full";
+const GUEST_KERNEL: &str = "debian/kernel";
+/// Programs of the toolstack, below the package's own directory.
+const TOOLS: [&str; 5] = ["xl", "xenstored", "xenconsoled", "xen-init-dom0", "libxl-save-helper"];
+/// Where they look for each other.
+const TOOLS_PLACE: &str = "/usr/lib/xen-4.17/bin";
+const DOM0_MODULES: [&str; 6] =
+    ["xen_privcmd", "xenfs", "xen_evtchn", "xen_gntdev", "xen_gntalloc", "xen_netback"];
+const GUEST_MODULES: [&str; 4] = ["xen_evtchn", "xen_gntdev", "xen_gntalloc", "xen_netfront"];
+
+/// What the controller is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// All checks.
+    Test,
+    /// Measurements beside what else there is on Xen.
+    Bench,
+}
+
+impl What {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Test => "test",
+            Self::Bench => "bench",
+        }
+    }
+}
+
+/// Starts the machine with this `xen_peer` in all its domains, and lets it come to its end; the reason, where this machine can't.
+/// `target` is cargo's target folder: packages are unpacked there, and images kept.
+///
+/// # Errors
+/// What is missing, and how to get it.
+///
+/// # Panics
+/// Where everything is there, and an image can't be built or QEMU not started.
+pub fn run(what: What, peer: &Path, target: &Path) -> Result<Report, String> {
+    let (dom0, hypervisor) = images(what, peer, target)?;
+    let folder = tempfile::Builder::new().prefix("tombolo-xen-").tempdir().expect("a temporary folder");
+    let console = folder.path().join("console");
+    let machine = Machine::start(&dom0, &hypervisor, &console);
+    let mut report = Report::default();
+    let verbose = std::env::var_os("TOMBOLO_E2E_VERBOSE").is_some();
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match machine.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                if verbose {
+                    eprintln!("{line}");
+                }
+                report.read(&line);
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    drop(machine);
+    let text = String::from_utf8_lossy(&std::fs::read(&console).unwrap_or_default()).into_owned();
+    if verbose {
+        eprintln!("{text}");
+    }
+    report.console(&text);
+    Ok(report)
+}
+
+/// dom0's image with everything in it, and the hypervisor, unpacked.
+fn images(what: What, peer: &Path, target: &Path) -> Result<(Image, PathBuf), String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err("Xen is tried on x86-64".into());
+    }
+    image::find_program("qemu-system-x86_64").map_err(|_| "needs qemu-system-x86_64; run `make deps`")?;
+    let busybox = image::find_program("busybox").map_err(|_| "needs busybox; run `make deps`")?;
+    let xen = target.join(XEN);
+    let packed = xen.join("boot/xen-4.17-amd64.gz");
+    if !packed.is_file() {
+        return Err(format!("needs the unpacked packages of Xen in {}; run `make deps`", xen.display()));
+    }
+    let kernel =
+        |place| Kernel::find(&target.join(place)).map_err(|error| format!("{error}; run `make deps`"));
+    let guests = target.join("guests");
+    let build = |spec: &Spec| match image::build(spec, &guests, &mut |_| {}) {
+        Ok(image) => image,
+        Err(error) => {
+            panic!("the image can't be built: {error}\n{}", error.help().unwrap_or_default())
+        }
+    };
+    let guest = build(&guest(kernel(GUEST_KERNEL)?, &busybox, peer));
+    let dom0 = build(&dom0(kernel(DOM0_KERNEL)?, &busybox, peer, &xen, &guest, what));
+    Ok((dom0, hypervisor(&packed, &guests)))
+}
+
+/// What both kinds of images have.
+fn small(kernel: Kernel, modules: &[&str], busybox: &Path, peer: &Path) -> Spec {
+    let mut spec = Spec::new(kernel);
+    // Emulated processors load faster than they unpack.
+    spec.compression = Compression::None;
+    spec.modules = modules.iter().map(|&name| name.to_owned()).collect();
+    for name in ["bin", "sbin", "lib", "lib64"] {
+        spec.link(format!("/{name}"), format!("usr/{name}"));
+    }
+    for directory in
+        ["/dev", "/proc", "/run", "/sys", "/tmp", "/usr/bin", "/usr/sbin", "/usr/lib64", "/var/lib"]
+    {
+        spec.directory(directory, 0o755);
+    }
+    spec.entries.push(image::Entry::Device { to: "/dev/console".into(), mode: 0o600, number: (5, 1) });
+    spec.program(busybox, "/usr/bin/busybox").program(peer, "/usr/bin/xen_peer");
+    spec
+}
+
+fn guest(kernel: Kernel, busybox: &Path, peer: &Path) -> Spec {
+    let mut spec = small(kernel, &GUEST_MODULES, busybox, peer);
+    spec.file(programs().join("guest.sh"), "/init", 0o755);
+    spec
+}
+
+fn dom0(kernel: Kernel, busybox: &Path, peer: &Path, xen: &Path, guest: &Image, what: What) -> Spec {
+    let mut spec = small(kernel, &DOM0_MODULES, busybox, peer);
+    spec.library_paths.push(xen.join("usr/lib/x86_64-linux-gnu"));
+    for tool in TOOLS {
+        spec.program(xen.join("usr/lib/xen-4.17/bin").join(tool), format!("{TOOLS_PLACE}/{tool}"));
+    }
+    spec.program(xen.join("usr/bin/xenstore-write"), "/usr/bin/xenstore-write");
+    // A thread of xl is cancelled, for which the C library opens this by name.
+    spec.file("/lib/x86_64-linux-gnu/libgcc_s.so.1", "/usr/lib/x86_64-linux-gnu/libgcc_s.so.1", 0o755);
+    spec.bytes("", "/etc/xen/xl.conf", 0o644);
+    spec.file(programs().join("vif.sh"), "/etc/xen/scripts/vif", 0o755);
+    spec.file(&guest.kernel, "/guest/kernel", 0o644).file(&guest.initramfs, "/guest/initramfs", 0o644);
+    spec.bytes(what.word(), "/etc/tombolo/what", 0o644);
+    spec.file(programs().join("dom0.sh"), "/init", 0o755);
+    spec
+}
+
+fn programs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
+}
+
+/// QEMU starts a hypervisor as it is; the package has it packed.
+fn hypervisor(packed: &Path, folder: &Path) -> PathBuf {
+    let to = folder.join("xen");
+    let file = tempfile::NamedTempFile::new_in(folder).expect("a file beside the images");
+    let unpacked = Command::new("gzip")
+        .args(["--decompress", "--stdout"])
+        .arg(packed)
+        .stdout(file.reopen().expect("the file once more"))
+        .status();
+    assert!(unpacked.is_ok_and(|status| status.success()), "gzip can't unpack {}", packed.display());
+    file.persist(&to).expect("a name for the hypervisor");
+    to
+}
+
+/// QEMU with what dom0 says; ended when dropped.
+struct Machine {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Machine {
+    fn start(dom0: &Image, hypervisor: &Path, console: &Path) -> Self {
+        // A processor that Xen takes for one with virtualization (guests without any are slower) and that QEMU can be: both leave out
+        // what the other lacks. Emulation everywhere, as in the other tests with guests.
+        let modules =
+            format!("{} console=hvc0 quiet panic=-1,{}", dom0.kernel.display(), dom0.initramfs.display());
+        let mut child = Command::new("qemu-system-x86_64")
+            .args(["-accel", "tcg", "-cpu", "phenom,+npt,+svm,-rdtscp", "-m", MEMORY_MIB, "-smp", "2"])
+            .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-kernel"])
+            .arg(hypervisor)
+            .args([
+                "-append",
+                "com1=115200,8n1 console=com1 dom0_mem=700M,max:700M dom0_max_vcpus=1 loglvl=warning",
+            ])
+            .args(["-initrd", &modules, "-serial"])
+            .arg(format!("file:{}", console.display()))
+            .args(["-serial", "stdio"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("QEMU starts");
+        let lines = lines_of(child.stdout.take().expect("its output"));
+        Self { child, lines }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // It may have switched itself off; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines_of(output: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        // A line that is no text ends the report, which then is incomplete, and says so.
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}

@@ -1,0 +1,61 @@
+//! What a machine says on its second serial port.
+
+use std::collections::BTreeMap;
+
+/// Lines of the console that explain a failure.
+const SHOWN_LINES: usize = 150;
+
+/// What one start showed.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// `Ok`, or why not, of each check.
+    pub checks: BTreeMap<String, Result<(), String>>,
+    /// Lines of JSON: what was measured.
+    pub measured: Vec<String>,
+    /// What else it said: how far it was.
+    pub notes: Vec<String>,
+    /// How many checks it says that it made; `None` where it never came to its end.
+    pub done: Option<usize>,
+    /// Last lines of the machine's console.
+    pub console: String,
+}
+
+impl Report {
+    /// Reads one line: `ok NAME`, `not ok NAME: why` (`|` for a new line), `done COUNT`, an object of JSON, or a note.
+    pub fn read(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(name) = line.strip_prefix("ok ") {
+            self.checks.insert(name.to_owned(), Ok(()));
+        } else if let Some((name, why)) = line.strip_prefix("not ok ").and_then(|rest| rest.split_once(':')) {
+            self.checks.insert(name.to_owned(), Err(why.trim().replace('|', "\n")));
+        } else if let Some(count) = line.strip_prefix("done ") {
+            self.done = count.parse().ok();
+        } else if line.starts_with('{') {
+            self.measured.push(line.to_owned());
+        } else if !line.is_empty() {
+            self.notes.push(line.to_owned());
+        }
+    }
+
+    /// Keeps the last lines of the console.
+    pub fn console(&mut self, text: &str) {
+        let lines: Vec<&str> = text.lines().collect();
+        self.console = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_checks_measures_notes_or_the_end() {
+        let mut report = Report::default();
+        for line in ["ok a", "not ok b: one|two", "{\"x\":1}", "3.2 two guests", "", "done 2\r"] {
+            report.read(line);
+        }
+        assert_eq!(report.checks["a"], Ok(()));
+        assert_eq!(report.checks["b"], Err("one\ntwo".to_owned()));
+        assert_eq!((report.measured.len(), report.notes.len(), report.done), (1, 1, Some(2)));
+    }
+}

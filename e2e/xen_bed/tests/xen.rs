@@ -1,0 +1,86 @@
+//! Channels between domains of a real Xen: one start of a machine with dom0 and two guests serves all these tests; each looks at what
+//! one check of `xen_peer controller` said.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use xen_bed::{Report, What, run};
+
+/// What the machine said; started by the test that comes first.
+fn report() -> Option<&'static Report> {
+    static REPORT: OnceLock<Result<Report, String>> = OnceLock::new();
+    let started = || {
+        let peer = Path::new(env!("CARGO_BIN_EXE_xen_peer"));
+        // target/PROFILE/xen_peer
+        let target = peer.ancestors().nth(2).expect("cargo's target folder");
+        run(What::Test, peer, target)
+    };
+    match REPORT.get_or_init(started) {
+        Ok(report) => Some(report),
+        Err(reason) => {
+            println!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+fn holds(check: &str) {
+    let Some(report) = report() else { return };
+    match report.checks.get(check) {
+        Some(Ok(())) => {}
+        Some(Err(why)) => panic!("{check}: {why}"),
+        None => panic!("the machine never came to {check}; the last test of this file shows its console"),
+    }
+}
+
+#[test]
+fn two_guests_talk() {
+    holds("between_two_guests");
+}
+
+#[test]
+fn dom0_and_a_guest_talk_whoever_offers() {
+    holds("from_dom0_to_a_guest");
+    holds("from_a_guest_to_dom0");
+}
+
+#[test]
+fn two_programs_of_one_guest_talk() {
+    holds("within_one_guest");
+}
+
+#[test]
+fn an_opener_waits_for_the_offer() {
+    holds("the_opener_comes_first");
+}
+
+#[test]
+fn a_process_that_is_killed_wakes_whoever_waits() {
+    holds("an_offerer_that_is_killed");
+    holds("an_opener_that_is_killed");
+}
+
+#[test]
+fn a_guest_that_is_destroyed_wakes_whoever_waits() {
+    holds("a_guest_that_is_destroyed");
+}
+
+/// The machine came to its end, and says nothing that no test asks for. Where something failed, its console explains it.
+#[test]
+fn every_check_is_made_and_has_a_test() {
+    let Some(report) = report() else { return };
+    let source = include_str!("xen.rs");
+    let unasked: Vec<&String> =
+        report.checks.keys().filter(|name| !source.contains(&format!("holds(\"{name}\")"))).collect();
+    assert!(unasked.is_empty(), "no test asks for {unasked:?}");
+    let failed: Vec<&String> =
+        report.checks.iter().filter(|(_, result)| result.is_err()).map(|(name, _)| name).collect();
+    assert!(
+        report.done == Some(report.checks.len()) && failed.is_empty(),
+        "{} checks were made, it ended with {:?}, and {failed:?} failed\n--- what it said\n{}\n--- its console\n{}",
+        report.checks.len(),
+        report.done,
+        report.notes.join("\n"),
+        report.console
+    );
+}
