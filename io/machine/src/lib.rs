@@ -1,10 +1,16 @@
 //! The machine process of a domain of kind `vm`: `docs/spec/machine.md` and `docs/spec/guest.md` are what it does.
 
+mod clock;
+mod console;
+mod guest;
 mod order;
 mod outcome;
+mod ports;
 mod qemu;
 #[cfg(test)]
 mod testing;
+mod verdict;
+mod writer;
 
 pub use order::{
     Accel, DIRECTORY, Disk, DiskFormat, Doorbells, MAX_CPUS, MAX_ORDER_BYTES, MIN_MEMORY_BYTES, MachineOrder,

@@ -43,6 +43,13 @@ impl Command {
     }
 }
 
+#[cfg(test)]
+impl Command {
+    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptor.take()
+    }
+}
+
 /// A version of QEMU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version {
@@ -105,24 +112,33 @@ pub(crate) struct Qmp<T> {
     waiting: VecDeque<(T, Command)>,
     under_way: Option<T>,
     greeted: bool,
+    /// What went wrong when something was asked; the next one who hears is told.
+    failed: Option<QmpError>,
 }
 
 impl<T> Qmp<T> {
     /// Over a connected, non-blocking stream socket.
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, line: Vec::new(), waiting: VecDeque::new(), under_way: None, greeted: false }
+        Self {
+            socket,
+            line: Vec::new(),
+            waiting: VecDeque::new(),
+            under_way: None,
+            greeted: false,
+            failed: None,
+        }
     }
 
     /// Asks, as soon as what was asked before is answered.
-    pub fn ask(&mut self, tag: T, command: Command) -> Result<(), QmpError> {
+    pub fn ask(&mut self, tag: T, command: Command) {
         self.waiting.push_back((tag, command));
-        self.go_on()
+        self.go_on();
     }
 
     /// Asks before all that waits.
-    pub fn ask_first(&mut self, tag: T, command: Command) -> Result<(), QmpError> {
+    pub fn ask_first(&mut self, tag: T, command: Command) {
         self.waiting.push_front((tag, command));
-        self.go_on()
+        self.go_on();
     }
 
     /// Whether QEMU owes an answer, or its first words.
@@ -133,8 +149,11 @@ impl<T> Qmp<T> {
     /// Reads what is there and gives out what it says. Never waits.
     ///
     /// # Errors
-    /// [`QmpError`]; what was said before it comes first, with the next call giving the error.
+    /// [`QmpError`].
     pub fn hear(&mut self) -> Result<Vec<Said<T>>, QmpError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let mut bytes = [0; READ_BYTES];
         let read = match rustix::io::retry_on_intr(|| rustix::io::read(&self.socket, &mut bytes[..])) {
             Ok(0) | Err(Errno::CONNRESET) => return Err(QmpError::Gone),
@@ -154,15 +173,15 @@ impl<T> Qmp<T> {
             let line = std::mem::take(&mut self.line);
             heard.extend(self.understand(&line)?);
         }
-        self.go_on()?;
+        self.go_on();
         Ok(heard)
     }
 
-    fn go_on(&mut self) -> Result<(), QmpError> {
+    fn go_on(&mut self) {
         if self.under_way.is_some() || !self.greeted {
-            return Ok(());
+            return;
         }
-        let Some((tag, command)) = self.waiting.pop_front() else { return Ok(()) };
+        let Some((tag, command)) = self.waiting.pop_front() else { return };
         let mut text = match command.arguments {
             Some(arguments) => json!({ "execute": command.name, "arguments": arguments }).to_string(),
             None => json!({ "execute": command.name }).to_string(),
@@ -171,15 +190,11 @@ impl<T> Qmp<T> {
         let descriptors: Vec<BorrowedFd<'_>> = command.descriptor.iter().map(AsFd::as_fd).collect();
         self.under_way = Some(tag);
         // Nothing is under way, so the socket is empty and all of it fits.
-        match sys::descriptors::send_with_descriptors(&self.socket, text.as_bytes(), &descriptors) {
-            Ok(()) => Ok(()),
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
-            {
-                Err(QmpError::Gone)
-            }
-            Err(error) => Err(QmpError::Socket(error)),
-        }
+        let sent = sys::descriptors::send_with_descriptors(&self.socket, text.as_bytes(), &descriptors);
+        self.failed = sent.err().map(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => QmpError::Gone,
+            _ => QmpError::Socket(error),
+        });
     }
 
     fn understand(&mut self, line: &[u8]) -> Result<Option<Said<T>>, QmpError> {
@@ -268,8 +283,8 @@ mod tests {
     fn commands_go_one_by_one_and_answers_come_with_their_tags() {
         let (mut qmp, qemu) = pair();
         let (spare, _other) = sys::descriptors::socket_pair().unwrap();
-        qmp.ask(1, Command::plain("qmp_capabilities")).unwrap();
-        qmp.ask(2, Command::give("s0", spare)).unwrap();
+        qmp.ask(1, Command::plain("qmp_capabilities"));
+        qmp.ask(2, Command::give("s0", spare));
         assert!(qmp.is_owed(), "the greeting");
         // A line may come in pieces.
         say(&qemu, &HELLO[..20]);

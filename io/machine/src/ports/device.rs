@@ -1,0 +1,371 @@
+//! An end of a channel as a device of the guest, from the packet that brings it to the port's being free again.
+
+use super::end::{EndParts, revive, unblock};
+use super::ivshmem::Server;
+use super::{Done, Next, Step};
+use crate::qemu::command_line::{device_place, port_name};
+use crate::qemu::qmp::Command;
+use rustix::event::PollFlags;
+use serde_json::json;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use sys::doorbell::Heard;
+use sys::eventfd::Eventfd;
+use wire::guest::{End, Message, VECTOR_DATA, VECTOR_ROOM};
+
+/// How long a guest may take to let go of a device before it is asked again, in ms: sooner QEMU refuses.
+const ASK_AGAIN_MS: u64 = 10_000;
+/// How often QEMU is asked whether it has taken all descriptors. It takes one in each turn of its loop, of eight, and answers
+/// once in a turn or two.
+const MOST_LOOKS: u32 = 100;
+/// The vectors of an end's two doorbells.
+const VECTORS: [u8; 2] = [VECTOR_DATA, VECTOR_ROOM];
+
+/// How the rings of the other end reach the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hearing {
+    /// QEMU listens to the pipes.
+    Direct,
+    /// This process listens, and writes eventfds.
+    Eventfds,
+    /// This process listens, and says so to the agent.
+    Frames,
+}
+
+/// A packet for a member, on hold until the channel that it carries is a device.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// The member's stream.
+    pub stream: u32,
+    /// The packet.
+    pub packet: Vec<u8>,
+}
+
+/// One doorbell of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bell {
+    /// The port of the device.
+    pub port: usize,
+    /// *data* or *room*.
+    pub which: usize,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Plugging(Held),
+    /// It is the guest's.
+    There,
+    /// It is to be unplugged; asked at this time.
+    Leaving(u64),
+}
+
+/// What is only needed until QEMU has everything.
+#[derive(Debug)]
+struct Handover {
+    /// A copy of QEMU's half of the conversation, in which nothing is left when it has taken all.
+    qemus: OwnedFd,
+    /// Copies of all halves that QEMU gets.
+    halves: Vec<OwnedFd>,
+    looks: u32,
+}
+
+/// One doorbell that the guest hears.
+#[derive(Debug)]
+struct Ear {
+    listener: OwnedFd,
+    /// Stands for ringers that are gone.
+    stand_in: Option<OwnedFd>,
+    hung_up: bool,
+    event: Option<Eventfd>,
+}
+
+/// An end of a channel as a device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    port: usize,
+    number: u32,
+    side: u8,
+    bytes: u64,
+    stage: Stage,
+    hearing: Hearing,
+    ears: [Ear; 2],
+    server: Server,
+    handover: Option<Handover>,
+    /// Whether the guest was told that the peer is gone.
+    hangup_told: bool,
+    plugged: bool,
+    deleted: bool,
+    removed: bool,
+    released: bool,
+}
+
+impl Device {
+    pub fn new(
+        port: usize,
+        number: u32,
+        held: Held,
+        parts: EndParts,
+        hearing: Hearing,
+    ) -> Result<(Self, Command), (Held, String)> {
+        let made = Self::prepare(parts, hearing);
+        match made {
+            Ok((ears, server, handover, give, (side, bytes))) => {
+                let device = Self {
+                    port,
+                    number,
+                    side,
+                    bytes,
+                    stage: Stage::Plugging(held),
+                    hearing,
+                    ears,
+                    server,
+                    handover: Some(handover),
+                    hangup_told: false,
+                    plugged: false,
+                    deleted: false,
+                    removed: false,
+                    released: false,
+                };
+                let command = Command::give(&device.socket_name(), give);
+                Ok((device, command))
+            }
+            Err(error) => Err((held, format!("can't introduce a channel to QEMU: {error}"))),
+        }
+    }
+
+    #[allow(clippy::type_complexity, reason = "the pieces of one device, for the function above alone")]
+    fn prepare(
+        parts: EndParts,
+        hearing: Hearing,
+    ) -> io::Result<([Ear; 2], Server, Handover, OwnedFd, (u8, u64))> {
+        let EndParts { side, region, bytes, hears: [data, room], rings: [ring_data, ring_room] } = parts;
+        let event = || (hearing == Hearing::Eventfds).then(Eventfd::new).transpose();
+        let ear = |listener, event| Ear { listener, stand_in: None, hung_up: false, event };
+        let ears = [ear(data, event()?), ear(room, event()?)];
+        let heard = match hearing {
+            Hearing::Direct => Some([ears[0].listener.as_fd(), ears[1].listener.as_fd()]),
+            Hearing::Eventfds => {
+                ears[0].event.as_ref().zip(ears[1].event.as_ref()).map(|(a, b)| [a.as_fd(), b.as_fd()])
+            }
+            Hearing::Frames => None,
+        };
+        let rings = [ring_data.as_fd(), ring_room.as_fd()];
+        let (server, give) = Server::introduce(region.as_fd(), rings, heard)?;
+        let mut halves = Vec::new();
+        for half in rings.into_iter().chain(heard.into_iter().flatten()) {
+            halves.push(half.try_clone_to_owned()?);
+        }
+        let handover = Handover { qemus: give.try_clone()?, halves, looks: 0 };
+        Ok((ears, server, handover, give, (side, bytes)))
+    }
+
+    /// Name of the device, as QMP knows it.
+    pub fn id(&self) -> String {
+        format!("channel{}", self.number)
+    }
+
+    fn socket_name(&self) -> String {
+        format!("socket{}", self.number)
+    }
+
+    fn backend_name(&self) -> String {
+        format!("server{}", self.number)
+    }
+
+    /// Whether the guest has the channel of this number here.
+    pub fn is_with_guest(&self, number: u32) -> bool {
+        self.number == number && !self.released && !matches!(self.stage, Stage::Plugging(_))
+    }
+
+    /// Whether nothing is left of it.
+    pub fn is_over(&self) -> bool {
+        self.released && self.removed && (self.deleted || !self.plugged)
+    }
+
+    pub fn answered(&mut self, step: Step, answer: Result<(), String>, now_ms: u64) -> Next {
+        match (step, answer) {
+            (Step::Give, Ok(())) => Next::ask(Step::Backend, self.backend()),
+            (Step::Backend, Ok(())) => Next::ask(Step::Plug, self.device()),
+            (Step::Plug, Ok(())) => {
+                self.plugged = true;
+                Next::ask(Step::Taken, Command::plain("query-status"))
+            }
+            (Step::Taken, Ok(())) => self.look(now_ms),
+            (Step::Settled, Ok(())) => self.settled(now_ms),
+            (Step::Give | Step::Backend, Err(why)) => {
+                self.removed = true;
+                self.give_up(why, now_ms)
+            }
+            (Step::Plug | Step::Taken | Step::Settled, Err(why)) => self.give_up(why, now_ms),
+            // That it is being unplugged already, for one: the event decides.
+            (Step::Unplug, _) => Next::default(),
+            (Step::Remove, _) => {
+                self.removed = true;
+                Next::default()
+            }
+        }
+    }
+
+    fn backend(&self) -> Command {
+        let address = json!({ "type": "fd", "data": { "str": self.socket_name() } });
+        let backend = json!({ "type": "socket", "data": { "addr": address, "server": false } });
+        Command::with("chardev-add", json!({ "id": self.backend_name(), "backend": backend }))
+    }
+
+    fn device(&self) -> Command {
+        let arguments = json!({
+            "driver": "ivshmem-doorbell", "id": self.id(), "bus": port_name(self.port), "chardev": self.backend_name(),
+            "vectors": VECTORS.len(), "ioeventfd": false,
+        });
+        Command::with("device_add", arguments)
+    }
+
+    fn unplug(&self) -> (Step, Command) {
+        (Step::Unplug, Command::with("device_del", json!({ "id": self.id() })))
+    }
+
+    fn remove(&self) -> (Step, Command) {
+        (Step::Remove, Command::with("chardev-remove", json!({ "id": self.backend_name() })))
+    }
+
+    /// Looks whether QEMU has taken all descriptors. As long as it has not, it is asked again: it takes some between two answers.
+    fn look(&mut self, now_ms: u64) -> Next {
+        let again = Command::plain("query-status");
+        let Some(handover) = &mut self.handover else { return Next::default() };
+        handover.looks += 1;
+        match rustix::io::ioctl_fionread(&handover.qemus) {
+            Ok(0) => Next::ask(Step::Settled, again),
+            Ok(_) if handover.looks < MOST_LOOKS => Next::ask(Step::Taken, again),
+            Ok(_) => self.give_up("QEMU does not take its descriptors".to_owned(), now_ms),
+            Err(errno) => {
+                self.give_up(format!("can't see whether QEMU takes its descriptors: {errno}"), now_ms)
+            }
+        }
+    }
+
+    fn settled(&mut self, now_ms: u64) -> Next {
+        let Some(handover) = self.handover.take() else { return Next::default() };
+        if let Err(error) = unblock(&handover.halves) {
+            return self.give_up(format!("can't keep a channel from blocking QEMU: {error}"), now_ms);
+        }
+        match std::mem::replace(&mut self.stage, Stage::There) {
+            Stage::Plugging(held) => {
+                let end = End {
+                    channel: self.number,
+                    device: device_place(self.port),
+                    side: self.side,
+                    bytes: self.bytes,
+                };
+                Next::done(Done::Plugged(held, end))
+            }
+            other => {
+                self.stage = other;
+                Next::default()
+            }
+        }
+    }
+
+    /// What was begun is undone.
+    fn give_up(&mut self, why: String, now_ms: u64) -> Next {
+        self.released = true;
+        self.handover = None;
+        let ask = match (self.plugged, self.removed) {
+            (true, _) if !self.deleted => Some(self.unplug()),
+            (_, false) => Some(self.remove()),
+            _ => None,
+        };
+        let done = match std::mem::replace(&mut self.stage, Stage::Leaving(now_ms)) {
+            Stage::Plugging(held) => Some(Done::NotPlugged(held, why)),
+            _ => None,
+        };
+        Next { ask, done }
+    }
+
+    /// The guest has given it up: what to ask, if anything.
+    pub fn released(&mut self, now_ms: u64) -> Option<(Step, Command)> {
+        self.released = true;
+        self.stage = Stage::Leaving(now_ms);
+        // So that the other end hears of it at once, and not only when the guest has let the device go. Where QEMU does not take
+        // that any more, it ends.
+        drop(self.server.peer_is_gone());
+        (!self.deleted).then(|| self.unplug())
+    }
+
+    /// The device is gone; also where the guest threw it out by itself.
+    pub fn deleted(&mut self) -> Option<(Step, Command)> {
+        (!std::mem::replace(&mut self.deleted, true)).then(|| self.remove())
+    }
+
+    /// When a guest that does not let go is asked again.
+    pub fn ask_again_at(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Leaving(asked_ms) if self.plugged && !self.deleted => Some(asked_ms + ASK_AGAIN_MS),
+            _ => None,
+        }
+    }
+
+    pub fn ask_again(&mut self, now_ms: u64) -> Option<(Step, Command)> {
+        if self.ask_again_at()? > now_ms {
+            return None;
+        }
+        self.stage = Stage::Leaving(now_ms);
+        Some(self.unplug())
+    }
+
+    /// The doorbells to poll. Of a direct one only the hang-up matters: QEMU reads it.
+    pub fn bells(
+        &self,
+        port: usize,
+        guest_reads: bool,
+    ) -> impl Iterator<Item = (Bell, BorrowedFd<'_>, PollFlags)> {
+        let relays = matches!(self.stage, Stage::There) && guest_reads;
+        self.ears.iter().enumerate().filter_map(move |(which, ear)| {
+            let events = match self.hearing {
+                Hearing::Direct => PollFlags::empty(),
+                Hearing::Eventfds | Hearing::Frames if relays => PollFlags::IN,
+                Hearing::Eventfds | Hearing::Frames => return None,
+            };
+            (!ear.hung_up).then(|| (Bell { port, which }, ear.listener.as_fd(), events))
+        })
+    }
+
+    /// A doorbell is ready: what to say to the guest.
+    pub fn heard(&mut self, which: usize) -> Vec<Message> {
+        let channel = self.number;
+        let (Some(ear), Some(&vector)) = (self.ears.get_mut(which), VECTORS.get(which)) else {
+            return Vec::new();
+        };
+        let heard = match self.hearing {
+            Hearing::Direct => {
+                let dead = sys::doorbell::is_dead(&ear.listener).unwrap_or(true);
+                if dead { Heard::Death } else { Heard::Silence }
+            }
+            Hearing::Eventfds | Hearing::Frames => {
+                sys::doorbell::listen(&ear.listener).unwrap_or(Heard::Death)
+            }
+        };
+        let mut said = Vec::new();
+        match (heard, &ear.event) {
+            (Heard::Silence, _) => {}
+            (Heard::Ring, Some(event)) => event.signal(),
+            (Heard::Ring, None) => said.push(Message::Ring { channel, vector }),
+            (Heard::Death, _) => {
+                ear.hung_up = true;
+                if self.hearing == Hearing::Direct {
+                    // Where that fails QEMU turns in circles until the guest has closed its end, and no longer.
+                    ear.stand_in = revive(&ear.listener).ok();
+                }
+                said.extend(self.hangup());
+            }
+        }
+        said
+    }
+
+    /// That the peer is gone, if it is, and the guest has the channel and does not know.
+    pub fn hangup(&mut self) -> Option<Message> {
+        let gone = self.ears.iter().any(|ear| ear.hung_up);
+        let tell = gone && !self.hangup_told && matches!(self.stage, Stage::There);
+        self.hangup_told |= tell;
+        tell.then_some(Message::Hangup { channel: self.number })
+    }
+}
