@@ -5,12 +5,14 @@
 
 use crate::error::{Context, Result};
 use crate::layout::{DomainPaths, Layout};
+use crate::machine::{DIRECTORY, KVM};
 use crate::privilege::{Identity, capability_name};
 use crate::root::{ImageRoot, PreparedRoot};
 use crate::seccomp;
 use crate::spec::{DomainSpec, Mount, Network};
 use serde_json::{Value, json};
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// What a command finds in `PATH` unless it is told otherwise.
@@ -75,7 +77,8 @@ impl Bundle<'_> {
             "hostname": spec.hostname.as_deref().unwrap_or(&spec.name),
             "mounts": self.mounts(),
             "linux": {
-                "resources": { "devices": [{ "allow": false, "access": "rwm" }] },
+                "resources": { "devices": self.allowed_devices() },
+                "devices": self.devices(),
                 "cgroupsPath": format!("/{}", self.paths.payload_cgroup()),
                 "namespaces": namespaces(spec.network),
                 "seccomp": seccomp::filter(&spec.capabilities)?,
@@ -109,6 +112,26 @@ impl Bundle<'_> {
         }))
     }
 
+    /// Whether KVM is passed: where it is not there, the machine process says so.
+    fn kvm(&self) -> bool {
+        let wanted = self.spec.machine.as_ref().is_some_and(|machine| machine.kvm);
+        wanted && fs::metadata(KVM.0).is_ok_and(|found| found.file_type().is_char_device())
+    }
+
+    fn allowed_devices(&self) -> Vec<Value> {
+        let mut rules = vec![json!({ "allow": false, "access": "rwm" })];
+        if self.kvm() {
+            rules.push(json!({ "allow": true, "type": "c", "major": KVM.1, "minor": KVM.2, "access": "rw" }));
+        }
+        rules
+    }
+
+    fn devices(&self) -> Vec<Value> {
+        let (path, major, minor) = KVM;
+        let kvm = json!({ "path": path, "type": "c", "major": major, "minor": minor, "fileMode": 0o600, "uid": 0, "gid": 0 });
+        self.kvm().then_some(kvm).into_iter().collect()
+    }
+
     fn mounts(&self) -> Vec<Value> {
         let mut mounts = kernel_mounts();
         for name in &self.root.private {
@@ -125,6 +148,10 @@ impl Bundle<'_> {
             json!({ "destination": format!("{INSIDE}/tombolo"), "type": "bind", "source": self.layout.program,
             "options": ["bind", "ro", "nosuid", "nodev"] }),
         );
+        if self.spec.machine.is_some() {
+            mounts.push(json!({ "destination": DIRECTORY, "type": "bind", "source": self.paths.machine(),
+                "options": ["bind", "rprivate", "nosuid", "nodev", "noexec"] }));
+        }
         mounts.extend(self.spec.mounts.iter().map(bind));
         mounts
     }

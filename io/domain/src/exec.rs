@@ -115,6 +115,7 @@ fn run(arguments: &[OsString]) -> Result<i32> {
     }
     match status.kind {
         Kind::Container => in_container(&incarnation, &paths, &status, &request.options),
+        Kind::Vm => crate::exec_machine::run(&paths, &request.options),
         Kind::Process => crate::exec_process::run(&incarnation, &paths, &status, &request),
     }
 }

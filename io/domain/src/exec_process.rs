@@ -80,10 +80,11 @@ fn duplicate(descriptor: &OwnedFd) -> Result<OwnedFd> {
 }
 
 /// The caller's terminal as it was, when this is dropped.
-struct RawTerminal(Termios);
+pub(crate) struct RawTerminal(Termios);
 
 impl RawTerminal {
-    fn enter() -> Result<Self> {
+    /// Makes the terminal raw.
+    pub(crate) fn enter() -> Result<Self> {
         let before = tcgetattr(stdin()).doing("read the terminal's settings")?;
         let mut raw = before.clone();
         raw.make_raw();

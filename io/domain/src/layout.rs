@@ -137,6 +137,11 @@ impl DomainPaths {
     pub fn inside(&self) -> PathBuf {
         self.dir.join("inside")
     }
+    /// What a machine process sees as `/run/machine`, and may write to.
+    #[must_use]
+    pub fn machine(&self) -> PathBuf {
+        self.dir.join("machine")
+    }
     /// What the monitor last knew ([`crate::status::Status`]).
     #[must_use]
     pub fn status(&self) -> PathBuf {

@@ -1,4 +1,4 @@
-//! Domains of kind process and container: creation, supervision, logs, exec, clean-up.
+//! Domains of kind process, container and vm: creation, supervision, logs, exec, clean-up.
 //!
 //! [`create`] makes a domain whose command waits, [`Created::start`] starts it, [`Running`] tells of its end. Each incarnation has a
 //! monitor of its own, a process that outlives the daemon; [`adopt`] finds it again, and [`sweep`] clears away what was left
@@ -12,6 +12,7 @@ mod clock;
 mod drop_privileges;
 mod error;
 mod exec;
+mod exec_machine;
 mod exec_process;
 mod host;
 mod hostroot;
@@ -21,6 +22,7 @@ mod init;
 mod layout;
 mod lifecycle;
 mod log;
+mod machine;
 mod monitor;
 mod mounts;
 mod namespaces;
@@ -40,12 +42,13 @@ pub use image::ImageError;
 pub use layout::{DomainId, DomainPaths, Layout, MAX_NAME_BYTES};
 pub use lifecycle::{Adopted, Created, Running, adopt, create};
 pub use log::{LogQuery, LogReader, MAX_LINE_BYTES, Record, Stream};
+pub use machine::Outcome;
 pub use monitor::KEPT_BASE;
 pub use monitor::control::MAX_KEPT;
 pub use namespaces::{attach_mount, in_mount_namespace, in_network_namespace, open_init, replace_mount};
 pub use privilege::capability;
 pub use runtime::find_program;
-pub use spec::{DomainSpec, Kind, Limits, LogLimits, Mount, Network, Root, RuntimeChoice, Stop};
+pub use spec::{DomainSpec, Kind, Limits, LogLimits, Machine, Mount, Network, Root, RuntimeChoice, Stop};
 pub use status::{Ending, Exit, Phase, ProcessIdentity, Status};
 pub use sweep::{Report, remove, sweep};
 

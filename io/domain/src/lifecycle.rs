@@ -6,13 +6,14 @@ use crate::error::{Context, Error, Result};
 use crate::image;
 use crate::incarnation::Incarnation;
 use crate::layout::{DomainId, DomainPaths, Layout};
+use crate::machine;
 use crate::monitor::KEPT_BASE;
 use crate::monitor::control::{DaemonEnd, MAX_KEPT, Report, readable};
 use crate::monitor::payload::runtime_log;
 use crate::namespaces;
 use crate::root::ImageRoot;
 use crate::runtime::{CALL_TIMEOUT, Runtime};
-use crate::spec::{DomainSpec, Kind, Root};
+use crate::spec::{DomainSpec, Root};
 use crate::status::{Ending, Exit, MonitorLock, Phase, ProcessIdentity, Status};
 use crate::sweep;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
@@ -144,6 +145,9 @@ fn make(
     cgroups.create(&paths.cgroup)?;
     cgroups.limit(&paths.cgroup, &spec.limits)?;
     Incarnation { layout: layout.clone(), spec: spec.clone(), image }.write(paths)?;
+    if let Some(machine) = &spec.machine {
+        machine::prepare(paths, machine)?;
+    }
     let (ours, theirs) = UnixStream::pair().doing("make a socket pair for the monitor")?;
     let monitor = spawn_monitor(layout, paths, theirs)?;
     let mut control = DaemonEnd::new(ours);
@@ -328,7 +332,7 @@ impl Running {
     pub fn stop(&self, grace: Option<Duration>) -> Result<Exit> {
         let grace = grace.unwrap_or(Duration::from_millis(self.spec.stop.timeout_ms));
         let signal = Signal::from_named_raw(self.spec.stop.signal).unwrap_or(Signal::TERM);
-        let deaf = self.spec.kind == Kind::Container && self.is_deaf(signal)?;
+        let deaf = self.spec.kind.is_container() && self.is_deaf(signal)?;
         let grace = if deaf { Duration::ZERO } else { grace };
         if !grace.is_zero()
             && let Some(init) = &self.init_descriptor
@@ -412,7 +416,8 @@ fn conclude_lost(layout: &Layout, paths: &DomainPaths) -> Result<Exit> {
     let cgroups = Cgroups::discover()?;
     cgroups.kill(&paths.monitor_cgroup)?;
     cgroups.kill(&paths.payload_cgroup())?;
-    let exit = Exit { ending: Ending::Lost, out_of_memory: false, at: rfc3339(SystemTime::now()) };
+    let exit =
+        Exit { ending: Ending::Lost, out_of_memory: false, at: rfc3339(SystemTime::now()), outcome: None };
     if let Some(mut status) = Status::read(paths)? {
         if let Some(program) = status.runtime.clone() {
             Runtime::known(layout, program).delete(&paths.id.runtime_id(), &runtime_log(paths))?;

@@ -70,6 +70,9 @@ pub struct DomainSpec {
     /// The OCI runtime for containers.
     #[serde(default)]
     pub runtime: RuntimeChoice,
+    /// What a machine is to run; for [`Kind::Vm`], and for no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
 }
 
 /// How a domain is isolated.
@@ -80,6 +83,29 @@ pub enum Kind {
     Process,
     /// An OCI container.
     Container,
+    /// A virtual machine: an OCI container in which our machine process runs, and QEMU below it.
+    Vm,
+}
+
+impl Kind {
+    /// Whether an OCI runtime makes it.
+    #[must_use]
+    pub fn is_container(self) -> bool {
+        match self {
+            Self::Container | Self::Vm => true,
+            Self::Process => false,
+        }
+    }
+}
+
+/// What the machine process of a domain of kind [`Kind::Vm`] finds (`docs/spec/machine.md`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// What it is to run: written into its directory as it stands here.
+    pub order: serde_json::Value,
+    /// Whether it may use `/dev/kvm`, where there is one.
+    pub kvm: bool,
 }
 
 /// What a container sees as `/`.
@@ -203,6 +229,7 @@ impl DomainSpec {
             stop: Stop::default(),
             resolv_conf: None,
             runtime: RuntimeChoice::Auto,
+            machine: None,
         }
     }
 
@@ -229,6 +256,14 @@ impl DomainSpec {
         if self.kind == Kind::Process && self.root != Root::Host {
             return refuse(
                 "a process domain has the machine's own root: set root = host, or kind = container",
+            );
+        }
+        if (self.kind == Kind::Vm) != self.machine.is_some() {
+            return refuse("machine: a domain of kind vm has one, and no other has");
+        }
+        if self.kind == Kind::Vm && (self.root != Root::Host || self.writable) {
+            return refuse(
+                "a domain of kind vm has the root host, of which QEMU is a part, and does not write to it",
             );
         }
         if let Some(hostname) = &self.hostname
@@ -338,7 +373,7 @@ mod tests {
     #[test]
     fn each_impossible_value_is_refused_with_its_field() {
         type Break = fn(&mut DomainSpec);
-        let cases: [(&str, Break); 12] = [
+        let cases: [(&str, Break); 14] = [
             ("name", |s| s.name = "../x".into()),
             ("command", |s| s.command.clear()),
             ("command", |s| s.command = vec!["a\0b".into()]),
@@ -354,6 +389,8 @@ mod tests {
             ("limits.pids", |s| s.limits.pids = Some(0)),
             ("stop.signal", |s| s.stop.signal = 4711),
             ("capabilit", |s| s.capabilities = vec!["CAP_FLY".into()]),
+            ("machine", |s| s.machine = Some(Machine { order: serde_json::Value::Null, kvm: false })),
+            ("machine", |s| s.kind = Kind::Vm),
             ("hostname", |s| s.hostname = Some("a b".into())),
         ];
         assert!(spec().check().is_ok());

@@ -2,6 +2,7 @@
 
 use crate::error::{Context, Error, Result};
 use crate::layout::DomainPaths;
+use crate::machine::Outcome;
 use crate::spec::Kind;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,9 @@ pub struct Exit {
     pub out_of_memory: bool,
     /// When (RFC 3339).
     pub at: String,
+    /// How a machine ended, as its machine process said; a domain of another kind has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
 }
 
 impl Exit {

@@ -119,6 +119,30 @@ pub const NEGATIVE_TTL_MS_DEFAULT: u64 = 5_000;
 /// Answers are remembered this long where the file says nothing.
 pub const MAX_TTL_MS_DEFAULT: u64 = 3_600_000;
 
+/// Processors of a machine: most. Emulation does not use more, and few nodes have them.
+pub const MACHINE_CPUS_MAX: u64 = 64;
+/// Processors of a machine where the file says nothing.
+pub const MACHINE_CPUS_DEFAULT: u32 = 1;
+/// Memory of a machine: least. Less does not hold a kernel and an initramfs.
+pub const MACHINE_MEMORY_MIN: u64 = 64 << 20;
+/// Memory of a machine: most, a tebibyte: what the address bits of any processor that runs guests reach.
+pub const MACHINE_MEMORY_MAX: u64 = 1 << 40;
+/// Memory of a machine where the file says nothing: a kernel, our agent, and room for a small program.
+pub const MACHINE_MEMORY_DEFAULT: u64 = 256 << 20;
+/// Memory that QEMU must have beside the guest's: its own code and tables. A limit that leaves less is refused.
+pub const MACHINE_OVERHEAD_MIN: u64 = 64 << 20;
+/// Memory that QEMU has beside the guest's where the file sets no limit: also translated code, disk caches, channels.
+pub const MACHINE_OVERHEAD_DEFAULT: u64 = 256 << 20;
+/// Threads and processes of a machine: least. QEMU has up to 64 threads for its disk, and one for each processor.
+pub const MACHINE_PIDS_MIN: u32 = 192;
+/// Time to be ready of a machine where the file says nothing: an emulated guest boots in some seconds, on a busy node in
+/// several times that.
+pub const MACHINE_READY_MS_DEFAULT: u64 = 60_000;
+/// Time to end of a machine where the file says nothing: it also switches off.
+pub const MACHINE_STOP_MS_DEFAULT: u64 = 10_000;
+/// Bytes that can be added to a kernel's command line: x86 takes 2048 in all, and ours are some of them.
+pub const APPEND_BYTES_MAX: usize = 1024;
+
 /// A ring of a channel: least, in bytes (`wire::ring::RING_BYTES_MIN`).
 pub const RING_BYTES_MIN: u64 = 4 << 10;
 /// A ring of a channel: most, in bytes (`wire::ring::RING_BYTES_MAX`).

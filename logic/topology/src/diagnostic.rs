@@ -24,8 +24,6 @@ pub enum Code {
     WrongType,
     /// A word that is none of those that are possible here.
     UnknownWord,
-    /// Known, and not in this release.
-    NotYet,
     /// No name of a distributed container, domain or service.
     BadName,
     /// Empty, too long, or with characters that can't be there.
@@ -86,7 +84,6 @@ impl Code {
             Self::MissingKey => "missing-key",
             Self::WrongType => "wrong-type",
             Self::UnknownWord => "unknown-word",
-            Self::NotYet => "not-yet",
             Self::BadName => "bad-name",
             Self::BadText => "bad-text",
             Self::OutOfRange => "out-of-range",
@@ -115,13 +112,12 @@ impl Code {
     }
 
     /// Every code, in the order of the reference page.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 29] = [
         Self::Syntax,
         Self::UnknownKey,
         Self::MissingKey,
         Self::WrongType,
         Self::UnknownWord,
-        Self::NotYet,
         Self::BadName,
         Self::BadText,
         Self::OutOfRange,

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    CacheMode, ChannelSettings, Domain, DomainKind, IdOrName, Mount, Network, Program, Ready, Root,
-    ServiceKind, ServiceMount, Settings, Topology,
+    Accel, CacheMode, ChannelSettings, DiskHolds, Domain, DomainKind, IdOrName, Machine, MachineKernel,
+    Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount, Settings, Topology,
 };
 use crate::name::Name;
 use crate::scalar::{duration_text, size_text};
@@ -36,6 +36,9 @@ pub struct Start {
     pub runs: String,
     /// Where its files come from.
     pub root: String,
+    /// What machine it would have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machine: Vec<String>,
     /// Files and directories of the node that it would see: from where, at which place, and whether it may write.
     pub mounts: Vec<String>,
     /// What it sees of the network.
@@ -99,6 +102,7 @@ fn start(domain: &Domain) -> Start {
         kind: domain.kind,
         runs: runs(&domain.program),
         root: root(domain),
+        machine: domain.machine.as_ref().map_or_else(Vec::new, machine),
         mounts: domain.mounts.iter().map(mount).collect(),
         network: domain.network,
         user: user(domain),
@@ -144,6 +148,7 @@ fn runs(program: &Program) -> String {
             cut
         }
         Program::Image => "what the image says".to_owned(),
+        Program::Nothing => "nothing but what `tombolo exec` starts".to_owned(),
         Program::Server(services) => {
             format!("the server of {}", services.iter().map(Name::as_str).collect::<Vec<_>>().join(", "))
         }
@@ -154,11 +159,54 @@ fn root(domain: &Domain) -> String {
     let writable = if domain.writable { "writable" } else { "read-only" };
     match &domain.root {
         Root::Host if domain.kind == DomainKind::Process => "the node's own files".to_owned(),
+        Root::Host if domain.kind == DomainKind::Vm => tree(domain.machine.as_ref()).to_owned(),
         Root::Host => "the node's system directories, read-only".to_owned(),
         Root::Directory { path } => format!("the directory {}, {writable}", path.display()),
         Root::Image { path, tag: None } => format!("the image {}, {writable}", path.display()),
         Root::Image { path, tag: Some(tag) } => format!("the image {} {tag}, {writable}", path.display()),
     }
+}
+
+/// Where the command of a guest finds its files.
+fn tree(machine: Option<&Machine>) -> &'static str {
+    match machine.and_then(|machine| machine.disk.as_ref()).map(|disk| disk.holds) {
+        Some(DiskHolds::Root) => "those of the disk",
+        Some(DiskHolds::System) => "those of the system on the disk",
+        Some(DiskHolds::Data) | None => "those of the initramfs, in the guest's memory",
+    }
+}
+
+/// A machine in some lines.
+fn machine(machine: &Machine) -> Vec<String> {
+    let processors =
+        if machine.cpus == 1 { "1 processor".to_owned() } else { format!("{} processors", machine.cpus) };
+    let accel = match machine.accel {
+        Accel::Auto => "KVM if it works, or emulated",
+        Accel::Kvm => "KVM",
+        Accel::Tcg => "emulated",
+    };
+    let kernel = match &machine.kernel {
+        MachineKernel::Built { directory: None } => {
+            "a small system with a kernel that the node has".to_owned()
+        }
+        MachineKernel::Built { directory: Some(path) } => {
+            format!("a small system with the kernel of {}", path.display())
+        }
+        MachineKernel::Files { kernel, initramfs: None } => format!("the kernel {}", kernel.display()),
+        MachineKernel::Files { kernel, initramfs: Some(initramfs) } => {
+            format!("the kernel {} with {}", kernel.display(), initramfs.display())
+        }
+        MachineKernel::Disk => "what its disk says".to_owned(),
+    };
+    let mut lines = vec![
+        format!("{processors}, {}, {accel}", size_text(machine.memory_bytes)),
+        format!("boots {kernel}"),
+    ];
+    lines.extend(machine.disk.as_ref().map(|disk| {
+        let writable = if disk.read_only { "read-only" } else { "writable" };
+        format!("disk {} ({}), {writable}", disk.path.display(), disk.format.as_str())
+    }));
+    lines
 }
 
 fn user(domain: &Domain) -> String {
@@ -171,6 +219,7 @@ fn user(domain: &Domain) -> String {
             Some(group) => format!("{}:{}", text(&user.user), text(group)),
             None => text(&user.user),
         },
+        (None, _) if domain.kind == DomainKind::Vm => "the guest's root".to_owned(),
         (None, Root::Image { .. }) => "who the image says".to_owned(),
         (None, _) => "root".to_owned(),
     }
@@ -254,12 +303,14 @@ impl fmt::Display for Explanation {
 
 fn write_start(number: usize, start: &Start, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let network = match start.network {
+        Network::Host if start.kind == DomainKind::Vm => "outwards, by the node's",
         Network::None => "only lo",
         Network::Host => "the node's",
     };
     writeln!(f, "\n{number:3}. {} ({})", start.domain, start.kind.as_str())?;
     let mut lines =
         vec![("runs", format!("{}, as {}", start.runs, start.user)), ("files", start.root.clone())];
+    lines.extend(start.machine.iter().map(|line| ("machine", line.clone())));
     lines.extend(start.mounts.iter().map(|mount| ("mount", mount.clone())));
     lines.push(("network", network.to_owned()));
     if !start.capabilities.is_empty() {

@@ -43,9 +43,10 @@ pub use diagnostic::{Code, Diagnostic, Diagnostics};
 pub use explain::{Access, Explanation, Permission, Start, explain};
 pub use look::{Blind, Found, Look};
 pub use model::{
-    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Domain, DomainKind, IdOrName, Limits,
-    LogLimits, Mount, Network, Program, Ready, Resolv, Restart, RestartPolicy, Root, Service, ServiceKind,
-    ServiceMount, Settings, Signal, Stop, Topology, User, Verb,
+    Accel, Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat, DiskHolds,
+    Domain, DomainKind, IdOrName, Limits, LogLimits, Machine, MachineKernel, Mount, Network, Program, Ready,
+    Resolv, Restart, RestartPolicy, Root, Service, ServiceKind, ServiceMount, Settings, Signal, Stop,
+    Topology, User, Verb,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Plan, Step, plan};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Domain, Service, Settings, Topology, Verb};
+use crate::model::{Domain, DomainKind, Service, Settings, Topology, Verb};
 use crate::name::Name;
 
 /// One thing that a daemon does, with everything that it needs to do and to undo it.
@@ -141,10 +141,12 @@ fn change(before: Option<&Domain>, after: &Domain) -> Option<Step> {
 
 /// The keys that differ: those that can change while the domain runs, and those that can't.
 fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>) {
+    // A machine is told once how long its guest may take to end.
+    let vm = b.kind == DomainKind::Vm;
     let live = [
         ("limits", a.limits != b.limits),
         ("restart", a.restart != b.restart),
-        ("stop", a.stop != b.stop),
+        ("stop", a.stop != b.stop && !vm),
         ("after", a.after != b.after),
         ("ready", (&a.ready, a.ready_timeout_ms) != (&b.ready, b.ready_timeout_ms)),
     ];
@@ -159,6 +161,8 @@ fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>
         ("network", a.network != b.network),
         ("hostname", a.hostname != b.hostname),
         ("workdir", a.workdir != b.workdir),
+        ("machine", a.machine != b.machine),
+        ("stop", a.stop != b.stop && vm),
         ("capabilities", a.capabilities != b.capabilities),
         ("log", a.log != b.log),
         ("services", a.services != b.services),

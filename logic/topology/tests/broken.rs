@@ -85,10 +85,10 @@ fn places_are_those_of_the_file() {
 
 #[test]
 fn messages_travel_as_json() {
-    let diagnostics = refusal("name = \"a\"\n[domain.a]\nkind = \"vm\"\ncommand = [\"a\"]\n", "a.toml");
+    let diagnostics = refusal("name = \"a\"\n[domain.a]\nkind = \"vmm\"\ncommand = [\"a\"]\n", "a.toml");
     let json = diagnostics.to_json();
     assert_eq!(json["file"], "a.toml");
-    assert_eq!(json["list"][0]["code"], "not-yet");
+    assert_eq!(json["list"][0]["code"], "unknown-word");
     assert_eq!((json["list"][0]["line"].as_u64(), json["list"][0]["column"].as_u64()), (Some(3), Some(8)));
     let back: Diagnostics = serde_json::from_value(json).unwrap();
     assert_eq!(back, diagnostics);

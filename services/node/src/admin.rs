@@ -156,7 +156,7 @@ pub struct DomainRow {
     pub dc: String,
     /// Its name.
     pub domain: String,
-    /// `process` or `container`.
+    /// `process`, `container` or `vm`.
     pub kind: String,
     /// `starting`, `running`, `stopping`, `waiting` (for the next start), `ended`, `failed`.
     pub state: String,
@@ -172,7 +172,7 @@ pub struct DomainRow {
     pub restarts: u64,
     /// How often its frontend was replaced.
     pub frontend_restarts: u64,
-    /// How it ended last: `exit 1`, `signal 9`.
+    /// How it ended last: `exit 1`, `signal 9`; of a machine also its outcome, as `panicked: Kernel panic ...`.
     pub last_exit: Option<String>,
     /// Why it is as it is, where that needs words.
     pub why: Option<String>,
@@ -186,6 +186,26 @@ pub struct DomainRow {
     pub command: Vec<String>,
     /// `NAME:/srv/AT` of each service it mounts.
     pub services: Vec<String>,
+    /// The machine, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineRow>,
+}
+
+/// The machine of a domain of kind `vm`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineRow {
+    /// Processors that the guest sees.
+    pub cpus: u32,
+    /// Memory that the guest sees, in bytes.
+    pub memory_bytes: u64,
+    /// What runs the guest's instructions: `kvm` or `tcg`. These and what follows are absent while there is no machine.
+    pub accel: Option<String>,
+    /// Version of QEMU.
+    pub qemu: Option<String>,
+    /// `booting`, or `running`: its command, or what `exec` starts.
+    pub guest: Option<String>,
+    /// What the machine said last of its guest, where it said something.
+    pub said: Option<String>,
 }
 
 /// One service, as `service ls` lists it: an element of `/v1/services`.

@@ -6,10 +6,12 @@
 //! Nothing here waits. What a member shall be told goes into its bounded outbox; a member whose outbox is full does not
 //! read, and is told nothing more: it is cut off, so that nobody waits for it.
 
+mod machines;
 mod offers;
 mod services;
 mod state;
 
+pub(crate) use machines::Machine;
 pub(crate) use state::MemberRow;
 
 use crate::settings;
@@ -168,6 +170,8 @@ pub(crate) struct Shape {
     pub(crate) ring_bytes: u32,
     /// What it moves.
     pub(crate) mode: ChannelMode,
+    /// Whether an end of it is in a guest: then the two ends share no kernel.
+    pub(crate) apart: bool,
 }
 
 /// Makes a channel.
@@ -188,6 +192,8 @@ struct Inner {
     members: BTreeMap<MemberId, Member>,
     services: BTreeMap<(String, String), ServiceState>,
     channels: BTreeMap<u64, Channel>,
+    /// What the machine processes of domains of kind `vm` said.
+    machines: BTreeMap<(String, String), Machine>,
     /// When it was last logged of a domain that a member was cut off.
     remarked: BTreeMap<(String, String), Instant>,
 }
@@ -231,6 +237,7 @@ impl Broker {
     pub(crate) fn leave(&self, id: MemberId) {
         let mut inner = self.lock();
         inner.members.remove(&id);
+        inner.machine_left(id);
         // A channel outlives the connection that asked for it, but not its server's, where that is one of ours.
         inner.channels.retain(|_, channel| channel.server != id || !channel.tied);
         let served: Vec<_> =
@@ -276,6 +283,17 @@ impl Broker {
                 inner.answered(id, number, state);
                 return;
             }
+            Request::Machine { id: number, accel, qemu } => {
+                (number, inner.machine(id, &identity, number, &accel, &qemu))
+            }
+            Request::Guest { state, message } => match inner.guest(id, &identity, state, &message) {
+                Ok(()) => {
+                    drop(inner);
+                    self.announce();
+                    return;
+                }
+                Err(refusal) => (0, Err(refusal)),
+            },
         };
         let outgoing = answer.unwrap_or_else(|refusal| {
             tracing::debug!(

@@ -214,6 +214,7 @@ pub(crate) fn make_channel(shape: Shape) -> io::Result<Ends> {
         ChannelMode::Messages => channel::Mode::Messages,
         ChannelMode::Stream => channel::Mode::Stream,
     };
+    config.apart = shape.apart;
     config.spin_ns = WAKE_NS.get().copied().flatten();
     let (consumer, server) = channel::pair(&config).map_err(io::Error::other)?;
     let (consumer, server) = (consumer.into_descriptors(), server.into_descriptors());

@@ -1,5 +1,6 @@
 //! What this machine can do, for the state tree and for messages.
 
+use crate::machines;
 use domain::Layout;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -20,6 +21,8 @@ pub(crate) fn report(layout: &Layout, wake_ns: Option<u32>) -> Value {
         "fuse": Path::new("/dev/fuse").exists(),
         "cgroup_v2": Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         "runtimes": RUNTIMES.iter().filter(|name| domain::find_program(name).is_some()).collect::<Vec<_>>(),
+        "qemu": machines::qemu(),
+        "kvm_device": Path::new("/dev/kvm").exists(),
         "program": layout.program,
         "missing": domain::check_host(layout),
     })

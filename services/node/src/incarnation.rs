@@ -1,11 +1,11 @@
 //! One incarnation of a domain: its processes and descriptors, from the first folder to the last word.
 
 use crate::control::{self, About, Door};
-use crate::frontends::Frontend;
+use crate::frontends::{End, Frontend, InGuest, Process};
 use crate::inside::{self, Wanted};
 use crate::node::Node;
 use crate::watched::watched;
-use crate::{spec, tree};
+use crate::{machines, spec, tree};
 use domain::{Created, DomainSpec, Exit, Running};
 use frontend::Entrances;
 use rustix::net::SocketType;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
-use topology::Domain;
+use topology::{Domain, DomainKind};
 
 /// Where a domain sees its services.
 const SERVICES: &str = "/srv";
@@ -48,7 +48,8 @@ pub(crate) struct Incarnation {
     monitor_pid: u32,
     monitor: AsyncFd<OwnedFd>,
     frontend: Frontend,
-    held: Held,
+    /// What its frontend's successor needs; a guest's has it in the guest.
+    held: Option<Held>,
     /// Frontends that ended soon after their start, or could not be started, in a row.
     early_ends: u32,
     /// When the last attempt at a frontend was made.
@@ -81,15 +82,25 @@ impl Drop for OpenDoor {
 /// Starts a domain. After an error, [`remove`] clears up.
 pub(crate) async fn start(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<Incarnation, String> {
     let Some(topology) = node.topology(dc) else { return Err(format!("there is no {dc} any more")) };
-    let spec = spec::of_domain(&node.layout, &topology, domain);
+    let found = match &domain.machine {
+        Some(machine) => Some(machines::find(node, domain, machine).await?),
+        None => None,
+    };
+    let spec = spec::of_domain(&node.layout, &topology, domain, found.as_ref());
+    node.broker.forget_machine(dc, domain.name.as_str());
     let door = open_door(node, dc, domain).await?;
     let created = {
         let (node, spec) = (Arc::clone(node), spec.clone());
         blocking(move || domain::create(&node.layout, &spec, &[])).await?.map_err(said)?
     };
     door.init.store(created.init_pid(), Ordering::Release);
+    if found.is_some() {
+        // All that a guest sees is made in the guest, by its agent.
+        let frontend = InGuest::awaited(node, dc, domain.name.as_str());
+        return run(node, created, None, Frontend::Guest(frontend), door).await;
+    }
     match furnish(node, dc, domain, &created).await {
-        Ok((held, frontend)) => run(node, created, held, frontend, door).await,
+        Ok((held, frontend)) => run(node, created, Some(held), Frontend::Here(frontend), door).await,
         Err(why) => {
             // The error that made us undo it is the one to tell.
             if let Ok(Err(error)) = blocking(move || created.abort()).await {
@@ -103,7 +114,7 @@ pub(crate) async fn start(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result
 async fn run(
     node: &Arc<Node>,
     created: Created,
-    held: Held,
+    held: Option<Held>,
     frontend: Frontend,
     door: OpenDoor,
 ) -> Result<Incarnation, String> {
@@ -117,7 +128,7 @@ async fn furnish(
     dc: &str,
     domain: &Domain,
     created: &Created,
-) -> Result<(Held, Frontend), String> {
+) -> Result<(Held, Process), String> {
     let fuse = frontend::open_device().map_err(|e| fuse_missing(&e))?;
     let mount = frontend::mount_detached(&fuse, &frontend::MountOptions::default())
         .map_err(|e| format!("can't make the FUSE mount of the domain: {e}"))?;
@@ -130,7 +141,7 @@ async fn furnish(
         [&held.fuse, &held.ledger].into_iter().chain(held.entrances.descriptors()).collect();
     let copies = kept.into_iter().map(clone).collect::<Result<Vec<_>, _>>()?;
     created.keep(&copies).map_err(said)?;
-    let frontend = Frontend::spawn(node, dc, domain, &held, false).await?;
+    let frontend = Process::spawn(node, dc, domain, &held, false).await?;
     Ok((held, frontend))
 }
 
@@ -195,9 +206,12 @@ fn bind_stub() -> std::io::Result<(OwnedFd, OwnedFd)> {
 async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDoor, String> {
     let name = domain.name.as_str();
     let inside = node.layout.domain(dc, name).map_err(said)?.inside();
-    let resolve = spec::has_resolve(domain).then(|| spec::resolve_folder(&node.layout, dc, name));
+    let resolve = (spec::has_resolve(domain) && domain.kind != DomainKind::Vm)
+        .then(|| spec::resolve_folder(&node.layout, dc, name));
     let layout = node.layout.clone();
-    let wanted = node.topology(dc).map(|topology| Wanted::by(&topology, domain));
+    // A guest has these files of its own: they are in its image.
+    let vm = domain.kind == DomainKind::Vm;
+    let wanted = node.topology(dc).filter(|_| !vm).map(|topology| Wanted::by(&topology, domain));
     let listener = blocking(move || -> Result<OwnedFd, String> {
         for folder in [Some(&inside), resolve.as_ref()].into_iter().flatten() {
             fs::DirBuilder::new()
@@ -217,7 +231,8 @@ async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDo
     let door = Arc::new(Door {
         dc: dc.to_owned(),
         domain: name.to_owned(),
-        hosts: hosts(node, dc, name),
+        // A machine says so as the first process; its guest's programs speak through it.
+        hosts: hosts(node, dc, name) || vm,
         init: Arc::clone(&init),
         broker: node.broker.clone(),
         about: about(node),
@@ -277,7 +292,11 @@ pub(crate) async fn blocking<T: Send + 'static>(
 fn is_as_desired(node: &Node, dc: &str, domain: &Domain, running: &Running) -> bool {
     let Some(topology) = node.topology(dc) else { return false };
     let found = running.spec();
-    let wanted = spec::of_domain(&node.layout, &topology, domain);
+    let machine = machines::Found::of(found);
+    if machine.is_some() != domain.machine.is_some() {
+        return false;
+    }
+    let wanted = spec::of_domain(&node.layout, &topology, domain, machine.as_ref());
     DomainSpec { limits: found.limits.clone(), stop: found.stop.clone(), ..wanted } == *found
 }
 
@@ -296,6 +315,10 @@ pub(crate) async fn adopt(
     limit(node, dc, domain).await?;
     let door = open_door(node, dc, domain).await?;
     door.init.store(running.init_pid(), Ordering::Release);
+    if domain.machine.is_some() {
+        let frontend = InGuest::awaited(node, dc, domain.name.as_str());
+        return Incarnation::new(node, running, None, Frontend::Guest(frontend), door);
+    }
     end_frontends(node, dc, domain).await?;
     let fuse = running.kept(KEPT_FUSE).map_err(said)?;
     let ledger = running.kept(KEPT_LEDGER).map_err(said)?;
@@ -310,8 +333,8 @@ pub(crate) async fn adopt(
     let (stub, resolve) = (spec::has_stub(domain), spec::has_resolve(domain));
     let entrances = Entrances { stub_udp: next(stub)?, stub_tcp: next(stub)?, resolve: next(resolve)? };
     let held = Held { fuse, ledger, entrances };
-    let frontend = Frontend::spawn(node, dc, domain, &held, true).await?;
-    Incarnation::new(node, running, held, frontend, door)
+    let frontend = Process::spawn(node, dc, domain, &held, true).await?;
+    Incarnation::new(node, running, Some(held), Frontend::Here(frontend), door)
 }
 
 /// Ends the frontends that the earlier daemon left: there is one at a time, and its end of the private socket is lost.
@@ -329,11 +352,10 @@ pub(crate) async fn remove(node: &Arc<Node>, dc: &str, name: &str) -> Result<(),
 
 /// Sets the limits of a domain anew.
 pub(crate) async fn limit(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<(), String> {
-    let Some(topology) = node.topology(dc) else { return Ok(()) };
-    let spec: DomainSpec = spec::of_domain(&node.layout, &topology, domain);
+    let limits = spec::limits(domain);
     let cgroup = node.layout.domain(dc, domain.name.as_str()).map_err(said)?.cgroup;
     let node = Arc::clone(node);
-    blocking(move || node.cgroups.limit(&cgroup, &spec.limits)).await?.map_err(said)
+    blocking(move || node.cgroups.limit(&cgroup, &limits)).await?.map_err(said)
 }
 
 /// Whether a command in a domain ends with 0; one that can't be run does not.
@@ -355,7 +377,7 @@ impl Incarnation {
     fn new(
         node: &Node,
         running: Running,
-        held: Held,
+        held: Option<Held>,
         frontend: Frontend,
         door: OpenDoor,
     ) -> Result<Self, String> {
@@ -393,7 +415,7 @@ impl Incarnation {
     }
 
     pub(crate) fn frontend_pid(&self) -> Option<u32> {
-        Some(self.frontend.pid())
+        self.frontend.pid()
     }
 
     /// Comes back when the domain has ended.
@@ -408,7 +430,7 @@ impl Incarnation {
         tokio::select! {
             biased;
             () = Self::ended(&self.monitor) => Happened::DomainEnded,
-            () = self.frontend.ended() => Happened::FrontendEnded,
+            end = self.frontend.ended() => Happened::FrontendEnded(end),
         }
     }
 
@@ -423,7 +445,7 @@ impl Incarnation {
         }
         exit.unwrap_or_else(|error| {
             tracing::error!(domain = %id, error, "it is not known how it ended");
-            Exit { ending: domain::Ending::Lost, out_of_memory: false, at: String::new() }
+            Exit { ending: domain::Ending::Lost, out_of_memory: false, at: String::new(), outcome: None }
         })
     }
 
@@ -431,6 +453,9 @@ impl Incarnation {
     pub(crate) async fn stop(self, grace: Duration) {
         let running = Arc::clone(&self.running);
         let id = running.id().clone();
+        // The guest has as long as the file says; then its machine ends it, and says so.
+        let vm = running.spec().machine.is_some() && !grace.is_zero();
+        let grace = if vm { grace + machines::WIND_UP } else { grace };
         let stopped = blocking(move || running.stop(Some(grace))).await.and_then(|exit| exit.map_err(said));
         if let Err(error) = stopped {
             tracing::error!(domain = %id, error, "it did not end as asked; it is removed by force");
@@ -448,8 +473,15 @@ impl Incarnation {
         }
         self.last_attempt = Instant::now();
         let dc = self.running.id().dc.clone();
-        self.frontend = Frontend::spawn(node, &dc, domain, &self.held, true).await?;
-        Ok(())
+        let pid = self.running.init_pid();
+        match (&mut self.frontend, &self.held) {
+            (Frontend::Guest(guest), _) => guest.tell(node, domain, pid),
+            (Frontend::Here(process), Some(held)) => {
+                *process = Process::spawn(node, &dc, domain, held, true).await?;
+                Ok(())
+            }
+            (Frontend::Here(_), None) => Err("nothing is held for its frontend".into()),
+        }
     }
 }
 
@@ -458,8 +490,8 @@ impl Incarnation {
 pub(crate) enum Happened {
     /// It has ended.
     DomainEnded,
-    /// Its frontend has ended, and the mount needs another one.
-    FrontendEnded,
+    /// Another frontend is wanted: its frontend has ended, or its guest has had none.
+    FrontendEnded(End),
 }
 
 /// How long ago a process started, from field 22 of its `/proc/PID/stat`.

@@ -16,6 +16,7 @@ mod incarnation;
 mod inside;
 mod listener;
 mod lock;
+mod machines;
 mod metrics;
 mod node;
 mod own_log;

@@ -9,7 +9,7 @@ use registry::{Expected, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 use topology::{Name, Step, Topology};
 
@@ -31,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) broker: Broker,
     pub(crate) started: Instant,
     pub(crate) host: serde_json::Value,
+    /// Whether KVM works, and why not; found out when the first machine wants to know.
+    pub(crate) kvm: OnceLock<Result<(), String>>,
     /// One change at a time: `up` and `down` hold it.
     pub(crate) changing: tokio::sync::Mutex<()>,
     registry: Box<dyn RegistryDebug>,
@@ -108,6 +110,7 @@ impl Node {
             broker,
             started: Instant::now(),
             host,
+            kvm: OnceLock::new(),
             changing: tokio::sync::Mutex::new(()),
             registry,
             inner: Mutex::default(),

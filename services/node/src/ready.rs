@@ -21,6 +21,7 @@ pub(crate) async fn wait(node: &Arc<Node>, supervised: &Supervised) -> Result<()
     let stranger = Mutex::new(String::new());
     let ready = async {
         match &domain.ready {
+            Ready::Started if domain.machine.is_some() => boots(node, supervised).await,
             Ready::Started => runs(supervised).await,
             Ready::Registered => registered(node, supervised).await,
             Ready::Tcp(address) => {
@@ -74,6 +75,29 @@ async fn runs(supervised: &Supervised) -> Result<(), String> {
     let mut views = supervised.views();
     let there = views.wait_for(|view| matches!(view.state, State::Running | State::Ended)).await;
     there.map(drop).map_err(|_| "its supervisor ended".into())
+}
+
+/// Comes back when the guest's command runs. A machine that ends before that is not waited for again: how it ended is what there is
+/// to say.
+async fn boots(node: &Node, supervised: &Supervised) -> Result<(), String> {
+    let booted = node.broker.machine_where(&supervised.dc, &supervised.name, |machine| {
+        machine.is_some_and(|machine| machine.started)
+    });
+    let mut views = supervised.views();
+    let ended = views.wait_for(|view| matches!(view.state, State::Ended | State::Waiting | State::Failed));
+    tokio::select! {
+        biased;
+        () = booted => Ok(()),
+        ended = ended => {
+            let Ok(view) = ended else { return Err("its supervisor ended".into()) };
+            match &view.last_exit {
+                // A command may be done before anybody has looked.
+                Some(exit) if exit.shell_code() == 0 => Ok(()),
+                Some(exit) => Err(format!("it ended before it was ready: {}", crate::tree::exit_text(exit))),
+                None => Err(view.why.clone().unwrap_or_else(|| "it ended before it was ready".into())),
+            }
+        }
+    }
 }
 
 async fn registered(node: &Node, supervised: &Supervised) -> Result<(), String> {

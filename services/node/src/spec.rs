@@ -1,5 +1,6 @@
 //! A domain of a topology, as the machinery of domains wants it.
 
+use crate::machines;
 use domain::{self as target, DomainSpec, Layout};
 use std::path::PathBuf;
 use topology::{Domain, IdOrName, Program, Root, Topology, User};
@@ -13,12 +14,20 @@ pub(crate) const RESOLVE_FOLDER: &str = "/run/systemd/resolve";
 /// Its socket in there.
 pub(crate) const RESOLVE_SOCKET: &str = "io.systemd.Resolve";
 /// Where a domain sees what is in its `inside` folder.
-const INSIDE: &str = "/run/tombolo";
+pub(crate) const INSIDE: &str = "/run/tombolo";
 /// The preload library, beside the binary on the node and in [`INSIDE`] in a domain.
 pub(crate) const PRELOAD_LIBRARY: &str = "libtombolo_preload.so";
 
-/// The specification of one incarnation.
-pub(crate) fn of_domain(layout: &Layout, topology: &Topology, domain: &Domain) -> DomainSpec {
+/// The specification of one incarnation; of a machine with what the node found for it.
+pub(crate) fn of_domain(
+    layout: &Layout,
+    topology: &Topology,
+    domain: &Domain,
+    found: Option<&machines::Found>,
+) -> DomainSpec {
+    if let (Some(machine), Some(found)) = (&domain.machine, found) {
+        return machines::spec(layout, topology.name.as_str(), domain, machine, found);
+    }
     let dc = topology.name.as_str();
     let name = domain.name.as_str();
     DomainSpec {
@@ -27,6 +36,7 @@ pub(crate) fn of_domain(layout: &Layout, topology: &Topology, domain: &Domain) -
         kind: match domain.kind {
             topology::DomainKind::Process => target::Kind::Process,
             topology::DomainKind::Container => target::Kind::Container,
+            topology::DomainKind::Vm => target::Kind::Vm,
         },
         root: match &domain.root {
             Root::Host => target::Root::Host,
@@ -45,16 +55,30 @@ pub(crate) fn of_domain(layout: &Layout, topology: &Topology, domain: &Domain) -
         hostname: domain.hostname.clone(),
         workdir: domain.workdir.clone(),
         capabilities: domain.capabilities.clone(),
-        limits: target::Limits {
-            cpu: domain.limits.cpu_milli.map(|milli| f64::from(milli) / 1000.0),
-            memory_bytes: domain.limits.memory_bytes,
-            pids: Some(u64::from(domain.limits.pids)),
-        },
-        log: target::LogLimits { max_bytes: domain.log.max_bytes, files: domain.log.files },
-        stop: target::Stop { signal: domain.stop.signal.number(), timeout_ms: domain.stop.timeout_ms },
+        limits: limits(domain),
+        log: log(domain),
+        stop: stop(domain),
         resolv_conf: has_stub(domain).then(|| resolv_conf(domain)),
         runtime: target::RuntimeChoice::Auto,
+        machine: None,
     }
+}
+
+/// What the kernel holds a domain to.
+pub(crate) fn limits(domain: &Domain) -> target::Limits {
+    target::Limits {
+        cpu: domain.limits.cpu_milli.map(|milli| f64::from(milli) / 1000.0),
+        memory_bytes: domain.limits.memory_bytes,
+        pids: Some(u64::from(domain.limits.pids)),
+    }
+}
+
+pub(crate) fn log(domain: &Domain) -> target::LogLimits {
+    target::LogLimits { max_bytes: domain.log.max_bytes, files: domain.log.files }
+}
+
+pub(crate) fn stop(domain: &Domain) -> target::Stop {
+    target::Stop { signal: domain.stop.signal.number(), timeout_ms: domain.stop.timeout_ms }
 }
 
 /// Whether a stub answers in the domain.
@@ -72,10 +96,10 @@ pub(crate) fn resolve_folder(layout: &Layout, dc: &str, name: &str) -> PathBuf {
     layout.domains().join(dc).join(name).join("inside/resolve")
 }
 
-fn command(layout: &Layout, dc: &str, domain: &Domain) -> Vec<String> {
+pub(crate) fn command(layout: &Layout, dc: &str, domain: &Domain) -> Vec<String> {
     match &domain.program {
         Program::Command(words) => words.clone(),
-        Program::Image => Vec::new(),
+        Program::Image | Program::Nothing => Vec::new(),
         // The last words are for people: `ps` on the node shows whose server it is.
         Program::Server(_) => vec![
             program(layout, domain),
@@ -89,7 +113,7 @@ fn command(layout: &Layout, dc: &str, domain: &Domain) -> Vec<String> {
 /// Our binary, as the domain sees it.
 pub(crate) fn program(layout: &Layout, domain: &Domain) -> String {
     match domain.kind {
-        topology::DomainKind::Container => format!("{INSIDE}/tombolo"),
+        topology::DomainKind::Container | topology::DomainKind::Vm => format!("{INSIDE}/tombolo"),
         // It sees the node's own files.
         topology::DomainKind::Process => layout.program.display().to_string(),
     }
@@ -98,12 +122,12 @@ pub(crate) fn program(layout: &Layout, domain: &Domain) -> String {
 /// The preload library, as the domain sees it.
 fn library(layout: &Layout, domain: &Domain) -> String {
     match domain.kind {
-        topology::DomainKind::Container => format!("{INSIDE}/{PRELOAD_LIBRARY}"),
+        topology::DomainKind::Container | topology::DomainKind::Vm => format!("{INSIDE}/{PRELOAD_LIBRARY}"),
         topology::DomainKind::Process => layout.program.with_file_name(PRELOAD_LIBRARY).display().to_string(),
     }
 }
 
-fn environment(layout: &Layout, domain: &Domain) -> Vec<(String, String)> {
+pub(crate) fn environment(layout: &Layout, domain: &Domain) -> Vec<(String, String)> {
     let mut variables: Vec<_> = domain.environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
     if domain.services.iter().any(|mount| mount.preload) && !domain.environment.contains_key("LD_PRELOAD") {
         variables.push(("LD_PRELOAD".into(), library(layout, domain)));
@@ -128,7 +152,7 @@ fn mounts(layout: &Layout, dc: &str, domain: &Domain) -> Vec<target::Mount> {
     mounts
 }
 
-fn user(user: &User) -> String {
+pub(crate) fn user(user: &User) -> String {
     let word = |id: &IdOrName| match id {
         IdOrName::Id(id) => id.to_string(),
         IdOrName::Name(name) => name.clone(),
@@ -138,7 +162,7 @@ fn user(user: &User) -> String {
 }
 
 /// `resolv.conf(5)` of a domain whose names come from the stub.
-fn resolv_conf(domain: &Domain) -> String {
+pub(crate) fn resolv_conf(domain: &Domain) -> String {
     let mut text = format!("nameserver {STUB_ADDRESS}\noptions ndots:{}\n", domain.resolv.ndots);
     if !domain.resolv.search.is_empty() {
         text += &format!("search {}\n", domain.resolv.search.join(" "));

@@ -1,5 +1,6 @@
 //! One domain, from its start to its end, through all its incarnations: a task of its own.
 
+use crate::frontends::End;
 use crate::incarnation::{self, Happened, Incarnation};
 use crate::node::{Actual, Node};
 use domain::Exit;
@@ -358,7 +359,7 @@ impl Task {
                         let exit = incarnation.conclude(&self.node).await;
                         return Ok(Over::Ended(exit));
                     }
-                    Happened::FrontendEnded => self.replace_frontend(&mut incarnation).await,
+                    Happened::FrontendEnded(end) => self.replace_frontend(&mut incarnation, end).await,
                 },
                 command = self.inbox.recv() => match command {
                     Some(Command::Stop { done }) => {
@@ -377,13 +378,15 @@ impl Task {
         }
     }
 
-    async fn replace_frontend(&mut self, incarnation: &mut Incarnation) {
+    async fn replace_frontend(&mut self, incarnation: &mut Incarnation, end: End) {
         let (dc, domain) = (&self.me.dc, &self.me.name);
-        tracing::warn!(dc, domain, "its frontend ended; a successor takes over");
+        if end == End::Died {
+            tracing::warn!(dc, domain, "its frontend ended; a successor takes over");
+        }
         match incarnation.replace_frontend(&self.node, &self.me.domain()).await {
             Ok(()) => {
                 self.me.change(|view| {
-                    view.frontend_restarts += 1;
+                    view.frontend_restarts += u64::from(end == End::Died);
                     view.frontend_pid = incarnation.frontend_pid();
                 });
                 self.write_down(true).await;

@@ -1,10 +1,10 @@
 //! The one state tree of the node, put together whenever somebody looks.
 
-use crate::admin::{Code, DomainRow, Problem, ServiceRow};
+use crate::admin::{Code, DomainRow, MachineRow, Problem, ServiceRow};
 use crate::broker::{MemberRow, Role};
 use crate::node::{Node, meant};
 use crate::supervisor::Supervised;
-use domain::{Ending, Exit};
+use domain::{Ending, Exit, Outcome};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,6 +15,9 @@ use topology::{Program, Topology, Verb};
 const INSPECT_DEADLINE: Duration = Duration::from_millis(500);
 /// Longest state that one peer may put into the tree, in bytes of JSON: a packet of the control socket holds no more.
 const MAX_STATE_BYTES: usize = wire::control::MAX_PACKET_BYTES;
+
+/// The outcome of a machine whose guest's command ended: then its exit code says more.
+const MACHINE_EXITED: &str = "exited";
 
 /// What peers said of themselves, by distributed container, domain, and their role.
 type Said = HashMap<(String, String, Role), Value>;
@@ -48,7 +51,17 @@ fn node_tree(node: &Node) -> Value {
         "state_dir": node.place.state_dir,
         "cgroup": node.layout.cgroup_name,
         "host": node.host,
+        "kvm": kvm(node),
     })
+}
+
+/// Whether KVM works here, as far as somebody has wanted to know.
+fn kvm(node: &Node) -> Value {
+    match node.kvm.get() {
+        None => json!({ "tried": false }),
+        Some(Ok(())) => json!({ "tried": true, "works": true }),
+        Some(Err(why)) => json!({ "tried": true, "works": false, "why": why }),
+    }
 }
 
 async fn ask_all(node: &Node) -> Said {
@@ -95,6 +108,7 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
         "command": words(domain),
         "services": services,
         "usage": usage,
+        "machine": machine_row(node, dc, domain),
         "frontend": {
             "pid": view.as_ref().and_then(|view| view.frontend_pid),
             "restarts": view.as_ref().map_or(0, |view| view.frontend_restarts),
@@ -176,6 +190,7 @@ fn words(domain: &topology::Domain) -> Vec<String> {
     match &domain.program {
         Program::Command(words) => words.clone(),
         Program::Image => vec!["(the image's own)".into()],
+        Program::Nothing => vec!["(none)".into()],
         Program::Server(services) => {
             let names: Vec<_> = services.iter().map(|name| name.as_str()).collect();
             vec!["(server of".into(), format!("{})", names.join(", "))]
@@ -185,12 +200,37 @@ fn words(domain: &topology::Domain) -> Vec<String> {
 
 /// How an incarnation ended, in words.
 pub(crate) fn exit_text(exit: &Exit) -> String {
+    let own = exit.outcome.as_ref().filter(|outcome| outcome.outcome != MACHINE_EXITED);
     let text = match exit.ending {
+        // Beside how the machine process ended, which is ours, a machine says how its guest did.
+        _ if own.is_some() => own.map_or_else(String::new, outcome_text),
         Ending::Code(code) => format!("exit {code}"),
         Ending::Signal(signal) => format!("signal {signal}"),
         Ending::Lost => "its monitor died".into(),
     };
     if exit.out_of_memory { format!("{text}, out of memory") } else { text }
+}
+
+/// How a machine ended, in words.
+fn outcome_text(outcome: &Outcome) -> String {
+    match outcome.message.as_str() {
+        "" => outcome.outcome.clone(),
+        message => format!("{}: {message}", outcome.outcome),
+    }
+}
+
+/// What a domain's machine is, and how far its guest.
+fn machine_row(node: &Node, dc: &str, domain: &topology::Domain) -> Option<MachineRow> {
+    let admitted = domain.machine.as_ref()?;
+    let said = node.broker.machine(dc, domain.name.as_str());
+    Some(MachineRow {
+        cpus: admitted.cpus,
+        memory_bytes: admitted.memory_bytes,
+        accel: said.as_ref().map(|machine| machine.accel.clone()),
+        qemu: said.as_ref().map(|machine| machine.qemu.clone()),
+        guest: said.as_ref().map(|machine| machine.guest().to_owned()),
+        said: said.map(|machine| machine.message).filter(|message| !message.is_empty()),
+    })
 }
 
 /// `ps`.
@@ -233,6 +273,7 @@ async fn domain_row(
         memory_bytes: usage.memory.used_bytes,
         processes: usage.pids,
         command: words(domain),
+        machine: machine_row(node, dc, domain),
         services: domain
             .services
             .iter()

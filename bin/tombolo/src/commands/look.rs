@@ -7,6 +7,9 @@ use node::admin::{DomainRow, ServiceRow};
 use serde_json::Value;
 use std::io::stdout;
 
+/// What `ps --json` says of a guest whose command does not run yet.
+const BOOTING: &str = "booting";
+
 /// `tombolo ps`.
 pub fn domains(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
     let client = client(place)?;
@@ -24,7 +27,9 @@ pub fn domains(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
 
 fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-    let why = row.why.as_ref().or(row.last_exit.as_ref().filter(|_| row.state != "running"));
+    let booting = row.machine.as_ref().and_then(|machine| machine.guest.as_ref()).filter(|at| *at == BOOTING);
+    let booting = booting.filter(|_| row.state == "running");
+    let why = row.why.as_ref().or(row.last_exit.as_ref().filter(|_| row.state != "running")).or(booting);
     let state = why.map_or_else(
         || paint.state(&row.state),
         |why| format!("{} ({})", paint.state(&row.state), clean(why)),
@@ -32,7 +37,7 @@ fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {
     vec![
         row.dc.clone(),
         row.domain.clone(),
-        row.kind.clone(),
+        kind(row),
         state,
         or_dash(row.up_s.map(seconds)),
         or_dash(row.pid.map(|pid| pid.to_string())),
@@ -42,6 +47,14 @@ fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {
         if row.services.is_empty() { "-".into() } else { row.services.join(" ") },
         shortened(&row.command.join(" ")),
     ]
+}
+
+/// The kind, of a machine with what runs it: `vm (tcg, 2 cpus, 512.0 MiB)`.
+fn kind(row: &DomainRow) -> String {
+    let Some(machine) = &row.machine else { return row.kind.clone() };
+    let accel = machine.accel.as_ref().map_or_else(String::new, |accel| format!("{}, ", clean(accel)));
+    let cpus = if machine.cpus == 1 { "1 cpu".to_owned() } else { format!("{} cpus", machine.cpus) };
+    format!("{} ({accel}{cpus}, {})", row.kind, bytes(machine.memory_bytes))
 }
 
 /// A command line that does not spoil the table.

@@ -13,6 +13,8 @@ use crate::error::{Context, Error, Result};
 use crate::incarnation::Incarnation;
 use crate::layout::DomainPaths;
 use crate::log::{LogWriter, Stream};
+use crate::machine;
+use crate::spec::Kind;
 use crate::status::{self, Ending, Exit, MonitorLock, Phase, ProcessIdentity, Status};
 use control::{MAX_KEPT, MonitorEnd, Order, Report};
 use payload::{Payload, Streams};
@@ -273,7 +275,10 @@ impl Monitor {
         let oom_kills = self.cgroups.usage(&self.paths.payload_cgroup()).memory.oom_kills.unwrap_or(0);
         // A shell whose child was killed says 137; it may also have coped, and then the memory is not why it ended.
         let by_kill = matches!(ending, Ending::Signal(9) | Ending::Code(137));
-        Exit { ending, out_of_memory: oom_kills > 0 && by_kill, at: rfc3339(SystemTime::now()) }
+        let outcome = (self.status.kind == Kind::Vm).then(|| machine::outcome(&self.paths)).flatten();
+        let in_guest = outcome.as_ref().is_some_and(|outcome| outcome.out_of_memory);
+        let out_of_memory = in_guest || (oom_kills > 0 && by_kill);
+        Exit { ending, out_of_memory, at: rfc3339(SystemTime::now()), outcome }
     }
 
     fn kill(&mut self) {

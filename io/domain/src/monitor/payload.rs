@@ -58,7 +58,7 @@ impl Payload {
     /// Makes the domain; its command waits for [`Payload::start`].
     pub fn create(incarnation: &Incarnation, paths: &DomainPaths, streams: Streams) -> Result<Self> {
         match incarnation.spec.kind {
-            Kind::Container => create_container(incarnation, paths, streams),
+            Kind::Container | Kind::Vm => create_container(incarnation, paths, streams),
             Kind::Process => create_process(incarnation, paths, streams),
         }
     }

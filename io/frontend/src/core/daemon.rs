@@ -61,7 +61,9 @@ impl<H: Host> Core<H> {
                 }
             }
             Reply::Refused { id, errno, message } => self.refused(id, errno, &message),
-            Reply::Serving { .. } => tracing::warn!("the daemon takes a frontend for a server"),
+            Reply::Serving { .. } | Reply::Machine { .. } => {
+                tracing::warn!("the daemon takes a frontend for something else");
+            }
             Reply::Event(event) => self.event(event),
         }
         None
@@ -78,8 +80,12 @@ impl<H: Host> Core<H> {
                 let state = self.state();
                 self.host.ask(&Request::State { id, state });
             }
-            Event::Attach { .. } | Event::Settings { .. } | Event::Verbs { .. } | Event::Withdrawn { .. } => {
-                tracing::warn!("the daemon takes a frontend for a server");
+            Event::Attach { .. }
+            | Event::Settings { .. }
+            | Event::Verbs { .. }
+            | Event::Withdrawn { .. }
+            | Event::Frontend { .. } => {
+                tracing::warn!("the daemon takes a frontend for something else");
             }
         }
     }

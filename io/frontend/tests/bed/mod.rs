@@ -426,6 +426,7 @@ fn answer(
             say(&Reply::Services { id, services });
         }
         Request::About { id } => say(&Reply::About { id, about: json!({ "domain": "web", "dc": "test" }) }),
+        Request::Machine { .. } | Request::Guest { .. } => panic!("a frontend is no machine"),
         Request::State { id, state } => {
             states.insert(id, state);
         }

@@ -399,6 +399,7 @@ fn number(reply: &Reply) -> Option<u64> {
         | Reply::Connected { id, .. }
         | Reply::Serving { id, .. }
         | Reply::About { id, .. }
+        | Reply::Machine { id }
         | Reply::Refused { id, .. } => Some(*id),
         Reply::Event(_) => None,
     }

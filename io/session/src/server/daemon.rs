@@ -49,12 +49,13 @@ impl Server<'_> {
             Notice::Event(Event::Settings { service, settings }) => self.settings(&service, settings),
             Notice::Event(Event::Verbs { service, domain, verbs }) => self.verbs(&service, &domain, &verbs),
             Notice::Event(Event::Inspect { id }) => self.report(id),
-            // To frontends, and to programs that offer channels, only.
+            // To frontends, machines, and programs that offer channels, only.
             Notice::Event(
                 Event::Service { .. }
                 | Event::Services { .. }
                 | Event::Attach { .. }
-                | Event::Withdrawn { .. },
+                | Event::Withdrawn { .. }
+                | Event::Frontend { .. },
             ) => {}
         }
         Ok(())

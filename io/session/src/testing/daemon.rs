@@ -214,6 +214,8 @@ impl Node {
                 let about = serde_json::json!({ "domain": self.members[at].0 });
                 self.reply(at, &Reply::About { id, about });
             }
+            // This one has no domain that is a machine.
+            Request::Machine { .. } | Request::Guest { .. } => {}
             Request::State { state, .. } => {
                 let _nobody_asked = self.states.send(state);
             }

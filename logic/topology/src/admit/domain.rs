@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::{Context, entrance, mount, runs_server, service};
+use super::{Context, entrance, machine, mount, runs_server, service};
 use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{self, Command, DomainForm, RestartForm, RootForm};
@@ -23,13 +23,17 @@ const OWN_PREFIX: &str = "TOMBOLO_";
 /// Admits one domain.
 pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, '_>) -> Domain {
     let (head, form) = (&form.span, &form.value);
-    let kind = form.kind.value().map_or(DomainKind::Container, |kind| kind.0);
+    let kind = form.kind.value().copied().unwrap_or(DomainKind::Container);
     if form.kind.value().is_some() && kind == DomainKind::Process {
         refuse_container_keys(form, cx);
     }
+    if kind == DomainKind::Vm {
+        machine::refuse_container_keys(form, cx);
+    }
+    let machine = machine::machine(kind, form, cx);
     let root = root(form, cx);
     let program = program(&name, head, form, &root, cx);
-    let (ready, ready_timeout_ms) = ready(form, &program, cx);
+    let (ready, ready_timeout_ms) = ready(kind, form, &program, cx);
     let services = entrance::services(&name, form, cx);
     let resolv = resolv(form, services.iter().any(|mount| mount.stub), cx);
     Domain {
@@ -42,10 +46,14 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
         hostname: hostname(&name.value, kind, form),
         workdir: workdir(kind, form, &root, cx),
         capabilities: capabilities(form, kind, cx),
-        limits: limits(form),
+        limits: match &machine {
+            Some(machine) => machine::limits(machine, form, limits(form), cx),
+            None => limits(form),
+        },
+        machine,
         restart: restart(form, &program, cx),
         log: log(form),
-        stop: stop(form),
+        stop: stop(kind, form),
         after: cx.domains_called(&form.after),
         name: name.value,
         root,
@@ -59,7 +67,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
 
 /// What a domain sees of the network, with the default of its kind.
 pub(super) fn network(form: &DomainForm) -> Network {
-    let process = form.kind.value().is_some_and(|kind| kind.0 == DomainKind::Process);
+    let process = form.kind.value() == Some(&DomainKind::Process);
     let default = if process { Network::Host } else { Network::None };
     form.network.value().copied().unwrap_or(default)
 }
@@ -113,10 +121,11 @@ fn root(form: &DomainForm, cx: &mut Context<'_, '_>) -> Root {
 }
 
 fn refuse_writable_host(form: &DomainForm, cx: &mut Context<'_, '_>) {
-    let process = form.kind.value().is_some_and(|kind| kind.0 == DomainKind::Process);
+    // Of the other kinds it is refused for what they are.
+    let container = form.kind.value().is_none_or(|kind| *kind == DomainKind::Container);
     if let Field::Given(at) = &form.writable
         && at.value
-        && !process
+        && container
         && !form.root.is_broken()
     {
         cx.out
@@ -154,6 +163,7 @@ fn program(
             names.sort();
             Program::Server(names)
         }
+        (Field::Absent, None) if form.kind.value() == Some(&DomainKind::Vm) => Program::Nothing,
         (Field::Absent, None) => {
             if !matches!(root, Root::Image { .. }) && !form.root.is_broken() && !cx.form.service.is_broken() {
                 refuse_nothing(name, head, cx);
@@ -234,13 +244,15 @@ fn environment(form: &DomainForm, cx: &mut Context<'_, '_>) -> BTreeMap<String, 
 }
 
 fn hostname(name: &Name, kind: DomainKind, form: &DomainForm) -> Option<String> {
-    let own = kind == DomainKind::Container;
+    let own = kind != DomainKind::Process;
     own.then(|| form.hostname.value().map_or_else(|| name.to_string(), |hostname| hostname.0.clone()))
 }
 
 fn workdir(kind: DomainKind, form: &DomainForm, root: &Root, cx: &mut Context<'_, '_>) -> Option<PathBuf> {
     match (&form.workdir, kind) {
-        (Field::Given(at), DomainKind::Container) => inside(&at.value.0, &at.span, &mut cx.out),
+        (Field::Given(at), DomainKind::Container | DomainKind::Vm) => {
+            inside(&at.value.0, &at.span, &mut cx.out)
+        }
         (Field::Given(at), DomainKind::Process) => {
             let path = file::on_node(cx.base, &at.value.0);
             cx.must_be_there(&path, &at.span, &[Found::Directory], "directory");
@@ -248,7 +260,7 @@ fn workdir(kind: DomainKind, form: &DomainForm, root: &Root, cx: &mut Context<'_
         }
         (_, DomainKind::Process) => Some(cx.base.to_owned()),
         (_, DomainKind::Container) if matches!(root, Root::Image { .. }) => None,
-        (_, DomainKind::Container) => Some(PathBuf::from("/")),
+        (_, DomainKind::Container | DomainKind::Vm) => Some(PathBuf::from("/")),
     }
 }
 
@@ -340,11 +352,12 @@ fn log(form: &DomainForm) -> LogLimits {
     }
 }
 
-fn stop(form: &DomainForm) -> Stop {
+fn stop(kind: DomainKind, form: &DomainForm) -> Stop {
+    let default = if kind == DomainKind::Vm { MACHINE_STOP_MS_DEFAULT } else { STOP_MS_DEFAULT };
     let stop = form.stop.value();
     Stop {
         signal: stop.and_then(|stop| stop.signal.value()).copied().unwrap_or(Signal::Term),
-        timeout_ms: stop.and_then(|stop| stop.timeout.value()).map_or(STOP_MS_DEFAULT, |millis| millis.0),
+        timeout_ms: stop.and_then(|stop| stop.timeout.value()).map_or(default, |millis| millis.0),
     }
 }
 
@@ -368,11 +381,13 @@ fn resolv(form: &DomainForm, has_stub: bool, cx: &mut Context<'_, '_>) -> Resolv
 }
 
 /// How `up` knows that the domain is up, and how long it waits.
-fn ready(form: &DomainForm, program: &Program, cx: &mut Context<'_, '_>) -> (Ready, u64) {
+fn ready(kind: DomainKind, form: &DomainForm, program: &Program, cx: &mut Context<'_, '_>) -> (Ready, u64) {
+    let vm = kind == DomainKind::Vm;
+    let default_ms = if vm { MACHINE_READY_MS_DEFAULT } else { READY_MS_DEFAULT };
     let default = if runs_server(program) { Ready::Registered } else { Ready::Started };
-    let Field::Given(at) = &form.ready else { return (default, READY_MS_DEFAULT) };
+    let Field::Given(at) = &form.ready else { return (default, default_ms) };
     let ready = &at.value;
-    let timeout_ms = ready.timeout.value().map_or(READY_MS_DEFAULT, |millis| millis.0);
+    let timeout_ms = ready.timeout.value().map_or(default_ms, |millis| millis.0);
     let asked = match (&ready.tcp, &ready.command) {
         (Field::Given(_), Field::Given(command)) => {
             cx.out.error(
@@ -383,7 +398,7 @@ fn ready(form: &DomainForm, program: &Program, cx: &mut Context<'_, '_>) -> (Rea
             None
         }
         (Field::Given(tcp), _) => {
-            if network(form) == Network::None && !form.network.is_broken() && !form.kind.is_broken() {
+            if network(form) == Network::None && !vm && !form.network.is_broken() && !form.kind.is_broken() {
                 cx.out
                     .error(Code::NoNetwork, &tcp.span, "nobody can connect to a domain that has only `lo`")
                     .help("ask inside the domain: ready = { command = [\"test\", \"-e\", \"/tmp/up\"] }");
@@ -392,7 +407,9 @@ fn ready(form: &DomainForm, program: &Program, cx: &mut Context<'_, '_>) -> (Rea
         }
         (_, Field::Given(command)) => Some(Ready::Command(argv(command, cx))),
         (Field::Absent, Field::Absent) => {
-            if !runs_server(program) {
+            // A machine takes its time to boot: `timeout` alone says something of it.
+            let boots = vm && !ready.timeout.is_absent();
+            if !runs_server(program) && !boots {
                 cx.out
                     .error(Code::MissingKey, &at.span, "readiness is asked for by `tcp` or by `command`")
                     .help("ready = { tcp = \"127.0.0.1:8080\" } or ready = { command = [\"program\"] }");

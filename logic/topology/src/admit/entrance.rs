@@ -106,14 +106,16 @@ fn mount(
     entrances: &ServiceAtForm,
     cx: &mut Context<'_, '_>,
 ) -> ServiceMount {
-    let alone = super::domain::network(form) == Network::None;
+    // A guest has a loopback interface of its own, whatever it sees of the network.
+    let guest = form.kind.value() == Some(&DomainKind::Vm);
+    let alone = guest || super::domain::network(form) == Network::None;
     if let Field::Given(stub) = &entrances.stub
         && stub.value
         && !alone
         && !form.network.is_broken()
         && !form.kind.is_broken()
     {
-        let help = match form.kind.value().map(|kind| kind.0) {
+        let help = match form.kind.value() {
             Some(DomainKind::Process) => {
                 "a process uses the node's resolv.conf; take preload = true, or the files below /srv"
             }

@@ -5,6 +5,7 @@
 
 mod domain;
 mod entrance;
+mod machine;
 mod mount;
 mod service;
 

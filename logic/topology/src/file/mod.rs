@@ -6,7 +6,9 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use crate::bounds::*;
-use crate::model::{ChannelMode, Network, RestartPolicy, ServiceKind, Signal, Verb};
+use crate::model::{
+    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, Network, RestartPolicy, ServiceKind, Signal, Verb,
+};
 use crate::name::Name;
 use crate::read::{Items, Named, table_form};
 use crate::scalar::{
@@ -14,7 +16,7 @@ use crate::scalar::{
 };
 
 pub(crate) use values::{
-    CacheModeWord, Capability, DomainsForm, Kind, RootForm, ServiceAt, SettingsForm, UserForm, check_name,
+    CacheModeWord, Capability, DomainsForm, RootForm, ServiceAt, SettingsForm, UserForm, check_name,
 };
 
 /// The program and its arguments.
@@ -33,16 +35,16 @@ table_form! {
 }
 
 table_form! {
-    /// One isolated execution environment: a process of the node, or a container.
+    /// One isolated execution environment: a process of the node, a container, or a virtual machine.
     DomainForm as "a domain" {
         /// How it is isolated.
-        kind: Kind => required,
+        kind: DomainKind => required,
         /// Where its file tree comes from: "host" is a read-only view of the node's own system directories.
         root: RootForm => "host",
         /// Whether it may write to its root. Not for the root "host".
         writable: bool => false,
         /// The program and its arguments, never through a shell. Absent where the domain runs the server of a service,
-        /// or where the image says it.
+        /// where the image says it, or in a machine in which only `tombolo exec` runs something.
         command: Command => optional,
         /// Environment variables of the program.
         environment: Named<Text, LIST_MAX> => optional,
@@ -50,14 +52,16 @@ table_form! {
         mounts: Items<MountForm, MOUNTS_MAX> => optional,
         /// Who the program runs as: a name or a number, with a group after a colon if need be.
         user: UserForm => optional,
-        /// What it sees of the network: "none" is only `lo`. The default is "none" for a container; a process shares
-        /// the node's network.
+        /// What it sees of the network: "none" is only `lo`. The default is "none"; a process shares the node's network.
+        /// "host" in a machine is a card behind the node's network, by which it reaches out and nobody reaches in.
         network: Network => optional,
-        /// The container's own host name; the domain's name where nothing is said.
+        /// Its own host name; the domain's name where nothing is said. Not for a process.
         hostname: Hostname => optional,
         /// The working directory: of a container an absolute path inside it, of a process a path on the node, relative
         /// to the file's directory.
         workdir: Filled => optional,
+        /// What the virtual machine is like. Only for the kind "vm".
+        machine: MachineForm => optional,
         /// Capabilities that the program keeps; all others are dropped.
         capabilities: Items<Capability, LIST_MAX> => optional,
         /// Limits that the kernel enforces on the domain.
@@ -88,6 +92,41 @@ table_form! {
         target: Inside => required,
         /// Whether the container may only read it.
         read_only: bool => true,
+    }
+}
+
+table_form! {
+    /// What a virtual machine is like.
+    MachineForm as "a machine" {
+        /// Processors that the guest sees.
+        cpus: Count<1, MACHINE_CPUS_MAX> => MACHINE_CPUS_DEFAULT,
+        /// Memory that the guest sees, in whole MiB.
+        memory: Bytes<MACHINE_MEMORY_MIN, MACHINE_MEMORY_MAX> => "256MiB",
+        /// What runs its instructions.
+        accel: Accel => "auto",
+        /// A kernel of the node, relative to the file's directory: a file, or the root directory of an unpacked or installed
+        /// kernel package. Where nothing is said, the node makes a small system of a kernel that it has.
+        kernel: Filled => optional,
+        /// The initramfs for a kernel that is a file.
+        initramfs: Filled => optional,
+        /// What is added to the kernel's command line.
+        append: Text => optional,
+        /// A disk.
+        disk: DiskForm => optional,
+    }
+}
+
+table_form! {
+    /// A disk of a virtual machine.
+    DiskForm as "a disk" {
+        /// The file on the node, relative to the file's directory.
+        path: Filled => required,
+        /// What its bytes mean. It is never guessed: a guest could write a header and read a file of the node.
+        format: DiskFormat => required,
+        /// Whether the guest may only read it.
+        read_only: bool => false,
+        /// What is on it: the file tree of the command, a whole system that boots, or something else.
+        holds: DiskHolds => "root",
     }
 }
 
@@ -142,8 +181,8 @@ table_form! {
     StopForm as "stop" {
         /// The signal that asks.
         signal: Signal => "TERM",
-        /// How long it may take before it is killed.
-        timeout: Millis<0, STOP_MS_MAX> => "5s",
+        /// How long it may take before it is killed; where nothing is said, 5s, and 10s for a machine.
+        timeout: Millis<0, STOP_MS_MAX> => optional,
     }
 }
 
@@ -154,8 +193,8 @@ table_form! {
         tcp: Address => optional,
         /// This command, run inside the domain, ends with 0.
         command: Command => optional,
-        /// How long `up` waits before it fails and rolls back.
-        timeout: Millis<READY_MS_MIN, READY_MS_MAX> => "10s",
+        /// How long `up` waits before it fails and rolls back; where nothing is said, 10s, and 60s for a machine.
+        timeout: Millis<READY_MS_MIN, READY_MS_MAX> => optional,
     }
 }
 

@@ -7,7 +7,8 @@ use super::{ChannelForm, DirectoryForm, ServiceAtForm};
 use crate::bounds::{DOMAINS_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
-    ChannelMode, DomainKind, IdOrName, Network, RestartPolicy, ServiceKind, Signal, User, Verb,
+    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, IdOrName, Network, RestartPolicy, ServiceKind,
+    Signal, User, Verb,
 };
 use crate::name::{NAME_PATTERN, Name};
 use crate::read::{At, Beside, Field, Form, Items, Span, field, required, table_form, type_name, wrong_type};
@@ -47,28 +48,29 @@ fn likely_name(text: &str) -> Option<Name> {
     Name::parse(likely.trim_end_matches('-')).ok()
 }
 
-/// A domain's kind. Machines are known, so that the message can say that they are to come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind(pub(crate) DomainKind);
-
 words!(DomainKind, "kind of domain" {
     "process" => DomainKind::Process,
         "A process of the node with a mount namespace and a cgroup of its own; it shares the node's files and network.";
     "container" => DomainKind::Container, "An OCI container with namespaces of its own.";
+    "vm" => DomainKind::Vm, "A virtual machine under QEMU, with a kernel of its own.";
 });
 
-impl Form for Kind {
-    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
-        if matches!(value, DeValue::String(word) if word == "vm") {
-            out.error(Code::NotYet, span, "virtual machines are not in this release")
-                .help("a container isolates too: kind = \"container\"");
-            return None;
-        }
-        DomainKind::read(value, span, out).map(Self)
-    }
-}
+words!(Accel, "accelerator" {
+    "auto" => Accel::Auto, "KVM where it works, emulation otherwise; `tombolo ps` says which.";
+    "kvm" => Accel::Kvm, "KVM, or the domain does not start.";
+    "tcg" => Accel::Tcg, "Emulation.";
+});
 
-inline_schema!(Kind, |generator| DomainKind::json_schema(generator));
+words!(DiskFormat, "format of a disk" {
+    "raw" => DiskFormat::Raw, "The sectors, one after the other.";
+    "qcow2" => DiskFormat::Qcow2, "QEMU's own format.";
+});
+
+words!(DiskHolds, "content of a disk" {
+    "root" => DiskHolds::Root, "An ext4 file system without partitions, which the command and `tombolo exec` see as /.";
+    "system" => DiskHolds::System, "A whole system that starts `tombolo agent` by itself; it boots by its own boot loader where no kernel is given.";
+    "data" => DiskHolds::Data, "Something else: the guest finds it at /dev/vda.";
+});
 
 words!(Network, "network" {
     "none" => Network::None, "A network namespace of its own that has only lo.";

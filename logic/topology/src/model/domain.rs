@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::machine::Machine;
 use crate::name::Name;
 
 /// One isolated execution environment.
@@ -16,7 +17,7 @@ pub struct Domain {
     pub name: Name,
     /// How it is isolated.
     pub kind: DomainKind,
-    /// Where its file tree comes from; always [`Root::Host`] for a process.
+    /// Where its file tree comes from; always [`Root::Host`] for a process, and for a machine, which has its own.
     pub root: Root,
     /// Whether it may write to its root. Never true for [`Root::Host`].
     pub writable: bool,
@@ -24,7 +25,7 @@ pub struct Domain {
     pub program: Program,
     /// Environment variables of the program, beside those that the daemon sets.
     pub environment: BTreeMap<String, String>,
-    /// Binds of the host's files and directories, in the order in which they are mounted. Empty for a process.
+    /// Binds of the host's files and directories, in the order in which they are mounted. Empty for a process and a machine.
     pub mounts: Vec<Mount>,
     /// Who the program runs as; `None` is what the image says, and root where it says nothing.
     pub user: Option<User>,
@@ -35,6 +36,9 @@ pub struct Domain {
     /// The working directory, absolute: inside the root for a container, on the node for a process. `None` is what
     /// the image says, and `/` where it says nothing; only with [`Root::Image`].
     pub workdir: Option<PathBuf>,
+    /// What the machine is like; `Some` for a machine, and for nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// Capabilities that the program keeps, with their full names (`CAP_NET_RAW`), sorted.
     pub capabilities: Vec<String>,
     /// Limits that the kernel enforces on the domain, its frontend included.
@@ -66,6 +70,8 @@ pub enum DomainKind {
     Process,
     /// An OCI container.
     Container,
+    /// A virtual machine under QEMU.
+    Vm,
 }
 
 impl DomainKind {
@@ -75,6 +81,7 @@ impl DomainKind {
         match self {
             Self::Process => "process",
             Self::Container => "container",
+            Self::Vm => "vm",
         }
     }
 }
@@ -109,6 +116,8 @@ pub enum Program {
     Image,
     /// The server of these services, sorted, at least one.
     Server(Vec<Name>),
+    /// Nothing but what `tombolo exec` starts; only in a machine.
+    Nothing,
 }
 
 /// One bind mount.

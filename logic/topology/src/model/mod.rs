@@ -4,6 +4,7 @@
 //! is a list of names. These are plain structs, so that the daemon can store them, send them and compare them.
 
 mod domain;
+mod machine;
 mod service;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ pub use domain::{
     Domain, DomainKind, IdOrName, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
     RestartPolicy, Root, ServiceMount, Signal, Stop, User,
 };
+pub use machine::{Accel, Disk, DiskFormat, DiskHolds, Machine, MachineKernel};
 pub use service::{
     Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Service, ServiceKind, Settings, Verb,
 };

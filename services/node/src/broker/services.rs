@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::OwnedSemaphorePermit;
-use topology::{ChannelSettings, Service, Topology};
+use topology::{ChannelSettings, DomainKind, Service, Topology};
 use wire::control::{Consumer, Event, MountedService, Reply, ServedService};
 
 /// Entrances that a program of a domain may name; all others are for those at private sockets.
@@ -170,7 +170,7 @@ impl Inner {
         if !self.takes_channels(server) {
             return refuse(Errno::AGAIN, deaf());
         }
-        let ends = make(shape(wish, settings))
+        let ends = make(shape(wish, settings, self.is_apart(who, server)))
             .map_err(|e| Refusal { errno: Errno::NOMEM, message: format!("no memory for a channel: {e}") })?;
         let channel = self.next_number();
         let consumer = Consumer {
@@ -189,6 +189,16 @@ impl Inner {
         let notices = ends.consumer_gone.into_iter().chain(server_gone).collect();
         let reply = Reply::Connected { id: wish.number, channel };
         Ok((Outgoing { reply, descriptors: ends.consumer, _room: None }, channel, notices))
+    }
+
+    /// Whether one of two ends would be in a guest.
+    fn is_apart(&self, who: &Identity, server: MemberId) -> bool {
+        let Some(topology) = self.topologies.get(&who.dc) else { return false };
+        let host = self.members.get(&server).map(|member| member.identity.domain.as_str());
+        [Some(who.domain.as_str()), host]
+            .into_iter()
+            .flatten()
+            .any(|name| topology.domain(name).is_some_and(|domain| domain.kind == DomainKind::Vm))
     }
 
     /// The verbs that the member has, if it may connect at all, and the settings of a channel service.

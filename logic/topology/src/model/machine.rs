@@ -1,0 +1,126 @@
+//! What a virtual machine is like, admitted.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The machine of a domain of kind `vm`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Processors that the guest sees.
+    pub cpus: u32,
+    /// Memory that the guest sees, in bytes: a whole number of MiB.
+    pub memory_bytes: u64,
+    /// What runs its instructions.
+    pub accel: Accel,
+    /// What it boots.
+    pub kernel: MachineKernel,
+    /// What is added to the kernel's command line; always empty with [`MachineKernel::Disk`].
+    pub append: String,
+    /// Its disk.
+    pub disk: Option<Disk>,
+}
+
+/// What runs a guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Accel {
+    /// KVM where it works, emulation otherwise.
+    Auto,
+    /// KVM, or nothing.
+    Kvm,
+    /// Emulation.
+    Tcg,
+}
+
+impl Accel {
+    /// The word in the file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
+/// What a machine boots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "from", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum MachineKernel {
+    /// A kernel and an initramfs that the node makes of an installed or unpacked kernel package.
+    Built {
+        /// The root directory of the package, absolute; `None` is whichever the node has.
+        directory: Option<PathBuf>,
+    },
+    /// These files of the node.
+    Files {
+        /// The kernel, absolute.
+        kernel: PathBuf,
+        /// The initramfs, absolute; `None` only with a disk that holds a system.
+        initramfs: Option<PathBuf>,
+    },
+    /// What the disk's boot loader says; only with a disk that holds a system.
+    Disk,
+}
+
+/// A machine's disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// The file on the node, absolute.
+    pub path: PathBuf,
+    /// What its bytes mean; never guessed.
+    pub format: DiskFormat,
+    /// Whether the guest may only read it.
+    pub read_only: bool,
+    /// What is on it.
+    pub holds: DiskHolds,
+}
+
+/// What a disk's bytes mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskFormat {
+    /// The sectors, one after the other.
+    Raw,
+    /// QEMU's own format.
+    Qcow2,
+}
+
+impl DiskFormat {
+    /// The word in the file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+        }
+    }
+}
+
+/// What is on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskHolds {
+    /// An ext4 file system, which the domain's command sees as `/`.
+    Root,
+    /// A whole system that starts our agent by itself.
+    System,
+    /// Something that the guest finds at `/dev/vda`.
+    Data,
+}
+
+impl DiskHolds {
+    /// The word in the file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::System => "system",
+            Self::Data => "data",
+        }
+    }
+}
