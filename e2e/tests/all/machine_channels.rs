@@ -2,7 +2,6 @@
 
 use e2e::machines::{self, PEER, SCRIBBLE, logs, shell};
 use e2e::{Node, node, wait};
-use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 
@@ -178,7 +177,7 @@ fn a_machine_dies(node: &Node) {
     }
     wait::until("the machine is started again", || {
         let row = machines::row(node, "camera");
-        row["restarts"] != before && row["state"] == Value::from("running")
+        row["restarts"] != before && row["state"] == "running"
     });
     keeper.end();
 }
