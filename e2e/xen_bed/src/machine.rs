@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use image::{Compression, Image, Kernel, Spec};
@@ -11,7 +11,7 @@ use image::{Compression, Image, Kernel, Spec};
 use crate::Report;
 
 /// How long everything may take. It takes half a minute; a machine with much else to do gets what it needs.
-const DEADLINE: Duration = Duration::from_secs(300);
+const DEADLINE: Duration = Duration::from_secs(400);
 /// The machine's memory in MiB: dom0's, two guests' and the hypervisor's.
 const MEMORY_MIB: &str = "1400";
 /// Where packages are unpacked below the target folder, and by whom.
@@ -60,16 +60,12 @@ pub fn run(what: What, peer: &Path, target: &Path) -> Result<Report, String> {
     let mut report = Report::default();
     let verbose = std::env::var_os("TOMBOLO_E2E_VERBOSE").is_some();
     let deadline = Instant::now() + DEADLINE;
-    loop {
-        match machine.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => {
-                if verbose {
-                    eprintln!("{line}");
-                }
-                report.read(&line);
-            }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+    // Until it has switched itself off, or the time is over.
+    while let Ok(line) = machine.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        if verbose {
+            eprintln!("{line}");
         }
+        report.read(&line);
     }
     drop(machine);
     let text = String::from_utf8_lossy(&std::fs::read(&console).unwrap_or_default()).into_owned();

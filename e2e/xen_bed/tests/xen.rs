@@ -44,9 +44,10 @@ fn dom0_and_a_guest_talk_whoever_offers() {
     holds("from_a_guest_to_dom0");
 }
 
+/// Once a program of a PVH guest opened what another of the same guest offered: what the offerer had granted was gone, and read as ones.
 #[test]
-fn two_programs_of_one_guest_talk() {
-    holds("within_one_guest");
+fn a_domain_is_refused_as_its_own_peer() {
+    holds("no_domain_is_its_own_peer");
 }
 
 #[test]

@@ -41,7 +41,8 @@ pub fn run() -> Result<(), Failure> {
             }
             Order::Kill { id } => {
                 if let Some(&job) = jobs.get(&id) {
-                    kill_process(job, Signal::KILL)?;
+                    // It may have ended already.
+                    let _ended = kill_process(job, Signal::KILL);
                 }
             }
         }

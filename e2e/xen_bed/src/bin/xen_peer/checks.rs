@@ -1,6 +1,8 @@
 //! What is checked, in the order in which it is.
 
+use crate::Failure;
 use crate::controller::{Checks, Domains, toolstack};
+use crate::place::Job;
 
 /// All of it. The guests are destroyed by the last ones.
 pub fn all(checks: &mut Checks, domains: &Domains) {
@@ -11,19 +13,24 @@ pub fn all(checks: &mut Checks, domains: &Domains) {
         ("between_two_guests", (one, &first), (two, &second)),
         ("from_dom0_to_a_guest", (dom0, &zero), (one, &first)),
         ("from_a_guest_to_dom0", (two, &second), (dom0, &zero)),
-        ("within_one_guest", (one, &first), (one, &first)),
     ] {
         checks.check(name, || {
             let echo = offerer.0.started(&["echo", "offer", opener.1, name], "there")?;
-            opener.0.run(&["talk", "open", offerer.1, name])?;
-            echo.end().map(drop)
+            both(opener.0.start(&["talk", "open", offerer.1, name])?, echo)
         });
     }
+    checks.check("no_domain_is_its_own_peer", || {
+        for (place, own) in [(dom0, &zero), (one, &first)] {
+            for how in ["offer", "open"] {
+                refused(place.start(&["hold", how, own, "self"])?, "is this one")?;
+            }
+        }
+        Ok(())
+    });
     checks.check("the_opener_comes_first", || {
         let talk = two.started(&["talk", "open", &first, "early"], "looking")?;
         let echo = one.start(&["echo", "offer", &second, "early"])?;
-        talk.end()?;
-        echo.end().map(drop)
+        both(talk, echo)
     });
     checks.check("an_offerer_that_is_killed", || {
         let offerer = one.started(&["hold", "offer", &second, "killed-1"], "there")?;
@@ -50,4 +57,22 @@ pub fn all(checks: &mut Checks, domains: &Domains) {
         near.says("closed")?;
         far.says("closed")
     });
+}
+
+/// Both must end well; one that does not often explains the other.
+fn both(one: Job, other: Job) -> Result<(), Failure> {
+    match (one.end(), other.end()) {
+        (Ok(_), Ok(_)) => Ok(()),
+        (Err(failure), Ok(_)) | (Ok(_), Err(failure)) => Err(failure),
+        (Err(failure), Err(other)) => Err(format!("{failure}; and {other}").into()),
+    }
+}
+
+/// It must fail, and say this.
+fn refused(job: Job, why: &str) -> Result<(), Failure> {
+    match job.end() {
+        Ok(lines) => Err(format!("it went well: {}", lines.join("; ")).into()),
+        Err(failure) if failure.to_string().contains(why) => Ok(()),
+        Err(failure) => Err(format!("{failure}, without {why:?}").into()),
+    }
 }

@@ -9,6 +9,8 @@ use crate::Failure;
 
 /// How long one waits for what is about to come: on emulated processors of which others may want the time.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Messages of a talk: some that fill the ring, and several rounds of it.
+const MESSAGES: usize = 120;
 /// Bytes of a ring in most jobs.
 const RING_BYTES: u32 = 64 << 10;
 
@@ -60,7 +62,7 @@ fn talk(end: End) -> Result<(), Failure> {
     let (mut sender, mut receiver) = end.open()?;
     let longest = RING_BYTES as usize / 2 - 8;
     let mut back = Vec::new();
-    for round in 0..300_usize {
+    for round in 0..MESSAGES {
         let length = (round * 7919) % (longest + 1);
         let message: Vec<u8> = (0..length).map(|at| (at ^ round) as u8).collect();
         sender.send(&message, soon())?;

@@ -1,0 +1,126 @@
+//! Whether the peer lives: its process, of which our kernel or its own tells, and its domain, of which XenStore does.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::pipe::PipeFlags;
+use sys::eventfd::Eventfd;
+use sys::region::Region;
+use sys::xen::event::Port;
+use wire::xen as layout;
+
+use crate::store::{Store, StoreError};
+
+/// What is watched.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    /// Ours: 0 for the offerer.
+    pub side: usize,
+    /// The directory page, with the notice of our own death on it.
+    pub directory: Region,
+    /// Rung when the peer comes or goes.
+    pub port: Port,
+    /// Watches the peer's entry.
+    pub store: Store,
+    /// What the peer has written, or will.
+    pub theirs: String,
+    /// What we have written, and what.
+    pub ours: (String, String),
+}
+
+/// The thread that watches. Dropped, it takes our entry out of XenStore, lets go of the directory (which tells the peer) and ends.
+#[derive(Debug)]
+pub(crate) struct Life {
+    stop: std::sync::Arc<Eventfd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Life {
+    /// Starts it, and returns the reading half of a pipe that hangs up when the peer is gone.
+    pub fn watch(watched: Watched) -> io::Result<(Self, OwnedFd)> {
+        let (hears, life) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let stop = std::sync::Arc::new(Eventfd::new()?);
+        let stopped = std::sync::Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("tombolo-xen".to_owned())
+            .spawn(move || watched.until(&stopped, life))?;
+        Ok((Self { stop, thread: Some(thread) }, hears))
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.stop.signal();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, it would have said so.
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Watched {
+    fn until(mut self, stop: &Eventfd, life: OwnedFd) {
+        let mut life = Some(life);
+        loop {
+            if life.is_some() && self.is_peer_gone() {
+                // Whoever reads it is hung up on.
+                life = None;
+            }
+            let mut polled = [
+                PollFd::new(stop, PollFlags::IN),
+                PollFd::new(&self.port, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.store.as_fd(), PollFlags::IN),
+            ];
+            // Of a peer that is gone nothing more is expected; a device that fails would be readable all the time.
+            let watched = if life.is_some() { polled.len() } else { 1 };
+            let polled = polled.split_at_mut(watched).0;
+            match rustix::event::poll(polled, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                // Nobody would tell us of anything any more.
+                Err(_) => life = None,
+            }
+            if stop.drain() {
+                break;
+            }
+        }
+        // A store that can't be reached keeps the entry: the next offer of this name replaces it, and so does the domain's end.
+        let (path, content) = &self.ours;
+        let _retracted = self.store.retract(path, content);
+    }
+
+    /// Takes off what came, and judges by what is there. A device that fails is the same as a peer that can't be seen any more.
+    fn is_peer_gone(&mut self) -> bool {
+        match (self.port.listen(), self.is_domain_gone()) {
+            (Ok(_rung), Ok(gone)) => gone || self.is_process_gone(),
+            _ => true,
+        }
+    }
+
+    /// The peer has come, and is not alive.
+    fn is_process_gone(&self) -> bool {
+        let words = layout::end(1 - self.side);
+        let came = self.directory.load_u64(words + layout::END_CAME, Ordering::Acquire);
+        came != 0 && self.directory.load_u64(words + layout::END_ALIVE, Ordering::Acquire) == 0
+    }
+
+    /// The peer has come, and what it wrote into XenStore is not there any more.
+    fn is_domain_gone(&mut self) -> Result<bool, StoreError> {
+        if !self.store.has_changed()? {
+            return Ok(false);
+        }
+        let there = self.store.read(&self.theirs)?.is_some();
+        let words = layout::end(1 - self.side);
+        let came = self.directory.load_u64(words + layout::END_CAME, Ordering::Acquire);
+        Ok(came != 0 && !there)
+    }
+}
+
+/// Says in the directory that end `side` has come, and lives until its kernel says otherwise.
+pub(crate) fn come(directory: &Region, side: usize) {
+    let words = layout::end(side);
+    directory.store_u64(words + layout::END_ALIVE, 1, Ordering::Release);
+    directory.store_u64(words + layout::END_CAME, 1, Ordering::Release);
+}

@@ -1,0 +1,88 @@
+//! The offerer's half.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use channel::{Config, Mapped};
+use sys::region::Region;
+use sys::xen::event::Port;
+use sys::xen::grant::{Granted, Notice, grant};
+use wire::ring;
+use wire::xen as layout;
+
+use crate::bell::Bell;
+use crate::life::{self, Life, Watched};
+use crate::store::Store;
+use crate::{End, OfferError};
+
+/// Offers a channel to domain `opener`, by a name that is its own between the two. Returns our end at once: what is sent before the
+/// other has come waits in the ring. An earlier offer of this name that nobody has opened is replaced. Of `config`, `huge_pages` and
+/// `apart` mean nothing here.
+///
+/// # Errors
+/// See [`OfferError`].
+pub fn offer(opener: u16, name: &str, config: &Config) -> Result<End, OfferError> {
+    check(opener, name, config)?;
+    let mut store = Store::open()?;
+    let own = store.domain()?;
+    if own == opener {
+        return Err(OfferError::SameDomain { domain: own });
+    }
+    let system = |action| move |source| OfferError::System { action, source };
+    let port = || Port::offer(opener).map_err(system("make an event channel (module xen-evtchn)"));
+    let (data, room, life) = (port()?, port()?, port()?);
+    let pages = ring::region_bytes(config.ring_bytes) / layout::PAGE_BYTES as u64;
+    let pages = u32::try_from(pages).map_err(|_| OfferError::RingBytes { ring_bytes: config.ring_bytes })?;
+    let share = system("grant memory to the other domain (module xen-gntalloc; its parameter `limit`)");
+    let granted = grant(opener, pages, None).map_err(share)?;
+    channel::write_header(&granted.region, &Config { apart: true, ..*config }).map_err(OfferError::Header)?;
+    let notice = Notice { offset: layout::end(0) + layout::END_ALIVE, port: &life };
+    let share = system("grant memory to the other domain (module xen-gntalloc; its parameter `limit`)");
+    let directory = grant(opener, 1, Some(notice)).map_err(share)?;
+    fill(&directory.region, &granted);
+
+    let theirs = layout::open_path(own, opener, name);
+    store.watch(&theirs)?;
+    let reference = directory.references.first().copied().unwrap_or(0);
+    let text =
+        layout::Offer { directory: reference, data: data.number(), room: room.number(), life: life.number() }
+            .to_string();
+    let path = layout::offer_path(own, opener, name);
+    store.publish(&path, &text, own, opener)?;
+
+    let watched =
+        Watched { side: 0, directory: directory.region, port: life, store, theirs, ours: (path, text) };
+    let (life, hears) = Life::watch(watched).map_err(system("start the thread that watches the peer"))?;
+    let life = Arc::new(life);
+    let bell = |port| Bell::new(port, &life);
+    Ok(Mapped { side: 0, region: granted.region, data: bell(data), room: bell(room), life: hears })
+}
+
+fn check(opener: u16, name: &str, config: &Config) -> Result<(), OfferError> {
+    if !layout::is_name(name) {
+        return Err(OfferError::Name { name: name.to_owned() });
+    }
+    if opener > layout::DOMAIN_MAX {
+        return Err(OfferError::Domain { domain: opener });
+    }
+    let ring_bytes = config.ring_bytes;
+    if !ring::is_ring_bytes(ring_bytes.into()) || ring_bytes > layout::RING_BYTES_MAX {
+        return Err(OfferError::RingBytes { ring_bytes });
+    }
+    Ok(())
+}
+
+/// Writes what the opener looks for, and that we are there.
+fn fill(directory: &Region, granted: &Granted) {
+    for (offset, value) in [
+        (layout::OFFSET_MAGIC, layout::MAGIC),
+        (layout::OFFSET_VERSION, layout::VERSION),
+        (layout::OFFSET_PAGES, granted.references.len() as u64),
+    ] {
+        directory.store_u64(offset, value, Ordering::Relaxed);
+    }
+    let references: Vec<u8> =
+        granted.references.iter().flat_map(|reference| reference.to_le_bytes()).collect();
+    directory.copy_in(layout::OFFSET_REFERENCES, &references);
+    life::come(directory, 0);
+}
