@@ -75,6 +75,7 @@ fn allowed(from: &Path, to: &Path) -> bool {
         ("io", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
         ("services", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
         ("bench", to) => matches!(to, "wire" | "sys" | "logic" | "io" | "bench"),
+        ("conformance", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
         ("bin" | "e2e", _) => true,
         _ => false,
     }
@@ -124,6 +125,8 @@ mod tests {
             ("bench", "io/session"),
             ("bench/peers", "bench"),
             ("e2e", "wire"),
+            ("e2e", "conformance"),
+            ("conformance", "io/channel"),
         ] {
             assert_eq!(arrow(from, to), [], "{from} → {to}");
         }
@@ -141,6 +144,8 @@ mod tests {
             ("services/directory", "bin/tombolo"),
             ("e2e", "bin/tombolo"),
             ("bench", "services/directory"),
+            ("conformance", "services/node"),
+            ("io/channel", "conformance"),
             ("xtask", "wire"),
         ] {
             let found = arrow(from, to);
