@@ -9,6 +9,8 @@ use std::path::PathBuf;
 pub const SERVICE: &str = "messages";
 /// Bytes of each ring: several messages of 64 KiB at both ends.
 pub const RING: &str = "1MiB";
+/// The gap of a sparse round trip, in ns: the follower sleeps by then, whatever it does first.
+const SPARSE_GAP_NS: u64 = 1_000_000;
 /// Round trips between two looks at the clock, where they take some us: a guest's clock may take one itself.
 const POLLED_AT_ONCE: u32 = 8;
 
@@ -26,7 +28,7 @@ pub enum Ends {
 pub enum Arm {
     /// A channel as it is by default.
     Tombolo,
-    /// A channel whose ends sleep at once, as the ends of a connection do.
+    /// A channel whose ends never spin: they sleep where there is nothing, as the ends of a connection do.
     Asleep,
     /// A channel whose ends poll.
     Polled,
@@ -64,6 +66,8 @@ impl Arm {
 pub enum Kind {
     /// A message there and one back, one at a time.
     RoundTrip,
+    /// The same with gaps, in which the leader computes: who is asked sleeps.
+    Sparse,
     /// Messages one after the other, from the leader to the follower.
     Stream,
     /// The other way.
@@ -83,6 +87,8 @@ pub struct Case {
 pub const ROUND_TRIP_64: Case = Case { kind: Kind::RoundTrip, bytes: 64 };
 /// Round trips of 4 KiB.
 pub const ROUND_TRIP_4K: Case = Case { kind: Kind::RoundTrip, bytes: 4 << 10 };
+/// Sparse round trips of 4 KiB.
+pub const SPARSE_4K: Case = Case { kind: Kind::Sparse, bytes: 4 << 10 };
 /// A stream, to the follower.
 pub const STREAM: Case = Case { kind: Kind::Stream, bytes: 64 << 10 };
 /// A stream, to the leader.
@@ -93,8 +99,8 @@ impl Ends {
     #[must_use]
     pub fn cases(self) -> &'static [Case] {
         match self {
-            Self::VmHost => &[ROUND_TRIP_64, ROUND_TRIP_4K, STREAM, STREAM_BACK],
-            Self::VmVm => &[ROUND_TRIP_64, ROUND_TRIP_4K, STREAM],
+            Self::VmHost => &[ROUND_TRIP_64, ROUND_TRIP_4K, SPARSE_4K, STREAM, STREAM_BACK],
+            Self::VmVm => &[ROUND_TRIP_64, ROUND_TRIP_4K, SPARSE_4K, STREAM],
         }
     }
 
@@ -111,6 +117,7 @@ impl Case {
     pub fn condition(self, ends: Ends) -> Condition {
         let work = match (self.kind, ends) {
             (Kind::RoundTrip, _) => "round trip",
+            (Kind::Sparse, _) => "round trip after 1 ms",
             (Kind::Stream, Ends::VmHost) => "stream into the guest",
             (Kind::StreamBack, Ends::VmHost) => "stream out of the guest",
             (Kind::Stream | Kind::StreamBack, Ends::VmVm) => "stream",
@@ -125,6 +132,7 @@ impl Case {
     pub fn arms(self) -> &'static [Arm] {
         match self.kind {
             Kind::RoundTrip => &[Arm::Tombolo, Arm::Asleep, Arm::Polled, Arm::Tcp],
+            Kind::Sparse => &[Arm::Tombolo, Arm::Asleep, Arm::Tcp],
             Kind::Stream | Kind::StreamBack => &[Arm::Tombolo, Arm::Tcp],
         }
     }
@@ -138,6 +146,11 @@ impl Case {
             column("host cpu us/op", "host_processor_us", Metric::Processor, 1).and_ratio(),
             column("worker in guest us/op", "guest_processor_us", Metric::GuestProcessor, 1).and_ratio(),
         ];
+        // Its processor time is that of the computing leader.
+        const SPARSE: [Column; 2] = [
+            column("p50 us", "p50_us", Metric::P50, 1).and_ratio(),
+            column("p99 us", "p99_us", Metric::P99, 1),
+        ];
         const STREAM: [Column; 3] = [
             column("GiB/s", "gib_s", Metric::Bandwidth, 2).and_ratio(),
             column("host cpu us/op", "host_processor_us", Metric::Processor, 1).and_ratio(),
@@ -145,6 +158,7 @@ impl Case {
         ];
         match self.kind {
             Kind::RoundTrip => &ROUND_TRIP,
+            Kind::Sparse => &SPARSE,
             Kind::Stream | Kind::StreamBack => &STREAM,
         }
     }
@@ -156,6 +170,7 @@ impl Case {
         let at_once = if arm == Arm::Polled { POLLED_AT_ONCE } else { 1 };
         match self.kind {
             Kind::RoundTrip => Work::RoundTrips { at_once, gap_ns: 0, warm_up_ns, window_ns },
+            Kind::Sparse => Work::RoundTrips { at_once, gap_ns: SPARSE_GAP_NS, warm_up_ns, window_ns },
             Kind::Stream => Work::Stream { warm_up_ns, window_ns },
             Kind::StreamBack => Work::StreamBack { warm_up_ns, window_ns },
         }
