@@ -41,10 +41,16 @@ test: build ## everything, the same that CI runs
 bench: build ## every scenario, with the goals of docs/performance.md
 	@$(SUDO) $(RELEASE)/tombolo bench directory
 	@$(SUDO) $(RELEASE)/tombolo bench channel
+	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,host
+	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,vm
+	@$(SUDO) $(RELEASE)/tombolo bench directory --kind vm
 
 bench-quick: build ## the same, short: to see that it works, not to quote
 	@$(SUDO) $(RELEASE)/tombolo bench directory --quick
 	@$(SUDO) $(RELEASE)/tombolo bench channel --quick
+	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,host --quick
+	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,vm --quick
+	@$(SUDO) $(RELEASE)/tombolo bench directory --kind vm --quick
 
 clean: ## forget what was built
 	@$(CARGO) clean
