@@ -6,11 +6,14 @@
 //! channel_peer open NAME WAIT_MS COUNT  opens one, asks COUNT times, and says who answered
 //! channel_peer talk NAME STOP_FILE      asks until the file is there, or until the other end is gone
 //! channel_peer keep NAME COUNT          opens as many, says how many it got, and waits for the end of its input
+//! channel_peer far NAME [PART]          offers it to one who runs the suite `conformance`, and runs the far halves
+//! channel_peer near NAME [PART]         opens a channel for each scenario (whose name has PART in it), and runs the near halves
 //! ```
 //!
 //! Exit code 3: refused; the errno and the daemon's words are printed.
 
-use channel::{Receiver, Sender};
+use channel::{End, Receiver, Sender};
+use conformance::{Given, Scenario};
 use rustix::io::Errno;
 use session::{Consumer, ControlError, offer_channel, open_channel};
 use std::io::{Read, Write};
@@ -32,7 +35,11 @@ fn main() -> ExitCode {
         ["open", name, wait_ms, count] => open(name, number(wait_ms), number(count)),
         ["talk", name, stop] => talk(name, Path::new(stop)),
         ["keep", name, count] => keep(name, number(count)),
-        _ => Err(Failure::Other("usage: channel_peer offer|open|talk|keep NAME ...".into())),
+        ["far", name] => conform_far(name, ""),
+        ["far", name, part] => conform_far(name, part),
+        ["near", name] => conform_near(name, ""),
+        ["near", name, part] => conform_near(name, part),
+        _ => Err(Failure::Other("usage: channel_peer offer|open|talk|keep|far|near NAME ...".into())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -151,6 +158,48 @@ fn talk(name: &str, stop: &Path) -> Result<(), Failure> {
     }
     say("stopped");
     Ok(())
+}
+
+fn scenarios<'p>(part: &'p str) -> impl Iterator<Item = &'static Scenario> + 'p {
+    conformance::SCENARIOS.iter().filter(move |scenario| scenario.name.contains(part))
+}
+
+/// Runs a half of each scenario over an end of its own, and says how each went.
+fn conform(
+    part: &str,
+    mut end: impl FnMut() -> Result<End, Failure>,
+    half: impl Fn(&Scenario, Given) -> conformance::Done,
+) -> Result<(), Failure> {
+    let (mut failed, mut run) = (0, 0);
+    for scenario in scenarios(part) {
+        let given = Given::new(end()?).map_err(|error| Failure::Other(error.to_string()))?;
+        let start = Instant::now();
+        run += 1;
+        match half(scenario, given) {
+            Ok(()) => say(&format!("ok {} ms: {}", start.elapsed().as_millis(), scenario.name)),
+            Err(failure) => {
+                failed += 1;
+                say(&format!("{}: {failure}", scenario.name));
+            }
+        }
+    }
+    if failed > 0 {
+        return Err(Failure::Other(format!("{failed} of {run} scenarios failed")));
+    }
+    say(&format!("conforms {run}"));
+    Ok(())
+}
+
+fn conform_far(name: &str, part: &str) -> Result<(), Failure> {
+    let mut offer = offer_channel(name)?;
+    say("offering");
+    let accept = || Ok(offer.accept(Some(Instant::now() + conformance::PATIENCE))?.0);
+    conform(part, accept, |scenario, end| scenario.far(end))
+}
+
+fn conform_near(name: &str, part: &str) -> Result<(), Failure> {
+    let open = || Ok(open_channel(name, conformance::PATIENCE)?);
+    conform(part, open, |scenario, end| scenario.near(end))
 }
 
 fn keep(name: &str, count: u64) -> Result<(), Failure> {

@@ -6,6 +6,7 @@ mod guest;
 mod hostile;
 mod languages;
 mod machine_channels;
+mod machine_conformance;
 mod machine_disks;
 mod machine_outcomes;
 mod machine_services;
