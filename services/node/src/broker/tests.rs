@@ -1,5 +1,6 @@
 //! The broker, with members that are only mailboxes.
 
+mod machines;
 mod offers;
 
 use super::*;
