@@ -37,6 +37,13 @@ impl Eventfd {
     }
 }
 
+/// One that somebody else has made, which must not make its readers and writers wait.
+impl From<OwnedFd> for Eventfd {
+    fn from(event: OwnedFd) -> Self {
+        Eventfd(event)
+    }
+}
+
 impl AsFd for Eventfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -15,7 +15,7 @@ pub struct Region {
     base: NonNull<u8>,
     len: usize,
     /// Closed when the memory has been unmapped: fields are dropped after `drop`.
-    kept: Option<OwnedFd>,
+    kept: Vec<OwnedFd>,
 }
 
 // SAFETY: `base` is a mapping that this value owns and that has no thread affinity; see also `Sync`.
@@ -56,14 +56,14 @@ impl Region {
             )
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Region { base, len, kept: None })
+        Ok(Region { base, len, kept: Vec::new() })
     }
 
     /// Holds on to a descriptor until the memory has been unmapped: whoever has the other side of it learns by its close that nobody
     /// looks at the memory any more.
     #[must_use]
     pub fn keeping(mut self, descriptor: OwnedFd) -> Region {
-        self.kept = Some(descriptor);
+        self.kept.push(descriptor);
         self
     }
 
