@@ -2,6 +2,7 @@
 //! loop.
 
 mod frontend;
+mod machine;
 mod probe;
 mod server;
 
@@ -15,6 +16,7 @@ pub use probe::{Arm, Calls, Order, PROBE, Probe};
 pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
     match role.to_str()? {
         "frontend" => Some(finish("frontend", frontend::run())),
+        "machine" => Some(finish_with("machine", machine::run(arguments))),
         "server" => Some(finish("server", server::run())),
         PROBE => Some(finish("probe", probe::run(arguments))),
         _ => of_domain(role, arguments),
@@ -29,8 +31,12 @@ fn of_domain(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
 }
 
 fn finish(role: &str, result: Result<(), String>) -> ExitCode {
+    finish_with(role, result.map(|()| ExitCode::SUCCESS))
+}
+
+fn finish_with(role: &str, result: Result<ExitCode, String>) -> ExitCode {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(why) => {
             eprintln!("tombolo {role}: {why}");
             ExitCode::FAILURE

@@ -1,12 +1,16 @@
 //! The machine process of a domain of kind `vm`: `docs/spec/machine.md` and `docs/spec/guest.md` are what it does.
 
+mod asks;
 mod clock;
 mod console;
-mod guest;
+pub mod guest;
+mod link;
 mod order;
 mod outcome;
 mod ports;
 mod qemu;
+mod relay;
+mod run;
 #[cfg(test)]
 mod testing;
 mod verdict;
@@ -20,3 +24,4 @@ pub use outcome::{
     CODE_OF_KILL, CODE_OF_MACHINE, MAX_MESSAGE_BYTES, MAX_OUTCOME_BYTES, OUTCOME_FILE, Outcome, Word, clean,
 };
 pub use qemu::kvm::{NoKvm, probe_kvm};
+pub use run::{Ended, run};

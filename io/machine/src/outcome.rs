@@ -143,6 +143,12 @@ pub fn clean(text: &str, most: usize) -> String {
     cleaned
 }
 
+/// An error with all its causes, in one line.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -62,9 +62,7 @@ fn of_machine(facts: &Facts) -> (Word, String, u8) {
     }
     match facts.shutdown.as_deref() {
         Some("guest-reset") => (Word::Rebooted, line(&facts.last_line), CODE_OF_MACHINE),
-        Some("guest-shutdown" | "host-qmp-quit" | "host-qmp-system-powerdown") if facts.asked => {
-            (Word::Stopped, String::new(), 0)
-        }
+        Some("guest-shutdown") if facts.asked => (Word::Stopped, String::new(), 0),
         Some("guest-shutdown") => (Word::PoweredOff, line(&facts.last_line), 0),
         Some("guest-panic") => (Word::Panicked, line(&facts.panic_line), CODE_OF_MACHINE),
         _ => (if facts.greeted { Word::QemuDied } else { Word::NoQemu }, words(facts), CODE_OF_MACHINE),

@@ -201,6 +201,7 @@ impl Ports {
     }
 
     /// Ports in use.
+    #[cfg(test)]
     pub fn in_use(&self) -> usize {
         self.slots.iter().filter(|slot| !matches!(slot, Slot::Free)).count()
     }

@@ -163,7 +163,8 @@ fn what_goes_wrong_gives_the_packet_back_and_frees_the_port() {
     ] {
         let mut ports = Ports::new();
         let (parts, peer) = ends();
-        let (port, _, _give) = ports.plug(held(), parts, Hearing::Direct).unwrap();
+        let (port, _, give) = ports.plug(held(), parts, Hearing::Direct).unwrap();
+        drop(give);
         good.iter().for_each(|step| drop(ports.answered(port, *step, Ok(()), 0)));
         let next = ports.answered(port, bad, Err("no".to_owned()), 0);
         assert_eq!(names(&next), undo);

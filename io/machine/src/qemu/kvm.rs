@@ -1,6 +1,7 @@
 //! Whether KVM works here. That `/dev/kvm` can be opened says little: on some machines it hangs whoever uses it.
 
 use super::process::spawn;
+use super::qmp::Version;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use std::fs::File;
@@ -26,7 +27,7 @@ const WORKED: i32 = 3;
 /// Why KVM can't be used.
 #[derive(Debug, Error)]
 pub enum NoKvm {
-    /// The device can't be opened.
+    /// The device can't be opened, for one because there is none.
     #[error("{DEVICE} can't be used: {0}")]
     Device(#[source] io::Error),
     /// The probe could not be made.
@@ -65,6 +66,28 @@ pub fn probe_kvm(qemu: &Path) -> Result<(), NoKvm> {
         _ if status.code() == Some(WORKED) => Ok(()),
         _ => Err(NoKvm::Refused(format!("{status}: {}", words.shown()))),
     }
+}
+
+/// The version of a QEMU that does not get as far as saying it by itself; none where it says nothing, within the same time.
+pub(crate) fn version_of(qemu: &Path) -> Option<Version> {
+    let mut command = Command::new(qemu);
+    command.arg("--version");
+    let (mut child, mut words) = spawn(command, &[]).ok()?;
+    let ended = sys::process::pidfd_open(child.id()).ok();
+    if let Some(ended) = &ended {
+        let mut polled = [PollFd::new(ended, PollFlags::IN)];
+        let _waited = rustix::io::retry_on_intr(|| poll(&mut polled, Some(&PATIENCE)));
+    }
+    drop(child.kill());
+    drop(child.wait());
+    words.read();
+    words.shown().split_whitespace().find_map(|word| {
+        let mut numbers = word.trim_end_matches(',').split('.').map(str::parse);
+        match (numbers.next()?, numbers.next()?, numbers.next()?) {
+            (Ok(major), Ok(minor), Ok(micro)) => Some(Version { major, minor, micro }),
+            _ => None,
+        }
+    })
 }
 
 fn firmware() -> io::Result<OwnedFd> {

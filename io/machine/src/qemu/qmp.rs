@@ -58,6 +58,9 @@ pub(crate) struct Version {
     pub micro: u64,
 }
 
+/// The oldest QEMU that has all that is asked of it.
+pub(crate) const OLDEST: Version = Version { major: 6, minor: 2, micro: 0 };
+
 impl std::fmt::Display for Version {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
@@ -132,12 +135,6 @@ impl<T> Qmp<T> {
     /// Asks, as soon as what was asked before is answered.
     pub fn ask(&mut self, tag: T, command: Command) {
         self.waiting.push_back((tag, command));
-        self.go_on();
-    }
-
-    /// Asks before all that waits.
-    pub fn ask_first(&mut self, tag: T, command: Command) {
-        self.waiting.push_front((tag, command));
         self.go_on();
     }
 

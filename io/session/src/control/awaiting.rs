@@ -21,7 +21,7 @@ pub struct FolderWatch(OwnedFd);
 
 impl FolderWatch {
     /// Watches the folder of `path`; `None` where that is not possible.
-    pub(super) fn new(path: &Path) -> Option<Self> {
+    pub fn new(path: &Path) -> Option<Self> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let events = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ATTRIB;
         inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)

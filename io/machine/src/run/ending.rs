@@ -1,0 +1,214 @@
+//! When a machine ends: what is waited for, for how long, and what ends it.
+
+use super::{LOOK_AGAIN_MS, Machine, Tag};
+use crate::guest::BrokenRule;
+use crate::outcome::{Word, clean};
+use crate::qemu::kvm::version_of;
+use crate::qemu::qmp::{Command, OLDEST};
+use crate::relay::Kind;
+use wire::guest::{Message, Shutdown};
+
+/// From power-on to the agent's first words: a guest under emulation on a busy node takes some seconds.
+const HELLO_MS: u64 = 120_000;
+/// How often a guest that says nothing is asked whether it is there.
+const PING_EVERY_MS: u64 = 10_000;
+/// How long it may take for the answer.
+const PONG_MS: u64 = 30_000;
+/// The same, once QEMU has said that the guest has closed its port.
+const CLOSED_PORT_MS: u64 = 10_000;
+/// How often QEMU is asked whether it is there, if nothing else is asked.
+const ALIVE_EVERY_MS: u64 = 5_000;
+/// How long QEMU may take for any answer.
+const QEMU_MS: u64 = 20_000;
+/// How long a guest may take to switch off when its command has ended.
+const OFF_MS: u64 = 10_000;
+/// How long what QEMU left behind may take to be passed on, to who reads our output.
+const DRAIN_MS: u64 = 5_000;
+/// Longest sleep: nothing is that far off.
+const IDLE_MS: u64 = 3_600_000;
+
+/// When what happened. All in ms of the machine's clock.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    /// When the guest was asked whether it is there, and has not answered.
+    pub pinged: Option<u64>,
+    /// When it answered last.
+    pub ponged: u64,
+    /// When its port was closed.
+    pub port_closed: Option<u64>,
+    /// When QEMU was asked what it owes the answer to.
+    pub asked_qemu: Option<u64>,
+    /// Whether its monitor is gone: then it ends, and may take as long for that as for an answer.
+    pub monitor_gone: bool,
+    /// When QEMU answered last.
+    pub qemu_answered: u64,
+    /// When the machine was asked to end.
+    pub asked: Option<u64>,
+    /// When the guest said that its command has ended.
+    pub exited: Option<u64>,
+    /// When QEMU ended.
+    pub ended: Option<u64>,
+}
+
+impl Machine<'_> {
+    /// Ends the machine, for this reason, if there is no earlier one.
+    pub(super) fn end(&mut self, word: Word, message: String) {
+        if !self.ended && self.facts.verdict.is_none() {
+            self.facts.verdict = Some((word, message));
+        }
+        self.qemu.kill();
+    }
+
+    /// Whether QEMU has ended and what it left behind is passed on.
+    pub(super) fn is_over(&self) -> bool {
+        let Some(ended_ms) = self.timers.ended else { return false };
+        let drained = self.port.is_none()
+            && self.console.descriptor().is_none()
+            && self.output.descriptor().is_none()
+            && self.errors.descriptor().is_none()
+            && self.relays.values().all(|relay| relay.kind != Kind::Exec || !relay.has_waiting());
+        drained || self.clock.now_ms() >= ended_ms + DRAIN_MS
+    }
+
+    pub(super) fn hear_end(&mut self) {
+        let status = match self.qemu.try_wait() {
+            Ok(None) => return,
+            Ok(Some(status)) => status.to_string(),
+            Err(error) => format!("how it ended is unknown: {error}"),
+        };
+        self.ended = true;
+        self.timers.ended = Some(self.clock.now_ms());
+        self.facts.status = status;
+        // What it said last may still be in its monitor's socket.
+        while let Ok(said) = self.qmp.hear()
+            && !said.is_empty()
+        {
+            self.take_last_words(said);
+        }
+    }
+
+    pub(super) fn hear_signals(&mut self) {
+        while let Ok(Some(signal)) = self.signals.take() {
+            if self.timers.asked.is_some() {
+                self.end(Word::Killed, "it was asked to end a second time".to_owned());
+                continue;
+            }
+            self.timers.asked = Some(self.clock.now_ms());
+            self.facts.asked = true;
+            self.ask_to_end(signal);
+        }
+    }
+
+    fn ask_to_end(&mut self, signal: i32) {
+        if self.guest.has_spoken() {
+            if let Err(broken) = self.guest.say(&Message::Shutdown(Shutdown { signal })) {
+                self.broke(&broken);
+            }
+        } else if self.order.kernel.is_some() {
+            // Nothing of anybody's has begun in it.
+            self.end(Word::Stopped, "it had not booted yet".to_owned());
+        } else {
+            self.qmp.ask(Tag::Alive, Command::plain("system_powerdown"));
+        }
+    }
+
+    /// The deadlines that there are, and what to say of each.
+    fn deadlines(&self) -> impl Iterator<Item = (u64, Deadline)> {
+        let timers = &self.timers;
+        let hello = (!self.guest.has_spoken()).then_some((HELLO_MS, Deadline::Hello));
+        let ping = (self.guest.has_spoken() && timers.pinged.is_none())
+            .then_some((timers.ponged + PING_EVERY_MS, Deadline::Ping));
+        let pong = timers.pinged.map(|since| (since + PONG_MS, Deadline::Pong));
+        let closed = timers.port_closed.map(|since| (since + CLOSED_PORT_MS, Deadline::Pong));
+        let alive =
+            timers.asked_qemu.is_none().then_some((timers.qemu_answered + ALIVE_EVERY_MS, Deadline::Alive));
+        let qemu = timers.asked_qemu.map(|since| (since + QEMU_MS, Deadline::Qemu));
+        let stop = timers.asked.map(|since| (since.saturating_add(self.order.shutdown_ms), Deadline::Stop));
+        let off = timers.exited.map(|since| (since + OFF_MS, Deadline::Off));
+        let unplug = self.ports.overdue_at().map(|at| (at, Deadline::Unplug));
+        let daemon = self.wants_daemon().then_some((self.looked_ms + LOOK_AGAIN_MS, Deadline::Daemon));
+        let asks = self.asks.deadline().map(|at| (at, Deadline::Asks));
+        let all = [hello, ping, pong, closed, alive, qemu, stop, off, unplug, daemon, asks];
+        let runs = !self.ended && self.facts.verdict.is_none();
+        all.into_iter().flatten().filter(move |_| runs)
+    }
+
+    pub(super) fn next_deadline(&self) -> u64 {
+        let drain = self.timers.ended.map(|since| since + DRAIN_MS);
+        let idle = self.clock.now_ms() + IDLE_MS;
+        self.deadlines().map(|(at, _)| at).chain(drain).min().unwrap_or(idle)
+    }
+
+    /// Does what it is time for.
+    pub(super) fn pass_time(&mut self) -> Result<(), BrokenRule> {
+        let now_ms = self.clock.now_ms();
+        let owed = self.qmp.is_owed() || self.timers.monitor_gone;
+        self.timers.asked_qemu = owed.then(|| self.timers.asked_qemu.unwrap_or(now_ms));
+        let due: Vec<Deadline> =
+            self.deadlines().filter(|(at, _)| *at <= now_ms).map(|(_, deadline)| deadline).collect();
+        due.into_iter().try_for_each(|deadline| self.is_due(deadline, now_ms))
+    }
+
+    fn is_due(&mut self, deadline: Deadline, now_ms: u64) -> Result<(), BrokenRule> {
+        match deadline {
+            Deadline::Hello => {
+                let last = self.console.last().unwrap_or("nothing");
+                let text = format!(
+                    "its agent did not speak within {} s; its console says last: {last}",
+                    HELLO_MS / 1000
+                );
+                self.end(Word::Silent, text);
+            }
+            Deadline::Ping => {
+                self.timers.pinged = Some(now_ms);
+                self.guest.say(&Message::Ping(now_ms.to_le_bytes()))?;
+            }
+            Deadline::Pong => self.end(Word::Hung, "its agent answers no more".to_owned()),
+            Deadline::Alive => self.qmp.ask(Tag::Alive, Command::plain("query-status")),
+            Deadline::Qemu => {
+                self.end(Word::QemuHung, format!("QEMU did not answer for {} s", QEMU_MS / 1000))
+            }
+            Deadline::Stop if self.facts.exited.is_some() => self.qemu.kill(),
+            Deadline::Stop => self.end(Word::Killed, "it did not end in time".to_owned()),
+            Deadline::Off => self.qemu.kill(),
+            Deadline::Unplug => {
+                while let Some((port, step, command)) = self.ports.overdue(now_ms) {
+                    self.qmp.ask(Tag::Port(port, step), command);
+                }
+            }
+            Deadline::Daemon => self.look_for_daemon(),
+            Deadline::Asks => self.hear_asks()?,
+        }
+        Ok(())
+    }
+
+    /// A QEMU that ended before it spoke may be too old for its options: then that is what is wrong.
+    pub(super) fn look_at_version(&mut self) {
+        if self.facts.greeted || self.facts.verdict.is_some() {
+            return;
+        }
+        if let Some(found) = version_of(&self.order.qemu).filter(|found| *found < OLDEST) {
+            self.facts.verdict = Some((Word::NoQemu, too_old(found)));
+        }
+    }
+}
+
+/// What is wrong with a QEMU of this version.
+pub(super) fn too_old(found: crate::qemu::qmp::Version) -> String {
+    clean(&format!("QEMU {found} is too old: {}.{} or later is needed", OLDEST.major, OLDEST.minor), 200)
+}
+
+/// Something that may not take longer.
+#[derive(Debug, Clone, Copy)]
+enum Deadline {
+    Hello,
+    Ping,
+    Pong,
+    Alive,
+    Qemu,
+    Stop,
+    Off,
+    Unplug,
+    Daemon,
+    Asks,
+}

@@ -1,0 +1,142 @@
+//! What QEMU says.
+
+use super::ending::too_old;
+use super::{Machine, Tag};
+use crate::guest::BrokenRule;
+use crate::link::Link;
+use crate::outcome::Word;
+use crate::ports::{Done, Next};
+use crate::qemu::qmp::{Event, OLDEST, QmpError, Said, Version};
+use crate::relay::refused_in_place_of;
+use rustix::io::Errno;
+
+impl Machine<'_> {
+    pub(super) fn hear_qmp(&mut self) -> Result<(), BrokenRule> {
+        match self.qmp.hear() {
+            Ok(said) => said.into_iter().try_for_each(|said| self.hear_said(said)),
+            // It ends, or has ended: that is what is waited for.
+            Err(QmpError::Gone) => {
+                self.timers.monitor_gone = true;
+                Ok(())
+            }
+            Err(error) => {
+                self.end(Word::QemuHung, error.to_string());
+                Ok(())
+            }
+        }
+    }
+
+    fn hear_said(&mut self, said: Said<Tag>) -> Result<(), BrokenRule> {
+        let now_ms = self.clock.now_ms();
+        match said {
+            Said::Hello(version) => self.greeted(version),
+            Said::Done(tag, answer) => {
+                self.timers.asked_qemu = None;
+                self.timers.qemu_answered = now_ms;
+                if let Tag::Port(port, step) = tag {
+                    let next = self.ports.answered(port, step, answer, now_ms);
+                    self.go_on(port, next)?;
+                }
+            }
+            Said::Event(event) => self.happened(event),
+        }
+        Ok(())
+    }
+
+    fn greeted(&mut self, version: Version) {
+        self.facts.greeted = true;
+        if version < OLDEST {
+            self.end(Word::NoQemu, too_old(version));
+            return;
+        }
+        self.link = Link::new(self.control, self.accel.word(), version.to_string());
+        self.look_for_daemon();
+    }
+
+    /// What a QEMU that has ended had still to say.
+    pub(super) fn take_last_words(&mut self, said: Vec<Said<Tag>>) {
+        for said in said {
+            match said {
+                Said::Hello(_) => self.facts.greeted = true,
+                Said::Event(event) => self.happened(event),
+                Said::Done(..) => {}
+            }
+        }
+    }
+
+    fn happened(&mut self, event: Event) {
+        match event {
+            Event::Shutdown(reason) => self.facts.shutdown = Some(reason),
+            Event::Panicked => self.facts.panicked = true,
+            Event::Deleted(id) => {
+                if let Some((port, step, command)) = self.ports.deleted(&id) {
+                    self.qmp.ask(Tag::Port(port, step), command);
+                }
+            }
+            // It is asked again in a while.
+            Event::NotDeleted(_) => {}
+            Event::Port(open) => {
+                let spoke = self.guest.has_spoken();
+                self.timers.port_closed = (!open && spoke).then(|| self.clock.now_ms());
+            }
+        }
+    }
+
+    /// Does what a port wants next.
+    pub(super) fn go_on(&mut self, port: usize, next: Next) -> Result<(), BrokenRule> {
+        if let Some((step, command)) = next.ask {
+            self.qmp.ask(Tag::Port(port, step), command);
+        }
+        match next.done {
+            None => Ok(()),
+            Some(Done::Plugged(held, end)) => {
+                let channel = end.channel;
+                let sent = self.guest.send(held.stream, held.packet, Some(end))?;
+                self.hold(held.stream, false);
+                if sent {
+                    return self.ports.told(channel).map_or(Ok(()), |message| self.guest.say(&message));
+                }
+                // The member has left meanwhile.
+                self.release(channel);
+                Ok(())
+            }
+            Some(Done::NotPlugged(held, why)) => self.not_plugged(held.stream, &held.packet, Errno::IO, &why),
+            Some(Done::Card(asker, result)) => {
+                crate::asks::answer_card(&asker, result);
+                Ok(())
+            }
+        }
+    }
+
+    /// A packet whose channel can't be: the member is told so in its place, if it asked.
+    pub(super) fn not_plugged(
+        &mut self,
+        stream: u32,
+        packet: &[u8],
+        errno: Errno,
+        why: &str,
+    ) -> Result<(), BrokenRule> {
+        self.hold(stream, false);
+        self.note(&format!("machine: a channel did not get into the guest: {why}"));
+        if let Some(refused) = refused_in_place_of(packet, errno, why) {
+            self.guest.send(stream, refused, None)?;
+        }
+        Ok(())
+    }
+
+    /// The guest has given a channel up; whether it had it.
+    pub(super) fn release(&mut self, channel: u32) -> bool {
+        let released = self.ports.released(channel, self.clock.now_ms());
+        if let Ok(Some((port, step, command))) = released {
+            self.qmp.ask(Tag::Port(port, step), command);
+            return true;
+        }
+        released.is_ok()
+    }
+
+    fn hold(&mut self, stream: u32, hold: bool) {
+        if let Some(relay) = self.relays.get_mut(&stream) {
+            relay.hold(hold);
+        }
+    }
+}
