@@ -133,7 +133,9 @@ fn dom0(kernel: Kernel, busybox: &Path, peer: &Path, xen: &Path, guest: &Image, 
     for tool in TOOLS {
         spec.program(xen.join("usr/lib/xen-4.17/bin").join(tool), format!("{TOOLS_PLACE}/{tool}"));
     }
-    spec.program(xen.join("usr/bin/xenstore-write"), "/usr/bin/xenstore-write");
+    for tool in ["xenstore-write", "xenstore-chmod", "xenstore-list"] {
+        spec.program(xen.join("usr/bin").join(tool), format!("/usr/bin/{tool}"));
+    }
     // A thread of xl is cancelled, for which the C library opens this by name.
     spec.file("/lib/x86_64-linux-gnu/libgcc_s.so.1", "/usr/lib/x86_64-linux-gnu/libgcc_s.so.1", 0o755);
     spec.bytes("", "/etc/xen/xl.conf", 0o644);

@@ -50,9 +50,47 @@ fn a_domain_is_refused_as_its_own_peer() {
     holds("no_domain_is_its_own_peer");
 }
 
+/// Near and far, offerer and opener, PVH and PV.
+#[test]
+fn all_that_channels_do_they_do_between_domains() {
+    holds("the_suite_between_guests");
+    holds("the_suite_with_dom0");
+}
+
 #[test]
 fn an_opener_waits_for_the_offer() {
     holds("the_opener_comes_first");
+}
+
+#[test]
+fn what_a_dead_offerer_left_is_not_opened_and_hinders_nobody() {
+    holds("a_dead_offer_is_waited_out");
+}
+
+#[test]
+fn closed_channels_leave_no_grant_no_port_and_no_entry() {
+    holds("nothing_is_left_behind");
+}
+
+#[test]
+fn an_idle_channel_costs_no_processor_time() {
+    holds("an_idle_channel_costs_nothing");
+}
+
+#[test]
+fn a_peer_that_rings_all_the_time_delays_no_deadline() {
+    holds("a_peer_that_rings_all_the_time");
+}
+
+#[test]
+fn a_peer_that_writes_whatever_it_likes_is_refused() {
+    holds("an_offerer_that_scribbles");
+    holds("an_opener_that_scribbles");
+}
+
+#[test]
+fn offers_that_break_a_rule_are_refused_by_name() {
+    holds("offers_that_are_none");
 }
 
 #[test]

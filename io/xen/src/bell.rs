@@ -9,30 +9,44 @@ use sys::xen::event::Port;
 
 use crate::life::Life;
 
+/// What both doorbells of an end have in common. The first field is dropped first: the peer is told before it can find a port closed.
+#[derive(Debug)]
+struct Ends {
+    _life: Life,
+    data: Port,
+    room: Port,
+}
+
 /// Rings and hears by one event channel.
 #[derive(Debug)]
 pub struct Bell {
-    port: Port,
-    /// What watches the peer is wanted as long as one of the two doorbells is.
-    _life: Arc<Life>,
+    ends: Arc<Ends>,
+    port: fn(&Ends) -> &Port,
+}
+
+/// An end's doorbells, *data* and *room*. What watches the peer lasts as long as one of them.
+pub(crate) fn bells(life: Life, data: Port, room: Port) -> (Bell, Bell) {
+    let ends = Arc::new(Ends { _life: life, data, room });
+    let bell = |port| Bell { ends: Arc::clone(&ends), port };
+    (bell(|ends| &ends.data), bell(|ends| &ends.room))
 }
 
 impl Bell {
-    pub(crate) fn new(port: Port, life: &Arc<Life>) -> Self {
-        Self { port, _life: Arc::clone(life) }
+    fn port(&self) -> &Port {
+        (self.port)(&self.ends)
     }
 }
 
 impl Doorbell for Bell {
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.port.as_fd()
+        self.port().as_fd()
     }
 
     fn listen(&self) -> io::Result<bool> {
-        self.port.listen()
+        self.port().listen()
     }
 
     fn ring(&self) -> io::Result<()> {
-        self.port.ring()
+        self.port().ring()
     }
 }

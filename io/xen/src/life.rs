@@ -101,9 +101,11 @@ impl Watched {
 
     /// The peer has come, and is not alive.
     fn is_process_gone(&self) -> bool {
-        let words = layout::end(1 - self.side);
-        let came = self.directory.load_u64(words + layout::END_CAME, Ordering::Acquire);
-        came != 0 && self.directory.load_u64(words + layout::END_ALIVE, Ordering::Acquire) == 0
+        self.has_come() && !is_alive(&self.directory, 1 - self.side)
+    }
+
+    fn has_come(&self) -> bool {
+        self.directory.load_u64(layout::end(1 - self.side) + layout::END_CAME, Ordering::Acquire) != 0
     }
 
     /// The peer has come, and what it wrote into XenStore is not there any more.
@@ -111,11 +113,15 @@ impl Watched {
         if !self.store.has_changed()? {
             return Ok(false);
         }
-        let there = self.store.read(&self.theirs)?.is_some();
-        let words = layout::end(1 - self.side);
-        let came = self.directory.load_u64(words + layout::END_CAME, Ordering::Acquire);
-        Ok(came != 0 && !there)
+        // In this order: a peer writes into XenStore, and comes then. One that comes meanwhile is looked at next time.
+        let came = self.has_come();
+        Ok(came && self.store.read(&self.theirs)?.is_none())
     }
+}
+
+/// Whether the process of end `side` lives, as far as the directory says.
+pub(crate) fn is_alive(directory: &Region, side: usize) -> bool {
+    directory.load_u64(layout::end(side) + layout::END_ALIVE, Ordering::Acquire) != 0
 }
 
 /// Says in the directory that end `side` has come, and lives until its kernel says otherwise.

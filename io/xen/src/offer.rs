@@ -1,6 +1,5 @@
 //! The offerer's half.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use channel::{Config, Mapped};
@@ -10,7 +9,7 @@ use sys::xen::grant::{Granted, Notice, grant};
 use wire::ring;
 use wire::xen as layout;
 
-use crate::bell::Bell;
+use crate::bell::bells;
 use crate::life::{self, Life, Watched};
 use crate::store::Store;
 use crate::{End, OfferError};
@@ -53,9 +52,8 @@ pub fn offer(opener: u16, name: &str, config: &Config) -> Result<End, OfferError
     let watched =
         Watched { side: 0, directory: directory.region, port: life, store, theirs, ours: (path, text) };
     let (life, hears) = Life::watch(watched).map_err(system("start the thread that watches the peer"))?;
-    let life = Arc::new(life);
-    let bell = |port| Bell::new(port, &life);
-    Ok(Mapped { side: 0, region: granted.region, data: bell(data), room: bell(room), life: hears })
+    let (data, room) = bells(life, data, room);
+    Ok(Mapped { side: 0, region: granted.region, data, room, life: hears })
 }
 
 fn check(opener: u16, name: &str, config: &Config) -> Result<(), OfferError> {

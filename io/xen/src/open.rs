@@ -1,8 +1,9 @@
 //! The opener's half.
 
-use std::sync::Arc;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use channel::Mapped;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -12,10 +13,13 @@ use sys::xen::grant::{Notice, map};
 use wire::ring;
 use wire::xen as layout;
 
-use crate::bell::Bell;
+use crate::bell::bells;
 use crate::life::{self, Life, Watched};
 use crate::store::Store;
 use crate::{End, OpenError};
+
+/// How long an offerer takes at most from the first thing that it lets go of to the last, its directory: what its kernel does in one go.
+const GOING: Duration = Duration::from_secs(1);
 
 /// Opens the channel that domain `offerer` offers to this one by a name, and waits for it until `deadline` (`None`: as long as it takes).
 ///
@@ -38,12 +42,13 @@ pub fn open(offerer: u16, name: &str, deadline: Option<Instant>) -> Result<End, 
     loop {
         if let Some(text) = store.read(&theirs)?
             && let Some(claim) = Claim::of(offerer, &text)?
+            && let Some(parts) = claim.take(offerer)?
         {
-            return claim.open(own, offerer, name, store, theirs);
+            return parts.come(own, offerer, name, store, theirs);
         }
-        wait(&mut store, deadline)?
-            .then_some(())
-            .ok_or_else(|| OpenError::NotOffered { domain: offerer, name: name.to_owned() })?;
+        if !wait(&mut store, deadline)? {
+            return Err(OpenError::NotOffered { domain: offerer, name: name.to_owned() });
+        }
     }
 }
 
@@ -54,18 +59,19 @@ fn wait(store: &mut Store, deadline: Option<Instant>) -> Result<bool, OpenError>
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(false);
         }
-        let timeout = left.map(|left| Timespec {
-            tv_sec: left.as_secs().cast_signed(),
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        match rustix::event::poll(&mut [PollFd::new(store, PollFlags::IN)], timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                return Err(OpenError::System { action: "wait for XenStore", source: error.into() });
-            }
-        }
+        poll(store, left)?;
     }
     Ok(true)
+}
+
+/// Waits until there is something to read, or the time is over; may return early.
+fn poll(descriptor: &impl AsFd, left: Option<Duration>) -> Result<(), OpenError> {
+    let timeout = left
+        .map(|left| Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() });
+    match rustix::event::poll(&mut [PollFd::new(descriptor, PollFlags::IN)], timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(OpenError::System { action: "wait for the other domain", source: error.into() }),
+    }
 }
 
 /// An offer that is ours: nobody else can bind its *life* any more.
@@ -81,7 +87,7 @@ impl Claim {
         let offer = layout::Offer::parse(text).map_err(bad)?;
         match Port::bind(offerer, offer.life) {
             Ok(life) => Ok(Some(Self { offer, life })),
-            Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
                 Err(OpenError::System { action: "bind an event channel (module xen-evtchn)", source })
             }
             // The hypervisor's word for all that.
@@ -89,7 +95,61 @@ impl Claim {
         }
     }
 
-    fn open(
+    /// Binds and maps all of it; `None` where its offerer has gone meanwhile.
+    fn take(self, offerer: u16) -> Result<Option<Parts>, OpenError> {
+        let Self { offer, life } = self;
+        let notice = Notice { offset: layout::end(1) + layout::END_ALIVE, port: &life };
+        let directory = match map(offerer, &[offer.directory], Some(notice)) {
+            Ok(directory) => directory,
+            // What is granted no more can't be told from what never was.
+            Err(source) if source.kind() == io::ErrorKind::InvalidInput => return Ok(None),
+            Err(source) => {
+                let action = "map the channel's directory (module xen-gntdev)";
+                return Err(OpenError::System { action, source });
+            }
+        };
+        let references = references(offerer, &directory)?;
+        let taken = (|| {
+            let (data, room) = (Port::bind(offerer, offer.data)?, Port::bind(offerer, offer.room)?);
+            Ok((data, room, map(offerer, &references, None)?))
+        })();
+        match taken {
+            Ok((data, room, region)) => Ok(Some(Parts { offer, life, directory, data, room, region })),
+            Err(_) if is_going(&directory, &life)? => Ok(None),
+            Err(source) => {
+                Err(OpenError::System { action: "bind and map what the other domain offers", source })
+            }
+        }
+    }
+}
+
+/// Whether the offerer is gone. Of what it lets go of, the directory may be the last.
+fn is_going(directory: &Region, life: &Port) -> Result<bool, OpenError> {
+    let until = Instant::now() + GOING;
+    while life::is_alive(directory, 0) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        poll(life, Some(left))?;
+        let _rung = life.listen();
+    }
+    Ok(true)
+}
+
+/// All that makes our end.
+struct Parts {
+    offer: layout::Offer,
+    life: Port,
+    directory: Region,
+    data: Port,
+    room: Port,
+    region: Region,
+}
+
+impl Parts {
+    /// Tells the offerer that the channel is open.
+    fn come(
         self,
         own: u16,
         offerer: u16,
@@ -97,28 +157,17 @@ impl Claim {
         mut store: Store,
         theirs: String,
     ) -> Result<End, OpenError> {
-        let Self { offer, life } = self;
+        let Self { offer, life, directory, data, room, region } = self;
         let system = |action| move |source| OpenError::System { action, source };
-        let bind = |port| Port::bind(offerer, port).map_err(system("bind the channel's event channels"));
-        let (data, room) = (bind(offer.data)?, bind(offer.room)?);
-        let notice = Notice { offset: layout::end(1) + layout::END_ALIVE, port: &life };
-        let directory = map(offerer, &[offer.directory], Some(notice)).map_err(system(
-            "map the channel's directory (module xen-gntdev; or its offerer has just gone)",
-        ))?;
-        let references = references(offerer, &directory)?;
-        let region = map(offerer, &references, None)
-            .map_err(system("map the channel's region (or its offerer has just gone)"))?;
         let path = layout::open_path(offerer, own, name);
         let text = offer.directory.to_string();
         store.publish(&path, &text, own, offerer)?;
         life::come(&directory, 1);
         life.ring().map_err(system("tell the offerer that the channel is open"))?;
-
         let watched = Watched { side: 1, directory, port: life, store, theirs, ours: (path, text) };
         let (life, hears) = Life::watch(watched).map_err(system("start the thread that watches the peer"))?;
-        let life = Arc::new(life);
-        let bell = |port| Bell::new(port, &life);
-        Ok(Mapped { side: 1, region, data: bell(data), room: bell(room), life: hears })
+        let (data, room) = bells(life, data, room);
+        Ok(Mapped { side: 1, region, data, room, life: hears })
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is checked, in the order in which it is.
 
 use crate::Failure;
-use crate::controller::{Checks, Domains, toolstack};
+use crate::controller::{Checks, Domains, tool, toolstack};
 use crate::place::Job;
 
 /// All of it. The guests are destroyed by the last ones.
@@ -19,6 +19,16 @@ pub fn all(checks: &mut Checks, domains: &Domains) {
             both(opener.0.start(&["talk", "open", offerer.1, name])?, echo)
         });
     }
+    for (name, near, far) in [
+        ("the_suite_between_guests", (one, &first), (two, &second)),
+        ("the_suite_with_dom0", (two, &second), (dom0, &zero)),
+    ] {
+        checks.check(name, || {
+            let offers = near.0.start(&["suite-near", "offer", far.1, name])?;
+            let opens = far.0.start(&["suite-far", "open", near.1, name])?;
+            both(offers, opens)
+        });
+    }
     checks.check("no_domain_is_its_own_peer", || {
         for (place, own) in [(dom0, &zero), (one, &first)] {
             for how in ["offer", "open"] {
@@ -31,6 +41,66 @@ pub fn all(checks: &mut Checks, domains: &Domains) {
         let talk = two.started(&["talk", "open", &first, "early"], "looking")?;
         let echo = one.start(&["echo", "offer", &second, "early"])?;
         both(talk, echo)
+    });
+    checks.check("a_dead_offer_is_waited_out", || {
+        let dead = one.started(&["hold", "offer", &second, "stale"], "there")?;
+        dead.kill();
+        dead.gone()?;
+        let talk = two.start(&["talk", "open", &first, "stale"])?;
+        let echo = one.start(&["echo", "offer", &second, "stale"])?;
+        both(talk, echo)
+    });
+    checks.check("nothing_is_left_behind", || {
+        let offers = one.start(&["many", "offer", &second, "many"])?;
+        let opens = two.start(&["many", "open", &first, "many"])?;
+        both(offers, opens)?;
+        for (domain, half) in [(&first, "offer"), (&second, "open")] {
+            let peers = tool("xenstore-list", &[&format!("/local/domain/{domain}/data/tombolo/{half}")])?;
+            for peer in peers.lines() {
+                let left =
+                    tool("xenstore-list", &[&format!("/local/domain/{domain}/data/tombolo/{half}/{peer}")])?;
+                // The one entry of each agent's own channel, and of those who were killed.
+                let left: Vec<&str> = left.lines().filter(|name| !["jobs", "stale"].contains(name)).collect();
+                if !left.is_empty() {
+                    return Err(format!("domain {domain} has left {left:?}").into());
+                }
+            }
+        }
+        Ok(())
+    });
+    checks.check("an_idle_channel_costs_nothing", || {
+        let offers = one.start(&["idle", "offer", &second, "idle"])?;
+        both(offers, two.start(&["idle", "open", &first, "idle"])?)
+    });
+    checks.check("a_peer_that_rings_all_the_time", || {
+        let _floods = one.started(&["flood", "offer", &second, "flood"], "there")?;
+        two.run(&["stand-flood", "open", &first, "flood"]).map(drop)
+    });
+    for (name, lies, stands) in
+        [("an_offerer_that_scribbles", "offer", "open"), ("an_opener_that_scribbles", "open", "offer")]
+    {
+        checks.check(name, || {
+            let lies = one.start(&["scribble", lies, &second, name])?;
+            both(two.start(&["stand-scribbles", stands, &first, name])?, lies)
+        });
+    }
+    checks.check("offers_that_are_none", || {
+        for (text, why) in [("", "five numbers"), ("1 2 3 4", "five numbers"), ("2 1 2 3 4", "of version 2")]
+        {
+            publish("text", text, &first)?;
+            refused(one.start(&["hold", "open", "0", "text"])?, why)?;
+        }
+        for (kind, why) in [
+            ("magic", "magic"),
+            ("version", "version"),
+            ("pages", "number of pages"),
+            ("references", "bind and map"),
+        ] {
+            let mut lies = dom0.start(&["bad-directory", kind, &first, "directory"])?;
+            publish("directory", &lies.line()?, &first)?;
+            refused(one.start(&["hold", "open", "0", "directory"])?, why)?;
+        }
+        Ok(())
     });
     checks.check("an_offerer_that_is_killed", || {
         let offerer = one.started(&["hold", "offer", &second, "killed-1"], "there")?;
@@ -62,7 +132,10 @@ pub fn all(checks: &mut Checks, domains: &Domains) {
 /// Both must end well; one that does not often explains the other.
 fn both(one: Job, other: Job) -> Result<(), Failure> {
     match (one.end(), other.end()) {
-        (Ok(_), Ok(_)) => Ok(()),
+        (Ok(lines), Ok(_)) => {
+            lines.iter().for_each(|line| println!("  {line}"));
+            Ok(())
+        }
         (Err(failure), Ok(_)) | (Ok(_), Err(failure)) => Err(failure),
         (Err(failure), Err(other)) => Err(format!("{failure}; and {other}").into()),
     }
@@ -75,4 +148,11 @@ fn refused(job: Job, why: &str) -> Result<(), Failure> {
         Err(failure) if failure.to_string().contains(why) => Ok(()),
         Err(failure) => Err(format!("{failure}, without {why:?}").into()),
     }
+}
+
+/// Writes an offer of dom0's to a domain, whatever it says.
+fn publish(name: &str, text: &str, opener: &str) -> Result<(), Failure> {
+    let path = format!("/local/domain/0/data/tombolo/offer/{opener}/{name}");
+    tool("xenstore-write", &[&path, text])?;
+    tool("xenstore-chmod", &[&path, "n0", &format!("r{opener}")]).map(drop)
 }

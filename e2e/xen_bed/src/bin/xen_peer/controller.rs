@@ -70,10 +70,15 @@ fn create(name: &str) -> Result<Place, Failure> {
 
 /// Asks the toolstack; what it prints.
 pub fn toolstack(arguments: &[&str]) -> Result<String, Failure> {
-    let output = Command::new("xl").args(arguments).output()?;
+    tool("xl", arguments)
+}
+
+/// Runs a program of dom0; what it prints.
+pub fn tool(name: &str, arguments: &[&str]) -> Result<String, Failure> {
+    let output = Command::new(name).args(arguments).output()?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let why = String::from_utf8_lossy(&output.stderr);
-    Err(format!("xl {}: {}", arguments.join(" "), why.trim()).into())
+    Err(format!("{name} {}: {}", arguments.join(" "), why.trim()).into())
 }

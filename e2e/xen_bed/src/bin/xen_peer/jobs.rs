@@ -7,10 +7,17 @@ use xen::End;
 
 use crate::Failure;
 
+mod hostile;
+mod suite;
+
 /// How long one waits for what is about to come: on emulated processors of which others may want the time.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Messages of a talk: some that fill the ring, and several rounds of it.
 const MESSAGES: usize = 120;
+/// Channels one after the other: with 33 pages each more than the 1,024 that a domain may grant at a time.
+const ROUNDS: u8 = 40;
+/// How long nothing comes.
+const IDLE: Duration = Duration::from_secs(2);
 /// Bytes of a ring in most jobs.
 const RING_BYTES: u32 = 64 << 10;
 
@@ -19,18 +26,31 @@ pub fn run(name: &str, arguments: &[&str]) -> Result<(), Failure> {
     let [how, peer, channel] = arguments else {
         return Err("a job is told how, with whom, by what name".into());
     };
-    let end = end(how, peer.parse()?, channel)?;
+    let peer = peer.parse()?;
+    match name {
+        "suite-near" => return suite::run(true, how, peer, channel),
+        "suite-far" => return suite::run(false, how, peer, channel),
+        "many" => return many(how, peer, channel),
+        "bad-directory" => return hostile::bad_directory(how, peer),
+        _ => {}
+    }
+    let end = end(how, peer, channel)?;
     println!("there");
     match name {
         "echo" => echo(end),
         "talk" => talk(end),
         "wait" => wait(end),
         "hold" => hold(end),
+        "idle" => idle(end),
+        "flood" => hostile::floods(&end),
+        "stand-flood" => hostile::stands_a_flood(end),
+        "scribble" => hostile::scribbles(&end),
+        "stand-scribbles" => hostile::stands_scribbles(end),
         _ => Err(format!("no such job: {name}").into()),
     }
 }
 
-fn end(how: &str, peer: u16, name: &str) -> Result<End, Failure> {
+pub(crate) fn end(how: &str, peer: u16, name: &str) -> Result<End, Failure> {
     if how == "offer" {
         let config = Config { ring_bytes: RING_BYTES, ..Config::default() };
         return Ok(xen::offer(peer, name, &config)?);
@@ -95,4 +115,47 @@ fn hold(end: End) -> Result<(), Failure> {
     loop {
         std::thread::park();
     }
+}
+
+/// Opens and closes a channel as often as would take more pages than a domain may grant, if some stayed behind.
+fn many(how: &str, peer: u16, name: &str) -> Result<(), Failure> {
+    for round in 0..ROUNDS {
+        let (mut sender, mut receiver) = end(how, peer, name)?.open()?;
+        if how == "offer" {
+            sender.send(&[round], soon())?;
+            let over = receiver.receive(&mut Vec::new(), soon());
+            if !matches!(over, Err(ReceiveError::Closed)) {
+                return Err(format!("round {round}: {over:?}").into());
+            }
+        } else {
+            let mut message = Vec::new();
+            receiver.receive(&mut message, soon())?;
+            if message != [round] {
+                return Err(format!("round {round} got {message:?}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps for messages that do not come, and costs nothing meanwhile.
+fn idle(end: End) -> Result<(), Failure> {
+    let (mut sender, mut receiver) = end.open()?;
+    let mut message = Vec::new();
+    sender.send(b"", soon())?;
+    receiver.receive(&mut message, soon())?;
+    let before = processor_time();
+    let late = receiver.receive(&mut message, Some(Instant::now() + IDLE));
+    let spent = processor_time() - before;
+    // The other may be a little earlier.
+    if !matches!(late, Err(ReceiveError::TimedOut | ReceiveError::Closed)) || spent > IDLE / 20 {
+        return Err(format!("{late:?}, and {} ms of processor time", spent.as_millis()).into());
+    }
+    Ok(())
+}
+
+/// What this process has used.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -194,6 +194,12 @@ impl Job {
         }
     }
 
+    /// Waits until it has ended, however.
+    pub fn gone(mut self) -> Result<(), Failure> {
+        while !matches!(self.next()?, Said::Ended(_)) {}
+        Ok(())
+    }
+
     /// Kills it.
     pub fn kill(&self) {
         (self.kill)();
