@@ -29,7 +29,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Logs(arguments) => logs::run(&place, &arguments),
         Command::Inspect(arguments) => look::inspect(&place, &arguments),
         Command::Service(command) => look::service(&place, &command),
-        Command::Check(arguments) => check::run(&arguments),
+        Command::Check(arguments) => check::run(&place, &arguments),
         Command::Trace(arguments) => trace::run(&place, &arguments),
         Command::Image(command) => image::run(&place, &command),
         Command::Bench(arguments) => bench::run(&arguments),

@@ -9,6 +9,7 @@ use crate::spec::Machine;
 use crate::status::write_json;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, statat};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -42,6 +43,16 @@ pub struct Outcome {
     /// Whether the guest's kernel killed for want of memory.
     #[serde(default)]
     pub out_of_memory: bool,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.outcome)?;
+        if !self.message.is_empty() {
+            write!(f, ": {}", self.message)?;
+        }
+        Ok(())
+    }
 }
 
 /// Makes the directory, with the order in it.

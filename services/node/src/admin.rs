@@ -206,6 +206,8 @@ pub struct MachineRow {
     pub guest: Option<String>,
     /// What the machine said last of its guest, where it said something.
     pub said: Option<String>,
+    /// How the machine before this one ended, or this one where it has.
+    pub outcome: Option<domain::Outcome>,
 }
 
 /// One service, as `service ls` lists it: an element of `/v1/services`.

@@ -346,6 +346,7 @@ async fn end_frontends(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<()
 
 /// Removes everything of a domain: processes, mounts, cgroups, sockets, folders. Its logs stay.
 pub(crate) async fn remove(node: &Arc<Node>, dc: &str, name: &str) -> Result<(), String> {
+    node.broker.forget_machine(dc, name);
     let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
     blocking(move || domain::remove(&node.layout, &dc, &name)).await?.map(drop).map_err(said)
 }
@@ -504,6 +505,7 @@ fn age(start_ticks: u64) -> Duration {
 
 /// What an incarnation that ended leaves: mounts, cgroups, its frontend. The log and the status stay.
 async fn remove_incarnation(node: &Arc<Node>, dc: &str, name: &str) -> Result<(), String> {
+    node.broker.forget_machine(dc, name);
     let paths = node.layout.domain(dc, name).map_err(said)?;
     let node = Arc::clone(node);
     blocking(move || node.cgroups.kill(&paths.cgroup)).await?.map(drop).map_err(said)

@@ -22,6 +22,10 @@ const KERNEL: &str = "/run/machine/kernel";
 const INITRAMFS: &str = "/run/machine/initramfs";
 /// Where it finds the disk.
 const DISK: &str = "/run/machine/disk";
+/// Where it finds an emulator that is none of the system's own programs.
+const OTHER_QEMU: &str = "/run/machine/qemu";
+/// What a machine sees of the node's programs.
+const SYSTEM: &str = "/usr";
 /// The disk as the guest calls it.
 const GUEST_DISK: &str = "/dev/vda";
 /// The file system of a disk that holds a file tree.
@@ -43,7 +47,7 @@ pub(crate) struct Found {
 
 /// The emulator, if the node has it.
 pub(crate) fn qemu() -> Option<PathBuf> {
-    domain::find_program(QEMU)
+    image::find_program(QEMU).ok()
 }
 
 /// Finds what a machine needs, and makes the image that it boots.
@@ -131,6 +135,11 @@ fn check_file(path: &Path, wanted: u32, words: &str) -> Result<(), String> {
 }
 
 impl Found {
+    /// Whether the machine sees the emulator where the node does.
+    fn is_of_the_system(&self) -> bool {
+        self.qemu.starts_with(SYSTEM)
+    }
+
     /// What an earlier daemon found for a machine that runs. `None`: it is not such a machine.
     pub(crate) fn of(running: &DomainSpec) -> Option<Self> {
         let order: MachineOrder = serde_json::from_value(running.machine.as_ref()?.order.clone()).ok()?;
@@ -138,7 +147,8 @@ impl Found {
             running.mounts.iter().find(|mount| mount.target == Path::new(target)).map(|m| m.source.clone())
         };
         let built = source(KERNEL).zip(source(INITRAMFS));
-        Some(Self { qemu: order.qemu, accel: order.accel, built })
+        let qemu = source(OTHER_QEMU).unwrap_or(order.qemu);
+        Some(Self { qemu, accel: order.accel, built })
     }
 }
 
@@ -192,13 +202,14 @@ fn mounts(machine: &Machine, found: &Found) -> Vec<target::Mount> {
     let kernel = kernel.map(|path| mount(path, KERNEL, true));
     let initramfs = initramfs.map(|path| mount(path, INITRAMFS, true));
     let disk = machine.disk.as_ref().map(|disk| mount(&disk.path, DISK, disk.read_only));
-    [kernel, initramfs, disk].into_iter().flatten().collect()
+    let qemu = (!found.is_of_the_system()).then(|| mount(&found.qemu, OTHER_QEMU, true));
+    [kernel, initramfs, disk, qemu].into_iter().flatten().collect()
 }
 
 fn order(layout: &Layout, dc: &str, domain: &Domain, machine: &Machine, found: &Found) -> MachineOrder {
     let (kernel, initramfs) = files(machine, found);
     MachineOrder {
-        qemu: found.qemu.clone(),
+        qemu: if found.is_of_the_system() { found.qemu.clone() } else { OTHER_QEMU.into() },
         accel: match machine.accel {
             Accel::Auto => found.accel,
             Accel::Kvm => machine::Accel::Kvm,

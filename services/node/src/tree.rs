@@ -108,7 +108,7 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
         "command": words(domain),
         "services": services,
         "usage": usage,
-        "machine": machine_row(node, dc, domain),
+        "machine": machine_row(node, dc, domain, view.as_ref().and_then(|view| view.last_exit.as_ref())),
         "frontend": {
             "pid": view.as_ref().and_then(|view| view.frontend_pid),
             "restarts": view.as_ref().map_or(0, |view| view.frontend_restarts),
@@ -203,7 +203,7 @@ pub(crate) fn exit_text(exit: &Exit) -> String {
     let own = exit.outcome.as_ref().filter(|outcome| outcome.outcome != MACHINE_EXITED);
     let text = match exit.ending {
         // Beside how the machine process ended, which is ours, a machine says how its guest did.
-        _ if own.is_some() => own.map_or_else(String::new, outcome_text),
+        _ if own.is_some() => own.map_or_else(String::new, |outcome| outcome_text(outcome, exit)),
         Ending::Code(code) => format!("exit {code}"),
         Ending::Signal(signal) => format!("signal {signal}"),
         Ending::Lost => "its monitor died".into(),
@@ -212,15 +212,17 @@ pub(crate) fn exit_text(exit: &Exit) -> String {
 }
 
 /// How a machine ended, in words.
-fn outcome_text(outcome: &Outcome) -> String {
-    match outcome.message.as_str() {
-        "" => outcome.outcome.clone(),
-        message => format!("{}: {message}", outcome.outcome),
-    }
+fn outcome_text(outcome: &Outcome, exit: &Exit) -> String {
+    format!("{outcome} (exit {})", exit.shell_code())
 }
 
 /// What a domain's machine is, and how far its guest.
-fn machine_row(node: &Node, dc: &str, domain: &topology::Domain) -> Option<MachineRow> {
+fn machine_row(
+    node: &Node,
+    dc: &str,
+    domain: &topology::Domain,
+    last_exit: Option<&Exit>,
+) -> Option<MachineRow> {
     let admitted = domain.machine.as_ref()?;
     let said = node.broker.machine(dc, domain.name.as_str());
     Some(MachineRow {
@@ -230,6 +232,7 @@ fn machine_row(node: &Node, dc: &str, domain: &topology::Domain) -> Option<Machi
         qemu: said.as_ref().map(|machine| machine.qemu.clone()),
         guest: said.as_ref().map(|machine| machine.guest().to_owned()),
         said: said.map(|machine| machine.message).filter(|message| !message.is_empty()),
+        outcome: last_exit.and_then(|exit| exit.outcome.clone()),
     })
 }
 
@@ -273,7 +276,7 @@ async fn domain_row(
         memory_bytes: usage.memory.used_bytes,
         processes: usage.pids,
         command: words(domain),
-        machine: machine_row(node, dc, domain),
+        machine: machine_row(node, dc, domain, view.last_exit.as_ref()),
         services: domain
             .services
             .iter()

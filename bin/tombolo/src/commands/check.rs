@@ -1,18 +1,46 @@
 //! `tombolo check`.
 
 use super::up::{base_of, read};
-use crate::cli::CheckArgs;
+use crate::cli::{CheckArgs, PlaceArgs};
 use crate::output::{Failure, print, print_json};
+use image::Kernel;
 use std::io::IsTerminal;
 use std::path::Path;
-use topology::Topology;
+use topology::{MachineKernel, Topology};
+
+/// The emulator of machines.
+const QEMU: &str = "qemu-system-x86_64";
 
 /// Validates a file and says what it would start.
-pub fn run(arguments: &CheckArgs) -> Result<(), Failure> {
+pub fn run(place: &PlaceArgs, arguments: &CheckArgs) -> Result<(), Failure> {
     let file = &arguments.file;
     let topology = admit(&read(file)?, file, &base_of(file)?, arguments.json)?;
+    for warning in missing_for_machines(&topology, &place.state_dir) {
+        eprintln!("warning: {warning}");
+    }
     let explanation = topology::explain(&topology);
     if arguments.json { print_json(&explanation) } else { print(&explanation.to_string()) }
+}
+
+/// What the file's machines need and this node does not have: it may be another node that the file is for.
+fn missing_for_machines(topology: &Topology, state_dir: &Path) -> Vec<String> {
+    let machines: Vec<_> = topology.domains.iter().filter_map(|domain| domain.machine.as_ref()).collect();
+    let mut missing = Vec::new();
+    if machines.is_empty() {
+        return missing;
+    }
+    if image::find_program(QEMU).is_err() {
+        missing.push(format!(
+            "this node has no {QEMU}, which a vm needs; on Debian: apt-get install --no-install-recommends qemu-system-x86"
+        ));
+    }
+    if machines.iter().any(|machine| machine.kernel == MachineKernel::Built { directory: None })
+        && let Err(error) = Kernel::auto(state_dir)
+    {
+        let help = error.help().map_or_else(String::new, |help| format!("; {help}"));
+        missing.push(format!("{error}{help}"));
+    }
+    missing
 }
 
 /// Admits a file, or prints everything that is wrong with it.

@@ -75,6 +75,11 @@ fn a_later_daemon_finds_what_the_earlier_one_found_and_so_the_same_machine() {
         let again = Found::of(&running).unwrap();
         assert_eq!(crate::spec::of_domain(&layout(), &topology, &topology.domains[0], Some(&again)), running);
     }
+    let elsewhere = Found { qemu: "/opt/qemu-system-x86_64".into(), ..found() };
+    let topology = topology("");
+    let running = crate::spec::of_domain(&layout(), &topology, &topology.domains[0], Some(&elsewhere));
+    assert!(running.mounts.iter().any(|mount| mount.source == elsewhere.qemu));
+    assert_eq!(Found::of(&running), Some(elsewhere));
     let container = DomainSpec::new("shop", "web", target::Kind::Container, &["true"]);
     assert_eq!(Found::of(&container), None);
 }
