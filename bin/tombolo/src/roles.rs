@@ -1,6 +1,7 @@
 //! The roles that run once for each domain: chosen by the first word, before the command line is parsed, without an event
 //! loop.
 
+mod agent;
 mod frontend;
 mod machine;
 mod probe;
@@ -15,6 +16,8 @@ pub use probe::{Arm, Calls, Order, PROBE, Probe};
 /// Runs a role, if the first word is one.
 pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
     match role.to_str()? {
+        "agent" => Some(finish("agent", agent::run())),
+        ::agent::ENTER_ROLE => Some(ExitCode::from(u8::try_from(::agent::enter_main()).unwrap_or(u8::MAX))),
         "frontend" => Some(finish("frontend", frontend::run())),
         "machine" => Some(finish_with("machine", machine::run(arguments))),
         "server" => Some(finish("server", server::run())),
