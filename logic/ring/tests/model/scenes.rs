@@ -48,7 +48,12 @@ impl Scene {
 
     fn consumer(&self, view: &View) -> Consumer<View> {
         let mut consumer = Consumer::new(view.clone(), place(self.capacity));
-        consumer.offer_barrier(self.barriers);
+        if self.barriers {
+            consumer.offer_barrier(true);
+        } else {
+            // As ends that share no kernel do.
+            consumer.forswear_barriers();
+        }
         consumer
     }
 
