@@ -24,4 +24,4 @@ pub use outcome::{
     CODE_OF_KILL, CODE_OF_MACHINE, MAX_MESSAGE_BYTES, MAX_OUTCOME_BYTES, OUTCOME_FILE, Outcome, Word, clean,
 };
 pub use qemu::kvm::{NoKvm, probe_kvm};
-pub use run::{Ended, run};
+pub use run::{Ended, Patience, run, run_with};

@@ -6,11 +6,14 @@ use std::process::ExitCode;
 use sys::signals::SignalDescriptor;
 
 /// Signals that ask the guest to end; it is told which it was. As process 1 of a container it would be deaf to them otherwise.
-const STOP_SIGNALS: [rustix::process::Signal; 4] = [
+const STOP_SIGNALS: [rustix::process::Signal; 7] = [
     rustix::process::Signal::TERM,
     rustix::process::Signal::INT,
     rustix::process::Signal::HUP,
     rustix::process::Signal::QUIT,
+    rustix::process::Signal::USR1,
+    rustix::process::Signal::USR2,
+    rustix::process::Signal::WINCH,
 ];
 
 /// Runs the machine until it has ended.

@@ -8,24 +8,43 @@ use crate::qemu::qmp::{Command, OLDEST};
 use crate::relay::Kind;
 use wire::guest::{Message, Shutdown};
 
-/// From power-on to the agent's first words: a guest under emulation on a busy node takes some seconds.
-const HELLO_MS: u64 = 120_000;
 /// How often a guest that says nothing is asked whether it is there.
 const PING_EVERY_MS: u64 = 10_000;
-/// How long it may take for the answer.
-const PONG_MS: u64 = 30_000;
-/// The same, once QEMU has said that the guest has closed its port.
+/// How long a guest may take for its next word once QEMU has said that it has closed its port.
 const CLOSED_PORT_MS: u64 = 10_000;
 /// How often QEMU is asked whether it is there, if nothing else is asked.
 const ALIVE_EVERY_MS: u64 = 5_000;
-/// How long QEMU may take for any answer.
-const QEMU_MS: u64 = 20_000;
-/// How long a guest may take to switch off when its command has ended.
-const OFF_MS: u64 = 10_000;
 /// How long what QEMU left behind may take to be passed on, to who reads our output.
 const DRAIN_MS: u64 = 5_000;
 /// Longest sleep: nothing is that far off.
 const IDLE_MS: u64 = 3_600_000;
+
+/// How long others may take for what they have to do, in ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// The guest's agent, from power-on to its first words: under emulation on a busy node it takes some seconds.
+    pub hello_ms: u64,
+    /// The guest's agent, for the answer to a ping.
+    pub pong_ms: u64,
+    /// How often it is pinged.
+    pub ping_every_ms: u64,
+    /// QEMU, for any answer.
+    pub qemu_ms: u64,
+    /// The guest, to switch off when its command has ended.
+    pub off_ms: u64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            hello_ms: 120_000,
+            pong_ms: 30_000,
+            ping_every_ms: PING_EVERY_MS,
+            qemu_ms: 20_000,
+            off_ms: 10_000,
+        }
+    }
+}
 
 /// When what happened. All in ms of the machine's clock.
 #[derive(Debug, Default)]
@@ -114,17 +133,17 @@ impl Machine<'_> {
 
     /// The deadlines that there are, and what to say of each.
     fn deadlines(&self) -> impl Iterator<Item = (u64, Deadline)> {
-        let timers = &self.timers;
-        let hello = (!self.guest.has_spoken()).then_some((HELLO_MS, Deadline::Hello));
+        let (timers, patience) = (&self.timers, &self.patience);
+        let hello = (!self.guest.has_spoken()).then_some((patience.hello_ms, Deadline::Hello));
         let ping = (self.guest.has_spoken() && timers.pinged.is_none())
-            .then_some((timers.ponged + PING_EVERY_MS, Deadline::Ping));
-        let pong = timers.pinged.map(|since| (since + PONG_MS, Deadline::Pong));
+            .then_some((timers.ponged + patience.ping_every_ms, Deadline::Ping));
+        let pong = timers.pinged.map(|since| (since + patience.pong_ms, Deadline::Pong));
         let closed = timers.port_closed.map(|since| (since + CLOSED_PORT_MS, Deadline::Pong));
         let alive =
             timers.asked_qemu.is_none().then_some((timers.qemu_answered + ALIVE_EVERY_MS, Deadline::Alive));
-        let qemu = timers.asked_qemu.map(|since| (since + QEMU_MS, Deadline::Qemu));
+        let qemu = timers.asked_qemu.map(|since| (since + patience.qemu_ms, Deadline::Qemu));
         let stop = timers.asked.map(|since| (since.saturating_add(self.order.shutdown_ms), Deadline::Stop));
-        let off = timers.exited.map(|since| (since + OFF_MS, Deadline::Off));
+        let off = timers.exited.map(|since| (since + patience.off_ms, Deadline::Off));
         let unplug = self.ports.overdue_at().map(|at| (at, Deadline::Unplug));
         let daemon = self.wants_daemon().then_some((self.looked_ms + LOOK_AGAIN_MS, Deadline::Daemon));
         let asks = self.asks.deadline().map(|at| (at, Deadline::Asks));
@@ -155,7 +174,7 @@ impl Machine<'_> {
                 let last = self.console.last().unwrap_or("nothing");
                 let text = format!(
                     "its agent did not speak within {} s; its console says last: {last}",
-                    HELLO_MS / 1000
+                    self.patience.hello_ms / 1000
                 );
                 self.end(Word::Silent, text);
             }
@@ -165,9 +184,8 @@ impl Machine<'_> {
             }
             Deadline::Pong => self.end(Word::Hung, "its agent answers no more".to_owned()),
             Deadline::Alive => self.qmp.ask(Tag::Alive, Command::plain("query-status")),
-            Deadline::Qemu => {
-                self.end(Word::QemuHung, format!("QEMU did not answer for {} s", QEMU_MS / 1000))
-            }
+            Deadline::Qemu => self
+                .end(Word::QemuHung, format!("QEMU did not answer for {} s", self.patience.qemu_ms / 1000)),
             Deadline::Stop if self.facts.exited.is_some() => self.qemu.kill(),
             Deadline::Stop => self.end(Word::Killed, "it did not end in time".to_owned()),
             Deadline::Off => self.qemu.kill(),

@@ -5,6 +5,8 @@ mod guest;
 mod node;
 mod qemu;
 
+pub use ending::Patience;
+
 use crate::asks::Asks;
 use crate::clock::Clock;
 use crate::console::Console;
@@ -85,6 +87,7 @@ struct Machine<'a> {
     output: Writer,
     errors: Writer,
     timers: ending::Timers,
+    patience: Patience,
     facts: Facts,
     ended: bool,
     /// Holds the longest packet.
@@ -103,7 +106,12 @@ pub struct Ended {
 /// Runs the machine whose order is in `directory`, for the daemon whose control socket is at `control`, until it has ended. `signals`
 /// are those that ask it to. The outcome is written into `directory`.
 pub fn run(directory: &Path, control: &Path, signals: &SignalDescriptor) -> Ended {
-    let ended = try_run(directory, control, signals)
+    run_with(directory, control, signals, Patience::default())
+}
+
+/// The same, with more or less patience.
+pub fn run_with(directory: &Path, control: &Path, signals: &SignalDescriptor, patience: Patience) -> Ended {
+    let ended = try_run(directory, control, signals, patience)
         .unwrap_or_else(|outcome| Ended { outcome, code: CODE_OF_MACHINE });
     let Outcome { outcome, message, .. } = &ended.outcome;
     let mut errors = Writer::error();
@@ -116,7 +124,12 @@ pub fn run(directory: &Path, control: &Path, signals: &SignalDescriptor) -> Ende
     ended
 }
 
-fn try_run(directory: &Path, control: &Path, signals: &SignalDescriptor) -> Result<Ended, Outcome> {
+fn try_run(
+    directory: &Path,
+    control: &Path,
+    signals: &SignalDescriptor,
+    patience: Patience,
+) -> Result<Ended, Outcome> {
     let order = MachineOrder::read(directory)
         .map_err(|error| Outcome::new(Word::LostDaemonFiles, error.to_string()))?;
     let asks = Asks::listen(directory).map_err(|error| {
@@ -127,6 +140,7 @@ fn try_run(directory: &Path, control: &Path, signals: &SignalDescriptor) -> Resu
         Outcome::new(Word::NoQemu, format!("can't start {}: {error}", order.qemu.display()))
     })?;
     let mut machine = Machine::new(&order, control, accel, signals, (qemu, sockets), asks);
+    machine.patience = patience;
     machine.go()
 }
 
@@ -177,6 +191,7 @@ impl<'a> Machine<'a> {
             output: Writer::output(),
             errors: Writer::error(),
             timers: ending::Timers::default(),
+            patience: Patience::default(),
             facts: Facts::default(),
             ended: false,
             space: vec![0; MAX_PAYLOAD_BYTES],
