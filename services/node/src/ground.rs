@@ -13,8 +13,9 @@ use thiserror::Error;
 
 /// Files that only a directory which a daemon has used, or a copy of its state, has: one of them is enough.
 const OURS: [&str; 3] = ["lock", "registry.redb", "partner"];
-/// What may be there before the first daemon came, or after everything else was removed: put there by `up` and by monitors.
-const BEFORE: [&str; 4] = ["daemon.log", "daemon.log.1", "logs", "images"];
+/// What may be there before the first daemon came, or after everything else was removed: put there by `up`, by monitors, by `image build`
+/// (`guests`), and by people (`kernel`).
+const BEFORE: [&str; 6] = ["daemon.log", "daemon.log.1", "logs", "images", "guests", "kernel"];
 /// In each of the two directories: which one is the other.
 const PARTNER: &str = "partner";
 /// Longest path that is read from there, in bytes (`PATH_MAX`).
@@ -173,7 +174,7 @@ mod tests {
     fn a_new_an_empty_and_a_used_directory_become_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/run");
-        for prepare in ["", "daemon.log", "logs", "partner", "other"] {
+        for prepare in ["", "daemon.log", "logs", "guests", "kernel", "partner", "other"] {
             if !prepare.is_empty() {
                 fs::write(path.join(prepare), "").unwrap();
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
