@@ -89,10 +89,11 @@ impl Console {
         if line.is_empty() {
             return None;
         }
-        if line.contains(PANIC) {
-            self.panic = Some(line.clone());
+        let said = without_time(&line);
+        if said.contains(PANIC) {
+            self.panic = Some(said.to_owned());
         }
-        self.last = Some(line.clone());
+        self.last = Some(said.to_owned());
         let Some(left) = self.allowed.checked_sub(line.len() as u64) else {
             self.dropped += 1;
             return None;
@@ -103,6 +104,14 @@ impl Console {
             dropped => format!("({dropped} lines left out) {line}"),
         })
     }
+}
+
+/// A line of a kernel without the time that it begins with: `[   12.345678] `.
+fn without_time(line: &str) -> &str {
+    let behind = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+    let is_time =
+        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.' || c == ' ');
+    behind.filter(|(time, _)| is_time(time)).map_or(line, |(_, said)| said)
 }
 
 #[cfg(test)]
@@ -117,9 +126,10 @@ mod tests {
     fn lines_are_clean_and_a_panic_is_kept() {
         let mut console = console();
         assert_eq!(console.take(b"[ 1.0] one\r\n\n[2.0] \x1b[31mKernel pa", 0), ["[ 1.0] one"]);
-        let panic = "[2.0]  [31mKernel panic - not syncing: Attempted to kill init!";
-        assert_eq!(console.take(b"nic - not syncing: Attempted to kill init!\nend\n", 0), [panic, "end"]);
-        assert_eq!((console.panic(), console.last()), (Some(panic), Some("end")));
+        let panic = " [31mKernel panic - not syncing: Attempted to kill init!";
+        let lines = console.take(b"nic - not syncing: Attempted to kill init!\n[end]\n", 0);
+        assert_eq!(lines, [format!("[2.0] {panic}"), "[end]".to_owned()]);
+        assert_eq!((console.panic(), console.last()), (Some(panic), Some("[end]")));
     }
 
     #[test]

@@ -89,7 +89,8 @@ pub(crate) struct Device {
     stage: Stage,
     hearing: Hearing,
     ears: [Ear; 2],
-    server: Server,
+    /// Open as long as the device lives.
+    _server: Server,
     handover: Option<Handover>,
     /// Whether the guest was told that the peer is gone.
     hangup_told: bool,
@@ -118,7 +119,7 @@ impl Device {
                     stage: Stage::Plugging(held),
                     hearing,
                     ears,
-                    server,
+                    _server: server,
                     handover: Some(handover),
                     hangup_told: false,
                     plugged: false,
@@ -285,9 +286,6 @@ impl Device {
     pub fn released(&mut self, now_ms: u64) -> Option<(Step, Command)> {
         self.released = true;
         self.stage = Stage::Leaving(now_ms);
-        // So that the other end hears of it at once, and not only when the guest has let the device go. Where QEMU does not take
-        // that any more, it ends.
-        drop(self.server.peer_is_gone());
         (!self.deleted).then(|| self.unplug())
     }
 

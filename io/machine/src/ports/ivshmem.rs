@@ -12,7 +12,8 @@ const OWN_ID: i64 = 0;
 /// Stands before the shared memory.
 const MEMORY: i64 = -1;
 
-/// Our half of the conversation about one device.
+/// Our half of the conversation about one device. That the peer is gone, which a server can say as well, is never said: QEMU (7.2, and
+/// later ones) then frees what it will free again with the device, and dies of that.
 #[derive(Debug)]
 pub(crate) struct Server(OwnedFd);
 
@@ -39,11 +40,6 @@ impl Server {
         Ok((server, qemus))
     }
 
-    /// The peer is gone: QEMU closes what the guest rings.
-    pub fn peer_is_gone(&self) -> io::Result<()> {
-        self.say(PEER_ID.into(), None)
-    }
-
     /// Never waits: all that is ever said fits a socket.
     fn say(&self, number: i64, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         sys::descriptors::send_with_descriptors(self.0.as_fd(), &number.to_le_bytes(), descriptor.as_slice())
@@ -59,15 +55,15 @@ mod tests {
         let (listener, ringer) = sys::doorbell::pair().unwrap();
         let (ring, hear) = (ringer.as_fd(), listener.as_fd());
         let (server, qemu) = Server::introduce(ring, [ring, ring], Some([hear, hear])).unwrap();
-        server.peer_is_gone().unwrap();
+        drop(server);
         let mut heard = Vec::new();
-        for _ in 0..8 {
+        for _ in 0..7 {
             let mut number = [0; 8];
             let (length, descriptors) =
                 sys::descriptors::receive_with_descriptors(&qemu, &mut number, 1).unwrap();
             assert_eq!(length, 8);
             heard.push((i64::from_le_bytes(number), descriptors.len()));
         }
-        assert_eq!(heard, [(0, 0), (0, 0), (-1, 1), (1, 1), (1, 1), (0, 1), (0, 1), (1, 0)]);
+        assert_eq!(heard, [(0, 0), (0, 0), (-1, 1), (1, 1), (1, 1), (0, 1), (0, 1)]);
     }
 }

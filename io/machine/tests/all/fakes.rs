@@ -1,6 +1,5 @@
 //! How a machine ends, for each way in which QEMU or a guest can misbehave, and what goes through it meanwhile.
 
-use crate::fake::Stage;
 use crate::harness::{Ended, Place, order};
 use machine::{Accel, Patience, Word};
 use rustix::process::Signal;
@@ -13,11 +12,6 @@ fn play_out(part: &str, patience: Patience) -> Ended {
     let place = Place::new();
     let order = order(&place.fake(part), &place.path("kernel"));
     place.start(&order, patience).wait()
-}
-
-/// The longer parts of the fake.
-pub fn play(part: &str, stage: &mut Stage<'_>) {
-    panic!("no such part: {part} {}", stage.member());
 }
 
 fn told(ended: &Ended) -> (Word, i32) {
@@ -123,11 +117,11 @@ fn a_guest_that_breaks_a_rule_is_ended_and_the_rule_told() {
 #[test]
 fn a_guest_that_resets_panics_or_fails_is_told_apart() {
     let ended = play_out("resets", SOON);
-    assert_eq!((told(&ended), ended.message()), ((Word::Rebooted, 125), "[ 1.1] the last line"));
+    assert_eq!((told(&ended), ended.message()), ((Word::Rebooted, 125), "the last line"));
     assert!(ended.errors.contains("console: [ 1.0] one\n"), "{ended:?}");
     let ended = play_out("panics", SOON);
     assert_eq!(told(&ended), (Word::Panicked, 125));
-    assert_eq!(ended.message(), "[ 1.0] Kernel panic - not syncing: Attempted to kill init!");
+    assert_eq!(ended.message(), "Kernel panic - not syncing: Attempted to kill init!");
     let ended = play_out("fails", SOON);
     assert_eq!((told(&ended), ended.message()), ((Word::Failed, 125), "there is no user  [31mnobody"));
 }
