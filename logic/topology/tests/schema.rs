@@ -47,6 +47,7 @@ const BEYOND_A_SCHEMA: &[&str] = &[
     "machine-append-line",
     "machine-append-long",
     "machine-disk-missing",
+    "machine-disk-shared",
     "machine-initramfs-alone",
     "machine-kernel-file",
     "machine-kernel-missing",

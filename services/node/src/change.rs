@@ -108,7 +108,9 @@ async fn settle(node: &Arc<Node>, topology: &Topology) -> Result<(), Problem> {
         let Some(supervised) = node.supervised(topology.name.as_str(), domain.name.as_str()) else {
             continue;
         };
-        if !matches!(supervised.view().state, State::Starting | State::Waiting) {
+        let state = supervised.view().state;
+        let boots = state.runs() && is_booting(node, topology, domain);
+        if !boots && !matches!(state, State::Starting | State::Waiting) {
             continue;
         }
         let problem =
@@ -116,6 +118,12 @@ async fn settle(node: &Arc<Node>, topology: &Topology) -> Result<(), Problem> {
         ready::wait(node, &supervised).await.map_err(problem)?;
     }
     Ok(())
+}
+
+/// Whether a machine's guest is still on its way.
+fn is_booting(node: &Node, topology: &Topology, domain: &Domain) -> bool {
+    let machine = node.broker.machine(topology.name.as_str(), domain.name.as_str());
+    domain.machine.is_some() && !machine.is_some_and(|machine| machine.started)
 }
 
 /// Does the steps in order. On failure: which step (from 0), and why.

@@ -67,6 +67,11 @@ impl Page {
         self.counter("tombolo_domain_cpu_seconds_total", &labels, number("/usage/cpu_ns").map(|ns| ns / 1e9));
         self.gauge("tombolo_domain_memory_bytes", &labels, number("/usage/memory/used_bytes"));
         self.gauge("tombolo_domain_processes", &labels, number("/usage/pids"));
+        if domain.pointer("/machine/cpus").is_some() {
+            let guest = text_of(domain, "/machine/guest");
+            self.gauge("tombolo_guest_running", &labels, Some(f64::from(u8::from(guest == "running"))));
+            self.gauge("tombolo_guest_memory_bytes", &labels, number("/machine/memory_bytes"));
+        }
         if let Some(counters) = domain.pointer("/frontend/state") {
             self.numbers("tombolo_frontend", &labels, counters, 0);
         }

@@ -176,9 +176,6 @@ impl Monitor {
             let _ = control.report(&Report::Failed { message });
         }
         let exit = self.exit();
-        if let Some(outcome) = &exit.outcome {
-            self.log.remark(&format!("the machine ended: {outcome}"));
-        }
         self.kill();
         self.drain(&mut buffer);
         self.log.finish();

@@ -7,7 +7,7 @@ use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{self, DiskForm, DomainForm, MachineForm, RootForm};
 use crate::look::Found;
-use crate::model::{Accel, Disk, DiskFormat, DiskHolds, DomainKind, Limits, Machine, MachineKernel};
+use crate::model::{Accel, Disk, DiskFormat, DiskHolds, Domain, DomainKind, Limits, Machine, MachineKernel};
 use crate::read::{At, Field, Span};
 use crate::scalar::{Filled, size_text};
 
@@ -162,6 +162,27 @@ pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>)
         if let Some(span) = span {
             cx.out.error(Code::WrongKind, span, format!("this can't be for a vm: {why}")).help(help);
         }
+    }
+}
+
+/// A disk that two guests write to is damaged by both.
+pub(super) fn refuse_shared_disks(domains: &[Domain], cx: &mut Context<'_, '_>) {
+    let disks: Vec<(&Domain, &Disk)> =
+        domains.iter().filter_map(|domain| Some((domain, domain.machine.as_ref()?.disk.as_ref()?))).collect();
+    for (index, (domain, disk)) in disks.iter().enumerate() {
+        let before = disks.iter().take(index);
+        let shared =
+            |(_, other): &&(&Domain, &Disk)| other.path == disk.path && !(other.read_only && disk.read_only);
+        let Some((first, _)) = before.into_iter().find(shared) else { continue };
+        let form = cx.domain_form(&domain.name).and_then(|form| form.machine.value());
+        let Some(at) = form.and_then(|machine| machine.disk.value()).and_then(|disk| disk.path.given())
+        else {
+            continue;
+        };
+        let message = format!("`{}` has this disk, and one of the two writes to it", first.name);
+        cx.out
+            .error(Code::Conflict, &at.span, message)
+            .help("give each its own, or let both only read it: read_only = true");
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
         services.into_iter().map(|(name, form)| service::admit(name, form, cx)).collect();
     domains.sort_by(|a, b| a.name.cmp(&b.name));
     services.sort_by(|a, b| a.name.cmp(&b.name));
+    machine::refuse_shared_disks(&domains, cx);
     refuse_cycles(cx);
     Some(Topology { name: name?, domains, services })
 }
