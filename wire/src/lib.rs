@@ -3,6 +3,7 @@
 pub mod control;
 pub mod directory;
 pub mod guest;
+pub mod ipc;
 pub mod meeting;
 pub mod ring;
 pub mod service;

@@ -1,0 +1,243 @@
+//! An endpoint: who it is, whom it is bound to, and what a call needs to know of time.
+
+use std::collections::BTreeMap;
+
+use wire::ipc::{Address, PATH_HOPS_MAX};
+
+use crate::peer::Peer;
+use crate::search::Search;
+use crate::{Link, NoPeer, Way, Word};
+
+/// What one endpoint may do with another, as whoever introduced them says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rights {
+    /// Send to it.
+    pub send: bool,
+    /// Ask it.
+    pub request: bool,
+    /// Notify it.
+    pub notify: bool,
+    /// Pass requests of others on to it.
+    pub relay: bool,
+    /// Receive messages of it.
+    pub hears: bool,
+    /// Receive requests of it.
+    pub answers: bool,
+    /// Receive requests that it passes on.
+    pub answers_relayed: bool,
+}
+
+impl Rights {
+    /// Everything.
+    pub const ALL: Rights = Rights {
+        send: true,
+        request: true,
+        notify: true,
+        relay: true,
+        hears: true,
+        answers: true,
+        answers_relayed: true,
+    };
+}
+
+/// Why a peer is not bound any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gone {
+    /// It has ended.
+    Dead,
+    /// It is elsewhere.
+    Moved(Address),
+}
+
+/// Bounds that a test makes small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A label of the search for deadlocks is passed on so many times.
+    pub hops: u64,
+    /// After so many receives, peers are looked at that have not rung: whoever never sleeps hears no doorbell.
+    pub receives_per_full_look: u32,
+    /// So many records that nobody wants are dropped at a time; then the caller may look at its clock.
+    pub drops: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { hops: PATH_HOPS_MAX, receives_per_full_look: 64, drops: 64 }
+    }
+}
+
+/// What a poll learns of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pulse {
+    /// The call's deadline has passed.
+    pub late: bool,
+    /// The call has waited long enough to look for deadlocks: a label for that, random, at least 1 and below 2^56. Looking costs a little
+    /// with every peer, so a few milliseconds are right. Once said, it is remembered.
+    pub label: Option<u64>,
+}
+
+/// What a poll of a call has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a call that is not ready has to be polled again"]
+pub enum Poll<T> {
+    /// The call is over.
+    Ready(T),
+    /// Poll again soon; look at the clock first.
+    Again,
+    /// Nothing can be done until what is named rings or hangs up, or the time is over.
+    Sleep(Sleep),
+}
+
+/// Whose doorbells to sleep on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// The one peer's. No other can end this call.
+    One(Address),
+    /// All peers'. Say [`Endpoint::heard`] for each that has rung or hung up.
+    All,
+}
+
+/// A place of the table.
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    /// Index of the peer.
+    Bound(usize),
+    /// There was one.
+    Gone { generation: u32, why: Gone },
+}
+
+/// An endpoint of one distributed container. One call at a time.
+#[derive(Debug)]
+pub struct Endpoint<L> {
+    address: Address,
+    pub(crate) limits: Limits,
+    table: BTreeMap<u32, Entry>,
+    pub(crate) peers: Vec<Peer<L>>,
+    /// Index of the peer whose turn it is to be received from.
+    pub(crate) turn: usize,
+    pub(crate) receives: u32,
+    /// Number of the last call.
+    pub(crate) calls: u64,
+    pub(crate) search: Option<Search>,
+}
+
+impl<L: Link> Endpoint<L> {
+    /// An endpoint that is bound to nobody.
+    #[must_use]
+    pub fn new(address: Address, limits: Limits) -> Endpoint<L> {
+        Endpoint {
+            address,
+            limits,
+            table: BTreeMap::new(),
+            peers: Vec::new(),
+            turn: 0,
+            receives: 0,
+            calls: 0,
+            search: None,
+        }
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Binds a peer over the link that whoever introduced both has made for this pair alone. Whoever was bound in its place is unbound.
+    ///
+    /// # Errors
+    /// [`NoPeer::Oneself`], and [`NoPeer::WrongGeneration`] when a later one is or was there.
+    pub fn bind(&mut self, peer: Address, rights: Rights, link: L) -> Result<(), NoPeer> {
+        if peer.slot == self.address.slot {
+            return Err(NoPeer::Oneself(peer));
+        }
+        match self.table.get(&peer.slot) {
+            Some(Entry::Bound(index)) => {
+                let found = self.peers.get(*index).map_or(0, |bound| bound.address.generation);
+                if found > peer.generation {
+                    return Err(NoPeer::WrongGeneration { asked: peer, found });
+                }
+                self.remove(*index);
+            }
+            Some(Entry::Gone { generation, .. }) if *generation > peer.generation => {
+                return Err(NoPeer::WrongGeneration { asked: peer, found: *generation });
+            }
+            _ => {}
+        }
+        link.store(Way::Out, Word::Path, self.published());
+        self.table.insert(peer.slot, Entry::Bound(self.peers.len()));
+        self.peers.push(Peer::new(peer, rights, link));
+        Ok(())
+    }
+
+    /// Unbinds a peer and returns its link. `why` is what those are told who still name it.
+    ///
+    /// # Errors
+    /// See [`NoPeer`].
+    pub fn unbind(&mut self, peer: Address, why: Gone) -> Result<L, NoPeer> {
+        let index = self.index(peer)?;
+        let link = self.remove(index);
+        self.table.insert(peer.slot, Entry::Gone { generation: peer.generation, why });
+        link.ok_or(NoPeer::Unbound(peer))
+    }
+
+    fn remove(&mut self, index: usize) -> Option<L> {
+        if index >= self.peers.len() {
+            return None;
+        }
+        let removed = self.peers.swap_remove(index);
+        if let Some(moved) = self.peers.get(index) {
+            self.table.insert(moved.address.slot, Entry::Bound(index));
+        }
+        Some(removed.link)
+    }
+
+    /// Whom it is bound to, in no order.
+    pub fn peers(&self) -> impl Iterator<Item = Address> {
+        self.peers.iter().map(|peer| peer.address)
+    }
+
+    /// The link to a peer.
+    ///
+    /// # Errors
+    /// See [`NoPeer`].
+    pub fn link(&self, peer: Address) -> Result<&L, NoPeer> {
+        let index = self.index(peer)?;
+        self.peers.get(index).map(|peer| &peer.link).ok_or(NoPeer::Unbound(peer))
+    }
+
+    /// A peer's doorbell has rung, or its channel has hung up.
+    pub fn heard(&mut self, peer: Address) {
+        if let Ok(index) = self.index(peer)
+            && let Some(peer) = self.peers.get_mut(index)
+        {
+            peer.quiet = false;
+        }
+    }
+
+    /// Where a peer stands, or why it does not.
+    pub(crate) fn index(&self, peer: Address) -> Result<usize, NoPeer> {
+        if peer.slot == self.address.slot {
+            return Err(match peer.generation == self.address.generation {
+                true => NoPeer::Oneself(peer),
+                false => NoPeer::WrongGeneration { asked: peer, found: self.address.generation },
+            });
+        }
+        let (found, index) = match *self.table.get(&peer.slot).ok_or(NoPeer::Unbound(peer))? {
+            Entry::Bound(index) => {
+                (self.peers.get(index).map_or(0, |bound| bound.address.generation), Ok(index))
+            }
+            Entry::Gone { generation, why: Gone::Dead } => (generation, Err(NoPeer::Dead(peer))),
+            Entry::Gone { generation, why: Gone::Moved(to) } => {
+                (generation, Err(NoPeer::Moved { from: peer, to }))
+            }
+        };
+        if found == peer.generation { index } else { Err(NoPeer::WrongGeneration { asked: peer, found }) }
+    }
+
+    /// The peer at `address`, alive or not.
+    pub(crate) fn peer(&mut self, address: Address) -> Result<&mut Peer<L>, NoPeer> {
+        let index = self.index(address)?;
+        self.peers.get_mut(index).ok_or(NoPeer::Unbound(address))
+    }
+}

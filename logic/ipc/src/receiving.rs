@@ -1,0 +1,295 @@
+//! Receiving: from any peer, from one, from some.
+
+use wire::ipc as layout;
+use wire::ipc::{Address, Header, Kind};
+
+use crate::{Endpoint, Link, NoPeer, Poll, Pulse, ReceiveError, Sleep, Way, Word};
+
+/// From whom to receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum From {
+    /// From whoever is bound.
+    Any,
+    /// From one. Whoever waits for one alone may be in a deadlock with it.
+    One(Address),
+    /// From any of these.
+    Some(Vec<Address>),
+}
+
+/// A receive that waits.
+#[derive(Clone, Debug)]
+pub struct Receive {
+    from: From,
+    label: Option<u64>,
+}
+
+impl Receive {
+    /// A receive.
+    #[must_use]
+    pub fn new(from: From) -> Receive {
+        Receive { from, label: None }
+    }
+}
+
+/// What was received. Its payload is where the caller wanted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Who it is from: of a request that was passed on, who asked first.
+    pub source: Address,
+    /// What it is.
+    pub content: Content,
+}
+
+/// What was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A message.
+    Message {
+        /// What it means.
+        tag: u32,
+    },
+    /// A request, which waits for a reply.
+    Request {
+        /// What it means.
+        tag: u32,
+        /// What a reply needs.
+        asked: Asked,
+    },
+    /// Bits of notices, without payload.
+    Notices(u64),
+}
+
+/// A request that waits for a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub(crate) requester: Address,
+    pub(crate) id: u64,
+    pub(crate) takes: u32,
+    /// It was passed on by another.
+    pub(crate) forwarded: bool,
+}
+
+impl Asked {
+    /// Who waits.
+    #[must_use]
+    pub fn requester(&self) -> Address {
+        self.requester
+    }
+
+    /// Most bytes of payload that it takes.
+    #[must_use]
+    pub fn takes(&self) -> u32 {
+        self.takes
+    }
+}
+
+enum Found {
+    Something(Received),
+    Nothing,
+    /// So much to drop that the clock has to be looked at.
+    Again,
+}
+
+impl<L: Link> Endpoint<L> {
+    /// Goes on with a receive; the payload replaces what is in `into`. Each peer gets one turn after the other, and one message a turn.
+    ///
+    /// # Errors
+    /// See [`ReceiveError`].
+    pub fn poll_receive(
+        &mut self,
+        call: &mut Receive,
+        into: &mut Vec<u8>,
+        pulse: Pulse,
+    ) -> Poll<Result<Received, ReceiveError>> {
+        call.label = call.label.or(pulse.label);
+        let everybody = self.receives.is_multiple_of(self.limits.receives_per_full_look);
+        let mut listens = false;
+        loop {
+            match self.find(&call.from, into, everybody) {
+                Ok(Found::Something(received)) => return self.received(&call.from, Ok(received)),
+                Ok(Found::Again) => return Poll::Again,
+                Ok(Found::Nothing) => {}
+                Err(why) => return self.received(&call.from, Err(why.into())),
+            }
+            if pulse.late {
+                return self.received(&call.from, Err(ReceiveError::TimedOut));
+            }
+            if let From::One(source) = call.from
+                && self.is_deadlocked(source, call.label)
+            {
+                return self.received(&call.from, Err(ReceiveError::Deadlock(source)));
+            }
+            if listens {
+                return Poll::Sleep(match call.from {
+                    From::One(source) => Sleep::One(source),
+                    From::Any | From::Some(_) => self.all_quiet(&call.from),
+                });
+            }
+            // LISTEN: say that we sleep, then look once more.
+            for peer in &mut self.peers {
+                if is_from(&call.from, peer.address) && !peer.quiet {
+                    peer.listen();
+                }
+            }
+            listens = true;
+        }
+    }
+
+    /// Gives a receive up whose caller does not poll it any more. Nothing is lost: what has come is still there.
+    pub fn cancel_receive(&mut self, _call: &mut Receive) {
+        self.end_search();
+    }
+
+    /// Nothing was there after all had been told that we listen: until one rings, it need not be looked at.
+    fn all_quiet(&mut self, from: &From) -> Sleep {
+        for peer in &mut self.peers {
+            peer.quiet = is_from(from, peer.address);
+        }
+        Sleep::All
+    }
+
+    fn received(
+        &mut self,
+        from: &From,
+        result: Result<Received, ReceiveError>,
+    ) -> Poll<Result<Received, ReceiveError>> {
+        self.end_search();
+        self.receives = self.receives.wrapping_add(1);
+        // Whoever is quiet stays so, and rings when it has something: that costs less than telling all of them each time.
+        for peer in &mut self.peers {
+            if peer.listens && !peer.quiet && is_from(from, peer.address) {
+                peer.stop_listening();
+            }
+        }
+        Poll::Ready(result)
+    }
+
+    /// Looks at each peer once, beginning with the one whose turn it is.
+    fn find(&mut self, from: &From, into: &mut Vec<u8>, everybody: bool) -> Result<Found, NoPeer> {
+        if let From::One(source) = *from {
+            let index = self.index(source)?;
+            let end = self.peers.get(index).and_then(|peer| peer.end());
+            let found = self.find_of(index, into);
+            let end = end.or_else(|| {
+                self.peers.get(index).and_then(|peer| Some(NoPeer::Broken(peer.address, peer.broken?)))
+            });
+            return match (found, end) {
+                (Found::Nothing, Some(why)) => Err(why),
+                (found, _) => Ok(found),
+            };
+        }
+        // END: first whether all of them are gone, then what they did.
+        let gone = self.all_gone(from);
+        let count = self.peers.len();
+        let mut again = false;
+        for step in 0..count {
+            let index = (self.turn + step) % count;
+            let looked_at = self
+                .peers
+                .get(index)
+                .is_some_and(|peer| is_from(from, peer.address) && (everybody || !peer.quiet));
+            if !looked_at {
+                continue;
+            }
+            match self.find_of(index, into) {
+                Found::Something(received) => {
+                    if let Some(peer) = self.peers.get_mut(index) {
+                        peer.quiet = false;
+                    }
+                    self.turn = index + 1;
+                    return Ok(Found::Something(received));
+                }
+                Found::Again => again = true,
+                Found::Nothing => {}
+            }
+        }
+        match gone {
+            _ if again => Ok(Found::Again),
+            Some(why) => Err(why),
+            None => Ok(Found::Nothing),
+        }
+    }
+
+    /// Whether all that were named are gone, and why the first of them is.
+    fn all_gone(&self, from: &From) -> Option<NoPeer> {
+        let From::Some(some) = from else { return None };
+        let gone = |address: &Address| match self.index(*address) {
+            Ok(index) => self.peers.get(index).and_then(|peer| peer.end()),
+            Err(why) => Some(why),
+        };
+        let first = some.first().and_then(gone)?;
+        some.iter().all(|address| gone(address).is_some()).then_some(first)
+    }
+
+    fn find_of(&mut self, index: usize, into: &mut Vec<u8>) -> Found {
+        let drops = self.limits.drops;
+        let Some(peer) = self.peers.get_mut(index) else { return Found::Nothing };
+        let source = peer.address;
+        if peer.link.load(Way::In, Word::Notices) != 0 {
+            let bits = peer.link.take_bits(Way::In, Word::Notices);
+            if bits != 0 {
+                into.clear();
+                return Found::Something(Received { source, content: Content::Notices(bits) });
+            }
+        }
+        for _ in 0..drops {
+            let Some(peer) = self.peers.get_mut(index) else { return Found::Nothing };
+            let Some(header) = peer.next(into) else { return Found::Nothing };
+            if let Some(received) = self.accept(index, header) {
+                return Found::Something(received);
+            }
+        }
+        Found::Again
+    }
+
+    /// Decides about a record that has been taken; `None`: it is dropped.
+    fn accept(&mut self, index: usize, header: Header) -> Option<Received> {
+        let peer = self.peers.get_mut(index)?;
+        let (rights, tag, source) = (peer.rights, header.tag, header.source);
+        let message = Some(Received { source, content: Content::Message { tag } });
+        match header.kind {
+            Kind::Message => message.filter(|_| rights.hears),
+            Kind::Send if self.take_call(index, &header, rights.hears) => message,
+            Kind::Request if self.take_call(index, &header, rights.answers) => self.ask(&header, false),
+            Kind::Forward if rights.answers_relayed => self.ask(&header, true),
+            // Refused, withdrawn, or the answer to a call that is over.
+            Kind::Send | Kind::Request | Kind::Forward | Kind::Reply | Kind::Refer => None,
+        }
+    }
+
+    /// Meets a caller that waits: true, and it is received, for the caller, too.
+    fn take_call(&mut self, index: usize, header: &Header, allowed: bool) -> bool {
+        let Some(peer) = self.peers.get_mut(index) else { return false };
+        let waiting = layout::call_word(header.id, layout::CALL_WAITING);
+        let state = if allowed { layout::CALL_TAKEN } else { layout::CALL_OVER };
+        let new = layout::call_word(header.id, state);
+        // CALL: either it is received now, or it was withdrawn before.
+        let found = peer.link.replace(Way::In, Word::Call, waiting, new);
+        // Who asks sleeps until there is a reply: no need to wake it for less.
+        if found == waiting && (header.kind == Kind::Send || !allowed) {
+            peer.nudge();
+        }
+        found == waiting && allowed
+    }
+
+    fn ask(&mut self, header: &Header, forwarded: bool) -> Option<Received> {
+        let source = header.source;
+        // Whom we can't answer, nobody may ask for.
+        let requester = self.peer(source).ok()?;
+        if forwarded && requester.answering.is_some_and(|id| id != header.id && requester.is_asking(id)) {
+            // It waits for another answer of ours, so it has not asked for this one.
+            return None;
+        }
+        requester.answering = Some(header.id);
+        let asked = Asked { requester: source, id: header.id, takes: header.takes, forwarded };
+        Some(Received { source, content: Content::Request { tag: header.tag, asked } })
+    }
+}
+
+fn is_from(from: &From, address: Address) -> bool {
+    match from {
+        From::Any => true,
+        From::One(one) => *one == address,
+        From::Some(some) => some.contains(&address),
+    }
+}
