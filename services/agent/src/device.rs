@@ -2,6 +2,7 @@
 //! (`docs/spec/ring.md`).
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -173,7 +174,11 @@ fn hold(bus: &Path, folder: &Path) -> Result<Option<vfio::Device>, String> {
     let Some(group) = link(folder, "iommu_group").and_then(|group| group.parse().ok()) else {
         return Ok(None);
     };
-    let opened = vfio::Device::open(group, name);
+    let opened = match vfio::Device::open(group, name) {
+        // Bound a moment ago: its group does not count it yet.
+        Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => return Ok(None),
+        opened => opened,
+    };
     let Some(device) = yet(opened).map_err(|error| format!("vfio does not give it: {error}"))? else {
         return Ok(None);
     };

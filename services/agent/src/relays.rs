@@ -138,7 +138,7 @@ impl Agent {
             if let Carried::Announced(end, deadline) = &first.carried {
                 match self.ends.make(end) {
                     Ok(Some(descriptors)) => first.carried = Carried::Made(Box::new(descriptors)),
-                    Ok(None) if Instant::now() < *deadline => return Ok(self.put_back(stream, first)),
+                    Ok(None) if Instant::now() < *deadline => return self.put_back(stream, first),
                     late_or_failed => {
                         let late = || "its device did not appear".to_owned();
                         let why = late_or_failed.err().unwrap_or_else(late);
@@ -159,7 +159,7 @@ impl Agent {
                     self.passed_on(stream)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(self.put_back(stream, first));
+                    return self.put_back(stream, first);
                 }
                 Err(_) => return self.end_relay(stream, Close::default()),
             }
@@ -168,10 +168,12 @@ impl Agent {
         if finished { self.end_relay(stream, Close::default()) } else { Ok(()) }
     }
 
-    fn put_back(&mut self, stream: u32, first: Queued) {
+    /// Nothing goes on before this one does.
+    fn put_back(&mut self, stream: u32, first: Queued) -> Result<(), AgentError> {
         if let Some(relay) = self.relays.get_mut(&stream) {
             relay.queue.push_front(first);
         }
+        Ok(())
     }
 
     /// The packet at the head carried an end that can't be made: it goes on as a refusal, or not at all.
@@ -183,8 +185,7 @@ impl Agent {
         }
         match serde_json::from_slice(&bytes) {
             Ok(Reply::Connected { id, .. }) => {
-                self.put_back(stream, Queued { bytes: refused(id), cost, carried: Carried::Nothing });
-                Ok(())
+                self.put_back(stream, Queued { bytes: refused(id), cost, carried: Carried::Nothing })
             }
             _ => self.consumed(stream, cost),
         }
