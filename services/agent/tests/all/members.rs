@@ -36,7 +36,7 @@ fn request(node: &mut Node, stream: u32) -> Request {
 }
 
 fn reply(node: &mut Node, stream: u32, reply: &Reply) {
-    node.send(stream, &serde_json::to_vec(reply).unwrap());
+    node.send(stream, &serde_json::to_vec(reply).expect("no test goes on without"));
 }
 
 #[test]
@@ -87,8 +87,10 @@ fn a_packet_that_is_too_long_costs_itself_and_descriptors_cost_the_connection() 
 fn connect(path: &Path) -> OwnedFd {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .expect("no test goes on without");
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("no test goes on without"))
+        .expect("it works on a host");
     socket
 }
 
@@ -102,13 +104,13 @@ struct Plugged {
 
 impl Plugged {
     fn new(node: &Node, vendor: &str) -> Self {
-        let (ours, peer) = channel::pair(&Config::default()).unwrap();
+        let (ours, peer) = channel::pair(&Config::default()).expect("no test goes on without");
         let [region, ..] = ours.into_descriptors();
-        let bell = sys::memfd::sealed("bell", 4096).unwrap();
+        let bell = sys::memfd::sealed("bell", 4096).expect("no test goes on without");
         let folder = node.folder().join("pci/devices/0000:00:1c.3/0000:05:00.0");
-        fs::create_dir_all(&folder).unwrap();
+        fs::create_dir_all(&folder).expect("no test goes on without");
         for (name, text) in [("vendor", vendor), ("device", "0x1110\n"), ("enable", "0\n")] {
-            fs::write(folder.join(name), text).unwrap();
+            fs::write(folder.join(name), text).expect("no test goes on without");
         }
         Self { folder, region, bell, peer }
     }
@@ -117,20 +119,25 @@ impl Plugged {
     fn appear(&self) {
         for (name, memory) in [("resource0", &self.bell), ("resource2", &self.region)] {
             let link = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
-            symlink(link, self.folder.join(name)).unwrap();
+            symlink(link, self.folder.join(name)).expect("no test goes on without");
         }
     }
 
     fn end(&self, side: u8) -> End {
-        let bytes = rustix::fs::fstat(&self.region).unwrap().st_size;
-        End { channel: 7, device: "1c.3/00.0".into(), side, bytes: u64::try_from(bytes).unwrap() }
+        let bytes = rustix::fs::fstat(&self.region).expect("no test goes on without").st_size;
+        End {
+            channel: 7,
+            device: "1c.3/00.0".into(),
+            side,
+            bytes: u64::try_from(bytes).expect("no test goes on without"),
+        }
     }
 }
 
 fn connected(node: &mut Node) -> (u32, Vec<u8>) {
     let stream = node.opened(&Purpose::Control {});
     let Request::Connect { id, .. } = request(node, stream) else { panic!("another request") };
-    (stream, serde_json::to_vec(&Reply::Connected { id, channel: 17 }).unwrap())
+    (stream, serde_json::to_vec(&Reply::Connected { id, channel: 17 }).expect("no test goes on without"))
 }
 
 fn find(node: &mut Node, wanted: &Message) {
@@ -139,7 +146,7 @@ fn find(node: &mut Node, wanted: &Message) {
 
 fn polled(descriptor: impl AsFd, flags: PollFlags) -> PollFlags {
     let mut set = [PollFd::new(&descriptor, flags)];
-    poll(&mut set, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).unwrap();
+    poll(&mut set, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).expect("no test goes on without");
     set[0].revents()
 }
 

@@ -5,7 +5,7 @@ use streams::Heard;
 use wire::guest::{Boot, Event, Message, Purpose};
 
 fn order() -> serde_json::Value {
-    serde_json::to_value(frontend::LaunchOrder::new("shop", "edge")).unwrap()
+    serde_json::to_value(frontend::LaunchOrder::new("shop", "edge")).expect("no test goes on without")
 }
 
 fn open(node: &mut Node) -> (u32, u32) {
