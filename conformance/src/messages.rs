@@ -8,14 +8,14 @@ use channel::{Receiver, SendError, Sender};
 use crate::{Doing as _, Done, Failure, Party, deadline, ensure, open, receive, send};
 
 /// Questions with an answer each.
-const QUESTIONS: u64 = 500;
+const QUESTIONS: u64 = 200;
 /// Messages of a flood.
-const FLOOD: u64 = 3000;
+const FLOOD: u64 = 800;
 /// Messages of a batch's test, and bytes that are held back.
-const BATCHED: u64 = 1000;
+const BATCHED: u64 = 500;
 const BATCH_BYTES: usize = 2048;
 /// Messages that take several records.
-const LARGE: u64 = 12;
+const LARGE: u64 = 6;
 /// One in so many is as long as messages may be; the others are short, or as long as a page.
 const HUGE_ONE_IN: u64 = 97;
 /// What an ordinary message has at most, in bytes.

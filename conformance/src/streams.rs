@@ -4,7 +4,7 @@ use crate::messages::mix;
 use crate::{Doing as _, Done, Party, deadline, ensure, open};
 
 /// Bytes that go in one direction.
-const BYTES: usize = 1 << 20;
+const BYTES: usize = 512 << 10;
 /// Most bytes of one write or read.
 const PORTION: usize = 100_000;
 
