@@ -21,7 +21,7 @@ xenconsoled --pid-file=/run/xenconsoled.pid --log=guest --log-dir=/var/log/xen
 ip link set lo up
 echo 1 >/proc/sys/net/ipv4/ip_forward
 stty -F /dev/ttyS1 raw
-/usr/bin/xen_peer controller $(cat /etc/tombolo/what) >/dev/ttyS1
+/usr/bin/xen_peer controller "$TOMBOLO_XEN_WHAT" >/dev/ttyS1
 echo "dom0: the controller has ended with $?"
 xl dmesg | tail -n 20
 for log in /var/log/xen/*; do

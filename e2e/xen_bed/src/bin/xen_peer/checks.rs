@@ -20,13 +20,14 @@ pub fn all(checks: &mut Checks, domains: &Domains) {
         });
     }
     for (name, near, far) in [
-        ("the_suite_between_guests", (one, &first), (two, &second)),
-        ("the_suite_with_dom0", (two, &second), (dom0, &zero)),
+        // The opener leads: it can look at the region beside the end.
+        ("the_suite_between_guests", (two, &second, "open"), (one, &first, "offer")),
+        ("the_suite_with_dom0", (one, &first, "offer"), (dom0, &zero, "open")),
     ] {
         checks.check(name, || {
-            let offers = near.0.start(&["suite-near", "offer", far.1, name])?;
-            let opens = far.0.start(&["suite-far", "open", near.1, name])?;
-            both(offers, opens)
+            let leads = near.0.start(&["suite-near", near.2, far.1, name])?;
+            let answers = far.0.start(&["suite-far", far.2, near.1, name])?;
+            both(leads, answers)
         });
     }
     checks.check("no_domain_is_its_own_peer", || {
