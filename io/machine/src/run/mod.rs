@@ -307,10 +307,9 @@ impl<'a> Machine<'a> {
     fn hearing(&self) -> Hearing {
         match (self.hello_interrupts, self.order.doorbells, self.accel) {
             (Some(true), Doorbells::Direct, _) => Hearing::Direct,
-            (Some(true), Doorbells::Relay, _) | (Some(true), Doorbells::Auto, Accel::Kvm) => {
-                Hearing::Eventfds
-            }
-            (Some(true), Doorbells::Auto, Accel::Tcg | Accel::Auto) => Hearing::Direct,
+            (Some(true), Doorbells::Auto | Doorbells::Relay, Accel::Kvm) => Hearing::Eventfds,
+            // QEMU forgets what it listens to for a device under KVM alone.
+            (Some(true), Doorbells::Auto | Doorbells::Relay, Accel::Tcg | Accel::Auto) => Hearing::Frames,
             (Some(false) | None, ..) => Hearing::Frames,
         }
     }
