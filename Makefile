@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install-library demo test check bench bench-quick clean
+.PHONY: help deps build install-library demo test test-xen check bench bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -37,6 +37,9 @@ check: deps ## formatting, lints, tidy, unit tests: before each commit
 
 test: build ## everything, the same that CI runs
 	@$(CARGO) xtask test everything
+
+test-xen: deps ## channels between domains of a real Xen, under emulation
+	@$(CARGO) xtask test xen
 
 bench: build ## every scenario, with the goals of docs/performance.md
 	@$(SUDO) $(RELEASE)/tombolo bench directory

@@ -11,6 +11,7 @@ const USAGE: &str = "\
 usage: cargo xtask tidy              the rules of the house: dependencies, unsafe, spec pages, documents
        cargo xtask test check        formatting, lints, tidy, unit tests
        cargo xtask test fuzz         the fuzz targets, for some seconds each (TOMBOLO_FUZZ_SECONDS)
+       cargo xtask test xen          channels between domains of a real Xen, under emulation
        cargo xtask test everything   all that, the model checker, every other test, the end-to-end tests
 ";
 
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy(),
         ["test", "check"] => test::run(&root(), test::Extent::Check),
         ["test", "fuzz"] => test::run(&root(), test::Extent::Fuzz),
+        ["test", "xen"] => test::run(&root(), test::Extent::Xen),
         ["test", "everything"] => test::run(&root(), test::Extent::Everything),
         _ => {
             eprint!("{USAGE}");

@@ -21,6 +21,8 @@ pub enum Extent {
     Check,
     /// The fuzz targets alone.
     Fuzz,
+    /// The domains of a Xen alone.
+    Xen,
     /// What CI runs.
     Everything,
 }
@@ -44,11 +46,11 @@ pub fn run(root: &Path, extent: Extent) -> ExitCode {
     }
     let begin = Instant::now();
     let mut tally = Tally::default();
-    if extent != Extent::Fuzz {
+    if matches!(extent, Extent::Check | Extent::Everything) {
         check_tidy(root, &mut tally);
-        run_steps(root, extent, &logs, &mut tally);
     }
-    if extent != Extent::Check {
+    run_steps(root, extent, &logs, &mut tally);
+    if matches!(extent, Extent::Fuzz | Extent::Everything) {
         announce("fuzz");
         if let Err(error) = fuzz::run(root, &target(root), &logs, &mut tally) {
             tally.fail("fuzz", &error.to_string());
@@ -92,6 +94,12 @@ fn check_tidy(root: &Path, tally: &mut Tally) {
 
 fn steps(root: &Path, extent: Extent) -> Vec<Step> {
     let step = |name, arguments, counts| Step { name, arguments, counts, environment: BTreeMap::new() };
+    let xen = &["test", "--package", "xen_bed", "--no-fail-fast", "--", "--show-output"];
+    match extent {
+        Extent::Fuzz => return Vec::new(),
+        Extent::Xen => return vec![step("xen", xen, true)].into_iter().map(with_root).collect(),
+        Extent::Check | Extent::Everything => {}
+    }
     let mut steps = vec![
         step("format", &["fmt", "--all", "--check"], false),
         step("format-fuzz", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"], false),
@@ -133,9 +141,20 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step> {
     steps.push(model);
     steps.push(step(
         "packages",
-        &["test", "--workspace", "--exclude", "e2e", "--no-fail-fast", "--", "--show-output"],
+        &[
+            "test",
+            "--workspace",
+            "--exclude",
+            "e2e",
+            "--exclude",
+            "xen_bed",
+            "--no-fail-fast",
+            "--",
+            "--show-output",
+        ],
         true,
     ));
+    steps.push(step("xen", xen, true));
     steps.push(step(
         "end-to-end",
         &["test", "--package", "e2e", "--no-fail-fast", "--", "--show-output"],
