@@ -65,6 +65,11 @@ impl Card {
         format!("{of}{}", self.port)
     }
 
+    /// Whether it is not there yet.
+    pub fn is_coming(&self) -> bool {
+        self.asker.is_some()
+    }
+
     /// What to do next, and whether the port is free again.
     pub fn answered(&mut self, step: Step, answer: Result<(), String>) -> (Next, bool) {
         match (step, answer) {
@@ -83,7 +88,7 @@ impl Card {
                 (next, false)
             }
             (Step::Remove, _) => (Next::default(), true),
-            (Step::Taken | Step::Settled | Step::Unplug, _) => (Next::default(), false),
+            (Step::Taken | Step::Settled | Step::Unplug | Step::StandIn, _) => (Next::default(), false),
         }
     }
 

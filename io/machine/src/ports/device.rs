@@ -2,10 +2,12 @@
 
 use super::end::{EndParts, revive, unblock};
 use super::ivshmem::Server;
+use super::table::Table;
 use super::{Done, Next, Step};
 use crate::qemu::command_line::{device_place, port_name};
 use crate::qemu::qmp::Command;
 use rustix::event::PollFlags;
+use rustix::io::Errno;
 use serde_json::json;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,6 +20,8 @@ const ASK_AGAIN_MS: u64 = 10_000;
 /// How often QEMU is asked whether it has taken all descriptors. It takes one in each turn of its loop, of eight, and answers
 /// once in a turn or two.
 const MOST_LOOKS: u32 = 100;
+/// How often a guest is asked once more before others no longer wait for it.
+const MOST_PATIENCE: u32 = 2;
 /// The vectors of an end's two doorbells.
 const VECTORS: [u8; 2] = [VECTOR_DATA, VECTOR_ROOM];
 
@@ -55,7 +59,9 @@ enum Stage {
     Plugging(Held),
     /// It is the guest's.
     There,
-    /// It is to be unplugged; asked at this time.
+    /// The guest has given it up.
+    GivenUp,
+    /// It is being unplugged; asked at this time.
     Leaving(u64),
 }
 
@@ -98,6 +104,10 @@ pub(crate) struct Device {
     deleted: bool,
     removed: bool,
     released: bool,
+    /// The numbers under which QEMU listens for it, which it does not forget.
+    numbers: Vec<u32>,
+    /// How often the guest was asked once more to let go of it.
+    asked: u32,
 }
 
 impl Device {
@@ -126,6 +136,8 @@ impl Device {
                     deleted: false,
                     removed: false,
                     released: false,
+                    numbers: Vec::new(),
+                    asked: 0,
                 };
                 let command = Command::give(&device.socket_name(), give);
                 Ok((device, command))
@@ -183,7 +195,46 @@ impl Device {
         self.released && self.removed && (self.deleted || !self.plugged)
     }
 
-    pub fn answered(&mut self, step: Step, answer: Result<(), String>, now_ms: u64) -> Next {
+    /// Whether QEMU has handlers for it that it will not take away: then it comes and goes alone.
+    pub fn is_delicate(&self) -> bool {
+        self.hearing == Hearing::Direct && !self.is_over()
+    }
+
+    /// The numbers under which QEMU listened for it.
+    pub fn numbers(&self) -> &[u32] {
+        &self.numbers
+    }
+
+    /// Whether it is not with the guest yet.
+    pub fn is_coming(&self) -> bool {
+        matches!(self.stage, Stage::Plugging(_))
+    }
+
+    /// Whether it is gone, and what QEMU has not forgotten of it may not be followed by stand-ins yet.
+    pub fn is_followed(&self) -> bool {
+        self.deleted && !self.removed
+    }
+
+    /// Whether it is to be unplugged, and nobody has asked for that.
+    pub fn is_given_up(&self) -> bool {
+        matches!(self.stage, Stage::GivenUp)
+    }
+
+    /// Whether it is being unplugged, by a guest that does its part in time.
+    pub fn is_going(&self) -> bool {
+        self.plugged
+            && !self.deleted
+            && self.asked <= MOST_PATIENCE
+            && matches!(self.stage, Stage::Leaving(_))
+    }
+
+    pub fn answered(
+        &mut self,
+        step: Step,
+        answer: Result<(), String>,
+        table: &dyn Table,
+        now_ms: u64,
+    ) -> Next {
         match (step, answer) {
             (Step::Give, Ok(())) => Next::ask(Step::Backend, self.backend()),
             (Step::Backend, Ok(())) => Next::ask(Step::Plug, self.device()),
@@ -192,14 +243,14 @@ impl Device {
                 Next::ask(Step::Taken, Command::plain("query-status"))
             }
             (Step::Taken, Ok(())) => self.look(now_ms),
-            (Step::Settled, Ok(())) => self.settled(now_ms),
+            (Step::Settled, Ok(())) => self.settled(table, now_ms),
             (Step::Give | Step::Backend, Err(why)) => {
                 self.removed = true;
                 self.give_up(why, now_ms)
             }
             (Step::Plug | Step::Taken | Step::Settled, Err(why)) => self.give_up(why, now_ms),
             // That it is being unplugged already, for one: the event decides.
-            (Step::Unplug, _) => Next::default(),
+            (Step::Unplug | Step::StandIn, _) => Next::default(),
             (Step::Remove, _) => {
                 self.removed = true;
                 Next::default()
@@ -225,7 +276,7 @@ impl Device {
         (Step::Unplug, Command::with("device_del", json!({ "id": self.id() })))
     }
 
-    fn remove(&self) -> (Step, Command) {
+    pub fn remove(&self) -> (Step, Command) {
         (Step::Remove, Command::with("chardev-remove", json!({ "id": self.backend_name() })))
     }
 
@@ -244,8 +295,18 @@ impl Device {
         }
     }
 
-    fn settled(&mut self, now_ms: u64) -> Next {
+    fn settled(&mut self, table: &dyn Table, now_ms: u64) -> Next {
         let Some(handover) = self.handover.take() else { return Next::default() };
+        if self.hearing == Hearing::Direct {
+            for ear in &self.ears {
+                match table.listeners(&ear.listener) {
+                    Ok(numbers) => self.numbers.extend(numbers),
+                    Err(error) => {
+                        return self.give_up(format!("can't see QEMU's descriptors: {error}"), now_ms);
+                    }
+                }
+            }
+        }
         if let Err(error) = unblock(&handover.halves) {
             return self.give_up(format!("can't keep a channel from blocking QEMU: {error}"), now_ms);
         }
@@ -276,22 +337,27 @@ impl Device {
             _ => None,
         };
         let done = match std::mem::replace(&mut self.stage, Stage::Leaving(now_ms)) {
-            Stage::Plugging(held) => Some(Done::NotPlugged(held, why)),
+            Stage::Plugging(held) => Some(Done::NotPlugged(held, Errno::IO, why)),
             _ => None,
         };
         Next { ask, done }
     }
 
-    /// The guest has given it up: what to ask, if anything.
-    pub fn released(&mut self, now_ms: u64) -> Option<(Step, Command)> {
+    /// The guest has given it up.
+    pub fn released(&mut self) {
         self.released = true;
+        self.stage = Stage::GivenUp;
+    }
+
+    /// Begins to unplug what was given up: what to ask, if anything.
+    pub fn go(&mut self, now_ms: u64) -> Option<(Step, Command)> {
         self.stage = Stage::Leaving(now_ms);
         (!self.deleted).then(|| self.unplug())
     }
 
-    /// The device is gone; also where the guest threw it out by itself.
-    pub fn deleted(&mut self) -> Option<(Step, Command)> {
-        (!std::mem::replace(&mut self.deleted, true)).then(|| self.remove())
+    /// The device is gone; also where the guest threw it out by itself. Whether that is news.
+    pub fn deleted(&mut self) -> bool {
+        !std::mem::replace(&mut self.deleted, true)
     }
 
     /// When a guest that does not let go is asked again.
@@ -307,6 +373,7 @@ impl Device {
             return None;
         }
         self.stage = Stage::Leaving(now_ms);
+        self.asked += 1;
         Some(self.unplug())
     }
 

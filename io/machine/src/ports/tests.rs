@@ -2,7 +2,9 @@
 
 use super::*;
 use channel::{Config, End as ChannelEnd, pair};
+use std::cell::RefCell;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use wire::guest::Message;
 
 /// A QEMU that takes whatever it is given, as the real one does: descriptors, made blocking.
@@ -34,24 +36,62 @@ fn ends() -> (EndParts, ChannelEnd) {
     (EndParts::of(ours.into_descriptors().into()).unwrap(), peer)
 }
 
-fn names(next: &Next) -> Option<Step> {
-    next.ask.as_ref().map(|(step, _)| *step)
+/// What QEMU forgets: nothing; and what has been given to it since.
+#[derive(Debug, Clone, Default)]
+struct FakeTable(Rc<RefCell<u32>>);
+
+/// The first of the two numbers under which this QEMU listens for a device. The one below is free when the device is gone.
+const NUMBER: u32 = 40;
+
+impl Table for FakeTable {
+    fn listeners(&self, _half: &OwnedFd) -> std::io::Result<Vec<u32>> {
+        Ok(vec![NUMBER, NUMBER + 1])
+    }
+
+    fn has_at(&self, number: u32, _file: &OwnedFd) -> bool {
+        // The lowest free number comes first.
+        number < NUMBER - 1 + *self.0.borrow()
+    }
+}
+
+fn ports() -> Ports {
+    Ports::new(FakeTable::default())
+}
+
+fn steps(acts: &[Act]) -> Vec<Step> {
+    acts.iter()
+        .filter_map(|act| match act {
+            Act::Ask(_, step, _) => Some(*step),
+            Act::Done(_) => None,
+        })
+        .collect()
+}
+
+/// Lets QEMU answer one step well; what it is asked then.
+fn well(ports: &mut Ports, port: usize, step: Step) -> Vec<Step> {
+    steps(&ports.answered(port, step, Ok(()), 0))
+}
+
+/// Begins to plug an end in.
+fn begin(ports: &mut Ports, hearing: Hearing) -> (usize, ChannelEnd, Qemu) {
+    let (parts, peer) = ends();
+    let mut acts = ports.plug(held(), parts, hearing, 0);
+    let Some(Act::Ask(port, Step::Give, mut give)) = acts.pop() else { panic!("{acts:?}") };
+    assert!(acts.is_empty());
+    (port, peer, Qemu { conversation: give.take_descriptor(), taken: Vec::new() })
 }
 
 /// Plugs an end in, up to the message to the guest.
 fn plugged(ports: &mut Ports, hearing: Hearing) -> (usize, End, ChannelEnd, Qemu) {
-    let (parts, peer) = ends();
-    let (port, step, mut give) = ports.plug(held(), parts, hearing).unwrap();
-    assert_eq!(step, Step::Give);
-    let mut qemu = Qemu { conversation: give.take_descriptor(), taken: Vec::new() };
-    assert_eq!(names(&ports.answered(port, Step::Give, Ok(()), 0)), Some(Step::Backend));
-    assert_eq!(names(&ports.answered(port, Step::Backend, Ok(()), 0)), Some(Step::Plug));
-    assert_eq!(names(&ports.answered(port, Step::Plug, Ok(()), 0)), Some(Step::Taken));
-    assert_eq!(names(&ports.answered(port, Step::Taken, Ok(()), 0)), Some(Step::Taken), "not taken yet");
+    let (port, peer, mut qemu) = begin(ports, hearing);
+    assert_eq!(well(ports, port, Step::Give), [Step::Backend]);
+    assert_eq!(well(ports, port, Step::Backend), [Step::Plug]);
+    assert_eq!(well(ports, port, Step::Plug), [Step::Taken]);
+    assert_eq!(well(ports, port, Step::Taken), [Step::Taken], "not taken yet");
     qemu.take_all();
-    assert_eq!(names(&ports.answered(port, Step::Taken, Ok(()), 0)), Some(Step::Settled));
-    let next = ports.answered(port, Step::Settled, Ok(()), 0);
-    let Some(Done::Plugged(held, end)) = next.done else { panic!("{next:?}") };
+    assert_eq!(well(ports, port, Step::Taken), [Step::Settled]);
+    let mut acts = ports.answered(port, Step::Settled, Ok(()), 0);
+    let Some(Act::Done(Done::Plugged(held, end))) = acts.pop() else { panic!("{acts:?}") };
     assert_eq!(held.packet, b"{}");
     (port, end, peer, qemu)
 }
@@ -62,30 +102,79 @@ fn polled(ports: &Ports) -> usize {
 
 #[test]
 fn a_device_comes_and_goes_and_its_port_is_free_again() {
-    let mut ports = Ports::new();
-    let (port, end, peer, qemu) = plugged(&mut ports, Hearing::Direct);
-    assert_eq!((end.channel, end.device.as_str(), end.side), (1, "10.0/00.0", 0));
-    assert_eq!(end.bytes.count_ones(), 1);
-    assert_eq!(qemu.taken.len(), 5);
-    assert!(ports.released(7, 0).is_err(), "not its own");
-    let (_, step, _) = ports.released(1, 0).unwrap().unwrap();
-    assert_eq!(step, Step::Unplug);
-    assert!(ports.released(1, 0).is_err(), "once is enough");
-    ports.answered(port, Step::Unplug, Ok(()), 0);
-    assert_eq!(ports.in_use(), 1);
-    let (_, step, _) = ports.deleted("channel1").unwrap();
-    assert_eq!(step, Step::Remove);
-    assert!(ports.deleted("channel1").is_none());
-    ports.answered(port, Step::Remove, Ok(()), 0);
-    assert_eq!(ports.in_use(), 0);
-    drop(peer);
+    for hearing in [Hearing::Frames, Hearing::Eventfds] {
+        let mut ports = ports();
+        let (port, end, _peer, qemu) = plugged(&mut ports, hearing);
+        assert_eq!((end.channel, end.device.as_str(), end.side), (1, "10.0/00.0", 0));
+        assert_eq!(end.bytes.count_ones(), 1);
+        assert_eq!(qemu.taken.len(), if hearing == Hearing::Frames { 3 } else { 5 });
+        assert!(ports.released(7, 0).is_err(), "not its own");
+        assert_eq!(steps(&ports.released(1, 0).unwrap()), [Step::Unplug]);
+        assert!(ports.released(1, 0).is_err(), "once is enough");
+        assert_eq!(well(&mut ports, port, Step::Unplug), []);
+        assert_eq!(ports.in_use(), 1);
+        assert_eq!(steps(&ports.deleted("channel1")), [Step::Remove]);
+        assert!(ports.deleted("channel1").is_empty());
+        assert_eq!(well(&mut ports, port, Step::Remove), []);
+        assert_eq!(ports.in_use(), 0);
+    }
+}
+
+// QEMU (7.2) under emulation does not take its handlers away with a device: they stay with the numbers of its descriptors, and it
+// died of the next descriptor that got such a number.
+#[test]
+fn what_qemu_listened_to_is_followed_by_stand_ins_before_anything_else_comes() {
+    let table = FakeTable::default();
+    let mut ports = Ports::new(table.clone());
+    let (port, _, _peer, _) = plugged(&mut ports, Hearing::Direct);
+    let (second, _, _second_peer, _) = plugged(&mut ports, Hearing::Direct);
+    assert_eq!(steps(&ports.released(1, 0).unwrap()), [Step::Unplug]);
+    let (parts, _third_peer) = ends();
+    assert!(ports.plug(held(), parts, Hearing::Direct, 0).is_empty(), "it waits");
+    assert!(ports.released(2, 0).unwrap().is_empty(), "and so does this");
+    well(&mut ports, port, Step::Unplug);
+    assert_eq!(steps(&ports.deleted("channel1")), [Step::StandIn]);
+    for _ in 0..2 {
+        *table.0.borrow_mut() += 1;
+        assert_eq!(well(&mut ports, port, Step::StandIn), [Step::StandIn], "the first fills the gap below");
+    }
+    *table.0.borrow_mut() += 1;
+    assert_eq!(well(&mut ports, port, Step::StandIn), [Step::Remove]);
+    assert_eq!(well(&mut ports, port, Step::Remove), [Step::Unplug], "the second goes");
+    assert_eq!(steps(&ports.deleted("channel2")), [Step::Remove], "its numbers were the same here");
+    assert_eq!(well(&mut ports, second, Step::Remove), [Step::Give], "the third comes");
+}
+
+#[test]
+fn a_guest_that_holds_everybody_up_is_not_waited_for_without_end() {
+    let mut ports = ports();
+    let (_, _, _peer, _) = plugged(&mut ports, Hearing::Direct);
+    ports.released(1, 0).unwrap();
+    let (parts, _second_peer) = ends();
+    assert!(ports.plug(held(), parts, Hearing::Direct, 0).is_empty());
+    let begun = (0..5).find_map(|_| {
+        let acts = ports.overdue(ports.overdue_at().unwrap());
+        steps(&acts).contains(&Step::Give).then(|| ports.overdue_at().unwrap())
+    });
+    assert_eq!(begun, Some(40_000));
+}
+
+#[test]
+fn after_many_channels_the_machine_listens_itself() {
+    let mut ports = ports();
+    let (listener, ringer) = sys::doorbell::pair().unwrap();
+    ports.stand_in = Some(StandIn { listener, _ringer: ringer, given: MOST_STAND_INS });
+    let (port, _, qemu) = begin(&mut ports, Hearing::Direct);
+    let mut qemu = qemu;
+    qemu.take_all();
+    assert_eq!((port, qemu.taken.len()), (0, 3), "QEMU hears nothing by itself");
 }
 
 // QEMU makes blocking what it is passed, in the open file that all copies share. A peer that fills a doorbell would then stop the guest's
 // processors, and one that writes 512 bytes (what QEMU reads at a time) its main loop.
 #[test]
 fn no_half_that_qemu_has_can_block_it() {
-    let mut ports = Ports::new();
+    let mut ports = ports();
     let (_, _, _peer, qemu) = plugged(&mut ports, Hearing::Direct);
     for half in &qemu.taken[1..] {
         assert!(rustix::fs::fcntl_getfl(half).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
@@ -95,7 +184,7 @@ fn no_half_that_qemu_has_can_block_it() {
 // QEMU polls the doorbells and does not expect that they hang up: it turned in circles, a processor for each dead peer.
 #[test]
 fn the_peers_death_is_told_once_and_leaves_nothing_to_poll() {
-    let mut ports = Ports::new();
+    let mut ports = ports();
     let (port, _, peer, qemu) = plugged(&mut ports, Hearing::Direct);
     assert_eq!(polled(&ports), 2);
     assert_eq!(ports.heard(Bell { port, which: 0 }), []);
@@ -110,15 +199,13 @@ fn the_peers_death_is_told_once_and_leaves_nothing_to_poll() {
 
 #[test]
 fn a_peer_that_dies_while_its_channel_is_plugged_is_told_of_behind_the_end() {
-    let mut ports = Ports::new();
-    let (parts, peer) = ends();
-    let (port, _, mut give) = ports.plug(held(), parts, Hearing::Direct).unwrap();
-    let mut qemu = Qemu { conversation: give.take_descriptor(), taken: Vec::new() };
+    let mut ports = ports();
+    let (port, peer, mut qemu) = begin(&mut ports, Hearing::Direct);
     qemu.take_all();
     drop(peer);
     assert_eq!(ports.heard(Bell { port, which: 1 }), []);
     for step in [Step::Give, Step::Backend, Step::Plug, Step::Taken, Step::Settled] {
-        ports.answered(port, step, Ok(()), 0);
+        well(&mut ports, port, step);
     }
     assert_eq!(ports.told(1), Some(Message::Hangup { channel: 1 }));
     assert_eq!(ports.told(1), None);
@@ -126,7 +213,7 @@ fn a_peer_that_dies_while_its_channel_is_plugged_is_told_of_behind_the_end() {
 
 #[test]
 fn rings_are_passed_on_where_qemu_does_not_listen() {
-    let mut ports = Ports::new();
+    let mut ports = ports();
     let (port, _, peer, qemu) = plugged(&mut ports, Hearing::Eventfds);
     let (frames, end, frames_peer, _) = plugged(&mut ports, Hearing::Frames);
     let ring_data = |peer: ChannelEnd| {
@@ -155,18 +242,15 @@ fn what_goes_wrong_gives_the_packet_back_and_frees_the_port() {
         (&[Step::Give], Step::Backend, None),
         (&[Step::Give, Step::Backend], Step::Plug, Some(Step::Remove)),
     ] {
-        let mut ports = Ports::new();
-        let (parts, peer) = ends();
-        let (port, _, give) = ports.plug(held(), parts, Hearing::Direct).unwrap();
+        let mut ports = ports();
+        let (port, peer, give) = begin(&mut ports, Hearing::Direct);
         drop(give);
-        good.iter().for_each(|step| drop(ports.answered(port, *step, Ok(()), 0)));
-        let next = ports.answered(port, bad, Err("no".to_owned()), 0);
-        assert_eq!(names(&next), undo);
-        let Some(Done::NotPlugged(held, why)) = next.done else { panic!("{bad:?}") };
+        good.iter().for_each(|step| drop(well(&mut ports, port, *step)));
+        let mut acts = ports.answered(port, bad, Err("no".to_owned()), 0);
+        assert_eq!(steps(&acts), undo.as_slice());
+        let Some(Act::Done(Done::NotPlugged(held, Errno::IO, why))) = acts.pop() else { panic!("{bad:?}") };
         assert_eq!((held.stream, why.as_str()), (2, "no"));
-        if let Some(undo) = undo {
-            ports.answered(port, undo, Ok(()), 0);
-        }
+        undo.iter().for_each(|undo| drop(well(&mut ports, port, *undo)));
         assert_eq!(ports.in_use(), 0, "{bad:?}");
         let hangs_up = peer.into_descriptors();
         assert!(sys::doorbell::is_dead(hangs_up[0].as_fd()).unwrap(), "the peer sees that nobody came");
@@ -175,7 +259,7 @@ fn what_goes_wrong_gives_the_packet_back_and_frees_the_port() {
 
 #[test]
 fn a_guest_that_keeps_its_devices_runs_out_of_ports_and_is_asked_again() {
-    let mut ports = Ports::new();
+    let mut ports = ports();
     let mut peers = Vec::new();
     for channel in 1..=u32::try_from(MAX_CHANNELS).unwrap() {
         let (_, end, peer, _) = plugged(&mut ports, Hearing::Frames);
@@ -183,25 +267,27 @@ fn a_guest_that_keeps_its_devices_runs_out_of_ports_and_is_asked_again() {
         peers.push(peer);
     }
     let (parts, _peer) = ends();
-    let (held, why) = ports.plug(held(), parts, Hearing::Direct).unwrap_err();
+    let acts = ports.plug(held(), parts, Hearing::Direct, 0);
+    let [Act::Done(Done::NotPlugged(held, Errno::MFILE, why))] = acts.as_slice() else { panic!("{acts:?}") };
     assert_eq!(held.stream, 2);
     assert!(why.contains("close some"), "{why}");
     assert_eq!(ports.overdue_at(), None);
     ports.released(5, 100).unwrap();
     let again = ports.overdue_at().unwrap();
-    assert!(ports.overdue(again - 1).is_none());
-    assert!(matches!(ports.overdue(again), Some((4, Step::Unplug, _))));
-    assert!(ports.overdue(again).is_none(), "not in a hurry");
+    assert!(ports.overdue(again - 1).is_empty());
+    let acts = ports.overdue(again);
+    assert!(matches!(acts.as_slice(), [Act::Ask(4, Step::Unplug, _)]), "{acts:?}");
+    assert!(ports.overdue(again).is_empty(), "not in a hurry");
 }
 
 #[test]
 fn a_device_that_the_guest_throws_out_is_still_its_channel() {
-    let mut ports = Ports::new();
-    let (port, end, _peer, _) = plugged(&mut ports, Hearing::Direct);
-    let (_, step, _) = ports.deleted("channel1").unwrap();
-    ports.answered(port, step, Ok(()), 0);
+    let mut ports = ports();
+    let (port, end, _peer, _) = plugged(&mut ports, Hearing::Frames);
+    assert_eq!(steps(&ports.deleted("channel1")), [Step::Remove]);
+    well(&mut ports, port, Step::Remove);
     assert_eq!(ports.in_use(), 1);
-    assert!(ports.released(end.channel, 0).unwrap().is_none(), "nothing to unplug");
+    assert!(ports.released(end.channel, 0).unwrap().is_empty(), "nothing to unplug");
     assert_eq!(ports.in_use(), 0);
-    assert!(ports.deleted("something else").is_none());
+    assert!(ports.deleted("something else").is_empty());
 }

@@ -59,6 +59,11 @@ impl Qemu {
         Ok((Self { child, ended, words }, Sockets { qmp, port, console }))
     }
 
+    /// Its process, which is ours to wait for: the number is its own until then.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Readable when the process has ended.
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()

@@ -190,9 +190,8 @@ impl Machine<'_> {
             Deadline::Stop => self.end(Word::Killed, "it did not end in time".to_owned()),
             Deadline::Off => self.qemu.kill(),
             Deadline::Unplug => {
-                while let Some((port, step, command)) = self.ports.overdue(now_ms) {
-                    self.qmp.ask(Tag::Port(port, step), command);
-                }
+                let acts = self.ports.overdue(now_ms);
+                self.act(acts)?;
             }
             Deadline::Daemon => self.look_for_daemon(),
             Deadline::Asks => self.hear_asks()?,

@@ -59,7 +59,7 @@ impl Machine<'_> {
                 Ok(())
             }
             Said::Closed { stream } => self.hear_close(stream),
-            Said::Release { channel } => match self.release(channel) {
+            Said::Release { channel } => match self.release(channel)? {
                 true => Ok(()),
                 false => Err(BrokenRule::Channel { channel }),
             },

@@ -14,7 +14,7 @@ use crate::guest::{BrokenRule, Guest};
 use crate::link::{self, Link};
 use crate::order::{Accel, Doorbells, MachineOrder};
 use crate::outcome::{CODE_OF_MACHINE, Outcome, Word};
-use crate::ports::{Bell, Hearing, Ports, Step};
+use crate::ports::{Bell, Hearing, Ports, ProcessTable, Step};
 use crate::qemu::kvm::probe_kvm;
 use crate::qemu::process::{Qemu, Sockets};
 use crate::qemu::qmp::{Command, Qmp};
@@ -166,6 +166,7 @@ impl<'a> Machine<'a> {
         asks: Asks,
     ) -> Self {
         let Sockets { qmp, port, console } = sockets;
+        let ports = Ports::new(ProcessTable::of(qemu.pid()));
         let mut qmp = Qmp::new(qmp);
         qmp.ask(Tag::Alive, Command::plain("qmp_capabilities"));
         Self {
@@ -180,7 +181,7 @@ impl<'a> Machine<'a> {
             console: Console::new(console),
             guest: Guest::default(),
             hello_interrupts: None,
-            ports: Ports::new(),
+            ports,
             relays: BTreeMap::new(),
             link: Link::new(control, accel.word(), String::new()),
             folder: None,
@@ -308,8 +309,9 @@ impl<'a> Machine<'a> {
         match (self.hello_interrupts, self.order.doorbells, self.accel) {
             (Some(true), Doorbells::Direct, _) => Hearing::Direct,
             (Some(true), Doorbells::Auto | Doorbells::Relay, Accel::Kvm) => Hearing::Eventfds,
-            // QEMU forgets what it listens to for a device under KVM alone.
-            (Some(true), Doorbells::Auto | Doorbells::Relay, Accel::Tcg | Accel::Auto) => Hearing::Frames,
+            (Some(true), Doorbells::Auto, Accel::Tcg | Accel::Auto) => Hearing::Direct,
+            // QEMU forgets an eventfd under KVM alone.
+            (Some(true), Doorbells::Relay, Accel::Tcg | Accel::Auto) => Hearing::Frames,
             (Some(false) | None, ..) => Hearing::Frames,
         }
     }

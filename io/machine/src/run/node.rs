@@ -1,6 +1,6 @@
 //! What the node says: the daemon, to the machine and to programs of the guest; and who asks at the machine's socket.
 
-use super::{Machine, Tag};
+use super::Machine;
 use crate::asks::{Ask, answer_card, refuse_exec};
 use crate::guest::BrokenRule;
 use crate::link::Heard;
@@ -57,13 +57,8 @@ impl Machine<'_> {
         if let Some(relay) = self.relays.get_mut(&stream) {
             relay.hold(true);
         }
-        match self.ports.plug(Held { stream, packet }, parts, self.hearing()) {
-            Ok((port, step, command)) => {
-                self.qmp.ask(Tag::Port(port, step), command);
-                Ok(())
-            }
-            Err((held, why)) => self.not_plugged(stream, &held.packet, Errno::MFILE, &why),
-        }
+        let acts = self.ports.plug(Held { stream, packet }, parts, self.hearing(), self.clock.now_ms());
+        self.act(acts)
     }
 
     pub(super) fn hear_link(&mut self) -> Result<(), BrokenRule> {
@@ -124,7 +119,7 @@ impl Machine<'_> {
         for ask in asked {
             match ask {
                 Ask::Exec(socket, options) => self.execute(socket, options)?,
-                Ask::Card(socket, order, tap) => self.plug_card(socket, order, tap),
+                Ask::Card(socket, order, tap) => self.plug_card(socket, order, tap)?,
             }
         }
         Ok(())
@@ -142,13 +137,12 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn plug_card(&mut self, socket: OwnedFd, order: CardOrder, tap: OwnedFd) {
+    fn plug_card(&mut self, socket: OwnedFd, order: CardOrder, tap: OwnedFd) -> Result<(), BrokenRule> {
         if !self.guest.has_spoken() {
-            return answer_card(&socket, Err("the guest has not booted yet".to_owned()));
+            answer_card(&socket, Err("the guest has not booted yet".to_owned()));
+            return Ok(());
         }
-        match self.ports.plug_card(socket, order, tap) {
-            Ok((port, step, command)) => self.qmp.ask(Tag::Port(port, step), command),
-            Err((socket, why)) => answer_card(&socket, Err(why)),
-        }
+        let acts = self.ports.plug_card(socket, order, tap, self.clock.now_ms());
+        self.act(acts)
     }
 }

@@ -5,10 +5,11 @@ use super::{Machine, Tag};
 use crate::guest::BrokenRule;
 use crate::link::Link;
 use crate::outcome::Word;
-use crate::ports::{Done, Next};
+use crate::ports::{Act, Done, Held};
 use crate::qemu::qmp::{Event, OLDEST, QmpError, Said, Version};
 use crate::relay::refused_in_place_of;
 use rustix::io::Errno;
+use wire::guest::End;
 
 impl Machine<'_> {
     pub(super) fn hear_qmp(&mut self) -> Result<(), BrokenRule> {
@@ -34,9 +35,13 @@ impl Machine<'_> {
                 self.timers.asked_qemu = None;
                 self.timers.qemu_answered = now_ms;
                 if let Tag::Port(port, step) = tag {
-                    let next = self.ports.answered(port, step, answer, now_ms);
-                    self.go_on(port, next)?;
+                    let acts = self.ports.answered(port, step, answer, now_ms);
+                    self.act(acts)?;
                 }
+            }
+            Said::Event(Event::Deleted(id)) => {
+                let acts = self.ports.deleted(&id);
+                self.act(acts)?;
             }
             Said::Event(event) => self.happened(event),
         }
@@ -68,13 +73,8 @@ impl Machine<'_> {
         match event {
             Event::Shutdown(reason) => self.facts.shutdown = Some(reason),
             Event::Panicked => self.facts.panicked = true,
-            Event::Deleted(id) => {
-                if let Some((port, step, command)) = self.ports.deleted(&id) {
-                    self.qmp.ask(Tag::Port(port, step), command);
-                }
-            }
-            // It is asked again in a while.
-            Event::NotDeleted(_) => {}
+            // The latter is asked again in a while.
+            Event::Deleted(_) | Event::NotDeleted(_) => {}
             Event::Port(open) => {
                 let spoke = self.guest.has_spoken();
                 self.timers.port_closed = (!open && spoke).then(|| self.clock.now_ms());
@@ -82,30 +82,30 @@ impl Machine<'_> {
         }
     }
 
-    /// Does what a port wants next.
-    pub(super) fn go_on(&mut self, port: usize, next: Next) -> Result<(), BrokenRule> {
-        if let Some((step, command)) = next.ask {
-            self.qmp.ask(Tag::Port(port, step), command);
-        }
-        match next.done {
-            None => Ok(()),
-            Some(Done::Plugged(held, end)) => {
-                let channel = end.channel;
-                let sent = self.guest.send(held.stream, held.packet, Some(end))?;
-                self.hold(held.stream, false);
-                if sent {
-                    return self.ports.told(channel).map_or(Ok(()), |message| self.guest.say(&message));
+    /// Does what the ports want.
+    pub(super) fn act(&mut self, acts: Vec<Act>) -> Result<(), BrokenRule> {
+        for act in acts {
+            match act {
+                Act::Ask(port, step, command) => self.qmp.ask(Tag::Port(port, step), command),
+                Act::Done(Done::Plugged(held, end)) => self.plugged(held, end)?,
+                Act::Done(Done::NotPlugged(held, errno, why)) => {
+                    self.not_plugged(held.stream, &held.packet, errno, &why)?;
                 }
-                // The member has left meanwhile.
-                self.release(channel);
-                Ok(())
-            }
-            Some(Done::NotPlugged(held, why)) => self.not_plugged(held.stream, &held.packet, Errno::IO, &why),
-            Some(Done::Card(asker, result)) => {
-                crate::asks::answer_card(&asker, result);
-                Ok(())
+                Act::Done(Done::Card(asker, result)) => crate::asks::answer_card(&asker, result),
             }
         }
+        Ok(())
+    }
+
+    fn plugged(&mut self, held: Held, end: End) -> Result<(), BrokenRule> {
+        let channel = end.channel;
+        let sent = self.guest.send(held.stream, held.packet, Some(end))?;
+        self.hold(held.stream, false);
+        if sent {
+            return self.ports.told(channel).map_or(Ok(()), |message| self.guest.say(&message));
+        }
+        // The member has left meanwhile.
+        self.release(channel).map(|_| ())
     }
 
     /// A packet whose channel can't be: the member is told so in its place, if it asked.
@@ -125,13 +125,11 @@ impl Machine<'_> {
     }
 
     /// The guest has given a channel up; whether it had it.
-    pub(super) fn release(&mut self, channel: u32) -> bool {
-        let released = self.ports.released(channel, self.clock.now_ms());
-        if let Ok(Some((port, step, command))) = released {
-            self.qmp.ask(Tag::Port(port, step), command);
-            return true;
+    pub(super) fn release(&mut self, channel: u32) -> Result<bool, BrokenRule> {
+        match self.ports.released(channel, self.clock.now_ms()) {
+            Ok(acts) => self.act(acts).map(|()| true),
+            Err(()) => Ok(false),
         }
-        released.is_ok()
     }
 
     fn hold(&mut self, stream: u32, hold: bool) {
