@@ -58,7 +58,7 @@ pub mod kind {
     pub const RELEASE: u8 = 9;
     /// From the node: nobody at the other end is left.
     pub const HANGUP: u8 = 10;
-    /// From the node, for guests that take no interrupts: the peer rings.
+    /// From the node: the peer rings, and no interrupt says so.
     pub const RING: u8 = 11;
     /// Are you there?
     pub const PING: u8 = 12;

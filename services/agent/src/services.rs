@@ -129,6 +129,7 @@ impl Agent {
         let number = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = number.ok_or("the frontend has no number")?;
         self.services.running = Some(Running { pid, stream, entrances });
+        forget_protection(pid);
         let handed = Handed {
             fuse: held.fuse.as_fd(),
             ledger: held.ledger.as_fd(),
@@ -180,6 +181,14 @@ impl Agent {
         self.say(&Message::Event(Event::Frontend { up: true, message: None }))?;
         let waits = self.boot.as_ref().is_some_and(|boot| boot.services);
         if first && waits { self.start_command() } else { Ok(()) }
+    }
+}
+
+/// The agent is the last that the kernel kills for want of memory; a frontend can be replaced.
+fn forget_protection(pid: Pid) {
+    let place = format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero());
+    if let Err(error) = std::fs::write(place, "0") {
+        tracing::debug!(%error, "the frontend keeps the agent's place among those that are killed for want of memory");
     }
 }
 
