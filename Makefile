@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install-library demo test test-xen check bench bench-quick clean
+.PHONY: help deps build install-library demo test test-xen check bench bench-xen bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -47,6 +47,10 @@ bench: build ## every scenario, with the goals of docs/performance.md
 	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,host
 	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,vm
 	@$(SUDO) $(RELEASE)/tombolo bench directory --kind vm
+
+bench-xen: deps ## channels between domains of Xen beside libxenvchan and TCP, under emulation
+	@$(CARGO) build --quiet --release --package xen_bed --bins
+	@$(RELEASE)/xen_bench
 
 bench-quick: build ## the same, short: to see that it works, not to quote
 	@$(SUDO) $(RELEASE)/tombolo bench directory --quick

@@ -9,4 +9,8 @@ while read -r module; do
     insmod "$module" || echo "guest: can't load $module"
 done </etc/tombolo/modules
 ip link set lo up
+domain=$(xenstore-read domid)
+ip address add "10.77.$domain.2/24" dev eth0
+ip link set eth0 up
+ip route add default via "10.77.$domain.1"
 exec /usr/bin/xen_peer agent

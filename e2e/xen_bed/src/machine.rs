@@ -58,7 +58,7 @@ impl What {
 /// # Panics
 /// Where everything is there, and an image can't be built or QEMU not started.
 pub fn run(what: What, peer: &Path, target: &Path) -> Result<Report, String> {
-    let (dom0, hypervisor) = images(peer, target)?;
+    let (dom0, hypervisor) = images(what, peer, target)?;
     let folder = tempfile::Builder::new().prefix("tombolo-xen-").tempdir().expect("a temporary folder");
     let console = folder.path().join("console");
     let machine = Machine::start(&dom0, &hypervisor, &console, what);
@@ -82,7 +82,7 @@ pub fn run(what: What, peer: &Path, target: &Path) -> Result<Report, String> {
 }
 
 /// dom0's image with everything in it, and the hypervisor, unpacked.
-fn images(peer: &Path, target: &Path) -> Result<(Image, PathBuf), String> {
+fn images(what: What, peer: &Path, target: &Path) -> Result<(Image, PathBuf), String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("Xen is tried on x86-64".into());
     }
@@ -102,7 +102,11 @@ fn images(peer: &Path, target: &Path) -> Result<(Image, PathBuf), String> {
             panic!("the image can't be built: {error}\n{}", error.help().unwrap_or_default())
         }
     };
-    let guest = build(&guest(kernel(GUEST_KERNEL)?, &busybox, peer, &xen));
+    let mut guest = guest(kernel(GUEST_KERNEL)?, &busybox, peer, &xen);
+    if what == What::Bench {
+        guest.program(vchan_peer(&xen, target)?, "/usr/bin/vchan_peer");
+    }
+    let guest = build(&guest);
     let dom0 = build(&dom0(kernel(DOM0_KERNEL)?, &busybox, peer, &xen, &guest));
     Ok((dom0, hypervisor(&packed, &guests)))
 }
@@ -153,6 +157,26 @@ fn dom0(kernel: Kernel, busybox: &Path, peer: &Path, xen: &Path, guest: &Image) 
 
 fn programs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
+}
+
+/// Compiles what uses Xen's own channels.
+fn vchan_peer(xen: &Path, target: &Path) -> Result<PathBuf, String> {
+    let to = target.join("vchan_peer");
+    let libraries = xen.join("usr/lib/x86_64-linux-gnu");
+    let status = Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&to)
+        .arg(programs().join("vchan_peer.c"))
+        .arg(format!("-I{}", xen.join("usr/include").display()))
+        .arg(format!("-L{}", libraries.display()))
+        .arg(format!("-Wl,-rpath-link={}", libraries.display()))
+        .arg("-lxenvchan")
+        .status();
+    match status {
+        Ok(status) if status.success() => Ok(to),
+        Ok(status) => Err(format!("vchan_peer.c can't be compiled: {status}")),
+        Err(error) => Err(format!("needs a C compiler: {error}; run `make deps`")),
+    }
 }
 
 /// QEMU starts a hypervisor as it is; the package has it packed.

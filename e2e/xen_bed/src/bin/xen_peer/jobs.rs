@@ -6,8 +6,10 @@ use channel::{Config, ReceiveError};
 use xen::End;
 
 use crate::Failure;
+use crate::measures::{Half, What};
 
 mod hostile;
+mod measure;
 mod suite;
 
 /// How long one waits for what is about to come: on emulated processors of which others may want the time.
@@ -23,6 +25,9 @@ const RING_BYTES: u32 = 64 << 10;
 
 /// Runs one job.
 pub fn run(name: &str, arguments: &[&str]) -> Result<(), Failure> {
+    if let (Some(half), [way, peer, channel, what]) = (half(name), arguments) {
+        return measure::run(way, half, peer.parse()?, channel, What::parse(what)?);
+    }
     let [how, peer, channel] = arguments else {
         return Err("a job is told how, with whom, by what name".into());
     };
@@ -47,6 +52,14 @@ pub fn run(name: &str, arguments: &[&str]) -> Result<(), Failure> {
         "scribble" => hostile::scribbles(&end),
         "stand-scribbles" => hostile::stands_scribbles(end),
         _ => Err(format!("no such job: {name}").into()),
+    }
+}
+
+fn half(name: &str) -> Option<Half> {
+    match name {
+        "measure-server" => Some(Half::Server),
+        "measure-client" => Some(Half::Client),
+        _ => None,
     }
 }
 

@@ -5,6 +5,7 @@ mod checks;
 mod controller;
 mod jobs;
 mod link;
+mod measures;
 mod place;
 
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["controller", "test"] => controller::run(checks::all),
+        ["controller", "bench"] => controller::run(measures::all),
         ["agent"] => agent::run(),
         ["job", name, arguments @ ..] => jobs::run(name, arguments),
         _ => Err(format!("no such role: {words:?}").into()),
