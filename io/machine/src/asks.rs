@@ -17,8 +17,8 @@ const MAX_ASKERS: usize = 16;
 const PATIENCE_MS: u64 = 10_000;
 /// Connections that the kernel keeps for us while we look elsewhere.
 const BACKLOG: i32 = 16;
-/// What a shell says of a program that can't be run.
-const CODE_NOT_RUN: i32 = 126;
+/// What `tombolo exec` exits with where nothing could be tried.
+const CODE_NOT_TRIED: i32 = 125;
 
 /// What is asked.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ fn understand(socket: OwnedFd, said: &[u8], mut descriptors: Vec<OwnedFd>) -> Op
 
 /// Tells an asker that nothing was executed, and why.
 pub(crate) fn refuse_exec(socket: &OwnedFd, why: &str) {
-    let end = ExecEnd::Failed { error: why.to_owned(), code: CODE_NOT_RUN };
+    let end = ExecEnd::Failed { error: why.to_owned(), code: CODE_NOT_TRIED };
     let mut packet = vec![exec::ENDED];
     packet.extend(serde_json::to_vec(&end).unwrap_or_default());
     tell(socket, &packet);
@@ -181,7 +181,7 @@ mod tests {
         let (asker, asked) = ask(&mut asks, here, "{\"command\":1}", &[]);
         assert!(asked.is_empty());
         let told = told(&asker);
-        assert!(told.starts_with('\u{5}') && told.contains("\"code\":126"), "{told}");
+        assert!(told.starts_with('\u{5}') && told.contains("\"code\":125"), "{told}");
     }
 
     #[test]

@@ -70,6 +70,10 @@ fn of_machine(facts: &Facts) -> (Word, String, u8) {
 }
 
 fn words(facts: &Facts) -> String {
+    // Nobody of ours does that; the kernel does, to whoever takes the last memory of a domain.
+    if facts.status.contains("signal: 9") && facts.words.is_empty() {
+        return format!("{}, as the kernel kills for want of memory: see `limits.memory`", facts.status);
+    }
     match (facts.words.as_str(), facts.status.as_str()) {
         ("", status) => status.to_owned(),
         (words, status) => format!("{status}: {words}"),

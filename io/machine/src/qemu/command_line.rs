@@ -18,6 +18,9 @@ pub(crate) const PORT_WINDOW_MIB: u64 = 64;
 /// an emulated processor is kept from its own.
 const KERNEL_COMMAND_LINE: &str =
     "console=ttyS0 quiet panic=-1 intel_iommu=on rootfstype=ramfs no_timer_check";
+/// Memory that an emulated machine may take for translated code, in MiB. Without a bound it is an eighth of the node's memory, more than
+/// the domain has: kernel and programs of a guest take some 30 MiB.
+pub(crate) const TRANSLATIONS_MIB: u64 = 64;
 /// The processor of an emulated machine. Without the two features that emulation makes six times slower than none.
 const EMULATED_PROCESSOR: &str = "max,erms=off,fsrm=off";
 
@@ -52,7 +55,9 @@ pub(crate) fn arguments(order: &MachineOrder, accel: Accel, inherited: Inherited
     match accel {
         // The emulated IOMMU remaps interrupts, which the kernel's own controller can't.
         Accel::Kvm => line.pair("-accel", "kvm,kernel-irqchip=split").pair("-cpu", "host"),
-        Accel::Auto | Accel::Tcg => line.pair("-accel", "tcg").pair("-cpu", EMULATED_PROCESSOR),
+        Accel::Auto | Accel::Tcg => {
+            line.pair("-accel", format!("tcg,tb-size={TRANSLATIONS_MIB}")).pair("-cpu", EMULATED_PROCESSOR)
+        }
     };
     line.pair("-smp", order.cpus.to_string()).pair("-m", format!("{}K", order.memory_bytes / 1024));
     line.channels(inherited);
@@ -162,7 +167,7 @@ mod tests {
         let text = line(&order(), Accel::Tcg);
         for part in [
             "-nodefaults -no-user-config -no-reboot",
-            "-accel tcg -cpu max,erms=off,fsrm=off -smp 2 -m 131072K",
+            "-accel tcg,tb-size=64 -cpu max,erms=off,fsrm=off -smp 2 -m 131072K",
             "-chardev socket,id=qmp,fd=5 -mon chardev=qmp,mode=control",
             "-device virtserialport,chardev=agent,name=tombolo.agent",
             "-kernel /run/machine/kernel -initrd /run/machine/initramfs -append console=ttyS0 quiet panic=-1 intel_iommu=on rootfstype=ramfs no_timer_check",

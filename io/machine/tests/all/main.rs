@@ -5,4 +5,5 @@
 mod fake;
 mod fakes;
 mod harness;
+mod real;
 mod relays;

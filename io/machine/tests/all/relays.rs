@@ -16,7 +16,7 @@ const PATIENCE: Patience =
     Patience { hello_ms: 30_000, pong_ms: 30_000, ping_every_ms: 200, qemu_ms: 30_000, off_ms: 30_000 };
 
 /// A daemon of the test.
-struct Daemon {
+pub struct Daemon {
     listener: OwnedFd,
     /// The machine's own connection.
     machine: OwnedFd,
@@ -25,7 +25,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn listen(place: &Place) -> OwnedFd {
+    pub fn listen(place: &Place) -> OwnedFd {
         let (unfinished, path) = (place.path("unfinished"), place.path("control.sock"));
         let flags = SocketFlags::CLOEXEC;
         let listener =
@@ -34,6 +34,16 @@ impl Daemon {
         rustix::net::listen(&listener, 8).unwrap();
         std::fs::rename(unfinished, path).unwrap();
         listener
+    }
+
+    /// Waits for the machine alone.
+    pub fn machine(listener: &OwnedFd) -> OwnedFd {
+        assert!(readable(listener, Instant::now() + DEADLINE), "nobody comes");
+        let socket =
+            rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).unwrap();
+        let Request::Machine { id, .. } = heard(&socket) else { panic!("somebody else") };
+        packet::send(&socket, &Reply::Machine { id }, &[]).unwrap();
+        socket
     }
 
     /// Waits for the machine and for the program: whichever comes first.
@@ -74,7 +84,7 @@ impl Daemon {
     }
 }
 
-fn heard(socket: &OwnedFd) -> Request {
+pub fn heard(socket: &OwnedFd) -> Request {
     assert!(readable(socket, Instant::now() + DEADLINE), "nothing is said");
     let Packet { message, descriptors } = packet::receive(socket).unwrap();
     assert!(descriptors.is_empty());
@@ -82,11 +92,11 @@ fn heard(socket: &OwnedFd) -> Request {
 }
 
 /// Has something executed in the guest, and gives what came back.
-fn execute(directory: &Path, command: &str) -> Vec<Vec<u8>> {
+pub fn execute(directory: &Path, command: &str) -> Vec<Vec<u8>> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .unwrap();
-    rustix::net::connect(&socket, &SocketAddrUnix::new(&directory.join("machine.sock")).unwrap()).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(directory.join("machine.sock")).unwrap()).unwrap();
     let options = serde_json::json!({
         "tty": false, "interactive": false, "environment": [], "user": null, "workdir": null, "command": [command],
     });

@@ -1,0 +1,124 @@
+//! The machine process with the real QEMU and the real agent: what only they can show.
+
+use crate::harness::{DEADLINE, Place, boot, order, readable};
+use crate::relays::{Daemon, execute, heard};
+use channel::{Config, End};
+use image::{Image, Kernel, default_guest};
+use machine::{MachineOrder, Patience, Word};
+use session::packet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use wire::control::{Event, MountedService, Reply, Request};
+
+const QEMU: &str = "/usr/bin/qemu-system-x86_64";
+/// How often each of two channels is replaced by another. QEMU died at the first or second time.
+const ROUNDS: u64 = 40;
+
+/// A guest with our agent; `None`, and a printed reason, where this machine can't.
+fn image(state: &Path) -> Option<Image> {
+    let Some(program) = std::env::var_os("TOMBOLO_BIN").map(PathBuf::from).filter(|path| path.is_file())
+    else {
+        println!("skipped: TOMBOLO_BIN names no tombolo for the guest");
+        return None;
+    };
+    // target/PROFILE/deps/all-HASH
+    let tests = std::env::current_exe().unwrap();
+    let unpacked = tests.ancestors().nth(3).unwrap().join("debian/kernel");
+    if !Path::new(QEMU).is_file() || Kernel::find(&unpacked).is_err() {
+        println!("skipped: needs {QEMU} and a kernel in {}; run `make deps`", unpacked.display());
+        return None;
+    }
+    Some(default_guest(state, Some(&unpacked), &program, &mut |_| {}).unwrap())
+}
+
+fn of_image(image: &Image) -> MachineOrder {
+    let mut order = order(Path::new(QEMU), &image.kernel);
+    order.initramfs = Some(image.initramfs.clone());
+    order.memory_bytes = 256 << 20;
+    order.boot.command.clear();
+    order.boot.stub = true;
+    order.boot.resolve = true;
+    order
+}
+
+/// A service as a frontend is told of it.
+fn service(generation: u64) -> MountedService {
+    MountedService {
+        name: "dns".into(),
+        kind: "directory".into(),
+        at: "dns".into(),
+        verbs: vec!["resolve".into()],
+        up: true,
+        generation,
+    }
+}
+
+fn send(socket: &OwnedFd, reply: &Reply, end: Option<End>) {
+    let descriptors: Vec<OwnedFd> = end.map_or(Vec::new(), |end| end.into_descriptors().into());
+    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    packet::send(socket, reply, &borrowed).unwrap();
+}
+
+// The entrances of the frontend get a new channel for each server that the service has, and give the old one up: two channels come
+// and two go each time, with rings under way.
+#[test]
+fn channels_come_and_go_and_qemu_lives() {
+    let place = Place::new();
+    let Some(image) = image(&place.path("state")) else { return };
+    let listener = Daemon::listen(&place);
+    let running = place.start(&of_image(&image), Patience::default());
+    let machine = Daemon::machine(&listener);
+    let (frontend, its_frontend) = sys::descriptors::socket_pair().unwrap();
+    let (entrances, its_entrances) = sys::descriptors::socket_pair().unwrap();
+    for socket in [&frontend, &entrances] {
+        rustix::io::ioctl_fionbio(socket, true).unwrap();
+    }
+    let boot = boot();
+    let order = serde_json::json!({
+        "dc": boot.dc, "domain": boot.domain, "successor": false, "stub_service": "dns", "resolve_service": "dns",
+        "search": [],
+    });
+    let event = Reply::Event(Event::Frontend { order });
+    packet::send(&machine, &event, &[its_frontend.as_fd(), its_entrances.as_fd()]).unwrap();
+    let mut peers = Vec::new();
+    let mut generation = 1;
+    let mut connected = 0;
+    while generation <= ROUNDS {
+        assert!(readable(&entrances, Instant::now() + DEADLINE), "round {generation}: nothing is asked");
+        match heard(&entrances) {
+            Request::Services { id } => {
+                let services = vec![service(generation)];
+                send(&entrances, &Reply::Services { id, services }, None);
+            }
+            Request::Connect { id, .. } => {
+                let (ours, peer) = channel::pair(&Config { apart: true, ..Config::default() }).unwrap();
+                send(&entrances, &Reply::Connected { id, channel: connected }, Some(ours));
+                connected += 1;
+                let peer = peer.into_descriptors();
+                // Whichever of the five are ringers.
+                peer.iter().for_each(|descriptor| {
+                    if sys::doorbell::half(descriptor).unwrap() == Some(sys::doorbell::Half::Ringer) {
+                        sys::doorbell::ring(descriptor).unwrap();
+                    }
+                });
+                peers.push(peer);
+                if connected % 2 == 0 {
+                    generation += 1;
+                    let event = Event::Service { service: "dns".into(), up: true, generation };
+                    send(&entrances, &Reply::Event(event), None);
+                    // The peers of before go, most of them later than the guest's ends.
+                    let gone = peers.len().saturating_sub(if generation % 3 == 0 { 2 } else { 6 });
+                    drop(peers.drain(..gone));
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let id = execute(place.directory.path(), "id");
+    assert!(id.iter().any(|packet| packet.starts_with(b"\x01uid=0")), "{id:?}");
+    running.signal(rustix::process::Signal::TERM);
+    let ended = running.wait();
+    assert_eq!((ended.word(), ended.code), (Word::Stopped, 0), "{ended:?}");
+    assert!(connected >= 2 * ROUNDS);
+}
