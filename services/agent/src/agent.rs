@@ -287,19 +287,24 @@ impl Agent {
         match token {
             Token::Port => self.port_ready(flags),
             Token::Signals => self.reap(),
-            Token::Devices => {
-                // Only that something has changed matters; what was lost matters as much.
-                while rustix::net::recv(&self.devices, &mut [0_u8; 64], RecvFlags::DONTWAIT)
-                    != Err(Errno::AGAIN)
-                {}
-                Ok(())
-            }
+            Token::Devices => self.devices_changed(),
             Token::Released => self.tell_released(),
             Token::Listener => self.accept(),
             Token::Relay(stream) => self.relay_ready(stream, flags),
             Token::Word(stream) => self.word_ready(stream),
             Token::Input(stream) => self.write_input(stream),
             Token::Output(stream, which) => self.read_output(stream, which),
+        }
+    }
+
+    /// Only that something has changed matters, and what was lost matters as much.
+    fn devices_changed(&mut self) -> Result<(), AgentError> {
+        loop {
+            match rustix::net::recv(&self.devices, &mut [0_u8; 64], RecvFlags::DONTWAIT) {
+                Ok(_) | Err(Errno::NOBUFS | Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(errno) => return Err(own("hear of devices")(errno)),
+            }
         }
     }
 

@@ -115,6 +115,9 @@ impl Agent {
         let cost = bytes.len();
         let carried = match end {
             None => Carried::Nothing,
+            Some(end) if end.side > 1 => {
+                return Err(AgentError::Unexpected("an end that is neither the first nor the second"));
+            }
             Some(end) if self.ends.announce(&end) => {
                 Carried::Announced(end, Instant::now() + DEVICE_PATIENCE)
             }
