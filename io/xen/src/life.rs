@@ -64,9 +64,18 @@ impl Drop for Life {
 impl Watched {
     fn until(mut self, stop: &Eventfd, life: OwnedFd) {
         let mut life = Some(life);
-        loop {
-            if life.is_some() && self.is_peer_gone() {
-                // Whoever reads it is hung up on.
+        let mut seeing = true;
+        while !stop.drain() {
+            // A device that fails would be readable all the time, and a peer that can't be seen any more is as good as gone.
+            seeing = seeing
+                && self.look().is_ok_and(|is_gone| {
+                    if is_gone {
+                        // Whoever reads it is hung up on.
+                        life = None;
+                    }
+                    true
+                });
+            if !seeing {
                 life = None;
             }
             let mut polled = [
@@ -74,16 +83,11 @@ impl Watched {
                 PollFd::new(&self.port, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.store.as_fd(), PollFlags::IN),
             ];
-            // Of a peer that is gone nothing more is expected; a device that fails would be readable all the time.
-            let watched = if life.is_some() { polled.len() } else { 1 };
-            let polled = polled.split_at_mut(watched).0;
-            match rustix::event::poll(polled, None) {
+            // What a peer that is gone still causes is taken off as well: it would pile up in our kernel.
+            let watched = if seeing { polled.len() } else { 1 };
+            match rustix::event::poll(polled.split_at_mut(watched).0, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // Nobody would tell us of anything any more.
-                Err(_) => life = None,
-            }
-            if stop.drain() {
-                break;
+                Err(_) => seeing = false,
             }
         }
         // A store that can't be reached keeps the entry: the next offer of this name replaces it, and so does the domain's end.
@@ -91,12 +95,10 @@ impl Watched {
         let _retracted = self.store.retract(path, content);
     }
 
-    /// Takes off what came, and judges by what is there. A device that fails is the same as a peer that can't be seen any more.
-    fn is_peer_gone(&mut self) -> bool {
-        match (self.port.listen(), self.is_domain_gone()) {
-            (Ok(_rung), Ok(gone)) => gone || self.is_process_gone(),
-            _ => true,
-        }
+    /// Takes off what came, and judges by what is there.
+    fn look(&mut self) -> Result<bool, StoreError> {
+        self.port.listen().map_err(StoreError::Device)?;
+        Ok(self.is_domain_gone()? || self.is_process_gone())
     }
 
     /// The peer has come, and is not alive.

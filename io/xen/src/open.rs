@@ -42,7 +42,7 @@ pub fn open(offerer: u16, name: &str, deadline: Option<Instant>) -> Result<End, 
     loop {
         if let Some(text) = store.read(&theirs)?
             && let Some(claim) = Claim::of(offerer, &text)?
-            && let Some(parts) = claim.take(offerer)?
+            && let Some(parts) = claim.take(offerer, deadline)?
         {
             return parts.come(own, offerer, name, store, theirs);
         }
@@ -54,14 +54,17 @@ pub fn open(offerer: u16, name: &str, deadline: Option<Instant>) -> Result<End, 
 
 /// Waits until something has changed at the offer; false: the time is over.
 fn wait(store: &mut Store, deadline: Option<Instant>) -> Result<bool, OpenError> {
-    while !store.has_changed()? {
+    loop {
+        // First: an offerer that changes its offer all the time does not keep us.
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(false);
         }
+        if store.has_changed()? {
+            return Ok(true);
+        }
         poll(store, left)?;
     }
-    Ok(true)
 }
 
 /// Waits until there is something to read, or the time is over; may return early.
@@ -96,7 +99,7 @@ impl Claim {
     }
 
     /// Binds and maps all of it; `None` where its offerer has gone meanwhile.
-    fn take(self, offerer: u16) -> Result<Option<Parts>, OpenError> {
+    fn take(self, offerer: u16, deadline: Option<Instant>) -> Result<Option<Parts>, OpenError> {
         let Self { offer, life } = self;
         let notice = Notice { offset: layout::end(1) + layout::END_ALIVE, port: &life };
         let directory = match map(offerer, &[offer.directory], Some(notice)) {
@@ -115,7 +118,7 @@ impl Claim {
         })();
         match taken {
             Ok((data, room, region)) => Ok(Some(Parts { offer, life, directory, data, room, region })),
-            Err(_) if is_going(&directory, &life)? => Ok(None),
+            Err(_) if is_going(&directory, &life, deadline)? => Ok(None),
             Err(source) => {
                 Err(OpenError::System { action: "bind and map what the other domain offers", source })
             }
@@ -124,8 +127,9 @@ impl Claim {
 }
 
 /// Whether the offerer is gone. Of what it lets go of, the directory may be the last.
-fn is_going(directory: &Region, life: &Port) -> Result<bool, OpenError> {
+fn is_going(directory: &Region, life: &Port, deadline: Option<Instant>) -> Result<bool, OpenError> {
     let until = Instant::now() + GOING;
+    let until = deadline.map_or(until, |deadline| until.min(deadline));
     while life::is_alive(directory, 0) {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {

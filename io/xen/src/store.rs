@@ -1,6 +1,5 @@
 //! A client of XenStore, through the kernel's device. What it speaks is Xen's (`xen/include/public/io/xs_wire.h`).
 
-use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,7 +16,9 @@ const HEADER_BYTES: usize = 16;
 const PAYLOAD_BYTES_MAX: usize = 4096;
 /// How long an answer may take: it comes from a program that has nothing else to do, on a machine that may have much.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Changes that are kept for whoever asks next; further ones are dropped, because each says no more than "look again".
+/// The same for an entry that is taken back: whoever is done does not wait long for that.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// Events that are taken off at once: a domain that changes its entry all the time gives others their turn.
 const EVENTS_MAX: usize = 64;
 
 /// Kinds of messages that we use (`enum xsd_sockmsg_type`).
@@ -60,8 +61,11 @@ pub enum StoreError {
         what: &'static str,
     },
     /// It did not answer.
-    #[error("XenStore has not answered for {} s", PATIENCE.as_secs())]
-    Silent,
+    #[error("XenStore has not answered for {} s", waited.as_secs())]
+    Silent {
+        /// How long.
+        waited: Duration,
+    },
     /// The path has a zero byte or is too long.
     #[error("{path:?} is no path of XenStore")]
     Path {
@@ -75,9 +79,10 @@ pub enum StoreError {
 pub(crate) struct Store {
     device: File,
     input: Vec<u8>,
-    /// Paths below watches where something changed.
-    events: VecDeque<String>,
+    /// Whether something changed where we watch, since somebody asked.
+    changed: bool,
     request: u32,
+    patience: Duration,
 }
 
 /// What arrived.
@@ -96,7 +101,7 @@ impl Store {
             .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
             .open(DEVICE)
             .map_err(StoreError::Open)?;
-        Ok(Self { device, input: Vec::new(), events: VecDeque::new(), request: 0 })
+        Ok(Self { device, input: Vec::new(), changed: false, request: 0, patience: PATIENCE })
     }
 
     /// What stands at `path`; `None` where nothing does, or nothing that we may see.
@@ -127,8 +132,9 @@ impl Store {
         self.ask("open up", kind::SET_PERMISSIONS, 0, path, permissions.as_bytes()).map(drop)
     }
 
-    /// Removes what stands at `path`, if it is `content`.
+    /// Removes what stands at `path`, if it is `content`: the last thing that is done with a connection.
     pub fn retract(&mut self, path: &str, content: &str) -> Result<(), StoreError> {
+        self.patience = LAST_PATIENCE;
         let id = self.ask("begin to change", kind::START, 0, "", &[])?;
         let id = std::str::from_utf8(&id).ok().and_then(|id| id.trim_end_matches('\0').parse().ok());
         let id: u32 = id.ok_or(StoreError::Nonsense { what: "a transaction without a number" })?;
@@ -152,12 +158,11 @@ impl Store {
 
     /// Whether something changed where we watch, since the last time. Never blocks.
     pub fn has_changed(&mut self) -> Result<bool, StoreError> {
-        while let Some(message) = self.next()? {
-            self.keep(message);
+        for _ in 0..EVENTS_MAX {
+            let Some(message) = self.next()? else { break };
+            self.keep(&message);
         }
-        let changed = !self.events.is_empty();
-        self.events.clear();
-        Ok(changed)
+        Ok(std::mem::take(&mut self.changed))
     }
 
     /// One request and its answer.
@@ -198,13 +203,13 @@ impl Store {
     }
 
     fn answer(&mut self, request: u32) -> Result<Message, StoreError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         loop {
             match self.next()? {
                 Some(message) if message.kind != kind::EVENT && message.request == request => {
                     return Ok(message);
                 }
-                Some(message) => self.keep(message),
+                Some(message) => self.keep(&message),
                 None => self.wait(deadline)?,
             }
         }
@@ -213,7 +218,7 @@ impl Store {
     fn wait(&self, deadline: Instant) -> Result<(), StoreError> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(StoreError::Silent);
+            return Err(StoreError::Silent { waited: self.patience });
         }
         let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         let mut polled = [PollFd::new(&self.device, PollFlags::IN)];
@@ -223,12 +228,10 @@ impl Store {
         }
     }
 
-    /// Keeps an event; an answer that nobody waits for any more is dropped.
-    fn keep(&mut self, message: Message) {
-        if message.kind == kind::EVENT && self.events.len() < EVENTS_MAX {
-            let path = message.payload.split(|&byte| byte == 0).next().unwrap_or_default();
-            self.events.push_back(String::from_utf8_lossy(path).into_owned());
-        }
+    /// Notes an event; an answer that nobody waits for any more is dropped. One path is watched, and each event says no more than
+    /// "look again".
+    fn keep(&mut self, message: &Message) {
+        self.changed |= message.kind == kind::EVENT;
     }
 
     /// The next message that is there.
