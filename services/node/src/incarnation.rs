@@ -415,6 +415,16 @@ impl Incarnation {
         self.since
     }
 
+    /// How long its program has run: of a machine, its guest's command. That it takes long to boot is no success.
+    pub(crate) fn ran(&self, node: &Node) -> Duration {
+        let id = self.running.id();
+        if self.running.spec().machine.is_none() {
+            return self.since.elapsed();
+        }
+        let started = node.broker.machine(&id.dc, &id.name).and_then(|machine| machine.started);
+        started.map_or(Duration::ZERO, |started| started.elapsed())
+    }
+
     pub(crate) fn frontend_pid(&self) -> Option<u32> {
         self.frontend.pid()
     }

@@ -81,7 +81,7 @@ async fn runs(supervised: &Supervised) -> Result<(), String> {
 /// to say.
 async fn boots(node: &Node, supervised: &Supervised) -> Result<(), String> {
     let booted = node.broker.machine_where(&supervised.dc, &supervised.name, |machine| {
-        machine.is_some_and(|machine| machine.started)
+        machine.is_some_and(|machine| machine.started.is_some())
     });
     let mut views = supervised.views();
     let ended = views.wait_for(|view| matches!(view.state, State::Ended | State::Waiting | State::Failed));

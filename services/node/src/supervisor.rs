@@ -174,8 +174,14 @@ pub(crate) fn supervise(
             view.last_exit = known.last_exit;
         });
     }
-    let task =
-        Task { node: Arc::clone(node), backoff, me: Arc::clone(&supervised), inbox, outcome: Some(tell) };
+    let task = Task {
+        node: Arc::clone(node),
+        backoff,
+        me: Arc::clone(&supervised),
+        inbox,
+        outcome: Some(tell),
+        ran: None,
+    };
     tokio::spawn(task.run(first));
     (supervised, outcome)
 }
@@ -186,6 +192,8 @@ struct Task {
     backoff: Backoff,
     inbox: mpsc::Receiver<Command>,
     outcome: Option<oneshot::Sender<Result<(), String>>>,
+    /// How long the incarnation that has just ended ran.
+    ran: Option<Duration>,
 }
 
 /// Why an incarnation is over.
@@ -235,7 +243,7 @@ impl Task {
                 Ok(ended) => ended,
                 Err(asked) => return asked,
             };
-            let ran = self.me.view().since.map_or(Duration::ZERO, |since| since.elapsed());
+            let ran = self.ran.take().unwrap_or_default();
             let decision = self.book(&ended, ran);
             self.write_down(true).await;
             if let Over::NotStarted(why) = ended {
@@ -356,6 +364,7 @@ impl Task {
             tokio::select! {
                 happened = incarnation.event() => match happened {
                     Happened::DomainEnded => {
+                        self.ran = Some(incarnation.ran(&self.node));
                         let exit = incarnation.conclude(&self.node).await;
                         return Ok(Over::Ended(exit));
                     }

@@ -3,6 +3,7 @@
 use super::{Broker, Identity, Inner, MemberId, Outgoing, Refusal, Role, refuse};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 use topology::DomainKind;
 use wire::control::{Event, GuestState, Reply};
 
@@ -20,8 +21,8 @@ pub(crate) struct Machine {
     pub(crate) accel: String,
     /// Version of QEMU.
     pub(crate) qemu: String,
-    /// Whether the guest's command runs.
-    pub(crate) started: bool,
+    /// Since when the guest's command runs, as far as this daemon knows; `None` while it does not.
+    pub(crate) started: Option<Instant>,
     /// What it said last.
     pub(crate) state: GuestState,
     /// Why.
@@ -77,7 +78,7 @@ impl Broker {
 impl Machine {
     /// The guest's state as listings show it.
     pub(crate) fn guest(&self) -> &'static str {
-        if self.started { "running" } else { "booting" }
+        if self.started.is_some() { "running" } else { "booting" }
     }
 }
 
@@ -98,7 +99,7 @@ impl Inner {
             return refuse(Errno::BUSY, format!("domain {} has its machine already", who.domain));
         }
         // One that comes back has a guest that runs on.
-        let (started, state, frontend_ends) = before.map_or((false, GuestState::Booting, 0), |machine| {
+        let (started, state, frontend_ends) = before.map_or((None, GuestState::Booting, 0), |machine| {
             (machine.started, machine.state, machine.frontend_ends)
         });
         let machine = Machine {
@@ -128,8 +129,8 @@ impl Inner {
             return refuse(Errno::PERM, "who has not said that it is the machine has no guest");
         };
         machine.started = match state {
-            GuestState::Booting => false,
-            GuestState::Started => true,
+            GuestState::Booting => None,
+            GuestState::Started => machine.started.or_else(|| Some(Instant::now())),
             GuestState::FrontendUp | GuestState::FrontendDown => machine.started,
         };
         machine.frontend_ends += u64::from(state == GuestState::FrontendDown);

@@ -108,7 +108,9 @@ fn who_waits_for_a_machine_hears_of_it() {
         let waits = {
             let broker = broker.clone();
             tokio::spawn(async move {
-                broker.machine_where("shop", "edge", |machine| machine.is_some_and(|m| m.started)).await;
+                broker
+                    .machine_where("shop", "edge", |machine| machine.is_some_and(|m| m.started.is_some()))
+                    .await;
             })
         };
         let mut member = join(&broker, "edge", Role::Program, true);
