@@ -8,11 +8,12 @@ use wire::directory::{AddressQuery, Addresses, Names};
 use wire::guest::{Decoder, Message};
 use wire::meeting::Greeting;
 use wire::service::{Header, Phase};
+use wire::xen::Offer;
 use wire::{control, service};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 10 {
+    match kind % 11 {
         0 => message(bytes),
         1 => {
             if let Ok(query) = AddressQuery::decode(bytes) {
@@ -39,7 +40,12 @@ fuzz_target!(|bytes: &[u8]| {
         6 => json::<control::Reply>(bytes),
         7 => json::<service::Export>(bytes),
         8 => port(bytes),
-        _ => json::<service::OpenInfo>(bytes),
+        9 => json::<service::OpenInfo>(bytes),
+        _ => {
+            if let Ok(offer) = Offer::parse(bytes) {
+                assert_eq!(Offer::parse(offer.to_string().as_bytes()), Ok(offer));
+            }
+        }
     }
 });
 
