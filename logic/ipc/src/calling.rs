@@ -234,6 +234,33 @@ impl<L: Link> Endpoint<L> {
         if call.stage == Stage::New {
             self.begin(call, payload)?;
         }
+        if let Some(reply) = self.advance(call, payload, into, again)? {
+            return Ok(Some(reply));
+        }
+        if late {
+            let received = call.give_up(self.peer(call.to)?);
+            return Err(Failure::TimedOut { received });
+        }
+        let to = call.to;
+        let Some(glance) = self.glance(to, call.label) else { return Ok(None) };
+        if let Some(reply) = self.advance(call, payload, into, again)? {
+            return Ok(Some(reply));
+        }
+        if *again || call.to != to || !self.conclude(glance) {
+            return Ok(None);
+        }
+        let received = call.give_up(self.peer(to)?);
+        Err(Failure::Deadlock { received })
+    }
+
+    /// Does the next stage, if its time has come.
+    fn advance(
+        &mut self,
+        call: &mut Outgoing,
+        payload: &[u8],
+        into: &mut Vec<u8>,
+        again: &mut bool,
+    ) -> Attempt {
         if call.stage == Stage::Room {
             let source = self.address();
             let peer = self.peer(call.to)?;
@@ -253,14 +280,6 @@ impl<L: Link> Endpoint<L> {
         {
             call.stage = Stage::Over;
             return Ok(Some(reply));
-        }
-        if late {
-            let received = call.give_up(self.peer(call.to)?);
-            return Err(Failure::TimedOut { received });
-        }
-        if self.is_deadlocked(call.to, call.label) {
-            let received = call.give_up(self.peer(call.to)?);
-            return Err(Failure::Deadlock { received });
         }
         Ok(None)
     }

@@ -115,9 +115,19 @@ impl<L: Link> Endpoint<L> {
                 return self.received(&call.from, Err(ReceiveError::TimedOut));
             }
             if let From::One(source) = call.from
-                && self.is_deadlocked(source, call.label)
+                && let Some(glance) = self.glance(source, call.label)
             {
-                return self.received(&call.from, Err(ReceiveError::Deadlock(source)));
+                let result = match self.find(&call.from, into, everybody) {
+                    Ok(Found::Something(received)) => Some(Ok(received)),
+                    Ok(Found::Again) => return Poll::Again,
+                    Ok(Found::Nothing) => {
+                        self.conclude(glance).then_some(Err(ReceiveError::Deadlock(source)))
+                    }
+                    Err(why) => Some(Err(why.into())),
+                };
+                if let Some(result) = result {
+                    return self.received(&call.from, result);
+                }
             }
             if listens {
                 return Poll::Sleep(match call.from {

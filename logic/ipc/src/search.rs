@@ -20,13 +20,24 @@ pub(crate) struct Search {
     published: u64,
 }
 
+/// What a look at the path has come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Glance {
+    /// Our own label came round.
+    Deadlock,
+    /// What to publish from now on.
+    Path(u64),
+}
+
 impl<L: Link> Endpoint<L> {
     pub(crate) fn published(&self) -> u64 {
         self.search.map_or(0, |search| search.published)
     }
 
-    /// Looks whether the wait for `target` is part of a cycle whose greatest label is ours. Begins when there is a label.
-    pub(crate) fn is_deadlocked(&mut self, target: Address, label: Option<u64>) -> bool {
+    /// Looks what whoever we wait for publishes. Begins when there is a label. `None`: nothing has changed. Otherwise look once more whether
+    /// the wait for `target` is over, and [`Endpoint::conclude`] if it is not: what the label tells of was done before, and what we wait
+    /// for may have been among it.
+    pub(crate) fn glance(&mut self, target: Address, label: Option<u64>) -> Option<Glance> {
         let search = match (self.search, label) {
             (Some(search), _) if search.target == target => search,
             (Some(search), _) => {
@@ -38,20 +49,26 @@ impl<L: Link> Endpoint<L> {
                 self.say_waits(target, 1);
                 Search { label, target, published: 0 }
             }
-            (None, None) => return false,
+            (None, None) => return None,
         };
         self.search = Some(search);
         // PATH: we have said that we wait; what the peer publishes later, it tells us.
-        let Ok(peer) = self.peer(target) else { return false };
-        let (seen, hops) = layout::path_of(peer.link.load(Way::In, Word::Path));
-        if seen == search.label {
-            return true;
+        let seen = self.peer(target).ok()?.link.load(Way::In, Word::Path);
+        let (label, hops) = layout::path_of(seen);
+        if label == search.label {
+            return Some(Glance::Deadlock);
         }
-        let passed_on = seen > search.label && hops + 1 < self.limits.hops;
+        let passed_on = label > search.label && hops + 1 < self.limits.hops;
         let path =
-            if passed_on { layout::path_word(seen, hops + 1) } else { layout::path_word(search.label, 0) };
-        if path != search.published {
-            self.search = Some(Search { published: path, ..search });
+            if passed_on { layout::path_word(label, hops + 1) } else { layout::path_word(search.label, 0) };
+        (path != search.published).then_some(Glance::Path(path))
+    }
+
+    /// We still wait. Passes on what was seen; true: it is a deadlock, and this is the call that ends.
+    pub(crate) fn conclude(&mut self, glance: Glance) -> bool {
+        let Glance::Path(path) = glance else { return true };
+        if let Some(search) = &mut self.search {
+            search.published = path;
             self.publish(path);
         }
         false
