@@ -11,9 +11,6 @@ use wire::service::{Header, Phase};
 use wire::xen::Offer;
 use wire::{control, service};
 
-/// First bytes from here on are followed by what a guest writes into its port; all others by one message of another kind.
-const PORT: u8 = 248;
-
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 11 {
@@ -42,6 +39,7 @@ fuzz_target!(|bytes: &[u8]| {
         5 => json::<control::Request>(bytes),
         6 => json::<control::Reply>(bytes),
         7 => json::<service::Export>(bytes),
+        8 => port(bytes),
         9 => json::<service::OpenInfo>(bytes),
         _ => {
             if let Ok(offer) = Offer::parse(bytes) {
