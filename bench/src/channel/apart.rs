@@ -5,6 +5,7 @@ use super::task::{Means, Role, Tale, Task};
 use super::transport::{Impatient, Job as _, Tombolo};
 use super::work::{Messages, Talk};
 use crate::talk::say;
+use channel::End;
 use session::{Control, Offer};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,9 +27,13 @@ impl Means {
     }
 }
 
-/// What a worker offers. An offer is kept from task to task, so that no task comes before the end of the offer of the one before.
+/// What a worker keeps from task to task: its offer, so that no task comes before the end of the offer of the one before; and its
+/// channel, because there would be nothing to gain from making another.
 #[derive(Debug, Default)]
-pub struct Doors(Option<(PathBuf, String, Offer)>);
+pub struct Doors {
+    offer: Option<(PathBuf, String, Offer)>,
+    channel: Option<Tombolo>,
+}
 
 impl Doors {
     /// Meets the other, and does the work.
@@ -36,18 +41,20 @@ impl Doors {
     /// # Errors
     /// Where the other does not come, and those of the work.
     pub fn carry(&mut self, task: &Task, talk: &mut Talk<'_>) -> io::Result<Tale> {
-        let deadline = Instant::now() + PATIENCE;
         match (&task.means, task.role) {
-            (Means::Offered { control, name, waiting }, role) => {
-                let end = match role {
-                    Role::Follow => {
-                        let offer = self.offer(control, name, deadline)?;
+            (Means::Offered { control, name, waiting, anew }, role) => {
+                let mut channel = match self.channel.take().filter(|_| !anew) {
+                    Some(kept) if role == Role::Follow => {
                         say(talk.output, "waiting")?;
-                        offer.accept(Some(Instant::now() + PATIENCE)).map_err(io::Error::other)?.0
+                        kept
                     }
-                    Role::Lead => open(control, name, deadline)?,
+                    Some(kept) => kept,
+                    None => Tombolo::of(self.meet(control, name, role, talk)?, task.bytes, true)?,
                 };
-                Messages::new(task, talk).run(Tombolo::waiting(end, task.bytes, *waiting)?)
+                channel.wait_like(*waiting);
+                let tale = Messages::new(task, talk).run(&mut channel);
+                self.channel = Some(channel);
+                tale
             }
             (Means::Network { address, port }, role) => {
                 let address: SocketAddr = format!("{address}:{port}").parse().map_err(io::Error::other)?;
@@ -65,17 +72,28 @@ impl Doors {
         }
     }
 
+    /// The end of a new channel.
+    fn meet(&mut self, control: &Path, name: &str, role: Role, talk: &mut Talk<'_>) -> io::Result<End> {
+        let deadline = Instant::now() + PATIENCE;
+        if role == Role::Lead {
+            return open(control, name, deadline);
+        }
+        let offer = self.offer(control, name, deadline)?;
+        say(talk.output, "waiting")?;
+        Ok(offer.accept(Some(Instant::now() + PATIENCE)).map_err(io::Error::other)?.0)
+    }
+
     fn offer(&mut self, control: &Path, name: &str, deadline: Instant) -> io::Result<&mut Offer> {
-        let kept = self.0.take().filter(|(path, service, _)| path == control && service == name);
+        let kept = self.offer.take().filter(|(path, service, _)| path == control && service == name);
         let offer = match kept {
             Some((_, _, offer)) => offer,
             None => Offer::at(control, name, deadline).map_err(io::Error::other)?,
         };
-        Ok(&mut self.0.insert((control.to_path_buf(), name.to_owned(), offer)).2)
+        Ok(&mut self.offer.insert((control.to_path_buf(), name.to_owned(), offer)).2)
     }
 }
 
-fn open(control: &Path, name: &str, deadline: Instant) -> io::Result<channel::End> {
+fn open(control: &Path, name: &str, deadline: Instant) -> io::Result<End> {
     let mut control = Control::connect(control).map_err(io::Error::other)?;
     let wait_ms = PATIENCE.as_millis() as u32;
     let opened = control.connect_waiting(name, ENTRANCE, (0, wait_ms), deadline);

@@ -67,6 +67,8 @@ pub enum Means {
         name: String,
         /// How both ends wait.
         waiting: Waiting,
+        /// Whether the channel of the task before is closed and another made, in place of going on with it.
+        anew: bool,
     },
     /// TCP between two machines: the follower listens at this address and port, and whoever waits too long says so.
     Network {

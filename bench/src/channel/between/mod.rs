@@ -1,7 +1,7 @@
 //! Messages between a guest and the host, or between two guests: our channels beside TCP over virtio-net, in the same guests.
 //!
-//! Each end has one worker, a process that stays for the whole launch. For each repetition the two make what carries the messages
-//! anew: the daemon makes a channel, of which an end is a device that is plugged into a guest; or they connect.
+//! Each end has one worker, a process that stays for the whole launch. The daemon makes one channel between them, of which an end is a
+//! device that is plugged into a guest; it carries the repetitions of all arms that are channels. A connection is made for each.
 
 pub mod plan;
 pub mod promises;
@@ -101,14 +101,14 @@ pub fn measure(
     for launch in 0..plan.launches {
         progress(&format!("launch {} of {}: starting the guests", launch + 1, plan.launches));
         let stage = Stage::make(ends, binary, &image)?;
-        let mut bench = Bench { ends, plan, workers: None, stage, launch, stalls: 0 };
+        let mut bench = Bench { ends, plan, workers: None, opened: false, stage, launch, stalls: 0 };
         for &case in ends.cases() {
             progress(&format!("launch {} of {}, {}", launch + 1, plan.launches, case.condition(ends)));
             bench.run(case, &mut results)?;
         }
         if ends == Ends::VmHost {
             progress(&format!("launch {} of {}, an idle channel", launch + 1, plan.launches));
-            bench.idle(&mut results)?;
+            bench.idle(&mut results).map_err(|error| bench.stage.explain(error))?;
         }
         bench.workers = None;
         bench.stage.end()?;
@@ -122,6 +122,8 @@ struct Bench<'a> {
     plan: &'a Plan,
     // The workers end before the stage does: fields are dropped in this order.
     workers: Option<[Worker; 2]>,
+    /// Whether these workers have a channel.
+    opened: bool,
     stage: Stage,
     launch: usize,
     /// Connections that stalled in this launch.
@@ -181,22 +183,32 @@ impl Bench<'_> {
 
     /// Brings the two together, up to the word to begin.
     fn prime(&mut self, arm: Arm, work: Work, bytes: usize) -> Result<(), BenchError> {
-        if self.workers.is_none() {
-            self.workers = Some(self.stage.workers()?);
-        }
+        self.start_workers()?;
         let address = self.stage.address();
-        let [lead, follow] = self.stage.controls().map(|control| arm.means(control, address));
+        let anew = !self.opened;
+        let [lead, follow] = self.stage.controls().map(|control| arm.means(control, address, anew));
         let task = |role, means| Task { role, means, work, bytes, meeting: PathBuf::new(), processor: None };
         let [leader, follower] = workers(&mut self.workers)?;
         follower.give(&task(Role::Follow, follow))?;
         follower.expect("waiting")?;
         leader.give(&task(Role::Lead, lead))?;
-        either([leader.expect("primed"), follower.expect("primed")]).map(|_| ())
+        either([leader.expect("primed"), follower.expect("primed")])?;
+        self.opened |= arm != Arm::Tcp;
+        Ok(())
+    }
+
+    fn start_workers(&mut self) -> Result<(), BenchError> {
+        if self.workers.is_none() {
+            self.workers = Some(self.stage.workers()?);
+            self.opened = false;
+        }
+        Ok(())
     }
 
     /// TCP may stall: it is counted, and both workers start afresh. What is ours may not.
     fn excuse(&mut self, arm: Arm, error: BenchError, results: &mut Results) -> Result<(), BenchError> {
         self.workers = None;
+        let error = self.stage.explain(error);
         if arm != Arm::Tcp || !matches!(error, BenchError::Protocol { .. }) {
             return Err(error);
         }
@@ -216,9 +228,9 @@ impl Bench<'_> {
     fn idle(&mut self, results: &mut Results) -> Result<(), BenchError> {
         let (mut beyond, mut of_host) = (Vec::new(), Vec::new());
         for _ in 0..self.plan.timing.idle_rounds {
-            if self.workers.is_none() {
-                self.workers = Some(self.stage.workers()?);
-            }
+            // With the workers before goes their channel.
+            self.workers = None;
+            self.start_workers()?;
             let [without, _] = self.watch()?;
             self.prime(Arm::Tombolo, Work::Rest, 64)?;
             let [with, host] = self.watch()?;

@@ -50,8 +50,8 @@ impl Arm {
 
     /// By what it carries messages; `control` is of the worker's own domain, `address` and `port` are the follower's.
     #[must_use]
-    pub fn means(self, control: PathBuf, (address, port): (&str, u16)) -> Means {
-        let offered = |waiting| Means::Offered { control, name: SERVICE.into(), waiting };
+    pub fn means(self, control: PathBuf, (address, port): (&str, u16), anew: bool) -> Means {
+        let offered = |waiting| Means::Offered { control, name: SERVICE.into(), waiting, anew };
         match self {
             Self::Tombolo => offered(Waiting::Adaptive),
             Self::Asleep => offered(Waiting::Sleep),

@@ -2,7 +2,7 @@
 
 use super::plan::{Ends, RING, SERVICE};
 use crate::control_group;
-use crate::machine::{check_files, check_root, finish, inside, network_namespace};
+use crate::machine::{check_files, check_root, inside, network_namespace};
 use crate::machines::{self, Card, Image, Network, PROGRAMS};
 use crate::node::Node;
 use crate::scenario::BenchError;
@@ -25,6 +25,8 @@ const CONTROL: &str = "/run/tombolo/control.sock";
 const HOST: &str = "198.18.0.1/24";
 const LEAD_ADDRESS: &str = "198.18.0.3/24";
 const FOLLOW_ADDRESS: &str = "198.18.0.2/24";
+/// How many of a guest's last lines explain an error.
+const LAST_LINES: &str = "4";
 /// The first port that a connection has; each has another.
 const FIRST_PORT: u16 = 20_000;
 
@@ -137,24 +139,33 @@ impl Stage {
     /// # Errors
     /// Where the kernel does not count.
     pub fn guests_processor_ns(&self) -> Result<u64, BenchError> {
-        let guests: &[&str] = match self.ends {
-            Ends::VmHost => &[FOLLOW],
-            Ends::VmVm => &[LEAD, FOLLOW],
-        };
         let node = control_group::of_node(&self.node.run_dir());
         let used = |guest: &&str| control_group::processor_ns(&format!("{}/{DC}/{guest}", node.as_ref()?));
-        guests.iter().map(used).sum::<Option<u64>>().ok_or_else(|| BenchError::Missing {
+        self.guests().iter().map(used).sum::<Option<u64>>().ok_or_else(|| BenchError::Missing {
             what: "control groups that count processor time".into(),
             how: "mount the controller (cpuacct, or cpu of version 2)",
         })
     }
 
-    /// What the node says about its domains: for a report of something that went wrong.
-    ///
-    /// # Errors
-    /// Where the node does not answer.
-    pub fn check(&self) -> Result<(), BenchError> {
-        finish(self.node.tombolo(&["ps"]))
+    /// The error, with the last words of the guests where a worker failed: theirs may be the reason.
+    #[must_use]
+    pub fn explain(&self, error: BenchError) -> BenchError {
+        let BenchError::Protocol { who, mut said, expected } = error else { return error };
+        for guest in self.guests() {
+            let lines = self.node.tombolo(&["logs", "--tail", LAST_LINES, &format!("{DC}/{guest}")]).output();
+            let lines = lines.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+            if let Some(lines) = lines.ok().filter(|lines| !lines.is_empty()) {
+                said = format!("{said}; the guest `{guest}`: {lines}");
+            }
+        }
+        BenchError::Protocol { who, said, expected }
+    }
+
+    fn guests(&self) -> &'static [&'static str] {
+        match self.ends {
+            Ends::VmHost => &[FOLLOW],
+            Ends::VmVm => &[LEAD, FOLLOW],
+        }
     }
 
     /// Cleans up; dropping does the same, and can't tell.

@@ -37,6 +37,20 @@ pub trait Transport {
     fn receive(&mut self) -> io::Result<&[u8]>;
 }
 
+impl<T: Transport> Transport for &mut T {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        (**self).send(message)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (**self).flush()
+    }
+
+    fn receive(&mut self) -> io::Result<&[u8]> {
+        (**self).receive()
+    }
+}
+
 /// What is done with a transport, once it stands.
 pub trait Job {
     /// Does it.

@@ -77,13 +77,12 @@ impl Tombolo {
         Ok(Self { sender, receiver, message: Vec::with_capacity(bytes), polls: false })
     }
 
-    /// Opens an end that waits like this.
-    ///
-    /// # Errors
-    /// Those of the channel.
-    pub fn waiting(end: End, bytes: usize, waiting: Waiting) -> io::Result<Self> {
-        let polls = waiting == Waiting::Poll;
-        Ok(Self { polls, ..Self::of(end, bytes, waiting != Waiting::Sleep)? })
+    /// From now on it waits like this.
+    pub fn wait_like(&mut self, waiting: Waiting) {
+        let policy = if waiting == Waiting::Adaptive { SpinPolicy::Adaptive } else { SpinPolicy::Never };
+        self.sender.set_spin_policy(policy);
+        self.receiver.set_spin_policy(policy);
+        self.polls = waiting == Waiting::Poll;
     }
 
     /// Its halves.
