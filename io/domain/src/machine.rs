@@ -23,6 +23,8 @@ const ORDER: &str = "order.json";
 const OUTCOME: &str = "outcome.json";
 /// Where it listens for `exec`.
 const SOCKET: &str = "machine.sock";
+/// The outcome of a machine whose QEMU ended by itself, or was killed.
+pub(crate) const QEMU_DIED: &str = "qemu-died";
 /// Longest outcome that is read, in bytes.
 const MAX_OUTCOME_BYTES: u64 = 4096;
 /// Longest word of an outcome, in characters.

@@ -129,9 +129,10 @@ pub const MACHINE_MEMORY_MIN: u64 = 64 << 20;
 pub const MACHINE_MEMORY_MAX: u64 = 1 << 40;
 /// Memory of a machine where the file says nothing: a kernel, our agent, and room for a small program.
 pub const MACHINE_MEMORY_DEFAULT: u64 = 256 << 20;
-/// Memory that QEMU must have beside the guest's: its own code and tables. A limit that leaves less is refused.
-pub const MACHINE_OVERHEAD_MIN: u64 = 64 << 20;
-/// Memory that QEMU has beside the guest's where the file sets no limit: also translated code, disk caches, channels.
+/// Memory that QEMU must have beside the guest's: its own code and tables, and 64 MiB of translated code. A limit that leaves less
+/// is refused.
+pub const MACHINE_OVERHEAD_MIN: u64 = 128 << 20;
+/// Memory that QEMU has beside the guest's where the file sets no limit: also disk caches, and channels.
 pub const MACHINE_OVERHEAD_DEFAULT: u64 = 256 << 20;
 /// Threads and processes of a machine: least. QEMU has up to 64 threads for its disk, and one for each processor.
 pub const MACHINE_PIDS_MIN: u32 = 192;

@@ -123,7 +123,7 @@ async fn settle(node: &Arc<Node>, topology: &Topology) -> Result<(), Problem> {
 /// Whether a machine's guest is still on its way.
 fn is_booting(node: &Node, topology: &Topology, domain: &Domain) -> bool {
     let machine = node.broker.machine(topology.name.as_str(), domain.name.as_str());
-    domain.machine.is_some() && !machine.is_some_and(|machine| machine.started.is_some())
+    domain.machine.is_some() && machine.is_none_or(|machine| machine.started.is_none())
 }
 
 /// Does the steps in order. On failure: which step (from 0), and why.

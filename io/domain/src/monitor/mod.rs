@@ -276,6 +276,9 @@ impl Monitor {
         // A shell whose child was killed says 137; it may also have coped, and then the memory is not why it ended.
         let by_kill = matches!(ending, Ending::Signal(9) | Ending::Code(137));
         let outcome = (self.status.kind == Kind::Vm).then(|| machine::outcome(&self.paths)).flatten();
+        // Of a machine it is QEMU that is killed, and its parent tells.
+        let by_kill =
+            by_kill || outcome.as_ref().is_some_and(|outcome| outcome.outcome == machine::QEMU_DIED);
         let in_guest = outcome.as_ref().is_some_and(|outcome| outcome.out_of_memory);
         let out_of_memory = in_guest || (oom_kills > 0 && by_kill);
         Exit { ending, out_of_memory, at: rfc3339(SystemTime::now()), outcome }
