@@ -69,6 +69,7 @@ pub fn bare_image(init: &str) -> Image {
     let mut spec = Spec::new(kernel().expect("a kernel"));
     spec.modules = image::GUEST_MODULES.map(str::to_owned).to_vec();
     spec.program(image::find_program("busybox").expect("busybox"), "/bin/busybox");
+    spec.link("/bin", "usr/bin");
     for directory in ["/dev", "/proc", "/sys"] {
         spec.directory(directory, 0o755);
     }
@@ -142,6 +143,14 @@ pub fn shell_ok(node: &Node, domain: &str, line: &str) -> String {
         node.daemon_log()
     );
     run.out
+}
+
+/// The shell line that prints the process id of a role of ours in a guest. It does not find itself, which has a bracket in the word.
+pub fn pid_of(role: &str) -> String {
+    let (first, rest) = role.split_at(1);
+    format!(
+        "for p in $(pidof tombolo); do grep -qs '[{first}]{rest}' /proc/$p/cmdline && echo $p; done; true"
+    )
 }
 
 /// What a domain wrote, its guest's console included, to explain a failure.

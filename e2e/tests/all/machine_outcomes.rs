@@ -1,12 +1,13 @@
 //! How machines end, each in its own way, and what `ps` says of it. All that can fail once it is up fails in one topology; what never comes up
 //! is refused with the reason.
 
-use e2e::machines::{self, logs, shell_ok};
+use e2e::machines::{self, logs};
 use e2e::{Node, node, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 /// What a guest is told to do, and the outcome: its domain's name, the line, the word, the exit code, and words of the message.
@@ -58,8 +59,10 @@ fn each_end_of_a_machine_is_told_by_its_name() {
     // First what takes longest to be noticed.
     let hanging = machines::qemus(&node, "hangs");
     hanging.iter().for_each(|pid| send(*pid, Signal::STOP));
-    // Not itself, whose line has the same words.
-    shell_ok(&node, "stalls", "kill -STOP $(pgrep -f '[t]ombolo agent')");
+    // This call waits for what is stopped by it, and ends with the machine.
+    let stop = format!("kill -STOP $({})", machines::pid_of("agent"));
+    let stopping = node.command(&["exec", "stalls", "--", "sh", "-c", &stop]).stderr(Stdio::null()).spawn();
+    let mut stopping = stopping.expect("exec starts");
     let dying = machines::qemus(&node, "dies");
     dying.iter().for_each(|pid| node::kill(*pid));
     for (name, line, ..) in ENDS {
@@ -74,6 +77,7 @@ fn each_end_of_a_machine_is_told_by_its_name() {
     assert_outcome(&node, "dies", "qemu-died", "signal");
     assert_outcome(&node, "hangs", "qemu-hung", "");
     assert_outcome(&node, "stalls", "hung", "");
+    assert_eq!(stopping.wait().expect("it ends").code(), Some(125), "the machine has ended under a command");
     for name in names.iter().chain(&["dies", "hangs", "stalls"]) {
         assert_eq!(node.run(&["exec", name, "--", "true"]).code, 125, "{name} still runs something");
     }
