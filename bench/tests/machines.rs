@@ -5,6 +5,10 @@ use bench::channel::between::{Between, measure};
 use bench::directory::guest::Guest;
 use bench::{Arguments, BenchError, Results, Scenario, machines, report};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Emulated guests take all processors there are: one test at a time.
+static PROCESSORS: Mutex<()> = Mutex::new(());
 
 /// The release build of this checkout, or `TOMBOLO_BIN`.
 fn binary() -> PathBuf {
@@ -13,15 +17,16 @@ fn binary() -> PathBuf {
     std::env::var_os("TOMBOLO_BIN").map_or_else(|| target.join("release/tombolo"), PathBuf::from)
 }
 
-/// The binary; `None`, and a printed reason, where this machine can have no guests.
-fn binary_for_guests() -> Option<PathBuf> {
+/// The binary, and this test's turn; `None`, and a printed reason, where this machine can have no guests.
+fn binary_for_guests() -> Option<(PathBuf, MutexGuard<'static, ()>)> {
     let binary = binary();
     if !rustix::process::geteuid().is_root() || !binary.exists() {
         println!("skipped: needs root and {} (`make build`)", binary.display());
         return None;
     }
     match machines::check() {
-        Ok(()) => Some(binary),
+        // A test that failed while it had its turn says so itself.
+        Ok(()) => Some((binary, PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner))),
         Err(error @ BenchError::Missing { .. }) => {
             println!("skipped: {error}");
             None
@@ -64,7 +69,7 @@ fn every_arm_works(ends: Ends, binary: &Path) -> Results {
 
 #[test]
 fn a_guest_and_the_host_exchange_messages_by_every_arm() {
-    let Some(binary) = binary_for_guests() else { return };
+    let Some((binary, _turn)) = binary_for_guests() else { return };
     let results = every_arm_works(Ends::VmHost, &binary);
     let idle = results.figure("processor time of the host's end of an idle channel").expect("it was watched");
     assert!(idle.value >= 0.0);
@@ -72,13 +77,13 @@ fn a_guest_and_the_host_exchange_messages_by_every_arm() {
 
 #[test]
 fn two_guests_exchange_messages_by_every_arm() {
-    let Some(binary) = binary_for_guests() else { return };
+    let Some((binary, _turn)) = binary_for_guests() else { return };
     every_arm_works(Ends::VmVm, &binary);
 }
 
 #[test]
 fn a_guest_looks_names_up_by_every_arm() {
-    let Some(binary) = binary_for_guests() else { return };
+    let Some((binary, _turn)) = binary_for_guests() else { return };
     let arguments = Arguments {
         scenario: Guest.name().into(),
         quick: true,
