@@ -160,11 +160,9 @@ fn a_guest_writes_whatever_it_likes(node: &Node) {
     );
     keepers.into_iter().for_each(Keeper::end);
     assert_all_talk(node);
-    assert_eq!(
-        ["viewer", "camera"].map(|domain| machines::qemus(node, domain)),
-        qemus,
-        "a machine has died of it"
-    );
+    let now = ["viewer", "camera"].map(|domain| machines::qemus(node, domain));
+    let told = || ["viewer", "camera"].map(|domain| logs(node, domain)).concat() + &node.daemon_log();
+    assert!(now == qemus, "a machine has died of it{}", told());
     assert_eq!(machines::row(node, "desk")["pid"], desk, "the container has died of it");
 }
 
