@@ -45,8 +45,8 @@ pub(crate) struct Made {
 /// How far a device is.
 #[derive(Debug)]
 pub(crate) enum Look {
-    /// Not there yet, or not ready; look again.
-    Absent,
+    /// Not there yet, or not ready: what is missing. Look again.
+    Absent(&'static str),
     /// Ready.
     Ready(Box<Made>),
     /// It will never be.
@@ -63,15 +63,27 @@ pub(crate) fn can_interrupt(bus: &Path) -> bool {
 
 /// Looks for the device of an end, and takes it into use if it is there.
 pub(crate) fn look(bus: &Path, end: &End, interrupts: bool) -> Look {
-    let Some(port) = Place::read(&end.device) else {
-        return Look::Failed(format!("{:?} is no place of a device", end.device));
-    };
-    let Some(folder) = port.find(bus) else { return Look::Absent };
-    match take(bus, &folder, end, interrupts) {
-        Ok(Some(made)) => Look::Ready(Box::new(made)),
-        Ok(None) => Look::Absent,
-        Err(why) => Look::Failed(format!("the device {}: {why}", folder.display())),
+    match take(bus, end, interrupts) {
+        Ok(made) => Look::Ready(Box::new(made)),
+        Err(Missing::Yet(what)) => Look::Absent(what),
+        Err(Missing::Ever(why)) => Look::Failed(format!("the device at {}: {why}", end.device)),
     }
+}
+
+/// Why a device can't be taken into use.
+enum Missing {
+    /// The kernel is not done with it yet: what is not there.
+    Yet(&'static str),
+    /// It will never be: why.
+    Ever(String),
+}
+
+/// What is not there may come.
+fn yet<T>(what: &'static str, result: io::Result<T>) -> Result<T, Missing> {
+    result.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Missing::Yet(what),
+        _ => Missing::Ever(format!("{what}: {error}")),
+    })
 }
 
 /// Where a device is: `1c.3/00.0`.
@@ -110,47 +122,30 @@ impl Place {
     }
 }
 
-fn said(error: &io::Error) -> String {
-    error.to_string()
-}
-
-/// Absent is no failure: the kernel is not done with the device yet.
-fn yet<T>(result: io::Result<T>) -> Result<Option<T>, String> {
-    match result {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(said(&error)),
-    }
-}
-
-fn take(bus: &Path, folder: &Path, end: &End, interrupts: bool) -> Result<Option<Made>, String> {
-    let is = |file: &str, wanted: &str| {
-        yet(fs::read_to_string(folder.join(file))).map(|found| found.map(|text| text.trim() == wanted))
-    };
-    match (is("vendor", VENDOR)?, is("device", DEVICE)?) {
-        (Some(true), Some(true)) => {}
-        (None, _) | (_, None) => return Ok(None),
-        _ => return Err("it is none of a channel".into()),
+fn take(bus: &Path, end: &End, interrupts: bool) -> Result<Made, Missing> {
+    let place =
+        Place::read(&end.device).ok_or_else(|| Missing::Ever("that is no place of a device".into()))?;
+    let folder = place.find(bus).ok_or(Missing::Yet("the device behind its port"))?;
+    let text = |file: &str| yet("its number", fs::read_to_string(folder.join(file)));
+    if (text("vendor")?.trim(), text("device")?.trim()) != (VENDOR, DEVICE) {
+        return Err(Missing::Ever("it is none of a channel".into()));
     }
     // The last of its files to appear.
     let memory = folder.join("resource2");
-    let Some(region) = yet(open(&memory))? else { return Ok(None) };
-    let Some(bell) = yet(open(&folder.join("resource0")))? else { return Ok(None) };
-    let found = rustix::fs::fstat(&region).map_err(|errno| errno.to_string())?.st_size;
+    let region = yet("its memory", open(&memory))?;
+    let bell = yet("its register", open(&folder.join("resource0")))?;
+    let found = yet("its memory", rustix::fs::fstat(&region).map_err(io::Error::from))?.st_size;
     if u64::try_from(found).unwrap_or(0) < end.bytes {
-        return Err(format!("its memory has {found} bytes, and the channel {}", end.bytes));
+        return Err(Missing::Ever(format!("its memory has {found} bytes, and the channel {}", end.bytes)));
     }
     let held = if interrupts {
-        let Some(device) = hold(bus, folder)? else { return Ok(None) };
-        Some(device)
+        Some(hold(bus, &folder)?)
     } else {
-        if yet(fs::write(folder.join("enable"), "1"))?.is_none() {
-            return Ok(None);
-        }
+        yet("its switch", fs::write(folder.join("enable"), "1"))?;
         None
     };
-    let made = make(end, region, bell, held).map_err(|error| said(&error))?;
-    Ok(Some(Made { region: memory, ..made }))
+    let made = make(end, region, bell, held);
+    made.map(|made| Made { region: memory, ..made }).map_err(|error| Missing::Ever(error.to_string()))
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {
@@ -158,35 +153,31 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Binds the device to the driver that programs can use, and takes it.
-fn hold(bus: &Path, folder: &Path) -> Result<Option<vfio::Device>, String> {
-    let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
-        return Err("its name is no text".into());
-    };
-    if link(folder, "driver").as_deref() != Some(DRIVER) {
-        if yet(fs::write(folder.join("driver_override"), DRIVER))?.is_none() {
-            return Ok(None);
-        }
-        fs::write(bus.join("drivers_probe"), name).map_err(|error| format!("no driver takes it: {error}"))?;
-        if link(folder, "driver").as_deref() != Some(DRIVER) {
-            return Ok(None);
+fn hold(bus: &Path, folder: &Path) -> Result<vfio::Device, Missing> {
+    let name = folder.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| Missing::Ever("its name is no text".into()))?;
+    let is_bound = || link(folder, "driver").as_deref() == Some(DRIVER);
+    if !is_bound() {
+        yet("its driver", fs::write(folder.join("driver_override"), DRIVER))?;
+        yet("its driver", fs::write(bus.join("drivers_probe"), name))?;
+        if !is_bound() {
+            return Err(Missing::Yet("its driver"));
         }
     }
-    let Some(group) = link(folder, "iommu_group").and_then(|group| group.parse().ok()) else {
-        return Ok(None);
-    };
-    let opened = match vfio::Device::open(group, name) {
+    let group = link(folder, "iommu_group").and_then(|group| group.parse().ok());
+    let group = group.ok_or(Missing::Yet("its IOMMU group"))?;
+    let device = match vfio::Device::open(group, name) {
         // Bound a moment ago: its group does not count it yet.
-        Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => return Ok(None),
-        opened => opened,
+        Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
+            return Err(Missing::Yet("its place in its IOMMU group"));
+        }
+        opened => yet("its device of vfio", opened)?,
     };
-    let Some(device) = yet(opened).map_err(|error| format!("vfio does not give it: {error}"))? else {
-        return Ok(None);
-    };
-    match device.interrupts() {
-        Ok(count) if count >= INTERRUPTS => Ok(Some(device)),
-        Ok(count) => Err(format!("it has {count} interrupts, and an end {INTERRUPTS}")),
-        Err(error) => Err(format!("its interrupts are not known: {error}")),
+    let count = yet("its interrupts", device.interrupts())?;
+    if count < INTERRUPTS {
+        return Err(Missing::Ever(format!("it has {count} interrupts, and an end {INTERRUPTS}")));
     }
+    Ok(device)
 }
 
 /// The last component of what a link of the device's points to.

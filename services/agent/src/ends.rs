@@ -13,12 +13,21 @@ use wire::guest::{End, MAX_CHANNELS};
 use wire::ring::END_DESCRIPTORS;
 
 /// How long a device may take from `END` to being usable.
-pub(crate) const DEVICE_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 /// Stack of a thread that waits for the release of a region, in bytes: it makes one system call.
 const STACK_BYTES: usize = 64 * 1024;
 
 /// Those of an end, in its order.
 pub(crate) type Descriptors = [OwnedFd; END_DESCRIPTORS];
+
+/// Why an end is not made.
+#[derive(Debug)]
+pub(crate) enum Unmade {
+    /// Its device is not ready: what is missing.
+    Yet(&'static str),
+    /// It never will be: why.
+    Ever(String),
+}
 
 /// All of them.
 #[derive(Debug)]
@@ -72,19 +81,20 @@ impl Ends {
 
     /// Makes an announced end, if its device is there: what is to be passed on. From then on its release is told, whether or not
     /// somebody gets it.
-    pub fn make(&mut self, end: &End) -> Result<Option<Descriptors>, String> {
+    pub fn make(&mut self, end: &End) -> Result<Descriptors, Unmade> {
         let found = device::look(&self.bus, end, self.interrupts);
         let Made { mut device, descriptors, region } = match found {
             Look::Ready(made) => *made,
-            Look::Absent => return Ok(None),
-            Look::Failed(why) => return Err(why),
+            Look::Absent(what) => return Err(Unmade::Yet(what)),
+            Look::Failed(why) => return Err(Unmade::Ever(why)),
         };
-        self.watch(end.channel, &region).map_err(|error| format!("its release can't be awaited: {error}"))?;
+        self.watch(end.channel, &region)
+            .map_err(|error| Unmade::Ever(format!("its release can't be awaited: {error}")))?;
         if self.announced.remove(&end.channel) == Some(true) {
             device.hang_up();
         }
         self.made.insert(end.channel, device);
-        Ok(Some(descriptors))
+        Ok(descriptors)
     }
 
     fn watch(&self, channel: u32, region: &Path) -> io::Result<()> {

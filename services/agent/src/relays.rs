@@ -1,7 +1,7 @@
 //! Members of the domain in the guest, and what the node says to them.
 
 use crate::agent::Agent;
-use crate::ends::DEVICE_PATIENCE;
+use crate::ends::{DEVICE_PATIENCE, Unmade};
 use crate::error::AgentError;
 use crate::relay::{Carried, Queued, Relay, Taken};
 use rustix::event::PollFlags;
@@ -139,17 +139,21 @@ impl Agent {
     pub fn flush_relay(&mut self, stream: u32) -> Result<(), AgentError> {
         while let Some(mut first) = self.relays.get_mut(&stream).and_then(|relay| relay.queue.pop_front()) {
             if let Carried::Announced(end, deadline) = &first.carried {
-                match self.ends.make(end) {
-                    Ok(Some(descriptors)) => first.carried = Carried::Made(Box::new(descriptors)),
-                    Ok(None) if Instant::now() < *deadline => return self.put_back(stream, first),
-                    late_or_failed => {
-                        let late = || "its device did not appear".to_owned();
-                        let why = late_or_failed.err().unwrap_or_else(late);
-                        tracing::warn!(channel = end.channel, why, "an end of a channel can't be passed on");
-                        self.drop_end(stream, first)?;
+                let why = match self.ends.make(end) {
+                    Ok(descriptors) => {
+                        first.carried = Carried::Made(Box::new(descriptors));
+                        self.put_back(stream, first)?;
                         continue;
                     }
-                }
+                    Err(Unmade::Yet(_)) if Instant::now() < *deadline => return self.put_back(stream, first),
+                    Err(Unmade::Yet(what)) => {
+                        format!("its device did not come up in {DEVICE_PATIENCE:?}: {what} is missing")
+                    }
+                    Err(Unmade::Ever(why)) => why,
+                };
+                tracing::warn!(channel = end.channel, why, "an end of a channel can't be passed on");
+                self.drop_end(stream, first)?;
+                continue;
             }
             let Some(relay) = self.relays.get(&stream) else { return Ok(()) };
             let none: &[OwnedFd] = &[];
