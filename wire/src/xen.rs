@@ -21,6 +21,8 @@ pub const OFFSET_MAGIC: usize = 0;
 pub const OFFSET_VERSION: usize = 8;
 /// Where the number of references stands.
 pub const OFFSET_PAGES: usize = 16;
+/// Where the offer's mark stands: numbers of grants and of event channels are used again, by whatever comes next.
+pub const OFFSET_MARK: usize = 24;
 /// Where end 0, the offerer, says that it lives; end 1 by [`END_STRIDE`] further.
 pub const OFFSET_ENDS: usize = 64;
 /// From one end's words to the other's.
@@ -34,8 +36,8 @@ pub const OFFSET_REFERENCES: usize = 256;
 
 /// Longest name of a channel, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Longest text of an offer, in bytes: five decimal numbers.
-pub const OFFER_BYTES_MAX: usize = 64;
+/// Longest text of an offer, in bytes: six decimal numbers.
+pub const OFFER_BYTES_MAX: usize = 80;
 /// The largest number of a domain; those above are Xen's own.
 pub const DOMAIN_MAX: u16 = 0x7fef;
 
@@ -59,13 +61,15 @@ pub struct Offer {
     pub room: u32,
     /// Event channel that is rung when an end comes or goes.
     pub life: u32,
+    /// Of this offer and no other: random.
+    pub mark: u64,
 }
 
 /// Why a text is no offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadOffer {
-    /// It is not five decimal numbers with a space between.
-    #[error("it is not five numbers")]
+    /// It is not six decimal numbers with a space between.
+    #[error("it is not six numbers")]
     Form,
     /// It is of another version.
     #[error("it is of version {found}, and this program speaks {VERSION}")]
@@ -77,7 +81,8 @@ pub enum BadOffer {
 
 impl fmt::Display for Offer {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(to, "{VERSION} {} {} {} {}", self.directory, self.data, self.room, self.life)
+        let Self { directory, data, room, life, mark } = self;
+        write!(to, "{VERSION} {directory} {data} {room} {life} {mark}")
     }
 }
 
@@ -96,9 +101,11 @@ impl Offer {
         if version != VERSION {
             return Err(BadOffer::Version { found: version });
         }
-        let numbers: Vec<u32> = rest.split(' ').map(number).collect::<Result<_, _>>()?;
+        let (numbers, mark) = rest.rsplit_once(' ').ok_or(BadOffer::Form)?;
+        let mark = number(mark)?;
+        let numbers: Vec<u32> = numbers.split(' ').map(number).collect::<Result<_, _>>()?;
         let [directory, data, room, life] = <[u32; 4]>::try_from(numbers).map_err(|_| BadOffer::Form)?;
-        Ok(Self { directory, data, room, life })
+        Ok(Self { directory, data, room, life, mark })
     }
 }
 
@@ -134,9 +141,9 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_offer_is_five_numbers() {
-        let offer = Offer { directory: 520, data: 9, room: 10, life: u32::MAX };
-        assert_eq!(offer.to_string(), "1 520 9 10 4294967295");
+    fn an_offer_is_six_numbers() {
+        let offer = Offer { directory: 520, data: 9, room: 10, life: u32::MAX, mark: 1 << 63 };
+        assert_eq!(offer.to_string(), "1 520 9 10 4294967295 9223372036854775808");
         assert_eq!(Offer::parse(offer.to_string().as_bytes()), Ok(offer));
     }
 
@@ -145,21 +152,22 @@ mod tests {
         for text in [
             "",
             "1",
-            "1 2 3 4",
-            "1 2 3 4 5 6",
-            "1  2 3 4 5",
-            "1 2 3 4 5 ",
-            " 1 2 3 4 5",
-            "1 +2 3 4 5",
-            "1 2 3 4 4294967296",
-            "x 2 3 4 5",
-            "1 2 3 4 5\n",
+            "1 2 3 4 5",
+            "1 2 3 4 5 6 7",
+            "1  2 3 4 5 6",
+            "1 2 3 4 5 6 ",
+            " 1 2 3 4 5 6",
+            "1 +2 3 4 5 6",
+            "1 2 3 4 4294967296 6",
+            "1 2 3 4 5 18446744073709551616",
+            "x 2 3 4 5 6",
+            "1 2 3 4 5 6\n",
         ] {
             assert_eq!(Offer::parse(text.as_bytes()), Err(BadOffer::Form), "{text:?}");
         }
-        assert_eq!(Offer::parse(b"2 2 3 4 5"), Err(BadOffer::Version { found: 2 }));
+        assert_eq!(Offer::parse(b"2 2 3 4 5 6"), Err(BadOffer::Version { found: 2 }));
         assert_eq!(Offer::parse(&[b'1', 0xff]), Err(BadOffer::Form));
-        let long = format!("1 {}2 3 4 5", "0".repeat(OFFER_BYTES_MAX));
+        let long = format!("1 {}2 3 4 5 6", "0".repeat(OFFER_BYTES_MAX));
         assert_eq!(Offer::parse(long.as_bytes()), Err(BadOffer::Form));
     }
 
@@ -181,15 +189,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_an_offer_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn any_bytes_are_an_offer_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..90)) {
             if let Ok(offer) = Offer::parse(&bytes) {
                 prop_assert_eq!(Offer::parse(offer.to_string().as_bytes()), Ok(offer));
             }
         }
 
         #[test]
-        fn any_offer_comes_back(directory: u32, data: u32, room: u32, life: u32) {
-            let offer = Offer { directory, data, room, life };
+        fn any_offer_comes_back(directory: u32, data: u32, room: u32, life: u32, mark: u64) {
+            let offer = Offer { directory, data, room, life, mark };
             prop_assert_eq!(Offer::parse(offer.to_string().as_bytes()), Ok(offer));
         }
     }

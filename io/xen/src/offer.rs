@@ -1,5 +1,6 @@
 //! The offerer's half.
 
+use std::io;
 use std::sync::atomic::Ordering;
 
 use channel::{Config, Mapped};
@@ -38,14 +39,20 @@ pub fn offer(opener: u16, name: &str, config: &Config) -> Result<End, OfferError
     let notice = Notice { offset: layout::end(0) + layout::END_ALIVE, port: &life };
     let share = system("grant memory to the other domain (module xen-gntalloc; its parameter `limit`)");
     let directory = grant(opener, 1, Some(notice)).map_err(share)?;
-    fill(&directory.region, &granted);
+    let mark = mark().map_err(system("get random bits"))?;
+    fill(&directory.region, &granted, mark);
 
     let theirs = layout::open_path(own, opener, name);
     store.watch(&theirs)?;
     let reference = directory.references.first().copied().unwrap_or(0);
-    let text =
-        layout::Offer { directory: reference, data: data.number(), room: room.number(), life: life.number() }
-            .to_string();
+    let text = layout::Offer {
+        directory: reference,
+        data: data.number(),
+        room: room.number(),
+        life: life.number(),
+        mark,
+    }
+    .to_string();
     let path = layout::offer_path(own, opener, name);
     store.publish(&path, &text, own, opener)?;
 
@@ -71,11 +78,12 @@ fn check(opener: u16, name: &str, config: &Config) -> Result<(), OfferError> {
 }
 
 /// Writes what the opener looks for, and that we are there.
-fn fill(directory: &Region, granted: &Granted) {
+fn fill(directory: &Region, granted: &Granted, mark: u64) {
     for (offset, value) in [
         (layout::OFFSET_MAGIC, layout::MAGIC),
         (layout::OFFSET_VERSION, layout::VERSION),
         (layout::OFFSET_PAGES, granted.references.len() as u64),
+        (layout::OFFSET_MARK, mark),
     ] {
         directory.store_u64(offset, value, Ordering::Relaxed);
     }
@@ -83,4 +91,11 @@ fn fill(directory: &Region, granted: &Granted) {
         granted.references.iter().flat_map(|reference| reference.to_le_bytes()).collect();
     directory.copy_in(layout::OFFSET_REFERENCES, &references);
     life::come(directory, 0);
+}
+
+fn mark() -> io::Result<u64> {
+    let mut bits = [0; 8];
+    // So few come at once, or not at all.
+    rustix::rand::getrandom(&mut bits, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bits))
 }

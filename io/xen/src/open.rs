@@ -101,9 +101,8 @@ impl Claim {
     /// Binds and maps all of it; `None` where its offerer has gone meanwhile.
     fn take(self, offerer: u16, deadline: Option<Instant>) -> Result<Option<Parts>, OpenError> {
         let Self { offer, life } = self;
-        let notice = Notice { offset: layout::end(1) + layout::END_ALIVE, port: &life };
-        let directory = match map(offerer, &[offer.directory], Some(notice)) {
-            Ok(directory) => directory,
+        let found = match map(offerer, &[offer.directory], None) {
+            Ok(found) => found,
             // What is granted no more can't be told from what never was.
             Err(source) if source.kind() == io::ErrorKind::InvalidInput => return Ok(None),
             Err(source) => {
@@ -111,7 +110,14 @@ impl Claim {
                 return Err(OpenError::System { action, source });
             }
         };
-        let references = references(offerer, &directory)?;
+        if !is_of(&found, &offer) {
+            return Ok(None);
+        }
+        let references = references(offerer, &found)?;
+        // As long as it is mapped, the same number is the same page.
+        let notice = Notice { offset: layout::end(1) + layout::END_ALIVE, port: &life };
+        let again = |source| OpenError::System { action: "map the channel's directory", source };
+        let directory = map(offerer, &[offer.directory], Some(notice)).map_err(again)?;
         let taken = (|| {
             let (data, room) = (Port::bind(offerer, offer.data)?, Port::bind(offerer, offer.room)?);
             Ok((data, room, map(offerer, &references, None)?))
@@ -124,6 +130,14 @@ impl Claim {
             }
         }
     }
+}
+
+/// Whether a page is the directory of this offer, of which nobody has been end 1 yet. Numbers of grants are used again: it may be
+/// anything else that was granted to us.
+fn is_of(page: &Region, offer: &layout::Offer) -> bool {
+    page.load_u64(layout::OFFSET_MARK, Ordering::Acquire) == offer.mark
+        && life::is_alive(page, 0)
+        && page.load_u64(layout::end(1) + layout::END_CAME, Ordering::Acquire) == 0
 }
 
 /// Whether the offerer is gone. Of what it lets go of, the directory may be the last.

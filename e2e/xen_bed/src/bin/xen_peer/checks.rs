@@ -86,7 +86,8 @@ pub fn all(checks: &mut Checks, domains: &Domains) {
         });
     }
     checks.check("offers_that_are_none", || {
-        for (text, why) in [("", "five numbers"), ("1 2 3 4", "five numbers"), ("2 1 2 3 4", "of version 2")]
+        for (text, why) in
+            [("", "six numbers"), ("1 2 3 4 5", "six numbers"), ("2 1 2 3 4 5", "of version 2")]
         {
             publish("text", text, &first)?;
             refused(one.start(&["hold", "open", "0", "text"])?, why)?;

@@ -18,6 +18,9 @@ const LONG: Duration = Duration::from_secs(2);
 /// Calls that a peer's scribbles are stood for.
 const CALLS: usize = 200;
 
+/// A mark like any other.
+const MARK: u64 = 77;
+
 /// Rings all the time, without a message.
 pub fn floods(end: &End) -> Result<(), Failure> {
     loop {
@@ -107,6 +110,7 @@ pub fn bad_directory(kind: &str, peer: u16) -> Result<(), Failure> {
         (layout::OFFSET_MAGIC, layout::MAGIC),
         (layout::OFFSET_VERSION, layout::VERSION),
         (layout::OFFSET_PAGES, 3),
+        (layout::OFFSET_MARK, MARK),
         (layout::end(0) + layout::END_ALIVE, 1),
         (layout::end(0) + layout::END_CAME, 1),
     ];
@@ -122,7 +126,13 @@ pub fn bad_directory(kind: &str, peer: u16) -> Result<(), Failure> {
         directory.store_u64(offset, value, Ordering::Release);
     }
     let reference = granted.references.first().copied().unwrap_or(0);
-    let offer = Offer { directory: reference, data: data.number(), room: room.number(), life: life.number() };
+    let offer = Offer {
+        directory: reference,
+        data: data.number(),
+        room: room.number(),
+        life: life.number(),
+        mark: MARK,
+    };
     println!("{offer}");
     loop {
         std::thread::park();
