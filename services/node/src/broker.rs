@@ -111,6 +111,8 @@ struct Channel {
     entrance: String,
     consumer: MemberId,
     server: MemberId,
+    /// The domain of the server.
+    host: String,
     /// Whether it ends with the connection of its server: a server of ours has it all the time, a program that offers a channel
     /// may let go of it.
     tied: bool,

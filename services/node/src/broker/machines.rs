@@ -1,11 +1,13 @@
 //! Machines: what the machine process of a domain of kind `vm` says of its guest, and what it is told.
 
+use super::services::{Wish, replaces};
 use super::{Broker, Identity, Inner, MemberId, Outgoing, Refusal, Role, refuse};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 use topology::DomainKind;
 use wire::control::{Event, GuestState, Reply};
+use wire::guest::MAX_CHANNELS;
 
 /// Longest word about itself that a machine may say, in characters: what is longer is cut.
 const MAX_WORD_CHARS: usize = 64;
@@ -141,16 +143,52 @@ impl Inner {
 
     /// Refuses whoever is not the first process of a domain of kind `vm`.
     fn is_machine(&self, who: &Identity) -> Result<(), Refusal> {
-        let topology = self.topologies.get(&who.dc);
-        let domain = topology.and_then(|topology| topology.domain(&who.domain));
-        let is_vm = domain.is_some_and(|domain| domain.kind == DomainKind::Vm);
-        if is_vm && who.role == Role::Program && who.main {
+        if self.is_guest(&who.dc, &who.domain) && who.role == Role::Program && who.main {
             return Ok(());
         }
         refuse(
             Errno::PERM,
             format!("only the first process of a domain of kind vm is a machine; pid {} is none", who.pid),
         )
+    }
+
+    /// Whether a domain is a machine, whose ends of channels are devices of a guest.
+    fn is_guest(&self, dc: &str, domain: &str) -> bool {
+        let topology = self.topologies.get(dc);
+        let domain = topology.and_then(|topology| topology.domain(domain));
+        domain.is_some_and(|domain| domain.kind == DomainKind::Vm)
+    }
+
+    /// Whether one of two ends would be in a guest.
+    pub(super) fn is_apart(&self, who: &Identity, server: MemberId) -> bool {
+        let host = self.members.get(&server).map(|member| member.identity.domain.as_str());
+        [Some(who.domain.as_str()), host].into_iter().flatten().any(|domain| self.is_guest(&who.dc, domain))
+    }
+
+    /// Whether the guests in which the two ends would be have room for them. Their machines would refuse as well, but then the other
+    /// end has been made already, and is told that it is alone.
+    pub(super) fn room_in_guests(
+        &self,
+        consumer: MemberId,
+        who: &Identity,
+        wish: &Wish,
+        server: MemberId,
+    ) -> Result<(), Refusal> {
+        let host = self.members.get(&server).map_or("", |member| member.identity.domain.as_str());
+        let ends = |domain: &str| {
+            let kept = self.channels.values().filter(|c| c.dc == who.dc && !replaces(consumer, who, wish, c));
+            kept.map(|c| usize::from(c.domain == domain) + usize::from(c.host == domain)).sum::<usize>()
+        };
+        let itself = usize::from(who.domain == host);
+        for (domain, errno) in [(who.domain.as_str(), Errno::MFILE), (host, Errno::USERS)] {
+            if self.is_guest(&who.dc, domain) && ends(domain) + 1 + itself > MAX_CHANNELS {
+                let message = format!(
+                    "the virtual machine {domain} has {MAX_CHANNELS} ends of channels, which are the most that one can have; close some"
+                );
+                return refuse(errno, message);
+            }
+        }
+        Ok(())
     }
 
     /// A connection has ended, perhaps a machine's. Its guest runs on.

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::OwnedSemaphorePermit;
-use topology::{ChannelSettings, DomainKind, Service, Topology};
+use topology::{ChannelSettings, Service, Topology};
 use wire::control::{Consumer, Event, MountedService, Reply, ServedService};
 
 /// Entrances that a program of a domain may name; all others are for those at private sockets.
@@ -166,6 +166,7 @@ impl Inner {
         if let Some(settings) = &settings {
             self.room_in_service(who, wish, settings)?;
         }
+        self.room_in_guests(id, who, wish, server)?;
         let deaf = || format!("{} does not read; connect again later", server_name(&wish.service, settings));
         if !self.takes_channels(server) {
             return refuse(Errno::AGAIN, deaf());
@@ -189,16 +190,6 @@ impl Inner {
         let notices = ends.consumer_gone.into_iter().chain(server_gone).collect();
         let reply = Reply::Connected { id: wish.number, channel };
         Ok((Outgoing { reply, descriptors: ends.consumer, _room: None }, channel, notices))
-    }
-
-    /// Whether one of two ends would be in a guest.
-    fn is_apart(&self, who: &Identity, server: MemberId) -> bool {
-        let Some(topology) = self.topologies.get(&who.dc) else { return false };
-        let host = self.members.get(&server).map(|member| member.identity.domain.as_str());
-        [Some(who.domain.as_str()), host]
-            .into_iter()
-            .flatten()
-            .any(|name| topology.domain(name).is_some_and(|domain| domain.kind == DomainKind::Vm))
     }
 
     /// The verbs that the member has, if it may connect at all, and the settings of a channel service.
@@ -256,13 +247,11 @@ impl Inner {
         who: &Identity,
         wish: &Wish,
     ) {
-        if who.role != Role::Program {
-            // Whoever serves an entrance has one link for it: the earlier one is lost, or it would not ask.
-            self.channels.retain(|_, c| {
-                c.consumer != consumer || c.service != wish.service || c.entrance != wish.entrance
-            });
-        }
+        self.channels.retain(|_, c| !replaces(consumer, who, wish, c));
+        let host =
+            self.members.get(&server).map_or_else(String::new, |member| member.identity.domain.clone());
         let channel = Channel {
+            host,
             dc: who.dc.clone(),
             service: wish.service.clone(),
             domain: who.domain.clone(),
@@ -318,6 +307,15 @@ impl Inner {
             }
         }
     }
+}
+
+/// Whether a new channel takes the place of `old`: whoever serves an entrance has one link for it, and the earlier one is lost, or
+/// it would not ask.
+pub(super) fn replaces(consumer: MemberId, who: &Identity, wish: &Wish, old: &Channel) -> bool {
+    who.role != Role::Program
+        && old.consumer == consumer
+        && old.service == wish.service
+        && old.entrance == wish.entrance
 }
 
 /// What a server is told of a service.

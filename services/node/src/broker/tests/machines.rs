@@ -3,6 +3,7 @@
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::control::GuestState;
+use wire::guest::MAX_CHANNELS;
 
 const FILE: &str = r#"
 name = "shop"
@@ -145,4 +146,26 @@ fn ends_that_share_no_kernel_are_made_so() {
         assert!(matches!(reply, Reply::Connected { .. }), "{reply:?}");
         assert_eq!(APART.load(Ordering::SeqCst), apart, "{domain} opens {service}");
     }
+}
+
+#[test]
+fn a_guest_has_room_for_so_many_ends_and_whoever_is_one_too_many_is_told() {
+    let broker = shop(no_channel);
+    let mut edge = join(&broker, "edge", Role::Program, false);
+    let mut web = join(&broker, "web", Role::Program, false);
+    for (offers, service) in [(&mut edge, "frames"), (&mut web, "sound")] {
+        ask(&broker, offers, Request::Offer { id: 3, service: service.into() });
+    }
+    let mut opener = join(&broker, "web", Role::Program, false);
+    for _ in 0..MAX_CHANNELS {
+        assert!(matches!(ask(&broker, &mut opener, connect("frames", "api")), Reply::Connected { .. }));
+    }
+    let full = ask(&broker, &mut opener, connect("frames", "api"));
+    refused(&full, Errno::USERS);
+    let Reply::Refused { message, .. } = &full else { panic!("{full:?}") };
+    assert!(message.contains("virtual machine edge has 32 ends"), "{message}");
+    // Its own programs have no room for what they open, nor is anybody else concerned.
+    let mut inside = join(&broker, "edge", Role::Program, false);
+    refused(&ask(&broker, &mut inside, connect("sound", "api")), Errno::MFILE);
+    assert!(matches!(ask(&broker, &mut opener, connect("sound", "api")), Reply::Connected { .. }));
 }
