@@ -59,7 +59,7 @@ pub(crate) fn arguments(order: &MachineOrder, accel: Accel, inherited: Inherited
             line.pair("-accel", format!("tcg,tb-size={TRANSLATIONS_MIB}")).pair("-cpu", EMULATED_PROCESSOR)
         }
     };
-    line.pair("-smp", order.cpus.to_string()).pair("-m", format!("{}K", order.memory_bytes / 1024));
+    line.pair("-smp", processors(order.cpus, accel)).pair("-m", format!("{}K", order.memory_bytes / 1024));
     line.channels(inherited);
     line.pair("-device", "pvpanic-pci");
     for port in 0..MAX_CHANNELS {
@@ -73,6 +73,16 @@ pub(crate) fn arguments(order: &MachineOrder, accel: Accel, inherited: Inherited
         line.pair("-nic", "user,model=virtio-net-pci");
     }
     line.0
+}
+
+/// The processors, and how many there may be at most. A machine that can only ever have one is emulated without its fences and with
+/// atomic accesses that are none (before QEMU 8 both, the accesses in later ones, too): that is enough for a guest alone, and not for
+/// one that shares memory with others. So an emulated machine always has a place for a second.
+fn processors(cpus: u32, accel: Accel) -> String {
+    match accel {
+        Accel::Kvm => cpus.to_string(),
+        Accel::Auto | Accel::Tcg => format!("{cpus},maxcpus={}", cpus.max(2)),
+    }
 }
 
 #[derive(Default)]
@@ -167,7 +177,7 @@ mod tests {
         let text = line(&order(), Accel::Tcg);
         for part in [
             "-nodefaults -no-user-config -no-reboot",
-            "-accel tcg,tb-size=64 -cpu max,erms=off,fsrm=off -smp 2 -m 131072K",
+            "-accel tcg,tb-size=64 -cpu max,erms=off,fsrm=off -smp 2,maxcpus=2 -m 131072K",
             "-chardev socket,id=qmp,fd=5 -mon chardev=qmp,mode=control",
             "-device virtserialport,chardev=agent,name=tombolo.agent",
             "-kernel /run/machine/kernel -initrd /run/machine/initramfs -append console=ttyS0 quiet panic=-1 intel_iommu=on rootfstype=ramfs no_timer_check",
@@ -177,6 +187,15 @@ mod tests {
         assert!(text.ends_with("no_timer_check"), "no disk and no network: {text}");
         assert_eq!(text.matches("pcie-root-port").count(), MAX_CHANNELS);
         assert!(line(&order(), Accel::Kvm).contains("-accel kvm,kernel-irqchip=split -cpu host"));
+    }
+
+    #[test]
+    fn an_emulated_machine_has_real_fences() {
+        for (cpus, accel, text) in
+            [(1, Accel::Tcg, "1,maxcpus=2"), (3, Accel::Tcg, "3,maxcpus=3"), (1, Accel::Kvm, "1")]
+        {
+            assert_eq!(processors(cpus, accel), text);
+        }
     }
 
     #[test]
