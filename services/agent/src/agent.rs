@@ -53,6 +53,8 @@ pub(crate) struct Agent {
     devices: OwnedFd,
     /// How often the kernel has killed for want of memory before the command.
     out_of_memory: u64,
+    /// There were no descriptors or no memory for a member: until then nobody is taken.
+    pub accept_again: Option<Instant>,
     /// The command's signal has been sent: nothing is started any more.
     pub stopping: bool,
     /// How long the node may take for the command's last words.
@@ -124,6 +126,7 @@ impl Agent {
             signals,
             devices: hear_of_devices().map_err(own("hear of devices"))?,
             out_of_memory: killed_for_memory(),
+            accept_again: None,
             stopping: false,
             last_words: None,
             leaving: None,
@@ -237,7 +240,9 @@ impl Agent {
         let look = self.ends.awaits().then_some(LOOK_AGAIN);
         let last = self.leaving.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let words = self.last_words.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        look.into_iter().chain(last).chain(words).min()
+        let now = Instant::now();
+        let accept = self.accept_again.filter(|at| *at > now).map(|at| at.duration_since(now));
+        look.into_iter().chain(last).chain(words).chain(accept).min()
     }
 
     fn sources(&self) -> Vec<(Token, BorrowedFd<'_>, PollFlags)> {

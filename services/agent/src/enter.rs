@@ -4,7 +4,7 @@
 use accounts::Accounts;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -24,6 +24,8 @@ const STREAMS: usize = 3;
 const CODE_FAILED: i32 = 125;
 const CODE_NOT_EXECUTABLE: i32 = 126;
 const CODE_NOT_FOUND: i32 = 127;
+/// Open files of a command, at first and at most: what a container's has.
+const OPEN_FILES: (u64, u64) = (1024, 524_288);
 /// Where programs are looked for, unless the environment says otherwise.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The terminal that a further process believes to have, unless told otherwise.
@@ -113,6 +115,7 @@ fn prepare(socket: &OwnedFd) -> Result<(Command, String), Failure> {
         rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).map_err(failed("take the terminal"))?;
     }
     forget_protection();
+    limit_open_files().map_err(failed("limit open files"))?;
     if let Some(root) = &request.root {
         rustix::process::chroot(root).map_err(failed("enter the root"))?;
         std::env::set_current_dir("/").map_err(failed("enter the root"))?;
@@ -126,6 +129,14 @@ fn forget_protection() {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "0") {
         tracing::debug!(%error, "a command keeps the agent's place among those that are killed for want of memory");
     }
+}
+
+/// As in a container; where root may not give more than it has, that.
+fn limit_open_files() -> rustix::io::Result<()> {
+    let limit = |hard: u64| Rlimit { current: Some(OPEN_FILES.0.min(hard)), maximum: Some(hard) };
+    let ours = getrlimit(Resource::Nofile).maximum.unwrap_or(OPEN_FILES.1);
+    setrlimit(Resource::Nofile, limit(OPEN_FILES.1))
+        .or_else(|_| setrlimit(Resource::Nofile, limit(OPEN_FILES.1.min(ours))))
 }
 
 fn command(request: &Request) -> Result<(Command, String), Failure> {

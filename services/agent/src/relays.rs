@@ -9,17 +9,21 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::control::{MAX_PACKET_BYTES, Reply};
 use wire::guest::{Close, End, MAX_STREAMS, Message, Purpose};
 
 /// Streams that members may have: the command's output has one, too.
 const MAX_MEMBERS: usize = MAX_STREAMS - 8;
 
+/// How long no connection is taken after there were no descriptors or no memory for one: nothing tells when somebody has gone.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 impl Agent {
     /// Whether another connection of a member can be served.
     pub fn may_accept(&self) -> bool {
-        !self.is_leaving() && self.relays.len() < MAX_MEMBERS
+        let rested = self.accept_again.is_none_or(|at| Instant::now() >= at);
+        rested && !self.is_leaving() && self.relays.len() < MAX_MEMBERS
     }
 
     /// Takes a connection of a member.
@@ -30,8 +34,9 @@ impl Agent {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(()),
             Err(errno) => {
-                // Who connects finds out that nobody answers; there is nobody to tell.
+                // Who connects waits: somebody else must go first.
                 tracing::warn!(%errno, "a connection to the control socket can't be taken");
+                self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
                 return Ok(());
             }
         };

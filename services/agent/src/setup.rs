@@ -6,7 +6,7 @@ use interface::{Interfaces, LOOPBACK};
 use rustix::mount::{
     MountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_remount, unmount,
 };
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 use rustix::system::RebootCommand;
 use std::ffi::CString;
 use std::fs;
@@ -20,6 +20,8 @@ use wire::guest::{Boot, Network, Root};
 const ROOT: &str = "/mnt";
 /// What a root gets of the machine besides the folders of ours. Those that it lacks are made, where it can be written.
 const SHARED: [&str; 3] = ["proc", "sys", "dev"];
+/// Descriptors of the agent: one for each member, six for each process, as many as there are streams.
+const OPEN_FILES: u64 = 4096;
 /// How long a disk may take to appear.
 const DISK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often is looked for it.
@@ -27,11 +29,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Network cards, in `/sys/class/net/*/type` (`ARPHRD_ETHER`).
 const ETHERNET: &str = "1";
 
-/// Keeps the agent from being killed for want of memory, and makes it the parent of its orphans.
+/// Keeps the agent from being killed for want of memory, makes it the parent of its orphans, and gives it room for all members and
+/// processes that it may have.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn protect() -> io::Result<()> {
+    let hard = getrlimit(Resource::Nofile).maximum;
+    let most = Some(OPEN_FILES.min(hard.unwrap_or(u64::MAX)));
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: hard })?;
     fs::write("/proc/self/oom_score_adj", "-1000")?;
     sys::process::set_child_subreaper()
 }

@@ -107,6 +107,9 @@ fn further_processes_have_streams_codes_users_and_the_domains_environment() {
     let stream = node.exec(options);
     assert_eq!(outcome(&mut node, stream), (b"7\n8\n/usr\n".to_vec(), vec![], code(0)));
 
+    let stream = node.exec(sh("ulimit -Sn; cat /proc/self/oom_score_adj"));
+    assert_eq!(outcome(&mut node, stream).0, b"1024\n0\n");
+
     let stream = node.exec(sh("kill -15 $$"));
     assert_eq!(outcome(&mut node, stream).2, ExecEnd::Ended(Ending::Signal(15)));
 }
