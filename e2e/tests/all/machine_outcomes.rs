@@ -117,7 +117,7 @@ fn a_machine_that_never_comes_up_says_why() {
     let quiet =
         once("quiet", &machines::booting(&machines::bare_image(nothing))).replace("\"120s\"", "\"4s\"");
     let said = refused(&node, &quiet);
-    assert!(said.contains("quiet") && said.contains("4 s"), "{said}{}", node.daemon_log());
+    assert!(said.contains("quiet") && said.contains("4.0 s"), "{said}{}", node.daemon_log());
 }
 
 /// A QEMU of the test's own, in place of the machine's.
