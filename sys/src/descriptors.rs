@@ -20,6 +20,14 @@ pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
+/// Makes a connected pair of `SOCK_STREAM` sockets, close-on-exec, blocking.
+///
+/// # Errors
+/// Those of socketpair(2).
+pub fn stream_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
 /// Sends one message with descriptors over a Unix socket; raises no `SIGPIPE`. The receiver gets duplicates.
 ///
 /// # Errors

@@ -88,7 +88,9 @@ impl Card {
                 (next, false)
             }
             (Step::Remove, _) => (Next::default(), true),
-            (Step::Taken | Step::Settled | Step::Unplug | Step::StandIn, _) => (Next::default(), false),
+            (Step::Taken | Step::Settled | Step::Unplug | Step::Cover | Step::Chore, _) => {
+                (Next::default(), false)
+            }
         }
     }
 

@@ -22,6 +22,10 @@ const ASK_AGAIN_MS: u64 = 10_000;
 const MOST_LOOKS: u32 = 100;
 /// How often a guest is asked once more before others no longer wait for it.
 const MOST_PATIENCE: u32 = 2;
+/// How often to look whether QEMU has let go of a region, in ms; it takes some 50.
+const LOOK_MS: u64 = 5;
+/// After which time that is not looked for any more, in ms.
+const MAP_MS: u64 = 2_000;
 /// The vectors of an end's two doorbells.
 const VECTORS: [u8; 2] = [VECTOR_DATA, VECTOR_ROOM];
 
@@ -108,6 +112,12 @@ pub(crate) struct Device {
     numbers: Vec<u32>,
     /// How often the guest was asked once more to let go of it.
     asked: u32,
+    /// The region's memfd, and how many maps of it QEMU had before the device was to go.
+    inode: u64,
+    maps: usize,
+    /// When the device went, and when to look whether its map has gone as well.
+    gone_ms: u64,
+    look_ms: Option<u64>,
 }
 
 impl Device {
@@ -120,7 +130,7 @@ impl Device {
     ) -> Result<(Self, Command), (Held, String)> {
         let made = Self::prepare(parts, hearing);
         match made {
-            Ok((ears, server, handover, give, (side, bytes))) => {
+            Ok((ears, server, handover, give, (side, bytes, inode))) => {
                 let device = Self {
                     port,
                     number,
@@ -138,6 +148,10 @@ impl Device {
                     released: false,
                     numbers: Vec::new(),
                     asked: 0,
+                    inode,
+                    maps: 0,
+                    gone_ms: 0,
+                    look_ms: None,
                 };
                 let command = Command::give(&device.socket_name(), give);
                 Ok((device, command))
@@ -150,7 +164,7 @@ impl Device {
     fn prepare(
         parts: EndParts,
         hearing: Hearing,
-    ) -> io::Result<([Ear; 2], Server, Handover, OwnedFd, (u8, u64))> {
+    ) -> io::Result<([Ear; 2], Server, Handover, OwnedFd, (u8, u64, u64))> {
         let EndParts { side, region, bytes, hears: [data, room], rings: [ring_data, ring_room] } = parts;
         let event = || (hearing == Hearing::Eventfds).then(Eventfd::new).transpose();
         let ear = |listener, event| Ear { listener, stand_in: None, hung_up: false, event };
@@ -169,7 +183,8 @@ impl Device {
             halves.push(half.try_clone_to_owned()?);
         }
         let handover = Handover { qemus: give.try_clone()?, halves, looks: 0 };
-        Ok((ears, server, handover, give, (side, bytes)))
+        let inode = rustix::fs::fstat(&region)?.st_ino;
+        Ok((ears, server, handover, give, (side, bytes, inode)))
     }
 
     /// Name of the device, as QMP knows it.
@@ -195,11 +210,6 @@ impl Device {
         self.released && self.removed && (self.deleted || !self.plugged)
     }
 
-    /// Whether QEMU has handlers for it that it will not take away: then it comes and goes alone.
-    pub fn is_delicate(&self) -> bool {
-        self.hearing == Hearing::Direct && !self.is_over()
-    }
-
     /// The numbers under which QEMU listened for it.
     pub fn numbers(&self) -> &[u32] {
         &self.numbers
@@ -210,8 +220,8 @@ impl Device {
         matches!(self.stage, Stage::Plugging(_))
     }
 
-    /// Whether it is gone, and what QEMU has not forgotten of it may not be followed by stand-ins yet.
-    pub fn is_followed(&self) -> bool {
+    /// Whether it is gone, and what QEMU has kept of it has not been seen to yet.
+    pub fn is_followed_up(&self) -> bool {
         self.deleted && !self.removed
     }
 
@@ -250,7 +260,7 @@ impl Device {
             }
             (Step::Plug | Step::Taken | Step::Settled, Err(why)) => self.give_up(why, now_ms),
             // That it is being unplugged already, for one: the event decides.
-            (Step::Unplug | Step::StandIn, _) => Next::default(),
+            (Step::Unplug | Step::Cover | Step::Chore, _) => Next::default(),
             (Step::Remove, _) => {
                 self.removed = true;
                 Next::default()
@@ -350,14 +360,29 @@ impl Device {
     }
 
     /// Begins to unplug what was given up: what to ask, if anything.
-    pub fn go(&mut self, now_ms: u64) -> Option<(Step, Command)> {
+    pub fn go(&mut self, table: &dyn Table, now_ms: u64) -> Option<(Step, Command)> {
+        self.maps = table.maps(self.inode);
         self.stage = Stage::Leaving(now_ms);
         (!self.deleted).then(|| self.unplug())
     }
 
     /// The device is gone; also where the guest threw it out by itself. Whether that is news.
-    pub fn deleted(&mut self) -> bool {
+    pub fn deleted(&mut self, now_ms: u64) -> bool {
+        self.gone_ms = now_ms;
         !std::mem::replace(&mut self.deleted, true)
+    }
+
+    /// The device is gone: whether its map is, too, and with it QEMU's second close of the region. If not, to be asked again soon.
+    pub fn is_unmapped(&mut self, table: &dyn Table, now_ms: u64) -> bool {
+        let now = table.maps(self.inode);
+        let gone = now == 0 || now < self.maps || now_ms >= self.gone_ms + MAP_MS;
+        self.look_ms = (!gone).then_some(now_ms + LOOK_MS);
+        gone
+    }
+
+    /// When to look for its map.
+    pub fn look_at(&self) -> Option<u64> {
+        self.look_ms
     }
 
     /// When a guest that does not let go is asked again.

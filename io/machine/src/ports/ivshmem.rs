@@ -1,6 +1,5 @@
 //! What an ivshmem server tells QEMU (`docs/specs/ivshmem-spec.txt` of QEMU): numbers of 64 bits, some with a descriptor.
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use wire::guest::PEER_ID;
@@ -24,8 +23,7 @@ impl Server {
         rings: [BorrowedFd<'_>; 2],
         hears: Option<[BorrowedFd<'_>; 2]>,
     ) -> io::Result<(Self, OwnedFd)> {
-        let (ours, qemus) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let (ours, qemus) = sys::descriptors::stream_pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let server = Self(ours);
         server.say(VERSION, None)?;

@@ -21,15 +21,13 @@ use table::Table;
 use crate::qemu::qmp::Command;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use serde_json::json;
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use wire::guest::{End, MAX_CHANNELS, Message};
 
-/// Most stand-ins of a machine, two for each channel to whose pipes QEMU listened: as many descriptors more that it polls. Beyond
-/// that this process listens.
-const MOST_STAND_INS: u32 = 256;
-/// Most of them for one device: its two numbers, and those below them that happened to be free.
-const MOST_TRIES: u32 = 32;
+/// Most descriptors that are given to QEMU until they have taken two certain numbers: as many as are free below those.
+const MOST_COVERS: usize = 64;
 
 /// What an answer of QEMU's is about, within a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,8 +44,10 @@ pub(crate) enum Step {
     Settled,
     /// It was asked to unplug the device.
     Unplug,
-    /// A stand-in took the place of a descriptor of a device that is gone.
-    StandIn,
+    /// A socket may have taken the number of a descriptor of a device that is gone.
+    Cover,
+    /// Such sockets are used, so that the handlers of before are taken away, and closed.
+    Chore,
     /// What stood behind the device was taken away.
     Remove,
 }
@@ -104,12 +104,15 @@ enum Wish {
     Card(OwnedFd, CardOrder, OwnedFd),
 }
 
-/// A doorbell that never rings, and how often QEMU has been given it.
-#[derive(Debug)]
-struct StandIn {
-    listener: OwnedFd,
-    _ringer: OwnedFd,
-    given: u32,
+/// What is done so that QEMU forgets the handlers of a device that is gone.
+#[derive(Debug, Default)]
+struct CleanUp {
+    /// Sockets that QEMU was given, by name, to take the numbers.
+    covers: Vec<(String, OwnedFd)>,
+    /// The other ends of those, so that they do not hang up.
+    peers: Vec<OwnedFd>,
+    /// What is still to be asked.
+    chores: VecDeque<Command>,
 }
 
 /// All root ports, by number.
@@ -119,9 +122,7 @@ pub(crate) struct Ports {
     last_channel: u32,
     waiting: VecDeque<Wish>,
     table: Box<dyn Table>,
-    stand_in: Option<StandIn>,
-    /// Tries for the device that is being followed by stand-ins.
-    tries: u32,
+    clean_up: CleanUp,
 }
 
 impl Ports {
@@ -132,8 +133,7 @@ impl Ports {
             last_channel: 0,
             waiting: VecDeque::new(),
             table: Box::new(table),
-            stand_in: None,
-            tries: 0,
+            clean_up: CleanUp::default(),
         }
     }
 
@@ -151,10 +151,10 @@ impl Ports {
 
     /// QEMU has answered.
     pub fn answered(&mut self, port: usize, step: Step, answer: Result<(), String>, now_ms: u64) -> Vec<Act> {
-        if step == Step::StandIn {
-            let mut acts = self.follow(port);
-            acts.extend(self.advance(now_ms));
-            return acts;
+        match step {
+            Step::Cover => return self.cover(port),
+            Step::Chore => return self.chore(port),
+            _ => {}
         }
         let (next, is_free) = match self.slots.get_mut(port) {
             Some(Slot::Channel(device)) => {
@@ -175,42 +175,64 @@ impl Ports {
     }
 
     /// QEMU says that a device is gone.
-    pub fn deleted(&mut self, id: &str) -> Vec<Act> {
+    pub fn deleted(&mut self, id: &str, now_ms: u64) -> Vec<Act> {
         let found = self.devices_mut().find(|(_, device)| device.id() == id);
-        let Some((port, true)) = found.map(|(port, device)| (port, device.deleted())) else {
+        let Some((port, true)) = found.map(|(port, device)| (port, device.deleted(now_ms))) else {
             return Vec::new();
         };
-        self.tries = 0;
-        self.follow(port)
+        self.see_to(port, now_ms)
     }
 
-    /// Gives QEMU stand-ins until each number under which it listened for a device that is gone has one; then what stood behind the
-    /// device can go as well.
-    fn follow(&mut self, port: usize) -> Vec<Act> {
+    /// Waits until nothing of a device that is gone is mapped any more, and then has its handlers forgotten.
+    fn see_to(&mut self, port: usize, now_ms: u64) -> Vec<Act> {
+        let Some(Slot::Channel(device)) = self.slots.get_mut(port) else { return Vec::new() };
+        if !device.is_unmapped(&*self.table, now_ms) {
+            return Vec::new();
+        }
+        self.clean_up = CleanUp::default();
+        self.cover(port)
+    }
+
+    /// Gives QEMU sockets until they have the numbers under which it listened for a device that is gone. A network of QEMU's over
+    /// such a socket sets a handler for its number, in the place of the forgotten one, and takes it away when it is deleted.
+    fn cover(&mut self, port: usize) -> Vec<Act> {
         let Some(Slot::Channel(device)) = self.slots.get(port) else { return Vec::new() };
-        let listener = self.stand_in.as_ref().map(|stand_in| &stand_in.listener);
-        let has = |number| listener.is_some_and(|listener| self.table.has_at(number, listener));
-        let complete = device.numbers().iter().all(|number| has(*number));
-        let (step, remove) = device.remove();
-        if complete || self.tries >= MOST_TRIES {
-            return vec![Act::Ask(port, step, remove)];
+        let covers = &self.clean_up.covers;
+        let has = |number: u32, socket: &OwnedFd| self.table.has_at(number, socket);
+        let covered = |number: &u32| covers.iter().any(|(_, socket)| has(*number, socket));
+        if !device.numbers().iter().all(covered) && covers.len() < MOST_COVERS {
+            // Where there is no socket, the numbers stay as they are: the next device is likely to take them.
+            if let Ok((socket, given)) = sys::descriptors::stream_pair() {
+                let name = format!("cover{}", covers.len());
+                // The same open file that QEMU gets, to know it by.
+                if let Ok(known) = given.try_clone() {
+                    self.clean_up.peers.push(socket);
+                    self.clean_up.covers.push((name.clone(), known));
+                    return vec![Act::Ask(port, Step::Cover, Command::give(&name, given))];
+                }
+            }
         }
-        self.tries += 1;
-        match self.next_stand_in() {
-            Some(command) => vec![Act::Ask(port, Step::StandIn, command)],
-            None => vec![Act::Ask(port, step, remove)],
+        let mut chores = VecDeque::new();
+        for (name, socket) in covers {
+            if device.numbers().iter().any(|number| has(*number, socket)) {
+                let arguments = json!({ "type": "socket", "id": name, "fd": name });
+                chores.push_back(Command::with("netdev_add", arguments));
+                chores.push_back(Command::with("netdev_del", json!({ "id": name })));
+            } else {
+                chores.push_back(Command::with("closefd", json!({ "fdname": name })));
+            }
         }
+        self.clean_up.chores = chores;
+        self.chore(port)
     }
 
-    fn next_stand_in(&mut self) -> Option<Command> {
-        if self.stand_in.is_none() {
-            let (listener, ringer) = sys::doorbell::pair().ok()?;
-            self.stand_in = Some(StandIn { listener, _ringer: ringer, given: 0 });
-        }
-        let stand_in = self.stand_in.as_mut()?;
-        let copy = stand_in.listener.try_clone().ok()?;
-        stand_in.given += 1;
-        Some(Command::give(&format!("stand-in{}", stand_in.given), copy))
+    /// The next of the chores; behind the last, what stood behind the device goes.
+    fn chore(&mut self, port: usize) -> Vec<Act> {
+        let Some(Slot::Channel(device)) = self.slots.get(port) else { return Vec::new() };
+        let remove = device.remove();
+        let next = self.clean_up.chores.pop_front().map(|command| (Step::Chore, command));
+        let (step, command) = next.unwrap_or(remove);
+        vec![Act::Ask(port, step, command)]
     }
 
     /// The guest has given a channel up. `Err`: it does not have that one.
@@ -223,18 +245,14 @@ impl Ports {
         Ok(self.advance(now_ms))
     }
 
-    /// Begins what can begin. What QEMU listens to for a device under emulation it does not forget, so such a device comes and goes
-    /// alone: no descriptor that QEMU gets meanwhile can take a number that is not followed by a stand-in yet.
+    /// Begins what can begin. One device comes or goes at a time, and nothing is given to QEMU before all that it keeps of one that
+    /// is gone has been seen to.
     fn advance(&mut self, now_ms: u64) -> Vec<Act> {
         let mut acts = Vec::new();
-        for (port, device) in
-            self.devices_mut().filter(|(_, device)| device.is_given_up() && !device.is_delicate())
-        {
-            acts.extend(device.go(now_ms).map(|(step, command)| Act::Ask(port, step, command)));
-        }
         while !self.is_busy() {
-            if let Some((port, device)) = self.devices_mut().find(|(_, device)| device.is_given_up()) {
-                acts.extend(device.go(now_ms).map(|(step, command)| Act::Ask(port, step, command)));
+            let given_up = self.devices().find(|(_, device)| device.is_given_up()).map(|(port, _)| port);
+            if let Some(port) = given_up {
+                acts.extend(self.go(port, now_ms));
             } else if let Some(wish) = self.waiting.pop_front() {
                 acts.push(self.begin(wish));
             } else {
@@ -244,12 +262,14 @@ impl Ports {
         acts
     }
 
-    /// Whether something comes, or something delicate goes or has not been followed yet.
+    fn go(&mut self, port: usize, now_ms: u64) -> Option<Act> {
+        let Some(Slot::Channel(device)) = self.slots.get_mut(port) else { return None };
+        device.go(&*self.table, now_ms).map(|(step, command)| Act::Ask(port, step, command))
+    }
+
     fn is_busy(&self) -> bool {
         self.slots.iter().any(|slot| match slot {
-            Slot::Channel(device) => {
-                device.is_coming() || (device.is_delicate() && (device.is_going() || device.is_followed()))
-            }
+            Slot::Channel(device) => device.is_coming() || device.is_going() || device.is_followed_up(),
             Slot::Card(card) => card.is_coming(),
             Slot::Free => false,
         })
@@ -278,9 +298,6 @@ impl Ports {
 
     fn begin_channel(&mut self, port: usize, held: Held, parts: EndParts, hearing: Hearing) -> Act {
         let number = self.last_channel.checked_add(1).unwrap_or(1);
-        let given = self.stand_in.as_ref().map_or(0, |stand_in| stand_in.given);
-        let hearing =
-            if given >= MOST_STAND_INS && hearing == Hearing::Direct { Hearing::Frames } else { hearing };
         match Device::new(port, number, held, parts, hearing) {
             Ok((device, command)) => {
                 self.put(port, Slot::Channel(Box::new(device)));
@@ -301,7 +318,7 @@ impl Ports {
         self.put(port, Slot::Free);
     }
 
-    /// Devices whose guest has not let go of them for long: to be asked again.
+    /// It is time to look at devices whose guest does not let go of them, or QEMU.
     pub fn overdue(&mut self, now_ms: u64) -> Vec<Act> {
         let mut acts: Vec<Act> = self
             .devices_mut()
@@ -310,13 +327,19 @@ impl Ports {
                 Some(Act::Ask(port, step, command))
             })
             .collect();
+        let looks =
+            |(port, device): (usize, &Device)| device.look_at().filter(|at| *at <= now_ms).map(|_| port);
+        let looked_for: Vec<usize> = self.devices().filter_map(looks).collect();
+        for port in looked_for {
+            acts.extend(self.see_to(port, now_ms));
+        }
         acts.extend(self.advance(now_ms));
         acts
     }
 
-    /// When to look for overdue ones next.
+    /// When to do that next.
     pub fn overdue_at(&self) -> Option<u64> {
-        self.devices().filter_map(|(_, device)| device.ask_again_at()).min()
+        self.devices().flat_map(|(_, device)| [device.ask_again_at(), device.look_at()]).flatten().min()
     }
 
     /// The doorbells to poll, and for what. `guest_reads`: whether rings can be passed on.

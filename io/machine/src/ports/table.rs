@@ -1,8 +1,10 @@
-//! What stands in QEMU's table of descriptors.
+//! What QEMU has: descriptors, and maps of a region.
 //!
-//! QEMU under emulation listens to what a guest hears with handlers that it forgets to take away when the device goes: they stay
-//! with the *numbers* of the descriptors, and speak of freed memory as soon as anything else that gets such a number becomes readable. So
-//! those numbers are learned while the device is there, and taken by stand-ins that never become readable as soon as it is gone.
+//! Two things of a device outlive it in QEMU (7.2). Under emulation it listens to what the guest hears with handlers that it does not
+//! take away: they stay with the *numbers* of the descriptors, and speak of freed memory as soon as anything else that gets such a number
+//! becomes readable. And it closes the region's descriptor twice, the second time some 50 ms later: whoever got that number
+//! meanwhile loses his. So the numbers are learned while the device is there, its map is watched until it is gone, and nothing else is
+//! given to QEMU before.
 
 use std::fmt::Debug;
 use std::fs;
@@ -19,6 +21,8 @@ pub(crate) trait Table: Debug {
     fn listeners(&self, half: &OwnedFd) -> io::Result<Vec<u32>>;
     /// Whether it has this file under that number.
     fn has_at(&self, number: u32, file: &OwnedFd) -> bool;
+    /// How many maps it has of the memfd with this inode.
+    fn maps(&self, inode: u64) -> usize;
 }
 
 /// The table of a process, as `/proc` shows it.
@@ -59,6 +63,18 @@ impl Table for ProcessTable {
         let there = fs::read_link(self.process.join(format!("fd/{number}")));
         there.is_ok_and(|there| name_of(file).is_ok_and(|name| name == there))
     }
+
+    fn maps(&self, inode: u64) -> usize {
+        let maps = fs::read_to_string(self.process.join("maps")).unwrap_or_default();
+        maps.lines().filter(|line| is_map_of(line, inode)).count()
+    }
+}
+
+/// Whether a line of `/proc/PID/maps` is of the memfd with this inode: `ADDRESSES MODE OFFSET DEVICE INODE PATH`.
+fn is_map_of(line: &str, inode: u64) -> bool {
+    let mut words = line.split_ascii_whitespace().skip(4);
+    words.next().and_then(|word| word.parse().ok()) == Some(inode)
+        && words.next().is_some_and(|path| path.starts_with("/memfd:"))
 }
 
 /// The kernel's name of an open file: `pipe:[1234]`.
@@ -79,6 +95,13 @@ mod tests {
         assert!(table.has_at(number, &ringer), "the same pipe");
         let (other, _ringer) = sys::doorbell::pair().unwrap();
         assert!(!table.has_at(number, &other));
+        let memory = sys::memfd::sealed("test", 4096).unwrap();
+        let inode = rustix::fs::fstat(&memory).unwrap().st_ino;
+        assert_eq!(table.maps(inode), 0);
+        let map = sys::region::Region::map(&memory, 4096).unwrap();
+        assert_eq!(table.maps(inode), 1);
+        drop(map);
+        assert_eq!(table.maps(inode), 0);
         assert!(ProcessTable::of(u32::MAX).listeners(&other).is_err());
     }
 }

@@ -4,7 +4,6 @@ use super::command_line::{self, Inherited};
 use crate::order::{Accel, MachineOrder};
 use crate::outcome::clean;
 use rustix::io::{Errno, FdFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -41,9 +40,9 @@ impl Qemu {
     /// # Errors
     /// That there is no such program, or that it can't be started.
     pub fn start(order: &MachineOrder, accel: Accel) -> io::Result<(Self, Sockets)> {
-        let (qmp, its_qmp) = stream_pair()?;
-        let (port, its_port) = stream_pair()?;
-        let (console, its_console) = stream_pair()?;
+        let (qmp, its_qmp) = sys::descriptors::stream_pair()?;
+        let (port, its_port) = sys::descriptors::stream_pair()?;
+        let (console, its_console) = sys::descriptors::stream_pair()?;
         let inherited = Inherited {
             qmp: its_qmp.as_raw_fd(),
             port: its_port.as_raw_fd(),
@@ -161,10 +160,6 @@ impl LastWords {
         }
         shown
     }
-}
-
-fn stream_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ impl Machine<'_> {
                 }
             }
             Said::Event(Event::Deleted(id)) => {
-                let acts = self.ports.deleted(&id);
+                let acts = self.ports.deleted(&id, now_ms);
                 self.act(acts)?;
             }
             Said::Event(event) => self.happened(event),
