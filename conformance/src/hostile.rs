@@ -18,7 +18,8 @@ const SCRIBBLES: u64 = 50_000;
 /// How long a half stands them at a time.
 const SHORT: Duration = Duration::from_millis(2);
 
-fn look(us: &dyn Party) -> Result<Region, Failure> {
+/// Maps the region once more, or lets the scenario be skipped.
+pub(crate) fn look(us: &dyn Party) -> Result<Region, Failure> {
     match us.look() {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Err(Failure::Skipped(error.to_string())),
         looked => looked.doing("map the region again"),

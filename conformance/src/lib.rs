@@ -11,6 +11,7 @@ mod closing;
 pub mod fake;
 mod hostile;
 mod loops;
+mod memory;
 mod messages;
 mod party;
 mod streams;
@@ -113,6 +114,8 @@ macro_rules! scenarios {
 
 /// The suite.
 pub const SCENARIOS: &[Scenario] = scenarios! {
+    "atomic accesses are atomic": memory::counts, memory::counts;
+    "fences are fences": memory::fences, memory::fences;
     "questions are answered": messages::asks, messages::answers;
     "messages of all lengths arrive whole and in order": messages::floods, messages::takes;
     "both directions at once": messages::both, messages::both;
