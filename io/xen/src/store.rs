@@ -17,7 +17,9 @@ const PAYLOAD_BYTES_MAX: usize = 4096;
 /// How long an answer may take: it comes from a program that has nothing else to do, on a machine that may have much.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for an entry that is taken back: whoever is done does not wait long for that.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+const LAST_PATIENCE: Duration = Duration::from_secs(3);
+/// How often that is tried: a change beside it, which happens seldom, undoes it.
+const RETRACTIONS_MAX: usize = 8;
 /// Events that are taken off at once: a domain that changes its entry all the time gives others their turn.
 const EVENTS_MAX: usize = 64;
 
@@ -135,20 +137,27 @@ impl Store {
     /// Removes what stands at `path`, if it is `content`: the last thing that is done with a connection.
     pub fn retract(&mut self, path: &str, content: &str) -> Result<(), StoreError> {
         self.patience = LAST_PATIENCE;
+        for _ in 0..RETRACTIONS_MAX {
+            match self.retract_once(path, content) {
+                Err(StoreError::Refused { code, .. }) if code == "EAGAIN" => {}
+                done => return done,
+            }
+        }
+        Ok(())
+    }
+
+    /// Either all of it or `EAGAIN`, where somebody has written there or beside it meanwhile.
+    fn retract_once(&mut self, path: &str, content: &str) -> Result<(), StoreError> {
         let id = self.ask("begin to change", kind::START, 0, "", &[])?;
         let id = std::str::from_utf8(&id).ok().and_then(|id| id.trim_end_matches('\0').parse().ok());
         let id: u32 = id.ok_or(StoreError::Nonsense { what: "a transaction without a number" })?;
-        let ours = match self.read_in(id, path) {
+        let is_ours = match self.read_in(id, path) {
             Ok(found) => found.as_deref() == Some(content.as_bytes()),
             Err(_) => false,
         };
-        let removed = ours && self.ask("remove", kind::REMOVE, id, path, &[]).is_ok();
-        // Either all of it, or nothing where somebody has written meanwhile: then it is not ours any more.
-        let word = if removed { "T" } else { "F" };
-        match self.ask("end the change of", kind::END, id, word, &[]) {
-            Err(StoreError::Refused { code, .. }) if code == "EAGAIN" => Ok(()),
-            ended => ended.map(drop),
-        }
+        let is_removed = is_ours && self.ask("remove", kind::REMOVE, id, path, &[]).is_ok();
+        let word = if is_removed { "T" } else { "F" };
+        self.ask("end the change of", kind::END, id, word, &[]).map(drop)
     }
 
     /// Tells of each change at `path` from now on, once at once.
