@@ -11,6 +11,8 @@ use crate::{Doing as _, Done, Failure, PATIENCE, Party, deadline, ensure, open, 
 const POLLED: u64 = 200;
 /// Rounds with a sleep on both sides.
 const ASLEEP: u64 = 200;
+/// One in so many answers comes late.
+const SLOW_ONE_IN: u64 = 50;
 /// A deadline that passes.
 const SHORT: Duration = Duration::from_millis(20);
 /// What the far end sends while nobody reads, in messages of the longest kind: some rings full.
@@ -65,8 +67,12 @@ pub(crate) fn answers_asleep(us: Box<dyn Party>) -> Done {
     let (mut sender, mut receiver) = open(us)?;
     receiver.set_spin_policy(SpinPolicy::Never);
     sender.set_spin_policy(SpinPolicy::Never);
-    for _ in 0..ASLEEP {
+    for number in 0..ASLEEP {
         let question = receive(&mut receiver)?;
+        if number % SLOW_ONE_IN == 0 {
+            // Whoever asks is asleep by then, however slow it is at that.
+            std::thread::park_timeout(SHORT);
+        }
         send(&mut sender, &question)?;
     }
     crate::closing::until_closed(|| receiver.is_closed())
