@@ -119,10 +119,11 @@ impl DiskFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Doorbells {
-    /// As the accelerator wants it.
+    /// By this process, as the accelerator wants it.
     #[default]
     Auto,
-    /// QEMU listens to the other end's pipes itself: under emulation only.
+    /// QEMU listens to the other end's pipes itself: under emulation only, and only where every other end is trusted not to ring at
+    /// the wrong moment.
     Direct,
     /// This process listens to the pipes and writes eventfds, which become interrupts.
     Relay,

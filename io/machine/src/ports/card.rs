@@ -88,7 +88,7 @@ impl Card {
                 (next, false)
             }
             (Step::Remove, _) => (Next::default(), true),
-            (Step::Taken | Step::Settled | Step::Unplug | Step::Cover | Step::Chore, _) => {
+            (Step::Taken | Step::Settled | Step::Quiet | Step::Unplug | Step::Cover | Step::Chore, _) => {
                 (Next::default(), false)
             }
         }

@@ -32,9 +32,12 @@ const VECTORS: [u8; 2] = [VECTOR_DATA, VECTOR_ROOM];
 /// How the rings of the other end reach the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hearing {
-    /// QEMU listens to the pipes.
+    /// QEMU listens to the pipes. When the other end rings, or dies, in the moment in which the guest lets the device go, QEMU calls a
+    /// handler of a device that is no more: only for who trusts the other end, and measures.
     Direct,
-    /// This process listens, and writes eventfds.
+    /// This process listens, and rings pipes of its own. It stops before the device goes.
+    Pipes,
+    /// This process listens, and writes eventfds, as KVM wants them.
     Eventfds,
     /// This process listens, and says so to the agent.
     Frames,
@@ -86,7 +89,55 @@ struct Ear {
     /// Stands for ringers that are gone.
     stand_in: Option<OwnedFd>,
     hung_up: bool,
-    event: Option<Eventfd>,
+    voice: Option<Voice>,
+}
+
+/// Where this process passes a ring on, for QEMU to hear.
+#[derive(Debug)]
+enum Voice {
+    Event(Eventfd),
+    /// A pipe of our own: what QEMU listens to, and what we ring.
+    Pipe {
+        listener: OwnedFd,
+        ringer: OwnedFd,
+    },
+}
+
+impl Voice {
+    /// The one that goes with the way of hearing, if any.
+    fn of(hearing: Hearing) -> io::Result<Option<Self>> {
+        Ok(match hearing {
+            Hearing::Eventfds => Some(Self::Event(Eventfd::new()?)),
+            Hearing::Pipes => {
+                let (listener, ringer) = sys::doorbell::pair()?;
+                Some(Self::Pipe { listener, ringer })
+            }
+            Hearing::Direct | Hearing::Frames => None,
+        })
+    }
+
+    fn heard_at(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Event(event) => event.as_fd(),
+            Self::Pipe { listener, .. } => listener.as_fd(),
+        }
+    }
+
+    fn ring(&self) {
+        match self {
+            Self::Event(event) => event.signal(),
+            // It is ours at both ends: there is nothing that can be wrong with it.
+            Self::Pipe { ringer, .. } => drop(sys::doorbell::ring(ringer)),
+        }
+    }
+
+    /// Whether QEMU has heard all that was said.
+    fn is_quiet(&self) -> bool {
+        match self {
+            Self::Event(_) => true,
+            Self::Pipe { listener, .. } => rustix::io::ioctl_fionread(listener) == Ok(0),
+        }
+    }
 }
 
 /// An end of a channel as a device.
@@ -115,6 +166,9 @@ pub(crate) struct Device {
     /// The region's memfd, and how many maps of it QEMU had before the device was to go.
     inode: u64,
     maps: usize,
+    /// How often QEMU was asked whether it has heard everything, and how often in a row it had.
+    looks: u32,
+    quiet: u32,
     /// When the device went, and when to look whether its map has gone as well.
     gone_ms: u64,
     look_ms: Option<u64>,
@@ -150,6 +204,8 @@ impl Device {
                     asked: 0,
                     inode,
                     maps: 0,
+                    looks: 0,
+                    quiet: 0,
                     gone_ms: 0,
                     look_ms: None,
                 };
@@ -166,15 +222,13 @@ impl Device {
         hearing: Hearing,
     ) -> io::Result<([Ear; 2], Server, Handover, OwnedFd, (u8, u64, u64))> {
         let EndParts { side, region, bytes, hears: [data, room], rings: [ring_data, ring_room] } = parts;
-        let event = || (hearing == Hearing::Eventfds).then(Eventfd::new).transpose();
-        let ear = |listener, event| Ear { listener, stand_in: None, hung_up: false, event };
-        let ears = [ear(data, event()?), ear(room, event()?)];
+        let ear = |listener, voice| Ear { listener, stand_in: None, hung_up: false, voice };
+        let ears = [ear(data, Voice::of(hearing)?), ear(room, Voice::of(hearing)?)];
         let heard = match hearing {
             Hearing::Direct => Some([ears[0].listener.as_fd(), ears[1].listener.as_fd()]),
-            Hearing::Eventfds => {
-                ears[0].event.as_ref().zip(ears[1].event.as_ref()).map(|(a, b)| [a.as_fd(), b.as_fd()])
+            Hearing::Pipes | Hearing::Eventfds | Hearing::Frames => {
+                ears[0].voice.as_ref().zip(ears[1].voice.as_ref()).map(|(a, b)| [a.heard_at(), b.heard_at()])
             }
-            Hearing::Frames => None,
         };
         let rings = [ring_data.as_fd(), ring_room.as_fd()];
         let (server, give) = Server::introduce(region.as_fd(), rings, heard)?;
@@ -260,6 +314,7 @@ impl Device {
             }
             (Step::Plug | Step::Taken | Step::Settled, Err(why)) => self.give_up(why, now_ms),
             // That it is being unplugged already, for one: the event decides.
+            (Step::Quiet, _) => self.hush(),
             (Step::Unplug | Step::Cover | Step::Chore, _) => Next::default(),
             (Step::Remove, _) => {
                 self.removed = true;
@@ -307,14 +362,15 @@ impl Device {
 
     fn settled(&mut self, table: &dyn Table, now_ms: u64) -> Next {
         let Some(handover) = self.handover.take() else { return Next::default() };
-        if self.hearing == Hearing::Direct {
-            for ear in &self.ears {
-                match table.listeners(&ear.listener) {
-                    Ok(numbers) => self.numbers.extend(numbers),
-                    Err(error) => {
-                        return self.give_up(format!("can't see QEMU's descriptors: {error}"), now_ms);
-                    }
-                }
+        for ear in &self.ears {
+            let heard = match (&ear.voice, self.hearing) {
+                (Some(Voice::Pipe { listener, .. }), _) => listener,
+                (_, Hearing::Direct) => &ear.listener,
+                _ => continue,
+            };
+            match table.listeners(heard) {
+                Ok(numbers) => self.numbers.extend(numbers),
+                Err(error) => return self.give_up(format!("can't see QEMU's descriptors: {error}"), now_ms),
             }
         }
         if let Err(error) = unblock(&handover.halves) {
@@ -363,7 +419,22 @@ impl Device {
     pub fn go(&mut self, table: &dyn Table, now_ms: u64) -> Option<(Step, Command)> {
         self.maps = table.maps(self.inode);
         self.stage = Stage::Leaving(now_ms);
-        (!self.deleted).then(|| self.unplug())
+        self.looks = 0;
+        // From now on nothing is passed on; what was is heard first.
+        (!self.deleted).then(|| (Step::Quiet, Command::plain("query-status")))
+    }
+
+    /// Asks QEMU something until it has heard all that was passed on, and once more: its loop has turned by then, and calls no
+    /// handler of a device that is about to go.
+    fn hush(&mut self) -> Next {
+        self.looks += 1;
+        let quiet = self.ears.iter().all(|ear| ear.voice.as_ref().is_none_or(Voice::is_quiet));
+        self.quiet = if quiet { self.quiet + 1 } else { 0 };
+        if self.quiet > 1 || self.looks >= MOST_LOOKS {
+            let (step, command) = self.unplug();
+            return Next::ask(step, command);
+        }
+        Next::ask(Step::Quiet, Command::plain("query-status"))
     }
 
     /// The device is gone; also where the guest threw it out by itself. Whether that is news.
@@ -412,8 +483,8 @@ impl Device {
         self.ears.iter().enumerate().filter_map(move |(which, ear)| {
             let events = match self.hearing {
                 Hearing::Direct => PollFlags::empty(),
-                Hearing::Eventfds | Hearing::Frames if relays => PollFlags::IN,
-                Hearing::Eventfds | Hearing::Frames => return None,
+                Hearing::Pipes | Hearing::Eventfds | Hearing::Frames if relays => PollFlags::IN,
+                Hearing::Pipes | Hearing::Eventfds | Hearing::Frames => return None,
             };
             (!ear.hung_up).then(|| (Bell { port, which }, ear.listener.as_fd(), events))
         })
@@ -430,14 +501,14 @@ impl Device {
                 let dead = sys::doorbell::is_dead(&ear.listener).unwrap_or(true);
                 if dead { Heard::Death } else { Heard::Silence }
             }
-            Hearing::Eventfds | Hearing::Frames => {
+            Hearing::Pipes | Hearing::Eventfds | Hearing::Frames => {
                 sys::doorbell::listen(&ear.listener).unwrap_or(Heard::Death)
             }
         };
         let mut said = Vec::new();
-        match (heard, &ear.event) {
+        match (heard, &ear.voice) {
             (Heard::Silence, _) => {}
-            (Heard::Ring, Some(event)) => event.signal(),
+            (Heard::Ring, Some(voice)) => voice.ring(),
             (Heard::Ring, None) => said.push(Message::Ring { channel, vector }),
             (Heard::Death, _) => {
                 ear.hung_up = true;

@@ -42,6 +42,8 @@ pub(crate) enum Step {
     Taken,
     /// It was asked anything once more: what it does with them has been done by then.
     Settled,
+    /// It was asked anything, to see whether it has heard all rings.
+    Quiet,
     /// It was asked to unplug the device.
     Unplug,
     /// A socket may have taken the number of a descriptor of a device that is gone.

@@ -113,8 +113,10 @@ fn a_device_comes_and_goes_and_its_port_is_free_again() {
         assert_eq!(end.bytes.count_ones(), 1);
         assert_eq!(qemu.taken.len(), if hearing == Hearing::Frames { 3 } else { 5 });
         assert!(ports.released(7, 0).is_err(), "not its own");
-        assert_eq!(steps(&ports.released(1, 0).unwrap()), [Step::Unplug]);
+        assert_eq!(steps(&ports.released(1, 0).unwrap()), [Step::Quiet]);
         assert!(ports.released(1, 0).is_err(), "once is enough");
+        assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Quiet]);
+        assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Unplug]);
         assert_eq!(well(&mut ports, port, Step::Unplug), []);
         assert_eq!(ports.in_use(), 1);
         assert_eq!(steps(&ports.deleted("channel1", 0)), [Step::Remove]);
@@ -133,7 +135,8 @@ fn what_qemu_keeps_of_a_device_is_seen_to_before_anything_else_comes() {
     let (port, _, _peer, _) = plugged(&mut ports, Hearing::Direct);
     let (second, _, _second_peer, _) = plugged(&mut ports, Hearing::Frames);
     table.0.borrow_mut().1 = 2;
-    assert_eq!(steps(&ports.released(1, 0).unwrap()), [Step::Unplug]);
+    assert_eq!(steps(&ports.released(1, 0).unwrap()), [Step::Quiet]);
+    while well(&mut ports, port, Step::Quiet) == [Step::Quiet] {}
     let (parts, _third_peer) = ends();
     assert!(ports.plug(held(), parts, Hearing::Direct, 0).is_empty(), "it waits");
     assert!(ports.released(2, 0).unwrap().is_empty(), "and so does this");
@@ -151,7 +154,8 @@ fn what_qemu_keeps_of_a_device_is_seen_to_before_anything_else_comes() {
     table.0.borrow_mut().0 += 1;
     assert_eq!(well(&mut ports, port, Step::Cover), [Step::Chore]);
     while well(&mut ports, port, Step::Chore) == [Step::Chore] {}
-    assert_eq!(well(&mut ports, port, Step::Remove), [Step::Unplug], "the second goes");
+    assert_eq!(well(&mut ports, port, Step::Remove), [Step::Quiet], "the second goes");
+    while well(&mut ports, second, Step::Quiet) == [Step::Quiet] {}
     table.0.borrow_mut().1 = 0;
     assert_eq!(steps(&ports.deleted("channel2", 200)), [Step::Remove], "nobody listened for it");
     assert_eq!(well(&mut ports, second, Step::Remove), [Step::Give], "the third comes");
@@ -251,6 +255,24 @@ fn rings_are_passed_on_where_qemu_does_not_listen() {
 }
 
 const VECTOR_OF_DATA: u8 = wire::guest::VECTOR_DATA;
+
+// A ring that QEMU has seen and not heard when the device goes is heard by a handler of a device that is no more.
+#[test]
+fn a_device_does_not_go_before_qemu_has_heard_all_rings() {
+    let mut ports = ports();
+    let (port, _, peer, qemu) = plugged(&mut ports, Hearing::Pipes);
+    let descriptors = peer.into_descriptors();
+    sys::doorbell::ring(&descriptors[1]).unwrap();
+    assert_eq!(ports.heard(Bell { port, which: 0 }), []);
+    assert_eq!(steps(&ports.released(1, 0).unwrap()), [Step::Quiet]);
+    assert_eq!(ports.bells(true).count(), 0, "nothing more is passed on");
+    for _ in 0..3 {
+        assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Quiet]);
+    }
+    assert_eq!(sys::doorbell::listen(&qemu.taken[3]).unwrap(), sys::doorbell::Heard::Ring, "QEMU hears it");
+    assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Quiet]);
+    assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Unplug]);
+}
 
 #[test]
 fn what_goes_wrong_gives_the_packet_back_and_frees_the_port() {

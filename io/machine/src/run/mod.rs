@@ -309,9 +309,7 @@ impl<'a> Machine<'a> {
         match (self.hello_interrupts, self.order.doorbells, self.accel) {
             (Some(true), Doorbells::Direct, _) => Hearing::Direct,
             (Some(true), Doorbells::Auto | Doorbells::Relay, Accel::Kvm) => Hearing::Eventfds,
-            (Some(true), Doorbells::Auto, Accel::Tcg | Accel::Auto) => Hearing::Direct,
-            // QEMU forgets an eventfd under KVM alone.
-            (Some(true), Doorbells::Relay, Accel::Tcg | Accel::Auto) => Hearing::Frames,
+            (Some(true), Doorbells::Auto | Doorbells::Relay, Accel::Tcg | Accel::Auto) => Hearing::Pipes,
             (Some(false) | None, ..) => Hearing::Frames,
         }
     }

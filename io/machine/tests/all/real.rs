@@ -81,6 +81,7 @@ fn channels_come_and_go_and_qemu_lives() {
     });
     let event = Reply::Event(Event::Frontend { order });
     packet::send(&machine, &event, &[its_frontend.as_fd(), its_entrances.as_fd()]).unwrap();
+    drop((its_frontend, its_entrances));
     let mut peers = Vec::new();
     let mut generation = 1;
     let mut connected = 0;
@@ -99,13 +100,13 @@ fn channels_come_and_go_and_qemu_lives() {
                 send(&entrances, &Reply::Connected { id, channel: connected }, Some(ours));
                 connected += 1;
                 let peer = peer.into_descriptors();
-                // Whichever of the five are ringers.
-                peer.iter().for_each(|descriptor| {
+                peers.push(peer);
+                // Whichever of the five are ringers; also those whose other end is about to go.
+                for descriptor in peers.iter().flatten() {
                     if sys::doorbell::half(descriptor).unwrap() == Some(sys::doorbell::Half::Ringer) {
                         sys::doorbell::ring(descriptor).unwrap();
                     }
-                });
-                peers.push(peer);
+                }
                 if connected % 2 == 0 {
                     generation += 1;
                     let event = Event::Service { service: "dns".into(), up: true, generation };
