@@ -113,20 +113,34 @@ impl Address {
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u32)]
 pub enum Kind {
     /// [`KIND_MESSAGE`].
-    Message = KIND_MESSAGE,
+    Message,
     /// [`KIND_SEND`].
-    Send = KIND_SEND,
+    Send,
     /// [`KIND_REQUEST`].
-    Request = KIND_REQUEST,
+    Request,
     /// [`KIND_REPLY`].
-    Reply = KIND_REPLY,
+    Reply,
     /// [`KIND_FORWARD`].
-    Forward = KIND_FORWARD,
+    Forward,
     /// [`KIND_REFER`].
-    Refer = KIND_REFER,
+    Refer,
+}
+
+impl Kind {
+    /// As it stands in a header.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Kind::Message => KIND_MESSAGE,
+            Kind::Send => KIND_SEND,
+            Kind::Request => KIND_REQUEST,
+            Kind::Reply => KIND_REPLY,
+            Kind::Forward => KIND_FORWARD,
+            Kind::Refer => KIND_REFER,
+        }
+    }
 }
 
 /// A header, checked as far as that is possible without knowing who wrote it.
@@ -203,7 +217,7 @@ impl Header {
             self.source.generation,
             self.tag,
             self.length,
-            self.kind as u32,
+            self.kind.number(),
             self.takes,
             low(self.id),
             low(self.id >> 32),
@@ -241,10 +255,10 @@ impl Header {
             unknown => return Err(BadHeader::Kind(unknown)),
         };
         if (id == 0) == waits || id > CALL_ID_MAX {
-            return Err(BadHeader::Id { kind: kind as u32, id });
+            return Err(BadHeader::Id { kind: kind.number(), id });
         }
         if takes != 0 && !matches!(kind, Kind::Request | Kind::Forward) {
-            return Err(BadHeader::Takes { kind: kind as u32, takes });
+            return Err(BadHeader::Takes { kind: kind.number(), takes });
         }
         if kind == Kind::Refer && found != REFER_BYTES {
             return Err(BadHeader::Refer { found: length });
@@ -312,7 +326,8 @@ const _: () = assert!(OFFSET_WORDS + 2 * WORDS_STRIDE <= ring::HEADER_BYTES);
 const _: () = assert!(WORD_PATH + 8 <= WORDS_STRIDE);
 const _: () = assert!(HEADER_ID + 8 == HEADER_BYTES);
 const _: () = assert!(PATH_HOPS_MAX < 1 << PATH_HOPS_BITS);
-const _: () = assert!(has_room_for_replies(ring::RING_BYTES_MIN) && has_room_for_replies(ring::RING_BYTES_MAX));
+const _: () =
+    assert!(has_room_for_replies(ring::RING_BYTES_MIN) && has_room_for_replies(ring::RING_BYTES_MAX));
 
 #[cfg(test)]
 mod tests {

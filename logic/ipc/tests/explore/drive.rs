@@ -25,6 +25,9 @@ pub struct Scene {
     /// By endpoint: whose label is greater.
     pub labels: [u64; 3],
     pub ring_bytes: u32,
+    /// How often an endpoint may be interrupted between two steps of its own, in one run; a switch where it sleeps or ends is none. `None`:
+    /// as often as there are steps.
+    pub interruptions: Option<u8>,
 }
 
 /// What an exploration has found.
@@ -261,6 +264,9 @@ struct Run {
     world: Rc<World>,
     threads: Vec<Generator<'static, (), ()>>,
     outcomes: Rc<RefCell<Outcomes>>,
+    /// Who made the last step, and how many interruptions are left.
+    last: usize,
+    interruptions: Option<u8>,
 }
 
 const RUN: u8 = 0;
@@ -278,7 +284,7 @@ impl Run {
         let threads = (0..count).map(|me| Gn::<()>::new_opt(STACK, move || act(me))).collect();
         let actors = (0..count).map(|me| Some(Actor::new(scene, &world, &outcomes, me))).collect();
         STAGE.set((actors, scene.scripts.clone()));
-        let mut run = Run { world, threads, outcomes };
+        let mut run = Run { world, threads, outcomes, last: 0, interruptions: scene.interruptions };
         for me in 0..count {
             run.resume(me);
         }
@@ -311,11 +317,26 @@ impl Run {
             }
             choices.extend((scene.mortal == Some(me)).then_some(at + DIE));
         }
+        if self.interruptions == Some(0) && self.could_go_on() {
+            choices.retain(|choice| usize::from(choice / 4) == self.last);
+        }
         choices
+    }
+
+    fn could_go_on(&self) -> bool {
+        self.world.threads[self.last].still.get() == Still::Step
+    }
+
+    fn state(&self) -> u64 {
+        hash_of((self.world.state(), self.interruptions.map(|left| (left, self.last))))
     }
 
     fn choose(&mut self, choice: u8) {
         let me = usize::from(choice / 4);
+        if me != self.last && self.could_go_on() {
+            self.interruptions = self.interruptions.map(|left| left.saturating_sub(1));
+        }
+        self.last = me;
         let event = match choice % 4 {
             LATE => Event::Late,
             SEARCH => Event::Search,
@@ -353,7 +374,7 @@ pub fn explore(scene: &Scene) -> Explored {
         }
         loop {
             // Two ways into one state go on alike. (States are told apart by 64 bits: of a million, two fall together once in 10^7 runs.)
-            if !seen.insert(run.world.state()) {
+            if !seen.insert(run.state()) {
                 break;
             }
             assert!(seen.len() < STATES_MAX, "too much to explore: {scene:?}");

@@ -99,6 +99,7 @@ pub fn allowed(scene: &Scene) -> BTreeSet<Outcomes> {
             found.insert(kernel.end(scene));
         }
         left.extend(next);
+        left.extend(kernel.death(scene));
     }
     found
 }
@@ -211,15 +212,17 @@ impl Kernel {
             if let Some(call) = self.call(scene, me) {
                 self.steps_of(scene, me, call, &mut next);
             }
-            // After its last call as well: what that did may be all that it did of it.
-            if scene.mortal == Some(me) && !self.processes[me].dead {
-                let mut kernel = self.clone();
-                kernel.break_wait(scene, me);
-                kernel.processes[me].dead = true;
-                next.push(kernel);
-            }
         }
         next
+    }
+
+    /// Whoever may die, does. After its last call as well: what that did may be all that it did of it.
+    fn death(&self, scene: &Scene) -> Option<Kernel> {
+        let mortal = scene.mortal.filter(|mortal| !self.processes[*mortal].dead)?;
+        Some(self.with(|kernel| {
+            kernel.break_wait(scene, mortal);
+            kernel.processes[mortal].dead = true;
+        }))
     }
 
     /// As this, but for what `change` does.
