@@ -137,8 +137,11 @@ impl Machine<'_> {
         let hello = (!self.guest.has_spoken()).then_some((patience.hello_ms, Deadline::Hello));
         let ping = (self.guest.has_spoken() && timers.pinged.is_none())
             .then_some((timers.ponged + patience.ping_every_ms, Deadline::Ping));
-        let pong = timers.pinged.map(|since| (since + patience.pong_ms, Deadline::Pong));
-        let closed = timers.port_closed.map(|since| (since + CLOSED_PORT_MS, Deadline::Pong));
+        // A guest that goes off answers no more, and has other bounds.
+        let stays = timers.asked.is_none() && timers.exited.is_none();
+        let pong = timers.pinged.filter(|_| stays).map(|since| (since + patience.pong_ms, Deadline::Pong));
+        let closed =
+            timers.port_closed.filter(|_| stays).map(|since| (since + CLOSED_PORT_MS, Deadline::Pong));
         let alive =
             timers.asked_qemu.is_none().then_some((timers.qemu_answered + ALIVE_EVERY_MS, Deadline::Alive));
         let qemu = timers.asked_qemu.map(|since| (since + patience.qemu_ms, Deadline::Qemu));

@@ -307,8 +307,8 @@ impl<'a> Machine<'a> {
     /// How rings reach this guest.
     fn hearing(&self) -> Hearing {
         match (self.hello_interrupts, self.order.doorbells, self.accel) {
-            (Some(true), Doorbells::Direct, _) => Hearing::Direct,
-            (Some(true), Doorbells::Auto | Doorbells::Relay, Accel::Kvm) => Hearing::Eventfds,
+            (Some(true), _, Accel::Kvm) => Hearing::Eventfds,
+            (Some(true), Doorbells::Direct, Accel::Tcg | Accel::Auto) => Hearing::Direct,
             (Some(true), Doorbells::Auto | Doorbells::Relay, Accel::Tcg | Accel::Auto) => Hearing::Pipes,
             (Some(false) | None, ..) => Hearing::Frames,
         }
