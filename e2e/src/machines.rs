@@ -56,6 +56,8 @@ pub fn image(peer: &str) -> &'static Image {
         let programs = GuestPrograms::find(binary()).expect("busybox");
         let mut spec = image::guest(kernel().expect("a kernel"), &programs);
         spec.program(peer, PEER);
+        // A dynamic program, which asks for names by the C library.
+        spec.program(image::find_program("getent").expect("getent, of the C library"), "/usr/bin/getent");
         let folder = tempfile::tempdir().expect("a folder");
         if let Some(scribble) = compile(folder.path(), "scribble_devices.c") {
             spec.program(scribble, SCRIBBLE);

@@ -15,7 +15,12 @@ const MUCH: usize = 700_000;
 /// A name server, its service in a container, one client in a container and one in a machine.
 fn file(port: u16) -> String {
     topology(port, &["web"], "", "")
-        + &machines::domain("edge", &["sh", "-c", POLITE], "", "services = { dns = \"/srv/dns\" }")
+        + &machines::domain(
+            "edge",
+            &["sh", "-c", POLITE],
+            &machines::booting(machines::image(env!("CARGO_BIN_EXE_channel_peer"))),
+            "services = { dns = { at = \"/srv/dns\", preload = true } }",
+        )
 }
 
 #[test]
@@ -26,6 +31,7 @@ fn a_machine_is_a_domain_like_any_other() {
     it_is_listed(&node);
     it_is_isolated(&node);
     names_are_resolved(&node);
+    dynamic_programs_resolve_names(&node);
     exec_has_the_codes_that_one_knows(&node);
     exec_carries_much_both_ways(&node);
     exec_has_a_terminal(&node);
@@ -83,6 +89,19 @@ fn names_are_resolved(node: &Node) {
         "exec 3<>/srv/dns/query; echo nobody.tombolo.example >&3; dd bs=65536 count=1 <&3",
     );
     assert!(run.code != 0 && run.err.contains("No such file or directory"), "{run:?}");
+}
+
+/// By the C library, which asks the stub; and over a channel of the program's own, where there is no stub to ask.
+fn dynamic_programs_resolve_names(node: &Node) {
+    let ask = "getent hosts host3.tombolo.example";
+    let by_stub = shell_ok(node, "edge", &format!("unset LD_PRELOAD; {ask}"));
+    assert!(by_stub.contains("2001:db8::3"), "{by_stub}");
+    let line = format!(
+        "cp /etc/resolv.conf /tmp; echo nameserver 127.0.0.1 >/etc/resolv.conf; {ask}; code=$?; \
+                        cat /tmp/resolv.conf >/etc/resolv.conf; exit $code"
+    );
+    let by_channel = shell_ok(node, "edge", &line);
+    assert!(by_channel.contains("2001:db8::3"), "{by_channel}");
 }
 
 fn exec_has_the_codes_that_one_knows(node: &Node) {
