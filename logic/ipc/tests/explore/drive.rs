@@ -244,9 +244,12 @@ fn sent(done: Result<(), SendError>) -> Outcome {
     }
 }
 
+/// The endpoints that have not begun, and their scripts.
+type Stage = (Vec<Option<Actor>>, Vec<Vec<Call>>);
+
 thread_local! {
     /// Where the endpoints of the next run find what they are: the generator takes no closure that is not `Send`.
-    static STAGE: RefCell<(Vec<Option<Actor>>, Vec<Vec<Call>>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    static STAGE: RefCell<Stage> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
 /// One endpoint of a run, from its start to its end.
@@ -359,7 +362,7 @@ impl Run {
     }
 }
 
-/// Whether a run may be kept as it is: unwinding a generator is dear.
+/// More would take minutes: make the scene smaller, or allow fewer interruptions.
 const STATES_MAX: usize = 3_000_000;
 
 /// Goes every way.

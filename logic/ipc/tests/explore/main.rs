@@ -28,7 +28,7 @@ fn scene(scripts: &[&[Call]]) -> Scene {
         searching: false,
         labels: [1, 2, 3],
         ring_bytes: FOUR,
-        interruptions: None,
+        interruptions: MANY,
     }
 }
 
