@@ -13,7 +13,7 @@ mod measure;
 mod suite;
 
 /// How long one waits for what is about to come: on emulated processors of which others may want the time.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Messages of a talk: some that fill the ring, and several rounds of it.
 const MESSAGES: usize = 120;
 /// Channels one after the other: with 33 pages each more than the 1,024 that a domain may grant at a time.

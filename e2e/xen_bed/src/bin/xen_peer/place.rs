@@ -13,7 +13,7 @@ use crate::link::{NAME, News, Order};
 use crate::{Failure, agent};
 
 /// How long a job may take for its next line: emulated processors, of which others may want the time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What a job says.
 enum Said {
