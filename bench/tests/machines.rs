@@ -73,6 +73,9 @@ fn a_guest_and_the_host_exchange_messages_by_every_arm() {
     let results = every_arm_works(Ends::VmHost, &binary);
     let idle = results.figure("processor time of the host's end of an idle channel").expect("it was watched");
     assert!(idle.value >= 0.0);
+    let name = bench::channel::between::promises::IDLE_SWITCHES;
+    let switches = results.figure(name).expect("they were counted");
+    assert!(switches.value < 50.0, "the guest's end did not sleep: {switches:?}");
 }
 
 #[test]

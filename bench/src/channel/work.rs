@@ -119,7 +119,8 @@ impl<'a, 't> Messages<'a, 't> {
 impl Job for Messages<'_, '_> {
     fn run(self, mut transport: impl Transport) -> io::Result<Tale> {
         if self.task.work == Work::Rest {
-            return rest(&mut transport, self.task, self.talk);
+            let usage = Usage::now()?;
+            return usage.since(rest(&mut transport, self.task, self.talk)?);
         }
         if !self.talk.primed()? {
             return Ok(Tale::default());

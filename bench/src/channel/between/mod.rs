@@ -18,7 +18,7 @@ use crate::scenario::{Arguments, BenchError, Scenario};
 use crate::statistics::median;
 use crate::worker::Worker;
 use plan::{Arm, Case, Ends, Plan};
-use promises::{IDLE, IDLE_HOST};
+use promises::{IDLE, IDLE_HOST, IDLE_SWITCHES};
 use stage::{Stage, WORKER};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -226,7 +226,7 @@ impl Bench<'_> {
 
     /// What an open channel costs while nothing happens on it: watched in turns with and without one.
     fn idle(&mut self, results: &mut Results) -> Result<(), BenchError> {
-        let (mut beyond, mut of_host) = (Vec::new(), Vec::new());
+        let (mut beyond, mut of_host, mut switches) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..self.plan.timing.idle_rounds {
             // With the workers before goes their channel.
             self.workers = None;
@@ -234,13 +234,15 @@ impl Bench<'_> {
             let [without, _] = self.watch()?;
             self.prime(Arm::Tombolo, Work::Rest, 64)?;
             let [with, host] = self.watch()?;
-            let _rested = finish(workers(&mut self.workers)?, IDLE_END)?;
+            let [_, follow] = finish(workers(&mut self.workers)?, IDLE_END)?;
+            switches.push(follow.switches as f64);
             beyond.push(with + host - without);
             of_host.push(host);
         }
-        for (name, values) in [(IDLE, beyond), (IDLE_HOST, of_host)] {
+        let figures = [(IDLE, "us/s", beyond), (IDLE_HOST, "us/s", of_host), (IDLE_SWITCHES, "times", switches)];
+        for (name, unit, values) in figures {
             let value = median(&values).unwrap_or_default();
-            results.figures.push(Figure { name, unit: "us/s", launch: self.launch, value });
+            results.figures.push(Figure { name, unit, launch: self.launch, value });
         }
         Ok(())
     }

@@ -9,6 +9,10 @@ pub const IDLE: &str = "processor time of an idle guest with an open channel, be
 /// What the host's end of an idle channel costs, in us per second, as a figure.
 pub const IDLE_HOST: &str = "processor time of the host's end of an idle channel";
 
+/// How often the guest's end of an idle channel ran, the message at the end and the word to begin included, as a figure.
+pub const IDLE_SWITCHES: &str =
+    "context switches of the guest's end of an idle channel, first and last message included";
+
 const fn ratio(id: &'static str, about: &'static str, relation: Relation, goal: f64) -> Promise {
     Promise { id, about, unit: "x", relation, goal }
 }
