@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
-use wire::guest::Boot;
+use wire::guest::{Boot, MAX_PAYLOAD_BYTES};
 
 /// Name of the order's file in the machine's directory.
 pub const ORDER_FILE: &str = "order.json";
@@ -192,6 +192,7 @@ impl MachineOrder {
     /// # Errors
     /// What is wrong, for a person.
     pub fn check(&self) -> Result<(), &'static str> {
+        let boot_bytes = serde_json::to_vec(&self.boot).map_or(usize::MAX, |text| text.len());
         let wrong = [
             (!self.qemu.is_absolute(), "`qemu` is not an absolute path"),
             (!(1..=MAX_CPUS).contains(&self.cpus), "`cpus` is not between 1 and 255"),
@@ -199,6 +200,7 @@ impl MachineOrder {
             (self.kernel.is_none() && self.disk.is_none(), "there is neither `kernel` nor `disk`"),
             (self.kernel.is_none() && self.initramfs.is_some(), "`initramfs` needs `kernel`"),
             (self.kernel.is_none() && !self.append.is_empty(), "`append` needs `kernel`"),
+            (boot_bytes > MAX_PAYLOAD_BYTES, "`boot` is longer than a frame of the guest's port carries"),
         ];
         wrong.iter().find(|(is, _)| *is).map_or(Ok(()), |(_, what)| Err(what))
     }
@@ -207,5 +209,35 @@ impl MachineOrder {
     fn files(&self) -> impl Iterator<Item = &Path> {
         let disk = self.disk.as_ref().map(|disk| disk.path.as_path());
         [self.kernel.as_deref(), self.initramfs.as_deref(), disk].into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::order;
+
+    #[test]
+    fn what_makes_no_machine_is_told() {
+        assert_eq!(order().check(), Ok(()));
+        let told = |change: fn(&mut MachineOrder)| {
+            let mut order = order();
+            change(&mut order);
+            order.check().unwrap_err()
+        };
+        assert!(told(|order| order.qemu = "qemu".into()).contains("`qemu`"));
+        assert!(told(|order| order.cpus = 256).contains("`cpus`"));
+        assert!(told(|order| order.memory_bytes = 1 << 20).contains("`memory_bytes`"));
+        assert!(told(|order| order.kernel = None).contains("nor `disk`"));
+        assert!(told(|order| order.boot.resolv_conf = Some("x".repeat(70_000))).contains("`boot`"));
+        let on_disk = |order: &mut MachineOrder| {
+            order.kernel = None;
+            order.disk = Some(Disk { path: "/d".into(), format: DiskFormat::Raw, read_only: false });
+        };
+        let mut own = order();
+        on_disk(&mut own);
+        assert!(own.check().unwrap_err().contains("`initramfs`"));
+        own.initramfs = None;
+        assert_eq!(own.check(), Ok(()));
     }
 }
