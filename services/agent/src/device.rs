@@ -171,6 +171,10 @@ fn hold(bus: &Path, folder: &Path) -> Result<vfio::Device, Missing> {
         Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
             return Err(Missing::Yet("its place in its IOMMU group"));
         }
+        // Its reset finds it, or the port above it, in use by the kernel for a moment.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            return Err(Missing::Yet("its device of vfio, which the kernel is busy with"));
+        }
         opened => yet("its device of vfio", opened)?,
     };
     let count = yet("its interrupts", device.interrupts())?;
