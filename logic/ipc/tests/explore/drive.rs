@@ -397,3 +397,15 @@ pub fn explore(scene: &Scene) -> Explored {
     explored.states = seen.len();
     explored
 }
+
+/// Goes one way to its end; `choose` picks one of so many.
+pub fn walk(scene: &Scene, mut choose: impl FnMut(usize) -> usize) -> Outcomes {
+    let mut run = Run::new(scene);
+    loop {
+        let choices = run.choices(scene);
+        if choices.is_empty() {
+            return run.end(scene);
+        }
+        run.choose(choices[choose(choices.len()) % choices.len()]);
+    }
+}

@@ -9,6 +9,7 @@
 )]
 
 mod drive;
+mod long;
 mod reference;
 mod script;
 mod world;
