@@ -11,12 +11,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 /// What a guest is told to do, and the outcome: its domain's name, the line, the word, the exit code, and words of the message.
-const ENDS: [(&str, &str, &str, u64, &str); 6] = [
+const ENDS: [(&str, &str, &str, u64, &str); 5] = [
     ("panics", "echo c >/proc/sysrq-trigger", "panicked", 125, "sysrq triggered crash"),
     ("reboots", "busybox reboot -f", "rebooted", 125, ""),
     ("switches-off", "busybox poweroff -f", "powered-off", 0, ""),
     ("exits", "kill -USR1 $(cat /run/command)", "exited", 3, ""),
-    ("is-killed", "kill -9 $(cat /run/command)", "exited", 137, ""),
     ("eats", "kill -USR2 $(cat /run/command)", "exited", 137, "out of memory"),
 ];
 /// What is noticed by its silence alone: the agent answers within 30 s, QEMU within 20 s; then the machine is ended.
