@@ -12,6 +12,8 @@ use crate::Report;
 
 /// How long everything may take. It takes a minute; a machine with much else to do gets what it needs.
 const DEADLINE: Duration = Duration::from_secs(600);
+/// The same of measurements, which take some minutes.
+const BENCH_DEADLINE: Duration = Duration::from_secs(1800);
 /// The machine's memory in MiB: dom0's, two guests' and the hypervisor's.
 const MEMORY_MIB: &str = "1400";
 /// Where packages are unpacked below the target folder, and by whom.
@@ -47,6 +49,13 @@ impl What {
             Self::Bench => "bench",
         }
     }
+
+    fn deadline(self) -> Duration {
+        match self {
+            Self::Test => DEADLINE,
+            Self::Bench => BENCH_DEADLINE,
+        }
+    }
 }
 
 /// Starts the machine with this `xen_peer` in all its domains, and lets it come to its end; the reason, where this machine can't.
@@ -64,7 +73,7 @@ pub fn run(what: What, peer: &Path, target: &Path) -> Result<Report, String> {
     let machine = Machine::start(&dom0, &hypervisor, &console, what);
     let mut report = Report::default();
     let verbose = std::env::var_os("TOMBOLO_E2E_VERBOSE").is_some();
-    let deadline = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + what.deadline();
     // Until it has switched itself off, or the time is over.
     while let Ok(line) = machine.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         if verbose {
