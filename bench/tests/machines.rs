@@ -36,7 +36,13 @@ fn binary_for_guests() -> Option<(PathBuf, MutexGuard<'static, ()>)> {
 }
 
 fn shortest() -> Plan {
-    let timing = Timing { warm_up_ns: 0, window_ns: 20_000_000, idle_ns: 50_000_000, idle_rounds: 1 };
+    let timing = Timing {
+        warm_up_ns: 0,
+        window_ns: 20_000_000,
+        settle_ns: 300_000_000,
+        idle_ns: 50_000_000,
+        idle_rounds: 1,
+    };
     Plan { launches: 1, rounds: 1, timing }
 }
 

@@ -23,8 +23,6 @@ use stage::{Stage, WORKER};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// From going to sleep to being watched: a device that was unplugged is forgotten by then, and whoever spins has given up.
-const IDLE_SETTLE: Duration = Duration::from_millis(400);
 /// How long an idle end is asked to end.
 const IDLE_END: Duration = Duration::from_secs(5);
 /// Connections of one launch that may stall until the arm is given up for this launch.
@@ -239,7 +237,8 @@ impl Bench<'_> {
             beyond.push(with + host - without);
             of_host.push(host);
         }
-        let figures = [(IDLE, "us/s", beyond), (IDLE_HOST, "us/s", of_host), (IDLE_SWITCHES, "times", switches)];
+        let figures =
+            [(IDLE, "us/s", beyond), (IDLE_HOST, "us/s", of_host), (IDLE_SWITCHES, "times", switches)];
         for (name, unit, values) in figures {
             let value = median(&values).unwrap_or_default();
             results.figures.push(Figure { name, unit, launch: self.launch, value });
@@ -253,7 +252,7 @@ impl Bench<'_> {
         let host = workers(&mut self.workers)?[0].process();
         let used = |stage: &Stage| Ok([stage.guests_processor_ns()?, super::rest::processor_ns(host)?]);
         // tidy(sleep): they have to have fallen asleep, and nothing tells of that.
-        std::thread::sleep(IDLE_SETTLE);
+        std::thread::sleep(Duration::from_nanos(self.plan.timing.settle_ns));
         let before = used(&self.stage)?;
         // tidy(sleep): what is awaited is that nothing happens.
         std::thread::sleep(window);

@@ -195,6 +195,9 @@ pub struct Timing {
     pub warm_up_ns: u64,
     /// The window, in ns.
     pub window_ns: u64,
+    /// From the last message, or from the start of the workers, to being watched, in ns: a guest has some work left when a program has
+    /// started or a device was plugged in.
+    pub settle_ns: u64,
     /// How long an idle guest is watched, in ns, with a channel and without.
     pub idle_ns: u64,
     /// How often, each.
@@ -205,16 +208,26 @@ impl Plan {
     /// What can be quoted.
     #[must_use]
     pub fn full() -> Self {
-        let timing =
-            Timing { warm_up_ns: 60_000_000, window_ns: 250_000_000, idle_ns: 2_000_000_000, idle_rounds: 5 };
+        let timing = Timing {
+            warm_up_ns: 60_000_000,
+            window_ns: 250_000_000,
+            settle_ns: 2_000_000_000,
+            idle_ns: 2_000_000_000,
+            idle_rounds: 5,
+        };
         Self { launches: 5, rounds: 5, timing }
     }
 
     /// To see that it works.
     #[must_use]
     pub fn quick() -> Self {
-        let timing =
-            Timing { warm_up_ns: 50_000_000, window_ns: 100_000_000, idle_ns: 1_000_000_000, idle_rounds: 3 };
+        let timing = Timing {
+            warm_up_ns: 50_000_000,
+            window_ns: 100_000_000,
+            settle_ns: 1_500_000_000,
+            idle_ns: 1_000_000_000,
+            idle_rounds: 3,
+        };
         Self { launches: 1, rounds: 3, timing }
     }
 }
