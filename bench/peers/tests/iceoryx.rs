@@ -19,7 +19,7 @@ fn worker(role: Role, folder: &Path) -> Worker {
 /// What the leader tells.
 fn tale([lead, follow]: &mut [Worker; 2], task: &Task) -> Tale {
     let processors = sys::processor::allowed().expect("our processors");
-    let of = |role, processor| Task { role, processor, ..task.clone() };
+    let of = |role, processor| Task { role, processor: Some(processor), ..task.clone() };
     follow.give(&of(Role::Follow, processors[processors.len() - 1])).expect("it listens");
     follow.expect("waiting").expect("it waits");
     lead.give(&of(Role::Lead, processors[0])).expect("it listens");
@@ -58,7 +58,7 @@ fn messages_arrive_by_polling_and_by_a_listener_and_one_name_is_left() {
                 ring_bytes: 1 << 16,
             };
             let meeting = folder.path().join(format!("m{number}"));
-            let task = Task { role: Role::Lead, means, work, bytes: 64, meeting, processor: 0 };
+            let task = Task { role: Role::Lead, means, work, bytes: 64, meeting, processor: Some(0) };
             let told = tale(&mut workers, &task);
             assert!(told.operations > 0 && told.window_ns > 0, "listener {listener}: {told:?}");
             if let Work::Transfer { messages } = work {
