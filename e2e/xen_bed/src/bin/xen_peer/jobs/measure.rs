@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use channel::Config;
+use channel::{Config, Mode, StreamReader, StreamWriter};
 
 use crate::Failure;
 use crate::measures::{Half, What};
@@ -37,6 +37,20 @@ impl Way for Ours {
     }
 }
 
+/// A channel that carries bytes, as the two other ways do.
+struct OurBytes(StreamWriter, StreamReader);
+
+impl Way for OurBytes {
+    fn put(&mut self, message: &[u8]) -> Result<(), Failure> {
+        Ok(self.0.write_all(message)?)
+    }
+
+    fn get(&mut self, message: &mut Vec<u8>, length: usize) -> Result<(), Failure> {
+        message.resize(length, 0);
+        Ok(self.1.read_exact(message)?)
+    }
+}
+
 impl Way for TcpStream {
     fn put(&mut self, message: &[u8]) -> Result<(), Failure> {
         Ok(self.write_all(message)?)
@@ -52,7 +66,8 @@ impl Way for TcpStream {
 pub fn run(way: &str, half: Half, peer: u16, name: &str, what: What) -> Result<(), Failure> {
     let mut way: Box<dyn Way> = match (way, half) {
         ("channel", half) => {
-            let config = Config { ring_bytes: RING_BYTES, ..Config::default() };
+            let mode = if what.stream { Mode::Stream } else { Mode::Messages };
+            let config = Config { ring_bytes: RING_BYTES, mode, ..Config::default() };
             let end = match half {
                 Half::Server => xen::offer(peer, name, &config)?,
                 Half::Client => xen::open(peer, name, Some(Instant::now() + PATIENCE))?,
@@ -60,8 +75,13 @@ pub fn run(way: &str, half: Half, peer: u16, name: &str, what: What) -> Result<(
             if half == Half::Server {
                 println!("there");
             }
-            let (sender, receiver) = end.open()?;
-            Box::new(Ours(sender, receiver))
+            if what.stream {
+                let (writer, reader) = end.open_stream()?;
+                Box::new(OurBytes(writer, reader))
+            } else {
+                let (sender, receiver) = end.open()?;
+                Box::new(Ours(sender, receiver))
+            }
         }
         ("tcp", Half::Server) => {
             let listener = TcpListener::bind(("0.0.0.0", PORT))?;
