@@ -87,6 +87,172 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         message: String,
     },
+    /// An endpoint, please: mine as long as this connection lives. Answered by [`Reply::Bound`].
+    Bind {
+        /// Comes back in the reply.
+        id: u64,
+        /// Its name in the topology, which places it in this domain; empty: one without a name, which calls and is not called.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        name: String,
+        /// What an earlier [`Reply::Bound`] gave, to be the same endpoint again after the daemon's death; else empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        token: String,
+    },
+    /// This endpoint of mine ends. Answered by [`Reply::Done`].
+    Unbind {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of the endpoint.
+        endpoint: u32,
+    },
+    /// Introduce an endpoint of mine to another one. Answered by [`Reply::Introduced`] with the descriptors of one end; the other one is
+    /// told by [`Event::Introduced`].
+    Introduce {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of mine.
+        endpoint: u32,
+        /// To whom.
+        to: Whom,
+        /// How long to wait until it is bound, in ms; the daemon clamps it to [`MAX_WAIT_MS`]. 0: not at all.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        wait_ms: u32,
+    },
+    /// A buffer that can be granted, please (`docs/spec/grants.md`): memory that the daemon makes, and that counts for this distributed container. Answered by
+    /// [`Reply::Buffer`] with its descriptor.
+    Buffer {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of the endpoint that shall own it.
+        endpoint: u32,
+        /// Bytes of data.
+        bytes: u64,
+    },
+    /// A buffer of mine is not needed any more. All its grants end. Answered by [`Reply::Done`].
+    Free {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of mine.
+        endpoint: u32,
+        /// Which.
+        buffer: u64,
+    },
+    /// Grant a buffer of mine to another endpoint of this distributed container. Answered by [`Reply::Granted`].
+    Grant {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of mine.
+        endpoint: u32,
+        /// Which buffer.
+        buffer: u64,
+        /// To whom.
+        to: EndpointAddress,
+        /// What it may do.
+        access: GrantAccess,
+        /// 0 for a new grant; else the number of one of mine that stands for this buffer from now on, because what was granted has moved there.
+        #[serde(default, skip_serializing_if = "is_zero_long")]
+        grant: u64,
+    },
+    /// Take a grant of mine back. Answered by [`Reply::Done`].
+    Revoke {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of mine.
+        endpoint: u32,
+        /// Which.
+        grant: u64,
+    },
+    /// Let me copy from or to a buffer that was granted to somebody else: for an endpoint with the privilege `copies`. Answered by
+    /// [`Reply::Borrowed`] with the buffer's descriptor.
+    Borrow {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of mine.
+        endpoint: u32,
+        /// Which.
+        grant: u64,
+    },
+}
+
+/// Address of an endpoint inside its distributed container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndpointAddress {
+    /// Its place.
+    pub slot: u32,
+    /// Which of those that had this place, from 1.
+    pub generation: u32,
+}
+
+/// Whom an endpoint wants to be introduced to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Whom {
+    /// Whoever has this name.
+    Name(String),
+    /// This very one.
+    Address(EndpointAddress),
+}
+
+/// What a grantee may do with a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GrantAccess {
+    /// Read it.
+    Read,
+    /// Read and write it.
+    Write,
+}
+
+/// What one endpoint may do with another, as the topology says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EndpointRights {
+    /// Send to it.
+    pub send: bool,
+    /// Ask it.
+    pub request: bool,
+    /// Notify it.
+    pub notify: bool,
+    /// Pass requests of others on to it.
+    pub relay: bool,
+    /// Receive messages of it.
+    pub hears: bool,
+    /// Receive requests of it.
+    pub answers: bool,
+    /// Receive requests that it passes on.
+    pub answers_relayed: bool,
+    /// Receive notices of it.
+    pub heeds: bool,
+}
+
+/// An endpoint as another one is told of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointPeer {
+    /// Where it is.
+    pub address: EndpointAddress,
+    /// Its name; empty where it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The domain of its program.
+    pub domain: String,
+    /// What the one who is told may do with it.
+    pub rights: EndpointRights,
+}
+
+/// A granted buffer as a grantee is told of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantedBuffer {
+    /// Its number in the distributed container, never used again.
+    pub grant: u64,
+    /// Whose it is.
+    pub owner: EndpointAddress,
+    /// To whom it was granted.
+    pub to: EndpointAddress,
+    /// What may be done with it.
+    pub access: GrantAccess,
+    /// Bytes of data.
+    pub bytes: u64,
 }
 
 /// How far the guest of a domain of kind `vm` is, as its machine process says.
@@ -150,6 +316,52 @@ pub enum Reply {
     },
     /// To [`Request::Machine`].
     Machine {
+        /// The request's number.
+        id: u64,
+    },
+    /// To [`Request::Bind`].
+    Bound {
+        /// The request's number.
+        id: u64,
+        /// Where it is.
+        address: EndpointAddress,
+        /// What makes it the same endpoint again, at a daemon that has not met it.
+        token: String,
+        /// Whether it may copy between buffers that were granted to others.
+        copies: bool,
+    },
+    /// To [`Request::Introduce`]; one end's descriptors travel with it.
+    Introduced {
+        /// The request's number.
+        id: u64,
+        /// Who it is.
+        peer: EndpointPeer,
+        /// Number of the channel on this node.
+        channel: u64,
+    },
+    /// To [`Request::Buffer`]; its descriptor travels with it.
+    Buffer {
+        /// The request's number.
+        id: u64,
+        /// The buffer's number.
+        buffer: u64,
+    },
+    /// To [`Request::Grant`].
+    Granted {
+        /// The request's number.
+        id: u64,
+        /// The grant's number.
+        grant: u64,
+    },
+    /// To [`Request::Borrow`]; the buffer's descriptor travels with it.
+    Borrowed {
+        /// The request's number.
+        id: u64,
+        /// What it is.
+        buffer: GrantedBuffer,
+    },
+    /// To what has no other answer: it was done.
+    Done {
         /// The request's number.
         id: u64,
     },
@@ -221,6 +433,45 @@ pub enum Event {
     Frontend {
         /// What the frontend is told in words, without the descriptors of a node's own.
         order: serde_json::Value,
+    },
+    /// To an endpoint: somebody was introduced to it; one end's descriptors travel with it.
+    Introduced {
+        /// Slot of the endpoint that is told.
+        endpoint: u32,
+        /// Who it is.
+        peer: EndpointPeer,
+        /// Number of the channel on this node.
+        channel: u64,
+    },
+    /// To an endpoint: what it may do with a peer has changed with the topology.
+    Rights {
+        /// Slot of the endpoint that is told.
+        endpoint: u32,
+        /// Which peer.
+        peer: EndpointAddress,
+        /// All that it may do now.
+        rights: EndpointRights,
+    },
+    /// To an endpoint: a buffer was granted to it, or one has moved; its descriptor travels with it.
+    Granted {
+        /// Slot of the endpoint that is told.
+        endpoint: u32,
+        /// What it is.
+        buffer: GrantedBuffer,
+    },
+    /// To an endpoint: a grant is over.
+    Revoked {
+        /// Slot of the endpoint that is told.
+        endpoint: u32,
+        /// Which.
+        grant: u64,
+    },
+    /// To an endpoint: it is none any more, because the topology no longer places it here.
+    Unbound {
+        /// Slot of the endpoint.
+        endpoint: u32,
+        /// Why, for a person.
+        message: String,
     },
     /// To frontends and servers: say your state ([`Request::State`]).
     Inspect {
@@ -294,5 +545,9 @@ pub struct Consumer {
 }
 
 fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_zero_long(number: &u64) -> bool {
     *number == 0
 }

@@ -288,6 +288,16 @@ impl Broker {
             Request::Machine { id: number, accel, qemu } => {
                 (number, inner.machine(id, &identity, number, &accel, &qemu))
             }
+            Request::Bind { id: number, .. }
+            | Request::Unbind { id: number, .. }
+            | Request::Introduce { id: number, .. }
+            | Request::Buffer { id: number, .. }
+            | Request::Free { id: number, .. }
+            | Request::Grant { id: number, .. }
+            | Request::Revoke { id: number, .. }
+            | Request::Borrow { id: number, .. } => {
+                (number, refuse(rustix::io::Errno::OPNOTSUPP, "this node has no endpoints yet"))
+            }
             Request::Guest { state, message } => match inner.guest(id, &identity, state, &message) {
                 Ok(()) => {
                     drop(inner);

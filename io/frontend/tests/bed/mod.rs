@@ -427,6 +427,14 @@ fn answer(
         }
         Request::About { id } => say(&Reply::About { id, about: json!({ "domain": "web", "dc": "test" }) }),
         Request::Machine { .. } | Request::Guest { .. } => panic!("a frontend is no machine"),
+        Request::Bind { .. }
+        | Request::Unbind { .. }
+        | Request::Introduce { .. }
+        | Request::Buffer { .. }
+        | Request::Free { .. }
+        | Request::Grant { .. }
+        | Request::Revoke { .. }
+        | Request::Borrow { .. } => panic!("a frontend has no endpoints"),
         Request::State { id, state } => {
             states.insert(id, state);
         }

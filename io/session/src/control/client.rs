@@ -400,6 +400,12 @@ fn number(reply: &Reply) -> Option<u64> {
         | Reply::Serving { id, .. }
         | Reply::About { id, .. }
         | Reply::Machine { id }
+        | Reply::Bound { id, .. }
+        | Reply::Introduced { id, .. }
+        | Reply::Buffer { id, .. }
+        | Reply::Granted { id, .. }
+        | Reply::Borrowed { id, .. }
+        | Reply::Done { id }
         | Reply::Refused { id, .. } => Some(*id),
         Reply::Event(_) => None,
     }

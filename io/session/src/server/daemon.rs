@@ -49,9 +49,14 @@ impl Server<'_> {
             Notice::Event(Event::Settings { service, settings }) => self.settings(&service, settings),
             Notice::Event(Event::Verbs { service, domain, verbs }) => self.verbs(&service, &domain, &verbs),
             Notice::Event(Event::Inspect { id }) => self.report(id),
-            // To frontends, machines, and programs that offer channels, only.
+            // To frontends, machines, endpoints, and programs that offer channels, only.
             Notice::Event(
-                Event::Service { .. }
+                Event::Introduced { .. }
+                | Event::Rights { .. }
+                | Event::Granted { .. }
+                | Event::Revoked { .. }
+                | Event::Unbound { .. }
+                | Event::Service { .. }
                 | Event::Services { .. }
                 | Event::Attach { .. }
                 | Event::Withdrawn { .. }

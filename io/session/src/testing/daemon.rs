@@ -216,6 +216,18 @@ impl Node {
             }
             // This one has no domain that is a machine.
             Request::Machine { .. } | Request::Guest { .. } => {}
+            // And its members have no endpoints.
+            Request::Bind { id, .. }
+            | Request::Unbind { id, .. }
+            | Request::Introduce { id, .. }
+            | Request::Buffer { id, .. }
+            | Request::Free { id, .. }
+            | Request::Grant { id, .. }
+            | Request::Revoke { id, .. }
+            | Request::Borrow { id, .. } => {
+                let (errno, message) = (1, "there are no endpoints here".to_owned());
+                self.reply(at, &Reply::Refused { id, errno, message });
+            }
             Request::State { state, .. } => {
                 let _nobody_asked = self.states.send(state);
             }
