@@ -61,7 +61,14 @@ impl<H: Host> Core<H> {
                 }
             }
             Reply::Refused { id, errno, message } => self.refused(id, errno, &message),
-            Reply::Serving { .. } | Reply::Machine { .. } => {
+            Reply::Serving { .. }
+            | Reply::Machine { .. }
+            | Reply::Bound { .. }
+            | Reply::Introduced { .. }
+            | Reply::Buffer { .. }
+            | Reply::Granted { .. }
+            | Reply::Borrowed { .. }
+            | Reply::Done { .. } => {
                 tracing::warn!("the daemon takes a frontend for something else");
             }
             Reply::Event(event) => self.event(event),
@@ -84,6 +91,11 @@ impl<H: Host> Core<H> {
             | Event::Settings { .. }
             | Event::Verbs { .. }
             | Event::Withdrawn { .. }
+            | Event::Introduced { .. }
+            | Event::Rights { .. }
+            | Event::Granted { .. }
+            | Event::Revoked { .. }
+            | Event::Unbound { .. }
             | Event::Frontend { .. } => {
                 tracing::warn!("the daemon takes a frontend for something else");
             }
