@@ -1,0 +1,1 @@
+//! Endpoints of a distributed container for programs that wait with tokio.

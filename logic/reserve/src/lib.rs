@@ -1,0 +1,1 @@
+//! Reservations: what is promised, whether it can be kept, and who has to give; without a clock.
