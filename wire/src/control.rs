@@ -119,7 +119,7 @@ pub enum Request {
         wait_ms: u32,
     },
     /// A buffer that can be granted, please (`docs/spec/grants.md`): memory that the daemon makes, and that counts for this distributed container. Answered by
-    /// [`Reply::Buffer`] with its descriptor.
+    /// [`Reply::Buffer`] with two descriptors: its data and its states.
     Buffer {
         /// Comes back in the reply.
         id: u64,
@@ -149,6 +149,8 @@ pub enum Request {
         to: EndpointAddress,
         /// What it may do.
         access: GrantAccess,
+        /// Its place in the buffer's states, which the owner chooses.
+        place: u32,
         /// 0 for a new grant; else the number of one of mine that stands for this buffer from now on, because what was granted has moved there.
         #[serde(default, skip_serializing_if = "is_zero_long")]
         grant: u64,
@@ -162,8 +164,8 @@ pub enum Request {
         /// Which.
         grant: u64,
     },
-    /// Let me copy from or to a buffer that was granted to somebody else: for an endpoint with the privilege `copies`. Answered by
-    /// [`Reply::Borrowed`] with the buffer's descriptor.
+    /// What does this grant stand for? For the one to whom it was granted, and for an endpoint with the privilege `copies`. Answered by
+    /// [`Reply::Borrowed`] with two descriptors: the buffer's data and its states.
     Borrow {
         /// Comes back in the reply.
         id: u64,
@@ -245,6 +247,10 @@ pub struct EndpointPeer {
 pub struct GrantedBuffer {
     /// Its number in the distributed container, never used again.
     pub grant: u64,
+    /// Number of the buffer that it stands for now.
+    pub buffer: u64,
+    /// Its place in the buffer's states.
+    pub place: u32,
     /// Whose it is.
     pub owner: EndpointAddress,
     /// To whom it was granted.
@@ -339,7 +345,7 @@ pub enum Reply {
         /// Number of the channel on this node.
         channel: u64,
     },
-    /// To [`Request::Buffer`]; its descriptor travels with it.
+    /// To [`Request::Buffer`]; the descriptors of its data and its states travel with it.
     Buffer {
         /// The request's number.
         id: u64,
@@ -353,7 +359,7 @@ pub enum Reply {
         /// The grant's number.
         grant: u64,
     },
-    /// To [`Request::Borrow`]; the buffer's descriptor travels with it.
+    /// To [`Request::Borrow`]; the descriptors of the buffer's data and its states travel with it.
     Borrowed {
         /// The request's number.
         id: u64,
@@ -452,14 +458,14 @@ pub enum Event {
         /// All that it may do now.
         rights: EndpointRights,
     },
-    /// To an endpoint: a buffer was granted to it, or one has moved; its descriptor travels with it.
-    Granted {
+    /// To an endpoint: a grant that it has borrowed stands for another buffer now. It borrows it again to learn which.
+    Moved {
         /// Slot of the endpoint that is told.
         endpoint: u32,
-        /// What it is.
-        buffer: GrantedBuffer,
+        /// Which.
+        grant: u64,
     },
-    /// To an endpoint: a grant is over.
+    /// To an endpoint: a grant that it has borrowed is over.
     Revoked {
         /// Slot of the endpoint that is told.
         endpoint: u32,

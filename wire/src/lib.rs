@@ -2,6 +2,7 @@
 
 pub mod control;
 pub mod directory;
+pub mod grants;
 pub mod guest;
 pub mod ipc;
 pub mod meeting;

@@ -93,7 +93,7 @@ impl<H: Host> Core<H> {
             | Event::Withdrawn { .. }
             | Event::Introduced { .. }
             | Event::Rights { .. }
-            | Event::Granted { .. }
+            | Event::Moved { .. }
             | Event::Revoked { .. }
             | Event::Unbound { .. }
             | Event::Frontend { .. } => {

@@ -53,7 +53,7 @@ impl Server<'_> {
             Notice::Event(
                 Event::Introduced { .. }
                 | Event::Rights { .. }
-                | Event::Granted { .. }
+                | Event::Moved { .. }
                 | Event::Revoked { .. }
                 | Event::Unbound { .. }
                 | Event::Service { .. }
