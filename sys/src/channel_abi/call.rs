@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// Runs a call; what failed gives `failed`.
-pub(super) fn call<T>(failed: T, work: impl FnOnce() -> Outcome<T>) -> T {
+pub(crate) fn call<T>(failed: T, work: impl FnOnce() -> Outcome<T>) -> T {
     let outcome = {
         // A cancelled thread would unwind through locks that are held.
         let _uncancelled = Uncancelled::new();
@@ -25,7 +25,7 @@ fn defect() -> Failure {
     Failure { errno: libc::ENOTRECOVERABLE, text: text.to_owned() }
 }
 
-pub(super) fn direction(number: c_int) -> Outcome<Direction> {
+pub(crate) fn direction(number: c_int) -> Outcome<Direction> {
     match number {
         1 => Ok(Direction::Reading),
         2 => Ok(Direction::Writing),
@@ -36,7 +36,7 @@ pub(super) fn direction(number: c_int) -> Outcome<Direction> {
     }
 }
 
-pub(super) fn patience(timeout_ns: i64) -> Outcome<Patience> {
+pub(crate) fn patience(timeout_ns: i64) -> Outcome<Patience> {
     match u64::try_from(timeout_ns) {
         Ok(0) => Ok(Patience::Never),
         Ok(ns) => Ok(Patience::For(Duration::from_nanos(ns))),

@@ -10,19 +10,19 @@ use std::ptr::{null, null_mut};
 
 /// # Safety
 /// `name` is null or ends with NUL, and lives during `'a`.
-unsafe fn name_at<'a>(name: *const c_char) -> Outcome<&'a CStr> {
+pub(crate) unsafe fn name_at<'a>(name: *const c_char) -> Outcome<&'a CStr> {
     let name = must(name, "the name")?;
     // SAFETY: not null, so the caller says it is a string with a NUL that lives.
     Ok(unsafe { CStr::from_ptr(name) })
 }
 
 /// A count of bytes as C returns it. No memory holds more.
-fn count_of(bytes: usize) -> ssize_t {
+pub(crate) fn count_of(bytes: usize) -> ssize_t {
     ssize_t::try_from(bytes).unwrap_or(ssize_t::MAX)
 }
 
 /// As snprintf(3): as much as there is room for, with a NUL; returns the whole length.
-fn copy_text(text: &str, into: &mut [u8]) -> usize {
+pub(crate) fn copy_text(text: &str, into: &mut [u8]) -> usize {
     if let Some(room) = into.len().checked_sub(1) {
         let fits = room.min(text.len());
         into[..fits].copy_from_slice(&text.as_bytes()[..fits]);

@@ -27,7 +27,7 @@ fn check(pointer: *const u8, length: usize) -> Outcome<()> {
 ///
 /// # Safety
 /// `pointer` is null with a length of 0, or valid for reading `length` bytes, which nobody writes during `'a`.
-pub(super) unsafe fn bytes<'a>(pointer: *const u8, length: usize) -> Outcome<&'a [u8]> {
+pub(crate) unsafe fn bytes<'a>(pointer: *const u8, length: usize) -> Outcome<&'a [u8]> {
     check(pointer, length)?;
     if pointer.is_null() {
         return Ok(&[]);
@@ -41,7 +41,7 @@ pub(super) unsafe fn bytes<'a>(pointer: *const u8, length: usize) -> Outcome<&'a
 /// # Safety
 /// `pointer` is null with a length of 0, or valid for writing `length` bytes, which nobody else touches during `'a`. They need not
 /// have been written before: what C leaves in them is some byte each.
-pub(super) unsafe fn bytes_mut<'a>(pointer: *mut u8, length: usize) -> Outcome<&'a mut [u8]> {
+pub(crate) unsafe fn bytes_mut<'a>(pointer: *mut u8, length: usize) -> Outcome<&'a mut [u8]> {
     check(pointer, length)?;
     if pointer.is_null() {
         return Ok(&mut []);
@@ -72,7 +72,7 @@ unsafe fn parts<'a>(parts: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
 ///
 /// # Safety
 /// `list` is null with a count of 0, or valid for reading so many; each as [`bytes`] wants it.
-pub(super) unsafe fn sources<'a>(list: *const iovec, count: c_int) -> Outcome<Vec<IoSlice<'a>>> {
+pub(crate) unsafe fn sources<'a>(list: *const iovec, count: c_int) -> Outcome<Vec<IoSlice<'a>>> {
     // SAFETY: as the caller says.
     let list = unsafe { parts(list, count) }?;
     // SAFETY: as the caller says of each.
@@ -83,7 +83,7 @@ pub(super) unsafe fn sources<'a>(list: *const iovec, count: c_int) -> Outcome<Ve
 ///
 /// # Safety
 /// `list` is null with a count of 0, or valid for reading so many; each as [`bytes_mut`] wants it, so no two overlap.
-pub(super) unsafe fn targets<'a>(list: *const iovec, count: c_int) -> Outcome<Vec<IoSliceMut<'a>>> {
+pub(crate) unsafe fn targets<'a>(list: *const iovec, count: c_int) -> Outcome<Vec<IoSliceMut<'a>>> {
     // SAFETY: as the caller says.
     let list = unsafe { parts(list, count) }?;
     // SAFETY: as the caller says of each.
@@ -96,7 +96,7 @@ pub(super) unsafe fn targets<'a>(list: *const iovec, count: c_int) -> Outcome<Ve
 ///
 /// # Safety
 /// `pointer` is null, or valid for writing a `T`.
-pub(super) unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Outcome<()> {
+pub(crate) unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Outcome<()> {
     if pointer.is_null() {
         return Err(fault(what));
     }
@@ -106,7 +106,7 @@ pub(super) unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Outcome<()
 }
 
 /// A pointer that must be there.
-pub(super) fn must<T>(pointer: *const T, what: &str) -> Outcome<*const T> {
+pub(crate) fn must<T>(pointer: *const T, what: &str) -> Outcome<*const T> {
     if pointer.is_null() { Err(fault(what)) } else { Ok(pointer) }
 }
 
@@ -114,14 +114,14 @@ pub(super) fn must<T>(pointer: *const T, what: &str) -> Outcome<*const T> {
 ///
 /// # Safety
 /// `numbers` is null, or valid for reading [`DESCRIPTORS`] of them.
-pub(super) unsafe fn numbers(numbers: *const c_int) -> Outcome<[c_int; DESCRIPTORS]> {
+pub(crate) unsafe fn numbers(numbers: *const c_int) -> Outcome<[c_int; DESCRIPTORS]> {
     let numbers = must(numbers, "the list of descriptors")?;
     // SAFETY: not null, and so many can be read, as the caller says.
     Ok(unsafe { numbers.cast::<[c_int; DESCRIPTORS]>().read_unaligned() })
 }
 
 /// Duplicates of descriptors, close-on-exec. Numbers that are none are an error.
-pub(super) fn duplicates(numbers: &[c_int]) -> Outcome<Vec<OwnedFd>> {
+pub(crate) fn duplicates(numbers: &[c_int]) -> Outcome<Vec<OwnedFd>> {
     numbers.iter().map(|number| duplicate(*number)).collect()
 }
 
@@ -141,7 +141,7 @@ fn duplicate(number: c_int) -> Outcome<OwnedFd> {
 ///
 /// # Safety
 /// They are the caller's, who does not use them any more.
-pub(super) unsafe fn close(numbers: &[c_int]) {
+pub(crate) unsafe fn close(numbers: &[c_int]) {
     for number in numbers {
         // SAFETY: the caller's to close, as it says. Linux closes even where it reports an error.
         let _closed = unsafe { libc::close(*number) };

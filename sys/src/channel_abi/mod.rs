@@ -3,9 +3,9 @@
 //! The functions here keep the header's contract (null pointers, lengths, `errno`, no unwinding, no cancellation) and hand the
 //! work to a [`Channels`]. They have no C names: only a library that expands [`crate::export_channels`] exports those.
 
-mod call;
+pub(crate) mod call;
 mod export;
-mod memory;
+pub(crate) mod memory;
 mod options;
 mod text;
 

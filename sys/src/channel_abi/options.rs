@@ -54,7 +54,9 @@ impl Options {
     pub const LOCK: u32 = 32;
     /// Memory in huge pages, if enough are free; the other end is trusted not to take them back.
     pub const HUGE_PAGES: u32 = 64;
-    /// All flags.
+    /// Waits of an endpoint end when a signal handler has run.
+    pub const INTERRUPTIBLE: u32 = 128;
+    /// All flags of channels and offers.
     pub const FLAGS: u32 = Self::STREAM
         | Self::NONBLOCK
         | Self::ANY_USER
@@ -62,6 +64,8 @@ impl Options {
         | Self::POPULATE
         | Self::LOCK
         | Self::HUGE_PAGES;
+    /// All flags of endpoints.
+    pub const ENDPOINT_FLAGS: u32 = Self::NO_SPIN | Self::INTERRUPTIBLE;
 
     /// Whether a flag is set.
     #[must_use]
@@ -69,11 +73,20 @@ impl Options {
         self.flags & flag != 0
     }
 
-    /// Reads what a caller points to. A newer caller's structure is longer: what this library does not know must be zero.
+    /// Reads what a caller points to, for a channel or an offer. A newer caller's structure is longer: what this library does not know must be zero.
     ///
     /// # Safety
     /// `options` is null, or valid for reading four bytes, and for as many as they say.
-    pub(super) unsafe fn read(options: *const Self) -> Outcome<Self> {
+    pub(crate) unsafe fn read(options: *const Self) -> Outcome<Self> {
+        // SAFETY: the caller says so.
+        unsafe { Self::read_for(options, Self::FLAGS) }
+    }
+
+    /// As [`Options::read`], for what has other flags.
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn read_for(options: *const Self, flags: u32) -> Outcome<Self> {
         if options.is_null() {
             return Ok(Self::default());
         }
@@ -92,11 +105,11 @@ impl Options {
         // SAFETY: the bytes behind ours, which the caller says can be read; bytes need no alignment.
         let unknown =
             unsafe { std::slice::from_raw_parts(start.add(size_of::<Self>()), size - size_of::<Self>()) };
-        known.check(unknown)?;
+        known.check(unknown, flags)?;
         Ok(known)
     }
 
-    fn check(&self, unknown: &[u8]) -> Outcome<()> {
+    fn check(&self, unknown: &[u8], flags: u32) -> Outcome<()> {
         let refused = |errno: c_int, text: String| Err(Failure { errno, text });
         if unknown.iter().any(|byte| *byte != 0) {
             let text = "struct tombolo_options asks for something that this libtombolo does not know: take a newer one";
@@ -107,9 +120,11 @@ impl Options {
                 "struct tombolo_options has a reserved word that is not zero: clear it before you fill it in";
             return refused(libc::EINVAL, text.to_owned());
         }
-        let odd = self.flags & !Self::FLAGS;
+        let odd = self.flags & !flags;
         if odd != 0 {
-            return refused(libc::EINVAL, format!("struct tombolo_options has the unknown flags {odd:#x}"));
+            let known = self.flags & !(Self::FLAGS | Self::ENDPOINT_FLAGS) == 0;
+            let what = if known { "flags that are not for this call" } else { "the unknown flags" };
+            return refused(libc::EINVAL, format!("struct tombolo_options has {what}: {odd:#x}"));
         }
         if self.wait_ns < -1 {
             let text =

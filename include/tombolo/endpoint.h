@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Endpoints: messages between the programs of a distributed container, which never learn where the others are: libtombolo.so. What
+ * tombolo/channel.h says of handles, errors, forks and signals holds here, too; docs/endpoints.md shows it step by step.
+ *
+ *     #include <tombolo/endpoint.h>                 cc program.c -ltombolo
+ *
+ *     tombolo_handle planner = tombolo_endpoint_bind("planner", NULL);
+ *     struct tombolo_message message;
+ *     char bytes[4096];
+ *     ssize_t length;
+ *     while ((length = tombolo_endpoint_receive(planner, TOMBOLO_ANYBODY, bytes, sizeof bytes, &message, TOMBOLO_FOREVER)) >= 0)
+ *         if (message.kind == TOMBOLO_REQUEST)
+ *             tombolo_endpoint_reply(planner, message.request, message.tag, bytes, (size_t)length);
+ *
+ * and in another domain
+ *
+ *     tombolo_handle me = tombolo_endpoint_bind(NULL, NULL);
+ *     tombolo_address planner = tombolo_endpoint_wait(me, "planner", TOMBOLO_FOREVER);
+ *     length = tombolo_endpoint_call(me, planner, 0, "where to?", 9, bytes, sizeof bytes, NULL, TOMBOLO_FOREVER);
+ *
+ * ERRORS. A call that fails returns -1 (those that give an address: TOMBOLO_NOBODY) with errno set, and tombolo_error_text() says in a
+ * sentence what went wrong, where, and what to do. Beside those that channel.h lists for every call (EBADF, EINVAL, EFAULT, EBUSY,
+ * ENOTRECOVERABLE) these, which mean the same in each call that may give them:
+ *     ENOTCONN     the endpoint is not bound, or this one was not introduced to it: tombolo_endpoint_find() or _wait()
+ *     EINVAL       it is this endpoint itself, or an argument is out of its bounds
+ *     ESTALE       wrong generation: what had this address has ended, and another has its place; or this endpoint is that of
+ *                  the parent of this process
+ *     EPIPE        it is dead, or has ended: its program, the endpoint, or what its domain had
+ *     EREMCHG      it has moved: find it again
+ *     EPERM        refused: the topology file does not allow this
+ *     EDEADLK      it waits, over others perhaps, for this very caller: nothing would ever move
+ *     ETIMEDOUT    the time is over; what was sent was withdrawn, and will not be received
+ *     EAGAIN       the same, of a call that may not wait at all
+ *     ETIME        the time is over; the request was received, and its reply will be dropped
+ *     EMSGSIZE     too long for this pair, for the reply that is taken, or for the buffer
+ *     EPROTO       it broke the rules of the shared memory, and was cut off
+ *     ECONNREFUSED the node's daemon is not there: channels to those whom this endpoint has been introduced to go on
+ *
+ * WAITING. Each call that may wait takes a time-out in ns: 0 is not to wait, TOMBOLO_FOREVER. A signal handler runs while a call
+ * waits, and the call goes on, except with TOMBOLO_INTERRUPTIBLE.
+ *
+ * THREADS. An endpoint makes one call at a time: a second thread gets EBUSY at once. Any thread may close the handle: who waits on it
+ * returns (EBADF). For several calls at a time take several endpoints; those without a name cost little.
+ *
+ * FORKS. An endpoint is used by the process that made it; exec() closes everything.
+ *
+ * OTHER ENDPOINTS are not trusted by this library: whatever they do, calls return what is right or fail, and none of them can keep
+ * another one from being received.
+ */
+#ifndef TOMBOLO_ENDPOINT_H
+#define TOMBOLO_ENDPOINT_H
+
+#include <tombolo/channel.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where an endpoint is, in its distributed container: its place (the low half), and which of those that had the place (the high half).
+ * It names no machine. People and tombolo_endpoint_find() know it as "PLACE.GENERATION". */
+typedef uint64_t tombolo_address;
+
+#define TOMBOLO_NOBODY ((tombolo_address)0)
+#define TOMBOLO_ANYBODY ((tombolo_address)0)
+#define TOMBOLO_PLACE(address) ((uint32_t)(address))
+#define TOMBOLO_GENERATION(address) ((uint32_t)((address) >> 32))
+
+/* What tombolo_message.kind says. */
+#define TOMBOLO_MESSAGE 1u /* nobody waits for a reply */
+#define TOMBOLO_REQUEST 2u /* somebody does: tombolo_endpoint_reply() or _relay() */
+#define TOMBOLO_NOTICES 3u /* bits, without bytes */
+#define TOMBOLO_REPLY 4u   /* what tombolo_endpoint_call() brought */
+
+/* What came, beside its bytes. */
+struct tombolo_message {
+	uint32_t kind;
+	uint32_t tag;           /* what it means: the sender's word */
+	tombolo_address source; /* who it is from; of a request that was passed on, who asked first */
+	uint64_t request;       /* of a request: its number, for the reply */
+	uint64_t notices;       /* of notices: the bits */
+	uint32_t length;        /* bytes, also those that did not fit (EMSGSIZE) */
+	uint32_t takes;         /* of a request: most bytes of its reply */
+	uint64_t reserved[3];   /* zero */
+};
+
+/* Bits of tombolo_options.flags, for tombolo_endpoint_bind() and _pair() alone; of the others, TOMBOLO_NO_SPIN is for endpoints, too. */
+#define TOMBOLO_INTERRUPTIBLE 128u /* when a signal handler has run, calls that wait return EINTR, and go on where they were if the same
+                                      call with the same arguments is the next one; any other gives up what had not been received */
+
+/* Binds an endpoint: at the daemon of the domain that the program runs in, which is where the topology file places the name; NULL
+ * binds one without a name. `options` may be NULL; of it count size, flags, batch_bytes (what tombolo_endpoint_send_buffered() holds
+ * back; 0: nothing) and wait_ns (how long to wait for the daemon, and for a name that somebody has; 0: not at all).
+ * EADDRINUSE: another program has bound it; ENOENT: there is no such endpoint; EPERM: it is not this domain's; EMFILE, ENOSPC: a limit
+ * of the distributed container; ECONNREFUSED: no daemon. */
+tombolo_handle tombolo_endpoint_bind(const char *name, const struct tombolo_options *options);
+
+/* Makes two endpoints that know each other, and nobody else: for threads, and to try things without a daemon. They may do everything
+ * to each other but grant buffers. Returns 0. */
+int tombolo_endpoint_pair(const struct tombolo_options *options, tombolo_handle ends[2]);
+
+/* Ends an endpoint, as tombolo_close() does: its name is free, and who waits for it is told (EPIPE). What was sent and not received is
+ * received nevertheless. Buffers of it are freed. */
+int tombolo_endpoint_unbind(tombolo_handle endpoint);
+
+/* Where it is. TOMBOLO_NOBODY: failed. */
+tombolo_address tombolo_endpoint_address(tombolo_handle endpoint);
+
+/* Its name, "" if it has none. Writes at most `size` bytes with a NUL and returns the length of the whole text, as snprintf() does. */
+ssize_t tombolo_endpoint_name(tombolo_handle endpoint, char *text, size_t size);
+
+/* The address of whoever is `whom`: a name, or an address as people write it ("7.3"). Introduces both, if they do not know each other.
+ * The time-out is for the daemon's answer; 0 is ten seconds, for it always answers.
+ * ENOTCONN: the name is known, and nobody has bound it; ENOENT: there is no such name here; ESTALE: that generation has ended; EPERM;
+ * EINVAL: it is this one itself; EMFILE, ENOSPC: a limit; ECONNREFUSED: no daemon. */
+tombolo_address tombolo_endpoint_find(tombolo_handle endpoint, const char *whom, int64_t timeout_ns);
+
+/* The same, and waits until it is bound: also over the death of a daemon. ETIMEDOUT. */
+tombolo_address tombolo_endpoint_wait(tombolo_handle endpoint, const char *whom, int64_t timeout_ns);
+
+/* Sends a message and waits until it is received: a rendezvous. Returns 0; after a failure it has not been received, and will not be.
+ * ETIMEDOUT, EAGAIN, EDEADLK, EPIPE, EPERM, EMSGSIZE. */
+int tombolo_endpoint_send(tombolo_handle endpoint, tombolo_address to, uint32_t tag, const void *bytes, size_t length,
+                          int64_t timeout_ns);
+
+/* Sends a message and waits no longer than until there is room for it. Small ones are held back until they are batch_bytes together;
+ * each call that waits shows them first, and so does tombolo_endpoint_flush(). Messages to one endpoint arrive in order. */
+int tombolo_endpoint_send_buffered(tombolo_handle endpoint, tombolo_address to, uint32_t tag, const void *bytes, size_t length,
+                                   int64_t timeout_ns);
+int tombolo_endpoint_flush(tombolo_handle endpoint);
+
+/* Sends a request and waits for its reply, of at most `size` bytes: returns how many. `reply` says who has answered, and may be NULL.
+ * ETIMEDOUT, EAGAIN: it was not received; ETIME: it was; EDEADLK; EPIPE; EPERM; EMSGSIZE; EHOSTUNREACH: it was passed on to an endpoint
+ * that this one has not been introduced to. */
+ssize_t tombolo_endpoint_call(tombolo_handle endpoint, tombolo_address to, uint32_t tag, const void *bytes, size_t length,
+                              void *buffer, size_t size, struct tombolo_message *reply, int64_t timeout_ns);
+
+/* Receives from anybody (TOMBOLO_ANYBODY), each in turn, or from one. Returns the bytes. EMSGSIZE: it has more bytes than the buffer
+ * (message->length says how many); it stays, and is received first next time. From one: EPIPE and others say that nothing will come. */
+ssize_t tombolo_endpoint_receive(tombolo_handle endpoint, tombolo_address from, void *buffer, size_t size,
+                                 struct tombolo_message *message, int64_t timeout_ns);
+
+/* Answers a request. Never waits. Of two requests of one endpoint only the newer can be answered. EMSGSIZE: longer than it takes, and it
+ * still waits; ECANCELED: nobody waits for it any more; EPIPE; ENOBUFS: the other one leaves no room. Returns 0. */
+int tombolo_endpoint_reply(tombolo_handle endpoint, uint64_t request, uint32_t tag, const void *bytes, size_t length);
+
+/* Passes a request on: `to` receives it as one of who asked, and answers. Never waits. EAGAIN: `to` has not received what was sent
+ * before, and the request still waits for an answer from here; EPERM; EMSGSIZE; ECANCELED; EPIPE. Returns 0. */
+int tombolo_endpoint_relay(tombolo_handle endpoint, uint64_t request, tombolo_address to, uint32_t tag, const void *bytes,
+                           size_t length);
+
+/* Sets bits, which the other one receives at once, together with those that it has not received yet. Never waits. Returns 0. */
+int tombolo_endpoint_notify(tombolo_handle endpoint, tombolo_address to, uint64_t bits);
+
+/* Most bytes of a message to this one. */
+ssize_t tombolo_endpoint_max_message(tombolo_handle endpoint, tombolo_address to);
+
+/* Bits of tombolo_peer.rights. What this endpoint may do to the peer, and what it takes from it. */
+#define TOMBOLO_MAY_SEND 1u
+#define TOMBOLO_MAY_REQUEST 2u
+#define TOMBOLO_MAY_NOTIFY 4u
+#define TOMBOLO_MAY_RELAY 8u
+#define TOMBOLO_TAKES_MESSAGES 16u
+#define TOMBOLO_TAKES_REQUESTS 32u
+#define TOMBOLO_TAKES_NOTICES 64u
+#define TOMBOLO_TAKES_RELAYED 128u
+
+/* One whom this endpoint was introduced to. */
+struct tombolo_peer {
+	tombolo_address address;
+	uint32_t rights;
+	uint32_t is_alive;    /* 0: it has ended */
+	char name[64];        /* "" where it has none */
+	char domain[64];      /* "" where nobody knows */
+	uint64_t reserved[4]; /* zero */
+};
+
+/* Whom this endpoint was introduced to: writes at most `count`, and returns how many there are. */
+ssize_t tombolo_endpoint_peers(tombolo_handle endpoint, struct tombolo_peer *peers, size_t count);
+
+/*
+ * GRANTED BUFFERS are for what is too large for a message: memory of one endpoint that another one copies from or to, with no system call.
+ * Send the number of the grant in a message, so that the other one knows it. EOPNOTSUPP: one of both is in a virtual machine.
+ */
+#define TOMBOLO_ACCESS_READ 1  /* others may read it */
+#define TOMBOLO_ACCESS_WRITE 2 /* others may read and write it */
+
+/* Makes a buffer of `bytes` zero bytes that this endpoint may grant. Returns its handle, which is closed by tombolo_close(); with it go all
+ * its grants. EMFILE, ENOSPC, EDQUOT: a limit of the distributed container; ECONNREFUSED. */
+tombolo_handle tombolo_endpoint_buffer(tombolo_handle endpoint, size_t bytes, int access);
+
+/* Reads or writes some of one's own buffer. Return 0. ERANGE: it is not that long. */
+int tombolo_buffer_read(tombolo_handle buffer, uint64_t offset, void *into, size_t length);
+int tombolo_buffer_write(tombolo_handle buffer, uint64_t offset, const void *from, size_t length);
+
+/* Grants a buffer to another endpoint: returns the number of the grant, positive, which nobody else can use. EPERM, EPIPE, ESTALE, ENOSPC. */
+int64_t tombolo_endpoint_grant(tombolo_handle endpoint, tombolo_handle buffer, tombolo_address to);
+
+/* Takes a grant back. After it returned 0, the other one sees nothing of what this one writes, and changes nothing. */
+int tombolo_endpoint_revoke(tombolo_handle endpoint, tombolo_handle buffer, int64_t grant);
+
+/* A buffer that was granted to this endpoint. */
+struct tombolo_grant {
+	int64_t grant;
+	tombolo_address owner;
+	uint64_t bytes;
+	uint32_t access;      /* TOMBOLO_ACCESS_READ, TOMBOLO_ACCESS_WRITE */
+	uint32_t reserved_word; /* zero */
+	uint64_t reserved[4]; /* zero */
+};
+
+/* What was granted to this endpoint: writes at most `count`, and returns how many there are. */
+ssize_t tombolo_endpoint_grants(tombolo_handle endpoint, struct tombolo_grant *grants, size_t count);
+
+/* Copy: from a granted buffer, to one, or from one to another. The time-out is for a grant whose number came before the grant itself.
+ * ENOENT: there is no such grant to this endpoint, or not in time; EKEYREVOKED: it was taken back, perhaps in the midst of the copy;
+ * EOWNERDEAD: its owner has ended; EACCES: it may only be read; ERANGE: it is not that long. Return 0; after a failure some of the bytes may
+ * have been copied. Grants to others can be named by an endpoint whose `copies` the topology file has set (EPERM). */
+int tombolo_endpoint_copy_in(tombolo_handle endpoint, int64_t from, uint64_t offset, void *into, size_t length,
+                             int64_t timeout_ns);
+int tombolo_endpoint_copy_out(tombolo_handle endpoint, const void *from, size_t length, int64_t to, uint64_t offset,
+                              int64_t timeout_ns);
+int tombolo_endpoint_copy(tombolo_handle endpoint, int64_t from, uint64_t from_offset, int64_t to, uint64_t to_offset,
+                          uint64_t length, int64_t timeout_ns);
+
+/*
+ * EVENT LOOPS. tombolo_poll_descriptor(endpoint, TOMBOLO_READING) is readable when there may be something to receive: then receive with
+ * a time-out of 0 until EAGAIN. tombolo_wait(endpoint, TOMBOLO_READING, ...) sleeps until there is. channel.h has the rules of both. This
+ * is the same as the first.
+ */
+int tombolo_endpoint_descriptor(tombolo_handle endpoint);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TOMBOLO_ENDPOINT_H */

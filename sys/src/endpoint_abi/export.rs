@@ -1,0 +1,736 @@
+//! The C functions, without their C names; and the macro that gives them those.
+
+use super::{Access, Address, Endpoints, Granted, Message, Outgoing, Peer, Place};
+use crate::channel_abi::memory::{self, must, put};
+use crate::channel_abi::{Handle, Options, Outcome, call, copy_text, count_of, name_at};
+use libc::{c_char, c_int, c_void, size_t, ssize_t};
+
+/// What a call that gives an address returns when it fails.
+const NOBODY: Address = 0;
+
+/// # Safety
+/// `options` is null or as [`Options`] says.
+unsafe fn options_at(options: *const Options) -> Outcome<Options> {
+    // SAFETY: the caller says so.
+    unsafe { Options::read_for(options, Options::ENDPOINT_FLAGS) }
+}
+
+/// # Safety
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes during `'a`.
+unsafe fn outgoing<'a>(tag: u32, bytes: *const c_void, length: size_t) -> Outcome<Outgoing<'a>> {
+    // SAFETY: the caller says so.
+    let bytes = unsafe { memory::bytes(bytes.cast(), length) }?;
+    Ok(Outgoing { tag, bytes })
+}
+
+/// Writes as many as there is room for, and returns how many there are.
+///
+/// # Safety
+/// `list` is null with a count of 0, or valid for writing so many.
+unsafe fn put_some<T: Copy>(all: &[T], list: *mut T, count: size_t) -> Outcome<usize> {
+    if count > 0 {
+        must(list, "the list")?;
+    }
+    for (at, one) in all.iter().take(count).enumerate() {
+        // SAFETY: `at` is below the count, so the caller says that it lies in the list, and can be written.
+        unsafe { put(list.add(at), *one, "the list") }?;
+    }
+    Ok(all.len())
+}
+
+/// `tombolo_endpoint_bind` of the header.
+///
+/// # Safety
+/// `name` is null or ends with NUL; `options` is null or as [`Options`] says.
+pub unsafe fn bind(endpoints: &dyn Endpoints, name: *const c_char, options: *const Options) -> Handle {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            let name = if name.is_null() { None } else { Some(name_at(name)?) };
+            endpoints.bind(name, &options_at(options)?)
+        }
+    })
+}
+
+/// `tombolo_endpoint_pair` of the header.
+///
+/// # Safety
+/// `options` is null or as [`Options`] says; `ends` is null or valid for writing two handles.
+pub unsafe fn pair(endpoints: &dyn Endpoints, options: *const Options, ends: *mut Handle) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            must(ends, "the place for the two ends")?;
+            let [one, other] = endpoints.endpoint_pair(&options_at(options)?)?;
+            put(ends.cast(), [one, other], "the place for the two ends").map(|()| 0)
+        }
+    })
+}
+
+/// `tombolo_endpoint_unbind` of the header.
+pub fn unbind(endpoints: &dyn Endpoints, endpoint: Handle) -> c_int {
+    call::call(-1, || endpoints.unbind(endpoint).map(|()| 0))
+}
+
+/// `tombolo_endpoint_address` of the header.
+pub fn address(endpoints: &dyn Endpoints, endpoint: Handle) -> Address {
+    call::call(NOBODY, || endpoints.address(endpoint))
+}
+
+/// `tombolo_endpoint_name` of the header.
+///
+/// # Safety
+/// `text` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches meanwhile.
+pub unsafe fn name(endpoints: &dyn Endpoints, endpoint: Handle, text: *mut c_char, size: size_t) -> ssize_t {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            let into = memory::bytes_mut(text.cast(), size)?;
+            Ok(count_of(copy_text(&endpoints.name(endpoint)?, into)))
+        }
+    })
+}
+
+/// `tombolo_endpoint_find` of the header.
+///
+/// # Safety
+/// `whom` is null or ends with NUL.
+pub unsafe fn find(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    whom: *const c_char,
+    timeout_ns: i64,
+) -> Address {
+    call::call(NOBODY, || {
+        // SAFETY: the caller says so.
+        unsafe { endpoints.find(endpoint, name_at(whom)?, call::patience(timeout_ns)?) }
+    })
+}
+
+/// `tombolo_endpoint_wait` of the header.
+///
+/// # Safety
+/// `whom` is null or ends with NUL.
+pub unsafe fn wait(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    whom: *const c_char,
+    timeout_ns: i64,
+) -> Address {
+    call::call(NOBODY, || {
+        // SAFETY: the caller says so.
+        unsafe { endpoints.wait_for_bind(endpoint, name_at(whom)?, call::patience(timeout_ns)?) }
+    })
+}
+
+/// `tombolo_endpoint_send` of the header.
+///
+/// # Safety
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+pub unsafe fn send(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    to: Address,
+    tag: u32,
+    bytes: *const c_void,
+    length: size_t,
+    timeout_ns: i64,
+) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            endpoints
+                .send(endpoint, to, outgoing(tag, bytes, length)?, call::patience(timeout_ns)?)
+                .map(|()| 0)
+        }
+    })
+}
+
+/// `tombolo_endpoint_send_buffered` of the header.
+///
+/// # Safety
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+pub unsafe fn send_buffered(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    to: Address,
+    tag: u32,
+    bytes: *const c_void,
+    length: size_t,
+    timeout_ns: i64,
+) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            endpoints
+                .send_buffered(endpoint, to, outgoing(tag, bytes, length)?, call::patience(timeout_ns)?)
+                .map(|()| 0)
+        }
+    })
+}
+
+/// `tombolo_endpoint_flush` of the header.
+pub fn flush(endpoints: &dyn Endpoints, endpoint: Handle) -> c_int {
+    call::call(-1, || endpoints.flush_held(endpoint).map(|()| 0))
+}
+
+/// `tombolo_endpoint_call` of the header.
+///
+/// # Safety
+/// `bytes` as [`send`] wants it; `buffer` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches meanwhile; `reply` is null or valid for writing a [`Message`].
+#[allow(clippy::too_many_arguments, reason = "the header has them")]
+pub unsafe fn call(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    to: Address,
+    tag: u32,
+    bytes: *const c_void,
+    length: size_t,
+    buffer: *mut c_void,
+    size: size_t,
+    reply: *mut Message,
+    timeout_ns: i64,
+) -> ssize_t {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            let into = memory::bytes_mut(buffer.cast(), size)?;
+            let message = endpoints.call(
+                endpoint,
+                to,
+                outgoing(tag, bytes, length)?,
+                into,
+                call::patience(timeout_ns)?,
+            )?;
+            if !reply.is_null() {
+                put(reply, message, "the place for the reply")?;
+            }
+            Ok(count_of(message.length as usize))
+        }
+    })
+}
+
+/// `tombolo_endpoint_receive` of the header.
+///
+/// # Safety
+/// `buffer` is null with a size of 0, or valid for writing `size` bytes, which nobody else touches meanwhile; `message` is null or valid for writing a [`Message`].
+pub unsafe fn receive(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    from: Address,
+    buffer: *mut c_void,
+    size: size_t,
+    message: *mut Message,
+    timeout_ns: i64,
+) -> ssize_t {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            must(message, "the place for what the message is")?;
+            let into = memory::bytes_mut(buffer.cast(), size)?;
+            let mut came = Message::default();
+            let received = endpoints.receive(endpoint, from, into, &mut came, call::patience(timeout_ns)?);
+            put(message, came, "the place for what the message is")?;
+            received.map(count_of)
+        }
+    })
+}
+
+/// `tombolo_endpoint_reply` of the header.
+///
+/// # Safety
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+pub unsafe fn reply(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    request: u64,
+    tag: u32,
+    bytes: *const c_void,
+    length: size_t,
+) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe { endpoints.reply(endpoint, request, outgoing(tag, bytes, length)?).map(|()| 0) }
+    })
+}
+
+/// `tombolo_endpoint_relay` of the header.
+///
+/// # Safety
+/// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+pub unsafe fn relay(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    request: u64,
+    to: Address,
+    tag: u32,
+    bytes: *const c_void,
+    length: size_t,
+) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe { endpoints.relay(endpoint, request, to, outgoing(tag, bytes, length)?).map(|()| 0) }
+    })
+}
+
+/// `tombolo_endpoint_notify` of the header.
+pub fn notify(endpoints: &dyn Endpoints, endpoint: Handle, to: Address, bits: u64) -> c_int {
+    call::call(-1, || endpoints.notify(endpoint, to, bits).map(|()| 0))
+}
+
+/// `tombolo_endpoint_max_message` of the header.
+pub fn max_message(endpoints: &dyn Endpoints, endpoint: Handle, to: Address) -> ssize_t {
+    call::call(-1, || endpoints.max_message_to(endpoint, to).map(count_of))
+}
+
+/// `tombolo_endpoint_peers` of the header.
+///
+/// # Safety
+/// `peers` is null with a count of 0, or valid for writing so many.
+pub unsafe fn peers(endpoints: &dyn Endpoints, endpoint: Handle, peers: *mut Peer, count: size_t) -> ssize_t {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe { put_some(&endpoints.peers(endpoint)?, peers, count).map(count_of) }
+    })
+}
+
+/// `tombolo_endpoint_buffer` of the header.
+pub fn buffer(endpoints: &dyn Endpoints, endpoint: Handle, bytes: size_t, access: c_int) -> Handle {
+    call::call(-1, || endpoints.buffer(endpoint, bytes, Access::of(access)?))
+}
+
+/// `tombolo_endpoint_grant` of the header.
+pub fn grant(endpoints: &dyn Endpoints, endpoint: Handle, buffer: Handle, to: Address) -> i64 {
+    call::call(-1, || endpoints.grant(endpoint, buffer, to))
+}
+
+/// `tombolo_endpoint_revoke` of the header.
+pub fn revoke(endpoints: &dyn Endpoints, endpoint: Handle, buffer: Handle, grant: i64) -> c_int {
+    call::call(-1, || endpoints.revoke(endpoint, buffer, grant).map(|()| 0))
+}
+
+/// `tombolo_endpoint_grants` of the header.
+///
+/// # Safety
+/// `grants` is null with a count of 0, or valid for writing so many.
+pub unsafe fn grants(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    grants: *mut Granted,
+    count: size_t,
+) -> ssize_t {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe { put_some(&endpoints.grants(endpoint)?, grants, count).map(count_of) }
+    })
+}
+
+/// `tombolo_endpoint_copy_in` of the header.
+///
+/// # Safety
+/// `into` is null with a length of 0, or valid for writing `length` bytes, which nobody else touches meanwhile.
+pub unsafe fn copy_in(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    from: i64,
+    offset: u64,
+    into: *mut c_void,
+    length: size_t,
+    timeout_ns: i64,
+) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            let into = memory::bytes_mut(into.cast(), length)?;
+            endpoints
+                .copy_in(endpoint, Place { grant: from, offset }, into, call::patience(timeout_ns)?)
+                .map(|()| 0)
+        }
+    })
+}
+
+/// `tombolo_endpoint_copy_out` of the header.
+///
+/// # Safety
+/// `from` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+pub unsafe fn copy_out(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    from: *const c_void,
+    length: size_t,
+    to: i64,
+    offset: u64,
+    timeout_ns: i64,
+) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            let from = memory::bytes(from.cast(), length)?;
+            endpoints
+                .copy_out(endpoint, from, Place { grant: to, offset }, call::patience(timeout_ns)?)
+                .map(|()| 0)
+        }
+    })
+}
+
+/// `tombolo_endpoint_copy` of the header.
+#[allow(clippy::too_many_arguments, reason = "the header has them")]
+pub fn copy(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    from: i64,
+    from_offset: u64,
+    to: i64,
+    to_offset: u64,
+    length: u64,
+    timeout_ns: i64,
+) -> c_int {
+    call::call(-1, || {
+        let from = Place { grant: from, offset: from_offset };
+        let to = Place { grant: to, offset: to_offset };
+        endpoints.copy(endpoint, from, to, length, call::patience(timeout_ns)?).map(|()| 0)
+    })
+}
+
+/// `tombolo_buffer_read` of the header.
+///
+/// # Safety
+/// `into` is null with a length of 0, or valid for writing `length` bytes, which nobody else touches meanwhile.
+pub unsafe fn buffer_read(
+    endpoints: &dyn Endpoints,
+    buffer: Handle,
+    offset: u64,
+    into: *mut c_void,
+    length: size_t,
+) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            let into = memory::bytes_mut(into.cast(), length)?;
+            endpoints.buffer_read(buffer, offset, into).map(|()| 0)
+        }
+    })
+}
+
+/// `tombolo_buffer_write` of the header.
+///
+/// # Safety
+/// `from` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+pub unsafe fn buffer_write(
+    endpoints: &dyn Endpoints,
+    buffer: Handle,
+    offset: u64,
+    from: *const c_void,
+    length: size_t,
+) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            let from = memory::bytes(from.cast(), length)?;
+            endpoints.buffer_write(buffer, offset, from).map(|()| 0)
+        }
+    })
+}
+
+/// Exports the functions of `include/tombolo/endpoint.h` from the library that expands this, done by a `static` that implements
+/// [`Endpoints`](crate::endpoint_abi::Endpoints). To be expanded once, in a `cdylib`.
+#[macro_export]
+macro_rules! export_endpoints {
+    ($endpoints:path) => {
+        use $crate::channel_abi::{Handle as Held, Options as Wishes, libc as ctypes};
+        use $crate::endpoint_abi as abi;
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_bind(
+            name: *const ctypes::c_char,
+            options: *const Wishes,
+        ) -> Held {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::bind(&$endpoints, name, options) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_pair(
+            options: *const Wishes,
+            ends: *mut Held,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::pair(&$endpoints, options, ends) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_unbind(endpoint: Held) -> ctypes::c_int {
+            abi::unbind(&$endpoints, endpoint)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_address(endpoint: Held) -> abi::Address {
+            abi::address(&$endpoints, endpoint)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_name(
+            endpoint: Held,
+            text: *mut ctypes::c_char,
+            size: ctypes::size_t,
+        ) -> ctypes::ssize_t {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::name(&$endpoints, endpoint, text, size) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_find(
+            endpoint: Held,
+            whom: *const ctypes::c_char,
+            timeout_ns: i64,
+        ) -> abi::Address {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::find(&$endpoints, endpoint, whom, timeout_ns) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_wait(
+            endpoint: Held,
+            whom: *const ctypes::c_char,
+            timeout_ns: i64,
+        ) -> abi::Address {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::wait(&$endpoints, endpoint, whom, timeout_ns) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_send(
+            endpoint: Held,
+            to: abi::Address,
+            tag: u32,
+            bytes: *const ctypes::c_void,
+            length: ctypes::size_t,
+            timeout_ns: i64,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::send(&$endpoints, endpoint, to, tag, bytes, length, timeout_ns) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_send_buffered(
+            endpoint: Held,
+            to: abi::Address,
+            tag: u32,
+            bytes: *const ctypes::c_void,
+            length: ctypes::size_t,
+            timeout_ns: i64,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::send_buffered(&$endpoints, endpoint, to, tag, bytes, length, timeout_ns) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_flush(endpoint: Held) -> ctypes::c_int {
+            abi::flush(&$endpoints, endpoint)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments, reason = "the header has them")]
+        pub unsafe extern "C" fn tombolo_endpoint_call(
+            endpoint: Held,
+            to: abi::Address,
+            tag: u32,
+            bytes: *const ctypes::c_void,
+            length: ctypes::size_t,
+            buffer: *mut ctypes::c_void,
+            size: ctypes::size_t,
+            reply: *mut abi::Message,
+            timeout_ns: i64,
+        ) -> ctypes::ssize_t {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe {
+                abi::call(&$endpoints, endpoint, to, tag, bytes, length, buffer, size, reply, timeout_ns)
+            }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_receive(
+            endpoint: Held,
+            from: abi::Address,
+            buffer: *mut ctypes::c_void,
+            size: ctypes::size_t,
+            message: *mut abi::Message,
+            timeout_ns: i64,
+        ) -> ctypes::ssize_t {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::receive(&$endpoints, endpoint, from, buffer, size, message, timeout_ns) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_reply(
+            endpoint: Held,
+            request: u64,
+            tag: u32,
+            bytes: *const ctypes::c_void,
+            length: ctypes::size_t,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::reply(&$endpoints, endpoint, request, tag, bytes, length) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_relay(
+            endpoint: Held,
+            request: u64,
+            to: abi::Address,
+            tag: u32,
+            bytes: *const ctypes::c_void,
+            length: ctypes::size_t,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::relay(&$endpoints, endpoint, request, to, tag, bytes, length) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_notify(
+            endpoint: Held,
+            to: abi::Address,
+            bits: u64,
+        ) -> ctypes::c_int {
+            abi::notify(&$endpoints, endpoint, to, bits)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_max_message(endpoint: Held, to: abi::Address) -> ctypes::ssize_t {
+            abi::max_message(&$endpoints, endpoint, to)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_peers(
+            endpoint: Held,
+            peers: *mut abi::Peer,
+            count: ctypes::size_t,
+        ) -> ctypes::ssize_t {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::peers(&$endpoints, endpoint, peers, count) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_buffer(
+            endpoint: Held,
+            bytes: ctypes::size_t,
+            access: ctypes::c_int,
+        ) -> Held {
+            abi::buffer(&$endpoints, endpoint, bytes, access)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_grant(endpoint: Held, buffer: Held, to: abi::Address) -> i64 {
+            abi::grant(&$endpoints, endpoint, buffer, to)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_revoke(endpoint: Held, buffer: Held, grant: i64) -> ctypes::c_int {
+            abi::revoke(&$endpoints, endpoint, buffer, grant)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_grants(
+            endpoint: Held,
+            grants: *mut abi::Granted,
+            count: ctypes::size_t,
+        ) -> ctypes::ssize_t {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::grants(&$endpoints, endpoint, grants, count) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_copy_in(
+            endpoint: Held,
+            from: i64,
+            offset: u64,
+            into: *mut ctypes::c_void,
+            length: ctypes::size_t,
+            timeout_ns: i64,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::copy_in(&$endpoints, endpoint, from, offset, into, length, timeout_ns) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_copy_out(
+            endpoint: Held,
+            from: *const ctypes::c_void,
+            length: ctypes::size_t,
+            to: i64,
+            offset: u64,
+            timeout_ns: i64,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::copy_out(&$endpoints, endpoint, from, length, to, offset, timeout_ns) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_copy(
+            endpoint: Held,
+            from: i64,
+            from_offset: u64,
+            to: i64,
+            to_offset: u64,
+            length: u64,
+            timeout_ns: i64,
+        ) -> ctypes::c_int {
+            abi::copy(&$endpoints, endpoint, from, from_offset, to, to_offset, length, timeout_ns)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_buffer_read(
+            buffer: Held,
+            offset: u64,
+            into: *mut ctypes::c_void,
+            length: ctypes::size_t,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::buffer_read(&$endpoints, buffer, offset, into, length) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_buffer_write(
+            buffer: Held,
+            offset: u64,
+            from: *const ctypes::c_void,
+            length: ctypes::size_t,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::buffer_write(&$endpoints, buffer, offset, from, length) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_descriptor(endpoint: Held) -> ctypes::c_int {
+            // 1: TOMBOLO_READING.
+            $crate::channel_abi::poll_descriptor(&$endpoints, endpoint, 1)
+        }
+    };
+}
