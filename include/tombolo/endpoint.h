@@ -199,21 +199,22 @@ int64_t tombolo_endpoint_grant(tombolo_handle endpoint, tombolo_handle buffer, t
 /* Takes a grant back. After it returned 0, the other one sees nothing of what this one writes, and changes nothing. */
 int tombolo_endpoint_revoke(tombolo_handle endpoint, tombolo_handle buffer, int64_t grant);
 
-/* A buffer that was granted to this endpoint. */
+/* What was granted: its owner's grant to this endpoint, or to another one. */
 struct tombolo_grant {
 	int64_t grant;
 	tombolo_address owner;
 	uint64_t bytes;
-	uint32_t access;      /* TOMBOLO_ACCESS_READ, TOMBOLO_ACCESS_WRITE */
+	uint32_t access;        /* TOMBOLO_ACCESS_READ, TOMBOLO_ACCESS_WRITE */
 	uint32_t reserved_word; /* zero */
-	uint64_t reserved[4]; /* zero */
+	uint64_t reserved[4];   /* zero */
 };
 
-/* What was granted to this endpoint: writes at most `count`, and returns how many there are. */
-ssize_t tombolo_endpoint_grants(tombolo_handle endpoint, struct tombolo_grant *grants, size_t count);
+/* Looks a grant up by its number. Fails as a copy does. Returns 0. */
+int tombolo_endpoint_granted(tombolo_handle endpoint, int64_t grant, struct tombolo_grant *granted, int64_t timeout_ns);
 
-/* Copy: from a granted buffer, to one, or from one to another. The time-out is for a grant whose number came before the grant itself.
- * ENOENT: there is no such grant to this endpoint, or not in time; EKEYREVOKED: it was taken back, perhaps in the midst of the copy;
+/* Copy: from a granted buffer, to one, or from one to another. The first copy asks the daemon for the memory; the others ask nobody. The
+ * time-out is for the daemon, and for an owner that is moving the buffer; 0 is ten seconds.
+ * ENOENT: there is no such grant to this endpoint; EKEYREVOKED: it was taken back, perhaps in the midst of the copy;
  * EOWNERDEAD: its owner has ended; EACCES: it may only be read; ERANGE: it is not that long. Return 0; after a failure some of the bytes may
  * have been copied. Grants to others can be named by an endpoint whose `copies` the topology file has set (EPERM). */
 int tombolo_endpoint_copy_in(tombolo_handle endpoint, int64_t from, uint64_t offset, void *into, size_t length,

@@ -309,19 +309,28 @@ pub fn revoke(endpoints: &dyn Endpoints, endpoint: Handle, buffer: Handle, grant
     call::call(-1, || endpoints.revoke(endpoint, buffer, grant).map(|()| 0))
 }
 
-/// `tombolo_endpoint_grants` of the header.
+/// `tombolo_endpoint_granted` of the header.
 ///
 /// # Safety
-/// `grants` is null with a count of 0, or valid for writing so many.
-pub unsafe fn grants(
+/// `granted` is null or valid for writing a [`Granted`].
+pub unsafe fn granted(
     endpoints: &dyn Endpoints,
     endpoint: Handle,
-    grants: *mut Granted,
-    count: size_t,
-) -> ssize_t {
+    grant: i64,
+    granted: *mut Granted,
+    timeout_ns: i64,
+) -> c_int {
     call::call(-1, || {
         // SAFETY: the caller says so.
-        unsafe { put_some(&endpoints.grants(endpoint)?, grants, count).map(count_of) }
+        unsafe {
+            must(granted, "the place for what was granted")?;
+            put(
+                granted,
+                endpoints.granted(endpoint, grant, call::patience(timeout_ns)?)?,
+                "the place for what was granted",
+            )
+            .map(|()| 0)
+        }
     })
 }
 
@@ -651,13 +660,14 @@ macro_rules! export_endpoints {
 
         /// See `include/tombolo/endpoint.h`.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn tombolo_endpoint_grants(
+        pub unsafe extern "C" fn tombolo_endpoint_granted(
             endpoint: Held,
-            grants: *mut abi::Granted,
-            count: ctypes::size_t,
-        ) -> ctypes::ssize_t {
+            grant: i64,
+            granted: *mut abi::Granted,
+            timeout_ns: i64,
+        ) -> ctypes::c_int {
             // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
-            unsafe { abi::grants(&$endpoints, endpoint, grants, count) }
+            unsafe { abi::granted(&$endpoints, endpoint, grant, granted, timeout_ns) }
         }
 
         /// See `include/tombolo/endpoint.h`.

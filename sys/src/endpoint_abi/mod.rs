@@ -100,8 +100,8 @@ pub trait Endpoints: Sync {
     fn grant(&self, endpoint: Handle, buffer: Handle, to: Address) -> Outcome<i64>;
     /// `tombolo_endpoint_revoke`.
     fn revoke(&self, endpoint: Handle, buffer: Handle, grant: i64) -> Outcome<()>;
-    /// `tombolo_endpoint_grants`.
-    fn grants(&self, endpoint: Handle) -> Outcome<Vec<Granted>>;
+    /// `tombolo_endpoint_granted`.
+    fn granted(&self, endpoint: Handle, grant: i64, patience: Patience) -> Outcome<Granted>;
     /// `tombolo_endpoint_copy_in`.
     fn copy_in(&self, endpoint: Handle, from: Place, into: &mut [u8], patience: Patience) -> Outcome<()>;
     /// `tombolo_endpoint_copy_out`.
