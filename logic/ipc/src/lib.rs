@@ -25,6 +25,7 @@ mod answering;
 mod calling;
 mod endpoint;
 mod error;
+pub mod grants;
 mod link;
 mod peer;
 mod receiving;
