@@ -26,5 +26,6 @@ pub mod resolver;
 pub mod signals;
 pub mod tap;
 pub mod vfio;
+pub mod view;
 pub mod wake;
 pub mod xen;

@@ -23,6 +23,10 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// # Errors
 /// Those of memfd_create(2), ftruncate(2) and fcntl(2).
 pub fn sealed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    make(name, bytes, REGION_SEALS)
+}
+
+fn make(name: &str, bytes: u64, seals: SealFlags) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Nobody executes a region, and some machines refuse memfds that could be. Kernels before 6.3 don't know the flag.
     let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -30,8 +34,52 @@ pub fn sealed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
         made => made,
     }?;
     rustix::fs::ftruncate(&memory, bytes)?;
-    rustix::fs::fcntl_add_seals(&memory, REGION_SEALS)?;
+    rustix::fs::fcntl_add_seals(&memory, seals)?;
     Ok(memory)
+}
+
+/// What a memory that is granted may be used for by those it is granted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// To be read.
+    Read,
+    /// To be read and written.
+    Write,
+}
+
+impl Reach {
+    /// The seals that such a memory bears.
+    fn seals(self) -> SealFlags {
+        match self {
+            Reach::Read => REGION_SEALS.union(SealFlags::FUTURE_WRITE),
+            Reach::Write => REGION_SEALS,
+        }
+    }
+}
+
+/// Makes a zeroed memfd of `bytes` bytes that keeps its size, and that can be sealed further, by [`seal_for`].
+///
+/// # Errors
+/// Those of memfd_create(2), ftruncate(2) and fcntl(2).
+pub fn to_grant(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    make(name, bytes, SealFlags::SHRINK.union(SealFlags::GROW))
+}
+
+/// Seals a memory of [`to_grant`] for those it is granted to, and for good. To read: nobody can write it but through what he has mapped before.
+///
+/// # Errors
+/// Those of fcntl(2): `EPERM` where it was sealed for good before, `EINVAL` on kernels before 5.1.
+pub fn seal_for(memory: impl AsFd, reach: Reach) -> io::Result<()> {
+    Ok(rustix::fs::fcntl_add_seals(memory, reach.seals())?)
+}
+
+/// The size of a memory that was granted, if it bears the seals of [`seal_for`]; `None` if it lacks one (or is no memfd at all).
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn check_granted(memory: impl AsFd, reach: Reach) -> io::Result<Option<u64>> {
+    let bears = rustix::fs::fcntl_get_seals(&memory).is_ok_and(|seals| seals.contains(reach.seals()));
+    if bears { check_sealed(memory) } else { Ok(None) }
 }
 
 /// As [`sealed`], in the machine's default huge pages; `bytes` is rounded up to whole ones. It is in the nature of huge pages
@@ -122,6 +170,36 @@ mod tests {
         assert!(rustix::fs::ftruncate(&memory, 0).is_err());
         assert!(rustix::fs::ftruncate(&memory, 8192).is_err());
         assert!(is_file(&memory).unwrap());
+    }
+
+    #[test]
+    fn a_granted_memory_is_written_by_those_who_could_before_alone() {
+        use crate::region::Region;
+        let memory = to_grant("test", 4096).unwrap();
+        assert_eq!(check_granted(&memory, Reach::Read).unwrap(), None);
+        let owners = Region::map(&memory, 4096).unwrap();
+        seal_for(&memory, Reach::Read).unwrap();
+        assert_eq!(check_granted(&memory, Reach::Read).unwrap(), Some(4096));
+        assert!(Region::map(&memory, 4096).is_err());
+        assert!(rustix::io::pwrite(&memory, b"x", 0).is_err());
+        let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(&memory, hole, 0, 4096).is_err());
+        owners.copy_in(0, b"y");
+        let mut byte = [0];
+        rustix::io::pread(&memory, &mut byte, 0).unwrap();
+        assert_eq!(&byte, b"y");
+        assert!(seal_for(&memory, Reach::Write).is_err());
+    }
+
+    #[test]
+    fn one_that_was_granted_to_be_written_can_be_sealed_no_further() {
+        let memory = to_grant("test", 4096).unwrap();
+        seal_for(&memory, Reach::Write).unwrap();
+        assert_eq!(check_granted(&memory, Reach::Write).unwrap(), Some(4096));
+        assert_eq!(check_granted(&memory, Reach::Read).unwrap(), None);
+        assert!(seal_for(&memory, Reach::Read).is_err());
+        assert!(crate::region::Region::map(&memory, 4096).is_ok());
+        assert!(rustix::fs::ftruncate(&memory, 0).is_err());
     }
 
     #[test]
