@@ -158,3 +158,28 @@ pub const CHANNELS_DEFAULT: u32 = 256;
 pub const CHANNELS_PER_DOMAIN_MAX: u64 = 256;
 /// Channels of one service that one domain has where the file says nothing: a quarter of all, so that no domain takes every one.
 pub const CHANNELS_PER_DOMAIN_DEFAULT: u32 = 64;
+
+/// Endpoints with names of one file: more than this is not written by hand, and the file must stay below its own bound.
+pub const NAMED_ENDPOINTS_MAX: usize = 4096;
+/// Endpoints that are bound at a time: most. Each takes a connection of its program, or a part of one, and some KiB in the daemon.
+pub const ENDPOINTS_MAX: u64 = 16_384;
+/// Endpoints that are bound at a time where the file says nothing.
+pub const ENDPOINTS_DEFAULT: u32 = 256;
+/// Endpoints without a name of one domain where the file says nothing: an eighth of all, so that no domain takes every one.
+pub const ANONYMOUS_PER_DOMAIN_DEFAULT: u32 = 32;
+/// Pairs: most. Of each the daemon holds two descriptors.
+pub const PAIRS_MAX: u64 = 16_384;
+/// Pairs where the file says nothing.
+pub const PAIRS_DEFAULT: u32 = 1024;
+/// Shared memory of endpoints: least, in bytes. Less does not hold the largest pair of small rings and a buffer.
+pub const IPC_BYTES_MIN: u64 = 64 << 10;
+/// Shared memory of endpoints where the file says nothing, in bytes.
+pub const IPC_BYTES_DEFAULT: u64 = 256 << 20;
+/// Buffers: most. The daemon holds a descriptor of each.
+pub const BUFFERS_MAX: u64 = 16_384;
+/// Buffers where the file says nothing.
+pub const BUFFERS_DEFAULT: u32 = 256;
+/// Grants: most. Each is some hundred bytes in the daemon.
+pub const GRANTS_MAX: u64 = 65_536;
+/// Grants where the file says nothing.
+pub const GRANTS_DEFAULT: u32 = 1024;

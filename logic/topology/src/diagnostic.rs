@@ -52,6 +52,8 @@ pub enum Code {
     UnknownDomain,
     /// No service has this name.
     UnknownService,
+    /// No endpoint has this name.
+    UnknownEndpoint,
     /// Said twice.
     Duplicate,
     /// Two keys that exclude each other.
@@ -98,6 +100,7 @@ impl Code {
             Self::BadVariable => "bad-variable",
             Self::UnknownDomain => "unknown-domain",
             Self::UnknownService => "unknown-service",
+            Self::UnknownEndpoint => "unknown-endpoint",
             Self::Duplicate => "duplicate",
             Self::Conflict => "conflict",
             Self::NothingToRun => "nothing-to-run",
@@ -112,7 +115,7 @@ impl Code {
     }
 
     /// Every code, in the order of the reference page.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Syntax,
         Self::UnknownKey,
         Self::MissingKey,
@@ -132,6 +135,7 @@ impl Code {
         Self::BadVariable,
         Self::UnknownDomain,
         Self::UnknownService,
+        Self::UnknownEndpoint,
         Self::Duplicate,
         Self::Conflict,
         Self::NothingToRun,

@@ -43,13 +43,13 @@ pub use diagnostic::{Code, Diagnostic, Diagnostics};
 pub use explain::{Access, Explanation, Permission, Start, explain};
 pub use look::{Blind, Found, Look};
 pub use model::{
-    Accel, Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat, DiskHolds,
-    Domain, DomainKind, IdOrName, Limits, LogLimits, Machine, MachineKernel, Mount, Network, Program, Ready,
-    Resolv, Restart, RestartPolicy, Root, Service, ServiceKind, ServiceMount, Settings, Signal, Stop,
-    Topology, User, Verb,
+    Accel, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat,
+    DiskHolds, Domain, DomainKind, Endpoint, EndpointVerb, IdOrName, IpcLimits, Limits, LogLimits, Machine,
+    MachineKernel, Mount, Network, Program, Ready, Resolv, Restart, RestartPolicy, Root, Service,
+    ServiceKind, ServiceMount, Settings, Signal, Stop, Topology, User, Verb,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
-pub use plan::{Plan, Step, plan};
+pub use plan::{Endpoints, Plan, Step, plan};
 pub use scalar::{duration_text, size_text};
 pub use schema::schema;
 

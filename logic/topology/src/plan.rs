@@ -5,8 +5,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Domain, DomainKind, Service, Settings, Topology, Verb};
+use crate::model::{Domain, DomainKind, Endpoint, IpcLimits, Service, Settings, Topology, Verb};
 use crate::name::Name;
+
+/// Changes of endpoints that one line tells: a file may have thousands.
+const CHANGES_TOLD_MAX: usize = 8;
 
 /// One thing that a daemon does, with everything that it needs to do and to undo it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +80,26 @@ pub enum Step {
         /// Never empty.
         verbs: BTreeSet<Verb>,
     },
+    /// Change which endpoints there are, who may call them, and how much there may be of them: all at once, because what one may do with
+    /// another is said at both, and a half of the change might permit what neither file does.
+    UpdateEndpoints {
+        /// What there is.
+        before: Box<Endpoints>,
+        /// What there shall be.
+        after: Box<Endpoints>,
+        /// What differs, in words.
+        changed: Vec<String>,
+    },
+}
+
+/// All that a topology says of endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoints {
+    /// Those that have names, sorted by name.
+    pub endpoints: Vec<Endpoint>,
+    /// How much there may be of what they need.
+    pub limits: IpcLimits,
 }
 
 /// Steps in the order in which they are done.
@@ -115,6 +138,7 @@ pub fn plan(current: Option<&Topology>, desired: &Topology) -> Plan {
     steps.extend(added.map(|service| Step::AddService { service: Box::new(service.clone()) }));
     steps.extend(kept.iter().filter_map(|(before, after)| update_service(before, after)));
     steps.extend(kept.iter().flat_map(|(before, after)| permissions(after, before, Step::grant)));
+    steps.extend(update_endpoints(Endpoints::of(current), Endpoints::of(desired)));
     let order = desired.start_order();
     let changes = || order.iter().filter_map(|after| change(current.domain(&after.name), after));
     steps.extend(changes().filter(|step| matches!(step, Step::Update { .. })));
@@ -206,6 +230,60 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
     Some(Step::UpdateService { before: Box::new(before.clone()), after: Box::new(after), changed })
 }
 
+/// The step that changes endpoints, if there is anything to change.
+fn update_endpoints(before: Endpoints, after: Endpoints) -> Option<Step> {
+    if before == after {
+        return None;
+    }
+    let gone = before.endpoints.iter().filter(|endpoint| after.get(&endpoint.name).is_none());
+    let gone = gone.map(|endpoint| format!("no more `{}`", endpoint.name));
+    let come = after.endpoints.iter().filter_map(|after| match before.get(&after.name) {
+        None => Some(format!("new `{}` in {}", after.name, after.domain)),
+        Some(before) => {
+            let keys = endpoint_keys(before, after);
+            (!keys.is_empty()).then(|| format!("`{}` has another {}", after.name, keys.join(", ")))
+        }
+    });
+    let limits =
+        limit_keys(&before.limits, &after.limits).into_iter().map(|key| format!("another `ipc.{key}`"));
+    let changed = gone.chain(come).chain(limits).collect();
+    Some(Step::UpdateEndpoints { before: Box::new(before), after: Box::new(after), changed })
+}
+
+impl Endpoints {
+    fn of(topology: &Topology) -> Self {
+        Self { endpoints: topology.endpoints.clone(), limits: topology.ipc }
+    }
+
+    fn get(&self, name: &Name) -> Option<&Endpoint> {
+        let at = self.endpoints.binary_search_by(|endpoint| endpoint.name.cmp(name)).ok()?;
+        self.endpoints.get(at)
+    }
+}
+
+/// The keys of an endpoint that differ.
+fn endpoint_keys(a: &Endpoint, b: &Endpoint) -> Vec<&'static str> {
+    let allow = (&a.allow_endpoints, &a.allow_domains) != (&b.allow_endpoints, &b.allow_domains);
+    differing(&[
+        ("`domain`", a.domain != b.domain),
+        ("`allow`", allow),
+        ("`calls`", a.calls != b.calls),
+        ("`copies`", a.copies != b.copies),
+    ])
+}
+
+fn limit_keys(a: &IpcLimits, b: &IpcLimits) -> Vec<&'static str> {
+    differing(&[
+        ("endpoints", a.endpoints != b.endpoints),
+        ("anonymous_per_domain", a.anonymous_per_domain != b.anonymous_per_domain),
+        ("pairs", a.pairs != b.pairs),
+        ("ring_bytes", a.ring_bytes != b.ring_bytes),
+        ("bytes", a.bytes != b.bytes),
+        ("buffers", a.buffers != b.buffers),
+        ("grants", a.grants != b.grants),
+    ])
+}
+
 /// A step for each domain that has more verbs in `more` than in `less`.
 fn permissions(more: &Service, less: &Service, step: fn(Name, Name, BTreeSet<Verb>) -> Step) -> Vec<Step> {
     let excess = |(domain, verbs): (&Name, &BTreeSet<Verb>)| {
@@ -264,6 +342,10 @@ impl Step {
             }
             Self::Grant { service, domain, verbs } => Self::Revoke { service, domain, verbs },
             Self::Revoke { service, domain, verbs } => Self::Grant { service, domain, verbs },
+            Self::UpdateEndpoints { before, after, changed } => {
+                let undone = Self::UpdateEndpoints { before: after.clone(), after: before.clone(), changed };
+                update_endpoints(*after, *before).unwrap_or(undone)
+            }
         }
     }
 
@@ -294,6 +376,10 @@ impl Step {
             }
             Self::Revoke { service, domain, verbs } => {
                 permit(topology, service, domain, |had| had.retain(|verb| !verbs.contains(verb)));
+            }
+            Self::UpdateEndpoints { after, .. } => {
+                topology.endpoints = after.endpoints.clone();
+                topology.ipc = after.limits;
             }
         }
     }
@@ -326,6 +412,7 @@ impl fmt::Display for Step {
             Self::Revoke { service, domain, verbs } => {
                 write!(f, "no longer allow {domain} to {} {service}", words(verbs))
             }
+            Self::UpdateEndpoints { changed, .. } => write!(f, "endpoints: {}", some(changed)),
         }
     }
 }
@@ -337,6 +424,15 @@ impl fmt::Display for Plan {
             return writeln!(f, "nothing to do");
         }
         self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}
+
+/// The first of many things in words.
+fn some(changed: &[String]) -> String {
+    let told = changed.iter().take(CHANGES_TOLD_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match changed.len().saturating_sub(CHANGES_TOLD_MAX) {
+        0 => told,
+        more => format!("{told} and {more} more"),
     }
 }
 

@@ -4,6 +4,7 @@
 //! placeholder: nothing of it is used, because a report with one entry admits nothing.
 
 mod domain;
+mod endpoint;
 mod entrance;
 mod machine;
 mod mount;
@@ -48,9 +49,14 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
         services.into_iter().map(|(name, form)| service::admit(name, form, cx)).collect();
     domains.sort_by(|a, b| a.name.cmp(&b.name));
     services.sort_by(|a, b| a.name.cmp(&b.name));
+    let endpoints = named(&cx.form.endpoint, cx);
+    let mut endpoints: Vec<_> =
+        endpoints.into_iter().map(|(name, form)| endpoint::admit(name, form, cx)).collect();
+    endpoints.sort_by(|a, b| a.name.cmp(&b.name));
+    let ipc = endpoint::limits(cx);
     machine::refuse_shared_disks(&domains, cx);
     refuse_cycles(cx);
-    Some(Topology { name: name?, domains, services })
+    Some(Topology { name: name?, domains, services, endpoints, ipc })
 }
 
 /// The entries whose names and values are good; the names that are not are reported.
@@ -80,6 +86,22 @@ impl<'a> Context<'a, '_> {
         }
         self.out
             .error(Code::UnknownDomain, &name.span, format!("no domain is called {}", quoted(text)))
+            .help(suggest::word(text, &known));
+        None
+    }
+
+    /// The name of the endpoint that somebody refers to, or a report that there is none.
+    pub(crate) fn endpoint_called(&mut self, name: &At<Filled>) -> Option<Name> {
+        let text = name.value.0.as_str();
+        let known = keys(&self.form.endpoint);
+        if self.form.endpoint.is_broken() {
+            return None;
+        }
+        if known.contains(&text) {
+            return Name::parse(text).ok();
+        }
+        self.out
+            .error(Code::UnknownEndpoint, &name.span, format!("no endpoint is called {}", quoted(text)))
             .help(suggest::word(text, &known));
         None
     }

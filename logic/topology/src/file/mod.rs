@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::bounds::*;
 use crate::model::{
-    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, Network, RestartPolicy, ServiceKind, Signal, Verb,
+    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Network, RestartPolicy, ServiceKind,
+    Signal, Verb,
 };
 use crate::name::Name;
 use crate::read::{Items, Named, table_form};
@@ -23,7 +24,7 @@ pub(crate) use values::{
 pub(crate) type Command = Items<Text, LIST_MAX, 1>;
 
 table_form! {
-    /// A topology: one distributed container, its domains and its services.
+    /// A topology: one distributed container, its domains, services and endpoints.
     TopologyForm as "a topology" {
         /// The distributed container's name: what `tombolo down NAME` and every listing call it.
         name: Name => required,
@@ -31,6 +32,10 @@ table_form! {
         domain: Named<DomainForm, DOMAINS_MAX> => required,
         /// The services, by name.
         service: Named<ServiceForm, SERVICES_MAX> => optional,
+        /// The endpoints that have names, by name.
+        endpoint: Named<EndpointForm, NAMED_ENDPOINTS_MAX> => optional,
+        /// How much there may be of what endpoints need.
+        ipc: IpcForm => optional,
     }
 }
 
@@ -234,6 +239,52 @@ table_form! {
         domains: DomainsForm => required,
         /// What they may do.
         verbs: Items<Verb, 8, 1> => required,
+    }
+}
+
+table_form! {
+    /// An address with a name to which programs send messages.
+    EndpointForm as "an endpoint" {
+        /// The domain whose programs may bind it, one at a time.
+        domain: Filled => required,
+        /// Which endpoints may do what with it. Where nothing is said nobody calls it: it only calls.
+        allow: Items<EndpointAllowForm, LIST_MAX> => optional,
+        /// The endpoints that it may call, if they allow it. Where nothing is said: all that allow it.
+        calls: Items<Filled, LIST_MAX> => optional,
+        /// Whether it may copy between buffers that were granted to others.
+        copies: bool => false,
+    }
+}
+
+table_form! {
+    /// A permission of an endpoint: these endpoints, and all endpoints of these domains, may do this with it.
+    EndpointAllowForm as "a permission of an endpoint" {
+        /// Endpoints, by name.
+        endpoints: Items<Filled, LIST_MAX> => optional,
+        /// All endpoints of these domains, with and without a name; "*" for every domain of the file.
+        domains: DomainsForm => optional,
+        /// What they may do.
+        verbs: Items<EndpointVerb, 8, 1> => required,
+    }
+}
+
+table_form! {
+    /// How much a distributed container may have of what endpoints need.
+    IpcForm as "limits of endpoints" {
+        /// Endpoints that are bound at a time.
+        endpoints: Count<1, ENDPOINTS_MAX> => ENDPOINTS_DEFAULT,
+        /// Those of them that one domain may have without a name; where nothing is said, 32 or `endpoints`, whichever is less.
+        anonymous_per_domain: Count<0, ENDPOINTS_MAX> => optional,
+        /// Pairs of endpoints that were introduced to each other.
+        pairs: Count<1, PAIRS_MAX> => PAIRS_DEFAULT,
+        /// Bytes of each of the two rings of a pair, a power of two.
+        ring_bytes: Bytes<RING_BYTES_MIN, RING_BYTES_MAX> => "256KiB",
+        /// Bytes of shared memory: regions of pairs, and buffers.
+        bytes: Bytes<IPC_BYTES_MIN, MEMORY_BYTES_MAX> => "256MiB",
+        /// Buffers that can be granted.
+        buffers: Count<0, BUFFERS_MAX> => BUFFERS_DEFAULT,
+        /// Grants of buffers.
+        grants: Count<0, GRANTS_MAX> => GRANTS_DEFAULT,
     }
 }
 

@@ -7,8 +7,8 @@ use super::{ChannelForm, DirectoryForm, ServiceAtForm};
 use crate::bounds::{DOMAINS_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
-    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, IdOrName, Network, RestartPolicy, ServiceKind,
-    Signal, User, Verb,
+    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, IdOrName, Network, RestartPolicy,
+    ServiceKind, Signal, User, Verb,
 };
 use crate::name::{NAME_PATTERN, Name};
 use crate::read::{At, Beside, Field, Form, Items, Span, field, required, table_form, type_name, wrong_type};
@@ -97,6 +97,13 @@ words!(Verb, "verb" {
     "resolve" => Verb::Resolve, "Ask for names.";
     "control" => Verb::Control, "Change the settings of one's own sessions, the name servers among them.";
     "open" => Verb::Open, "Open channels to the program that offers them.";
+});
+
+words!(EndpointVerb, "verb of an endpoint" {
+    "send" => EndpointVerb::Send, "Send messages.";
+    "request" => EndpointVerb::Request, "Send requests and receive their replies.";
+    "notify" => EndpointVerb::Notify, "Notify.";
+    "relay" => EndpointVerb::Relay, "Pass requests of others on.";
 });
 
 /// The settings of a service, in the form of its kind.

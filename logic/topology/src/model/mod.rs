@@ -4,6 +4,7 @@
 //! is a list of names. These are plain structs, so that the daemon can store them, send them and compare them.
 
 mod domain;
+mod endpoint;
 mod machine;
 mod service;
 
@@ -13,6 +14,7 @@ pub use domain::{
     Domain, DomainKind, IdOrName, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
     RestartPolicy, Root, ServiceMount, Signal, Stop, User,
 };
+pub use endpoint::{Caller, Endpoint, EndpointVerb, IpcLimits};
 pub use machine::{Accel, Disk, DiskFormat, DiskHolds, Machine, MachineKernel};
 pub use service::{
     Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Service, ServiceKind, Settings, Verb,
@@ -20,7 +22,7 @@ pub use service::{
 
 use crate::name::Name;
 
-/// One distributed container: its domains and its services.
+/// One distributed container: its domains, services and endpoints.
 ///
 /// Made by [`crate::parse`]. A value that comes back from a registry was admitted when it went in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,13 +34,25 @@ pub struct Topology {
     pub domains: Vec<Domain>,
     /// The services, sorted by name.
     pub services: Vec<Service>,
+    /// The endpoints that have names, sorted by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<Endpoint>,
+    /// How much there may be of what endpoints need.
+    #[serde(default, skip_serializing_if = "IpcLimits::is_default")]
+    pub ipc: IpcLimits,
 }
 
 impl Topology {
     /// An empty distributed container: what stands before the first `up` and after `down`.
     #[must_use]
     pub fn empty(name: Name) -> Self {
-        Self { name, domains: Vec::new(), services: Vec::new() }
+        Self {
+            name,
+            domains: Vec::new(),
+            services: Vec::new(),
+            endpoints: Vec::new(),
+            ipc: IpcLimits::default(),
+        }
     }
 
     /// The domain with this name.
