@@ -19,6 +19,9 @@ pub const SOCKET_VARIABLE: &str = "TOMBOLO_CONTROL";
 /// connections, so a wait has an end; who wants to wait longer asks again.
 pub const MAX_WAIT_MS: u32 = 60_000;
 
+/// Peers that an endpoint may name when it binds again: so many addresses fit into a packet.
+pub const MAX_KNOWN_PEERS: usize = 1024;
+
 /// From a member to the daemon. `id` comes back in the reply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
@@ -97,6 +100,9 @@ pub enum Request {
         /// What an earlier [`Reply::Bound`] gave, to be the same endpoint again after the daemon's death; else empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         token: String,
+        /// With a token: whom it has a channel with, so that the daemon knows whom to tell of changes. At most [`MAX_KNOWN_PEERS`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        peers: Vec<EndpointAddress>,
     },
     /// This endpoint of mine ends. Answered by [`Reply::Done`].
     Unbind {
