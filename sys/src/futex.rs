@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use rustix::fs::Timespec;
 use rustix::io::Errno;
-use rustix::thread::futex;
+use rustix::thread::{ClockId, futex};
 
 use crate::region::Region;
+
+/// Most words that [`Region::sleep_on_any`] sleeps on: as many as futex_waitv(2) takes, less one.
+pub const WORDS_MAX: usize = 127;
 
 /// Why a sleep has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,38 @@ impl Region {
         match futex::wait(self.low_half(offset), flags, low_half(expected), Some(&timeout)) {
             Ok(()) | Err(Errno::AGAIN | Errno::INTR) => Woken::Perhaps,
             Err(Errno::TIMEDOUT) => Woken::TimeOver,
+            Err(_) => Woken::Never,
+        }
+    }
+
+    /// As [`Region::sleep`], on one word in each of several regions, as many as [`WORDS_MAX`]: until somebody wakes any of them.
+    ///
+    /// # Panics
+    /// If an offset is unaligned or out of range.
+    #[must_use]
+    pub fn sleep_on_any(words: &[(&Region, usize, u64)], at_most: Duration) -> Woken {
+        let mut waits = [futex::Wait::new(); WORDS_MAX];
+        if words.is_empty() || words.len() > WORDS_MAX {
+            return Woken::Never;
+        }
+        for (wait, (region, offset, expected)) in waits.iter_mut().zip(words) {
+            let half: *const AtomicU32 = region.low_half(*offset);
+            wait.uaddr = futex::WaitPtr::new(half.cast_mut().cast());
+            wait.val = u64::from(low_half(*expected));
+            // Shared, not private, as in `sleep`.
+            wait.flags = futex::WaitFlags::SIZE_U32;
+        }
+        // The kernel takes a time of the clock here, and no span.
+        let end = u128::from(crate::clock::clock_ns()) + at_most.as_nanos();
+        let until = Timespec {
+            tv_sec: i64::try_from(end / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(end % 1_000_000_000).unwrap_or(0),
+        };
+        let waits = waits.get(..words.len()).unwrap_or_default();
+        match futex::waitv(waits, futex::WaitvFlags::empty(), Some(&until), ClockId::Monotonic) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Woken::Perhaps,
+            Err(Errno::TIMEDOUT) => Woken::TimeOver,
+            // Linux before 5.16, or a filter of system calls that does not know it.
             Err(_) => Woken::Never,
         }
     }
@@ -93,6 +128,34 @@ mod tests {
         let region = region();
         region.store_u64(16, (7 << 32) | 2, SeqCst);
         assert_eq!(region.sleep(16, 2, Duration::from_millis(1)), Woken::TimeOver);
+    }
+
+    #[test]
+    fn a_sleep_on_several_words_ends_with_any_of_them() {
+        let (one, other) = (region(), region());
+        let words = [(&one, 8, 2), (&other, 16, 2)];
+        other.store_u64(16, 3, SeqCst);
+        let ended = Region::sleep_on_any(&words, Duration::from_secs(60));
+        if ended == Woken::Never {
+            println!("skipped: this kernel does not know futex_waitv(2) (Linux 5.16 does)");
+            return;
+        }
+        assert_eq!(ended, Woken::Perhaps);
+        other.store_u64(16, 2, SeqCst);
+        one.store_u64(8, 2, SeqCst);
+        let start = crate::clock::clock_ns();
+        assert_eq!(Region::sleep_on_any(&words, Duration::from_millis(3)), Woken::TimeOver);
+        assert!(crate::clock::clock_ns() - start >= 3_000_000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while other.load_u64(16, SeqCst) == 2 {
+                    assert_ne!(Region::sleep_on_any(&words, Duration::from_secs(60)), Woken::Never);
+                }
+            });
+            other.store_u64(16, 5, SeqCst);
+            other.wake(16);
+        });
+        assert_eq!(Region::sleep_on_any(&[], Duration::ZERO), Woken::Never);
     }
 
     #[test]

@@ -147,6 +147,15 @@ impl Region {
         replaced.unwrap_or_else(|found| found)
     }
 
+    /// Sets bits of the word at `offset` and returns what stood there.
+    ///
+    /// # Panics
+    /// If `offset` is unaligned or out of range.
+    #[inline]
+    pub fn or_u64(&self, offset: usize, bits: u64, order: Ordering) -> u64 {
+        self.word(offset).fetch_or(bits, order)
+    }
+
     #[inline]
     fn check(&self, offset: usize, len: usize) {
         assert!(offset <= self.len && len <= self.len - offset, "bytes out of region");
@@ -315,6 +324,8 @@ mod tests {
         assert_eq!(more, b">xyc");
         assert_eq!(region.swap_u64(8184, 7, Relaxed).to_le_bytes(), *b"xycdefgh");
         assert_eq!(region.load_u64(8184, Relaxed), 7);
+        assert_eq!(region.or_u64(8184, 9, Relaxed), 7);
+        assert_eq!(region.load_u64(8184, Relaxed), 15);
     }
 
     #[test]

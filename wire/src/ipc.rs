@@ -212,19 +212,16 @@ impl Header {
     /// The bytes in front of the payload.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let two = |first: u32, second: u32| u64::from(second) << 32 | u64::from(first);
         let words = [
-            self.source.slot,
-            self.source.generation,
-            self.tag,
-            self.length,
-            self.kind.number(),
-            self.takes,
-            low(self.id),
-            low(self.id >> 32),
+            two(self.source.slot, self.source.generation),
+            two(self.tag, self.length),
+            two(self.kind.number(), self.takes),
+            self.id,
         ];
         let mut bytes = [0; HEADER_BYTES];
-        for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
+        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *to = word.to_le_bytes();
         }
         bytes
     }
@@ -234,10 +231,8 @@ impl Header {
     /// # Errors
     /// See [`BadHeader`].
     pub fn read(bytes: [u8; HEADER_BYTES], record_bytes: usize) -> Result<Header, BadHeader> {
-        let word = |at: usize| {
-            let four = bytes.get(at..at + 4).and_then(|four| four.try_into().ok());
-            four.map_or(0, u32::from_le_bytes)
-        };
+        let words = bytes.as_chunks::<4>().0;
+        let word = |at: usize| words.get(at / 4).map_or(0, |four| u32::from_le_bytes(*four));
         let found = record_bytes.checked_sub(HEADER_BYTES).ok_or(BadHeader::Short(record_bytes))?;
         let (length, kind, takes) = (word(HEADER_LENGTH), word(HEADER_KIND), word(HEADER_TAKES));
         let source = Address::checked(word(HEADER_SLOT), word(HEADER_GENERATION))?;

@@ -31,6 +31,7 @@
 //! - An opened end belongs to the process that opened it. A fork's child is refused by name, and closes nothing by ending.
 //! - Nothing has a name: when both ends are gone, so is everything.
 
+mod duplex;
 mod end;
 mod kinds;
 mod large;
@@ -45,6 +46,7 @@ mod sender;
 mod shared;
 mod stream;
 
+pub use duplex::{Duplex, Whereabouts};
 pub use end::{End, pair};
 pub use kinds::mapped::{Doorbell, Mapped};
 pub use memory::{region_bytes, write_header};
@@ -52,7 +54,7 @@ pub use nap::{Counts, wake_price_ns};
 pub use options::{Config, HugePages, Mode, OpenOptions, Pages};
 pub use receiver::{Alleged, ReceiveError, Receiver};
 pub use refusals::{CreateError, OpenError};
-pub use ring::Violation;
+pub use ring::{Prepared, Sleep, Spin, Violation, Wake};
 pub use sender::{Loan, SendError, Sender};
 pub use shared::{Closer, Descriptors, SpinPolicy};
 pub use stream::{StreamReader, StreamWriter};

@@ -285,6 +285,11 @@ impl Receiver {
         taken
     }
 
+    /// Says where we run: there we will be woken, as far as anybody knows.
+    pub(crate) fn publish_here(&mut self) {
+        self.publish_processor();
+    }
+
     #[cold]
     fn publish_processor(&mut self) {
         if self.shared.kind().processors {

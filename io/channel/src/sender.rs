@@ -205,6 +205,14 @@ impl Sender {
         if usual { self.producer.send_at_once(message) } else { None }
     }
 
+    /// As `send_at_once`, of a head and a body, and wakes the peer.
+    #[inline]
+    pub(crate) fn send_two_at_once(&mut self, head: &[u8], body: &[u8]) -> Option<Result<(), SendError>> {
+        let usual = body.len() <= SHORT_BYTES && self.shared.is_sound() && self.whereabouts.is_not_due();
+        let woken = if usual { self.producer.send_two_at_once(head, body) } else { None };
+        woken.map(|woken| self.tell(woken))
+    }
+
     #[inline]
     fn tell(&mut self, woken: Wake) -> Result<(), SendError> {
         if woken.is_needed() {

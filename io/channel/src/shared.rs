@@ -275,6 +275,22 @@ impl Shared {
         &self.region
     }
 
+    /// Which end this is.
+    pub(crate) fn side(&self) -> usize {
+        self.side
+    }
+
+    /// Bytes of one ring.
+    pub(crate) fn ring_bytes(&self) -> usize {
+        self.outward.capacity()
+    }
+
+    /// Where the peer's receiver says that it sleeps.
+    #[inline]
+    pub(crate) fn peers_sleeping(&self) -> usize {
+        self.outward.sleeping()
+    }
+
     /// The futex of our receiver.
     pub(crate) fn sleeping(&self) -> usize {
         self.inward.sleeping()

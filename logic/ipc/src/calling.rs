@@ -118,6 +118,23 @@ impl Outgoing {
 }
 
 impl<L: Link> Endpoint<L> {
+    /// Sends a message that nobody waits for, if there is nothing to do but that. False: nothing was done, and polling a [`Send::buffered`] finds
+    /// out what there is.
+    #[inline]
+    pub fn post(&mut self, to: Address, tag: u32, payload: &[u8]) -> bool {
+        let source = self.address();
+        let Ok(peer) = self.peer(to) else { return false };
+        if !peer.rights.send
+            || payload.len() > peer.payload_bytes_max()
+            || peer.end().is_some()
+            || !peer.knows_window(payload.len())
+        {
+            return false;
+        }
+        let length = payload.len() as u32;
+        peer.offer(&Header { source, tag, length, kind: Kind::Message, takes: 0, id: 0 }, payload)
+    }
+
     /// Goes on with a message.
     ///
     /// # Errors
@@ -202,7 +219,7 @@ impl<L: Link> Endpoint<L> {
                     listens = false;
                     continue;
                 }
-                Ok(None) if listens => return Poll::Sleep(Sleep::One(to)),
+                Ok(None) if listens || pulse.spins => return Poll::Sleep(Sleep::One(to)),
                 Ok(None) => {
                     // LISTEN: say that we sleep, then look once more.
                     if let Ok(peer) = self.peer(to) {

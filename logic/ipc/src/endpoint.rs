@@ -1,5 +1,6 @@
 //! An endpoint: who it is, whom it is bound to, and what a call needs to know of time.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use wire::ipc::{Address, PATH_HOPS_MAX};
@@ -23,6 +24,8 @@ pub struct Rights {
     pub hears: bool,
     /// Receive requests of it.
     pub answers: bool,
+    /// Receive notices of it.
+    pub heeds: bool,
     /// Receive requests that it passes on.
     pub answers_relayed: bool,
 }
@@ -36,7 +39,20 @@ impl Rights {
         relay: true,
         hears: true,
         answers: true,
+        heeds: true,
         answers_relayed: true,
+    };
+
+    /// Nothing.
+    pub const NONE: Rights = Rights {
+        send: false,
+        request: false,
+        notify: false,
+        relay: false,
+        hears: false,
+        answers: false,
+        heeds: false,
+        answers_relayed: false,
     };
 }
 
@@ -74,6 +90,8 @@ pub struct Pulse {
     /// The call has waited long enough to look for deadlocks: a label for that, random, at least 1 and below 2^56. Looking costs a little
     /// with every peer, so a few milliseconds are right. Once said, it is remembered.
     pub label: Option<u64>,
+    /// The caller does not sleep: it looks again at once, so peers need not be told that it listens.
+    pub spins: bool,
 }
 
 /// What a poll of a call has come to.
@@ -118,6 +136,10 @@ pub struct Endpoint<L> {
     pub(crate) receives: u32,
     /// Number of the last call.
     pub(crate) calls: u64,
+    /// Index of the peer that was found last: most calls are to the same as the one before.
+    found: Cell<usize>,
+    /// Some peer has been told that we listen, and not that we stopped.
+    pub(crate) listens: bool,
     pub(crate) search: Option<Search>,
 }
 
@@ -133,6 +155,8 @@ impl<L: Link> Endpoint<L> {
             turn: 0,
             receives: 0,
             calls: 0,
+            found: Cell::new(0),
+            listens: false,
             search: None,
         }
     }
@@ -215,8 +239,87 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
+    /// As [`Endpoint::heard`], of all: what they have been told of our listening may not reach us any more.
+    pub fn heard_all(&mut self) {
+        for peer in &mut self.peers {
+            peer.quiet = false;
+        }
+    }
+
+    /// The link to a peer, for whatever is no business of the calls.
+    ///
+    /// # Errors
+    /// See [`NoPeer`].
+    pub fn link_mut(&mut self, peer: Address) -> Result<&mut L, NoPeer> {
+        self.peer(peer).map(|peer| &mut peer.link)
+    }
+
+    /// The links to all peers, in no order.
+    pub fn links_mut(&mut self) -> impl Iterator<Item = (Address, &mut L)> {
+        self.peers.iter_mut().map(|peer| (peer.address, &mut peer.link))
+    }
+
+    /// How many peers it is bound to.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// What this endpoint may do with a peer.
+    ///
+    /// # Errors
+    /// See [`NoPeer`].
+    pub fn rights(&self, peer: Address) -> Result<Rights, NoPeer> {
+        let index = self.index(peer)?;
+        self.peers.get(index).map(|peer| peer.rights).ok_or(NoPeer::Unbound(peer))
+    }
+
+    /// Whoever introduced them has changed what this endpoint may do with a peer. Calls that are under way go on by what they began with; what
+    /// comes from the peer is judged by this from now on.
+    ///
+    /// # Errors
+    /// See [`NoPeer`].
+    pub fn set_rights(&mut self, peer: Address, rights: Rights) -> Result<(), NoPeer> {
+        let peer = self.peer(peer)?;
+        if rights.heeds && !peer.rights.heeds {
+            // What was set when it was not allowed is not heard later, either.
+            peer.link.take_bits(Way::In, Word::Notices);
+        }
+        peer.rights = rights;
+        Ok(())
+    }
+
+    /// Why a peer can't be called any more; `None`: it can.
+    ///
+    /// # Errors
+    /// See [`NoPeer`], when it is not bound.
+    pub fn end_of(&self, peer: Address) -> Result<Option<NoPeer>, NoPeer> {
+        let index = self.index(peer)?;
+        Ok(self.peers.get(index).and_then(Peer::end))
+    }
+
+    /// Most bytes of payload of a message to a peer, or of it.
+    ///
+    /// # Errors
+    /// See [`NoPeer`].
+    pub fn payload_bytes_max(&self, peer: Address) -> Result<usize, NoPeer> {
+        let index = self.index(peer)?;
+        self.peers.get(index).map(Peer::payload_bytes_max).ok_or(NoPeer::Unbound(peer))
+    }
+
     /// Where a peer stands, or why it does not.
+    #[inline]
     pub(crate) fn index(&self, peer: Address) -> Result<usize, NoPeer> {
+        let found = self.found.get();
+        if self.peers.get(found).is_some_and(|known| known.address == peer) {
+            return Ok(found);
+        }
+        let index = self.look_up(peer)?;
+        self.found.set(index);
+        Ok(index)
+    }
+
+    fn look_up(&self, peer: Address) -> Result<usize, NoPeer> {
         if peer.slot == self.address.slot {
             return Err(match peer.generation == self.address.generation {
                 true => NoPeer::Oneself(peer),

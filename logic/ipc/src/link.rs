@@ -79,6 +79,10 @@ pub trait Link {
     fn is_closed(&self) -> bool;
     /// Closes, because the peer has broken a rule.
     fn close(&mut self);
+    /// The rule that showed to be broken when [`Link::commit`] looked for room.
+    fn fault(&self) -> Option<Broken> {
+        None
+    }
 }
 
 /// Which rule a peer has broken. The pair is closed then; no other pair notices.

@@ -101,12 +101,17 @@ impl<L: Link> Peer<L> {
         self.quiet = false;
     }
 
+    /// Whether a record of `payload` bytes may be on its way, by what is known: without a look at what the peer says.
+    pub fn knows_window(&self, payload: usize) -> bool {
+        self.sent + layout::record_bytes(payload) as u64 - self.sent_received <= self.window()
+    }
+
     /// Whether a record of `payload` bytes may be on its way now.
     pub fn has_window(&mut self, payload: usize) -> bool {
-        let bytes = layout::record_bytes(payload) as u64;
-        if self.sent + bytes - self.sent_received <= self.window() {
+        if self.knows_window(payload) {
             return true;
         }
+        let bytes = layout::record_bytes(payload) as u64;
         let alleged = self.link.load(Way::Out, Word::Received);
         if alleged < self.sent_received || alleged > self.sent {
             let why = Broken::Received { alleged, least: self.sent_received, most: self.sent };
@@ -122,6 +127,8 @@ impl<L: Link> Peer<L> {
         let sent = self.has_window(payload.len()) && self.link.commit(header, payload);
         if sent {
             self.sent += layout::record_bytes(payload.len()) as u64;
+        } else if let Some(why) = self.link.fault() {
+            self.break_off(why);
         }
         sent
     }
@@ -134,6 +141,14 @@ impl<L: Link> Peer<L> {
     /// Whether the peer says that it waits for our reply to its request.
     pub fn is_asking(&self, id: u64) -> bool {
         self.peers_call() == (id, layout::CALL_TAKEN)
+    }
+
+    /// Whether there is something to receive, be it good or bad, or it has ended.
+    pub fn has_something(&mut self) -> bool {
+        self.end().is_some()
+            || !self.stash.is_empty()
+            || self.rights.heeds && self.link.load(Way::In, Word::Notices) != 0
+            || !matches!(self.link.look(), Ok(None))
     }
 
     /// The next record in the ring, checked, not yet taken.

@@ -129,18 +129,13 @@ impl<L: Link> Endpoint<L> {
                     return self.received(&call.from, result);
                 }
             }
-            if listens {
+            if listens || pulse.spins {
                 return Poll::Sleep(match call.from {
                     From::One(source) => Sleep::One(source),
-                    From::Any | From::Some(_) => self.all_quiet(&call.from),
+                    From::Any | From::Some(_) => self.all_quiet(&call.from, listens),
                 });
             }
-            // LISTEN: say that we sleep, then look once more.
-            for peer in &mut self.peers {
-                if is_from(&call.from, peer.address) && !peer.quiet {
-                    peer.listen();
-                }
-            }
+            self.listen_to(&call.from);
             listens = true;
         }
     }
@@ -150,12 +145,41 @@ impl<L: Link> Endpoint<L> {
         self.end_search();
     }
 
-    /// Nothing was there after all had been told that we listen: until one rings, it need not be looked at.
-    fn all_quiet(&mut self, from: &From) -> Sleep {
+    /// LISTEN: says to all that we wait for that we sleep; then we look once more.
+    fn listen_to(&mut self, from: &From) {
+        self.listens = true;
+        if let From::One(source) = *from {
+            if let Ok(peer) = self.peer(source) {
+                peer.listen();
+            }
+            return;
+        }
         for peer in &mut self.peers {
-            peer.quiet = is_from(from, peer.address);
+            if is_from(from, peer.address) && !peer.quiet {
+                peer.listen();
+            }
+        }
+    }
+
+    /// Nothing was there after all had been told that we listen: until one rings, it need not be looked at.
+    fn all_quiet(&mut self, from: &From, listened: bool) -> Sleep {
+        if listened {
+            for peer in &mut self.peers {
+                peer.quiet = is_from(from, peer.address);
+            }
         }
         Sleep::All
+    }
+
+    /// Says to all that are named that we sleep, and looks whether there is something of them. False: there is, or perhaps; so receive, and do
+    /// not sleep. For event loops, which sleep on all doorbells and then receive until there is nothing.
+    pub fn prepare_receive(&mut self, from: &From) -> bool {
+        self.listen_to(from);
+        let nothing = self.peers.iter_mut().all(|peer| !is_from(from, peer.address) || !peer.has_something());
+        if nothing {
+            self.all_quiet(from, true);
+        }
+        nothing
     }
 
     fn received(
@@ -166,9 +190,11 @@ impl<L: Link> Endpoint<L> {
         self.end_search();
         self.receives = self.receives.wrapping_add(1);
         // Whoever is quiet stays so, and rings when it has something: that costs less than telling all of them each time.
-        for peer in &mut self.peers {
-            if peer.listens && !peer.quiet && is_from(from, peer.address) {
-                peer.stop_listening();
+        if std::mem::take(&mut self.listens) {
+            for peer in &mut self.peers {
+                if peer.listens && !peer.quiet && is_from(from, peer.address) {
+                    peer.stop_listening();
+                }
             }
         }
         Poll::Ready(result)
@@ -235,7 +261,7 @@ impl<L: Link> Endpoint<L> {
         let drops = self.limits.drops;
         let Some(peer) = self.peers.get_mut(index) else { return Found::Nothing };
         let source = peer.address;
-        if peer.link.load(Way::In, Word::Notices) != 0 {
+        if peer.rights.heeds && peer.link.load(Way::In, Word::Notices) != 0 {
             let bits = peer.link.take_bits(Way::In, Word::Notices);
             if bits != 0 {
                 into.clear();

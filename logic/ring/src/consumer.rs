@@ -241,6 +241,16 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
+    /// Appends what follows the first `at` bytes of a message to `into`. False, and nothing is done, when it is shorter.
+    #[must_use]
+    #[inline]
+    pub fn append_from(&self, record: &Record, at: usize, into: &mut Vec<u8>) -> bool {
+        let Some(length) = record.length.checked_sub(at) else { return false };
+        let Some(offset) = self.offset(record, at, length) else { return false };
+        self.memory.append_to(offset, length, into);
+        true
+    }
+
     /// Gives the message's room back, and says how to wake the producer if it waits for that.
     #[inline]
     pub fn release(&mut self, record: Record) -> Wake {
@@ -310,6 +320,20 @@ impl<M: Memory> Consumer<M> {
             self.cancel_wait();
         }
         Prepared { sleep, word: how.bits(), blind, wake }
+    }
+
+    /// As [`Consumer::prepare_wait`], for one who waits for more than a message: it looks at the ring, and at what else it waits for, when this
+    /// has been said, and takes it back by [`Consumer::cancel_wait`]. `Prepared::sleep` is always true.
+    pub fn listen(&mut self, how: Sleep) -> Prepared {
+        if self.published != self.consumed {
+            self.publish();
+        }
+        self.memory.swap(self.place.sleeping(), how.bits(), Relaxed);
+        // SLEEP: pairs with the producer's `look_at_sleeper`; what the caller looks at next is behind this fence, too.
+        Label::SleepConsumer.fence(&self.memory);
+        let blind = !self.order_producer();
+        let wake = self.wake_producer();
+        Prepared { sleep: true, word: how.bits(), blind, wake }
     }
 
     /// Has the producer's last commit show, if it does not see to that itself. False: that can't be done.

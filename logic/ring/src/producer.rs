@@ -247,6 +247,30 @@ impl<M: Memory> Producer<M> {
         Some(self.commit(&begun, message.len()))
     }
 
+    /// As [`Producer::send_at_once`], of a message that is a head and a body.
+    #[inline]
+    pub fn send_two_at_once(&mut self, head: &[u8], body: &[u8]) -> Option<Wake> {
+        let length = head.len().saturating_add(body.len());
+        let record = layout::record_bytes(length.min(self.place.capacity()));
+        let needed = (record + layout::RECORD_HEADER_BYTES) as u64;
+        if record > self.place.capacity() / 2
+            || record > self.place.until_end(self.produced)
+            || needed > self.free()
+        {
+            return None;
+        }
+        let position = self.produced;
+        if self.batch_bytes == 0 {
+            self.clear(position + record as u64);
+        }
+        let start = self.place.at(position) + layout::RECORD_HEADER_BYTES;
+        // The head shares a line with the record's word: last.
+        self.memory.copy_in(start + head.len(), body);
+        self.memory.copy_in(start, head);
+        let begun = Begun { position, padding: 0, length, piece: Piece::Whole };
+        Some(self.commit(&begun, length))
+    }
+
     /// The word behind a message may hold bytes of an old one that look like a record: makes it "not yet".
     #[inline]
     fn clear(&mut self, position: u64) {

@@ -12,7 +12,9 @@ pub enum Sleep {
 }
 
 impl Sleep {
-    pub(crate) fn bits(self) -> u64 {
+    /// What stands in the word of who sleeps so.
+    #[must_use]
+    pub fn bits(self) -> u64 {
         match self {
             Sleep::OnDoorbell => layout::SLEEPS_ON_DOORBELL,
             Sleep::OnFutex => layout::SLEEPS_ON_FUTEX,
@@ -35,7 +37,8 @@ pub enum Wake {
 impl Wake {
     /// What the word said that we have just cleared. Only whoever clears it wakes: a burst at a sleeper costs one
     /// signal. Nonsense is taken for a doorbell, which tells a liar nothing.
-    pub(crate) fn of(cleared: u64) -> Wake {
+    #[must_use = "a sleeper has to be woken"]
+    pub fn of(cleared: u64) -> Wake {
         match cleared {
             0 => Wake::Nobody,
             word if word & layout::SLEEPS_MASK == layout::SLEEPS_ON_FUTEX => Wake::Futex,

@@ -10,8 +10,8 @@ use ipc::{
 use pair::{End, address, endpoint, join, pair as channel, with_stranger};
 use wire::ipc::{Address, Header, Kind, call_word};
 
-const LATE: Pulse = Pulse { late: true, label: None };
-const NOW: Pulse = Pulse { late: false, label: None };
+const LATE: Pulse = Pulse { late: true, label: None, spins: false };
+const NOW: Pulse = Pulse { late: false, label: None, spins: false };
 
 fn header(source: Address, kind: Kind, id: u64, length: usize) -> Header {
     Header { source, tag: 7, length: u32::try_from(length).unwrap(), kind, takes: 0, id }
@@ -164,7 +164,7 @@ fn the_label_of_another_does_not_end_a_call() {
     let mut me = endpoint(1);
     let stranger = with_stranger(&mut me, 2);
     let mut call = Send::rendezvous(address(2), 1);
-    let pulse = Pulse { late: false, label: Some(500) };
+    let pulse = Pulse { label: Some(500), ..NOW };
     stranger.word(Way::Out, Word::Path, |word| *word = u64::MAX);
     for label in [501, 499, 0, (1 << 56) - 1] {
         stranger.word(Way::Out, Word::Path, |word| *word = wire::ipc::path_word(label, 3));

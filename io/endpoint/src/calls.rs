@@ -1,0 +1,154 @@
+//! The calls that wait by themselves.
+
+use std::time::Instant;
+
+use ipc::{
+    Asked, From, NotifyError, Receive, ReceiveError, Received, RelayError, Reply, ReplyError, Request,
+    RequestError, Send, SendError,
+};
+use wire::ipc::Address;
+
+use crate::waiting::Patience;
+use crate::{Endpoint, Failed};
+
+impl Endpoint {
+    /// Sends a message and waits until it is received: a rendezvous. A message whose sender was told otherwise is never received.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub fn send(
+        &mut self,
+        to: Address,
+        tag: u32,
+        payload: &[u8],
+        deadline: Option<Instant>,
+    ) -> Result<(), Failed<SendError>> {
+        let mut call = Send::rendezvous(to, tag);
+        let patience = Patience { deadline, searches: true };
+        let done = self.drive(patience, |logic, pulse| logic.poll_send(&mut call, payload, pulse));
+        self.or_cancel(done, |logic| logic.cancel_send(&mut call))
+    }
+
+    /// Sends a message, and waits only until there is room for it. It may be held back for a while: see [`crate::Options::batch_bytes`].
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    #[inline]
+    pub fn send_buffered(
+        &mut self,
+        to: Address,
+        tag: u32,
+        payload: &[u8],
+        deadline: Option<Instant>,
+    ) -> Result<(), Failed<SendError>> {
+        self.check_here()?;
+        self.holding = true;
+        if self.pairs.logic.post(to, tag, payload) {
+            return Ok(());
+        }
+        let mut call = Send::buffered(to, tag);
+        let patience = Patience { deadline, searches: true };
+        let done = self.drive(patience, |logic, pulse| logic.poll_send(&mut call, payload, pulse));
+        self.holding = true;
+        self.or_cancel(done, |logic| logic.cancel_send(&mut call))
+    }
+
+    /// Shows peers what was held back.
+    ///
+    /// # Errors
+    /// [`Failed::System`]; the messages were sent nevertheless.
+    pub fn flush(&mut self) -> Result<(), Failed<SendError>> {
+        self.check_here()?;
+        self.show_held();
+        Ok(self.tell_trouble()?)
+    }
+
+    /// Sends a request and waits for the reply, whose payload, of at most `takes` bytes, replaces what is in `into`.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn send_receive(
+        &mut self,
+        to: Address,
+        tag: u32,
+        payload: &[u8],
+        into: &mut Vec<u8>,
+        takes: usize,
+        deadline: Option<Instant>,
+    ) -> Result<Reply, Failed<RequestError>> {
+        let mut call = Request::new(to, tag, u32::try_from(takes).unwrap_or(u32::MAX));
+        let patience = Patience { deadline, searches: true };
+        let done = self.drive(patience, |logic, pulse| logic.poll_request(&mut call, payload, into, pulse));
+        self.or_cancel(done, |logic| logic.cancel_request(&mut call))
+    }
+
+    /// Receives; the payload replaces what is in `into`. Peers take turns: one that floods costs the others their turn and no more.
+    ///
+    /// # Errors
+    /// See [`ReceiveError`].
+    pub fn receive(
+        &mut self,
+        from: &From,
+        into: &mut Vec<u8>,
+        deadline: Option<Instant>,
+    ) -> Result<Received, Failed<ReceiveError>> {
+        let mut call = Receive::new(from.clone());
+        let patience = Patience { deadline, searches: matches!(from, From::One(_)) };
+        let done = self.drive(patience, |logic, pulse| logic.poll_receive(&mut call, into, pulse));
+        if let Ok(Ok(received)) = &done {
+            self.waiting.latest = Some(received.source);
+        }
+        self.or_cancel(done, |logic| logic.cancel_receive(&mut call))
+    }
+
+    /// Answers a request. It never waits. `Ok`: the requester was waiting then.
+    ///
+    /// # Errors
+    /// See [`ReplyError`].
+    pub fn reply(&mut self, asked: &Asked, tag: u32, payload: &[u8]) -> Result<(), Failed<ReplyError>> {
+        self.check_here()?;
+        self.pairs.logic.reply(asked, tag, payload).map_err(Failed::Call)
+    }
+
+    /// Passes a request on to another endpoint, which answers it. It never waits.
+    ///
+    /// # Errors
+    /// See [`RelayError`].
+    pub fn relay(
+        &mut self,
+        asked: &Asked,
+        to: Address,
+        tag: u32,
+        payload: &[u8],
+    ) -> Result<(), Failed<RelayError>> {
+        self.check_here()?;
+        self.pairs.logic.relay(asked, to, tag, payload).map_err(Failed::Call)
+    }
+
+    /// Sets bits at a peer, which receives all that were set since the last time together. It never waits.
+    ///
+    /// # Errors
+    /// See [`NotifyError`].
+    pub fn notify(&mut self, to: Address, bits: u64) -> Result<(), Failed<NotifyError>> {
+        self.check_here()?;
+        self.pairs.logic.notify(to, bits).map_err(Failed::Call)
+    }
+
+    /// A call that the machine could not go on with is given up.
+    #[inline]
+    pub(crate) fn or_cancel<T, E, X>(
+        &mut self,
+        done: Result<Result<T, E>, crate::failed::Trouble>,
+        cancel: impl FnOnce(&mut ipc::Endpoint<crate::link::Pair>) -> X,
+    ) -> Result<T, Failed<E>> {
+        match done {
+            Ok(done) => done.map_err(Failed::Call),
+            Err(trouble) => {
+                if !matches!(trouble, crate::failed::Trouble::Forked) {
+                    cancel(&mut self.pairs.logic);
+                }
+                Err(trouble.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Why a call has failed: what is its own, and what can befall any.
+
+use std::io;
+
+use session::ControlError;
+
+/// Why a call has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed<E> {
+    /// What belongs to the call.
+    #[error(transparent)]
+    Call(E),
+    /// The kernel refused something.
+    #[error("can't {action}")]
+    System {
+        /// What was asked for.
+        action: &'static str,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The daemon refused something, or is not there.
+    #[error(transparent)]
+    Daemon(ControlError),
+    /// This process is a fork of the one whose endpoint it is.
+    #[error(
+        "this endpoint belongs to the process that bound it, of which this process is a fork: bind one of its own"
+    )]
+    Forked,
+    /// An [`crate::Interrupter`] has ended this call, and ends all later ones.
+    #[error("the endpoint was interrupted by another thread")]
+    Interrupted,
+}
+
+/// What can befall any call.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    System { action: &'static str, source: io::Error },
+    Forked,
+    Interrupted,
+}
+
+impl Trouble {
+    /// For `map_err`.
+    pub(crate) fn doing(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> Trouble {
+        move |errno| Trouble::System { action, source: errno.into() }
+    }
+}
+
+impl<E> From<Trouble> for Failed<E> {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::System { action, source } => Failed::System { action, source },
+            Trouble::Forked => Failed::Forked,
+            Trouble::Interrupted => Failed::Interrupted,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The peers of an endpoint: the state machine, the channels under it, and the set of doorbells to sleep on.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use channel::{End, OpenError, OpenOptions};
+use ipc::{Gone, Limits, NoPeer, Rights};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use wire::ipc::Address;
+
+use crate::failed::Trouble;
+use crate::link::{Common, Pair};
+
+/// Doorbells that are listened to after one sleep; those that are left ring on.
+const HEARD_AT_ONCE: usize = 64;
+
+/// In the set of doorbells: no slot, but the daemon's connection.
+const CONTROL: u64 = u64::MAX;
+/// In the set of doorbells: no slot, but whoever ends all calls.
+const INTERRUPTER: u64 = u64::MAX - 1;
+
+/// Why two endpoints were not joined.
+#[derive(Debug, thiserror::Error)]
+pub enum IntroduceError {
+    /// It can't be a peer of this endpoint.
+    #[error(transparent)]
+    NoPeer(#[from] NoPeer),
+    /// The end of their channel can't be used.
+    #[error("can't use the channel to endpoint {peer}")]
+    Open {
+        /// To whom it was meant to lead.
+        peer: Address,
+        /// What is wrong with it.
+        #[source]
+        source: OpenError,
+    },
+    /// The kernel refused to watch its doorbell.
+    #[error("can't listen to endpoint {peer}")]
+    Watch {
+        /// Whose doorbell it is.
+        peer: Address,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What is known of a peer beside what the calls need.
+#[derive(Debug)]
+pub(crate) struct Info {
+    pub address: Address,
+    pub name: Option<String>,
+    pub domain: Option<String>,
+    /// Its doorbell is in the set.
+    watched: bool,
+}
+
+/// Another endpoint, and the way to it.
+#[derive(Debug)]
+pub(crate) struct Introduction {
+    pub address: Address,
+    pub name: Option<String>,
+    pub domain: Option<String>,
+    pub rights: Rights,
+    pub end: End,
+}
+
+/// What has been heard.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Heard {
+    /// The daemon has news.
+    pub control: bool,
+}
+
+/// All peers of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Pairs {
+    pub logic: ipc::Endpoint<Pair>,
+    pub common: Arc<Common>,
+    infos: BTreeMap<u32, Info>,
+    epoll: OwnedFd,
+    batch_bytes: usize,
+    /// Ends under other kernels, which hear no futex.
+    apart: usize,
+}
+
+impl Pairs {
+    pub fn new(address: Address, batch_bytes: usize) -> Result<Pairs, Trouble> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(Trouble::doing("make the set of an endpoint's doorbells"))?;
+        Ok(Pairs {
+            logic: ipc::Endpoint::new(address, Limits::default()),
+            common: Arc::default(),
+            infos: BTreeMap::new(),
+            epoll,
+            batch_bytes,
+            apart: 0,
+        })
+    }
+
+    /// Joins a peer, over the end of a channel that was made for this pair alone.
+    pub fn introduce(&mut self, introduction: Introduction) -> Result<(), IntroduceError> {
+        let Introduction { address, name, domain, rights, end } = introduction;
+        let open = |source| IntroduceError::Open { peer: address, source };
+        let end = end.open_duplex(&OpenOptions::default()).map_err(open)?;
+        let before = self.infos.get(&address.slot).map(|info| info.address);
+        if let Some(before) = before.filter(|before| before.generation <= address.generation) {
+            self.unwatch(before);
+        }
+        let apart = !end.has_futex();
+        self.logic.bind(address, rights, Pair::new(end, self.batch_bytes, Arc::clone(&self.common)))?;
+        self.apart = self.apart.saturating_add(usize::from(apart));
+        self.infos.insert(address.slot, Info { address, name, domain, watched: false });
+        self.watch(address).map_err(|errno| IntroduceError::Watch { peer: address, source: errno.into() })
+    }
+
+    fn watch(&mut self, peer: Address) -> Result<(), Errno> {
+        let Ok(pair) = self.logic.link_mut(peer) else { return Ok(()) };
+        let data = epoll::EventData::new_u64(u64::from(peer.slot));
+        epoll::add(&self.epoll, pair.end().doorbell(), data, epoll::EventFlags::IN)?;
+        if let Some(info) = self.infos.get_mut(&peer.slot) {
+            info.watched = true;
+        }
+        Ok(())
+    }
+
+    /// Takes a doorbell out of the set that has hung up, or goes.
+    fn unwatch(&mut self, peer: Address) {
+        let Some(info) = self.infos.get_mut(&peer.slot).filter(|info| info.address == peer) else { return };
+        if std::mem::take(&mut info.watched)
+            && let Ok(pair) = self.logic.link_mut(peer)
+        {
+            // Not there any more: just as well.
+            let _gone = epoll::delete(&self.epoll, pair.end().doorbell());
+        }
+    }
+
+    /// Parts from a peer. `why` is what those calls are told that still name it.
+    pub fn unbind(&mut self, peer: Address, why: Gone) -> Result<(), NoPeer> {
+        self.unwatch(peer);
+        let pair = self.logic.unbind(peer, why)?;
+        self.infos.remove(&peer.slot);
+        self.apart = self.apart.saturating_sub(usize::from(!pair.end().has_futex()));
+        Ok(())
+    }
+
+    /// Whoever introduced them has changed what may be done with a peer.
+    pub fn set_rights(&mut self, peer: Address, rights: Rights) -> Result<(), NoPeer> {
+        self.logic.set_rights(peer, rights)
+    }
+
+    /// What is known of the peers, by slot.
+    pub fn infos(&self) -> impl Iterator<Item = &Info> {
+        self.infos.values()
+    }
+
+    /// Whether all peers hear a futex.
+    pub fn have_futexes(&self) -> bool {
+        self.apart == 0
+    }
+
+    /// Becomes readable when there may be something to do.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Watches the daemon's connection.
+    pub fn watch_control(&self, descriptor: BorrowedFd<'_>) -> Result<(), Trouble> {
+        self.watch_other(descriptor, CONTROL)
+    }
+
+    /// Watches whoever ends all calls.
+    pub fn watch_interrupter(&self, descriptor: BorrowedFd<'_>) -> Result<(), Trouble> {
+        self.watch_other(descriptor, INTERRUPTER)
+    }
+
+    fn watch_other(&self, descriptor: BorrowedFd<'_>, token: u64) -> Result<(), Trouble> {
+        match epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(token), epoll::EventFlags::IN) {
+            // A number that was closed and used again by ourselves.
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(Trouble::doing("watch the daemon's connection of an endpoint")(errno)),
+        }
+    }
+
+    /// Shows all peers what was held back.
+    pub fn flush(&mut self) {
+        for (_, pair) in self.logic.links_mut() {
+            if pair.end().is_holding() {
+                pair.flush();
+            }
+        }
+    }
+
+    /// Sleeps on all doorbells until the time is over, and listens to those that rang. May return early.
+    pub fn sleep_on_all(&mut self, until: Option<Instant>) -> Result<Heard, Trouble> {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        self.hear_within(left)
+    }
+
+    /// Listens to the doorbells that have rung.
+    pub fn hear(&mut self) -> Result<Heard, Trouble> {
+        self.hear_within(Some(Duration::ZERO))
+    }
+
+    fn hear_within(&mut self, at_most: Option<Duration>) -> Result<Heard, Trouble> {
+        let timeout = at_most.map(session::timespec);
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+                HEARD_AT_ONCE];
+        let count = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok(count) => count,
+            // A signal's handler has run: the caller looks again.
+            Err(Errno::INTR) => 0,
+            Err(errno) => return Err(Trouble::doing("wait on an endpoint's doorbells")(errno)),
+        };
+        let mut heard = Heard::default();
+        for event in events.iter().take(count) {
+            match event.data.u64() {
+                CONTROL => heard.control = true,
+                // The flag says the same.
+                INTERRUPTER => {}
+                slot => self.hear_slot(slot)?,
+            }
+        }
+        Ok(heard)
+    }
+
+    fn hear_slot(&mut self, slot: u64) -> Result<(), Trouble> {
+        let info = u32::try_from(slot).ok().and_then(|slot| self.infos.get(&slot));
+        let Some(peer) = info.map(|info| info.address) else { return Ok(()) };
+        self.hear_peer(peer)
+    }
+
+    /// Listens to one peer's doorbell.
+    pub fn hear_peer(&mut self, peer: Address) -> Result<(), Trouble> {
+        let Ok(pair) = self.logic.link_mut(peer) else { return Ok(()) };
+        let drained = pair.end_mut().drain_doorbell();
+        let closed = pair.end().is_closed();
+        self.logic.heard(peer);
+        if closed {
+            // It has hung up, or will: it is heard of for good, and once is enough.
+            self.unwatch(peer);
+        }
+        match drained {
+            Ok(()) => Ok(()),
+            Err(channel::ReceiveError::Doorbell(source)) => {
+                Err(Trouble::System { action: "listen to the doorbell of a peer", source })
+            }
+            Err(_) => Err(Trouble::Forked),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The calls in steps, none of which waits: for event loops.
+
+use std::time::Instant;
+
+use ipc::{
+    From, Poll, Pulse, Receive, ReceiveError, Received, Reply, Request, RequestError, Send, SendError, Sleep,
+};
+
+use crate::failed::Trouble;
+use crate::link::Pair;
+use crate::member::Member;
+use crate::waiting::{SEARCH_AFTER, label};
+use crate::{Endpoint, Failed};
+
+/// What a step has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a call that is not ready needs another step, or has to be cancelled"]
+pub enum Step<T> {
+    /// The call is over.
+    Ready(T),
+    /// Another step is worth it when [`Endpoint::descriptor`] is readable, or at this time, or when the call's own deadline has passed.
+    Pending {
+        /// When to make another step in any case.
+        again_at: Option<Instant>,
+    },
+}
+
+/// What the steps of the call that is under way have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stepping {
+    begun: Instant,
+    searched: bool,
+}
+
+impl Endpoint {
+    /// A step of a message. Pass the same payload each time; `late`: the call's deadline has passed.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub fn step_send(
+        &mut self,
+        call: &mut Send,
+        payload: &[u8],
+        late: bool,
+    ) -> Result<Step<()>, Failed<SendError>> {
+        let step = self.step(late, true, |logic, pulse| logic.poll_send(call, payload, pulse));
+        self.holding = true;
+        stepped(step)
+    }
+
+    /// A step of a request. Pass the same payload each time.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn step_request(
+        &mut self,
+        call: &mut Request,
+        payload: &[u8],
+        into: &mut Vec<u8>,
+        late: bool,
+    ) -> Result<Step<Reply>, Failed<RequestError>> {
+        stepped(self.step(late, true, |logic, pulse| logic.poll_request(call, payload, into, pulse)))
+    }
+
+    /// A step of a receive.
+    ///
+    /// # Errors
+    /// See [`ReceiveError`].
+    pub fn step_receive(
+        &mut self,
+        call: &mut Receive,
+        into: &mut Vec<u8>,
+        late: bool,
+    ) -> Result<Step<Received>, Failed<ReceiveError>> {
+        stepped(self.step(late, true, |logic, pulse| logic.poll_receive(call, into, pulse)))
+    }
+
+    /// Gives a message up that will not be stepped any more. True: it was received.
+    pub fn cancel_send(&mut self, call: &mut Send) -> bool {
+        self.stepping = None;
+        self.check_here().is_ok() && self.pairs.logic.cancel_send(call)
+    }
+
+    /// Gives a request up that will not be stepped any more. True: it was received.
+    pub fn cancel_request(&mut self, call: &mut Request) -> bool {
+        self.stepping = None;
+        self.check_here().is_ok() && self.pairs.logic.cancel_request(call)
+    }
+
+    /// Gives a receive up that will not be stepped any more. Nothing is lost: what has come is still there.
+    pub fn cancel_receive(&mut self, call: &mut Receive) {
+        self.stepping = None;
+        if self.check_here().is_ok() {
+            self.pairs.logic.cancel_receive(call);
+        }
+    }
+
+    /// Receives if there is something to receive.
+    ///
+    /// # Errors
+    /// See [`ReceiveError`], other than `TimedOut`.
+    pub fn try_receive(
+        &mut self,
+        from: &From,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<Received>, Failed<ReceiveError>> {
+        self.check_here()?;
+        self.show_held();
+        let mut call = Receive::new(from.clone());
+        loop {
+            let polled =
+                self.pairs.logic.poll_receive(&mut call, into, Pulse { late: true, ..Pulse::default() });
+            match polled {
+                Poll::Ready(Ok(received)) => {
+                    self.waiting.latest = Some(received.source);
+                    return Ok(Some(received));
+                }
+                Poll::Ready(Err(ReceiveError::TimedOut)) => return Ok(None),
+                Poll::Ready(Err(why)) => return Err(Failed::Call(why)),
+                Poll::Again | Poll::Sleep(_) => {}
+            }
+        }
+    }
+
+    /// Says to all peers that are named that this endpoint sleeps, so that [`Endpoint::descriptor`] becomes readable when there is something
+    /// to receive. False: there is something now, or perhaps; so receive, and do not sleep.
+    ///
+    /// # Errors
+    /// [`Failed::System`].
+    pub fn prepare(&mut self, from: &From) -> Result<bool, Failed<ReceiveError>> {
+        self.check_here()?;
+        self.show_held();
+        self.hear()?;
+        self.pairs.common.set_nap(false);
+        let sleeps = self.pairs.logic.prepare_receive(from) && !self.pairs.common.is_blind();
+        self.tell_trouble()?;
+        Ok(sleeps)
+    }
+
+    /// Takes in whatever has come to the doorbells and from the daemon, without waiting.
+    pub(crate) fn hear(&mut self) -> Result<(), Trouble> {
+        let heard = self.pairs.hear()?;
+        if heard.control
+            || self.member.as_ref().and_then(Member::due).is_some_and(|due| due <= Instant::now())
+        {
+            self.take_in()?;
+        }
+        Ok(())
+    }
+
+    fn step<T>(
+        &mut self,
+        late: bool,
+        searches: bool,
+        mut poll: impl FnMut(&mut ipc::Endpoint<Pair>, Pulse) -> Poll<T>,
+    ) -> Result<Step<T>, Trouble> {
+        self.check_here()?;
+        let first = Pulse { late, spins: true, ..Pulse::default() };
+        if let Poll::Ready(done) = poll(&mut self.pairs.logic, first) {
+            return self.stepped_to(done);
+        }
+        self.show_held();
+        self.hear()?;
+        self.pairs.common.set_nap(false);
+        let now = Instant::now();
+        let stepping = *self.stepping.get_or_insert(Stepping { begun: now, searched: false });
+        let due = searches && !stepping.searched && now >= stepping.begun + SEARCH_AFTER;
+        let label = if due { Some(label()?) } else { None };
+        self.stepping = Some(Stepping { searched: stepping.searched || due, ..stepping });
+        let pulse = Pulse { late, label, spins: false };
+        let sleep = match poll(&mut self.pairs.logic, pulse) {
+            Poll::Ready(done) => return self.stepped_to(done),
+            // So much to drop that others may want a turn.
+            Poll::Again => return Ok(Step::Pending { again_at: Some(now) }),
+            Poll::Sleep(sleep) => sleep,
+        };
+        let search_at = (matches!(sleep, Sleep::One(_)) && searches && !stepping.searched && !due)
+            .then(|| stepping.begun + SEARCH_AFTER);
+        let blind = self.pairs.common.is_blind().then(|| now + crate::waiting::NAP);
+        let member = self.member.as_ref().and_then(Member::due);
+        self.tell_trouble()?;
+        Ok(Step::Pending { again_at: search_at.into_iter().chain(blind).chain(member).min() })
+    }
+
+    fn stepped_to<T>(&mut self, done: T) -> Result<Step<T>, Trouble> {
+        self.stepping = None;
+        self.tell_trouble()?;
+        Ok(Step::Ready(done))
+    }
+}
+
+fn stepped<T, E>(step: Result<Step<Result<T, E>>, Trouble>) -> Result<Step<T>, Failed<E>> {
+    match step? {
+        Step::Ready(Ok(done)) => Ok(Step::Ready(done)),
+        Step::Ready(Err(why)) => Err(Failed::Call(why)),
+        Step::Pending { again_at } => Ok(Step::Pending { again_at }),
+    }
+}

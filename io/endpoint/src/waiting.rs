@@ -1,0 +1,305 @@
+//! How a call waits: it looks again for a moment, then sleeps for another on futexes, then on doorbells for as long as it takes.
+
+use std::time::{Duration, Instant};
+
+use channel::{Sleep as How, Spin, SpinPolicy, Whereabouts};
+use ipc::{Poll, Pulse, Sleep};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use sys::futex::Woken;
+use sys::region::Region;
+use wire::ipc::Address;
+
+use crate::Endpoint;
+use crate::failed::Trouble;
+use crate::link::Pair;
+use crate::member::Member;
+
+/// Longest sleep on a futex, which tells nothing of a peer's death, nor of what the daemon says.
+pub(crate) const NAP: Duration = Duration::from_millis(1);
+/// A call that has waited so long looks for deadlocks, which costs a little with every peer.
+pub(crate) const SEARCH_AFTER: Duration = Duration::from_millis(3);
+/// Looks in a row before the first look at the clock, and between two.
+const LOOKS_PER_CLOCK: u32 = 16;
+/// How often a peer on our processor gets it before we sleep.
+const WAYS: u32 = 2;
+/// With more peers than this, saying to each that we sleep on a futex costs more than a doorbell.
+const NAP_PEERS_MAX: usize = 16;
+
+/// What an endpoint knows of how it waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    policy: SpinPolicy,
+    spin: Spin,
+    /// Short sleeps have paid of late: somebody ended them.
+    short: bool,
+    /// Whom we have received from last.
+    pub latest: Option<Address>,
+}
+
+impl Waiting {
+    pub fn new(policy: SpinPolicy) -> Waiting {
+        Waiting { policy, spin: Spin::default(), short: true, latest: None }
+    }
+}
+
+/// What ends a call, beside what it waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    pub deadline: Option<Instant>,
+    /// It waits for one peer alone, so there can be a deadlock.
+    pub searches: bool,
+}
+
+impl Patience {
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+/// A random label for a search.
+pub(crate) fn label() -> Result<u64, Trouble> {
+    let mut bytes = [0; 8];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut bytes[..7], flags))
+        .map_err(Trouble::doing("draw a random number for the search for deadlocks"))?;
+    Ok(u64::from_le_bytes(bytes).max(1))
+}
+
+impl Endpoint {
+    /// Polls until the call is over.
+    #[inline]
+    pub(crate) fn drive<T>(
+        &mut self,
+        patience: Patience,
+        mut poll: impl FnMut(&mut ipc::Endpoint<Pair>, Pulse) -> Poll<T>,
+    ) -> Result<T, Trouble> {
+        self.check_here()?;
+        match poll(&mut self.pairs.logic, Pulse { spins: true, ..Pulse::default() }) {
+            Poll::Ready(done) => Ok(done),
+            Poll::Again | Poll::Sleep(_) => self.wait_for(patience, &mut poll),
+        }
+    }
+
+    #[cold]
+    fn wait_for<T>(
+        &mut self,
+        patience: Patience,
+        poll: &mut impl FnMut(&mut ipc::Endpoint<Pair>, Pulse) -> Poll<T>,
+    ) -> Result<T, Trouble> {
+        self.show_held();
+        let mut pulse = Pulse::default();
+        let mut begun = None;
+        loop {
+            pulse.late = patience.is_over();
+            let spun = poll(&mut self.pairs.logic, Pulse { spins: true, ..pulse });
+            let sleep = match spun {
+                Poll::Ready(done) => return self.end(done),
+                Poll::Again => {
+                    self.check_here()?;
+                    continue;
+                }
+                Poll::Sleep(sleep) => sleep,
+            };
+            if let Some(done) = self.spin(sleep, patience, pulse, poll) {
+                return self.end(done);
+            }
+            let naps = self.naps(sleep);
+            self.prepare_sleep(naps, sleep);
+            let sleep = match poll(&mut self.pairs.logic, pulse) {
+                Poll::Ready(done) => return self.end(done),
+                Poll::Again => continue,
+                Poll::Sleep(sleep) => sleep,
+            };
+            let since = *begun.get_or_insert_with(Instant::now);
+            let search_at = (patience.searches && pulse.label.is_none()).then(|| since + SEARCH_AFTER);
+            let until = patience.deadline.into_iter().chain(search_at).min();
+            self.sleep(sleep, naps, until)?;
+            self.check_here()?;
+            if search_at.is_some_and(|at| Instant::now() >= at) {
+                pulse.label = Some(label()?);
+            }
+        }
+    }
+
+    fn end<T>(&mut self, done: T) -> Result<T, Trouble> {
+        self.tell_trouble().map(|()| done)
+    }
+
+    /// What the kernel refused while a peer was to be woken.
+    pub(crate) fn tell_trouble(&mut self) -> Result<(), Trouble> {
+        match self.pairs.common.take_trouble() {
+            Some(channel::SendError::Doorbell(source)) => {
+                Err(Trouble::System { action: "ring the doorbell of a peer", source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Shows peers what was held back: nobody waits before that.
+    #[inline]
+    pub(crate) fn show_held(&mut self) {
+        if std::mem::take(&mut self.holding) {
+            self.pairs.flush();
+        }
+    }
+
+    /// Looks again and again while that may pay.
+    fn spin<T>(
+        &mut self,
+        sleep: Sleep,
+        patience: Patience,
+        pulse: Pulse,
+        poll: &mut impl FnMut(&mut ipc::Endpoint<Pair>, Pulse) -> Poll<T>,
+    ) -> Option<T> {
+        let Endpoint { pairs, waiting, .. } = self;
+        if waiting.policy == SpinPolicy::Never {
+            return None;
+        }
+        let peer = match sleep {
+            Sleep::One(peer) => peer,
+            Sleep::All => waiting.latest.or_else(|| pairs.logic.peers().next())?,
+        };
+        let mut look = |logic: &mut ipc::Endpoint<Pair>| match poll(logic, Pulse { spins: true, ..pulse }) {
+            Poll::Ready(done) => Some(done),
+            Poll::Again | Poll::Sleep(_) => None,
+        };
+        match pairs.logic.link_mut(peer).ok()?.end().whereabouts() {
+            Whereabouts::Unknown => return None,
+            // To spin would keep it from what we wait for: it gets the processor.
+            Whereabouts::Here => return give_way(&mut waiting.spin, || look(&mut pairs.logic)),
+            Whereabouts::Elsewhere => {}
+        }
+        let budget = waiting.spin.begin();
+        if budget == 0 {
+            return None;
+        }
+        let end = Instant::now() + Duration::from_nanos(budget);
+        let end = patience.deadline.map_or(end, |deadline| deadline.min(end));
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if let Some(done) = look(&mut pairs.logic) {
+                    waiting.spin.end(true);
+                    return Some(done);
+                }
+                std::hint::spin_loop();
+            }
+            // Either may have been moved to the other's processor meanwhile.
+            let moved = pairs.logic.link_mut(peer).ok()?.end().whereabouts() != Whereabouts::Elsewhere;
+            if moved {
+                return None;
+            }
+            if Instant::now() >= end {
+                waiting.spin.end(false);
+                return None;
+            }
+        }
+    }
+
+    /// Whether to sleep on futexes, for a moment, before doorbells.
+    fn naps(&mut self, sleep: Sleep) -> bool {
+        self.waiting.short
+            && match sleep {
+                Sleep::One(peer) => self.pairs.logic.link_mut(peer).is_ok_and(|pair| pair.end().has_futex()),
+                Sleep::All => {
+                    let count = self.pairs.logic.count();
+                    self.pairs.have_futexes() && (1..=NAP_PEERS_MAX).contains(&count)
+                }
+            }
+    }
+
+    /// Settles how peers will have to wake us whom we tell from now on that we sleep.
+    fn prepare_sleep(&mut self, naps: bool, sleep: Sleep) {
+        self.pairs.common.set_nap(naps);
+        if naps && sleep == Sleep::All {
+            // Who has been told of a doorbell must hear of the futex.
+            self.pairs.logic.heard_all();
+        }
+    }
+
+    fn sleep(&mut self, sleep: Sleep, naps: bool, until: Option<Instant>) -> Result<(), Trouble> {
+        if naps {
+            self.nap(sleep, until);
+            return Ok(());
+        }
+        let due = self.member.as_ref().and_then(Member::due);
+        let blind = self.pairs.common.is_blind().then(|| Instant::now() + NAP);
+        let until = until.into_iter().chain(due).chain(blind).min();
+        let since = Instant::now();
+        let control = match sleep {
+            Sleep::One(peer) => self.sleep_on_one(peer, until)?,
+            Sleep::All => self.pairs.sleep_on_all(until)?.control,
+        };
+        self.waiting.short = since.elapsed() < NAP;
+        if control || due.is_some_and(|due| due <= Instant::now()) {
+            self.take_in()?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps on one peer's doorbell; true: the daemon has news.
+    fn sleep_on_one(&mut self, peer: Address, until: Option<Instant>) -> Result<bool, Trouble> {
+        let timeout = until.map(|until| session::timespec(until.saturating_duration_since(Instant::now())));
+        let Ok(pair) = self.pairs.logic.link(peer) else { return Ok(false) };
+        let bell = pair.end().doorbell();
+        let control = self.member.as_ref().and_then(Member::descriptor);
+        let interrupter = self.interrupter.as_ref().map(|interrupter| interrupter.descriptor());
+        // What is not there is the bell once more.
+        let mut polled = [bell, control.unwrap_or(bell), interrupter.unwrap_or(bell)]
+            .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+        match rustix::event::poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Trouble::doing("wait on the doorbell of a peer")(errno)),
+        }
+        let [rung, news, _] = polled.map(|polled| !polled.revents().is_empty());
+        let news = news && control.is_some();
+        if rung {
+            self.pairs.hear_peer(peer)?;
+        }
+        Ok(news)
+    }
+
+    /// Sleeps on futexes, for a moment.
+    fn nap(&mut self, sleep: Sleep, until: Option<Instant>) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let at_most = left.map_or(NAP, |left| left.min(NAP));
+        let woken = match sleep {
+            Sleep::One(peer) => match self.pairs.logic.link(peer) {
+                Ok(pair) => pair.end().region().sleep(pair.end().futex(), How::OnFutex.bits(), at_most),
+                Err(_) => Woken::Perhaps,
+            },
+            Sleep::All => self.nap_on_all(at_most),
+        };
+        if sleep == Sleep::All {
+            // Who was told of the futex must hear of whatever comes next.
+            self.pairs.logic.heard_all();
+        }
+        // A time that the deadline has cut short teaches nothing.
+        if woken == Woken::Never || woken == Woken::TimeOver && at_most == NAP {
+            self.waiting.short = false;
+        }
+    }
+
+    fn nap_on_all(&mut self, at_most: Duration) -> Woken {
+        let peers = self.pairs.logic.links_mut();
+        let words: Vec<(&Region, usize, u64)> =
+            peers.map(|(_, pair)| (pair.end().region(), pair.end().futex(), How::OnFutex.bits())).collect();
+        match words.as_slice() {
+            [(region, futex, word)] => region.sleep(*futex, *word, at_most),
+            words => Region::sleep_on_any(words, at_most),
+        }
+    }
+}
+
+/// Lets the peer have the processor that both share: that is the switch which a sleep costs as well.
+fn give_way<T>(spin: &mut Spin, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    if !spin.may_give_way() {
+        return None;
+    }
+    let found = (0..WAYS).find_map(|_| {
+        std::thread::yield_now();
+        look()
+    });
+    spin.gave_way(found.is_some());
+    found
+}
