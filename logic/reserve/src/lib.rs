@@ -1,1 +1,21 @@
 //! Reservations: what is promised, whether it can be kept, and who has to give; without a clock.
+
+#![forbid(unsafe_code)]
+
+mod admission;
+mod earliest_deadline;
+mod effort;
+mod fixed_priority;
+mod fraction;
+mod quick;
+mod refusal;
+mod simulate;
+mod task;
+
+pub use admission::{AdmitError, Rule};
+pub use effort::{MOST_STEPS, Undecided};
+pub use fixed_priority::Response;
+pub use quick::{Proof, accept};
+pub use refusal::{Change, Miss, Refusal, Remedy, Span};
+pub use simulate::{Arrivals, Late, Outcome, Scenario, Slot, Stretch};
+pub use task::{Costs, CostsError, LONGEST_NS, LONGEST_SWITCH_NS, MOST_TASKS, Policy, Task, TaskError};

@@ -1,0 +1,230 @@
+//! Admission on one processor: whether everybody meets every deadline, how that is known, and else who would miss and what would help.
+
+use crate::earliest_deadline::Demand;
+use crate::effort::{Effort, Undecided};
+use crate::fixed_priority::{Levels, Response};
+use crate::quick::{self, Proof};
+use crate::refusal::{Change, Miss, Refusal, Remedy};
+use crate::task::{Costs, LONGEST_NS, Load, MOST_TASKS, Policy, Task};
+
+/// Why tasks are not admitted together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdmitError {
+    /// Somebody would miss a deadline.
+    #[error("{0}")]
+    Refused(Box<Refusal>),
+    /// The analysis would take too long.
+    #[error(transparent)]
+    Undecided(#[from] Undecided),
+    /// More than are analysed together.
+    #[error("{0} reservations are more than {MOST_TASKS}, the most that one processor's admission looks at")]
+    TooMany(usize),
+}
+
+/// A rule and what a switch costs: all that admission has to know of a processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Rule {
+    /// Who runs first.
+    pub policy: Policy,
+    /// What turning from one to another costs.
+    pub costs: Costs,
+}
+
+impl Rule {
+    /// A rule with switches that cost nothing.
+    pub const fn new(policy: Policy) -> Self {
+        Self { policy, costs: Costs::NONE }
+    }
+
+    /// Admits `tasks` to one processor, as a whole. A refusal says what the task of index `newcomer` could change, or without one, what who would miss
+    /// could.
+    ///
+    /// # Errors
+    /// Where somebody would miss, or it can't be told.
+    pub fn admit(self, tasks: &[Task], newcomer: Option<usize>) -> Result<Proof, AdmitError> {
+        check_count(tasks)?;
+        if let Some(proof) = self.quick(tasks) {
+            return Ok(proof);
+        }
+        match self.find_miss(tasks, &mut Effort::new())? {
+            None => Ok(self.exact_proof()),
+            Some(miss) => Err(AdmitError::Refused(Box::new(self.explain(tasks, newcomer, miss)))),
+        }
+    }
+
+    /// Who would miss first, by the exact test alone.
+    ///
+    /// # Errors
+    /// Where it can't be told.
+    pub fn miss(self, tasks: &[Task]) -> Result<Option<Miss>, AdmitError> {
+        check_count(tasks)?;
+        Ok(self.find_miss(tasks, &mut Effort::new())?)
+    }
+
+    /// Whether all deadlines are met; the cheapest of the tests that can tell.
+    ///
+    /// # Errors
+    /// Where it can't be told.
+    pub fn holds(self, tasks: &[Task]) -> Result<bool, AdmitError> {
+        check_count(tasks)?;
+        Ok(self.quick(tasks).is_some() || self.holds_exactly(tasks, &mut Effort::new())?)
+    }
+
+    /// Whether all deadlines are met where they were met before one budget, that of `changed`, grew or was added: who has a higher fixed priority need
+    /// not be asked again.
+    ///
+    /// # Errors
+    /// Where it can't be told.
+    pub fn still_holds(self, tasks: &[Task], changed: usize) -> Result<bool, AdmitError> {
+        check_count(tasks)?;
+        if self.quick(tasks).is_some() {
+            return Ok(true);
+        }
+        let effort = &mut Effort::new();
+        if self.policy == Policy::EarliestDeadline || self.costs.switch_ns() > 0 {
+            // A new lowest one can block everybody once.
+            return Ok(self.holds_exactly(tasks, effort)?);
+        }
+        let order = self.policy.order(tasks);
+        let first = order.iter().position(|&index| index == changed).unwrap_or(0);
+        let loads = self.loads(tasks, &order);
+        Ok(Levels::new(&loads, 0).first_miss(first, effort)?.is_none())
+    }
+
+    /// How long each task takes at worst, in the order of `tasks`, from the beginning of its period; for fixed priorities.
+    /// `None` under earliest deadline first, where admission works without.
+    ///
+    /// # Errors
+    /// Where it can't be told.
+    pub fn responses(self, tasks: &[Task]) -> Result<Option<Vec<Response>>, AdmitError> {
+        check_count(tasks)?;
+        if self.policy == Policy::EarliestDeadline {
+            return Ok(None);
+        }
+        let order = self.policy.order(tasks);
+        let loads = self.loads(tasks, &order);
+        let levels = Levels::new(&loads, self.costs.switch_ns());
+        let effort = &mut Effort::new();
+        let mut responses = vec![Response::Unbounded; tasks.len()];
+        for (level, &index) in order.iter().enumerate() {
+            responses[index] = levels.response(level, None, effort)?;
+        }
+        Ok(Some(responses))
+    }
+
+    fn quick(self, tasks: &[Task]) -> Option<Proof> {
+        if self.costs.switch_ns() == 0 { quick::accept(self.policy, tasks) } else { None }
+    }
+
+    fn exact_proof(self) -> Proof {
+        if self.policy == Policy::EarliestDeadline { Proof::Demand } else { Proof::ResponseTimes }
+    }
+
+    pub(crate) fn loads(self, tasks: &[Task], order: &[usize]) -> Vec<Load> {
+        order.iter().filter_map(|&index| tasks.get(index)).map(|task| Load::new(task, self.costs)).collect()
+    }
+
+    fn holds_exactly(self, tasks: &[Task], effort: &mut Effort) -> Result<bool, Undecided> {
+        let loads = self.loads(tasks, &self.policy.order(tasks));
+        let switch = self.costs.switch_ns();
+        if self.policy == Policy::EarliestDeadline {
+            Demand::new(&loads, switch).holds(effort)
+        } else {
+            Ok(Levels::new(&loads, switch).first_miss(0, effort)?.is_none())
+        }
+    }
+
+    fn find_miss(self, tasks: &[Task], effort: &mut Effort) -> Result<Option<Miss>, Undecided> {
+        if self.policy == Policy::EarliestDeadline {
+            self.find_overload(tasks, effort)
+        } else {
+            self.find_late_level(tasks, effort)
+        }
+    }
+
+    fn find_late_level(self, tasks: &[Task], effort: &mut Effort) -> Result<Option<Miss>, Undecided> {
+        let order = self.policy.order(tasks);
+        let loads = self.loads(tasks, &order);
+        let levels = Levels::new(&loads, self.costs.switch_ns());
+        let Some(level) = levels.first_miss(0, effort)? else { return Ok(None) };
+        let deadline_ns = loads.get(level).map_or(0, |load| load.deadline);
+        let response = match levels.response(level, None, effort) {
+            Ok(response) => response,
+            Err(Undecided) => Response::Over(deadline_ns),
+        };
+        Ok(order.get(level).map(|&who| Miss { who, response, deadline_ns, overload: None }))
+    }
+
+    fn find_overload(self, tasks: &[Task], effort: &mut Effort) -> Result<Option<Miss>, Undecided> {
+        let loads = self.loads(tasks, &self.policy.order(tasks));
+        let Some(overload) = Demand::new(&loads, self.costs.switch_ns()).first_overload(effort)? else {
+            return Ok(None);
+        };
+        // All of them fall due then; who was named last is served last.
+        let falls_due = |load: &Load| {
+            overload.within.checked_sub(load.first_due()).is_some_and(|rest| rest % load.period == 0)
+        };
+        Ok(loads.iter().rposition(falls_due).map(|who| {
+            let deadline_ns = loads.get(who).map_or(0, |load| load.deadline);
+            let response = Response::Within(deadline_ns.saturating_add(overload.work - overload.within));
+            Miss { who, response, deadline_ns, overload: Some((overload.within, overload.work)) }
+        }))
+    }
+
+    fn explain(self, tasks: &[Task], newcomer: Option<usize>, miss: Miss) -> Refusal {
+        let who = newcomer.filter(|who| *who < tasks.len()).unwrap_or(miss.who);
+        let effort = &mut Effort::new();
+        let remedies = [self.smallest_cut(tasks, who, effort), self.smallest_delay(tasks, who, effort)];
+        Refusal { policy: self.policy, miss, remedies: remedies.into_iter().flatten().collect() }
+    }
+
+    /// The greatest budget below its own with which the task of index `who` would be admitted. All tests hold for a smaller budget
+    /// if they hold for a greater one, so it is found by halving.
+    fn smallest_cut(self, tasks: &[Task], who: usize, effort: &mut Effort) -> Option<Remedy> {
+        let task = *tasks.get(who)?;
+        let mut trial = tasks.to_vec();
+        let mut passes = |budget: u64| {
+            *trial.get_mut(who)? = task.with_budget(budget).ok()?;
+            self.holds_exactly(&trial, effort).ok()
+        };
+        let (mut good, mut bad) = (0, task.budget_ns());
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            if passes(middle)? {
+                good = middle;
+            } else {
+                bad = middle;
+            }
+        }
+        let change = Change::Budget { from_ns: task.budget_ns(), to_ns: good };
+        (good > 0).then_some(Remedy { who, change })
+    }
+
+    /// The shortest period beyond its own with which the task of index `who` would be admitted (its deadline goes along where it is the period). Where
+    /// deadlines are within periods and the policy orders by deadlines, a longer period never hurts; elsewhere it is one that was tested and helps.
+    fn smallest_delay(self, tasks: &[Task], who: usize, effort: &mut Effort) -> Option<Remedy> {
+        let task = *tasks.get(who)?;
+        let mut trial = tasks.to_vec();
+        let mut passes = |period: u64| {
+            *trial.get_mut(who)? = task.with_period(period).ok()?;
+            self.holds_exactly(&trial, effort).ok()
+        };
+        let (mut bad, mut good) = (task.period_ns(), LONGEST_NS);
+        if !passes(good)? {
+            return None;
+        }
+        while good - bad > 1 {
+            let middle = bad + (good - bad) / 2;
+            if passes(middle)? {
+                good = middle;
+            } else {
+                bad = middle;
+            }
+        }
+        Some(Remedy { who, change: Change::Period { from_ns: task.period_ns(), to_ns: good } })
+    }
+}
+
+fn check_count(tasks: &[Task]) -> Result<(), AdmitError> {
+    if tasks.len() > MOST_TASKS { Err(AdmitError::TooMany(tasks.len())) } else { Ok(()) }
+}

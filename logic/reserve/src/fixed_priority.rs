@@ -1,0 +1,132 @@
+//! Fixed priorities on one processor: exact response times.
+//!
+//! The response time of a task is greatest in a window that begins when it and everybody above it are released together, each as
+//! late as its jitter allows, and then as often as they can be (Joseph and Pandya 1986; Audsley et al. 1993). With deadlines beyond periods all its
+//! releases in that window count (Lehoczky, RTSS 1990; Tindell, Burns and Wellings 1994).
+
+use crate::effort::{Effort, Undecided};
+use crate::fraction::{self, ONE, compare_to_one};
+use crate::task::Load;
+use std::cmp::Ordering;
+
+/// How long a task takes at worst, from the beginning of its period, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Response {
+    /// So long, and no longer; and there is a release that takes so long.
+    Within(u64),
+    /// Longer than that; how much longer would have taken too long to find out.
+    Over(u64),
+    /// It falls behind for ever: it and those before it want more than the whole processor.
+    Unbounded,
+}
+
+impl Response {
+    /// Whether it is within `deadline_ns`.
+    pub fn meets(self, deadline_ns: u64) -> bool {
+        matches!(self, Self::Within(ns) if ns <= deadline_ns)
+    }
+}
+
+/// A processor with fixed priorities; the loads in their order, highest first.
+pub(crate) struct Levels<'a> {
+    loads: &'a [Load],
+    /// A switch that nobody interrupts.
+    switch: u64,
+    /// The first level that wants exactly the whole processor together with those above, and the first that wants more.
+    full: usize,
+    over: usize,
+}
+
+impl<'a> Levels<'a> {
+    pub fn new(loads: &'a [Load], switch: u64) -> Self {
+        let compare =
+            |count: usize| compare_to_one(loads.iter().take(count).map(|load| (load.cost, load.period)));
+        let levels = 0..loads.len();
+        if compare(loads.len()) == Ordering::Less {
+            return Self { loads, switch, full: loads.len(), over: loads.len() };
+        }
+        let full = levels.clone().find(|level| compare(level + 1) != Ordering::Less).unwrap_or(loads.len());
+        let over =
+            levels.skip(full).find(|level| compare(level + 1) == Ordering::Greater).unwrap_or(loads.len());
+        Self { loads, switch, full, over }
+    }
+
+    /// Whether everybody from `first` on meets the deadline; else the level of the first who does not.
+    pub fn first_miss(&self, first: usize, effort: &mut Effort) -> Result<Option<usize>, Undecided> {
+        for (level, load) in self.loads.iter().enumerate().skip(first) {
+            if !self.response(level, Some(load.deadline), effort)?.meets(load.deadline) {
+                return Ok(Some(level));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The response time of a level; one over `enough` is only known to be over it.
+    pub fn response(
+        &self,
+        level: usize,
+        enough: Option<u64>,
+        effort: &mut Effort,
+    ) -> Result<Response, Undecided> {
+        let Some((task, above)) = self.loads.get(..=level).and_then(<[Load]>::split_last) else {
+            return Ok(Response::Within(0));
+        };
+        if level >= self.over {
+            return Ok(Response::Unbounded);
+        }
+        let releases = if level >= self.full { self.repetition(level) } else { None };
+        let blocking = if level + 1 < self.loads.len() { self.switch } else { 0 };
+        let (mut worst, mut window) = (0, 0);
+        for release in 0.. {
+            let own = (release + 1_u64).saturating_mul(task.cost).saturating_add(blocking);
+            let begun = release.saturating_mul(task.period);
+            let stop =
+                enough.map_or(u64::MAX, |enough| enough.saturating_add(begun).saturating_sub(task.jitter));
+            window = settle(above, own, window, stop, effort)?;
+            let response = window.saturating_add(task.jitter).saturating_sub(begun);
+            worst = worst.max(response);
+            let next = (begun + task.period).saturating_sub(task.jitter);
+            let repeats = releases.is_some_and(|releases| release + 1 >= releases);
+            if window <= next || repeats || enough.is_some_and(|enough| worst > enough) {
+                break;
+            }
+        }
+        Ok(Response::Within(worst))
+    }
+
+    /// After how many releases a level that fills the processor does the same again.
+    fn repetition(&self, level: usize) -> Option<u64> {
+        let periods = self.loads.iter().take(level + 1).map(|load| load.period);
+        Some(fraction::hyperperiod(periods)? / self.loads.get(level)?.period)
+    }
+}
+
+/// The end of a window in which `own` work is done besides all that comes from above; anything beyond `stop` once that is passed.
+fn settle(above: &[Load], own: u64, from: u64, stop: u64, effort: &mut Effort) -> Result<u64, Undecided> {
+    let mut window = at_least(above, own).max(from);
+    loop {
+        effort.spend(above.len() + 1)?;
+        let work = above.iter().fold(own, |work, load| work.saturating_add(load.released(window)));
+        // Rounding may have put the start behind the fixed point of an earlier release, never behind this one's.
+        if work <= window || work > stop {
+            return Ok(work.max(window));
+        }
+        window = work;
+    }
+}
+
+/// A window that is surely too short or just right: what the sum would be without rounding up. It saves most of the steps where the
+/// processor is nearly full.
+fn at_least(above: &[Load], own: u64) -> u64 {
+    let together = above.iter().fold(own, |sum, load| sum.saturating_add(load.cost));
+    let taken: u128 = above.iter().map(|load| fraction::down(load.cost, load.period)).sum();
+    let late =
+        above.iter().map(|load| u128::from(load.jitter) * u128::from(load.cost) / u128::from(load.period));
+    let work = late.sum::<u128>() + u128::from(own);
+    match ONE.checked_sub(taken) {
+        Some(free) if free > 0 && work < 1 << 64 => {
+            u64::try_from((work << 62) / free).unwrap_or(u64::MAX).max(together)
+        }
+        _ => together,
+    }
+}
