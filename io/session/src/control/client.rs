@@ -1,6 +1,7 @@
 //! A member's end of the control socket: one request at a time, events in between kept in order.
 
 use super::awaiting;
+use super::endpoints::{Bound, Introduced};
 use super::packet::{self, Packet, PacketError};
 use crate::wait::{wait_readable, wait_writable};
 use channel::End;
@@ -90,9 +91,18 @@ pub enum Notice {
         /// Our end.
         end: End,
     },
+    /// To an endpoint of this connection: somebody was introduced to it ([`Event::Introduced`]).
+    Introduced {
+        /// Slot of the endpoint.
+        endpoint: u32,
+        /// To whom, with our end of the pair's channel.
+        introduced: Introduced,
+    },
     /// The answer to [`Control::ask_serve`].
     Serving(Vec<ServedService>),
-    /// The other answer to [`Control::ask_serve`].
+    /// The answer to [`Control::ask_bind`].
+    Bound(Bound),
+    /// The other answer to what was asked without waiting.
     Refused {
         /// The errno that fits.
         errno: i32,
@@ -109,8 +119,8 @@ pub struct Control {
     socket: OwnedFd,
     path: Option<PathBuf>,
     last_id: u64,
-    /// Number of the [`Control::ask_serve`] or [`Control::ask_offer`] that is not answered yet.
-    asked_serve: Option<u64>,
+    /// Number of the [`Control::ask_serve`], [`Control::ask_offer`] or [`Control::ask_bind`] that is not answered yet.
+    asked: Option<u64>,
     notices: VecDeque<Notice>,
 }
 
@@ -152,7 +162,7 @@ impl Control {
     }
 
     fn over(socket: OwnedFd, path: Option<PathBuf>) -> Self {
-        Self { socket, path, last_id: 0, asked_serve: None, notices: VecDeque::new() }
+        Self { socket, path, last_id: 0, asked: None, notices: VecDeque::new() }
     }
 
     /// Waits until the (next) daemon is there, and connects to it. Events of the earlier one that were not taken yet
@@ -210,16 +220,26 @@ impl Control {
         }
     }
 
+    /// Sends a request whose answer comes as a notice, or not at all.
+    pub(super) fn tell(&mut self, request: impl FnOnce(u64) -> Request) -> Result<u64, ControlError> {
+        self.last_id += 1;
+        packet::send(&self.socket, &request(self.last_id), &[])?;
+        Ok(self.last_id)
+    }
+
+    /// Sends a request whose answer comes as a notice.
+    pub(super) fn ask_later(&mut self, request: impl FnOnce(u64) -> Request) -> Result<(), ControlError> {
+        self.asked = Some(self.tell(request)?);
+        Ok(())
+    }
+
     /// Says that this is the server of the domain's services. Does not wait: what to serve comes as
     /// [`Notice::Serving`].
     ///
     /// # Errors
     /// [`ControlError::Packet`].
     pub fn ask_serve(&mut self) -> Result<(), ControlError> {
-        self.last_id += 1;
-        packet::send(&self.socket, &Request::Serve { id: self.last_id }, &[])?;
-        self.asked_serve = Some(self.last_id);
-        Ok(())
+        self.ask_later(|id| Request::Serve { id })
     }
 
     /// Says that this program offers the channel service `service`. Does not wait: the answer comes as [`Notice::Serving`] or
@@ -228,11 +248,7 @@ impl Control {
     /// # Errors
     /// [`ControlError::Packet`].
     pub fn ask_offer(&mut self, service: &str) -> Result<(), ControlError> {
-        self.last_id += 1;
-        let request = Request::Offer { id: self.last_id, service: service.to_owned() };
-        packet::send(&self.socket, &request, &[])?;
-        self.asked_serve = Some(self.last_id);
-        Ok(())
+        self.ask_later(|id| Request::Offer { id, service: service.to_owned() })
     }
 
     /// The same, and waits for the answer: the service with its settings.
@@ -320,7 +336,7 @@ impl Control {
     }
 
     /// Sends a request and waits for its reply.
-    fn ask(
+    pub(super) fn ask(
         &mut self,
         request: impl FnOnce(u64) -> Request,
         deadline: Instant,
@@ -368,19 +384,26 @@ impl Control {
         if self.notices.len() >= MAX_NOTICES {
             return Err(ControlError::Unexpected("more events than can be kept"));
         }
-        let asked = number(&packet.message).filter(|number| Some(*number) == self.asked_serve);
+        let asked = number(&packet.message).filter(|number| Some(*number) == self.asked);
         let notice = match packet.message {
             Reply::Event(Event::Attach { service, channel, consumer }) => {
                 let end = End::from_descriptors(packet.descriptors).map_err(ControlError::Channel)?;
                 Notice::Attach { service, channel, consumer, end }
             }
+            Reply::Event(Event::Introduced { endpoint, peer, channel }) => {
+                let end = End::from_descriptors(packet.descriptors).map_err(ControlError::Channel)?;
+                Notice::Introduced { endpoint, introduced: Introduced { peer, channel, end } }
+            }
             Reply::Event(other) => Notice::Event(other),
             Reply::Serving { services, .. } if asked.is_some() => Notice::Serving(services),
+            Reply::Bound { address, token, copies, .. } if asked.is_some() => {
+                Notice::Bound(Bound { address, token, copies })
+            }
             Reply::Refused { errno, message, .. } if asked.is_some() => Notice::Refused { errno, message },
             _ => return Ok(()),
         };
         if asked.is_some() {
-            self.asked_serve = None;
+            self.asked = None;
         }
         self.notices.push_back(notice);
         Ok(())

@@ -2,6 +2,7 @@
 
 mod awaiting;
 mod client;
+mod endpoints;
 mod offer;
 mod open;
 pub mod packet;
@@ -9,6 +10,7 @@ pub mod packet;
 pub use awaiting::FolderWatch;
 pub(crate) use awaiting::LOOK_AGAIN;
 pub use client::{Control, ControlError, Notice};
+pub use endpoints::{Bound, Grant, Introduced, Memories};
 pub use offer::{Offer, offer_channel};
 pub use open::{open_channel, open_channel_at};
 pub use packet::PacketError;

@@ -50,7 +50,9 @@ impl Server<'_> {
             Notice::Event(Event::Verbs { service, domain, verbs }) => self.verbs(&service, &domain, &verbs),
             Notice::Event(Event::Inspect { id }) => self.report(id),
             // To frontends, machines, endpoints, and programs that offer channels, only.
-            Notice::Event(
+            Notice::Introduced { .. }
+            | Notice::Bound(_)
+            | Notice::Event(
                 Event::Introduced { .. }
                 | Event::Rights { .. }
                 | Event::Moved { .. }

@@ -3,7 +3,9 @@
 //! It has a control socket for each domain, introduces consumers to the server as the real one does, and can be killed
 //! and started again on the same sockets.
 
+use super::endpoints::{ALL_RIGHTS, Endpoints, Order};
 use crate::control::packet::{self, Packet, PacketError};
+use crate::wait::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
@@ -13,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use sys::eventfd::Eventfd;
-use wire::control::{Consumer, Event, MountedService, Reply, Request, ServedService};
+use wire::control::{Consumer, EndpointRights, Event, MountedService, Reply, Request, ServedService};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -27,15 +30,49 @@ pub struct FakeDaemon {
     folder: PathBuf,
     stop: Arc<Eventfd>,
     thread: Option<JoinHandle<()>>,
-    events: Sender<Event>,
+    orders: Sender<Told>,
     states: Receiver<Value>,
     verbs: Arc<Mutex<HashMap<String, Vec<String>>>>,
+}
+
+/// What a test tells the stand-in to do.
+enum Told {
+    Server(Event),
+    Endpoints(Order),
+}
+
+/// A packet for a member.
+pub(super) type Answer = Packet<Reply>;
+
+/// A connection.
+struct Member {
+    number: u64,
+    domain: String,
+    socket: OwnedFd,
+}
+
+/// Where answers go.
+pub(super) struct Outbox<'a>(&'a [Member]);
+
+impl Outbox<'_> {
+    pub(super) fn reply(&self, member: u64, reply: &Reply) {
+        self.send(member, reply, &[]);
+    }
+
+    pub(super) fn send(&self, member: u64, reply: &Reply, descriptors: &[OwnedFd]) {
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        if let Some(member) = self.0.iter().find(|one| one.number == member) {
+            let _gone = packet::send(&member.socket, reply, &descriptors);
+        }
+    }
 }
 
 struct Node {
     services: Vec<ServedService>,
     verbs: Arc<Mutex<HashMap<String, Vec<String>>>>,
-    members: Vec<(String, OwnedFd)>,
+    members: Vec<Member>,
+    endpoints: Endpoints,
+    accepted: u64,
     /// Place of the server among the members.
     server: Option<usize>,
     states: Sender<Value>,
@@ -52,20 +89,22 @@ impl FakeDaemon {
         let listeners: Vec<(String, OwnedFd)> =
             domains.iter().map(|domain| ((*domain).to_owned(), listen(&folder.join(domain)))).collect();
         let stop = Arc::new(Eventfd::new().expect("an event"));
-        let (events, to_send) = channel();
+        let (orders, to_do) = channel();
         let (state, states) = channel();
         let verbs = Arc::new(Mutex::new(HashMap::new()));
         let node = Node {
             services,
             verbs: Arc::clone(&verbs),
             members: Vec::new(),
+            endpoints: Endpoints::new(folder),
+            accepted: 0,
             server: None,
             states: state,
             channels: 0,
         };
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || node.run(&listeners, &stopped, &to_send));
-        Self { folder: folder.to_owned(), stop, thread: Some(thread), events, states, verbs }
+        let thread = std::thread::spawn(move || node.run(&listeners, &stopped, &to_do));
+        Self { folder: folder.to_owned(), stop, thread: Some(thread), orders, states, verbs }
     }
 
     /// Where a domain's control socket is.
@@ -84,8 +123,43 @@ impl FakeDaemon {
     /// # Panics
     /// After [`FakeDaemon::kill`].
     pub fn tell_server(&self, event: Event) {
-        self.events.send(event).expect("the daemon runs");
+        self.tell(Told::Server(event));
+    }
+
+    fn tell(&self, told: Told) {
+        self.orders.send(told).expect("the daemon runs");
         self.stop.signal();
+    }
+
+    /// Says what the endpoint `of` may do with the endpoint `with`, from now on. Before that, each may do everything. Names that begin with
+    /// `copier` have the privilege to copy for others.
+    ///
+    /// # Panics
+    /// After [`FakeDaemon::kill`].
+    pub fn rights(&self, of: &str, with: &str, rights: EndpointRights) {
+        self.tell(Told::Endpoints(Order::Rights { of: of.to_owned(), with: with.to_owned(), rights }));
+    }
+
+    /// What every endpoint may do at first: everything.
+    pub fn all_rights() -> EndpointRights {
+        ALL_RIGHTS
+    }
+
+    /// The endpoints that there are, from now on. Before that, there is every name.
+    ///
+    /// # Panics
+    /// After [`FakeDaemon::kill`].
+    pub fn names(&self, names: &[&str]) {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        self.tell(Told::Endpoints(Order::Names(names)));
+    }
+
+    /// Takes an endpoint away from the program that has bound it.
+    ///
+    /// # Panics
+    /// After [`FakeDaemon::kill`].
+    pub fn unbind(&self, name: &str) {
+        self.tell(Told::Endpoints(Order::Unbind(name.to_owned())));
     }
 
     /// The server's state, as it reports it.
@@ -105,7 +179,7 @@ impl FakeDaemon {
     fn end(&mut self) {
         // A sender that is gone tells the thread to end.
         let (nobody, _) = channel();
-        self.events = nobody;
+        self.orders = nobody;
         self.stop.signal();
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the fake daemon does not panic");
@@ -136,20 +210,25 @@ fn listen(folder: &Path) -> OwnedFd {
 }
 
 impl Node {
-    fn run(mut self, listeners: &[(String, OwnedFd)], stop: &Eventfd, events: &Receiver<Event>) {
+    fn run(mut self, listeners: &[(String, OwnedFd)], stop: &Eventfd, orders: &Receiver<Told>) {
         loop {
-            let descriptors = listeners.iter().chain(&self.members).map(|(_, socket)| socket.as_fd());
+            let sockets = self.members.iter().map(|member| member.socket.as_fd());
+            let descriptors = listeners.iter().map(|(_, socket)| socket.as_fd()).chain(sockets);
             let mut polled: Vec<PollFd<'_>> = std::iter::once(stop.as_fd())
                 .chain(descriptors)
                 .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
                 .collect();
-            rustix::io::retry_on_intr(|| poll(&mut polled, None)).expect("polled");
+            let left =
+                self.endpoints.due().map(|due| timespec(due.saturating_duration_since(Instant::now())));
+            rustix::io::retry_on_intr(|| poll(&mut polled, left.as_ref())).expect("polled");
             let ready: Vec<bool> = polled.iter().map(|one| !one.revents().is_empty()).collect();
             drop(polled);
             stop.drain();
+            self.endpoints.give_up(&Outbox(&self.members));
             loop {
-                match events.try_recv() {
-                    Ok(event) => self.tell_server(event, &[]),
+                match orders.try_recv() {
+                    Ok(Told::Server(event)) => self.tell_server(event, &[]),
+                    Ok(Told::Endpoints(order)) => self.endpoints.order(order, &Outbox(&self.members)),
                     Err(std::sync::mpsc::TryRecvError::Empty) => break,
                     Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
                 }
@@ -162,7 +241,8 @@ impl Node {
                 }
             }
             for at in gone.into_iter().rev() {
-                self.members.remove(at);
+                let member = self.members.remove(at);
+                self.endpoints.gone(member.number, &Outbox(&self.members));
                 self.server = self
                     .server
                     .filter(|server| *server != at)
@@ -171,8 +251,9 @@ impl Node {
             for (at, _) in of_listeners.iter().enumerate().filter(|(_, ready)| **ready) {
                 let (domain, listener) = &listeners[at];
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                if let Ok(member) = rustix::net::accept_with(listener, flags) {
-                    self.members.push((domain.clone(), member));
+                if let Ok(socket) = rustix::net::accept_with(listener, flags) {
+                    self.accepted += 1;
+                    self.members.push(Member { number: self.accepted, domain: domain.clone(), socket });
                 }
             }
         }
@@ -181,7 +262,7 @@ impl Node {
     /// Takes what one member says; false: it is gone.
     fn hear(&mut self, at: usize) -> bool {
         loop {
-            match packet::receive::<Request>(&self.members[at].1) {
+            match packet::receive::<Request>(&self.members[at].socket) {
                 Ok(Packet { message, .. }) => self.answer(at, message),
                 Err(PacketError::NotReady) => return true,
                 Err(_) => return false,
@@ -211,22 +292,21 @@ impl Node {
                 self.reply(at, &Reply::Services { id, services });
             }
             Request::About { id } => {
-                let about = serde_json::json!({ "domain": self.members[at].0 });
+                let about = serde_json::json!({ "domain": self.members[at].domain });
                 self.reply(at, &Reply::About { id, about });
             }
             // This one has no domain that is a machine.
             Request::Machine { .. } | Request::Guest { .. } => {}
-            // And its members have no endpoints.
-            Request::Bind { id, .. }
-            | Request::Unbind { id, .. }
-            | Request::Introduce { id, .. }
-            | Request::Buffer { id, .. }
-            | Request::Free { id, .. }
-            | Request::Grant { id, .. }
-            | Request::Revoke { id, .. }
-            | Request::Borrow { id, .. } => {
-                let (errno, message) = (1, "there are no endpoints here".to_owned());
-                self.reply(at, &Reply::Refused { id, errno, message });
+            Request::Bind { .. }
+            | Request::Unbind { .. }
+            | Request::Introduce { .. }
+            | Request::Buffer { .. }
+            | Request::Free { .. }
+            | Request::Grant { .. }
+            | Request::Revoke { .. }
+            | Request::Borrow { .. } => {
+                let (out, member) = (Outbox(&self.members), &self.members[at]);
+                self.endpoints.answer((member.number, &member.domain), &request, &out);
             }
             Request::State { state, .. } => {
                 let _nobody_asked = self.states.send(state);
@@ -252,7 +332,7 @@ impl Node {
         let (theirs, servers) = ::channel::pair(&config).expect("a channel");
         let consumer = Consumer {
             dc: "dc".into(),
-            domain: self.members[at].0.clone(),
+            domain: self.members[at].domain.clone(),
             entrance,
             verbs: self.verbs_of(at),
         };
@@ -261,24 +341,24 @@ impl Node {
         let descriptors = theirs.into_descriptors();
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let reply = Reply::Connected { id, channel: self.channels };
-        let _gone = packet::send(&self.members[at].1, &reply, &descriptors);
+        let _gone = packet::send(&self.members[at].socket, &reply, &descriptors);
     }
 
     fn tell_server(&mut self, event: Event, descriptors: &[OwnedFd]) {
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         if let Some(server) = self.server {
-            let _gone = packet::send(&self.members[server].1, &Reply::Event(event), &descriptors);
+            let _gone = packet::send(&self.members[server].socket, &Reply::Event(event), &descriptors);
         }
     }
 
     fn reply(&self, at: usize, reply: &Reply) {
-        let _gone = packet::send(&self.members[at].1, reply, &[]);
+        let _gone = packet::send(&self.members[at].socket, reply, &[]);
     }
 
     fn verbs_of(&self, at: usize) -> Vec<String> {
         let verbs = self.verbs.lock().unwrap_or_else(PoisonError::into_inner);
         let all = || ["resolve", "control", "use"].map(str::to_owned).to_vec();
-        verbs.get(&self.members[at].0).cloned().unwrap_or_else(all)
+        verbs.get(&self.members[at].domain).cloned().unwrap_or_else(all)
     }
 
     fn mounted(&self, at: usize, service: &ServedService) -> MountedService {

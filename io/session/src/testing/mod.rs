@@ -2,6 +2,7 @@
 
 mod daemon;
 mod directory;
+mod endpoints;
 mod server;
 
 pub use daemon::FakeDaemon;
