@@ -123,6 +123,8 @@ pub enum Code {
     UnknownDomain,
     /// No service of that name.
     UnknownService,
+    /// No endpoint of that name or address.
+    UnknownEndpoint,
     /// No such place in the state tree.
     UnknownPath,
     /// The name fits more than one.
@@ -231,6 +233,33 @@ pub struct ServiceRow {
     pub consumers: Vec<String>,
     /// Channels that are open to it.
     pub channels: usize,
+}
+
+/// One endpoint, as `endpoint ls` lists it: an element of `/v1/endpoints`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointRow {
+    /// Its distributed container.
+    pub dc: String,
+    /// Its name; `None`: it has none.
+    pub endpoint: Option<String>,
+    /// `SLOT.GENERATION` of whoever is bound to it now.
+    pub address: Option<String>,
+    /// The domain of its programs.
+    pub domain: String,
+    /// Whether a program is bound to it.
+    pub bound: bool,
+    /// That program, as this node counts.
+    pub pid: Option<u32>,
+    /// Those to whom it was introduced and that are still there.
+    pub peers: usize,
+    /// Members that wait until it is bound.
+    pub waiting: usize,
+    /// Its buffers that can be granted.
+    pub buffers: usize,
+    /// Its grants of them.
+    pub grants: usize,
+    /// Shared memory of its pairs and its buffers, as large as it may become.
+    pub bytes: u64,
 }
 
 /// What the CLI needs to run a command in a domain by itself: `/v1/domains/DC/DOMAIN/entry`.

@@ -51,9 +51,11 @@ impl IntoResponse for Problem {
         let status = match self.code {
             Code::BadRequest => StatusCode::BAD_REQUEST,
             Code::NotAdmitted => StatusCode::UNPROCESSABLE_ENTITY,
-            Code::UnknownDc | Code::UnknownDomain | Code::UnknownService | Code::UnknownPath => {
-                StatusCode::NOT_FOUND
-            }
+            Code::UnknownDc
+            | Code::UnknownDomain
+            | Code::UnknownService
+            | Code::UnknownEndpoint
+            | Code::UnknownPath => StatusCode::NOT_FOUND,
             Code::Ambiguous | Code::NotRunning => StatusCode::CONFLICT,
             Code::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             Code::Ending => StatusCode::SERVICE_UNAVAILABLE,
