@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What channels, streams and offers have in common: a handle, time-outs, descriptors to poll."""
+"""What channels, streams, offers and endpoints have in common: a handle, time-outs, descriptors to poll."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DESCRIPTORS = 5
 # a call that signals interrupt, so that Python's handlers (and Ctrl-C) run.
 _HOT_NS = 5_000_000
 
-Self = TypeVar("Self", bound="End")
+Self = TypeVar("Self", bound="Handle")
 
 
 def name_bytes(name: Name) -> bytes:
@@ -65,30 +65,10 @@ def options(
     return Options(ctypes.sizeof(Options), flags, ring_bytes, batch_bytes, nanoseconds(wait))
 
 
-class End:
+class Handle:
     """A handle of the library. Closed by :meth:`close`, at the end of a ``with`` block, or when it is forgotten."""
 
-    _directions: Tuple[int, ...] = (READING, WRITING)
-
-    def __init__(self, handle: int, timeout: Optional[float] = None) -> None:
-        """Made by the functions of this package, and not by programs."""
-        self._handle = handle
-        self._timeout: Optional[float] = None
-        self.timeout = timeout
-
-    @property
-    def timeout(self) -> Optional[float]:
-        """How long calls wait, in seconds: ``None``, as long as it takes (the default); 0, not at all (:class:`BlockingIOError`); else
-        :class:`TimeoutError` when it is over."""
-        return self._timeout
-
-    @timeout.setter
-    def timeout(self, seconds: Optional[float]) -> None:
-        ns = nanoseconds(seconds)
-        hot = _HOT_NS if ns == FOREVER else min(ns, _HOT_NS)
-        for direction in self._directions:
-            checked(library.tombolo_set_timeout(self._handle, direction, hot))
-        self._timeout = seconds
+    _handle = -1
 
     @property
     def closed(self) -> bool:
@@ -96,7 +76,7 @@ class End:
         return self._handle == -1
 
     def close(self) -> None:
-        """Closes it: a channel for both directions, an offer for new openers. Does nothing the second time."""
+        """Closes it: a channel for both directions, an offer for new openers, an endpoint for good. Does nothing the second time."""
         handle, self._handle = self._handle, -1
         if handle != -1:
             checked(library.tombolo_close(handle))
@@ -121,6 +101,47 @@ class End:
             if ctypes.get_errno() != errno.EINTR:
                 raise_error()
 
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", -1) != -1:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self)
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"handle {self._handle}"
+        return f"<tombolo.{type(self).__name__} {state}>"
+
+
+class End(Handle):
+    """A handle whose calls wait as long as its time-out says."""
+
+    _directions: Tuple[int, ...] = (READING, WRITING)
+
+    def __init__(self, handle: int, timeout: Optional[float] = None) -> None:
+        """Made by the functions of this package, and not by programs."""
+        self._handle = handle
+        self._timeout: Optional[float] = None
+        self.timeout = timeout
+
+    @property
+    def timeout(self) -> Optional[float]:
+        """How long calls wait, in seconds: ``None``, as long as it takes (the default); 0, not at all (:class:`BlockingIOError`); else
+        :class:`TimeoutError` when it is over."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: Optional[float]) -> None:
+        ns = nanoseconds(seconds)
+        hot = _HOT_NS if ns == FOREVER else min(ns, _HOT_NS)
+        for direction in self._directions:
+            checked(library.tombolo_set_timeout(self._handle, direction, hot))
+        self._timeout = seconds
+
     def _call(self, direction: int, call: Callable[[], int]) -> int:
         """Makes a call until it does not want to wait any more, or this end's time-out is over."""
         result = call()
@@ -136,21 +157,6 @@ class End:
             self._wait(direction, left)
             result = call()
         return result
-
-    def __enter__(self: Self) -> Self:
-        return self
-
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", -1) != -1:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self)
-            self.close()
-
-    def __repr__(self) -> str:
-        state = "closed" if self.closed else f"handle {self._handle}"
-        return f"<tombolo.{type(self).__name__} {state}>"
 
 
 class ChannelEnd(End):

@@ -1,5 +1,6 @@
 //! Errors of the crates below, as `errno` and a sentence.
 
+use crate::whole::Kind;
 use channel::meeting::{AcceptError, MeetError, OfferError};
 use channel::{CreateError, OpenError, ReceiveError, SendError};
 use rustix::io::Errno;
@@ -47,19 +48,21 @@ pub fn closed(handle: Handle) -> Failure {
     failure(Errno::BADF, format!("the handle {handle} is closed, or never was one"))
 }
 
-pub fn not_a_channel() -> Failure {
-    failure(Errno::INVAL, "this handle is an offer: tombolo_accept() gives its channels")
-}
-
-pub fn not_an_offer() -> Failure {
-    failure(Errno::INVAL, "this handle is a channel, and no offer that could be accepted from")
+/// A handle of another kind than the call is for.
+pub fn wrong_kind(found: Kind, wanted: Kind) -> Failure {
+    let hint = if (found, wanted) == (Kind::Offer, Kind::Channel) {
+        ": tombolo_accept() gives its channels"
+    } else {
+        ""
+    };
+    failure(Errno::INVAL, format!("this handle is {found}, and the call is for {wanted}{hint}"))
 }
 
 pub fn busy(what: &str) -> Failure {
     failure(
         Errno::BUSY,
         format!(
-            "another thread is {what} this channel: threads that share a direction need a lock of their own"
+            "another thread is {what}: threads that share a direction of a channel, or an endpoint, need a lock of their own"
         ),
     )
 }

@@ -1,16 +1,24 @@
-//! libtombolo.so: channels for programs in C, and in whatever can call C.
+//! libtombolo.so: channels and endpoints for programs in C, and in whatever can call C.
 //!
-//! The functions, their arguments and their errors are those of `include/tombolo/channel.h`; `sys::channel_abi` keeps that
-//! contract towards C, and what is here does the work, without a pointer that C gave. `docs/channels.md` is for users.
+//! The functions, their arguments and their errors are those of `include/tombolo/channel.h` and `endpoint.h`; `sys::channel_abi` and
+//! `sys::endpoint_abi` keep that contract towards C, and what is here does the work, without a pointer that C gave.
+//! `docs/channels.md` and `docs/endpoints.md` are for users.
 
+mod buffer;
+mod endpoints;
 mod failure;
 mod library;
+mod member;
 mod naming;
 mod offering;
+mod ongoing;
 mod polling;
 mod reading;
+mod refusals;
+mod requests;
 mod slot;
 mod table;
+mod whole;
 mod writing;
 
 use library::Library;
@@ -19,7 +27,16 @@ static LIBRARY: Library = Library::new();
 
 // A test program has no use for the C names.
 #[cfg(not(test))]
-sys::export_channels!(LIBRARY);
+mod names {
+    use super::LIBRARY;
+    sys::export_channels!(LIBRARY);
+}
+
+#[cfg(not(test))]
+mod names_of_endpoints {
+    use super::LIBRARY;
+    sys::export_endpoints!(LIBRARY);
+}
 
 #[cfg(test)]
 const _: &Library = &LIBRARY;

@@ -1,11 +1,13 @@
 //! The calls of the header, each a few lines: find the handle, do it.
 
 use crate::failure;
+use crate::member::Member;
 use crate::naming::Name;
 use crate::offering::{self, Offering, config_of, mode_of};
 use crate::reading::Reading;
-use crate::slot::{Entry, Left, New, Slot};
+use crate::slot::{Entry, Left, New};
 use crate::table::Table;
+use crate::whole::{Kind, Whole};
 use crate::writing::Writing;
 use channel::{End, OpenError};
 use rustix::io::Errno;
@@ -19,7 +21,7 @@ const _: () = assert!(DESCRIPTORS == End::DESCRIPTORS);
 /// All that this process holds.
 #[derive(Debug)]
 pub struct Library {
-    table: Table,
+    pub(crate) table: Table,
 }
 
 impl Library {
@@ -90,12 +92,11 @@ impl Library {
         }
     }
 
-    fn offer_slot(&self, handle: Handle, direction: Direction) -> Outcome<Option<&Slot>> {
-        let slot = self.table.find(handle)?;
-        match (slot.is_offer(handle)?, direction) {
-            (false, _) => Ok(None),
-            (true, Direction::Reading) => Ok(Some(slot)),
-            (true, Direction::Writing) => Err(failure::not_a_channel()),
+    /// For what is waited for as a whole: only what comes in can be.
+    fn must_come_in(kind: Kind, direction: Direction) -> Outcome<()> {
+        match direction {
+            Direction::Reading => Ok(()),
+            Direction::Writing => Err(failure::wrong_kind(kind, Kind::Channel)),
         }
     }
 }
@@ -103,7 +104,8 @@ impl Library {
 impl Channels for Library {
     fn offer(&self, name: &CStr, options: &Options) -> Outcome<Handle> {
         let offering = Offering::new(Name::of(name)?, options)?;
-        self.table.insert(New::Offer(Box::new(offering)))
+        let options = offering.options();
+        self.table.insert(New::Whole { whole: Whole::Offer(Box::new(offering)), options })
     }
 
     fn accept(&self, offer: Handle) -> Outcome<Handle> {
@@ -199,22 +201,36 @@ impl Channels for Library {
     }
 
     fn wait(&self, handle: Handle, direction: Direction, patience: Patience) -> Outcome<bool> {
-        if let Some(slot) = self.offer_slot(handle, direction)? {
-            return slot.offer(handle, |offering| offering.wait(patience));
-        }
-        match direction {
-            Direction::Reading => self.read_half(handle, |half, _| half.wait(patience)),
-            Direction::Writing => self.write_half(handle, |half, _| half.wait(patience)),
+        let slot = self.table.find(handle)?;
+        let kind = slot.kind(handle)?;
+        match (kind, direction) {
+            (Kind::Channel, Direction::Reading) => self.read_half(handle, |half, _| half.wait(patience)),
+            (Kind::Channel, Direction::Writing) => self.write_half(handle, |half, _| half.wait(patience)),
+            (Kind::Offer, _) => {
+                Self::must_come_in(kind, direction)?;
+                slot.offer(handle, |offering| offering.wait(patience))
+            }
+            (Kind::Endpoint | Kind::Buffer, _) => {
+                Self::must_come_in(kind, direction)?;
+                slot.whole(handle, |member: &mut Member| member.wait(patience))
+            }
         }
     }
 
     fn poll_descriptor(&self, handle: Handle, direction: Direction) -> Outcome<RawFd> {
-        if let Some(slot) = self.offer_slot(handle, direction)? {
-            return slot.offer(handle, Offering::poll_descriptor);
-        }
-        match direction {
-            Direction::Reading => self.read_half(handle, |half, _| half.poll_descriptor()),
-            Direction::Writing => self.write_half(handle, |half, _| half.poll_descriptor()),
+        let slot = self.table.find(handle)?;
+        let kind = slot.kind(handle)?;
+        match (kind, direction) {
+            (Kind::Channel, Direction::Reading) => self.read_half(handle, |half, _| half.poll_descriptor()),
+            (Kind::Channel, Direction::Writing) => self.write_half(handle, |half, _| half.poll_descriptor()),
+            (Kind::Offer, _) => {
+                Self::must_come_in(kind, direction)?;
+                slot.offer(handle, Offering::poll_descriptor)
+            }
+            (Kind::Endpoint | Kind::Buffer, _) => {
+                Self::must_come_in(kind, direction)?;
+                slot.whole(handle, Member::poll_descriptor)
+            }
         }
     }
 

@@ -148,7 +148,7 @@ impl Reading {
     }
 
     fn check_free(&self) -> Outcome<()> {
-        if self.is_viewed { Err(busy("viewing a message of")) } else { Ok(()) }
+        if self.is_viewed { Err(busy("viewing a message of this channel")) } else { Ok(()) }
     }
 }
 

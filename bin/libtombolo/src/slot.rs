@@ -1,8 +1,9 @@
 //! What stands behind one handle: a lock for each direction, so that a thread that reads and one that writes never meet.
 
 use crate::failure::{self, busy, closed, failure};
-use crate::offering::{Ender, Offering, mode_of};
+use crate::offering::{Offering, mode_of};
 use crate::reading::Reading;
+use crate::whole::{Ender, Kind, Part, Whole};
 use crate::writing::Writing;
 use channel::{Closer, End, Mode, OpenOptions};
 use rustix::io::Errno;
@@ -33,7 +34,7 @@ pub struct Slot {
     common: Mutex<Common>,
     reading: Lane<Reading>,
     writing: Lane<Writing>,
-    offering: Lane<Offering>,
+    whole: Lane<Whole>,
 }
 
 /// One direction. On cache lines of its own: the other one's thread writes next door all the time.
@@ -66,8 +67,8 @@ enum State {
     Opened { closer: Closer, reading: Option<Box<Reading>>, writing: Option<Box<Writing>> },
     /// It could not be taken into use.
     Failed(Failure),
-    /// An offer.
-    Offer { ender: Ender },
+    /// What has no directions.
+    Whole { ender: Ender },
 }
 
 /// How a call enters a direction.
@@ -82,7 +83,7 @@ pub enum Entry {
 /// What a handle is to stand for.
 pub enum New {
     Channel { end: Box<End>, peer: String, options: Options },
-    Offer(Box<Offering>),
+    Whole { whole: Whole, options: Options },
 }
 
 /// What is left of a handle that was closed.
@@ -108,15 +109,14 @@ impl Slot {
     /// Takes a free place into use.
     pub fn occupy(&self, handle: Handle, new: New) -> Outcome<()> {
         let options = match &new {
-            New::Channel { options, .. } => *options,
-            New::Offer(offering) => offering.options(),
+            New::Channel { options, .. } | New::Whole { options, .. } => *options,
         };
         let mut common = lock(&self.common)?;
         *common = match new {
             New::Channel { end, peer, options } => Common { state: State::Unopened(end), peer, options },
-            New::Offer(offering) => {
-                let state = State::Offer { ender: offering.ender() };
-                *lock(&self.offering.0)? = Some(*offering);
+            New::Whole { whole, options } => {
+                let state = State::Whole { ender: whole.ender() };
+                *lock(&self.whole.0)? = Some(whole);
                 Common { state, peer: String::new(), options }
             }
         };
@@ -161,7 +161,7 @@ impl Slot {
         entry: Entry,
         work: impl FnOnce(&mut Reading) -> Outcome<T>,
     ) -> Outcome<T> {
-        let mut lane = self.enter(handle, &self.reading, entry, "reading")?;
+        let mut lane = self.enter(handle, &self.reading, entry, "reading this channel")?;
         let half = match &mut *lane {
             Some(half) => half,
             empty => empty.insert(self.take_into_use(handle, |reading, _| reading.take())?),
@@ -176,7 +176,7 @@ impl Slot {
         entry: Entry,
         work: impl FnOnce(&mut Writing) -> Outcome<T>,
     ) -> Outcome<T> {
-        let mut lane = self.enter(handle, &self.writing, entry, "writing")?;
+        let mut lane = self.enter(handle, &self.writing, entry, "writing this channel")?;
         let half = match &mut *lane {
             Some(half) => half,
             empty => empty.insert(self.take_into_use(handle, |_, writing| writing.take())?),
@@ -186,16 +186,32 @@ impl Slot {
 
     /// Works with an offer.
     pub fn offer<T>(&self, handle: Handle, work: impl FnOnce(&mut Offering) -> Outcome<T>) -> Outcome<T> {
-        let mut lane = self.enter(handle, &self.offering, Entry::IfFree, "accepting openers of")?;
-        let offering = lane.as_mut().ok_or_else(failure::not_an_offer)?;
-        if offering.is_here() { work(offering) } else { Err(failure::of_a_parent()) }
+        self.whole(
+            handle,
+            |offering: &mut Offering| {
+                if offering.is_here() { work(offering) } else { Err(failure::of_a_parent()) }
+            },
+        )
     }
 
-    /// Whether it is an offer.
-    pub fn is_offer(&self, handle: Handle) -> Outcome<bool> {
+    /// Works with what has no directions.
+    pub fn whole<P: Part, T>(&self, handle: Handle, work: impl FnOnce(&mut P) -> Outcome<T>) -> Outcome<T> {
+        let mut lane = self.enter(handle, &self.whole, Entry::IfFree, P::IN_USE)?;
+        let kind = lane.as_ref().map_or(Kind::Channel, Whole::kind);
+        let part = lane.as_mut().and_then(P::of).ok_or_else(|| failure::wrong_kind(kind, P::KIND))?;
+        let outcome = work(part);
+        drop(lane);
+        self.done(handle, outcome)
+    }
+
+    /// What it stands for.
+    pub fn kind(&self, handle: Handle) -> Outcome<Kind> {
         let common = lock(&self.common)?;
         self.check(handle)?;
-        Ok(matches!(common.state, State::Offer { .. }))
+        Ok(match &common.state {
+            State::Whole { ender } => ender.kind(),
+            _ => Kind::Channel,
+        })
     }
 
     /// Who is at the other end.
@@ -208,10 +224,10 @@ impl Slot {
     pub fn options(&self, handle: Handle) -> Outcome<Options> {
         let common = lock(&self.common)?;
         self.check(handle)?;
-        if matches!(common.state, State::Offer { .. }) {
-            return Err(failure::not_a_channel());
+        match &common.state {
+            State::Whole { ender } => Err(failure::wrong_kind(ender.kind(), Kind::Channel)),
+            _ => Ok(common.options),
         }
-        Ok(common.options)
     }
 
     /// Takes the channel into use now, so that what is wrong with it shows.
@@ -264,7 +280,7 @@ impl Slot {
                 which(reading, writing).map(|half| *half).ok_or_else(defect)
             }
             State::Failed(failure) => Err(failure.clone()),
-            State::Offer { .. } => Err(failure::not_a_channel()),
+            State::Whole { ender } => Err(failure::wrong_kind(ender.kind(), Kind::Channel)),
             State::Free | State::Unopened(_) => Err(closed(handle)),
         }
     }
@@ -281,7 +297,7 @@ impl Slot {
         self.check(handle)?;
         match &common.state {
             State::Unopened(_) => {}
-            State::Offer { .. } => return Err(failure::not_a_channel()),
+            State::Whole { ender } => return Err(failure::wrong_kind(ender.kind(), Kind::Channel)),
             _ => {
                 let text = "this end has been used, so it can't be given to another process any more";
                 return Err(failure(Errno::ALREADY, text));
@@ -302,9 +318,9 @@ impl Slot {
         let state = std::mem::take(&mut *lock(&self.common)?).state;
         match state {
             State::Opened { closer, reading, writing } => Ok(self.close_channel(&closer, reading, writing)),
-            State::Offer { ender } => {
+            State::Whole { ender } => {
                 ender.end();
-                let Ok(mut lane) = lock(&self.offering.0) else { return Ok(Left::Something) };
+                let Ok(mut lane) = lock(&self.whole.0) else { return Ok(Left::Something) };
                 *lane = None;
                 Ok(Left::Nothing)
             }
@@ -437,7 +453,7 @@ fn lock_in_child<T>(mutex: &Mutex<T>) -> Outcome<MutexGuard<'_, T>> {
             Ok(guard) => return Ok(guard),
             Err(TryLockError::Poisoned(_)) => return Err(defect()),
             Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
-                return Err(busy("for a long time in a call for"));
+                return Err(busy("for a long time in a call for it"));
             }
             Err(TryLockError::WouldBlock) => std::thread::yield_now(),
         }

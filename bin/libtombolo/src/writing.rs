@@ -214,7 +214,7 @@ impl Writing {
     }
 
     fn check_free(&self) -> Outcome<()> {
-        if self.is_lent() { Err(busy("filling in a loan of")) } else { Ok(()) }
+        if self.is_lent() { Err(busy("filling in a loan of this channel")) } else { Ok(()) }
     }
 }
 

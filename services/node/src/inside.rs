@@ -29,10 +29,11 @@ macro_rules! package {
 }
 
 /// The Python package: names and texts of its files.
-const PACKAGE_FILES: [(&str, &str); 8] = package![
+const PACKAGE_FILES: [(&str, &str); 9] = package![
     "__init__.py",
     "_channel.py",
     "_end.py",
+    "_endpoint.py",
     "_library.py",
     "_memory.py",
     "_offer.py",

@@ -1,0 +1,281 @@
+//! The calls of `include/tombolo/endpoint.h`, each a few lines: find the handle, do it.
+
+use crate::buffer::Owned;
+use crate::failure::{self, failure};
+use crate::library::Library;
+use crate::member::{Member, address_of, number_of};
+use crate::ongoing::Wanted;
+use crate::polling::deadline_of;
+use crate::refusals::{self, Refusal};
+use crate::slot::New;
+use crate::whole::Whole;
+use channel::{Config, SpinPolicy};
+use endpoint::{Address, Endpoint, Failed, Rights};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use sys::channel_abi::{Channels, Failure, Handle, Options, Outcome, Patience};
+use sys::endpoint_abi::{Access, Endpoints, Granted, Message, Outgoing, Peer, Place};
+
+/// What the options say of an endpoint.
+fn options_of(options: &Options) -> Outcome<endpoint::Options> {
+    if options.ring_bytes != 0 {
+        let text =
+            "an endpoint's rings are the topology file's to say ([ipc] ring_bytes): set ring_bytes to 0";
+        return Err(failure(Errno::INVAL, text));
+    }
+    let spin = if options.has(Options::NO_SPIN) { SpinPolicy::Never } else { SpinPolicy::default() };
+    let batch_bytes = options.batch_bytes as usize;
+    Ok(endpoint::Options { spin, batch_bytes, ..endpoint::Options::default() })
+}
+
+/// For what never waits.
+fn refused<E: Refusal>(error: Failed<E>) -> Failure {
+    refusals::of(&error, Patience::Never)
+}
+
+impl Library {
+    /// Makes a call of an endpoint.
+    fn member<T>(&self, endpoint: Handle, work: impl FnOnce(&mut Member) -> Outcome<T>) -> Outcome<T> {
+        self.table.find(endpoint)?.whole(endpoint, |member: &mut Member| member.call(work))
+    }
+
+    fn add_endpoint(&self, endpoint: Endpoint, options: &Options) -> Outcome<Handle> {
+        let member = Member::new(endpoint, options)?;
+        self.table.insert(New::Whole { whole: Whole::Endpoint(Box::new(member)), options: *options })
+    }
+
+    /// Sends a message by a rendezvous, or without.
+    fn send_some(
+        &self,
+        endpoint: Handle,
+        to: u64,
+        message: Outgoing<'_>,
+        patience: Patience,
+        is_buffered: bool,
+    ) -> Outcome<()> {
+        let to = address_of(to)?;
+        let Outgoing { tag, bytes } = message;
+        let wanted = Wanted::send(to, message, is_buffered);
+        self.table.find(endpoint)?.whole(endpoint, |member: &mut Member| {
+            member.call_wanted(Some(wanted), |member| {
+                // What needs no rendezvous seldom waits: the quick way first.
+                if member.is_interruptible && !(is_buffered && member.ongoing.is_none()) {
+                    return member.send_in_steps(wanted, bytes, patience);
+                }
+                let deadline = if member.is_interruptible {
+                    deadline_of(Patience::Never)
+                } else {
+                    deadline_of(patience)
+                };
+                let sent = if is_buffered {
+                    member.endpoint.send_buffered(to, tag, bytes, deadline)
+                } else {
+                    member.endpoint.send(to, tag, bytes, deadline)
+                };
+                match sent {
+                    Err(Failed::Call(endpoint::SendError::TimedOut(_))) if member.is_interruptible => {
+                        member.send_in_steps(wanted, bytes, patience)
+                    }
+                    sent => sent.map_err(|error| refusals::of(&error, patience)),
+                }
+            })
+        })
+    }
+}
+
+/// Two endpoints that were introduced to each other, and nobody else.
+fn pair_of(options: &Options) -> Outcome<[Endpoint; 2]> {
+    let options = options_of(options)?;
+    let (one, other) = channel::pair(&Config::default()).map_err(|error| failure::creating(&error))?;
+    let [here, there] = [1, 2].map(|slot| Address { slot, generation: 1 });
+    let made = |address, peer, end| -> Result<Endpoint, Failed<endpoint::IntroduceError>> {
+        let mut endpoint = Endpoint::alone(address, &options)?;
+        endpoint.introduce(peer, Rights::ALL, end)?;
+        Ok(endpoint)
+    };
+    let failed = |error: Failed<endpoint::IntroduceError>| failure::of(None, &error);
+    Ok([made(here, there, one).map_err(failed)?, made(there, here, other).map_err(failed)?])
+}
+
+fn rights_of(rights: Rights) -> u32 {
+    let bits = [
+        (rights.send, Peer::SEND),
+        (rights.request, Peer::REQUEST),
+        (rights.notify, Peer::NOTIFY),
+        (rights.relay, Peer::RELAY),
+        (rights.hears, Peer::HEARS),
+        (rights.answers, Peer::ANSWERS),
+        (rights.heeds, Peer::HEEDS),
+        (rights.answers_relayed, Peer::ANSWERS_RELAYED),
+    ];
+    bits.into_iter().filter(|(has, _)| *has).fold(0, |all, (_, bit)| all | bit)
+}
+
+impl Endpoints for Library {
+    fn bind(&self, name: Option<&CStr>, options: &Options) -> Outcome<Handle> {
+        let _ = (name, options_of(options)?);
+        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    }
+
+    fn endpoint_pair(&self, options: &Options) -> Outcome<[Handle; 2]> {
+        let [one, other] = pair_of(options)?;
+        let one = self.add_endpoint(one, options)?;
+        match self.add_endpoint(other, options) {
+            Ok(other) => Ok([one, other]),
+            Err(failure) => {
+                self.close(one)?;
+                Err(failure)
+            }
+        }
+    }
+
+    fn unbind(&self, endpoint: Handle) -> Outcome<()> {
+        // Of the right kind, whoever is in a call of it.
+        match self.table.find(endpoint)?.kind(endpoint)? {
+            crate::whole::Kind::Endpoint => self.close(endpoint),
+            other => Err(failure::wrong_kind(other, crate::whole::Kind::Endpoint)),
+        }
+    }
+
+    fn address(&self, endpoint: Handle) -> Outcome<u64> {
+        self.member(endpoint, |member| Ok(number_of(member.endpoint.address())))
+    }
+
+    fn name(&self, endpoint: Handle) -> Outcome<String> {
+        self.member(endpoint, |member| Ok(member.endpoint.name().unwrap_or_default().to_owned()))
+    }
+
+    fn find(&self, endpoint: Handle, whom: &CStr, patience: Patience) -> Outcome<u64> {
+        let _ = (endpoint, whom, patience);
+        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    }
+
+    fn wait_for_bind(&self, endpoint: Handle, whom: &CStr, patience: Patience) -> Outcome<u64> {
+        let _ = (endpoint, whom, patience);
+        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    }
+
+    fn send(&self, endpoint: Handle, to: u64, message: Outgoing<'_>, patience: Patience) -> Outcome<()> {
+        self.send_some(endpoint, to, message, patience, false)
+    }
+
+    fn send_buffered(
+        &self,
+        endpoint: Handle,
+        to: u64,
+        message: Outgoing<'_>,
+        patience: Patience,
+    ) -> Outcome<()> {
+        self.send_some(endpoint, to, message, patience, true)
+    }
+
+    fn flush_held(&self, endpoint: Handle) -> Outcome<()> {
+        self.member(endpoint, |member| member.endpoint.flush().map_err(refused))
+    }
+
+    fn call(
+        &self,
+        endpoint: Handle,
+        to: u64,
+        message: Outgoing<'_>,
+        into: &mut [u8],
+        patience: Patience,
+    ) -> Outcome<Message> {
+        let to = address_of(to)?;
+        let wanted = Wanted::request(to, message, into.len());
+        self.table.find(endpoint)?.whole(endpoint, |member: &mut Member| {
+            member.call_wanted(Some(wanted), |member| member.request(to, wanted, message, into, patience))
+        })
+    }
+
+    fn receive(
+        &self,
+        endpoint: Handle,
+        from: u64,
+        into: &mut [u8],
+        message: &mut Message,
+        patience: Patience,
+    ) -> Outcome<usize> {
+        let from = if from == 0 { None } else { Some(address_of(from)?) };
+        self.table.find(endpoint)?.whole(endpoint, |member: &mut Member| {
+            member.call_wanted(Some(Wanted::Receive(from)), |member| {
+                member.receive(from, into, message, patience)
+            })
+        })
+    }
+
+    fn reply(&self, endpoint: Handle, request: u64, message: Outgoing<'_>) -> Outcome<()> {
+        self.member(endpoint, |member| member.reply(request, message))
+    }
+
+    fn relay(&self, endpoint: Handle, request: u64, to: u64, message: Outgoing<'_>) -> Outcome<()> {
+        let to = address_of(to)?;
+        self.member(endpoint, |member| member.relay(request, to, message))
+    }
+
+    fn notify(&self, endpoint: Handle, to: u64, bits: u64) -> Outcome<()> {
+        let to = address_of(to)?;
+        self.member(endpoint, |member| member.endpoint.notify(to, bits).map_err(refused))
+    }
+
+    fn max_message_to(&self, endpoint: Handle, to: u64) -> Outcome<usize> {
+        let to = address_of(to)?;
+        self.member(endpoint, |member| {
+            let most = member.endpoint.payload_bytes_max(to);
+            most.map_err(|why| failure::of(why.errno(Patience::Never), &why))
+        })
+    }
+
+    fn peers(&self, endpoint: Handle) -> Outcome<Vec<Peer>> {
+        self.member(endpoint, |member| {
+            let peers = member.endpoint.peers().map(|peer| {
+                let (name, domain) = (peer.name.unwrap_or_default(), peer.domain.unwrap_or_default());
+                Peer::new(number_of(peer.address), rights_of(peer.rights), peer.alive, name, domain)
+            });
+            Ok(peers.collect())
+        })
+    }
+
+    fn buffer(&self, endpoint: Handle, bytes: usize, access: Access) -> Outcome<Handle> {
+        let _ = (endpoint, bytes, access);
+        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    }
+
+    fn buffer_read(&self, buffer: Handle, offset: u64, into: &mut [u8]) -> Outcome<()> {
+        self.table.find(buffer)?.whole(buffer, |owned: &mut Owned| owned.read(offset, into))
+    }
+
+    fn buffer_write(&self, buffer: Handle, offset: u64, from: &[u8]) -> Outcome<()> {
+        self.table.find(buffer)?.whole(buffer, |owned: &mut Owned| owned.write(offset, from))
+    }
+
+    fn grant(&self, endpoint: Handle, buffer: Handle, to: u64) -> Outcome<i64> {
+        let _ = (endpoint, buffer, address_of(to)?);
+        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    }
+
+    fn revoke(&self, endpoint: Handle, buffer: Handle, grant: i64) -> Outcome<()> {
+        let _ = (endpoint, buffer, grant);
+        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    }
+
+    fn granted(&self, endpoint: Handle, grant: i64, patience: Patience) -> Outcome<Granted> {
+        let _ = (endpoint, grant, patience);
+        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    }
+
+    fn copy_in(&self, endpoint: Handle, from: Place, into: &mut [u8], patience: Patience) -> Outcome<()> {
+        let _ = (endpoint, from, into, patience);
+        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    }
+
+    fn copy_out(&self, endpoint: Handle, from: &[u8], to: Place, patience: Patience) -> Outcome<()> {
+        let _ = (endpoint, from, to, patience);
+        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    }
+
+    fn copy(&self, endpoint: Handle, from: Place, to: Place, length: u64, patience: Patience) -> Outcome<()> {
+        let _ = (endpoint, from, to, length, patience);
+        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    }
+}

@@ -1,0 +1,302 @@
+//! An endpoint behind a handle.
+
+use crate::failure::{self, failure};
+use crate::ongoing::{Ongoing, Wanted};
+use crate::polling::{PollSet, deadline_of, poll_until};
+use crate::refusals;
+use crate::requests::Requests;
+use endpoint::{Address, Asked, Content, Endpoint, From, Interrupter, Received};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::time::Instant;
+use sys::channel_abi::{Options, Outcome, Patience};
+use sys::endpoint_abi::{Message, Outgoing};
+use sys::fork::Origin;
+
+/// An endpoint, and what its program is in the midst of.
+#[derive(Debug)]
+pub struct Member {
+    pub(crate) endpoint: Endpoint,
+    interrupter: Interrupter,
+    /// Received, and too long for the program's buffer: of each peer one at most.
+    held: VecDeque<(Received, Vec<u8>)>,
+    requests: Requests,
+    /// What comes in before it is the program's.
+    pub(crate) payload: Vec<u8>,
+    poll: Option<PollSet>,
+    /// A call that a signal has interrupted.
+    pub(crate) ongoing: Option<Ongoing>,
+    pub(crate) is_interruptible: bool,
+    /// The process whose endpoint it is.
+    origin: Origin,
+}
+
+impl Member {
+    pub fn new(mut endpoint: Endpoint, options: &Options) -> Outcome<Self> {
+        let interrupter = endpoint.interrupter().map_err(|error| failure::of(None, &error))?;
+        let origin =
+            Origin::here().map_err(|error| failure::system("remember whose endpoint it is", &error))?;
+        Ok(Self {
+            endpoint,
+            interrupter,
+            held: VecDeque::new(),
+            requests: Requests::new(),
+            payload: Vec::new(),
+            poll: None,
+            ongoing: None,
+            is_interruptible: options.has(Options::INTERRUPTIBLE),
+            origin,
+        })
+    }
+
+    pub fn interrupter(&self) -> Interrupter {
+        self.interrupter.clone()
+    }
+
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Makes a call that is not the one that a signal has interrupted, and tells whoever polls what is so after it.
+    pub fn call<T>(&mut self, work: impl FnOnce(&mut Self) -> Outcome<T>) -> Outcome<T> {
+        self.call_wanted(None, work)
+    }
+
+    /// As [`Member::call`], of a call that goes on if it is the one that was interrupted.
+    pub(crate) fn call_wanted<T>(
+        &mut self,
+        wanted: Option<Wanted>,
+        work: impl FnOnce(&mut Self) -> Outcome<T>,
+    ) -> Outcome<T> {
+        if !self.origin.is_here() {
+            let text =
+                "this endpoint is the parent's of this process: close the handle here, and bind another one";
+            return Err(failure(Errno::STALE, text));
+        }
+        if let Some(mut ongoing) = self.ongoing.take_if(|ongoing| Some(ongoing.wanted) != wanted) {
+            ongoing.give_up(&mut self.endpoint);
+        }
+        let outcome = work(self);
+        self.settle();
+        outcome
+    }
+
+    /// Receives from anybody, or from one.
+    pub fn receive(
+        &mut self,
+        from: Option<Address>,
+        into: &mut [u8],
+        message: &mut Message,
+        patience: Patience,
+    ) -> Outcome<usize> {
+        let held = self.held.iter().position(|(held, _)| from.is_none_or(|from| held.source == from));
+        let (received, payload) = match held.and_then(|at| self.held.remove(at)) {
+            Some(held) => held,
+            None => {
+                let received = self.receive_new(from, patience)?;
+                (received, std::mem::take(&mut self.payload))
+            }
+        };
+        *message = self.described(&received, payload.len());
+        let Some(room) = into.get_mut(..payload.len()) else {
+            let text = format!(
+                "the next message has {} bytes, and the buffer only {}: take a larger one, and receive again",
+                payload.len(),
+                into.len()
+            );
+            self.held.push_front((received, payload));
+            return Err(failure(Errno::MSGSIZE, text));
+        };
+        room.copy_from_slice(&payload);
+        if let Content::Request { asked, .. } = received.content {
+            message.request = self.keep(asked);
+        }
+        let length = payload.len();
+        self.payload = payload;
+        Ok(length)
+    }
+
+    fn receive_new(&mut self, from: Option<Address>, patience: Patience) -> Outcome<Received> {
+        if self.is_interruptible {
+            return self.receive_in_steps(from, patience);
+        }
+        let from = from.map_or(From::Any, From::One);
+        let received = self.endpoint.receive(&from, &mut self.payload, deadline_of(patience));
+        received.map_err(|error| refusals::of(&error, patience))
+    }
+
+    /// Asks, and waits for the reply, which goes to `into`.
+    pub(crate) fn request(
+        &mut self,
+        to: Address,
+        wanted: Wanted,
+        message: Outgoing<'_>,
+        into: &mut [u8],
+        patience: Patience,
+    ) -> Outcome<Message> {
+        let Outgoing { tag, bytes } = message;
+        let reply = if self.is_interruptible {
+            self.request_in_steps(wanted, bytes, patience)?
+        } else {
+            let (takes, deadline) = (into.len(), deadline_of(patience));
+            let replied = self.endpoint.send_receive(to, tag, bytes, &mut self.payload, takes, deadline);
+            replied.map_err(|error| refusals::of(&error, patience))?
+        };
+        let length = self.payload.len();
+        // The other side was told how many are taken, and was cut off if it sent more.
+        let room = into.get_mut(..length).ok_or_else(|| {
+            failure(Errno::PROTO, format!("the reply has {length} bytes, and fewer were asked for"))
+        })?;
+        room.copy_from_slice(&self.payload);
+        Ok(Message {
+            kind: Message::REPLY,
+            tag: reply.tag,
+            source: number_of(reply.source),
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            ..Message::default()
+        })
+    }
+
+    fn keep(&mut self, asked: Asked) -> u64 {
+        let endpoint = &self.endpoint;
+        self.requests
+            .keep(asked, |requester| endpoint.peers().any(|peer| peer.address == requester && peer.alive))
+    }
+
+    /// What the program is told of what came; a request's number is not among it.
+    fn described(&self, received: &Received, length: usize) -> Message {
+        let mut message = Message {
+            source: number_of(received.source),
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            ..Message::default()
+        };
+        match received.content {
+            Content::Message { tag } => {
+                message.kind = Message::MESSAGE;
+                message.tag = tag;
+            }
+            Content::Request { tag, asked } => {
+                message.kind = Message::REQUEST;
+                message.tag = tag;
+                message.takes = asked.takes();
+            }
+            Content::Notices(bits) => {
+                message.kind = Message::NOTICES;
+                message.notices = bits;
+            }
+        }
+        message
+    }
+
+    fn asked(&self, request: u64) -> Outcome<Asked> {
+        let unknown = || {
+            let text = format!(
+                "nobody waits for an answer to request {request}: it has been answered, its requester has asked anew or is gone, or \
+                 there never was such a request"
+            );
+            failure(Errno::CANCELED, text)
+        };
+        self.requests.find(request).ok_or_else(unknown)
+    }
+
+    pub fn reply(&mut self, request: u64, message: Outgoing<'_>) -> Outcome<()> {
+        let asked = self.asked(request)?;
+        let replied = self.endpoint.reply(&asked, message.tag, message.bytes);
+        let outcome = replied.map_err(|error| refusals::of(&error, Patience::Never));
+        self.forget_unless(request, &outcome, &[Errno::MSGSIZE]);
+        outcome
+    }
+
+    pub fn relay(&mut self, request: u64, to: Address, message: Outgoing<'_>) -> Outcome<()> {
+        let asked = self.asked(request)?;
+        let relayed = self.endpoint.relay(&asked, to, message.tag, message.bytes);
+        let outcome = relayed.map_err(|error| refusals::of(&error, Patience::Never));
+        // Of these the requester knows nothing, and still waits for an answer from here.
+        let still_waits = [
+            Errno::MSGSIZE,
+            Errno::AGAIN,
+            Errno::PERM,
+            Errno::NOTCONN,
+            Errno::INVAL,
+            Errno::STALE,
+            Errno::PIPE,
+            Errno::REMCHG,
+            Errno::PROTO,
+        ];
+        self.forget_unless(request, &outcome, &still_waits);
+        outcome
+    }
+
+    fn forget_unless(&mut self, request: u64, outcome: &Outcome<()>, still_waits: &[Errno]) {
+        let waits = |errno: &Errno| outcome.as_ref().is_err_and(|why| why.errno == errno.raw_os_error());
+        if !still_waits.iter().any(waits) {
+            self.requests.forget(request);
+        }
+    }
+
+    /// Sleeps until there is something to receive; false: the time was over.
+    pub fn wait(&mut self, patience: Patience) -> Outcome<bool> {
+        let deadline = deadline_of(patience);
+        self.call(|member| {
+            loop {
+                if !member.held.is_empty() || !member.prepare()? {
+                    return Ok(true);
+                }
+                if patience == Patience::Never || !member.sleep(deadline)? {
+                    return Ok(false);
+                }
+            }
+        })
+    }
+
+    /// Has its peers ring when there is something to receive; false: there is something.
+    fn prepare(&mut self) -> Outcome<bool> {
+        self.endpoint.prepare(&From::Any).map_err(|error| refusals::of(&error, Patience::Never))
+    }
+
+    /// Sleeps until something may have come; false: the time was over. `EINTR`: a signal handler ran.
+    pub(crate) fn sleep(&self, until: Option<Instant>) -> Outcome<bool> {
+        let descriptor = self.endpoint.descriptor();
+        poll_until(&[descriptor], until)
+    }
+
+    pub fn poll_descriptor(&mut self) -> Outcome<RawFd> {
+        self.call(|member| {
+            if let Some(poll) = &member.poll {
+                return Ok(poll.descriptor());
+            }
+            let poll = PollSet::new(&[member.endpoint.descriptor()])?;
+            Ok(member.poll.insert(poll).descriptor())
+        })
+    }
+
+    /// Makes the descriptor that is polled say what is so.
+    fn settle(&mut self) {
+        if self.poll.is_none() {
+            return;
+        }
+        if let Some(poll) = &mut self.poll {
+            poll.lower();
+        }
+        // Whatever is wrong, the next call says.
+        let is_quiet = self.held.is_empty() && self.prepare().unwrap_or(false);
+        if let Some(poll) = self.poll.as_mut().filter(|_| !is_quiet) {
+            poll.raise();
+        }
+    }
+}
+
+/// An address as the program has it.
+pub fn number_of(address: Address) -> u64 {
+    u64::from(address.generation) << 32 | u64::from(address.slot)
+}
+
+/// The address of somebody.
+pub fn address_of(number: u64) -> Outcome<Address> {
+    let (slot, generation) = (number & u64::from(u32::MAX), number >> 32);
+    match (u32::try_from(slot), u32::try_from(generation)) {
+        (Ok(slot), Ok(generation)) if generation > 0 => Ok(Address { slot, generation }),
+        _ => Err(failure(Errno::INVAL, format!("{number:#x} is the address of nobody"))),
+    }
+}

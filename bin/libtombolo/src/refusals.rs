@@ -1,0 +1,125 @@
+//! Errors of endpoints, as `errno` and a sentence: the table of `include/tombolo/endpoint.h`.
+
+use crate::failure::{self, failure};
+use endpoint::{Failed, NoPeer, NotifyError, ReceiveError, RelayError, ReplyError, RequestError, SendError};
+use rustix::io::Errno;
+use session::ControlError;
+use std::error::Error;
+use sys::channel_abi::{Failure, Patience};
+
+/// The errno of what belongs to one call.
+pub trait Refusal: Error + 'static {
+    /// `None`: what the kernel said, somewhere among the causes.
+    fn errno(&self, patience: Patience) -> Option<Errno>;
+}
+
+/// A time that is over, for those who would wait and for those who would not.
+fn over(patience: Patience) -> Errno {
+    if patience == Patience::Never { Errno::AGAIN } else { Errno::TIMEDOUT }
+}
+
+impl Refusal for NoPeer {
+    fn errno(&self, _: Patience) -> Option<Errno> {
+        Some(match self {
+            Self::Unbound(_) => Errno::NOTCONN,
+            Self::Oneself(_) => Errno::INVAL,
+            Self::WrongGeneration { .. } => Errno::STALE,
+            Self::Dead(_) => Errno::PIPE,
+            Self::Moved { .. } => Errno::REMCHG,
+            Self::Broken(..) => Errno::PROTO,
+        })
+    }
+}
+
+impl Refusal for SendError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::NoPeer(why) => why.errno(patience),
+            Self::Refused(_) => Some(Errno::PERM),
+            Self::TooLong { .. } => Some(Errno::MSGSIZE),
+            Self::Deadlock(_) => Some(Errno::DEADLK),
+            Self::TimedOut(_) => Some(over(patience)),
+        }
+    }
+}
+
+impl Refusal for RequestError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::NoPeer(why) => why.errno(patience),
+            Self::Refused(_) => Some(Errno::PERM),
+            Self::TooLong { .. } => Some(Errno::MSGSIZE),
+            Self::Deadlock { .. } => Some(Errno::DEADLK),
+            Self::TimedOut { received: true, .. } => Some(Errno::TIME),
+            Self::TimedOut { received: false, .. } => Some(over(patience)),
+            Self::Elsewhere(_) => Some(Errno::HOSTUNREACH),
+        }
+    }
+}
+
+impl Refusal for ReceiveError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::NoPeer(why) => why.errno(patience),
+            Self::Deadlock(_) => Some(Errno::DEADLK),
+            Self::TimedOut => Some(over(patience)),
+        }
+    }
+}
+
+impl Refusal for NotifyError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::NoPeer(why) => why.errno(patience),
+            Self::Refused(_) => Some(Errno::PERM),
+        }
+    }
+}
+
+impl Refusal for ReplyError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::NoPeer(why) => why.errno(patience),
+            Self::TooLong { .. } => Some(Errno::MSGSIZE),
+            Self::Stale(_) => Some(Errno::CANCELED),
+            Self::NoRoom(_) => Some(Errno::NOBUFS),
+        }
+    }
+}
+
+impl Refusal for RelayError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::NoPeer(why) => why.errno(patience),
+            Self::Refused(_) => Some(Errno::PERM),
+            Self::TooLong { .. } => Some(Errno::MSGSIZE),
+            Self::Stale(_) => Some(Errno::CANCELED),
+            Self::Full(_) => Some(Errno::AGAIN),
+            Self::NoRoom(_) => Some(Errno::NOBUFS),
+        }
+    }
+}
+
+/// What became of a call that failed.
+pub fn of<E: Refusal>(error: &Failed<E>, patience: Patience) -> Failure {
+    match error {
+        Failed::Call(why) => failure::of(why.errno(patience), why),
+        Failed::Daemon(why) => daemon(why),
+        // The handle is being closed by another thread.
+        Failed::Interrupted => failure(Errno::BADF, "the endpoint was closed by another thread"),
+        Failed::Forked => failure::of(Some(Errno::STALE), error),
+        Failed::System { .. } => failure::of(None, error),
+    }
+}
+
+/// What the daemon said no to, or why it said nothing.
+pub fn daemon(error: &ControlError) -> Failure {
+    let errno = match error {
+        ControlError::Refused { errno, .. } if *errno > 0 => Some(Errno::from_raw_os_error(*errno)),
+        ControlError::Connect { .. } => Some(Errno::CONNREFUSED),
+        ControlError::Deadline => Some(Errno::TIMEDOUT),
+        error if error.is_gone() => Some(Errno::CONNREFUSED),
+        _ => None,
+    };
+    failure::of(errno, error)
+}
