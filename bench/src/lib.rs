@@ -12,6 +12,7 @@ pub mod core_line;
 pub mod directory;
 pub mod environment;
 pub mod histogram;
+pub mod ipc;
 pub mod machine;
 pub mod machines;
 pub mod node;

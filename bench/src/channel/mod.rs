@@ -107,7 +107,7 @@ pub fn measure(plan: &Plan, binary: &Path, progress: &mut dyn FnMut(&str)) -> Re
 }
 
 /// For the leader and the follower.
-fn two_processors() -> Result<[u32; 2], BenchError> {
+pub(crate) fn two_processors() -> Result<[u32; 2], BenchError> {
     let allowed = sys::processor::allowed().map_err(BenchError::io("asking for our processors"))?;
     match allowed.as_slice() {
         &[lead, follow, ..] => Ok([lead, follow]),
@@ -314,7 +314,7 @@ fn finish(pair: &mut Pair, length: Duration) -> Result<[Tale; 2], BenchError> {
 }
 
 /// What both said, or why one failed: a leader whose follower has failed only knows that it is gone.
-fn either<T>([lead, follow]: [Result<T, BenchError>; 2]) -> Result<[T; 2], BenchError> {
+pub(crate) fn either<T>([lead, follow]: [Result<T, BenchError>; 2]) -> Result<[T; 2], BenchError> {
     match (lead, follow) {
         (Ok(lead), Ok(follow)) => Ok([lead, follow]),
         (_, Err(error)) | (Err(error), _) => Err(error),
@@ -347,6 +347,6 @@ fn repetition(
 }
 
 /// The share of what was used since the word to begin that belongs to the window.
-fn of_window(lead: &Tale, used_ns: u64) -> u64 {
+pub(crate) fn of_window(lead: &Tale, used_ns: u64) -> u64 {
     (used_ns as f64 * lead.window_ns as f64 / lead.elapsed_ns.max(1) as f64) as u64
 }

@@ -379,7 +379,7 @@ pub struct Timing {
 }
 
 /// `64 B`, `32 KiB`.
-fn size(bytes: usize) -> String {
+pub(crate) fn size(bytes: usize) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => format!("{} KiB", bytes >> 10),

@@ -88,6 +88,8 @@ pub enum Means {
         /// Bytes in flight.
         ring_bytes: u32,
     },
+    /// What `tombolo bench ipc` compares.
+    Ipc(crate::ipc::means::Means),
 }
 
 /// How an end of a channel waits.
@@ -126,6 +128,13 @@ pub enum Work {
     },
     /// The same from the follower to the leader, who still is the one to look at the clock.
     StreamBack {
+        /// As above.
+        warm_up_ns: u64,
+        /// As above.
+        window_ns: u64,
+    },
+    /// Bulk one after the other, for a time; each is looked at where it arrives.
+    Copies {
         /// As above.
         warm_up_ns: u64,
         /// As above.

@@ -67,11 +67,11 @@ pub fn main(with: With) -> ExitCode {
 pub fn converse(talk: &mut Talk<'_>, with: With) -> io::Result<()> {
     say(talk.output, "ready")?;
     let mut apart = apart::Doors::default();
+    let allowed = sys::processor::allowed()?;
     while let Some(line) = next_line(talk.input)? {
         let task: Task = serde_json::from_str(&line).map_err(io::Error::other)?;
-        if let Some(processor) = task.processor {
-            sys::processor::pin(&[processor])?;
-        }
+        // One task may have stayed on a processor, and the next may go where the scheduler wants it.
+        sys::processor::pin(task.processor.as_ref().map_or(&allowed, std::slice::from_ref))?;
         let tale = match task.work {
             _ if task.means.is_apart() => apart.carry(&task, talk)?,
             Work::SetUp { times } => set_up::run(&task, times, talk)?,
@@ -105,8 +105,10 @@ pub fn meet(task: &Task, talk: &mut Talk<'_>) -> io::Result<Meeting> {
 
 /// The job of round trips and streams.
 pub struct Messages<'a, 't> {
-    task: &'a Task,
-    talk: &'a mut Talk<'t>,
+    /// What is to be done.
+    pub(crate) task: &'a Task,
+    /// With whom it is spoken of.
+    pub(crate) talk: &'a mut Talk<'t>,
 }
 
 impl<'a, 't> Messages<'a, 't> {

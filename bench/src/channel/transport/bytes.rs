@@ -40,6 +40,10 @@ impl<R: Read, W: Write> Transport for Bytes<R, W> {
         self.writer.write_all(message)
     }
 
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+
     fn receive(&mut self) -> io::Result<&[u8]> {
         while self.filled - self.taken < self.message_bytes {
             if self.taken == self.filled {

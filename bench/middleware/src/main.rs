@@ -1,0 +1,29 @@
+//! One end of what `tombolo bench ipc` measures, with gRPC or zenoh.
+
+mod grpc;
+mod pieces;
+mod zenoh;
+
+use bench::channel::meeting::Meeting;
+use bench::channel::task::{Means as Chosen, Tale, Task};
+use bench::channel::work::Messages;
+use bench::ipc::means::Way;
+use bench::ipc::transport;
+use std::io;
+
+fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result<Tale> {
+    match &task.means {
+        Chosen::Ipc(means) if means.way == Way::Grpc => grpc::with(task, &means.tuning, meeting, job),
+        Chosen::Ipc(means) if means.way == Way::Zenoh => zenoh::with(task, meeting, job),
+        _ => transport::with(task, meeting, job),
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    bench::channel::work::main(with)
+}
+
+/// An error of other people's as one of the bench.
+fn other(who: &'static str) -> impl Fn(Box<dyn std::error::Error + Send + Sync>) -> io::Error {
+    move |error| io::Error::other(format!("{who}: {error}"))
+}

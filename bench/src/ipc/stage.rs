@@ -1,0 +1,112 @@
+//! Where the workers live: a folder, and whatever is cleaned up afterwards.
+
+use super::means::Tuning;
+use super::plan::Arm;
+use super::transport::kernel;
+use crate::channel::stage::note;
+use crate::channel::task::Role;
+use crate::machine::check_files;
+use crate::scenario::BenchError;
+use crate::undo::Undo;
+use crate::worker::Worker;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The worker with what is ours and the kernel's.
+const OURS: &str = "ipc-worker";
+/// The worker with what is other people's.
+const PEERS: &str = "ipc-peer";
+
+/// The two workers of a pair.
+#[derive(Debug)]
+pub struct Pair {
+    /// Sends first, and measures.
+    pub lead: Worker,
+    /// Receives.
+    pub follow: Worker,
+}
+
+/// The stage of one launch.
+#[derive(Debug)]
+pub struct Stage {
+    undo: Option<Undo>,
+    binary: PathBuf,
+    folder: PathBuf,
+    has_peers: bool,
+    has_queues: bool,
+    meetings: u32,
+}
+
+impl Stage {
+    /// Makes it. What this machine lacks is said in `notes`.
+    ///
+    /// # Errors
+    /// Where the worker is missing, or the folder can't be made.
+    pub fn make(binary: &Path, notes: &mut Vec<String>) -> Result<Self, BenchError> {
+        check_files(binary, &[OURS])?;
+        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
+        let folder = tempfile::Builder::new()
+            .prefix("tombolo-bench-")
+            .tempdir()
+            .map_err(BenchError::io("making a folder"))?
+            .keep();
+        let command: [&OsStr; 3] = ["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()];
+        undo.add(&command).map_err(BenchError::io("noting what to clean up"))?;
+        let peers = check_files(binary, &[PEERS]);
+        if let Err(error) = &peers {
+            note(notes, format!("no arms `{}`, `{}`: {error}", Arm::Grpc.name(), Arm::Zenoh.name()));
+        }
+        let queues = kernel::queue(&Tuning::plain(1));
+        if let Err(error) = &queues {
+            note(notes, format!("no arm `{}`: mq_open(3): {error}", Arm::Queue.name()));
+        }
+        Ok(Self {
+            undo: Some(undo),
+            binary: binary.to_path_buf(),
+            folder,
+            has_peers: peers.is_ok(),
+            has_queues: queues.is_ok(),
+            meetings: 0,
+        })
+    }
+
+    /// Whether this arm can run here.
+    #[must_use]
+    pub fn has(&self, arm: Arm) -> bool {
+        match arm {
+            Arm::Queue => self.has_queues,
+            _ => self.has_peers || !arm.is_peer(),
+        }
+    }
+
+    /// Starts the pair of this number, which is then ready.
+    ///
+    /// # Errors
+    /// Where it does not start.
+    pub fn start(&self, is_peer: bool, number: usize) -> Result<Pair, BenchError> {
+        let program = if is_peer { PEERS } else { OURS };
+        let worker = |role| -> Result<Worker, BenchError> {
+            let command = Command::new(self.binary.with_file_name(program));
+            let mut worker = Worker::start(format!("{program} {number} ({role:?})"), command, &self.folder)?;
+            worker.expect("ready")?;
+            Ok(worker)
+        };
+        Ok(Pair { lead: worker(Role::Lead)?, follow: worker(Role::Follow)? })
+    }
+
+    /// A path for a Unix socket that nobody has used.
+    pub fn meeting(&mut self) -> PathBuf {
+        self.meetings += 1;
+        self.folder.join(format!("m{}", self.meetings))
+    }
+
+    /// Cleans up; dropping does the same, and can't tell.
+    ///
+    /// # Errors
+    /// Where something could not be undone.
+    pub fn end(mut self) -> Result<(), BenchError> {
+        let undo = self.undo.take();
+        undo.map_or(Ok(()), Undo::finish).map_err(BenchError::io("cleaning up"))
+    }
+}
