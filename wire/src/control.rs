@@ -133,6 +133,9 @@ pub enum Request {
         endpoint: u32,
         /// Bytes of data.
         bytes: u64,
+        /// 0, or a buffer of mine of this size that it replaces and that is freed soon: until then it does not count.
+        #[serde(default, skip_serializing_if = "is_zero_long")]
+        replaces: u64,
     },
     /// A buffer of mine is not needed any more. All its grants end. Answered by [`Reply::Done`].
     Free {

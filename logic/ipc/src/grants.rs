@@ -84,6 +84,8 @@ pub struct Buffer {
     pub bytes: u64,
     /// What its grants allow; `None`: nobody was granted it yet.
     pub access: Option<Access>,
+    /// What it counts for, of [`cost_bytes`]: nothing while the one that it replaces is still there.
+    pub counts: u64,
 }
 
 /// What a grant has come to.
@@ -121,6 +123,11 @@ pub enum BufferError {
     /// No bytes, or too many for any topology.
     #[error("a buffer of {0} bytes can't be made: it has 1 to {BUFFER_BYTES_MAX}")]
     Size(u64),
+    /// It can't replace that one.
+    #[error(
+        "buffer {0} can't be replaced by this one: it is none of this endpoint's, has another size, or is being replaced already"
+    )]
+    Replaces(u64),
     /// Too many buffers.
     #[error(
         "there are {0} buffers already, as many as `ipc.buffers` allows: free some, or raise it in the topology file"
@@ -280,6 +287,8 @@ pub struct Table {
     buffers: BTreeMap<u64, Buffer>,
     grants: BTreeMap<u64, Entry>,
     ends: BTreeMap<u64, End>,
+    /// Buffers that will be freed soon, and which ones take over what they count for.
+    replacements: BTreeMap<u64, u64>,
     bytes: u64,
 }
 
@@ -293,6 +302,7 @@ impl Table {
             buffers: BTreeMap::new(),
             grants: BTreeMap::new(),
             ends: BTreeMap::new(),
+            replacements: BTreeMap::new(),
             bytes: 0,
         }
     }
@@ -326,24 +336,49 @@ impl Table {
         number
     }
 
-    /// A new buffer, which nobody was granted yet.
+    /// A new buffer, which nobody was granted yet. `replaces`: 0, or one of the same owner and size that will be freed soon; this one does not count
+    /// before, so that a buffer can be moved where no room is left.
     ///
     /// # Errors
     /// See [`BufferError`].
-    pub fn buffer(&mut self, owner: Address, bytes: u64, limits: &Limits) -> Result<u64, BufferError> {
+    pub fn buffer(
+        &mut self,
+        owner: Address,
+        bytes: u64,
+        replaces: u64,
+        limits: &Limits,
+    ) -> Result<u64, BufferError> {
         if bytes == 0 || bytes > BUFFER_BYTES_MAX {
             return Err(BufferError::Size(bytes));
         }
-        if self.buffers.len() >= limits.buffers {
-            return Err(BufferError::Buffers(self.buffers.len()));
+        if replaces != 0 {
+            return self.replacement(owner, bytes, replaces);
+        }
+        let buffers = self.buffers.len() - self.replacements.len();
+        if buffers >= limits.buffers {
+            return Err(BufferError::Buffers(buffers));
         }
         let (wanted, left) = (cost_bytes(bytes), limits.bytes.saturating_sub(self.bytes));
         if wanted > left {
             return Err(BufferError::Bytes { wanted, left });
         }
-        let buffer = self.number();
         self.bytes += wanted;
-        self.buffers.insert(buffer, Buffer { buffer, owner, bytes, access: None });
+        Ok(self.insert(owner, bytes, wanted))
+    }
+
+    fn insert(&mut self, owner: Address, bytes: u64, counts: u64) -> u64 {
+        let buffer = self.number();
+        self.buffers.insert(buffer, Buffer { buffer, owner, bytes, access: None, counts });
+        buffer
+    }
+
+    fn replacement(&mut self, owner: Address, bytes: u64, replaces: u64) -> Result<u64, BufferError> {
+        let old = self.owned(owner, replaces).filter(|old| old.bytes == bytes && old.counts != 0);
+        if old.is_none() || self.replacements.contains_key(&replaces) {
+            return Err(BufferError::Replaces(replaces));
+        }
+        let buffer = self.insert(owner, bytes, 0);
+        self.replacements.insert(replaces, buffer);
         Ok(buffer)
     }
 
@@ -443,8 +478,12 @@ impl Table {
     }
 
     fn drop_buffer(&mut self, buffer: u64) {
-        if let Some(found) = self.buffers.remove(&buffer) {
-            self.bytes -= cost_bytes(found.bytes);
+        let Some(found) = self.buffers.remove(&buffer) else { return };
+        let heir = self.replacements.remove(&buffer);
+        self.replacements.retain(|_, replacement| *replacement != buffer);
+        match heir.and_then(|heir| self.buffers.get_mut(&heir)) {
+            Some(heir) => heir.counts = found.counts,
+            None => self.bytes -= found.counts,
         }
     }
 

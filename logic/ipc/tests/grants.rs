@@ -20,7 +20,7 @@ fn address(slot: u32) -> Address {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Buffer { owner: u32, bytes: u64 },
+    Buffer { owner: u32, bytes: u64, replaces: u64 },
     Grant { owner: u32, wish: (u64, u32, bool, u32) },
     Move { owner: u32, grant: u64, wish: (u64, u32, bool, u32) },
     Revoke { owner: u32, grant: u64 },
@@ -34,9 +34,11 @@ fn op() -> impl Strategy<Value = Op> {
     let number = || FIRST - 1..FIRST + 24;
     let place = || prop_oneof![8 => PLACE_FIRST..PLACE_FIRST + 4, 1 => Just(0), 1 => Just(PLACES)];
     let wish = move || (number(), who(), any::<bool>(), place());
-    let bytes = prop_oneof![6 => 1..9000_u64, 1 => Just(0), 1 => Just(150_000), 1 => Just(u64::MAX)];
+    let replaces = prop_oneof![3 => Just(0), 2 => number()];
+    let bytes =
+        prop_oneof![2 => 1..9000_u64, 4 => Just(5000), 1 => Just(0), 1 => Just(150_000), 1 => Just(u64::MAX)];
     prop_oneof![
-        3 => (who(), bytes).prop_map(|(owner, bytes)| Op::Buffer { owner, bytes }),
+        3 => (who(), bytes, replaces).prop_map(|(owner, bytes, replaces)| Op::Buffer { owner, bytes, replaces }),
         6 => (who(), wish()).prop_map(|(owner, wish)| Op::Grant { owner, wish }),
         2 => (who(), number(), wish()).prop_map(|(owner, grant, wish)| Op::Move { owner, grant, wish }),
         2 => (who(), number()).prop_map(|(owner, grant)| Op::Revoke { owner, grant }),
@@ -60,6 +62,8 @@ struct OldBuffer {
     bytes: u64,
     access: Option<Access>,
     alive: bool,
+    /// The one that it takes over from what that one counts for, while both are there.
+    after: Option<u64>,
 }
 
 struct OldGrant {
@@ -76,25 +80,43 @@ impl Reference {
     }
 
     fn bytes(&self) -> u64 {
-        self.buffers.iter().filter(|one| one.alive).map(|one| cost_bytes(one.bytes)).sum()
+        self.counted().map(|one| cost_bytes(one.bytes)).sum()
+    }
+
+    fn is_waiting(&self, one: &OldBuffer) -> bool {
+        self.buffers.iter().any(|other| other.alive && Some(other.number) == one.after)
+    }
+
+    fn counted(&self) -> impl Iterator<Item = &OldBuffer> {
+        self.buffers.iter().filter(|one| one.alive && !self.is_waiting(one))
     }
 
     fn alive(&self) -> impl Iterator<Item = &OldGrant> {
         self.grants.iter().filter(|one| one.over.is_none())
     }
 
-    fn buffer(&mut self, owner: Address, bytes: u64) -> Result<u64, BufferError> {
-        let buffers = self.buffers.iter().filter(|one| one.alive).count();
+    fn buffer(&mut self, owner: Address, bytes: u64, replaces: u64) -> Result<u64, BufferError> {
+        let buffers = self.counted().count();
         let left = LIMITS.bytes - self.bytes();
         if !(1..=BUFFER_BYTES_MAX).contains(&bytes) {
             Err(BufferError::Size(bytes))
+        } else if replaces != 0 {
+            let mut alive = self.buffers.iter().filter(|one| one.alive);
+            let replaced = alive.clone().any(|one| one.after == Some(replaces));
+            let old = alive.find(|one| one.number == replaces && one.owner == owner && one.bytes == bytes);
+            if replaced || old.is_none_or(|old| self.is_waiting(old)) {
+                return Err(BufferError::Replaces(replaces));
+            }
+            let (number, after) = (self.number(), Some(replaces));
+            self.buffers.push(OldBuffer { number, owner, bytes, access: None, alive: true, after });
+            Ok(number)
         } else if buffers >= LIMITS.buffers {
             Err(BufferError::Buffers(buffers))
         } else if cost_bytes(bytes) > left {
             Err(BufferError::Bytes { wanted: cost_bytes(bytes), left })
         } else {
             let number = self.number();
-            self.buffers.push(OldBuffer { number, owner, bytes, access: None, alive: true });
+            self.buffers.push(OldBuffer { number, owner, bytes, access: None, alive: true, after: None });
             Ok(number)
         }
     }
@@ -216,9 +238,10 @@ fn wish((buffer, to, write, place): (u64, u32, bool, u32)) -> Wish {
 
 fn step(table: &mut Table, reference: &mut Reference, op: &Op) -> Result<(), TestCaseError> {
     match *op {
-        Op::Buffer { owner, bytes } => {
+        Op::Buffer { owner, bytes, replaces } => {
             let owner = address(owner);
-            prop_assert_eq!(table.buffer(owner, bytes, &LIMITS), reference.buffer(owner, bytes));
+            let made = table.buffer(owner, bytes, replaces, &LIMITS);
+            prop_assert_eq!(made, reference.buffer(owner, bytes, replaces));
         }
         Op::Grant { owner, wish: asked } => {
             let (owner, wish) = (address(owner), wish(asked));
@@ -294,7 +317,7 @@ fn what_is_over_is_remembered_for_a_while_and_then_unknown() {
     let limits = Limits { bytes: u64::MAX, buffers: 1, grants: 1 };
     let mut table = Table::new(0);
     let (owner, other) = (address(1), address(2));
-    let buffer = table.buffer(owner, 1, &limits).unwrap();
+    let buffer = table.buffer(owner, 1, 0, &limits).unwrap();
     let wish = Wish { buffer, to: other, access: Access::Read, place: PLACE_FIRST };
     let mut grants = Vec::new();
     for _ in 0..1100 {

@@ -8,7 +8,7 @@ use channel::End;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -109,6 +109,13 @@ pub enum Notice {
         /// What was wrong and what to do.
         message: String,
     },
+    /// The answer to [`Control::start`].
+    Answer {
+        /// Number of the request.
+        id: u64,
+        /// What the daemon says; [`Reply::Refused`] is one of its answers.
+        answer: Packet<Reply>,
+    },
     /// Any other event.
     Event(Event),
 }
@@ -121,6 +128,8 @@ pub struct Control {
     last_id: u64,
     /// Number of the [`Control::ask_serve`], [`Control::ask_offer`] or [`Control::ask_bind`] that is not answered yet.
     asked: Option<u64>,
+    /// What was started and is not answered yet.
+    started: BTreeSet<u64>,
     notices: VecDeque<Notice>,
 }
 
@@ -162,7 +171,7 @@ impl Control {
     }
 
     fn over(socket: OwnedFd, path: Option<PathBuf>) -> Self {
-        Self { socket, path, last_id: 0, asked: None, notices: VecDeque::new() }
+        Self { socket, path, last_id: 0, asked: None, started: BTreeSet::new(), notices: VecDeque::new() }
     }
 
     /// Waits until the (next) daemon is there, and connects to it. Events of the earlier one that were not taken yet
@@ -173,6 +182,7 @@ impl Control {
     pub fn reconnect(&mut self, deadline: Option<Instant>) -> Result<(), ControlError> {
         let path = self.path.as_deref().ok_or(ControlError::NoPath)?;
         self.socket = awaiting::connect_when_there(path, deadline)?;
+        self.started.clear();
         Ok(())
     }
 
@@ -185,6 +195,7 @@ impl Control {
         match connect_to(path) {
             Ok(socket) => {
                 self.socket = socket;
+                self.started.clear();
                 Ok(true)
             }
             Err(errno) if awaiting::may_come(errno) => Ok(false),
@@ -225,6 +236,17 @@ impl Control {
         self.last_id += 1;
         packet::send(&self.socket, &request(self.last_id), &[])?;
         Ok(self.last_id)
+    }
+
+    /// Sends a request, without waiting: its answer comes as [`Notice::Answer`], with the number that is returned. A connection that is lost loses the
+    /// answer with it.
+    ///
+    /// # Errors
+    /// [`ControlError::Packet`].
+    pub fn start(&mut self, request: impl FnOnce(u64) -> Request) -> Result<u64, ControlError> {
+        let id = self.tell(request)?;
+        self.started.insert(id);
+        Ok(id)
     }
 
     /// Sends a request whose answer comes as a notice.
@@ -383,6 +405,10 @@ impl Control {
     fn keep(&mut self, packet: Packet<Reply>) -> Result<(), ControlError> {
         if self.notices.len() >= MAX_NOTICES {
             return Err(ControlError::Unexpected("more events than can be kept"));
+        }
+        if let Some(id) = number(&packet.message).filter(|number| self.started.remove(number)) {
+            self.notices.push_back(Notice::Answer { id, answer: packet });
+            return Ok(());
         }
         let asked = number(&packet.message).filter(|number| Some(*number) == self.asked);
         let notice = match packet.message {

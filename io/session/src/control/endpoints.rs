@@ -143,7 +143,7 @@ impl Control {
         bytes: u64,
         deadline: Instant,
     ) -> Result<(u64, Memories), ControlError> {
-        let packet = self.ask(|id| Request::Buffer { id, endpoint, bytes }, deadline)?;
+        let packet = self.ask(|id| Request::Buffer { id, endpoint, bytes, replaces: 0 }, deadline)?;
         match packet.message {
             Reply::Buffer { buffer, .. } => Ok((buffer, Memories::of(packet.descriptors)?)),
             _ => Err(ControlError::Unexpected("another answer than a buffer")),

@@ -52,6 +52,7 @@ impl Server<'_> {
             // To frontends, machines, endpoints, and programs that offer channels, only.
             Notice::Introduced { .. }
             | Notice::Bound(_)
+            | Notice::Answer { .. }
             | Notice::Event(
                 Event::Introduced { .. }
                 | Event::Rights { .. }

@@ -259,9 +259,9 @@ impl Endpoints {
             Request::Introduce { id, endpoint, ref to, wait_ms } => {
                 return self.introduce(member, (id, endpoint, wait_ms), to, out).map(|()| None);
             }
-            Request::Buffer { id, endpoint, bytes } => {
+            Request::Buffer { id, endpoint, bytes, replaces } => {
                 let owner = of_wire(self.address(endpoint));
-                let buffer = self.table.buffer(owner, bytes, &LIMITS)?;
+                let buffer = self.table.buffer(owner, bytes, replaces, &LIMITS)?;
                 let data = memfd::to_grant("tombolo-buffer", bytes.next_multiple_of(4096)).expect("a memfd");
                 let states = memfd::to_grant("tombolo-states", STATE_BYTES as u64).expect("a memfd");
                 rustix::io::pwrite(&states, &wire::grants::head(), 0).expect("written");
@@ -470,7 +470,7 @@ fn duplicates(data: &OwnedFd, states: &OwnedFd) -> Vec<OwnedFd> {
 impl From<BufferError> for Refusal {
     fn from(error: BufferError) -> Self {
         let errno = match error {
-            BufferError::Size(_) => Errno::INVAL,
+            BufferError::Size(_) | BufferError::Replaces(_) => Errno::INVAL,
             BufferError::Buffers(_) => Errno::USERS,
             BufferError::Bytes { .. } => Errno::NOSPC,
         };
