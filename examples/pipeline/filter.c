@@ -78,13 +78,13 @@ static void take_frame(const struct frame *frame, tombolo_address sensor)
 	tell(&store, RESULT, &result, sizeof result);
 	if (result.longest_us > threshold_us) {
 		char text[100];
-		int length = snprintf(text, sizeof text, "frame %" PRIu64 ": nobody looked at the clock for %.0f us",
+		int length = snprintf(text, sizeof text, "frame %" PRIu64 ": nobody looked at the clock for %.1f us",
 		                      frame->number, result.longest_us);
 		tell(&alarm_bell, ALARM, text, (size_t)length);
 	}
 }
 
-/* A request from the desk: `threshold` says it, `threshold 100` sets it, in us. */
+/* A request from the desk: `threshold` says it, `threshold 0.2` sets it, in us. */
 static void answer(const struct tombolo_message *request, char *question)
 {
 	char text[100];
@@ -96,7 +96,7 @@ static void answer(const struct tombolo_message *request, char *question)
 		tombolo_endpoint_reply(me, request->request, request->tag, help, strlen(help));
 		return;
 	}
-	int length = snprintf(text, sizeof text, "threshold %.0f us", threshold_us);
+	int length = snprintf(text, sizeof text, "threshold %g us", threshold_us);
 	/* Whoever does not wait any more has nothing from an error of ours. */
 	tombolo_endpoint_reply(me, request->request, request->tag, text, (size_t)length);
 }
