@@ -3,71 +3,13 @@
  * What a C program sees of libtombolo. `calls NAME` runs the test of that name and ends with 0 if all was as it should be. Run by
  * calls.rs, which has a folder made for it: its path is in FOLDER.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <tombolo/channel.h>
-
-#define SECOND INT64_C(1000000000)
-
-static void fail(int line, const char *what)
-{
-	fprintf(stderr, "line %d: %s; errno %d (%s); \"%s\"\n", line, what, errno, strerror(errno), tombolo_error_text());
-	exit(1);
-}
-
-#define CHECK(what) ((what) ? (void)0 : fail(__LINE__, #what))
-#define FAILS(call, number) (errno = 0, CHECK((call) == -1), CHECK(errno == (number)), CHECK(tombolo_error_text()[0] != 0))
-
-static struct tombolo_options options_of(uint32_t flags)
-{
-	struct tombolo_options options;
-	memset(&options, 0, sizeof options);
-	options.size = sizeof options;
-	options.flags = flags;
-	return options;
-}
+#include "check.h"
 
 static void pair_of(uint32_t flags, tombolo_handle ends[2])
 {
 	struct tombolo_options options = options_of(flags);
 	CHECK(tombolo_pair(&options, ends) == 0);
 	CHECK(ends[0] > 0 && ends[1] > 0 && ends[0] != ends[1]);
-}
-
-static const char *path_of(const char *name)
-{
-	static char path[256];
-	snprintf(path, sizeof path, "%s/%s", getenv("FOLDER"), name);
-	return path;
-}
-
-static int is_readable(int descriptor, int timeout_ms)
-{
-	struct pollfd polled = {descriptor, POLLIN, 0};
-	int ready = poll(&polled, 1, timeout_ms);
-	CHECK(ready >= 0);
-	return ready;
-}
-
-static void finish_child(pid_t child)
-{
-	int status = -1;
-	CHECK(waitpid(child, &status, 0) == child);
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void *wait_and_close(void *handle)
@@ -749,15 +691,6 @@ static void test_death(void)
 	}
 }
 
-/* Nothing stays behind: not a descriptor. */
-static int descriptors_open(void)
-{
-	int count = 0, i;
-	for (i = 0; i < 256; i++)
-		count += fcntl(i, F_GETFD) != -1;
-	return count;
-}
-
 static void test_leaks(void)
 {
 	tombolo_handle ends[2], offer;
@@ -786,10 +719,7 @@ static void test_sentences(void)
 	CHECK(strcmp(tombolo_error_text(), "the handle 77 is closed, or never was one") == 0);
 }
 
-static const struct test {
-	const char *name;
-	void (*run)(void);
-} tests[] = {
+static const struct test tests[] = {
 	{"messages", test_messages},
 	{"stream", test_stream},
 	{"in_place", test_in_place},
@@ -813,16 +743,5 @@ static const struct test {
 
 int main(int count, char **arguments)
 {
-	size_t i;
-	/* Nothing here may take for ever. */
-	alarm(120);
-	for (i = 0; i < sizeof tests / sizeof *tests; i++) {
-		if (count == 1)
-			printf("%s\n", tests[i].name);
-		if (count == 2 && strcmp(arguments[1], tests[i].name) == 0) {
-			tests[i].run();
-			return 0;
-		}
-	}
-	return count == 1 ? 0 : 2;
+	return run_one(tests, sizeof tests / sizeof *tests, count, arguments);
 }

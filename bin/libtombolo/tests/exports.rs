@@ -1,4 +1,4 @@
-//! The library's names, and the header that declares them.
+//! The library's names, and the headers that declare them.
 
 mod stage;
 
@@ -6,9 +6,11 @@ use stage::{library, root, text};
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// The functions that the header declares.
-fn declared() -> BTreeSet<String> {
-    let header = std::fs::read_to_string(root().join("include/tombolo/channel.h")).expect("the header");
+const HEADERS: [&str; 2] = ["channel.h", "endpoint.h"];
+
+/// The functions that a header declares.
+fn declared_by(header: &str) -> BTreeSet<String> {
+    let header = std::fs::read_to_string(root().join("include/tombolo").join(header)).expect("the header");
     let mut names = BTreeSet::new();
     let mut in_comment = false;
     for line in header.lines() {
@@ -29,9 +31,15 @@ fn declared() -> BTreeSet<String> {
 }
 
 #[test]
-fn what_is_exported_is_what_the_header_declares() {
-    let declared = declared();
-    assert!(declared.len() > 20, "{declared:?}");
+fn what_is_exported_is_what_the_headers_declare() {
+    let declared: BTreeSet<String> = HEADERS
+        .iter()
+        .flat_map(|header| {
+            let declared = declared_by(header);
+            assert!(declared.len() > 20, "{header}: {declared:?}");
+            declared
+        })
+        .collect();
     let Ok(output) = Command::new("nm").args(["-D", "--defined-only"]).arg(library()).output() else {
         println!("skipped: there is no nm on this machine (apt-get install binutils)");
         return;
@@ -52,29 +60,37 @@ fn programs_ask_for_the_library_by_its_version() {
 }
 
 #[test]
-fn the_header_is_good_c_and_good_cpp() {
+fn the_headers_are_good_c_and_good_cpp() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (compiler, standard, name) in [("cc", "-std=c99", "header.c"), ("c++", "-std=c++11", "header.cc")] {
+    let sizes = [
+        ("channel.h", "sizeof(struct tombolo_options) != 64"),
+        (
+            "endpoint.h",
+            "sizeof(struct tombolo_message) != 64 || sizeof(struct tombolo_peer) != 176 || sizeof(struct tombolo_grant) != 64",
+        ),
+    ];
+    for (compiler, standard, extension) in [("cc", "-std=c99", "c"), ("c++", "-std=c++11", "cc")] {
         if Command::new(compiler).arg("--version").output().is_err() {
             println!("skipped: no {compiler} on this machine (apt-get install gcc g++)");
             continue;
         }
-        let source = folder.path().join(name);
-        // Alone, and twice: it needs nothing in front of it, and bears being included again.
-        let text_of = "#include <tombolo/channel.h>\n#include <tombolo/channel.h>\nint main(void) { return sizeof(struct tombolo_options) != 64; }\n";
-        std::fs::write(&source, text_of).expect("written");
-        let program = folder.path().join(format!("{name}.out"));
-        let output = Command::new(compiler)
-            .args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"])
-            .arg(root().join("include"))
-            .arg("-o")
-            .args([&program, &source])
-            .output()
-            .expect("the compiler runs");
-        assert!(output.status.success(), "{compiler}: {}", text(&output.stderr));
-        assert!(
-            Command::new(program).status().expect("it runs").success(),
-            "struct tombolo_options has another size"
-        );
+        for (header, wrong) in sizes {
+            let source = folder.path().join(format!("{header}.{extension}"));
+            // Alone, and twice: it needs nothing in front of it, and bears being included again.
+            let include = format!("#include <tombolo/{header}>\n");
+            let text_of = format!("{include}{include}int main(void) {{ return {wrong}; }}\n");
+            std::fs::write(&source, text_of).expect("written");
+            let program = folder.path().join(format!("{header}.{extension}.out"));
+            let output = Command::new(compiler)
+                .args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"])
+                .arg(root().join("include"))
+                .arg("-o")
+                .args([&program, &source])
+                .output()
+                .expect("the compiler runs");
+            assert!(output.status.success(), "{compiler}: {}", text(&output.stderr));
+            let ran = Command::new(program).status().expect("it runs");
+            assert!(ran.success(), "{header}: a structure has another size");
+        }
     }
 }
