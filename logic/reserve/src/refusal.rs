@@ -62,6 +62,24 @@ impl Refusal {
         fmt::from_fn(move |f| self.tell(f, &name))
     }
 
+    /// By how much the budget would have to be smaller, in ns, where a smaller one would pass.
+    pub fn smallest_cut_ns(&self) -> Option<u64> {
+        self.remedies.iter().find_map(|remedy| match remedy.change {
+            Change::Budget { from_ns, to_ns } => Some(from_ns - to_ns),
+            Change::Period { .. } => None,
+        })
+    }
+
+    /// The same with the indices of a greater set: index `n` becomes `indices[n]`.
+    pub(crate) fn renamed(mut self, indices: &[usize]) -> Self {
+        let renamed = |who: usize| indices.get(who).copied().unwrap_or(who);
+        self.miss.who = renamed(self.miss.who);
+        for remedy in &mut self.remedies {
+            remedy.who = renamed(remedy.who);
+        }
+        self
+    }
+
     fn tell<N: fmt::Display>(&self, f: &mut fmt::Formatter<'_>, name: &impl Fn(usize) -> N) -> fmt::Result {
         let Miss { who, response, deadline_ns, overload } = self.miss;
         let deadline = Span(deadline_ns);

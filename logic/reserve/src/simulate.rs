@@ -117,6 +117,8 @@ struct Run<'a> {
     now_ns: u64,
     /// Whose registers are loaded.
     loaded: Option<usize>,
+    /// What is left of the switch to it, in ns.
+    switch_left_ns: u64,
     outcome: Outcome,
 }
 
@@ -152,7 +154,16 @@ impl<'a> Run<'a> {
         };
         let lines = tasks.iter().enumerate().map(line).collect();
         let outcome = Outcome { responses_ns: vec![0; tasks.len()], ..Outcome::default() };
-        let mut run = Self { scenario, origin_ns, lines, ranks, now_ns: origin_ns, loaded: None, outcome };
+        let mut run = Self {
+            scenario,
+            origin_ns,
+            lines,
+            ranks,
+            now_ns: origin_ns,
+            loaded: None,
+            switch_left_ns: 0,
+            outcome,
+        };
         for index in 0..run.lines.len() {
             run.lines[index].next_ns = run.ready_ns(index);
         }
@@ -193,16 +204,14 @@ impl<'a> Run<'a> {
             self.now_ns = from.min(next);
             return true;
         }
-        let switch = self.scenario.rule.costs.switch_ns();
-        if self.loaded != Some(who) {
+        if self.loaded != Some(who) && self.switch_left_ns == 0 {
             self.loaded = Some(who);
             self.outcome.switches += 1;
-            if switch > 0 {
-                self.write_down(who, switch, switch);
-                self.now_ns += switch;
-                self.note_late(self.now_ns);
-                return true;
-            }
+            self.switch_left_ns = self.scenario.rule.costs.switch_ns();
+        }
+        if self.switch_left_ns > 0 {
+            self.switch(to);
+            return true;
         }
         self.run(who, next.min(to));
         true
@@ -257,6 +266,16 @@ impl<'a> Run<'a> {
                 (back(begin + cycle_ns + from), back(begin + cycle_ns + to))
             }
         }
+    }
+
+    /// Goes on with a switch, which nobody but the end of what is given interrupts.
+    fn switch(&mut self, to_ns: u64) {
+        let Some(who) = self.loaded else { return };
+        let ran = self.switch_left_ns.min(to_ns - self.now_ns);
+        self.write_down(who, ran, ran);
+        self.now_ns += ran;
+        self.switch_left_ns -= ran;
+        self.note_late(self.now_ns);
     }
 
     /// Lets `who` run until it is done or something else happens at `next_ns`.
