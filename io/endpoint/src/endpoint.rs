@@ -9,6 +9,7 @@ use sys::fork::Origin;
 use wire::ipc::Address;
 
 use crate::failed::{Failed, Trouble};
+use crate::grants::Borrowings;
 use crate::interrupt::Interrupter;
 use crate::member::Member;
 use crate::pairs::{IntroduceError, Introduction, Pairs};
@@ -32,11 +33,12 @@ pub struct Options {
 pub struct Endpoint {
     pub(crate) pairs: Pairs,
     pub(crate) member: Option<Member>,
+    pub(crate) borrowings: Borrowings,
     pub(crate) waiting: Waiting,
     pub(crate) interrupter: Option<Interrupter>,
     /// The daemon's connection that stands in the set of doorbells.
     watched: Option<i32>,
-    origin: Origin,
+    pub(crate) origin: Origin,
     name: Option<String>,
     /// Something was held back.
     pub(crate) holding: bool,
@@ -77,6 +79,7 @@ impl Endpoint {
         Ok(Endpoint {
             pairs: Pairs::new(address, options.batch_bytes)?,
             member: None,
+            borrowings: Borrowings::default(),
             waiting: Waiting::new(options.spin),
             interrupter: None,
             watched: None,
@@ -189,7 +192,7 @@ impl Endpoint {
     /// Takes in whatever has come from the daemon, without waiting.
     pub(crate) fn take_in(&mut self) -> Result<(), Trouble> {
         let Some(member) = &mut self.member else { return Ok(()) };
-        member.take_in(&mut self.pairs);
+        member.take_in(&mut self.pairs, &mut self.borrowings);
         self.watch_member()
     }
 

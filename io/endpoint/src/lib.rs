@@ -35,6 +35,7 @@
 mod calls;
 mod endpoint;
 mod failed;
+mod grants;
 mod interrupt;
 mod link;
 mod member;
@@ -50,6 +51,9 @@ pub use wire::ipc::Address;
 
 pub use endpoint::{Endpoint, Options, Peer};
 pub use failed::Failed;
+pub use grants::{GrantId, Granted};
 pub use interrupt::Interrupter;
+pub use ipc::grants::Access;
+pub use member::{BindError, Find, FindError, Whom};
 pub use pairs::IntroduceError;
 pub use steps::Step;

@@ -1,25 +1,472 @@
-//! An endpoint's connection to the daemon, which introduces it to others.
+//! An endpoint's connection to the daemon, which introduces it to others and hands out buffers.
+//!
+//! Nothing here waits. What was asked is answered when [`Member::take_in`] finds the answer; a daemon that dies loses what it was asked, and the next one
+//! is told who this endpoint is.
 
-use std::os::fd::BorrowedFd;
-use std::time::Instant;
+mod bind;
+mod find;
 
-use crate::pairs::Pairs;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ipc::{Gone, Rights};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use session::{Bound, Control, ControlError, FolderWatch, Introduced, Memories, Notice};
+use wire::control::{EndpointAddress, EndpointRights, Event, GrantedBuffer, Reply, Request};
+use wire::ipc::Address;
+
+use crate::failed::Trouble;
+use crate::grants::{Borrowings, Freed};
+use crate::pairs::{Introduction, Pairs};
+
+pub use bind::BindError;
+pub use find::{Find, FindError, Whom};
+
+/// How long to trust that the folder of the daemon's socket tells of everything: a file system without inotify tells nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Pause before what was refused for the moment is asked once more.
+pub(crate) const RETRY: Duration = Duration::from_millis(20);
+/// How long the daemon may take for its answer.
+pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// News that are taken in at a time; the rest keeps the descriptor readable.
+const TAKEN_AT_ONCE: usize = 256;
+
+/// Number of a request, and the connection that it was made on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    life: u64,
+    id: u64,
+}
+
+/// What the daemon has answered.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// A peer was introduced, and joined; or could not be joined, and why.
+    Introduced(Result<Address, String>),
+    /// A buffer, and its memories.
+    Buffer(u64, Memories),
+    /// A grant's number.
+    Granted(u64),
+    /// What a grant stands for.
+    Borrowed(GrantedBuffer, Memories),
+    /// It was done.
+    Done,
+    /// It was refused.
+    Refused { errno: Errno, message: String },
+    /// The daemon died before it had answered.
+    Lost,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The daemon is there, and knows this endpoint.
+    Up,
+    /// The daemon is there, and was told of this endpoint.
+    Binding,
+    /// The daemon is gone. The watch tells when to look for the next one.
+    Away { _folder: Option<FolderWatch> },
+    /// The endpoint has ended; why, for a person.
+    Over { message: String },
+}
 
 /// The connection of an endpoint that was bound at the daemon.
 #[derive(Debug)]
-pub(crate) struct Member;
+pub(crate) struct Member {
+    control: Control,
+    state: State,
+    /// What can happen, behind one descriptor: the connection, the folder of the daemon's socket, the timer.
+    events: OwnedFd,
+    timer: OwnedFd,
+    address: Address,
+    name: String,
+    token: String,
+    copies: bool,
+    /// Counts the connections.
+    life: u64,
+    answers: BTreeMap<u64, Answer>,
+    /// Requests whose answers are awaited.
+    awaited: BTreeMap<u64, Kind>,
+    /// Buffers that were dropped.
+    freed: Freed,
+    /// Those of them that the daemon could not be told of yet, because it does not read.
+    unsaid: Vec<u64>,
+}
+
+/// What happens to an answer that nobody waits for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Awaited,
+    Forgotten,
+}
 
 impl Member {
-    /// What becomes readable when the daemon has news.
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn new(control: Control, name: &str, bound: Bound) -> Result<Member, Trouble> {
+        let doing = Trouble::doing;
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(doing("make the set of what an endpoint's connection tells"))?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(doing("make the timer of an endpoint's connection"))?;
+        let freed = Freed::new().map_err(|source| Trouble::System { action: "make an event", source })?;
+        watch(&events, &control)
+            .and_then(|()| watch(&events, &timer))
+            .and_then(|()| watch(&events, freed.event()))
+            .map_err(doing("watch the daemon's connection"))?;
+        let Bound { address, token, copies } = bound;
+        Ok(Member {
+            control,
+            state: State::Up,
+            events,
+            timer,
+            address: of_wire(address),
+            name: name.to_owned(),
+            token,
+            copies,
+            life: 1,
+            answers: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            freed,
+            unsaid: Vec::new(),
+        })
     }
 
-    /// When [`Member::take_in`] is due although the descriptor is not readable.
+    /// What becomes readable when there is news. It stays the same.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.events.as_fd())
+    }
+
+    /// When [`Member::take_in`] is due although the descriptor is not readable: the timer is part of it, so never.
+    #[allow(clippy::unused_self, reason = "the loop asks each kind of connection")]
     pub(crate) fn due(&self) -> Option<Instant> {
         None
     }
 
+    /// Where dropped buffers are noted.
+    pub(crate) fn freed(&self) -> Freed {
+        self.freed.clone()
+    }
+
+    /// Slot of the endpoint.
+    pub(crate) fn slot(&self) -> u32 {
+        self.address.slot
+    }
+
+    /// Counts the connections to daemons; what was made on an earlier one is not known to this one.
+    pub(crate) fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// Whether the endpoint may copy for others.
+    pub(crate) fn copies(&self) -> bool {
+        self.copies
+    }
+
+    /// Why the endpoint has ended, if it has.
+    pub(crate) fn over(&self) -> Option<&str> {
+        match &self.state {
+            State::Over { message } => Some(message),
+            _ => None,
+        }
+    }
+
+    fn is_away(&self) -> bool {
+        matches!(self.state, State::Away { .. })
+    }
+
+    /// Whether a daemon can be asked.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.state, State::Up)
+    }
+
+    /// Asks for something; `None`: not now, because the daemon is away or does not read. [`Member::take_in`] will tell of a change.
+    pub(crate) fn ask(&mut self, request: impl FnOnce(u64) -> Request) -> Option<Ticket> {
+        if !self.is_up() {
+            return None;
+        }
+        match self.control.start(request) {
+            Ok(id) => {
+                self.awaited.insert(id, Kind::Awaited);
+                Some(Ticket { life: self.life, id })
+            }
+            Err(error) => {
+                if error.is_gone() {
+                    self.lost();
+                } else {
+                    self.rest(RETRY);
+                }
+                None
+            }
+        }
+    }
+
+    /// The answer, when it is there.
+    pub(crate) fn answer(&mut self, ticket: Ticket) -> Option<Answer> {
+        if ticket.life != self.life
+            || !self.awaited.contains_key(&ticket.id) && !self.answers.contains_key(&ticket.id)
+        {
+            return Some(Answer::Lost);
+        }
+        self.answers.remove(&ticket.id)
+    }
+
+    /// Nobody waits for this answer any more. A peer that it introduces is known all the same.
+    pub(crate) fn forget(&mut self, ticket: Ticket) {
+        if ticket.life != self.life {
+            return;
+        }
+        if let Some(kind) = self.awaited.get_mut(&ticket.id) {
+            *kind = Kind::Forgotten;
+        }
+        self.answers.remove(&ticket.id);
+    }
+
+    /// Frees a buffer, whose answer nobody waits for.
+    pub(crate) fn free(&mut self, buffer: u64) {
+        let endpoint = self.slot();
+        let ticket = self.ask(|id| Request::Free { id, endpoint, buffer });
+        match ticket {
+            Some(ticket) => self.forget(ticket),
+            // A daemon that is away knows none of it when it is back.
+            None if self.is_up() => self.unsaid.push(buffer),
+            None => {}
+        }
+    }
+
     /// Takes in whatever is there, without waiting.
-    pub(crate) fn take_in(&mut self, _pairs: &mut Pairs) {}
+    pub(crate) fn take_in(&mut self, pairs: &mut Pairs, borrowings: &mut Borrowings) {
+        self.drain_timer();
+        for _ in 0..TAKEN_AT_ONCE {
+            if self.over().is_some() || self.is_away() && !self.find_daemon(pairs) {
+                break;
+            }
+            match self.control.next_notice() {
+                Ok(None) => break,
+                Ok(Some(notice)) => self.noticed(notice, pairs, borrowings),
+                Err(error) if error.is_gone() => self.lost(),
+                Err(error) => {
+                    tracing::warn!(endpoint = %self.address, %error, "a packet of the daemon was dropped");
+                }
+            }
+        }
+        let unsaid = std::mem::take(&mut self.unsaid);
+        for buffer in self.freed.take(self.life).into_iter().chain(unsaid) {
+            self.free(buffer);
+        }
+    }
+
+    fn noticed(&mut self, notice: Notice, pairs: &mut Pairs, borrowings: &mut Borrowings) {
+        match notice {
+            Notice::Introduced { endpoint, introduced } if endpoint == self.slot() => {
+                if let Err(why) = join(introduced, pairs) {
+                    tracing::warn!(endpoint = %self.address, why, "an introduction came to nothing");
+                }
+            }
+            Notice::Answer { id, answer } => self.answered(id, answer.message, answer.descriptors, pairs),
+            Notice::Bound(bound) => self.bound_again(bound, pairs),
+            Notice::Refused { errno, message } => {
+                self.not_bound_again(Errno::from_raw_os_error(errno), message, pairs)
+            }
+            Notice::Event(event) => self.told(event, pairs, borrowings),
+            // Of another endpoint, or for servers: not ours.
+            Notice::Introduced { .. } | Notice::Attach { .. } | Notice::Serving(_) => {}
+        }
+    }
+
+    fn told(&mut self, event: Event, pairs: &mut Pairs, borrowings: &mut Borrowings) {
+        let slot = self.slot();
+        match event {
+            Event::Rights { endpoint, peer, rights } if endpoint == slot => {
+                // Of one that we have parted from meanwhile: just as well.
+                let _parted = pairs.set_rights(of_wire(peer), rights_of(rights));
+            }
+            Event::Moved { endpoint, grant } if endpoint == slot => borrowings.moved(grant),
+            Event::Revoked { endpoint, grant } if endpoint == slot => borrowings.revoked(grant),
+            Event::Unbound { endpoint, message } if endpoint == slot => self.end(message, pairs),
+            _ => {}
+        }
+    }
+
+    fn answered(&mut self, id: u64, answer: Reply, descriptors: Vec<OwnedFd>, pairs: &mut Pairs) {
+        let answer = match answer {
+            Reply::Introduced { peer, channel, .. } => Answer::Introduced(
+                channel::End::from_descriptors(descriptors)
+                    .map_err(|error| error.to_string())
+                    .and_then(|end| join(Introduced { peer, channel, end }, pairs)),
+            ),
+            Reply::Buffer { buffer, .. } => match two(descriptors) {
+                Some(memories) => Answer::Buffer(buffer, memories),
+                None => unusable("a buffer without its two memories"),
+            },
+            Reply::Borrowed { buffer, .. } => match two(descriptors) {
+                Some(memories) => Answer::Borrowed(buffer, memories),
+                None => unusable("a grant without its two memories"),
+            },
+            Reply::Granted { grant, .. } => Answer::Granted(grant),
+            Reply::Done { .. } => Answer::Done,
+            Reply::Refused { errno, message, .. } => {
+                Answer::Refused { errno: Errno::from_raw_os_error(errno), message }
+            }
+            _ => unusable("an answer of another kind"),
+        };
+        if self.awaited.remove(&id) == Some(Kind::Awaited) {
+            self.answers.insert(id, answer);
+        } else if let Answer::Buffer(buffer, _) = answer {
+            self.free(buffer);
+        }
+    }
+
+    /// The connection is lost: look for the next daemon.
+    fn lost(&mut self) {
+        // A connection that has hung up would ring for ever.
+        let _not_there = epoll::delete(&self.events, &self.control);
+        let folder = self.control.watch_for_daemon();
+        if let Some(folder) = &folder
+            && let Err(errno) = watch(&self.events, folder)
+        {
+            tracing::debug!(endpoint = %self.address, %errno, "can't watch the daemon's folder, will look again");
+        }
+        self.life += 1;
+        self.answers.clear();
+        self.awaited.clear();
+        self.unsaid.clear();
+        self.state = State::Away { _folder: folder };
+        // At once: it may be there already.
+        self.rest(Duration::from_nanos(1));
+    }
+
+    /// Connects to the next daemon if it is there, and tells it who we are.
+    fn find_daemon(&mut self, pairs: &Pairs) -> bool {
+        if let State::Away { _folder: Some(folder) } = &self.state {
+            folder.drain();
+        }
+        self.rest(LOOK_AGAIN);
+        match self.control.try_reconnect() {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(error) => {
+                tracing::warn!(endpoint = %self.address, %error, "can't connect to the daemon again, will try");
+                return false;
+            }
+        }
+        let peers = pairs.infos().map(|info| on_wire(info.address)).collect();
+        let asked = self.control.ask_bind(&self.name, &self.token, peers);
+        if asked.is_err() || watch(&self.events, &self.control).is_err() {
+            return false;
+        }
+        self.stop_timer();
+        self.state = State::Binding;
+        true
+    }
+
+    fn bound_again(&mut self, bound: Bound, pairs: &mut Pairs) {
+        if of_wire(bound.address) != self.address {
+            return self.end("the next daemon has made it another endpoint".into(), pairs);
+        }
+        self.token = bound.token;
+        self.copies = bound.copies;
+        self.state = State::Up;
+    }
+
+    fn not_bound_again(&mut self, errno: Errno, message: String, pairs: &mut Pairs) {
+        match errno {
+            // Our old connection is not seen dead yet, or the daemon is about to end.
+            Errno::BUSY | Errno::AGAIN => {
+                self.lost();
+                self.rest(RETRY);
+            }
+            _ => self.end(message, pairs),
+        }
+    }
+
+    /// The endpoint is none any more: its channels end.
+    fn end(&mut self, message: String, pairs: &mut Pairs) {
+        let peers: Vec<Address> = pairs.infos().map(|info| info.address).collect();
+        for peer in peers {
+            let _parted = pairs.unbind(peer, Gone::Dead);
+        }
+        let _not_there = epoll::delete(&self.events, &self.control);
+        self.stop_timer();
+        self.life += 1;
+        self.answers.clear();
+        self.awaited.clear();
+        self.unsaid.clear();
+        self.state = State::Over { message };
+    }
+
+    /// Has the descriptor become readable after a while.
+    fn rest(&self, duration: Duration) {
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.set_timer(&Itimerspec { it_interval: none, it_value: session::timespec(duration) });
+    }
+
+    fn stop_timer(&self) {
+        self.rest(Duration::ZERO);
+    }
+
+    fn set_timer(&self, times: &Itimerspec) {
+        if let Err(errno) = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), times) {
+            tracing::warn!(endpoint = %self.address, %errno, "can't set the timer of the daemon's connection");
+        }
+    }
+
+    fn drain_timer(&self) {
+        let mut expirations = Vec::with_capacity(size_of::<u64>());
+        // Not expired, or read: either way it rings no more.
+        let _expired = rustix::io::read(&self.timer, spare_capacity(&mut expirations));
+    }
+
+    /// Ends the endpoint at the daemon.
+    fn unbind(&mut self) -> Result<(), ControlError> {
+        if self.is_up() {
+            self.control.unbind(self.address.slot, Instant::now() + ANSWER_PATIENCE)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Joins a peer. Returns its address, or why not.
+fn join(introduced: Introduced, pairs: &mut Pairs) -> Result<Address, String> {
+    let Introduced { peer, end, .. } = introduced;
+    let address = of_wire(peer.address);
+    let name = Some(peer.name).filter(|name| !name.is_empty());
+    let rights = rights_of(peer.rights);
+    let introduction = Introduction { address, name, domain: Some(peer.domain), rights, end };
+    pairs.introduce(introduction).map(|()| address).map_err(|error| with_cause(&error))
+}
+
+/// An error's text and those of its causes.
+pub(crate) fn with_cause(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn two(descriptors: Vec<OwnedFd>) -> Option<Memories> {
+    let [data, states]: [OwnedFd; 2] = descriptors.try_into().ok()?;
+    Some(Memories { data, states })
+}
+
+fn unusable(what: &str) -> Answer {
+    Answer::Refused { errno: Errno::PROTO, message: format!("the daemon sent {what}") }
+}
+
+fn watch(events: &OwnedFd, source: impl AsFd) -> Result<(), Errno> {
+    epoll::add(events, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+}
+
+pub(crate) fn of_wire(address: EndpointAddress) -> Address {
+    Address { slot: address.slot, generation: address.generation }
+}
+
+pub(crate) fn on_wire(address: Address) -> EndpointAddress {
+    EndpointAddress { slot: address.slot, generation: address.generation }
+}
+
+fn rights_of(told: EndpointRights) -> Rights {
+    let EndpointRights { send, request, notify, relay, hears, answers, answers_relayed, heeds } = told;
+    Rights { send, request, notify, relay, hears, answers, answers_relayed, heeds }
 }
