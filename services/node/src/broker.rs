@@ -6,11 +6,14 @@
 //! Nothing here waits. What a member shall be told goes into its bounded outbox; a member whose outbox is full does not
 //! read, and is told nothing more: it is cut off, so that nobody waits for it.
 
+mod endpoints;
+mod late;
 mod machines;
 mod offers;
 mod services;
 mod state;
 
+pub(crate) use endpoints::{Numbers, Reserved, Store};
 pub(crate) use machines::Machine;
 pub(crate) use state::MemberRow;
 
@@ -27,9 +30,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use topology::{ChannelMode, Topology};
 use wire::control::{Event, Reply, Request};
 
-/// Connections that the control socket of one domain may have. Programs with the preload library hold one each; a domain
-/// that wants more waits in the kernel's queue or is refused.
-pub(crate) const MAX_MEMBERS_PER_DOMAIN: usize = 128;
+/// Connections that the control socket of one domain may have. A program with the preload library holds one, and one for each of its
+/// endpoints. Each is a descriptor and some KiB here; sixteen domains that take all of them leave room for others.
+pub(crate) const MAX_MEMBERS_PER_DOMAIN: usize = 1024;
 /// Channels of one domain that may live at a time: a sixteenth of what one server takes.
 pub(crate) const MAX_CHANNELS_PER_DOMAIN: usize = 256;
 /// Channels that one connection may ask for: the frontend needs one for each entrance of each service.
@@ -101,6 +104,8 @@ struct Member {
     inspections: HashMap<u64, oneshot::Sender<Value>>,
     /// Whether it has been told what its domain is, and what it mounts.
     told: (bool, bool),
+    /// Events that wait for room in the outbox.
+    late: late::Late,
 }
 
 #[derive(Debug)]
@@ -196,6 +201,9 @@ struct Inner {
     channels: BTreeMap<u64, Channel>,
     /// What the machine processes of domains of kind `vm` said.
     machines: BTreeMap<(String, String), Machine>,
+    endpoints: endpoints::Endpoints,
+    /// Programs of each domain that are connected.
+    programs: BTreeMap<(String, String), usize>,
     /// When it was last logged of a domain that a member was cut off.
     remarked: BTreeMap<(String, String), Instant>,
 }
@@ -222,23 +230,32 @@ impl Broker {
     /// A new connection. `None`: the domain has too many.
     pub(crate) fn join(&self, identity: Identity) -> Option<(MemberId, mpsc::Receiver<Outgoing>)> {
         let mut inner = self.lock();
-        if identity.role == Role::Program
-            && inner.members_of(&identity.dc, &identity.domain) >= MAX_MEMBERS_PER_DOMAIN
-        {
-            return None;
+        if identity.role == Role::Program {
+            let key = (identity.dc.clone(), identity.domain.clone());
+            let programs = inner.programs.entry(key).or_default();
+            if *programs >= MAX_MEMBERS_PER_DOMAIN {
+                return None;
+            }
+            *programs += 1;
         }
         let id = MemberId(inner.next_number());
         let (outbox, mail) = mpsc::channel(MAX_WAITING_PACKETS);
-        inner
-            .members
-            .insert(id, Member { identity, outbox, inspections: HashMap::new(), told: (false, false) });
+        let (inspections, late) = (HashMap::new(), late::Late::new());
+        inner.members.insert(id, Member { identity, outbox, inspections, told: (false, false), late });
         Some((id, mail))
     }
 
     /// A connection has ended; what it served is down.
     pub(crate) fn leave(&self, id: MemberId) {
         let mut inner = self.lock();
-        inner.members.remove(&id);
+        let Some(Member { identity: Identity { dc, domain, role, .. }, .. }) = inner.members.remove(&id)
+        else {
+            return;
+        };
+        if role == Role::Program {
+            inner.program_left(&dc, &domain);
+        }
+        inner.endpoints_left(id, &dc);
         inner.machine_left(id);
         // A channel outlives the connection that asked for it, but not its server's, where that is one of ours.
         inner.channels.retain(|_, channel| channel.server != id || !channel.tied);
@@ -296,7 +313,11 @@ impl Broker {
             | Request::Grant { id: number, .. }
             | Request::Revoke { id: number, .. }
             | Request::Borrow { id: number, .. } => {
-                (number, refuse(rustix::io::Errno::OPNOTSUPP, "this node has no endpoints yet"))
+                let answer = self.endpoint_request(&mut inner, id, &identity, request, room);
+                inner.answer(id, &identity, number, answer);
+                inner.tell_met_again();
+                // No service has come or gone.
+                return;
             }
             Request::Guest { state, message } => match inner.guest(id, &identity, state, &message) {
                 Ok(()) => {
@@ -307,24 +328,26 @@ impl Broker {
                 Err(refusal) => (0, Err(refusal)),
             },
         };
-        let outgoing = answer.unwrap_or_else(|refusal| {
-            tracing::debug!(
-                dc = identity.dc,
-                domain = identity.domain,
-                pid = identity.pid,
-                "{}",
-                refusal.message
-            );
-            let errno = refusal.errno.raw_os_error();
-            Reply::Refused { id: number, errno, message: refusal.message }.into()
-        });
-        if let Some(member) = inner.members.get_mut(&id) {
-            member.told.0 |= matches!(outgoing.reply, Reply::About { .. });
-            member.told.1 |= matches!(outgoing.reply, Reply::Services { .. });
-        }
-        inner.send(id, outgoing);
+        inner.answer(id, &identity, number, answer);
         drop(inner);
         self.announce();
+    }
+
+    /// A member has read something: what waits for room goes out.
+    pub(crate) fn has_read(&self, id: MemberId) {
+        self.lock().tell_late(id);
+    }
+
+    /// Tells a member that it did not wait long enough, because it asked for something else.
+    pub(crate) fn refuse_interrupted(&self, id: MemberId, number: u64) {
+        let errno = rustix::io::Errno::CANCELED.raw_os_error();
+        let message = "another request came before the endpoint was bound".to_owned();
+        self.lock().send(id, Reply::Refused { id: number, errno, message }.into());
+    }
+
+    /// Has endpoints' numbers kept there. Until then nobody binds one.
+    pub(crate) fn keep_numbers(&self, numbers: Numbers) {
+        self.lock().endpoints.keep_numbers(numbers);
     }
 
     /// Comes back when a member has been told what its domain is and mounts, or is gone.
@@ -383,6 +406,11 @@ impl Broker {
         self.lock().send(id, Reply::Refused { id: number, errno, message }.into());
     }
 
+    /// Tells a member that its domain waits in vain for another program to take the ends that it asked for.
+    pub(crate) fn refuse_introduction(&self, id: MemberId, number: u64) {
+        self.lock().refuse_introduction(id, number);
+    }
+
     /// Sets (or, with `None`, forgets) the topology of a distributed container and tells everyone whom it concerns.
     pub(crate) fn set_topology(&self, dc: &str, topology: Option<Arc<Topology>>) {
         let mut inner = self.lock();
@@ -394,6 +422,7 @@ impl Broker {
             }
         };
         inner.tell_differences(dc, before.as_deref());
+        inner.endpoints_follow(dc, before.as_deref());
     }
 
     /// Whether all services of a domain have their server.
@@ -422,11 +451,28 @@ impl Inner {
         self.last_number
     }
 
-    fn members_of(&self, dc: &str, domain: &str) -> usize {
-        let of_domain = |m: &&Member| {
-            m.identity.role == Role::Program && m.identity.dc == dc && m.identity.domain == domain
-        };
-        self.members.values().filter(of_domain).count()
+    /// Puts the answer to a request into a member's outbox.
+    fn answer(&mut self, id: MemberId, who: &Identity, number: u64, answer: Result<Outgoing, Refusal>) {
+        let outgoing = answer.unwrap_or_else(|refusal| {
+            tracing::debug!(dc = who.dc, domain = who.domain, pid = who.pid, "{}", refusal.message);
+            let errno = refusal.errno.raw_os_error();
+            Reply::Refused { id: number, errno, message: refusal.message }.into()
+        });
+        if let Some(member) = self.members.get_mut(&id) {
+            member.told.0 |= matches!(outgoing.reply, Reply::About { .. });
+            member.told.1 |= matches!(outgoing.reply, Reply::Services { .. });
+        }
+        self.send(id, outgoing);
+    }
+
+    fn program_left(&mut self, dc: &str, domain: &str) {
+        let key = (dc.to_owned(), domain.to_owned());
+        if let Some(programs) = self.programs.get_mut(&key) {
+            *programs -= 1;
+            if *programs == 0 {
+                self.programs.remove(&key);
+            }
+        }
     }
 
     /// Those who are told of services: frontends and entrances, with their domains.

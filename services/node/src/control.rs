@@ -5,7 +5,7 @@ use crate::broker::{Broker, Identity, MAX_MEMBERS_PER_DOMAIN, MemberId, Outgoing
 use crate::guarded::Guarded;
 use crate::turns::Turns;
 use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use session::packet::{self, PacketError};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::sync::{Semaphore, mpsc};
-use wire::control::{MAX_WAIT_MS, Reply, Request};
+use wire::control::{MAX_WAIT_MS, Reply, Request, Whom};
 
 /// Connections that may wait to be accepted: a burst of programs that all start at once.
 const BACKLOG: i32 = 1024;
@@ -176,6 +176,8 @@ impl Talk {
         let write = async {
             while let Some(outgoing) = mail.recv().await {
                 write_packet(&socket, &outgoing).await?;
+                drop(outgoing);
+                self.broker.has_read(self.id);
             }
             Err(io::Error::other("it did not read what it was told"))
         };
@@ -245,8 +247,61 @@ impl Talk {
                 }
             }
         }
+        if let Request::Introduce { id: number, endpoint, to, wait_ms } = &request {
+            if *wait_ms != 0 && !self.wait_for_endpoint(*number, *endpoint, to, *wait_ms, socket).await? {
+                return Ok(());
+            }
+            if let Some(turn) = self.broker.endpoint_turn(self.id, *endpoint, to) {
+                let turn = self.turns.at(Some(&turn)).acquire_owned();
+                match tokio::time::timeout(ATTACH_PATIENCE, turn).await {
+                    Ok(Ok(permit)) => room = Some(permit),
+                    _ => {
+                        self.broker.refuse_introduction(self.id, *number);
+                        return Ok(());
+                    }
+                }
+            }
+        }
         self.broker.request(self.id, request, room, |identity| (self.about)(identity));
         Ok(())
+    }
+
+    /// Waits until an endpoint is bound, as long as was asked for. Whether the request is to be answered now: a member that asks for
+    /// something else meanwhile has changed its mind, and has its answer here.
+    async fn wait_for_endpoint(
+        &self,
+        number: u64,
+        endpoint: u32,
+        to: &Whom,
+        wait_ms: u32,
+        socket: &Guarded,
+    ) -> io::Result<bool> {
+        let wait = Duration::from_millis(u64::from(wait_ms.min(MAX_WAIT_MS)));
+        let bound = tokio::time::timeout(wait, self.broker.endpoint_bound(self.id, endpoint, to));
+        tokio::select! {
+            // What is there already is not waited for.
+            biased;
+            // Whether it is bound, or was waited for in vain, is for the broker to say.
+            _ = bound => Ok(true),
+            more = says_more(socket) => {
+                more?;
+                self.broker.refuse_interrupted(self.id, number);
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// Comes back when another packet is there, or the other side has hung up.
+async fn says_more(socket: &Guarded) -> io::Result<()> {
+    loop {
+        let mut ready = socket.readable().await?;
+        let mut first = [0; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match rustix::io::retry_on_intr(|| rustix::net::recv(socket.get_ref(), &mut first[..], flags)) {
+            Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+            _ => return Ok(()),
+        }
     }
 }
 

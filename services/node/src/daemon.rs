@@ -25,8 +25,8 @@ use wire::ring::{RING_BYTES_MAX, RING_BYTES_MIN};
 /// Threads that do what blocks: starting domains, reading cgroups. More wait in line.
 const MAX_BLOCKING_THREADS: usize = 16;
 /// Descriptors that the daemon may hold: some for each domain, one for each connection, ten for each channel that
-/// is being made.
-const OPEN_FILES: u64 = 65_536;
+/// is being made, two for each pair of endpoints and for each buffer.
+const OPEN_FILES: u64 = 262_144;
 
 /// Connections to the metrics port that are served at a time.
 const MAX_METRICS_READERS: usize = 16;
@@ -196,7 +196,7 @@ fn make_node(config: &Config) -> Result<Node, DaemonError> {
     if let Some(advice) = host::advice(&host) {
         tracing::warn!("{advice}");
     }
-    let node = Node::new(place, layout, cgroups, Box::new(registry), Broker::new(make_channel), host);
+    let node = Node::new(place, layout, cgroups, Arc::new(registry), Broker::new(make_channel), host);
     node.load()?;
     Ok(node)
 }

@@ -19,6 +19,7 @@ mod lock;
 mod machines;
 mod metrics;
 mod node;
+mod numbers;
 mod own_log;
 mod ready;
 mod settings;

@@ -1,8 +1,9 @@
 //! What the daemon holds: the topologies that it was told, and a handle of each domain.
 
 use crate::admin::{Code, Problem};
-use crate::broker::Broker;
+use crate::broker::{Broker, Numbers};
 use crate::daemon::DaemonError;
+use crate::numbers::Kept;
 use crate::place::Place;
 use crate::supervisor::Supervised;
 use registry::{Expected, Registry, RegistryError};
@@ -35,7 +36,7 @@ pub(crate) struct Node {
     pub(crate) kvm: OnceLock<Result<(), String>>,
     /// One change at a time: `up` and `down` hold it.
     pub(crate) changing: tokio::sync::Mutex<()>,
-    registry: Box<dyn RegistryDebug>,
+    registry: Arc<dyn RegistryDebug>,
     inner: Mutex<Inner>,
 }
 
@@ -99,7 +100,7 @@ impl Node {
         place: Place,
         layout: domain::Layout,
         cgroups: domain::Cgroups,
-        registry: Box<dyn RegistryDebug>,
+        registry: Arc<dyn RegistryDebug>,
         broker: Broker,
         host: serde_json::Value,
     ) -> Self {
@@ -126,6 +127,13 @@ impl Node {
     /// # Errors
     /// Also where one can't be read: to go on without it would be to end its domains.
     pub(crate) fn load(&self) -> Result<(), DaemonError> {
+        // Before there is a topology that has endpoints.
+        let kept = Kept(Arc::clone(&self.registry));
+        let numbers = Numbers::open(Box::new(kept)).map_err(|cause| DaemonError::System {
+            what: "keep the numbers of endpoints in the registry",
+            cause,
+        })?;
+        self.broker.keep_numbers(numbers);
         for (key, entry) in self.registry.list(DESIRED)? {
             let desired = match serde_json::from_slice::<Desired>(&entry.value) {
                 Ok(desired) if desired.format == DESIRED_FORMAT => Ok(desired),

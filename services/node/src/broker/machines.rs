@@ -153,7 +153,7 @@ impl Inner {
     }
 
     /// Whether a domain is a machine, whose ends of channels are devices of a guest.
-    fn is_guest(&self, dc: &str, domain: &str) -> bool {
+    pub(super) fn is_guest(&self, dc: &str, domain: &str) -> bool {
         let topology = self.topologies.get(dc);
         let domain = topology.and_then(|topology| topology.domain(domain));
         domain.is_some_and(|domain| domain.kind == DomainKind::Vm)
@@ -181,14 +181,20 @@ impl Inner {
         };
         let itself = usize::from(who.domain == host);
         for (domain, errno) in [(who.domain.as_str(), Errno::MFILE), (host, Errno::USERS)] {
-            if self.is_guest(&who.dc, domain) && ends(domain) + 1 + itself > MAX_CHANNELS {
-                let message = format!(
-                    "the virtual machine {domain} has {MAX_CHANNELS} ends of channels, which are the most that one can have; close some"
-                );
-                return refuse(errno, message);
+            let taken = ends(domain) + self.ends_of_pairs(&who.dc, domain);
+            if self.is_guest(&who.dc, domain) && taken + 1 + itself > MAX_CHANNELS {
+                return refuse(errno, full(domain));
             }
         }
         Ok(())
+    }
+
+    /// Ends of channels that a domain has.
+    pub(super) fn ends_in(&self, dc: &str, domain: &str) -> usize {
+        let of_dc = self.channels.values().filter(|channel| channel.dc == dc);
+        let ends =
+            of_dc.map(|c| usize::from(c.domain == domain) + usize::from(c.host == domain)).sum::<usize>();
+        ends + self.ends_of_pairs(dc, domain)
     }
 
     /// A connection has ended, perhaps a machine's. Its guest runs on.
@@ -197,6 +203,13 @@ impl Inner {
             machine.member = None;
         }
     }
+}
+
+/// What is said of a guest that can have no more.
+pub(super) fn full(domain: &str) -> String {
+    format!(
+        "the virtual machine {domain} has {MAX_CHANNELS} ends of channels, which are the most that one can have; close some"
+    )
 }
 
 /// What a stranger wrote, short and in one line.

@@ -1,5 +1,6 @@
 //! The broker, with members that are only mailboxes.
 
+mod endpoints;
 mod machines;
 mod offers;
 
