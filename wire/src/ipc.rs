@@ -90,6 +90,26 @@ impl std::fmt::Display for Address {
     }
 }
 
+/// Why a text is no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an address is written SLOT.GENERATION, as 3.1, with a generation from 1")]
+pub struct NoAddress;
+
+impl std::str::FromStr for Address {
+    type Err = NoAddress;
+
+    /// Reads what [`Address`] is displayed as.
+    fn from_str(text: &str) -> Result<Address, NoAddress> {
+        let number = |digits: &str| {
+            // No sign, no blanks: what is read is what would be written, leading zeroes aside.
+            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+            digits.parse().ok().filter(|_| plain).ok_or(NoAddress)
+        };
+        let (slot, generation) = text.split_once('.').ok_or(NoAddress)?;
+        Address::checked(number(slot)?, number(generation)?).map_err(|_| NoAddress)
+    }
+}
+
 impl Address {
     /// As the payload of [`KIND_REFER`].
     #[must_use]
@@ -348,6 +368,15 @@ mod tests {
     fn a_header_comes_back_as_it_was() {
         assert_eq!(Header::read(REQUEST.to_bytes(), HEADER_BYTES + 5), Ok(REQUEST));
         assert_eq!(Address::read(REQUEST.source.to_bytes()), Ok(REQUEST.source));
+    }
+
+    #[test]
+    fn an_address_is_read_as_it_is_written() {
+        let greatest = Address { slot: u32::MAX, generation: u32::MAX };
+        assert_eq!(greatest.to_string().parse(), Ok(greatest));
+        for bad in ["", "3", "3.", ".1", "3.0", "3.1.1", "+3.1", "3.-1", " 3.1", "4294967296.1", "planner"] {
+            assert_eq!(bad.parse::<Address>(), Err(NoAddress), "{bad:?}");
+        }
     }
 
     #[test]
