@@ -35,6 +35,7 @@
  *     ETIME        the time is over; the request was received, and its reply will be dropped
  *     EMSGSIZE     too long for this pair, for the reply that is taken, or for the buffer
  *     EPROTO       it broke the rules of the shared memory, and was cut off
+ *     ESHUTDOWN    this endpoint has ended: the topology file does not place it here any more
  *     ECONNREFUSED the node's daemon is not there: channels to those whom this endpoint has been introduced to go on
  *
  * WAITING. Each call that may wait takes a time-out in ns: 0 is not to wait, TOMBOLO_FOREVER. A signal handler runs while a call
@@ -91,8 +92,8 @@ struct tombolo_message {
 /* Binds an endpoint: at the daemon of the domain that the program runs in, which is where the topology file places the name; NULL
  * binds one without a name. `options` may be NULL; of it count size, flags, batch_bytes (what tombolo_endpoint_send_buffered() holds
  * back; 0: nothing) and wait_ns (how long to wait for the daemon, and for a name that somebody has; 0: not at all).
- * EADDRINUSE: another program has bound it; ENOENT: there is no such endpoint; EPERM: it is not this domain's; EMFILE, ENOSPC: a limit
- * of the distributed container; ECONNREFUSED: no daemon. */
+ * EADDRINUSE: another program has bound it; ENOENT: there is no such endpoint; EPERM: it is not this domain's; EUSERS: a limit of the
+ * distributed container; ECONNREFUSED: no daemon; ETIMEDOUT. */
 tombolo_handle tombolo_endpoint_bind(const char *name, const struct tombolo_options *options);
 
 /* Makes two endpoints that know each other, and nobody else: for threads, and to try things without a daemon. They may do everything
@@ -112,10 +113,10 @@ ssize_t tombolo_endpoint_name(tombolo_handle endpoint, char *text, size_t size);
 /* The address of whoever is `whom`: a name, or an address as people write it ("7.3"). Introduces both, if they do not know each other.
  * The time-out is for the daemon's answer; 0 is ten seconds, for it always answers.
  * ENOTCONN: the name is known, and nobody has bound it; ENOENT: there is no such name here; ESTALE: that generation has ended; EPERM;
- * EINVAL: it is this one itself; EMFILE, ENOSPC: a limit; ECONNREFUSED: no daemon. */
+ * EINVAL: it is this one itself; EUSERS: a limit; ETIMEDOUT: the daemon is away. */
 tombolo_address tombolo_endpoint_find(tombolo_handle endpoint, const char *whom, int64_t timeout_ns);
 
-/* The same, and waits until it is bound: also over the death of a daemon. ETIMEDOUT. */
+/* The same, and waits until it is bound: also over the death of a daemon. ETIMEDOUT. A time-out of 0 makes it tombolo_endpoint_find(). */
 tombolo_address tombolo_endpoint_wait(tombolo_handle endpoint, const char *whom, int64_t timeout_ns);
 
 /* Sends a message and waits until it is received: a rendezvous. Returns 0; after a failure it has not been received, and will not be.
@@ -186,7 +187,7 @@ ssize_t tombolo_endpoint_peers(tombolo_handle endpoint, struct tombolo_peer *pee
 #define TOMBOLO_ACCESS_WRITE 2 /* others may read and write it */
 
 /* Makes a buffer of `bytes` zero bytes that this endpoint may grant. Returns its handle, which is closed by tombolo_close(); with it go all
- * its grants. EMFILE, ENOSPC, EDQUOT: a limit of the distributed container; ECONNREFUSED. */
+ * its grants. EUSERS, ENOSPC: a limit of the distributed container; ECONNREFUSED. */
 tombolo_handle tombolo_endpoint_buffer(tombolo_handle endpoint, size_t bytes, int access);
 
 /* Reads or writes some of one's own buffer. Return 0. ERANGE: it is not that long. */

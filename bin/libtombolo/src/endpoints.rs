@@ -3,7 +3,7 @@
 use crate::buffer::Owned;
 use crate::failure::{self, failure};
 use crate::library::Library;
-use crate::member::{Member, address_of, number_of};
+use crate::member::{Member, address_of, name_of, number_of};
 use crate::ongoing::Wanted;
 use crate::polling::deadline_of;
 use crate::refusals::{self, Refusal};
@@ -13,6 +13,7 @@ use channel::{Config, SpinPolicy};
 use endpoint::{Address, Endpoint, Failed, Rights};
 use rustix::io::Errno;
 use std::ffi::CStr;
+use std::time::{Duration, Instant};
 use sys::channel_abi::{Channels, Failure, Handle, Options, Outcome, Patience};
 use sys::endpoint_abi::{Access, Endpoints, Granted, Message, Outgoing, Peer, Place};
 
@@ -44,6 +45,13 @@ impl Library {
         self.table.insert(New::Whole { whole: Whole::Endpoint(Box::new(member)), options: *options })
     }
 
+    fn find_some(&self, endpoint: Handle, whom: &CStr, waits: bool, patience: Patience) -> Outcome<u64> {
+        self.table.find(endpoint)?.whole(endpoint, |member: &mut Member| {
+            let wanted = Wanted::find(whom, waits);
+            member.call_wanted(Some(wanted), |member| member.find(whom, waits, patience).map(number_of))
+        })
+    }
+
     /// Sends a message by a rendezvous, or without.
     fn send_some(
         &self,
@@ -60,7 +68,7 @@ impl Library {
             member.call_wanted(Some(wanted), |member| {
                 // What needs no rendezvous seldom waits: the quick way first.
                 if member.is_interruptible && !(is_buffered && member.ongoing.is_none()) {
-                    return member.send_in_steps(wanted, bytes, patience);
+                    return member.send_in_steps(wanted, patience);
                 }
                 let deadline = if member.is_interruptible {
                     deadline_of(Patience::Never)
@@ -74,7 +82,7 @@ impl Library {
                 };
                 match sent {
                     Err(Failed::Call(endpoint::SendError::TimedOut(_))) if member.is_interruptible => {
-                        member.send_in_steps(wanted, bytes, patience)
+                        member.send_in_steps(wanted, patience)
                     }
                     sent => sent.map_err(|error| refusals::of(&error, patience)),
                 }
@@ -113,8 +121,14 @@ fn rights_of(rights: Rights) -> u32 {
 
 impl Endpoints for Library {
     fn bind(&self, name: Option<&CStr>, options: &Options) -> Outcome<Handle> {
-        let _ = (name, options_of(options)?);
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+        let name = name.map(|name| name_of(name.to_bytes())).transpose()?;
+        let wishes = options_of(options)?;
+        let bound = match u64::try_from(options.wait_ns) {
+            Ok(0) => Endpoint::bind(name, &wishes),
+            Ok(ns) => Endpoint::bind_by(name, &wishes, Instant::now().checked_add(Duration::from_nanos(ns))),
+            Err(_) => Endpoint::bind_by(name, &wishes, None),
+        };
+        self.add_endpoint(bound.map_err(refused)?, options)
     }
 
     fn endpoint_pair(&self, options: &Options) -> Outcome<[Handle; 2]> {
@@ -146,13 +160,11 @@ impl Endpoints for Library {
     }
 
     fn find(&self, endpoint: Handle, whom: &CStr, patience: Patience) -> Outcome<u64> {
-        let _ = (endpoint, whom, patience);
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+        self.find_some(endpoint, whom, false, patience)
     }
 
     fn wait_for_bind(&self, endpoint: Handle, whom: &CStr, patience: Patience) -> Outcome<u64> {
-        let _ = (endpoint, whom, patience);
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+        self.find_some(endpoint, whom, true, patience)
     }
 
     fn send(&self, endpoint: Handle, to: u64, message: Outgoing<'_>, patience: Patience) -> Outcome<()> {
@@ -198,7 +210,7 @@ impl Endpoints for Library {
     ) -> Outcome<usize> {
         let from = if from == 0 { None } else { Some(address_of(from)?) };
         self.table.find(endpoint)?.whole(endpoint, |member: &mut Member| {
-            member.call_wanted(Some(Wanted::Receive(from)), |member| {
+            member.call_wanted(Some(Wanted::receive(from)), |member| {
                 member.receive(from, into, message, patience)
             })
         })

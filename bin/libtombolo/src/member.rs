@@ -5,14 +5,18 @@ use crate::ongoing::{Ongoing, Wanted};
 use crate::polling::{PollSet, deadline_of, poll_until};
 use crate::refusals;
 use crate::requests::Requests;
-use endpoint::{Address, Asked, Content, Endpoint, From, Interrupter, Received};
+use endpoint::{Address, Asked, Content, Endpoint, From, Interrupter, Received, Whom};
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::ffi::CStr;
 use std::os::fd::RawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use sys::channel_abi::{Options, Outcome, Patience};
 use sys::endpoint_abi::{Message, Outgoing};
 use sys::fork::Origin;
+
+/// How long the daemon may take for its answer where the caller says nothing about it.
+const ANSWER_PATIENCE: Patience = Patience::For(Duration::from_secs(10));
 
 /// An endpoint, and what its program is in the midst of.
 #[derive(Debug)]
@@ -66,7 +70,7 @@ impl Member {
     /// As [`Member::call`], of a call that goes on if it is the one that was interrupted.
     pub(crate) fn call_wanted<T>(
         &mut self,
-        wanted: Option<Wanted>,
+        wanted: Option<Wanted<'_>>,
         work: impl FnOnce(&mut Self) -> Outcome<T>,
     ) -> Outcome<T> {
         if !self.origin.is_here() {
@@ -74,7 +78,7 @@ impl Member {
                 "this endpoint is the parent's of this process: close the handle here, and bind another one";
             return Err(failure(Errno::STALE, text));
         }
-        if let Some(mut ongoing) = self.ongoing.take_if(|ongoing| Some(ongoing.wanted) != wanted) {
+        if let Some(mut ongoing) = self.ongoing.take_if(|ongoing| !ongoing.is(wanted)) {
             ongoing.give_up(&mut self.endpoint);
         }
         let outcome = work(self);
@@ -119,7 +123,7 @@ impl Member {
 
     fn receive_new(&mut self, from: Option<Address>, patience: Patience) -> Outcome<Received> {
         if self.is_interruptible {
-            return self.receive_in_steps(from, patience);
+            return self.receive_in_steps(Wanted::receive(from), patience);
         }
         let from = from.map_or(From::Any, From::One);
         let received = self.endpoint.receive(&from, &mut self.payload, deadline_of(patience));
@@ -130,14 +134,14 @@ impl Member {
     pub(crate) fn request(
         &mut self,
         to: Address,
-        wanted: Wanted,
+        wanted: Wanted<'_>,
         message: Outgoing<'_>,
         into: &mut [u8],
         patience: Patience,
     ) -> Outcome<Message> {
         let Outgoing { tag, bytes } = message;
         let reply = if self.is_interruptible {
-            self.request_in_steps(wanted, bytes, patience)?
+            self.request_in_steps(wanted, patience)?
         } else {
             let (takes, deadline) = (into.len(), deadline_of(patience));
             let replied = self.endpoint.send_receive(to, tag, bytes, &mut self.payload, takes, deadline);
@@ -156,6 +160,22 @@ impl Member {
             length: u32::try_from(length).unwrap_or(u32::MAX),
             ..Message::default()
         })
+    }
+
+    /// Whoever is bound by a name or at an address; `waits`: or is going to be.
+    pub fn find(&mut self, whom: &CStr, waits: bool, patience: Patience) -> Outcome<Address> {
+        // The daemon always answers; whoever has no time wants to know how it is now.
+        let is_try = patience == Patience::Never;
+        let (waits, patience) = (waits && !is_try, if is_try { ANSWER_PATIENCE } else { patience });
+        if self.is_interruptible {
+            return self.find_in_steps(Wanted::find(whom, waits), patience);
+        }
+        let (whom, deadline) = (whom_of(whom.to_bytes())?, deadline_of(patience));
+        let found = match waits {
+            true => self.endpoint.wait_for_bind(whom, deadline),
+            false => self.endpoint.find(whom, deadline),
+        };
+        found.map_err(|error| refusals::of(&error, patience))
     }
 
     fn keep(&mut self, asked: Asked) -> u64 {
@@ -285,6 +305,29 @@ impl Member {
             poll.raise();
         }
     }
+}
+
+/// Longest text that says whom to find, in bytes: the names of a topology file are shorter, so a longer one is a mistake.
+const WHOM_BYTES_MAX: usize = 255;
+
+/// Whom a text means: an address as people write it, or else a name.
+pub fn whom_of(text: &[u8]) -> Outcome<Whom<'_>> {
+    let name = name_of(text)?;
+    Ok(name.parse().map_or(Whom::Name(name), Whom::Address))
+}
+
+/// The name of an endpoint.
+pub fn name_of(text: &[u8]) -> Outcome<&str> {
+    if text.is_empty() {
+        return Err(failure(Errno::INVAL, "an empty name names no endpoint"));
+    }
+    if text.len() > WHOM_BYTES_MAX {
+        let text =
+            format!("an endpoint's name has {WHOM_BYTES_MAX} bytes at most, and this one {}", text.len());
+        return Err(failure(Errno::NAMETOOLONG, text));
+    }
+    str::from_utf8(text)
+        .map_err(|_| failure(Errno::INVAL, "an endpoint's name is UTF-8, and this one is not"))
 }
 
 /// An address as the program has it.

@@ -1,34 +1,47 @@
 //! Calls that a signal interrupts, and that go on when they are made again.
 
-use crate::member::Member;
+use crate::member::{Member, whom_of};
 use crate::polling::deadline_of;
 use crate::refusals::{self, Refusal};
-use endpoint::{Address, Endpoint, Failed, From, Receive, Received, Reply, Request, Send, Step};
+use endpoint::{Address, Endpoint, Failed, Find, From, Receive, Received, Reply, Request, Send, Step};
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::time::Instant;
 use sys::channel_abi::{Outcome, Patience};
 use sys::endpoint_abi::Outgoing;
 
 /// What a program wants: the same call again is one that wants the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
-    Send { to: Address, is_buffered: bool, tag: u32, bytes: (usize, usize) },
-    Request { to: Address, tag: u32, bytes: (usize, usize), takes: usize },
+pub struct Wanted<'a> {
+    pub kind: Kind,
+    /// What goes out, or the text that says whom to find.
+    pub bytes: &'a [u8],
+}
+
+/// Which call, and with what arguments beside the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Send { to: Address, tag: u32, is_buffered: bool },
+    Request { to: Address, tag: u32, takes: usize },
     Receive(Option<Address>),
+    Find { waits: bool },
 }
 
-/// Where the bytes are: those of an interrupted call stay where they are.
-fn place(bytes: &[u8]) -> (usize, usize) {
-    (bytes.as_ptr().addr(), bytes.len())
-}
-
-impl Wanted {
-    pub fn send(to: Address, message: Outgoing<'_>, is_buffered: bool) -> Self {
-        Self::Send { to, is_buffered, tag: message.tag, bytes: place(message.bytes) }
+impl<'a> Wanted<'a> {
+    pub fn send(to: Address, message: Outgoing<'a>, is_buffered: bool) -> Self {
+        Self { kind: Kind::Send { to, tag: message.tag, is_buffered }, bytes: message.bytes }
     }
 
-    pub fn request(to: Address, message: Outgoing<'_>, takes: usize) -> Self {
-        Self::Request { to, tag: message.tag, bytes: place(message.bytes), takes }
+    pub fn request(to: Address, message: Outgoing<'a>, takes: usize) -> Self {
+        Self { kind: Kind::Request { to, tag: message.tag, takes }, bytes: message.bytes }
+    }
+
+    pub fn receive(from: Option<Address>) -> Self {
+        Self { kind: Kind::Receive(from), bytes: &[] }
+    }
+
+    pub fn find(whom: &'a CStr, waits: bool) -> Self {
+        Self { kind: Kind::Find { waits }, bytes: whom.to_bytes() }
     }
 }
 
@@ -37,27 +50,22 @@ enum Call {
     Send(Send),
     Request(Request),
     Receive(Receive),
+    Find(Find),
 }
 
-/// A call that waits, or was interrupted.
+/// A call that a signal has interrupted.
 #[derive(Debug)]
 pub struct Ongoing {
-    pub wanted: Wanted,
+    kind: Kind,
+    bytes: Vec<u8>,
     call: Call,
     deadline: Option<Instant>,
 }
 
 impl Ongoing {
-    fn new(wanted: Wanted, patience: Patience) -> Self {
-        let call = match wanted {
-            Wanted::Send { to, is_buffered: false, tag, .. } => Call::Send(Send::rendezvous(to, tag)),
-            Wanted::Send { to, is_buffered: true, tag, .. } => Call::Send(Send::buffered(to, tag)),
-            Wanted::Request { to, tag, takes, .. } => {
-                Call::Request(Request::new(to, tag, u32::try_from(takes).unwrap_or(u32::MAX)))
-            }
-            Wanted::Receive(from) => Call::Receive(Receive::new(from.map_or(From::Any, From::One))),
-        };
-        Self { wanted, call, deadline: deadline_of(patience) }
+    /// Whether it is this that goes on.
+    pub fn is(&self, wanted: Option<Wanted<'_>>) -> bool {
+        wanted == Some(Wanted { kind: self.kind, bytes: &self.bytes })
     }
 
     /// The program has made another call.
@@ -70,49 +78,78 @@ impl Ongoing {
                 let _received = endpoint.cancel_request(call);
             }
             Call::Receive(call) => endpoint.cancel_receive(call),
+            Call::Find(call) => endpoint.cancel_find(call),
         }
     }
 }
 
+/// A call at its beginning.
+fn begun(wanted: Wanted<'_>) -> Outcome<Call> {
+    Ok(match wanted.kind {
+        Kind::Send { to, tag, is_buffered: false } => Call::Send(Send::rendezvous(to, tag)),
+        Kind::Send { to, tag, is_buffered: true } => Call::Send(Send::buffered(to, tag)),
+        Kind::Request { to, tag, takes } => {
+            Call::Request(Request::new(to, tag, u32::try_from(takes).unwrap_or(u32::MAX)))
+        }
+        Kind::Receive(from) => Call::Receive(Receive::new(from.map_or(From::Any, From::One))),
+        Kind::Find { waits } => Call::Find(Find::new(whom_of(wanted.bytes)?, waits)),
+    })
+}
+
+/// Steps of another call than is under way: never, and no reason to panic.
+fn another<T, E>() -> Result<Step<T>, Failed<E>> {
+    Err(Failed::Interrupted)
+}
+
 impl Member {
-    pub fn send_in_steps(&mut self, wanted: Wanted, bytes: &[u8], patience: Patience) -> Outcome<()> {
+    pub fn send_in_steps(&mut self, wanted: Wanted<'_>, patience: Patience) -> Outcome<()> {
         self.in_steps(wanted, patience, |endpoint, call, _, late| match call {
-            Call::Send(call) => endpoint.step_send(call, bytes, late),
-            Call::Request(_) | Call::Receive(_) => Err(Failed::Interrupted),
+            Call::Send(call) => endpoint.step_send(call, wanted.bytes, late),
+            _ => another(),
         })
     }
 
-    pub fn request_in_steps(&mut self, wanted: Wanted, bytes: &[u8], patience: Patience) -> Outcome<Reply> {
+    pub fn request_in_steps(&mut self, wanted: Wanted<'_>, patience: Patience) -> Outcome<Reply> {
         self.in_steps(wanted, patience, |endpoint, call, into, late| match call {
-            Call::Request(call) => endpoint.step_request(call, bytes, into, late),
-            Call::Send(_) | Call::Receive(_) => Err(Failed::Interrupted),
+            Call::Request(call) => endpoint.step_request(call, wanted.bytes, into, late),
+            _ => another(),
         })
     }
 
-    pub fn receive_in_steps(&mut self, from: Option<Address>, patience: Patience) -> Outcome<Received> {
-        self.in_steps(Wanted::Receive(from), patience, |endpoint, call, into, late| match call {
+    pub fn receive_in_steps(&mut self, wanted: Wanted<'_>, patience: Patience) -> Outcome<Received> {
+        self.in_steps(wanted, patience, |endpoint, call, into, late| match call {
             Call::Receive(call) => endpoint.step_receive(call, into, late),
-            Call::Send(_) | Call::Request(_) => Err(Failed::Interrupted),
+            _ => another(),
+        })
+    }
+
+    pub fn find_in_steps(&mut self, wanted: Wanted<'_>, patience: Patience) -> Outcome<Address> {
+        self.in_steps(wanted, patience, |endpoint, call, _, late| match call {
+            Call::Find(call) => endpoint.step_find(call, late),
+            _ => another(),
         })
     }
 
     /// Goes on with a call until it is over, or a signal handler has run: then it stays ongoing.
     fn in_steps<T, E: Refusal>(
         &mut self,
-        wanted: Wanted,
+        wanted: Wanted<'_>,
         patience: Patience,
         mut step: impl FnMut(&mut Endpoint, &mut Call, &mut Vec<u8>, bool) -> Result<Step<T>, Failed<E>>,
     ) -> Outcome<T> {
-        let mut ongoing = self.ongoing.take().unwrap_or_else(|| Ongoing::new(wanted, patience));
+        let (mut call, deadline) = match self.ongoing.take() {
+            Some(Ongoing { call, deadline, .. }) => (call, deadline),
+            None => (begun(wanted)?, deadline_of(patience)),
+        };
         loop {
-            let late = ongoing.deadline.is_some_and(|deadline| deadline <= Instant::now());
-            let stepped = step(&mut self.endpoint, &mut ongoing.call, &mut self.payload, late);
+            let late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let stepped = step(&mut self.endpoint, &mut call, &mut self.payload, late);
             let again_at = match stepped.map_err(|error| refusals::of(&error, patience))? {
                 Step::Ready(done) => return Ok(done),
                 Step::Pending { again_at } => again_at,
             };
-            let until = ongoing.deadline.into_iter().chain(again_at).min();
-            if let Err(why) = self.sleep(until) {
+            if let Err(why) = self.sleep(deadline.into_iter().chain(again_at).min()) {
+                let mut ongoing = Ongoing { kind: wanted.kind, bytes: wanted.bytes.to_vec(), call, deadline };
                 if why.errno == Errno::INTR.raw_os_error() {
                     self.ongoing = Some(ongoing);
                 } else {

@@ -1,7 +1,10 @@
 //! Errors of endpoints, as `errno` and a sentence: the table of `include/tombolo/endpoint.h`.
 
 use crate::failure::{self, failure};
-use endpoint::{Failed, NoPeer, NotifyError, ReceiveError, RelayError, ReplyError, RequestError, SendError};
+use endpoint::{
+    BindError, Failed, FindError, NoPeer, NotifyError, ReceiveError, RelayError, ReplyError, RequestError,
+    SendError,
+};
 use rustix::io::Errno;
 use session::ControlError;
 use std::error::Error;
@@ -100,11 +103,47 @@ impl Refusal for RelayError {
     }
 }
 
+impl Refusal for BindError {
+    fn errno(&self, _: Patience) -> Option<Errno> {
+        match self {
+            Self::NoDaemon(why) => Some(of_daemon(why).unwrap_or(Errno::CONNREFUSED)),
+            Self::Unknown { .. } => Some(Errno::NOENT),
+            Self::Busy { .. } => Some(Errno::ADDRINUSE),
+            Self::NotAllowed { .. } => Some(Errno::PERM),
+            Self::Limit { .. } => Some(Errno::USERS),
+            Self::Refused { errno, .. } => said(*errno),
+            Self::TimedOut { .. } => Some(Errno::TIMEDOUT),
+        }
+    }
+}
+
+impl Refusal for FindError {
+    fn errno(&self, _: Patience) -> Option<Errno> {
+        match self {
+            Self::NoDaemon | Self::NotBound { .. } => Some(Errno::NOTCONN),
+            Self::Ended { .. } => Some(Errno::SHUTDOWN),
+            Self::Unknown { .. } => Some(Errno::NOENT),
+            Self::NotAllowed { .. } => Some(Errno::PERM),
+            Self::Oneself { .. } => Some(Errno::INVAL),
+            Self::WrongGeneration { .. } => Some(Errno::STALE),
+            Self::Limit { .. } => Some(Errno::USERS),
+            Self::Refused { errno, .. } => said(*errno),
+            Self::Unusable { .. } => Some(Errno::PROTO),
+            Self::TimedOut { .. } => Some(Errno::TIMEDOUT),
+        }
+    }
+}
+
+/// The errno that the daemon has named.
+fn said(errno: i32) -> Option<Errno> {
+    (errno > 0).then(|| Errno::from_raw_os_error(errno))
+}
+
 /// What became of a call that failed.
 pub fn of<E: Refusal>(error: &Failed<E>, patience: Patience) -> Failure {
     match error {
         Failed::Call(why) => failure::of(why.errno(patience), why),
-        Failed::Daemon(why) => daemon(why),
+        Failed::Daemon(why) => failure::of(of_daemon(why), why),
         // The handle is being closed by another thread.
         Failed::Interrupted => failure(Errno::BADF, "the endpoint was closed by another thread"),
         Failed::Forked => failure::of(Some(Errno::STALE), error),
@@ -113,13 +152,12 @@ pub fn of<E: Refusal>(error: &Failed<E>, patience: Patience) -> Failure {
 }
 
 /// What the daemon said no to, or why it said nothing.
-pub fn daemon(error: &ControlError) -> Failure {
-    let errno = match error {
-        ControlError::Refused { errno, .. } if *errno > 0 => Some(Errno::from_raw_os_error(*errno)),
+fn of_daemon(error: &ControlError) -> Option<Errno> {
+    match error {
+        ControlError::Refused { errno, .. } => said(*errno),
         ControlError::Connect { .. } => Some(Errno::CONNREFUSED),
         ControlError::Deadline => Some(Errno::TIMEDOUT),
         error if error.is_gone() => Some(Errno::CONNREFUSED),
         _ => None,
-    };
-    failure::of(errno, error)
+    }
 }
