@@ -1,5 +1,6 @@
 //! The command line. Help, completions and man pages all come out of these definitions.
 
+use crate::commands::endpoint::EndpointCommand;
 use crate::commands::image::ImageCommand;
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
@@ -94,6 +95,18 @@ The exit code is the command's; 125: it could not be tried, 126: it can't be run
     /// Look at services
     #[command(subcommand)]
     Service(ServiceCommand),
+    /// Look at endpoints, and speak to them
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo endpoint ls                                  what there is, and who is bound
+  tombolo endpoint show planner                        who may call it, and whom it may call
+  tombolo endpoint receive planner --follow            be `planner`, and see what comes
+  tombolo endpoint call planner status --domain desk   ask it, as a program of the domain `desk`
+
+In a domain the program is /run/tombolo/tombolo, and `--domain` is not needed."
+    )]
+    Endpoint(EndpointCommand),
     /// Validate a topology file and explain what it would start, without starting anything
     #[command(after_help = "Examples:
   tombolo check topology.toml")]

@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod daemon;
+pub mod endpoint;
 mod exec;
 mod generate;
 pub mod image;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Logs(arguments) => logs::run(&place, &arguments),
         Command::Inspect(arguments) => look::inspect(&place, &arguments),
         Command::Service(command) => look::service(&place, &command),
+        Command::Endpoint(command) => endpoint::run(&place, &command),
         Command::Check(arguments) => check::run(&place, &arguments),
         Command::Trace(arguments) => trace::run(&place, &arguments),
         Command::Image(command) => image::run(&place, &command),
