@@ -62,6 +62,15 @@ pub(crate) struct Outgoing {
     pub(crate) _room: Option<OwnedSemaphorePermit>,
 }
 
+/// Room that is kept for descriptors until they are on their way.
+#[derive(Debug, Default)]
+pub(crate) struct Rooms {
+    /// For those that another member gets.
+    pub(crate) others: Option<OwnedSemaphorePermit>,
+    /// For those of the answer.
+    pub(crate) own: Option<OwnedSemaphorePermit>,
+}
+
 impl From<Reply> for Outgoing {
     fn from(reply: Reply) -> Self {
         Self { reply, descriptors: Vec::new(), _room: None }
@@ -277,6 +286,18 @@ impl Broker {
         room: Option<OwnedSemaphorePermit>,
         about: impl FnOnce(&Identity) -> Value,
     ) {
+        self.request_in(id, request, Rooms { others: room, own: None }, about);
+    }
+
+    /// The same, with room for descriptors of the answer.
+    pub(crate) fn request_in(
+        &self,
+        id: MemberId,
+        request: Request,
+        rooms: Rooms,
+        about: impl FnOnce(&Identity) -> Value,
+    ) {
+        let Rooms { others: room, own: answers } = rooms;
         let mut inner = self.lock();
         let Some(member) = inner.members.get(&id) else { return };
         let identity = member.identity.clone();
@@ -314,6 +335,7 @@ impl Broker {
             | Request::Revoke { id: number, .. }
             | Request::Borrow { id: number, .. } => {
                 let answer = self.endpoint_request(&mut inner, id, &identity, request, room);
+                let answer = answer.map(|outgoing| Outgoing { _room: answers, ..outgoing });
                 inner.answer(id, &identity, number, answer);
                 inner.tell_met_again();
                 // No service has come or gone.

@@ -1,7 +1,7 @@
 //! The control sockets: one for each domain, and a private one for each frontend. Bytes in, bytes out; what is asked is
 //! decided by the [`Broker`].
 
-use crate::broker::{Broker, Identity, MAX_MEMBERS_PER_DOMAIN, MemberId, Outgoing, Role};
+use crate::broker::{Broker, Identity, MAX_MEMBERS_PER_DOMAIN, MemberId, Outgoing, Role, Rooms};
 use crate::guarded::Guarded;
 use crate::turns::Turns;
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::io::Interest;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use wire::control::{MAX_WAIT_MS, Reply, Request, Whom};
 
 /// Connections that may wait to be accepted: a burst of programs that all start at once.
@@ -25,6 +25,8 @@ const ROOM_PATIENCE: Duration = Duration::from_millis(5);
 const MAX_CONNECTIONS: usize = 2 * MAX_MEMBERS_PER_DOMAIN;
 /// How long a connection that asks for a channel waits for its domain's turn at the server, before it is refused.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(2);
+/// Whose turn it is to be answered with descriptors: no service and no endpoint is called so.
+const OWN_DESCRIPTORS: &str = "own descriptors";
 /// Packets that are no requests, after which a connection is closed: an honest member sends none.
 const MAX_GARBAGE: u32 = 64;
 /// Generations of parents that are looked at to find out whether a process descends from the domain's first one.
@@ -247,23 +249,37 @@ impl Talk {
                 }
             }
         }
+        let mut rooms = Rooms { others: room, own: None };
         if let Request::Introduce { id: number, endpoint, to, wait_ms } = &request {
             if *wait_ms != 0 && !self.wait_for_endpoint(*number, *endpoint, to, *wait_ms, socket).await? {
                 return Ok(());
             }
-            if let Some(turn) = self.broker.endpoint_turn(self.id, *endpoint, to) {
-                let turn = self.turns.at(Some(&turn)).acquire_owned();
-                match tokio::time::timeout(ATTACH_PATIENCE, turn).await {
-                    Ok(Ok(permit)) => room = Some(permit),
-                    _ => {
-                        self.broker.refuse_introduction(self.id, *number);
-                        return Ok(());
-                    }
-                }
+            if let Some(whose) = self.broker.endpoint_turn(self.id, *endpoint, to) {
+                let Some(turn) = self.turn(*number, &whose).await else { return Ok(()) };
+                rooms.others = Some(turn);
             }
         }
-        self.broker.request(self.id, request, room, |identity| (self.about)(identity));
+        if let Request::Introduce { id: number, .. }
+        | Request::Buffer { id: number, .. }
+        | Request::Borrow { id: number, .. } = &request
+        {
+            let Some(turn) = self.turn(*number, OWN_DESCRIPTORS).await else { return Ok(()) };
+            rooms.own = Some(turn);
+        }
+        self.broker.request_in(self.id, request, rooms, |identity| (self.about)(identity));
         Ok(())
+    }
+
+    /// The domain's turn to have descriptors on their way to somebody; `None`: it waited in vain, and has been told.
+    async fn turn(&self, number: u64, whose: &str) -> Option<OwnedSemaphorePermit> {
+        let turn = self.turns.at(Some(whose)).acquire_owned();
+        match tokio::time::timeout(ATTACH_PATIENCE, turn).await {
+            Ok(Ok(permit)) => Some(permit),
+            _ => {
+                self.broker.refuse_introduction(self.id, number);
+                None
+            }
+        }
     }
 
     /// Waits until an endpoint is bound, as long as was asked for. Whether the request is to be answered now: a member that asks for

@@ -196,9 +196,9 @@ impl Broker {
                 });
                 introduced
             }
-            Request::Buffer { id: number, endpoint, bytes, .. } => {
+            Request::Buffer { id: number, endpoint, bytes, replaces } => {
                 let own = inner.own(id, who, endpoint)?;
-                inner.make_buffer(&own, who, number, bytes)
+                inner.make_buffer(&own, who, number, (bytes, replaces))
             }
             Request::Free { id: number, endpoint, buffer } => {
                 let own = inner.own(id, who, endpoint)?;

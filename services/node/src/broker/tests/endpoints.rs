@@ -1,5 +1,6 @@
 //! Endpoints: names, addresses, introductions, and what ends them.
 
+mod buffers;
 mod hostile;
 mod restart;
 mod rights;
