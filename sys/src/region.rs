@@ -194,6 +194,36 @@ impl Region {
         forget_what_was_read();
     }
 
+    /// The words that stand from `offset` on, as many as are asked for: plain reads, in no order, of bytes that may be anything.
+    ///
+    /// # Panics
+    /// If the range is not inside the region.
+    #[inline]
+    #[must_use]
+    pub fn words<const N: usize>(&self, offset: usize) -> [u64; N] {
+        self.check(offset, N * size_of::<u64>());
+        let mut words = [0; N];
+        for (index, word) in words.iter_mut().enumerate() {
+            // SAFETY: the word is inside the mapping, as was checked; it need not be aligned, and any bytes are good.
+            *word = unsafe { self.base.as_ptr().add(offset).cast::<u64>().add(index).read_unaligned() };
+        }
+        forget_what_was_read();
+        words
+    }
+
+    /// Puts words into the region, from `offset` on, in no order. For what is short and made in registers: a copy would go through memory.
+    ///
+    /// # Panics
+    /// If the range is not inside the region.
+    #[inline]
+    pub fn put_words<const N: usize>(&self, offset: usize, words: [u64; N]) {
+        self.check(offset, N * size_of::<u64>());
+        for (index, word) in words.into_iter().enumerate() {
+            // SAFETY: as in `words`, the other way round.
+            unsafe { self.base.as_ptr().add(offset).cast::<u64>().add(index).write_unaligned(word) };
+        }
+    }
+
     /// Copies bytes into the region.
     ///
     /// # Panics
@@ -326,6 +356,10 @@ mod tests {
         assert_eq!(region.load_u64(8184, Relaxed), 7);
         assert_eq!(region.or_u64(8184, 9, Relaxed), 7);
         assert_eq!(region.load_u64(8184, Relaxed), 15);
+        region.put_words(8171, [1 << 56, u64::from_le_bytes(*b"12345678")]);
+        assert_eq!(region.words::<1>(8179).map(u64::to_le_bytes), [*b"12345678"]);
+        region.copy_out(8178, &mut bytes);
+        assert_eq!(&bytes, b"\x0112");
     }
 
     #[test]
@@ -368,6 +402,12 @@ mod tests {
     #[should_panic(expected = "bytes out of region")]
     fn bytes_beyond_the_end_are_refused() {
         region().copy_out(8190, &mut [0; 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes out of region")]
+    fn words_beyond_the_end_are_refused() {
+        region().put_words(8180, [1, 2]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub const VERSION: u32 = 1;
 
 /// Bytes of the header of a message, in front of its payload.
 pub const HEADER_BYTES: usize = 32;
+/// The same in words of 64 bits.
+pub const HEADER_WORDS: usize = HEADER_BYTES / 8;
 /// In the header: slot of the endpoint that the message is from, 4 bytes.
 pub const HEADER_SLOT: usize = 0;
 /// In the header: generation of that endpoint, 4 bytes.
@@ -224,26 +226,50 @@ pub enum BadHeader {
     },
 }
 
+#[inline]
+const fn two(first: u32, second: u32) -> u64 {
+    (second as u64) << 32 | first as u64
+}
+
+#[inline]
 fn low(word: u64) -> u32 {
     u32::try_from(word & u64::from(u32::MAX)).unwrap_or_default()
 }
 
 impl Header {
-    /// The bytes in front of the payload.
+    /// What stands in front of the payload, as words in whose little-endian bytes it is.
+    #[inline]
     #[must_use]
-    pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
-        let two = |first: u32, second: u32| u64::from(second) << 32 | u64::from(first);
-        let words = [
+    pub fn to_words(self) -> [u64; HEADER_WORDS] {
+        [
             two(self.source.slot, self.source.generation),
             two(self.tag, self.length),
             two(self.kind.number(), self.takes),
             self.id,
-        ];
+        ]
+    }
+
+    /// The bytes in front of the payload.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let words = self.to_words();
         let mut bytes = [0; HEADER_BYTES];
         for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *to = word.to_le_bytes();
         }
         bytes
+    }
+
+    /// The tag in the header of a message that nobody waits for, of `source`, with `payload` bytes. `None`: it is another header, or none.
+    #[inline]
+    #[must_use]
+    pub fn tag_of_message(words: [u64; HEADER_WORDS], source: Address, payload: usize) -> Option<u32> {
+        let [address, tag_and_length, kind_and_takes, id] = words;
+        let is_message = address == two(source.slot, source.generation)
+            && kind_and_takes == u64::from(KIND_MESSAGE)
+            && id == 0
+            && tag_and_length >> 32 == payload as u64;
+        is_message.then_some(low(tag_and_length))
     }
 
     /// Reads the header of a record of `record_bytes`, header included.
@@ -315,17 +341,17 @@ pub const fn record_bytes(payload: usize) -> usize {
     (ring::RECORD_HEADER_BYTES + HEADER_BYTES + payload).next_multiple_of(ring::RECORD_ALIGN)
 }
 
-/// Most bytes of payload over a channel whose rings have `ring_bytes` each: a record is an eighth of the ring at most.
+/// Most bytes of payload over a channel whose rings have `ring_bytes` each: a record is a sixteenth of the ring at most.
 #[must_use]
 pub const fn payload_bytes_max(ring_bytes: u32) -> usize {
-    ring_bytes as usize / 8 - HEADER_BYTES - ring::RECORD_HEADER_BYTES
+    ring_bytes as usize / 16 - HEADER_BYTES - ring::RECORD_HEADER_BYTES
 }
 
-/// Bytes of records that may be on their way in one direction, from their commit until the receiver has handed them out: a quarter of the
+/// Bytes of records that may be on their way in one direction, from their commit until the receiver has handed them out: half of the
 /// ring. Replies do not count, and find room in what is left.
 #[must_use]
 pub const fn window_bytes(ring_bytes: u32) -> usize {
-    ring_bytes as usize / 4
+    ring_bytes as usize / 2
 }
 
 /// Whether a ring that carries a whole window still has room for two replies: another quarter may be read and not yet published, and one
@@ -403,6 +429,23 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_short_way_reads_what_the_long_one_reads(
+            slot in 0_u32..3, generation in 0_u32..3, tag: u32, length in 0_u32..3, kind in 0_u32..8, takes in 0_u32..2,
+            id in 0_u64..2, payload in 0_usize..3,
+        ) {
+            let words = [slot, generation, tag, length, kind, takes, id as u32, 0];
+            let mut bytes = [0; HEADER_BYTES];
+            for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
+                to.copy_from_slice(&word.to_le_bytes());
+            }
+            let source = Address { slot: 1, generation: 1 };
+            let long = Header::read(bytes, HEADER_BYTES + payload).ok();
+            let long = long.filter(|header| header.kind == Kind::Message && header.source == source);
+            let words = std::array::from_fn(|at| u64::from_le_bytes(bytes.as_chunks().0[at]));
+            prop_assert_eq!(Header::tag_of_message(words, source, payload), long.map(|header| header.tag));
+        }
+
         #[test]
         fn whatever_is_read_is_written_the_same(bytes: [u8; HEADER_BYTES], kind in 0_u32..8, record in 0_usize..100) {
             let mut bytes = bytes;

@@ -111,15 +111,22 @@ impl Duplex {
         self.sender.producer.is_holding()
     }
 
-    /// Sends a message that is a head and a body, or holds it back. False: there is no room for it now.
+    /// Sends a message that is a head, in little-endian words, and a body, or holds it back. False: there is no room for it now.
     ///
     /// # Errors
     /// [`SendError`], other than `Full` and `TimedOut`. After [`SendError::Doorbell`] the message is in the ring nevertheless.
     #[inline]
-    pub fn send(&mut self, head: &[u8], body: &[u8]) -> Result<bool, SendError> {
-        if let Some(sent) = self.sender.send_two_at_once(head, body) {
+    pub fn send<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> Result<bool, SendError> {
+        if let Some(sent) = self.sender.send_headed_at_once(head, body) {
             return sent.map(|()| true);
         }
+        self.send_any(head, body)
+    }
+
+    #[cold]
+    fn send_any<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> Result<bool, SendError> {
+        let head = head.map(u64::to_le_bytes);
+        let head = head.as_flattened();
         match self.sender.try_send_vectored(&[head, body]) {
             Ok(()) => Ok(true),
             Err(SendError::Full) => Ok(false),
@@ -133,6 +140,23 @@ impl Duplex {
     /// As [`Sender::flush`].
     pub fn flush(&mut self) -> Result<(), SendError> {
         self.sender.flush()
+    }
+
+    /// Takes the next message, if `judge` accepts its first `N` words and how many bytes follow, and there is nothing out of the ordinary about it: what
+    /// follows replaces what is in `into`. `None`: nothing was done, and [`Duplex::look`] finds out what there is.
+    #[inline]
+    pub fn take_at_once<const N: usize, T>(
+        &mut self,
+        into: &mut Vec<u8>,
+        judge: impl FnOnce([u64; N], usize) -> Option<T>,
+    ) -> Option<T> {
+        if self.looked.is_some() || self.receiver.shared.is_closed_here() {
+            return None;
+        }
+        let taken = self.receiver.consumer.take_headed_at_once(into, judge)?;
+        self.looks = 0;
+        self.receiver.count_one();
+        Some(taken)
     }
 
     /// The first bytes of the next message, and how long it is; it stays where it is. A message that is shorter than `N` has zeros

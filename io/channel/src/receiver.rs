@@ -285,6 +285,14 @@ impl Receiver {
         taken
     }
 
+    /// Counts a message that was taken beside this half's own calls.
+    #[inline]
+    pub(crate) fn count_one(&mut self) {
+        if self.whereabouts.is_due() {
+            self.publish_processor();
+        }
+    }
+
     /// Says where we run: there we will be woken, as far as anybody knows.
     pub(crate) fn publish_here(&mut self) {
         self.publish_processor();

@@ -207,9 +207,13 @@ impl Sender {
 
     /// As `send_at_once`, of a head and a body, and wakes the peer.
     #[inline]
-    pub(crate) fn send_two_at_once(&mut self, head: &[u8], body: &[u8]) -> Option<Result<(), SendError>> {
+    pub(crate) fn send_headed_at_once<const N: usize>(
+        &mut self,
+        head: [u64; N],
+        body: &[u8],
+    ) -> Option<Result<(), SendError>> {
         let usual = body.len() <= SHORT_BYTES && self.shared.is_sound() && self.whereabouts.is_not_due();
-        let woken = if usual { self.producer.send_two_at_once(head, body) } else { None };
+        let woken = if usual { self.producer.send_headed_at_once(head, body) } else { None };
         woken.map(|woken| self.tell(woken))
     }
 

@@ -8,6 +8,7 @@ use ipc::{
 };
 use wire::ipc::Address;
 
+use crate::failed::Trouble;
 use crate::waiting::Patience;
 use crate::{Endpoint, Failed};
 
@@ -23,6 +24,7 @@ impl Endpoint {
         payload: &[u8],
         deadline: Option<Instant>,
     ) -> Result<(), Failed<SendError>> {
+        self.meet(to)?;
         let mut call = Send::rendezvous(to, tag);
         let patience = Patience { deadline, searches: true };
         let done = self.drive(patience, |logic, pulse| logic.poll_send(&mut call, payload, pulse));
@@ -41,11 +43,23 @@ impl Endpoint {
         payload: &[u8],
         deadline: Option<Instant>,
     ) -> Result<(), Failed<SendError>> {
-        self.check_here()?;
         self.holding = true;
-        if self.pairs.logic.post(to, tag, payload) {
+        // In a fork's child, the link refuses.
+        if !self.is_interrupted() && self.pairs.logic.post(to, tag, payload) {
             return Ok(());
         }
+        self.send_room(to, tag, payload, deadline)
+    }
+
+    #[cold]
+    fn send_room(
+        &mut self,
+        to: Address,
+        tag: u32,
+        payload: &[u8],
+        deadline: Option<Instant>,
+    ) -> Result<(), Failed<SendError>> {
+        self.meet(to)?;
         let mut call = Send::buffered(to, tag);
         let patience = Patience { deadline, searches: true };
         let done = self.drive(patience, |logic, pulse| logic.poll_send(&mut call, payload, pulse));
@@ -76,6 +90,7 @@ impl Endpoint {
         takes: usize,
         deadline: Option<Instant>,
     ) -> Result<Reply, Failed<RequestError>> {
+        self.meet(to)?;
         let mut call = Request::new(to, tag, u32::try_from(takes).unwrap_or(u32::MAX));
         let patience = Patience { deadline, searches: true };
         let done = self.drive(patience, |logic, pulse| logic.poll_request(&mut call, payload, into, pulse));
@@ -86,12 +101,30 @@ impl Endpoint {
     ///
     /// # Errors
     /// See [`ReceiveError`].
+    #[inline]
     pub fn receive(
         &mut self,
         from: &From,
         into: &mut Vec<u8>,
         deadline: Option<Instant>,
     ) -> Result<Received, Failed<ReceiveError>> {
+        self.check_here()?;
+        if let Some(received) = self.pairs.logic.receive_at_once(from, into) {
+            return Ok(received);
+        }
+        self.receive_any(from, into, deadline)
+    }
+
+    #[cold]
+    fn receive_any(
+        &mut self,
+        from: &From,
+        into: &mut Vec<u8>,
+        deadline: Option<Instant>,
+    ) -> Result<Received, Failed<ReceiveError>> {
+        if let From::One(source) = from {
+            self.meet(*source)?;
+        }
         let mut call = Receive::new(from.clone());
         let patience = Patience { deadline, searches: matches!(from, From::One(_)) };
         let done = self.drive(patience, |logic, pulse| logic.poll_receive(&mut call, into, pulse));
@@ -122,6 +155,7 @@ impl Endpoint {
         payload: &[u8],
     ) -> Result<(), Failed<RelayError>> {
         self.check_here()?;
+        self.meet(to)?;
         self.pairs.logic.relay(asked, to, tag, payload).map_err(Failed::Call)
     }
 
@@ -131,20 +165,31 @@ impl Endpoint {
     /// See [`NotifyError`].
     pub fn notify(&mut self, to: Address, bits: u64) -> Result<(), Failed<NotifyError>> {
         self.check_here()?;
+        self.meet(to)?;
         self.pairs.logic.notify(to, bits).map_err(Failed::Call)
+    }
+
+    /// Whom this endpoint does not know, it may have been introduced to without having looked: news of the daemon lie in its socket.
+    #[inline]
+    pub(crate) fn meet(&mut self, peer: Address) -> Result<(), Trouble> {
+        if self.member.is_some() && self.pairs.logic.rights(peer).is_err() {
+            self.check_here()?;
+            self.hear()?;
+        }
+        Ok(())
     }
 
     /// A call that the machine could not go on with is given up.
     #[inline]
     pub(crate) fn or_cancel<T, E, X>(
         &mut self,
-        done: Result<Result<T, E>, crate::failed::Trouble>,
+        done: Result<Result<T, E>, Trouble>,
         cancel: impl FnOnce(&mut ipc::Endpoint<crate::link::Pair>) -> X,
     ) -> Result<T, Failed<E>> {
         match done {
             Ok(done) => done.map_err(Failed::Call),
             Err(trouble) => {
-                if !matches!(trouble, crate::failed::Trouble::Forked) {
+                if !matches!(trouble, Trouble::Forked) {
                     cancel(&mut self.pairs.logic);
                 }
                 Err(trouble.into())

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sys::eventfd::Eventfd;
 
+use crate::Endpoint;
+
 /// Ends the call that waits now, in whatever thread, and all later ones, with [`crate::Failed::Interrupted`].
 #[derive(Clone, Debug)]
 pub struct Interrupter(Arc<Flag>);
@@ -37,5 +39,13 @@ impl Interrupter {
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.event.as_fd()
+    }
+}
+
+impl Endpoint {
+    /// Whether another thread has ended this endpoint's calls.
+    #[inline]
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupter.as_ref().is_some_and(Interrupter::is_interrupted)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use channel::{Duplex, SendError, Sleep, Wake};
 use ipc::{Broken, Link, Way, Word};
 use wire::ipc as layout;
-use wire::ipc::{HEADER_BYTES, Header, Kind};
+use wire::ipc::{Address, HEADER_BYTES, HEADER_WORDS, Header, Kind};
 
 /// What all pairs of an endpoint have in common.
 #[derive(Debug, Default)]
@@ -135,7 +135,7 @@ impl Link for Pair {
 
     #[inline]
     fn commit(&mut self, header: &Header, payload: &[u8]) -> bool {
-        let sent = match self.end.send(&header.to_bytes(), payload) {
+        let sent = match self.end.send(header.to_words(), payload) {
             Ok(sent) => sent,
             Err(SendError::Corrupt(_)) => {
                 self.fault = Some(Broken::Channel);
@@ -152,6 +152,13 @@ impl Link for Pair {
             self.flush();
         }
         sent
+    }
+
+    #[inline]
+    fn take_message(&mut self, source: Address, most: usize, into: &mut Vec<u8>) -> Option<u32> {
+        self.end.take_at_once(into, |header: [u64; HEADER_WORDS], length| {
+            if length > most { None } else { Header::tag_of_message(header, source, length) }
+        })
     }
 
     #[inline]

@@ -92,6 +92,10 @@ impl Endpoint {
         let mut begun = None;
         loop {
             pulse.late = patience.is_over();
+            if pulse.late && self.pairs.logic.relies_on_doorbells() {
+                // Who has rung has something: to try is to hear that first.
+                self.hear()?;
+            }
             let spun = poll(&mut self.pairs.logic, Pulse { spins: true, ..pulse });
             let sleep = match spun {
                 Poll::Ready(done) => return self.end(done),

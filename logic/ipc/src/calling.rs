@@ -124,11 +124,12 @@ impl<L: Link> Endpoint<L> {
     pub fn post(&mut self, to: Address, tag: u32, payload: &[u8]) -> bool {
         let source = self.address();
         let Ok(peer) = self.peer(to) else { return false };
-        if !peer.rights.send
-            || payload.len() > peer.payload_bytes_max()
-            || peer.end().is_some()
-            || !peer.knows_window(payload.len())
-        {
+        // That it has ended, the link knows.
+        let usual = peer.rights.send
+            && payload.len() <= peer.payload_bytes_max()
+            && peer.broken.is_none()
+            && peer.knows_window(payload.len());
+        if !usual {
             return false;
         }
         let length = payload.len() as u32;

@@ -133,6 +133,7 @@ pub struct Endpoint<L> {
     pub(crate) peers: Vec<Peer<L>>,
     /// Index of the peer whose turn it is to be received from.
     pub(crate) turn: usize,
+    /// Receives until those are looked at, too, that have not rung.
     pub(crate) receives: u32,
     /// Number of the last call.
     pub(crate) calls: u64,
@@ -140,6 +141,8 @@ pub struct Endpoint<L> {
     found: Cell<usize>,
     /// Some peer has been told that we listen, and not that we stopped.
     pub(crate) listens: bool,
+    /// Some peer is quiet, or was lately.
+    pub(crate) quiet: bool,
     pub(crate) search: Option<Search>,
 }
 
@@ -157,6 +160,7 @@ impl<L: Link> Endpoint<L> {
             calls: 0,
             found: Cell::new(0),
             listens: false,
+            quiet: false,
             search: None,
         }
     }
@@ -241,6 +245,7 @@ impl<L: Link> Endpoint<L> {
 
     /// As [`Endpoint::heard`], of all: what they have been told of our listening may not reach us any more.
     pub fn heard_all(&mut self) {
+        self.quiet = false;
         for peer in &mut self.peers {
             peer.quiet = false;
         }
@@ -257,6 +262,12 @@ impl<L: Link> Endpoint<L> {
     /// The links to all peers, in no order.
     pub fn links_mut(&mut self) -> impl Iterator<Item = (Address, &mut L)> {
         self.peers.iter_mut().map(|peer| (peer.address, &mut peer.link))
+    }
+
+    /// Whether some peer is not looked at before it is heard: whoever must know whether there is something, listens to the doorbells first.
+    #[must_use]
+    pub fn relies_on_doorbells(&self) -> bool {
+        self.quiet
     }
 
     /// How many peers it is bound to.

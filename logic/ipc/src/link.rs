@@ -60,6 +60,12 @@ pub trait Link {
     fn fence(&self);
     /// Commits a message, and wakes the peer if it listens (SLEEP). False: the ring has no room now.
     fn commit(&mut self, header: &Header, payload: &[u8]) -> bool;
+    /// Takes the next message at once, if it is one of `source` that nobody waits for, with at most `most` bytes of payload, which replace what is in `into`;
+    /// returns its tag. `None`: nothing was done, and [`Link::look`] finds out what there is.
+    fn take_message(&mut self, source: layout::Address, most: usize, into: &mut Vec<u8>) -> Option<u32> {
+        let _ = (source, most, into);
+        None
+    }
     /// The header of the next message, which stays where it is; `None`: there is none.
     ///
     /// # Errors

@@ -24,6 +24,8 @@ pub(crate) struct Peer<L> {
     /// Bytes of the peer's records that we have handed out or dropped, and of them what we have told it.
     received: u64,
     received_told: u64,
+    /// How much we had told when we woke it last, if it slept.
+    received_nudged: u64,
     /// The peer's newest request that we have received and not answered.
     pub answering: Option<u64>,
     /// We have said that we listen.
@@ -45,6 +47,7 @@ impl<L: Link> Peer<L> {
             sent_received: 0,
             received: 0,
             received_told: 0,
+            received_nudged: 0,
             answering: None,
             listens: false,
             quiet: false,
@@ -102,6 +105,7 @@ impl<L: Link> Peer<L> {
     }
 
     /// Whether a record of `payload` bytes may be on its way, by what is known: without a look at what the peer says.
+    #[inline]
     pub fn knows_window(&self, payload: usize) -> bool {
         self.sent + layout::record_bytes(payload) as u64 - self.sent_received <= self.window()
     }
@@ -123,6 +127,7 @@ impl<L: Link> Peer<L> {
     }
 
     /// Sends a record that counts.
+    #[inline]
     pub fn offer(&mut self, header: &Header, payload: &[u8]) -> bool {
         let sent = self.has_window(payload.len()) && self.link.commit(header, payload);
         if sent {
@@ -189,6 +194,30 @@ impl<L: Link> Peer<L> {
         true
     }
 
+    /// The next message, if there is nothing out of the ordinary to do for it; its tag.
+    #[inline]
+    pub fn next_message(&mut self, into: &mut Vec<u8>) -> Option<u32> {
+        if !self.rights.hears || self.broken.is_some() || !self.stash.is_empty() {
+            return None;
+        }
+        let most = self.payload_bytes_max();
+        let tag = self.link.take_message(self.address, most, into)?;
+        self.count_received(into.len());
+        Some(tag)
+    }
+
+    #[inline]
+    fn count_received(&mut self, payload: usize) {
+        self.received += layout::record_bytes(payload) as u64;
+        // Often enough that a stream does not stop, seldom enough that it costs next to nothing; a peer that sleeps is woken for more.
+        if self.received - self.received_told >= self.window() / 4 {
+            self.say_received();
+            if self.received - self.received_nudged >= self.window() / 2 {
+                self.tell_received();
+            }
+        }
+    }
+
     /// The next record that counts or does not: one that was put aside, or one of the ring. It has been taken.
     pub fn next(&mut self, into: &mut Vec<u8>) -> Option<Header> {
         let header = if let Some((header, payload)) = self.stash.pop_front() {
@@ -201,19 +230,23 @@ impl<L: Link> Peer<L> {
             header
         };
         if counts(header.kind) {
-            self.received += layout::record_bytes(into.len()) as u64;
-            // Often enough that a stream does not stop, seldom enough that it costs next to nothing.
-            if self.received - self.received_told >= self.window() / 4 {
-                self.tell_received();
-            }
+            self.count_received(into.len());
         }
         Some(header)
     }
 
-    fn tell_received(&mut self) {
+    fn say_received(&mut self) {
         if self.received != self.received_told {
             self.received_told = self.received;
             self.link.store(Way::In, Word::Received, self.received);
+        }
+    }
+
+    /// Says what we have received, and wakes the peer if it waits for that.
+    fn tell_received(&mut self) {
+        self.say_received();
+        if self.received != self.received_nudged {
+            self.received_nudged = self.received;
             self.nudge();
         }
     }

@@ -102,7 +102,7 @@ impl<L: Link> Endpoint<L> {
         pulse: Pulse,
     ) -> Poll<Result<Received, ReceiveError>> {
         call.label = call.label.or(pulse.label);
-        let everybody = self.receives.is_multiple_of(self.limits.receives_per_full_look);
+        let everybody = self.looks_at_everybody();
         let mut listens = false;
         loop {
             match self.find(&call.from, into, everybody) {
@@ -140,6 +140,37 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
+    /// Receives a message, if the peer whose turn it is has one that nobody waits for, and there is nothing to do but that. `None`: nothing was done,
+    /// and polling a [`Receive`] finds out what there is.
+    #[inline]
+    pub fn receive_at_once(&mut self, from: &From, into: &mut Vec<u8>) -> Option<Received> {
+        if self.search.is_some() || self.listens || self.looks_at_everybody() {
+            return None;
+        }
+        let index = match from {
+            From::Any if self.turn < self.peers.len() => self.turn,
+            From::Any => 0,
+            From::One(source) => self.index(*source).ok()?,
+            From::Some(_) => return None,
+        };
+        let peer = self.peers.get_mut(index)?;
+        if peer.quiet || peer.rights.heeds && peer.link.load(Way::In, Word::Notices) != 0 {
+            return None;
+        }
+        let tag = peer.next_message(into)?;
+        let source = peer.address;
+        if matches!(from, From::Any) {
+            self.turn = index + 1;
+        }
+        self.receives -= 1;
+        Some(Received { source, content: Content::Message { tag } })
+    }
+
+    /// Whether those are looked at, too, that have not rung.
+    fn looks_at_everybody(&self) -> bool {
+        self.receives == 0
+    }
+
     /// Gives a receive up whose caller does not poll it any more. Nothing is lost: what has come is still there.
     pub fn cancel_receive(&mut self, _call: &mut Receive) {
         self.end_search();
@@ -164,6 +195,7 @@ impl<L: Link> Endpoint<L> {
     /// Nothing was there after all had been told that we listen: until one rings, it need not be looked at.
     fn all_quiet(&mut self, from: &From, listened: bool) -> Sleep {
         if listened {
+            self.quiet = true;
             for peer in &mut self.peers {
                 peer.quiet = is_from(from, peer.address);
             }
@@ -188,7 +220,8 @@ impl<L: Link> Endpoint<L> {
         result: Result<Received, ReceiveError>,
     ) -> Poll<Result<Received, ReceiveError>> {
         self.end_search();
-        self.receives = self.receives.wrapping_add(1);
+        let full = self.limits.receives_per_full_look.saturating_sub(1);
+        self.receives = self.receives.checked_sub(1).unwrap_or(full);
         // Whoever is quiet stays so, and rings when it has something: that costs less than telling all of them each time.
         if std::mem::take(&mut self.listens) {
             for peer in &mut self.peers {
@@ -218,8 +251,10 @@ impl<L: Link> Endpoint<L> {
         let gone = self.all_gone(from);
         let count = self.peers.len();
         let mut again = false;
-        for step in 0..count {
-            let index = (self.turn + step) % count;
+        let mut next = self.turn;
+        for _ in 0..count {
+            let index = if next < count { next } else { 0 };
+            next = index + 1;
             let looked_at = self
                 .peers
                 .get(index)
@@ -267,6 +302,9 @@ impl<L: Link> Endpoint<L> {
                 into.clear();
                 return Found::Something(Received { source, content: Content::Notices(bits) });
             }
+        }
+        if let Some(tag) = peer.next_message(into) {
+            return Found::Something(Received { source, content: Content::Message { tag } });
         }
         for _ in 0..drops {
             let Some(peer) = self.peers.get_mut(index) else { return Found::Nothing };

@@ -172,6 +172,41 @@ impl<M: Memory> Consumer<M> {
         Taken::Message(length)
     }
 
+    /// As [`Consumer::take_at_once`], of a message that begins with a head of `N` words which `judge` accepts: what follows the head replaces what
+    /// is in `into`. `None`: nothing was done, and [`Consumer::peek`] finds out what there is.
+    #[inline]
+    pub fn take_headed_at_once<const N: usize, T>(
+        &mut self,
+        into: &mut Vec<u8>,
+        judge: impl FnOnce([u64; N], usize) -> Option<T>,
+    ) -> Option<T> {
+        let word = self.word();
+        if word == 0 {
+            return None;
+        }
+        // As there: whatever is wrong with kind or sequence makes a length out of bounds.
+        let alleged = word ^ layout::record_word(layout::RECORD_MESSAGE, 0, self.consumed);
+        let most =
+            self.place.max_message().min(self.place.until_end(self.consumed) - layout::RECORD_HEADER_BYTES);
+        if alleged > most as u64 || self.within {
+            return None;
+        }
+        let length = alleged as usize;
+        let released = self.consumed + layout::record_bytes(length) as u64;
+        let due = released - self.published >= self.place.capacity() as u64 / PUBLISH_PART;
+        let head_bytes = N * size_of::<u64>();
+        let body = length.checked_sub(head_bytes)?;
+        if due || self.is_wanted() {
+            return None;
+        }
+        let start = self.place.at(self.consumed) + layout::RECORD_HEADER_BYTES;
+        let judged = judge(self.memory.words(start), body)?;
+        into.clear();
+        self.memory.append_to(start + head_bytes, body, into);
+        self.consumed = released;
+        Some(judged)
+    }
+
     fn check_sequence(&self, word: u64) -> Result<RecordWord, Violation> {
         let alleged = RecordWord::parse(word);
         let (position, expected) = (self.consumed, layout::sequence(self.consumed));

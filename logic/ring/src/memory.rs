@@ -26,6 +26,20 @@ pub trait Memory {
     fn barrier(&self) -> bool;
     /// Copies bytes into the region.
     fn copy_in(&self, offset: usize, from: &[u8]);
+    /// Copies words into the region.
+    fn put_words<const N: usize>(&self, offset: usize, words: [u64; N]) {
+        for (index, word) in words.into_iter().enumerate() {
+            self.copy_in(offset + index * size_of::<u64>(), &word.to_le_bytes());
+        }
+    }
+    /// Copies words out of the region, each once.
+    fn words<const N: usize>(&self, offset: usize) -> [u64; N] {
+        std::array::from_fn(|index| {
+            let mut word = [0; size_of::<u64>()];
+            self.copy_out(offset + index * size_of::<u64>(), &mut word);
+            u64::from_le_bytes(word)
+        })
+    }
     /// Copies bytes out of the region, once.
     fn copy_out(&self, offset: usize, into: &mut [u8]);
     /// Appends bytes of the region to `into`.
@@ -65,6 +79,14 @@ impl Memory for Region {
         Region::copy_in(self, offset, from);
     }
     #[inline]
+    fn put_words<const N: usize>(&self, offset: usize, words: [u64; N]) {
+        Region::put_words(self, offset, words.map(u64::to_le));
+    }
+    #[inline]
+    fn words<const N: usize>(&self, offset: usize) -> [u64; N] {
+        Region::words::<N>(self, offset).map(u64::from_le)
+    }
+    #[inline]
     fn copy_out(&self, offset: usize, into: &mut [u8]) {
         Region::copy_out(self, offset, into);
     }
@@ -101,6 +123,14 @@ impl<M: Memory> Memory for Arc<M> {
     #[inline]
     fn copy_in(&self, offset: usize, from: &[u8]) {
         (**self).copy_in(offset, from);
+    }
+    #[inline]
+    fn put_words<const N: usize>(&self, offset: usize, words: [u64; N]) {
+        (**self).put_words(offset, words);
+    }
+    #[inline]
+    fn words<const N: usize>(&self, offset: usize) -> [u64; N] {
+        (**self).words(offset)
     }
     #[inline]
     fn copy_out(&self, offset: usize, into: &mut [u8]) {

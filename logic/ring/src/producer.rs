@@ -247,10 +247,11 @@ impl<M: Memory> Producer<M> {
         Some(self.commit(&begun, message.len()))
     }
 
-    /// As [`Producer::send_at_once`], of a message that is a head and a body.
+    /// As [`Producer::send_at_once`], of a message that is a head, in little-endian words, and a body.
     #[inline]
-    pub fn send_two_at_once(&mut self, head: &[u8], body: &[u8]) -> Option<Wake> {
-        let length = head.len().saturating_add(body.len());
+    pub fn send_headed_at_once<const N: usize>(&mut self, head: [u64; N], body: &[u8]) -> Option<Wake> {
+        let head_bytes = N * size_of::<u64>();
+        let length = head_bytes.saturating_add(body.len());
         let record = layout::record_bytes(length.min(self.place.capacity()));
         let needed = (record + layout::RECORD_HEADER_BYTES) as u64;
         if record > self.place.capacity() / 2
@@ -265,8 +266,8 @@ impl<M: Memory> Producer<M> {
         }
         let start = self.place.at(position) + layout::RECORD_HEADER_BYTES;
         // The head shares a line with the record's word: last.
-        self.memory.copy_in(start + head.len(), body);
-        self.memory.copy_in(start, head);
+        self.memory.copy_in(start + head_bytes, body);
+        self.memory.put_words(start, head);
         let begun = Begun { position, padding: 0, length, piece: Piece::Whole };
         Some(self.commit(&begun, length))
     }

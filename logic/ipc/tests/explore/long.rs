@@ -108,7 +108,7 @@ proptest! {
         labels in Just([1, 2, 3]).prop_shuffle(),
     ) {
         let scripts = vec![scripts.0, scripts.1, scripts.2];
-        let scene = Scene { scripts: scripts.clone(), mortal, searching: true, labels, ring_bytes: crate::FOUR, interruptions: None };
+        let scene = Scene { scripts: scripts.clone(), mortal, searching: true, labels, ring_bytes: crate::NINE, interruptions: None };
         let mut step = 0;
         let outcomes = walk(&scene, |count| {
             step += 1;

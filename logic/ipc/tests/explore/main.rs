@@ -18,8 +18,8 @@ use drive::{Scene, explore};
 use script::Op::{Buffered, Notify, ReceiveAny, ReceiveOne, Relay, Reply, Request, Send};
 use script::{Call, Outcome, Outcomes};
 
-/// A ring whose window is four records without payload.
-const FOUR: u32 = 640;
+/// A ring whose window is nine records without payload.
+const NINE: u32 = 768;
 
 fn scene(scripts: &[&[Call]]) -> Scene {
     let scripts = scripts.iter().map(|script| script.to_vec()).collect();
@@ -28,7 +28,7 @@ fn scene(scripts: &[&[Call]]) -> Scene {
         mortal: None,
         searching: false,
         labels: [1, 2, 3],
-        ring_bytes: FOUR,
+        ring_bytes: NINE,
         interruptions: MANY,
     }
 }
@@ -101,8 +101,8 @@ fn a_withdrawn_message_is_skipped() {
 
 #[test]
 fn a_window_is_waited_for() {
-    let script = [Buffered(1).patient(); 6];
-    let found = check(&scene(&[&script, &[ReceiveAny.patient(); 6]]));
+    let script = [Buffered(1).patient(); 11];
+    let found = check(&scene(&[&script, &[ReceiveAny.patient(); 11]]));
     assert_eq!(found.len(), 1);
 }
 
