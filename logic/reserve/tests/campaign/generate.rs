@@ -60,7 +60,7 @@ const CHAINS: [[u64; 6]; 4] =
     [[4, 8, 16, 32, 64, 128], [5, 10, 20, 60, 120, 240], [3, 6, 18, 54, 108, 216], [6, 12, 24, 72, 144, 288]];
 
 /// Shares that sum up to `sum`, none over 1.
-fn shares(chance: &mut Chance, count: usize, sum: f64) -> Vec<f64> {
+pub fn shares(chance: &mut Chance, count: usize, sum: f64) -> Vec<f64> {
     loop {
         let (mut left, mut shares) = (sum, Vec::new());
         for rest in (1..count).rev() {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_possible_truncation, reason = "a test may")]
 
 mod generate;
+mod levels;
 mod oracle;
 
 use generate::{Chance, Deadlines, Periods, hyperperiod, tasks};
