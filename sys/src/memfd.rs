@@ -73,6 +73,18 @@ pub fn seal_for(memory: impl AsFd, reach: Reach) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(memory, reach.seals())?)
 }
 
+/// The size of a memory of [`to_grant`], if it keeps its size; `None` if it lacks a seal (or is no memfd at all).
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn check_fixed(memory: impl AsFd) -> io::Result<Option<u64>> {
+    let fixed = SealFlags::SHRINK.union(SealFlags::GROW);
+    if !rustix::fs::fcntl_get_seals(&memory).is_ok_and(|seals| seals.contains(fixed)) {
+        return Ok(None);
+    }
+    Ok(u64::try_from(rustix::fs::fstat(memory)?.st_size).ok())
+}
+
 /// The size of a memory that was granted, if it bears the seals of [`seal_for`]; `None` if it lacks one (or is no memfd at all).
 ///
 /// # Errors
@@ -177,6 +189,7 @@ mod tests {
         use crate::region::Region;
         let memory = to_grant("test", 4096).unwrap();
         assert_eq!(check_granted(&memory, Reach::Read).unwrap(), None);
+        assert_eq!(check_fixed(&memory).unwrap(), Some(4096));
         let owners = Region::map(&memory, 4096).unwrap();
         seal_for(&memory, Reach::Read).unwrap();
         assert_eq!(check_granted(&memory, Reach::Read).unwrap(), Some(4096));

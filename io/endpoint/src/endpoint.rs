@@ -34,6 +34,8 @@ pub struct Endpoint {
     pub(crate) pairs: Pairs,
     pub(crate) member: Option<Member>,
     pub(crate) borrowings: Borrowings,
+    /// Buffers that were made by hand.
+    pub(crate) buffers_alone: u64,
     pub(crate) waiting: Waiting,
     pub(crate) interrupter: Option<Interrupter>,
     /// The daemon's connection that stands in the set of doorbells.
@@ -80,6 +82,7 @@ impl Endpoint {
             pairs: Pairs::new(address, options.batch_bytes)?,
             member: None,
             borrowings: Borrowings::default(),
+            buffers_alone: 0,
             waiting: Waiting::new(options.spin),
             interrupter: None,
             watched: None,

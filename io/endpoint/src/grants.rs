@@ -115,14 +115,20 @@ impl Borrowings {
         Some(entry)
     }
 
+    /// How often any was looked for.
+    #[inline]
+    pub fn uses(&self) -> u64 {
+        self.uses
+    }
+
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = Granted> {
         self.entries.iter().map(|entry| entry.granted)
     }
 
     /// The memories of a buffer that another grant stands for as well.
-    pub fn memory_of(&self, buffer: u64) -> Option<Arc<Memory>> {
-        let entry = self.entries.iter().find(|entry| entry.buffer == buffer)?;
+    pub fn memory_of(&self, buffer: u64, life: u64) -> Option<Arc<Memory>> {
+        let entry = self.entries.iter().find(|entry| (entry.buffer, entry.life) == (buffer, life))?;
         Some(Arc::clone(&entry.memory))
     }
 
@@ -149,6 +155,13 @@ impl Borrowings {
     pub fn moved(&mut self, grant: u64) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.granted.grant.0 == grant) {
             entry.news = true;
+        }
+    }
+
+    /// The daemon is about to be asked about a grant: what it told before is known.
+    pub fn ask_again(&mut self, grant: GrantId) {
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.granted.grant == grant) {
+            entry.news = false;
         }
     }
 

@@ -32,9 +32,13 @@
 //! - What a peer does wrong cuts off that peer, and no other notices.
 //! - An endpoint belongs to the process that made it: a fork's child is refused by name, and closes nothing.
 
+mod alone;
+mod buffer;
 mod calls;
+mod copy;
 mod endpoint;
 mod failed;
+mod granting;
 mod grants;
 mod interrupt;
 mod link;
@@ -49,9 +53,14 @@ pub use ipc::{
 };
 pub use wire::ipc::Address;
 
+pub use alone::Handed;
+pub use buffer::Buffer;
+pub use copy::{Borrow, CopyError};
 pub use endpoint::{Endpoint, Options, Peer};
 pub use failed::Failed;
+pub use granting::{BufferError, GrantError, Unasked};
 pub use grants::{GrantId, Granted};
+pub use ipc::grants::OutOfRange;
 pub use interrupt::Interrupter;
 pub use ipc::grants::Access;
 pub use member::{BindError, Find, FindError, Whom};

@@ -252,6 +252,9 @@ impl Member {
                 }
             }
         }
+        if self.over().is_some() {
+            borrowings.clear();
+        }
         let unsaid = std::mem::take(&mut self.unsaid);
         for buffer in self.freed.take(self.life).into_iter().chain(unsaid) {
             self.free(buffer);

@@ -7,12 +7,14 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use sys::memfd::{self, Reach};
+use sys::region::Region;
 use wire::control::{
     EndpointAddress, EndpointPeer, EndpointRights, Event, GrantAccess, GrantedBuffer, Reply, Request, Whom,
 };
-use wire::grants::STATE_BYTES;
+use wire::grants::{STATE_BYTES, STATE_DEAD, STATE_REVOKED};
 
 /// Bytes of a ring of a pair.
 const RING_BYTES: u32 = 64 << 10;
@@ -74,6 +76,8 @@ pub(super) struct Endpoints {
     names: Option<Vec<String>>,
     table: Table,
     memories: HashMap<u64, (OwnedFd, OwnedFd)>,
+    /// The states of buffers, mapped before they were sealed.
+    states: HashMap<u64, Region>,
 }
 
 struct Refusal(Errno, String);
@@ -100,6 +104,7 @@ impl Endpoints {
             names: None,
             table: Table::new(u64::from(epoch) << 32 | 1),
             memories: HashMap::new(),
+            states: HashMap::new(),
         }
     }
 
@@ -162,11 +167,21 @@ impl Endpoints {
         self.pairs.retain(|(one, other)| *one != slot && *other != slot);
         let gone = self.table.ended(of_wire(address));
         for over in gone.over {
+            let place = wire::grants::offset_of(over.granted.place).expect("a checked place");
+            let state = if over.granted.owner == of_wire(address) { STATE_DEAD } else { STATE_REVOKED };
+            if let Some(states) = self.states.get(&over.granted.buffer) {
+                states.store_u64(place, state, Ordering::Release);
+            }
             self.tell_over(&over, out);
         }
         for buffer in gone.buffers {
-            self.memories.remove(&buffer);
+            self.forget(buffer);
         }
+    }
+
+    fn forget(&mut self, buffer: u64) {
+        self.memories.remove(&buffer);
+        self.states.remove(&buffer);
     }
 
     fn tell_over(&self, over: &Over, out: &Outbox<'_>) {
@@ -266,6 +281,7 @@ impl Endpoints {
                 let states = memfd::to_grant("tombolo-states", STATE_BYTES as u64).expect("a memfd");
                 rustix::io::pwrite(&states, &wire::grants::head(), 0).expect("written");
                 descriptors = duplicates(&data, &states);
+                self.states.insert(buffer, Region::map(&states, STATE_BYTES).expect("mapped"));
                 self.memories.insert(buffer, (data, states));
                 Reply::Buffer { id, buffer }
             }
@@ -274,7 +290,7 @@ impl Endpoints {
                 for over in over.map_err(|error| Refusal(Errno::NOENT, error.to_string()))? {
                     self.tell_over(&over, out);
                 }
-                self.memories.remove(&buffer);
+                self.forget(buffer);
                 Reply::Done { id }
             }
             Request::Grant { id, endpoint, buffer, to, access, place, grant } => {

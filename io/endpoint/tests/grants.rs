@@ -1,0 +1,439 @@
+//! Buffers that are granted, copied from and to, and taken back, between endpoints that a daemon has bound.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod members;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use endpoint::{
+    Access, Address, Buffer, BufferError, Content, CopyError, Endpoint, Failed, From, GrantError, GrantId,
+    Options, Unasked,
+};
+use members::{Bed, soon};
+use proptest::prelude::*;
+use wire::control::EndpointRights;
+
+fn call_error<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, Failed<E>>) -> E {
+    match result {
+        Err(Failed::Call(error)) => error,
+        other => panic!("no error of the call: {other:?}"),
+    }
+}
+
+fn bytes_of(buffer: &Buffer) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.len()];
+    buffer.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn copied(
+    endpoint: &mut Endpoint,
+    grant: GrantId,
+    offset: u64,
+    length: usize,
+) -> Result<Vec<u8>, Failed<CopyError>> {
+    let mut bytes = vec![0; length];
+    endpoint.copy_in(grant, offset, &mut bytes, soon()).map(|()| bytes)
+}
+
+#[test]
+fn bytes_go_from_a_buffer_and_to_one() {
+    let bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let mut given = one.buffer(10_000, Access::Read).unwrap();
+    given.write(9_990, b"at the end").unwrap();
+    let grant = one.grant(&mut given, other.address()).unwrap();
+    assert_eq!(given.grants().collect::<Vec<_>>(), [(grant, other.address())]);
+    // Its number travels in a message.
+    one.send_buffered(other.address(), 3, &grant.number().to_le_bytes(), soon()).unwrap();
+    let mut payload = Vec::new();
+    let received = other.receive(&From::Any, &mut payload, soon()).unwrap();
+    assert_eq!(received.content, Content::Message { tag: 3 });
+    let told = GrantId::new(u64::from_le_bytes(payload.try_into().unwrap()));
+    assert_eq!(copied(&mut other, told, 9_990, 10).unwrap(), b"at the end");
+    given.write(0, b"later").unwrap();
+    assert_eq!(copied(&mut other, told, 0, 5).unwrap(), b"later");
+    let known: Vec<_> = other.granted().collect();
+    assert_eq!((known[0].grant, known[0].owner, known[0].bytes), (grant, one.address(), 10_000));
+    assert!(matches!(call_error(other.copy_out(b"x", told, 0, soon())), CopyError::NotWritable(_)));
+
+    let mut taken = one.buffer(5, Access::Write).unwrap();
+    let grant = one.grant(&mut taken, other.address()).unwrap();
+    other.copy_out(b"ello", grant, 1, soon()).unwrap();
+    taken.write(0, b"h").unwrap();
+    assert_eq!(bytes_of(&taken), b"hello");
+    assert_eq!(copied(&mut other, grant, 0, 5).unwrap(), b"hello");
+    one.free(taken).unwrap();
+    assert!(matches!(call_error(copied(&mut other, grant, 0, 5)), CopyError::Revoked(_)));
+    assert!(matches!(call_error(copied(&mut other, grant, 0, 0)), CopyError::Revoked(_)));
+}
+
+#[test]
+fn ranges_that_are_not_inside_are_refused_wherever_they_are_named() {
+    let bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let mut buffer = one.buffer(100, Access::Write).unwrap();
+    let grant = one.grant(&mut buffer, other.address()).unwrap();
+    for (offset, length) in [(0, 101), (100, 1), (101, 0), (u64::MAX, 1), (u64::MAX, 0), (1, 4096), (4000, 1)]
+    {
+        let mut bytes = vec![0; length];
+        assert!(matches!(
+            call_error(other.copy_in(grant, offset, &mut bytes, soon())),
+            CopyError::OutOfRange(_)
+        ));
+        assert!(matches!(
+            call_error(other.copy_out(&bytes, grant, offset, soon())),
+            CopyError::OutOfRange(_)
+        ));
+        assert!(matches!(
+            call_error(other.copy((grant, offset), (grant, 0), length, soon())),
+            CopyError::OutOfRange(_)
+        ));
+        assert!(matches!(
+            call_error(other.copy((grant, 0), (grant, offset), length, soon())),
+            CopyError::OutOfRange(_)
+        ));
+        let refused = call_error(buffer.read(offset, &mut bytes));
+        assert_eq!((refused.offset, refused.bytes), (offset, 100));
+        call_error(buffer.write(offset, &bytes));
+    }
+    other.copy_in(grant, 100, &mut [], soon()).unwrap();
+    other.copy_out(&[], grant, 0, soon()).unwrap();
+    other.copy((grant, 0), (grant, 100), 0, soon()).unwrap();
+    let length = usize::try_from(wire::grants::BUFFER_BYTES_MAX).unwrap() + 1;
+    assert!(matches!(call_error(one.buffer(0, Access::Read)), BufferError::Size { .. }));
+    assert!(matches!(call_error(one.buffer(length, Access::Read)), BufferError::Size { .. }));
+    assert!(matches!(call_error(one.buffer(length - 1, Access::Read)), BufferError::Limit { .. }));
+}
+
+#[test]
+fn who_may_be_granted_a_buffer_is_checked() {
+    let bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let mut buffer = one.buffer(100, Access::Read).unwrap();
+    let own = one.address();
+    assert!(matches!(call_error(one.grant(&mut buffer, own)), GrantError::NotTo { .. }));
+    let nobody = Address { slot: 900_000, generation: 1 };
+    assert!(matches!(call_error(one.grant(&mut buffer, nobody)), GrantError::NotBound { .. }));
+    let later = Address { generation: other.address().generation + 1, ..other.address() };
+    assert!(matches!(call_error(one.grant(&mut buffer, later)), GrantError::WrongGeneration { .. }));
+    assert!(matches!(call_error(other.grant(&mut buffer, own)), GrantError::NotOurs(_)));
+    let stranger = bed.bind("stranger");
+    let none = EndpointRights::default();
+    bed.daemon().rights("left", "stranger", none);
+    bed.daemon().rights("stranger", "left", none);
+    assert!(matches!(call_error(one.grant(&mut buffer, stranger.address())), GrantError::NotAllowed { .. }));
+    assert!(matches!(call_error(one.revoke(&mut buffer, GrantId::new(5))), GrantError::NoGrant(_)));
+    assert_eq!(buffer.grants().count(), 0);
+
+    let mut alone = Endpoint::alone(Address { slot: 1, generation: 1 }, &Options::default()).unwrap();
+    let unasked = call_error(alone.buffer(1, Access::Read));
+    assert!(matches!(unasked, BufferError::Unasked(Unasked::NoDaemon)));
+}
+
+#[test]
+fn a_third_party_copies_with_the_privilege_alone() {
+    let bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let (mut copier, mut stranger) = (bed.bind("copier"), bed.bind("stranger"));
+    assert_eq!((copier.copies(), stranger.copies()), (true, false));
+    let mut source = one.buffer(100, Access::Read).unwrap();
+    source.write(10, b"from one to the other").unwrap();
+    let mut target = other.buffer(100, Access::Write).unwrap();
+    let from = one.grant(&mut source, other.address()).unwrap();
+    let to = other.grant(&mut target, one.address()).unwrap();
+    copier.copy((from, 10), (to, 50), 21, soon()).unwrap();
+    assert_eq!(&bytes_of(&target)[50..71], b"from one to the other");
+    assert!(matches!(call_error(copied(&mut stranger, from, 0, 1)), CopyError::Unknown { .. }));
+    assert!(matches!(call_error(stranger.copy((from, 0), (to, 0), 1, soon())), CopyError::Unknown { .. }));
+    assert!(matches!(call_error(copied(&mut copier, GrantId::new(77), 0, 1)), CopyError::Unknown { .. }));
+    assert!(matches!(call_error(copied(&mut one, from, 0, 1)), CopyError::Own { .. }));
+    assert!(matches!(call_error(copier.copy((to, 0), (from, 0), 1, soon())), CopyError::NotWritable(_)));
+    // The borrower is told of the end as the grantee is.
+    one.revoke(&mut source, from).unwrap();
+    assert!(matches!(call_error(copier.copy((from, 0), (to, 0), 1, soon())), CopyError::Revoked(_)));
+    drop(other);
+    let end = loop {
+        match copied(&mut copier, to, 0, 1) {
+            Ok(_) => std::thread::yield_now(),
+            Err(Failed::Call(end)) => break end,
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert!(matches!(end, CopyError::Dead(_) | CopyError::Revoked(_)), "{end}");
+}
+
+#[test]
+fn ranges_of_one_buffer_may_overlap() {
+    let bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let mut copier = bed.bind("copier");
+    let mut buffer = one.buffer(10, Access::Write).unwrap();
+    buffer.write(0, b"0123456789").unwrap();
+    let grant = one.grant(&mut buffer, other.address()).unwrap();
+    let second = one.grant(&mut buffer, copier.address()).unwrap();
+    other.copy((grant, 0), (grant, 2), 8, soon()).unwrap();
+    assert_eq!(bytes_of(&buffer), b"0101234567");
+    // By two grants of the same buffer, too.
+    copier.copy((grant, 2), (second, 0), 8, soon()).unwrap();
+    assert_eq!(bytes_of(&buffer), b"0123456767");
+    other.copy((grant, 0), (grant, 5), 5, soon()).unwrap();
+    assert_eq!(bytes_of(&buffer), b"0123401234");
+}
+
+#[test]
+fn what_was_revoked_shows_nothing_any_more_and_the_others_go_on() {
+    let bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let mut third = bed.bind("third");
+    for access in [Access::Read, Access::Write] {
+        let mut buffer = one.buffer(8, access).unwrap();
+        buffer.write(0, b"before..").unwrap();
+        let kept = one.grant(&mut buffer, third.address()).unwrap();
+        let over = one.grant(&mut buffer, other.address()).unwrap();
+        assert_eq!(copied(&mut other, over, 0, 8).unwrap(), b"before..");
+        assert_eq!(copied(&mut third, kept, 0, 8).unwrap(), b"before..");
+        for round in 0..5 {
+            let again = one.grant(&mut buffer, other.address()).unwrap();
+            copied(&mut other, again, 0, 8).unwrap();
+            one.revoke(&mut buffer, again).unwrap();
+            assert!(matches!(call_error(one.revoke(&mut buffer, again)), GrantError::NoGrant(_)));
+            assert!(matches!(call_error(copied(&mut other, again, 0, 8)), CopyError::Revoked(_)));
+            buffer.write(0, format!("round {round}.").as_bytes()).unwrap();
+            assert_eq!(copied(&mut third, kept, 0, 8).unwrap(), format!("round {round}.").as_bytes());
+            assert_eq!(copied(&mut other, over, 0, 7).unwrap(), format!("round {round}").as_bytes());
+            if access == Access::Write {
+                third.copy_out(b"R", kept, 0, soon()).unwrap();
+                assert_eq!(bytes_of(&buffer), format!("Round {round}.").as_bytes());
+            }
+        }
+        one.revoke(&mut buffer, over).unwrap();
+        assert_eq!(buffer.grants().collect::<Vec<_>>(), [(kept, third.address())]);
+        drop(buffer);
+        assert!(matches!(call_error(copied(&mut third, kept, 0, 8)), CopyError::Revoked(_)));
+    }
+}
+
+#[test]
+fn a_buffer_has_so_many_grants_at_a_time_and_any_number_one_after_the_other() {
+    let bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let mut buffer = one.buffer(1, Access::Write).unwrap();
+    let nobody = Address { slot: 900_000, generation: 1 };
+    let most = (wire::grants::PLACES - wire::grants::PLACE_FIRST) as usize;
+    // What was refused has cost a place each.
+    for _ in 0..most + 10 {
+        assert!(matches!(call_error(one.grant(&mut buffer, nobody)), GrantError::NotBound { .. }));
+    }
+    let mut grants: Vec<GrantId> =
+        (0..most).map(|_| one.grant(&mut buffer, other.address()).unwrap()).collect();
+    assert!(matches!(call_error(one.grant(&mut buffer, other.address())), GrantError::Limit { .. }));
+    other.copy_out(b"x", grants[0], 0, soon()).unwrap();
+    one.revoke(&mut buffer, grants.remove(7)).unwrap();
+    grants.push(one.grant(&mut buffer, other.address()).unwrap());
+    // More than are kept mapped.
+    for grant in &grants {
+        assert_eq!(copied(&mut other, *grant, 0, 1).unwrap(), b"x");
+    }
+    assert!(other.granted().count() < most);
+    other.copy_out(b"y", grants[0], 0, soon()).unwrap();
+    assert_eq!(bytes_of(&buffer), b"y");
+}
+
+#[test]
+fn a_copy_waits_for_a_buffer_that_is_about_to_move_and_no_longer_than_it_may() {
+    // By hand: the owner says that it moves, and does not.
+    let mut one = Endpoint::alone(Address { slot: 1, generation: 1 }, &Options::default()).unwrap();
+    let bed = Bed::new();
+    let mut other = bed.bind("right");
+    let mut buffer = one.buffer_alone(4096, Access::Read).unwrap();
+    let handed = one.grant_alone(&mut buffer, other.address(), 9).unwrap();
+    let states = std::os::fd::AsFd::as_fd(&handed.states).try_clone_to_owned().unwrap();
+    assert!(sys::region::Region::map(&states, 4096).is_err(), "only the owner writes states");
+    let grant = other.take_grant_alone(handed).unwrap();
+    assert_eq!(copied(&mut other, grant, 0, 4).unwrap(), [0; 4]);
+    one.revoke(&mut buffer, grant).unwrap();
+    assert!(matches!(call_error(copied(&mut other, grant, 0, 4)), CopyError::Revoked(_)));
+    assert!(matches!(
+        call_error(other.copy_in(GrantId::new(1 << 40), 0, &mut [0], Some(Instant::now()))),
+        CopyError::TimedOut(..)
+    ));
+}
+
+#[test]
+fn grants_outlive_the_daemon_and_can_still_be_taken_back() {
+    let mut bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let mut buffer = one.buffer(100, Access::Write).unwrap();
+    let grant = one.grant(&mut buffer, other.address()).unwrap();
+    other.copy_out(b"mapped", grant, 0, soon()).unwrap();
+    bed.kill();
+    other.copy_out(b"still", grant, 0, soon()).unwrap();
+    assert_eq!(&bytes_of(&buffer)[..6], b"stilld");
+    let mut taken_back = one.buffer_alone(1, Access::Read).unwrap();
+    assert!(matches!(call_error(one.revoke(&mut taken_back, grant)), GrantError::NoGrant(_)));
+    bed.start();
+    // Both are known to the next daemon when a new buffer can be granted.
+    let mut second = one.buffer(10, Access::Read).unwrap();
+    let address = other.address();
+    let later = loop {
+        match one.grant(&mut second, address) {
+            Ok(grant) => break grant,
+            // The other one has not come back yet: it does when it looks.
+            Err(Failed::Call(GrantError::NotBound { .. })) => drop(other.find("left", soon())),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(copied(&mut other, later, 0, 10).unwrap(), [0; 10]);
+    assert_eq!(copied(&mut other, grant, 0, 5).unwrap(), b"still");
+    assert!(matches!(call_error(one.grant(&mut buffer, address)), GrantError::EarlierDaemon));
+    one.revoke(&mut buffer, grant).unwrap();
+    assert!(matches!(call_error(copied(&mut other, grant, 0, 5)), CopyError::Revoked(_)));
+    assert_eq!(&bytes_of(&buffer)[..5], b"still");
+    let again = one.grant(&mut buffer, address).unwrap();
+    assert_eq!(copied(&mut other, again, 0, 5).unwrap(), b"still");
+    // Without any daemon, a revoke still keeps its word.
+    bed.kill();
+    one.revoke(&mut buffer, again).unwrap();
+    assert!(matches!(call_error(other.copy_out(b"x", again, 0, soon())), CopyError::Revoked(_)));
+    assert_eq!(&bytes_of(&buffer)[..5], b"still");
+}
+
+#[test]
+fn a_copy_that_is_revoked_in_the_middle_ended_well_or_was_revoked() {
+    const ROUNDS: usize = 300;
+    const BYTES: usize = 256 << 10;
+    let bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let (number, acknowledged) = (AtomicU64::new(0), AtomicU64::new(0));
+    let done = AtomicBool::new(false);
+    let address = other.address();
+    let (mut good, mut ended) = (0_u64, 0_u64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = one.buffer(BYTES, Access::Write).unwrap();
+            for round in 0..ROUNDS {
+                let grant = one.grant(&mut buffer, address).unwrap();
+                number.store(grant.number(), Ordering::Release);
+                // Some copies are under way now, or not.
+                for _ in 0..round % 40 {
+                    std::thread::yield_now();
+                }
+                let before = acknowledged.load(Ordering::Acquire);
+                one.revoke(&mut buffer, grant).unwrap();
+                let kept = bytes_of(&buffer);
+                // What was said to have been copied before the revoke is there.
+                let stands = u64::from_le_bytes(kept[BYTES - 8..].try_into().unwrap());
+                assert!(stands >= before, "{stands} where {before} had ended well");
+                std::thread::yield_now();
+                assert_eq!(bytes_of(&buffer), kept, "written after the revoke");
+            }
+            done.store(true, Ordering::Release);
+        });
+        let mut bytes = vec![0; BYTES];
+        let mut value = 0_u64;
+        while !done.load(Ordering::Acquire) {
+            let grant = GrantId::new(number.load(Ordering::Acquire));
+            if grant.number() == 0 {
+                continue;
+            }
+            value += 1;
+            for word in bytes.chunks_exact_mut(8) {
+                word.copy_from_slice(&value.to_le_bytes());
+            }
+            match other.copy_out(&bytes, grant, 0, soon()) {
+                Ok(()) => {
+                    good += 1;
+                    acknowledged.store(value, Ordering::Release);
+                }
+                Err(Failed::Call(CopyError::Revoked(_))) => ended += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    println!("{good} copies ended well, {ended} were revoked");
+    assert!(good > 0 && ended > 0);
+}
+
+#[test]
+fn readers_see_whole_values_of_the_time_before_the_revoke() {
+    const ROUNDS: u8 = 250;
+    const BYTES: usize = 64 << 10;
+    let bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let mut third = bed.bind("third");
+    let (number, phase) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (address, kept_address) = (other.address(), third.address());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = one.buffer(BYTES, Access::Read).unwrap();
+            let kept = one.grant(&mut buffer, kept_address).unwrap();
+            for round in 1..=ROUNDS {
+                let grant = one.grant(&mut buffer, address).unwrap();
+                number.store(grant.number(), Ordering::Release);
+                buffer.write(0, &vec![round; BYTES]).unwrap();
+                one.revoke(&mut buffer, grant).unwrap();
+                // The one who had it must not see this.
+                buffer.write(0, &vec![0xff; BYTES]).unwrap();
+                // And the one who has it still must.
+                let mut bytes = vec![0; BYTES];
+                third.copy_in(kept, 0, &mut bytes, soon()).unwrap();
+                assert_eq!(bytes, vec![0xff; BYTES]);
+                buffer.write(0, &vec![0; BYTES]).unwrap();
+            }
+            phase.store(1, Ordering::Release);
+        });
+        let mut bytes = vec![0; BYTES];
+        while phase.load(Ordering::Acquire) == 0 {
+            let grant = GrantId::new(number.load(Ordering::Acquire));
+            if grant.number() == 0 {
+                continue;
+            }
+            match other.copy_in(grant, 0, &mut bytes, soon()) {
+                Ok(()) => {
+                    assert!(!bytes.contains(&0xff) || bytes.iter().all(|byte| *byte == 0xff) && ROUNDS >= 255)
+                }
+                Err(Failed::Call(CopyError::Revoked(_))) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+
+    #[test]
+    fn copies_do_what_slices_do(ops in prop::collection::vec((0..3_u8, 0..70_u64, 0..70_u64, 0..70_usize), 1..60)) {
+        const BYTES: usize = 64;
+        let bed = Bed::new();
+        let (mut one, mut other) = bed.two(["left", "right"]);
+        let mut buffer = one.buffer(BYTES, Access::Write).unwrap();
+        let grant = one.grant(&mut buffer, other.address()).unwrap();
+        let mut model = vec![0_u8; BYTES];
+        for (step, (op, from, to, length)) in ops.into_iter().enumerate() {
+            let range = |offset: u64| usize::try_from(offset).ok().map(|at| at..at + length).filter(|range| range.end <= BYTES);
+            match op {
+                0 => {
+                    let bytes = vec![step as u8; length];
+                    let done = other.copy_out(&bytes, grant, to, soon()).is_ok();
+                    prop_assert_eq!(done, range(to).is_some());
+                    if let Some(range) = range(to) { model[range].copy_from_slice(&bytes); }
+                }
+                1 => {
+                    let copied = copied(&mut other, grant, from, length).ok();
+                    prop_assert_eq!(copied, range(from).map(|range| model[range].to_vec()));
+                }
+                _ => {
+                    let done = other.copy((grant, from), (grant, to), length, soon()).is_ok();
+                    let both = range(from).zip(range(to));
+                    prop_assert_eq!(done, both.is_some());
+                    if let Some((from, to)) = both { model.copy_within(from, to.start); }
+                }
+            }
+            prop_assert_eq!(&bytes_of(&buffer), &model);
+        }
+    }
+}
