@@ -1,4 +1,4 @@
-//! What lies beside the control socket of a domain for its programs: the preload library, and channels for C and Python.
+//! What lies beside the control socket of a domain for its programs: the preload library, and channels and endpoints for C and Python.
 //!
 //! There is one copy of each file in the run directory, and a link to it for each domain. A copy that is no longer what the node
 //! has is replaced, never written to: programs that have the old one keep it whole.
@@ -48,19 +48,21 @@ static COPYING: Mutex<()> = Mutex::new(());
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     preload: bool,
-    channels: bool,
+    library: bool,
 }
 
 impl Wanted {
-    /// What a domain of this topology is given: the preload library if it asks for it, and channels if it takes part in one.
+    /// What a domain of this topology is given: the preload library if it asks for it; the library of channels and endpoints if it takes part in a channel,
+    /// or if there are endpoints, since any program may bind one.
     pub(crate) fn by(topology: &Topology, domain: &Domain) -> Self {
+        let has_channel = topology.services.iter().any(|service| {
+            let name = domain.name.as_str();
+            service.kind() == ServiceKind::Channel
+                && (service.domain.as_str() == name || service.allows(name, Verb::Open))
+        });
         Self {
             preload: domain.services.iter().any(|mount| mount.preload),
-            channels: topology.services.iter().any(|service| {
-                let name = domain.name.as_str();
-                service.kind() == ServiceKind::Channel
-                    && (service.domain.as_str() == name || service.allows(name, Verb::Open))
-            }),
+            library: has_channel || !topology.endpoints.is_empty(),
         }
     }
 }
@@ -71,21 +73,24 @@ pub(crate) fn place(layout: &Layout, inside: &Path, wanted: Wanted) -> Result<()
     if wanted.preload {
         place_preload(layout, inside)?;
     }
-    if wanted.channels {
-        place_channels(layout, inside)?;
+    if wanted.library {
+        place_library(layout, inside)?;
     }
     Ok(())
 }
 
-/// After a step that changes who takes part in a channel: gives the files to those that run already.
+/// After a step that changes who takes part in a channel, or the endpoints: gives the files to those that run already.
 pub(crate) async fn follow(node: &Node, dc: &str, step: &Step) -> Result<(), String> {
     let service = match step {
-        Step::AddService { service } | Step::UpdateService { after: service, .. } => &service.name,
-        Step::Grant { service, .. } => service,
+        Step::AddService { service } | Step::UpdateService { after: service, .. } => Some(&service.name),
+        Step::Grant { service, .. } => Some(service),
+        Step::UpdateEndpoints { .. } => None,
         _ => return Ok(()),
     };
     let Some(topology) = node.topology(dc) else { return Ok(()) };
-    if topology.service(service).is_none_or(|service| service.kind() != ServiceKind::Channel) {
+    let concerns =
+        service.is_none_or(|name| topology.service(name).is_some_and(|it| it.kind() == ServiceKind::Channel));
+    if !concerns {
         return Ok(());
     }
     let layout = node.layout.clone();
@@ -116,7 +121,7 @@ fn place_preload(layout: &Layout, inside: &Path) -> Result<(), String> {
 }
 
 /// Nothing where the node has no such library: it is for those who want it, and a domain may have one of its own.
-fn place_channels(layout: &Layout, inside: &Path) -> Result<(), String> {
+fn place_library(layout: &Layout, inside: &Path) -> Result<(), String> {
     let source = layout.program.with_file_name(LIBRARY);
     let there = match fs::metadata(&source) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -232,7 +237,7 @@ mod tests {
         (folder, layout, inside)
     }
 
-    const CHANNELS: Wanted = Wanted { preload: false, channels: true };
+    const LIBRARIES: Wanted = Wanted { preload: false, library: true };
 
     fn read(path: impl AsRef<Path>) -> String {
         fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.as_ref().display()))
@@ -255,9 +260,9 @@ mod tests {
     #[test]
     fn without_the_library_nothing_is_placed_and_nothing_fails() {
         let (_folder, layout, inside) = ground();
-        place(&layout, &inside, CHANNELS).expect("no error");
+        place(&layout, &inside, LIBRARIES).expect("no error");
         assert_eq!(fs::read_dir(&inside).expect("it is there").count(), 0);
-        let wanted = Wanted { preload: true, channels: false };
+        let wanted = Wanted { preload: true, library: false };
         let error = place(&layout, &inside, wanted).expect_err("who asks for preload needs it");
         assert!(error.contains("leave out `preload`"), "{error}");
     }
@@ -267,7 +272,7 @@ mod tests {
         let (_folder, layout, inside) = ground();
         let source = layout.program.with_file_name(LIBRARY);
         fs::write(&source, "one").expect("written");
-        place(&layout, &inside, CHANNELS).expect("placed");
+        place(&layout, &inside, LIBRARIES).expect("placed");
         let (library, init) = (inside.join("libtombolo.so.0"), inside.join("python/tombolo/__init__.py"));
         let beside = inside.join("python/tombolo/libtombolo.so.0");
         assert_eq!((read(&library), read(&beside)), ("one".into(), "one".into()));
@@ -276,7 +281,7 @@ mod tests {
         let first = inode(&library);
         assert_eq!((first, first), (inode(&beside), inode(&layout.run_dir.join("libtombolo.so.0"))));
         // Nothing has changed: nothing is made anew.
-        place(&layout, &inside, CHANNELS).expect("placed");
+        place(&layout, &inside, LIBRARIES).expect("placed");
         assert_eq!(inode(&library), first);
         // As long, and older: as a package that is put in the place of a newer build.
         fs::write(&source, "two").expect("written");
@@ -286,7 +291,7 @@ mod tests {
         File::options().write(true).open(&source).expect("opened").set_times(times).expect("set");
         fs::write(layout.run_dir.join("python/__init__.py"), "of another version").expect("written");
         let kept = File::open(&library).expect("a program that has the old one");
-        place(&layout, &inside, CHANNELS).expect("placed");
+        place(&layout, &inside, LIBRARIES).expect("placed");
         assert_eq!((read(&library), read(&beside)), ("two".into(), "two".into()));
         assert!(read(&init).contains("import"));
         assert_eq!(io::read_to_string(kept).expect("read"), "one");
@@ -299,12 +304,26 @@ mod tests {
     }
 
     #[test]
+    fn where_there_are_endpoints_every_domain_is_given_the_library() {
+        let domain = |name| format!("[domain.{name}]\nkind = \"container\"\ncommand = [\"true\"]\n");
+        let domains = format!("name = \"shop\"\n{}{}", domain("a"), domain("b"));
+        let given = |more: &str| {
+            let text = format!("{domains}{more}");
+            let topology = topology::parse(&text, "shop.toml", Path::new("/")).expect("a topology");
+            topology.domains.iter().map(|domain| Wanted::by(&topology, domain)).collect::<Vec<_>>()
+        };
+        assert_eq!(given("[endpoint.planner]\ndomain = \"a\"\n"), [LIBRARIES, LIBRARIES]);
+        let nothing = Wanted { preload: false, library: false };
+        assert_eq!(given(""), [nothing, nothing]);
+    }
+
+    #[test]
     fn all_users_of_a_domain_may_read_it() {
         let (_folder, layout, inside) = ground();
         let source = layout.program.with_file_name(LIBRARY);
         fs::write(&source, "one").expect("written");
         fs::set_permissions(&source, Permissions::from_mode(0o600)).expect("set");
-        place(&layout, &inside, CHANNELS).expect("placed");
+        place(&layout, &inside, LIBRARIES).expect("placed");
         let mode = |name: &str| fs::metadata(inside.join(name)).expect("there").mode() & 0o777;
         assert_eq!((mode("libtombolo.so.0"), mode("python/tombolo/_end.py")), (0o644, 0o644));
         assert_eq!((mode("python"), mode("python/tombolo")), (0o755, 0o755));
