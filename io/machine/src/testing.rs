@@ -16,6 +16,7 @@ pub(crate) fn order() -> MachineOrder {
         disk: None,
         user_network: false,
         doorbells: Doorbells::Auto,
+        boot_ms: crate::order::BOOT_MS,
         shutdown_ms: 5000,
         boot: Boot {
             version: wire::guest::VERSION,

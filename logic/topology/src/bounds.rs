@@ -141,6 +141,13 @@ pub const MACHINE_PIDS_MIN: u32 = 192;
 pub const MACHINE_READY_MS_DEFAULT: u64 = 60_000;
 /// Time to end of a machine where the file says nothing: it also switches off.
 pub const MACHINE_STOP_MS_DEFAULT: u64 = 10_000;
+/// Time from a machine's power-on to its agent's first words: least. No kernel boots in less.
+pub const MACHINE_BOOT_MS_MIN: u64 = 1_000;
+/// Time from a machine's power-on to its agent's first words: most, an hour: a system of its own that first checks its disk.
+pub const MACHINE_BOOT_MS_MAX: u64 = 3_600_000;
+/// Time from a machine's power-on to its agent's first words where the file says nothing: that of an emulated guest on a busy node,
+/// and several times more.
+pub const MACHINE_BOOT_MS_DEFAULT: u64 = 120_000;
 /// Bytes that can be added to a kernel's command line: x86 takes 2048 in all, and ours are some of them.
 pub const APPEND_BYTES_MAX: usize = 1024;
 

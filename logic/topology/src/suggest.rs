@@ -165,6 +165,8 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("a machine", "disks", "did you mean `disk`? A machine has one"),
     ("a machine", "image", "did you mean `disk`? disk = { path = \"disk.qcow2\", format = \"qcow2\" }"),
     ("a machine", "acceleration", "did you mean `accel`?"),
+    ("a machine", "timeout", "did you mean `boot_timeout`?"),
+    ("a machine", "hello_timeout", "did you mean `boot_timeout`?"),
     ("a disk", "file", "did you mean `path`?"),
     ("a disk", "source", "did you mean `path`?"),
     ("a disk", "type", "did you mean `format`?"),

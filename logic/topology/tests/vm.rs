@@ -43,9 +43,33 @@ fn where_nothing_is_said_a_small_machine_is_made_and_bounded() {
         accel: Accel::Auto,
         kernel: MachineKernel::Built { directory: None },
         append: String::new(),
+        boot_timeout_ms: 120_000,
         disk: None,
     };
     assert_eq!(machine, expected);
+}
+
+#[test]
+fn how_long_it_may_be_silent_is_its_own_time() {
+    let quick = domain("machine = { boot_timeout = \"2s\" }\n");
+    assert_eq!((quick.machine.unwrap().boot_timeout_ms, quick.ready_timeout_ms), (2_000, 60_000));
+    let refused = |time: &str| {
+        let text = format!(
+            "name = \"demo\"\n[domain.edge]\nkind = \"vm\"\nmachine = {{ boot_timeout = \"{time}\" }}\n"
+        );
+        topology::parse(&text, "x.toml", Path::new("/base")).unwrap_err().to_string()
+    };
+    for time in ["0s", "999ms", "61m"] {
+        let said = refused(time);
+        assert!(said.contains("x.toml:4:") && said.contains("1s") && said.contains("1h"), "{said}");
+    }
+}
+
+#[test]
+fn a_machine_that_was_admitted_before_has_the_time_of_before() {
+    let mut text = serde_json::to_value(machine("{}")).unwrap();
+    text.as_object_mut().unwrap().remove("boot_timeout_ms");
+    assert_eq!(serde_json::from_value::<Machine>(text).unwrap(), machine("{}"));
 }
 
 #[test]

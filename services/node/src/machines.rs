@@ -230,6 +230,7 @@ fn order(layout: &Layout, dc: &str, domain: &Domain, machine: &Machine, found: &
         }),
         user_network: domain.network == Network::Host,
         doorbells: Doorbells::Auto,
+        boot_ms: machine.boot_timeout_ms,
         shutdown_ms: domain.stop.timeout_ms,
         boot: boot(layout, dc, domain, machine),
     }

@@ -6,6 +6,7 @@ use crate::outcome::{Word, clean};
 use crate::qemu::kvm::version_of;
 use crate::qemu::qmp::{Command, OLDEST};
 use crate::relay::Kind;
+use std::time::Duration;
 use wire::guest::{Message, Shutdown};
 
 /// How often a guest that says nothing is asked whether it is there.
@@ -22,8 +23,6 @@ const IDLE_MS: u64 = 3_600_000;
 /// How long others may take for what they have to do, in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// The guest's agent, from power-on to its first words: under emulation on a busy node it takes some seconds.
-    pub hello_ms: u64,
     /// The guest's agent, for the answer to a ping.
     pub pong_ms: u64,
     /// How often it is pinged.
@@ -36,13 +35,7 @@ pub struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self {
-            hello_ms: 120_000,
-            pong_ms: 30_000,
-            ping_every_ms: PING_EVERY_MS,
-            qemu_ms: 20_000,
-            off_ms: 10_000,
-        }
+        Self { pong_ms: 30_000, ping_every_ms: PING_EVERY_MS, qemu_ms: 20_000, off_ms: 10_000 }
     }
 }
 
@@ -134,7 +127,7 @@ impl Machine<'_> {
     /// The deadlines that there are, and what to say of each.
     fn deadlines(&self) -> impl Iterator<Item = (u64, Deadline)> {
         let (timers, patience) = (&self.timers, &self.patience);
-        let hello = (!self.guest.has_spoken()).then_some((patience.hello_ms, Deadline::Hello));
+        let hello = (!self.guest.has_spoken()).then_some((self.order.boot_ms, Deadline::Hello));
         let ping = (self.guest.has_spoken() && timers.pinged.is_none())
             .then_some((timers.ponged + patience.ping_every_ms, Deadline::Ping));
         // A guest that goes off answers no more, and has other bounds.
@@ -176,8 +169,8 @@ impl Machine<'_> {
             Deadline::Hello => {
                 let last = self.console.last().unwrap_or("nothing");
                 let text = format!(
-                    "its agent did not speak within {} s; its console says last: {last}",
-                    self.patience.hello_ms / 1000
+                    "its agent did not speak within {:?} (`boot_timeout`); its console says last: {last}",
+                    Duration::from_millis(self.order.boot_ms)
                 );
                 self.end(Word::Silent, text);
             }

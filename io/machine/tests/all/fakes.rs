@@ -5,8 +5,7 @@ use machine::{Accel, Patience, Word};
 use rustix::process::Signal;
 
 /// Enough for a fake that answers at once, on a busy machine.
-const SOON: Patience =
-    Patience { hello_ms: 30_000, pong_ms: 30_000, ping_every_ms: 200, qemu_ms: 30_000, off_ms: 30_000 };
+const SOON: Patience = Patience { pong_ms: 30_000, ping_every_ms: 200, qemu_ms: 30_000, off_ms: 30_000 };
 
 fn play_out(part: &str, patience: Patience) -> Ended {
     let place = Place::new();
@@ -99,8 +98,12 @@ fn a_qemu_that_dies_or_hangs_or_raves_is_told_apart() {
 
 #[test]
 fn a_guest_that_never_speaks_or_no_more_is_ended() {
-    let ended = play_out("says-nothing", Patience { hello_ms: 300, ..SOON });
+    let place = Place::new();
+    let mut order = order(&place.fake("says-nothing"), &place.path("kernel"));
+    order.boot_ms = 300;
+    let ended = place.start(&order, SOON).wait();
     assert_eq!(told(&ended), (Word::Silent, 125));
+    assert!(ended.message().contains("within 300ms (`boot_timeout`)"), "{ended:?}");
     let ended = play_out("stops-answering", Patience { pong_ms: 300, ..SOON });
     assert_eq!(told(&ended), (Word::Hung, 125));
 }

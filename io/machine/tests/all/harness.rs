@@ -45,6 +45,7 @@ pub fn order(qemu: &Path, kernel: &Path) -> MachineOrder {
         disk: None,
         user_network: false,
         doorbells: Doorbells::Auto,
+        boot_ms: 30_000,
         shutdown_ms: 20_000,
         boot: boot(),
     }
@@ -92,12 +93,12 @@ impl Place {
 
     /// Starts the machine with whatever order there is.
     pub fn start_as_is(&self, patience: Patience) -> Running {
-        let Patience { hello_ms, pong_ms, ping_every_ms, qemu_ms, off_ms } = patience;
+        let Patience { pong_ms, ping_every_ms, qemu_ms, off_ms } = patience;
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["harness::machine_process", "--exact", "--ignored", "--nocapture"])
             .env("MACHINE_DIR", self.directory.path())
-            .env("MACHINE_PATIENCE", format!("{hello_ms} {pong_ms} {ping_every_ms} {qemu_ms} {off_ms}"))
+            .env("MACHINE_PATIENCE", format!("{pong_ms} {ping_every_ms} {qemu_ms} {off_ms}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -186,8 +187,8 @@ fn machine_process() {
     let directory = PathBuf::from(std::env::var_os("MACHINE_DIR").unwrap());
     let numbers = std::env::var("MACHINE_PATIENCE").unwrap();
     let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
-    let [hello_ms, pong_ms, ping_every_ms, qemu_ms, off_ms] = numbers[..] else { panic!("{numbers:?}") };
-    let patience = Patience { hello_ms, pong_ms, ping_every_ms, qemu_ms, off_ms };
+    let [pong_ms, ping_every_ms, qemu_ms, off_ms] = numbers[..] else { panic!("{numbers:?}") };
+    let patience = Patience { pong_ms, ping_every_ms, qemu_ms, off_ms };
     let signals = SignalDescriptor::block(&stop_signals()).unwrap();
     let ended = machine::run_with(&directory, &directory.join("control.sock"), &signals, patience);
     std::process::exit(ended.code.into());

@@ -12,8 +12,7 @@ use sys::doorbell::Heard;
 use wire::control::{Event, GuestState, Reply, Request};
 use wire::guest::exec;
 
-const PATIENCE: Patience =
-    Patience { hello_ms: 30_000, pong_ms: 30_000, ping_every_ms: 200, qemu_ms: 30_000, off_ms: 30_000 };
+const PATIENCE: Patience = Patience { pong_ms: 30_000, ping_every_ms: 200, qemu_ms: 30_000, off_ms: 30_000 };
 
 /// A daemon of the test.
 pub struct Daemon {

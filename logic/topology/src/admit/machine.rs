@@ -35,6 +35,7 @@ pub(super) fn machine(kind: DomainKind, form: &DomainForm, cx: &mut Context<'_, 
         memory_bytes: memory(machine, cx),
         accel: machine.accel.value().copied().unwrap_or(Accel::Auto),
         append: append(machine, &kernel, cx),
+        boot_timeout_ms: machine.boot_timeout.value().map_or(MACHINE_BOOT_MS_DEFAULT, |millis| millis.0),
         kernel,
         disk,
     })

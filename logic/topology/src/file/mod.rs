@@ -116,6 +116,8 @@ table_form! {
         initramfs: Filled => optional,
         /// What is added to the kernel's command line.
         append: Text => optional,
+        /// How long it may take from power-on until its agent speaks; then it is ended.
+        boot_timeout: Millis<MACHINE_BOOT_MS_MIN, MACHINE_BOOT_MS_MAX> => "120s",
         /// A disk.
         disk: DiskForm => optional,
     }

@@ -18,8 +18,16 @@ pub struct Machine {
     pub kernel: MachineKernel,
     /// What is added to the kernel's command line; always empty with [`MachineKernel::Disk`].
     pub append: String,
+    /// How long it may take from power-on until its agent speaks, in ms.
+    #[serde(default = "boot_timeout_ms")]
+    pub boot_timeout_ms: u64,
     /// Its disk.
     pub disk: Option<Disk>,
+}
+
+/// What was admitted before the file could say it.
+fn boot_timeout_ms() -> u64 {
+    crate::bounds::MACHINE_BOOT_MS_DEFAULT
 }
 
 /// What runs a guest's instructions.
