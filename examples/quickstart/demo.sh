@@ -90,8 +90,6 @@ tear_down() {
     fi
     say 'Tear it down.'
     show 'tombolo down quickstart' || code=1
-    # Where it is up still: it was interrupted.
-    tombolo ps 2>/dev/null | grep -q '^machine ' && { show 'tombolo down machine' || code=1; }
     [ -z "$linked_kernel" ] || rm -f "$state_dir/kernel"
     # The daemon stays for others; if this demo started it, it ends with it.
     if [ -z "$daemon_before" ]; then
@@ -152,11 +150,14 @@ if [ -n "$why" ]; then
     echo "This part is left out: $why."
 else
     [ "$(readlink "$state_dir/kernel" 2>/dev/null || true)" = "$kernel_before" ] || linked_kernel=yes
-    show 'tombolo up examples/machine/topology.toml'
+    echo 'The same file with one more domain: of all that is up, nothing is started anew.'
+    show 'tombolo up examples/quickstart/with-machine.toml'
     show 'tombolo ps'
     show 'tombolo exec edge -- uname -r'
-    show 'tombolo exec edge -- nslookup www.machine.test'
-    show "tombolo exec edge -- sh -c 'exec 3<>/srv/dns/query; echo www.machine.test >&3; cat <&3'"
+    show 'tombolo exec edge -- nslookup www.quickstart.test'
+    echo
+    echo 'The same question in the container and in the guest, to the same file:'
+    show "tombolo exec web -- sh -c 'exec 3<>/srv/dns/query; echo shop.quickstart.test >&3; cat <&3'"
+    show "tombolo exec edge -- sh -c 'exec 3<>/srv/dns/query; echo shop.quickstart.test >&3; cat <&3'"
     show 'tombolo logs edge'
-    [ "${KEEP:-}" = 1 ] || show 'tombolo down machine'
 fi

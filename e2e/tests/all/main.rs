@@ -9,6 +9,7 @@ mod machine_channels;
 mod machine_conformance;
 mod machine_disks;
 mod machine_outcomes;
+mod machine_quickstart;
 mod machine_services;
 mod machines;
 mod missing;
