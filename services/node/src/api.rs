@@ -33,6 +33,8 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/domains/{name}/place", get(place))
         .route("/v1/services", get(services))
         .route("/v1/services/{name}", get(service))
+        .route("/v1/endpoints", get(endpoints))
+        .route("/v1/endpoints/{name}", get(endpoint))
         .route("/v1/state", get(state))
         .route("/metrics", get(text_metrics))
         .fallback(nothing_here)
@@ -114,6 +116,18 @@ async fn service(State(node): Shared, Path(name): Path<String>) -> Result<Respon
     let found = tree.pointer(&format!("/dc/{dc}/services/{service}")).cloned();
     let found =
         found.ok_or_else(|| Problem::new(Code::UnknownService, format!("service {name} has just gone")))?;
+    Ok(Json(found).into_response())
+}
+
+async fn endpoints(State(node): Shared) -> Response {
+    Json(tree::endpoint_rows(&node)).into_response()
+}
+
+async fn endpoint(State(node): Shared, Path(name): Path<String>) -> Result<Response, Problem> {
+    let (dc, which) = node.find_endpoint(&name)?;
+    let found = node.broker.endpoint(&dc, &which);
+    let found =
+        found.ok_or_else(|| Problem::new(Code::UnknownEndpoint, format!("endpoint {name} has just gone")))?;
     Ok(Json(found).into_response())
 }
 

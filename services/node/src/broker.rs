@@ -13,6 +13,8 @@ mod offers;
 mod services;
 mod state;
 
+#[cfg(test)]
+pub(crate) use endpoints::testing;
 pub(crate) use endpoints::{Numbers, Reserved, Store};
 pub(crate) use machines::Machine;
 pub(crate) use state::MemberRow;

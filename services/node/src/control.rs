@@ -219,9 +219,12 @@ impl Talk {
     /// Answers one request. What waits is given up when the member hangs up.
     async fn answer(&self, request: Request, socket: &Guarded) -> io::Result<()> {
         let mut room = None;
-        if let Request::Offer { service, .. } = &request
-            && self.broker.is_offered_by_another(self.id, service)
-        {
+        let taken = match &request {
+            Request::Offer { service, .. } => self.broker.is_offered_by_another(self.id, service),
+            Request::Bind { name, .. } => self.broker.is_bound_by_another(self.id, name),
+            _ => false,
+        };
+        if taken {
             // tidy(sleep): the program before may have ended a moment ago; this lets the loop hear of it, in bounded time.
             tokio::time::sleep(ROOM_PATIENCE).await;
         }

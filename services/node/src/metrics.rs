@@ -24,6 +24,12 @@ pub(crate) fn text(tree: &Value) -> String {
         for (name, service) in entries(container.get("services")) {
             page.service(dc, name, service);
         }
+        page.ipc(dc, container.get("ipc").unwrap_or(&Value::Null));
+        for (name, endpoint) in
+            entries(container.get("endpoints")).filter(|(_, of)| of["endpoint"].is_string())
+        {
+            page.endpoint(dc, name, endpoint);
+        }
     }
     page.finish()
 }
@@ -103,6 +109,35 @@ impl Page {
         if let Some(counters) = service.get("state") {
             self.numbers("tombolo_service", &labels, counters, 0);
         }
+    }
+
+    /// What endpoints of a distributed container take of its limits.
+    fn ipc(&mut self, dc: &str, ipc: &Value) {
+        let labels = [("dc", dc.to_owned())];
+        for of in ["endpoints", "pairs", "bytes", "buffers", "grants"] {
+            let number = |which: &str| ipc.get(of)?.get(which)?.as_f64();
+            self.gauge(&format!("tombolo_ipc_{of}"), &labels, number("used"));
+            self.gauge(&format!("tombolo_ipc_{of}_limit"), &labels, number("limit"));
+        }
+        for of in ["binds_total", "introductions_total"] {
+            self.counter(&format!("tombolo_ipc_{of}"), &labels, ipc.get(of).and_then(Value::as_f64));
+        }
+    }
+
+    /// An endpoint with a name. Those without one come and go, and would be a family without end.
+    fn endpoint(&mut self, dc: &str, name: &str, endpoint: &Value) {
+        let labels = [("dc", dc.to_owned()), ("endpoint", name.to_owned())];
+        let bound = endpoint["bound"].as_bool().unwrap_or(false);
+        self.gauge("tombolo_endpoint_bound", &labels, Some(f64::from(u8::from(bound))));
+        for (name, key) in [
+            ("peers", "peer_count"),
+            ("buffers", "buffer_count"),
+            ("grants", "grant_count"),
+            ("bytes", "bytes"),
+        ] {
+            self.gauge(&format!("tombolo_endpoint_{name}"), &labels, endpoint[key].as_f64());
+        }
+        self.counter("tombolo_endpoint_binds_total", &labels, endpoint["binds"].as_f64());
     }
 
     /// How many channels each domain has to a service.

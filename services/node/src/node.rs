@@ -319,6 +319,15 @@ impl Node {
         find(which, &all, "service", Code::UnknownService)
     }
 
+    /// The endpoint that `NAME`, `SLOT.GENERATION` or either with `DC/` before it means.
+    pub(crate) fn find_endpoint(&self, which: &str) -> Result<(String, String), Problem> {
+        let keys = self.dcs().into_iter().flat_map(|dc| {
+            let keys = self.broker.endpoint_keys(&dc);
+            keys.into_iter().map(move |key| (dc.clone(), key))
+        });
+        find(which, &keys.collect::<Vec<_>>(), "endpoint", Code::UnknownEndpoint)
+    }
+
     fn names(&self, of: impl Fn(&Topology) -> Vec<String>) -> Vec<(String, String)> {
         let known = self.topologies().into_iter();
         known

@@ -1,6 +1,6 @@
 //! The one state tree of the node, put together whenever somebody looks.
 
-use crate::admin::{Code, DomainRow, MachineRow, Problem, ServiceRow};
+use crate::admin::{Code, DomainRow, EndpointRow, MachineRow, Problem, ServiceRow};
 use crate::broker::{MemberRow, Role};
 use crate::node::{Node, meant};
 use crate::supervisor::Supervised;
@@ -36,7 +36,11 @@ pub(crate) async fn whole(node: &Arc<Node>) -> Value {
         let known = node.known(&dc);
         let file = known.as_ref().map(|known| &known.desired.file);
         let revision = known.as_ref().map(|known| known.revision);
-        let tree = json!({ "file": file, "revision": revision, "domains": domains, "services": services });
+        let (endpoints, ipc) = (node.broker.endpoint_trees(&dc), node.broker.ipc_tree(&dc));
+        let tree = json!({
+            "file": file, "revision": revision, "domains": domains, "services": services, "endpoints": endpoints,
+            "ipc": ipc,
+        });
         containers.insert(dc, tree);
     }
     json!({ "node": node_tree(node), "dc": containers })
@@ -309,6 +313,11 @@ pub(crate) fn service_rows(node: &Node) -> Vec<ServiceRow> {
     rows
 }
 
+/// `endpoint ls`.
+pub(crate) fn endpoint_rows(node: &Node) -> Vec<EndpointRow> {
+    node.topologies().iter().flat_map(|(dc, _)| node.broker.endpoint_rows(dc)).collect()
+}
+
 /// What a domain may know of itself: no path of the node, no process number, no other domain.
 pub(crate) fn about(node: &Node, dc: &str, domain: &str) -> Value {
     let topology = node.topology(dc);
@@ -323,6 +332,7 @@ pub(crate) fn about(node: &Node, dc: &str, domain: &str) -> Value {
         "restarts": view.map_or(0, |view| view.restarts),
         "services": found.map(|domain| &domain.services),
         "channels": topology.as_ref().map(|topology| channels_about(node, dc, domain, topology)),
+        "endpoints": topology.as_ref().map(|topology| endpoints_about(domain, topology)),
         "version": env!("CARGO_PKG_VERSION"),
     })
 }
@@ -339,6 +349,12 @@ fn channels_about(node: &Node, dc: &str, domain: &str, topology: &Topology) -> M
                 .then(|| (name.to_owned(), json!({ "open": opens, "offer": offers, "up": up() })))
         })
         .collect()
+}
+
+/// The endpoints that a domain's programs may bind, by name.
+fn endpoints_about(domain: &str, topology: &Topology) -> Vec<String> {
+    let own = topology.endpoints.iter().filter(|endpoint| endpoint.domain == *domain);
+    own.map(|endpoint| endpoint.name.as_str().to_owned()).collect()
 }
 
 /// A part of the tree by its path: `dc/NAME/domains/NAME`, or a name that is clear by itself.
@@ -361,6 +377,9 @@ fn by_name(node: &Node, whole: &Value, name: &str) -> Option<Value> {
     }
     if let Ok(found) = node.find_service(name) {
         return at(found, "services");
+    }
+    if let Ok(found) = node.find_endpoint(name) {
+        return at(found, "endpoints");
     }
     whole.pointer(&format!("/dc/{name}")).cloned()
 }

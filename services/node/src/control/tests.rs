@@ -1,5 +1,7 @@
 //! Control sockets, spoken to as any program may.
 
+mod endpoints;
+
 use super::*;
 use crate::broker::MAX_ATTACHES_PER_DOMAIN;
 use crate::watched::watched;

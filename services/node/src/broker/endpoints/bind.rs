@@ -2,7 +2,7 @@
 
 use super::numbers::Whose;
 use super::{Awaited, Bound, Counters, Inner, Pair, Table, most, must_be_program, pair_of};
-use crate::broker::{Identity, MemberId, Outgoing, Refusal, refuse};
+use crate::broker::{Broker, Identity, MemberId, Outgoing, Refusal, refuse};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::io;
@@ -15,6 +15,17 @@ pub(super) struct Wish {
     pub(super) name: String,
     pub(super) token: String,
     pub(super) peers: Vec<EndpointAddress>,
+}
+
+impl Broker {
+    /// Whether another program has bound the name that this member wants to bind.
+    pub(crate) fn is_bound_by_another(&self, id: MemberId, name: &str) -> bool {
+        let inner = self.lock();
+        let table = inner.members.get(&id).and_then(|member| inner.endpoints.tables.get(&member.identity.dc));
+        let Some(table) = table.filter(|_| !name.is_empty()) else { return false };
+        let bound = table.names.get(name).and_then(|slot| table.bound(*slot));
+        bound.is_some_and(|(bound, _)| bound.member != id)
+    }
 }
 
 impl Inner {
@@ -195,6 +206,7 @@ impl Inner {
             missed: BTreeSet::new(),
             counters: Counters::default(),
         });
+        slot.binds += 1;
         table.bound += 1;
         table.binds += 1;
         if name.is_none() {

@@ -36,6 +36,8 @@ enum Found {
 impl Broker {
     /// Comes back when the endpoint that a member wants to be introduced to is bound, or when there is nothing to wait for.
     pub(crate) async fn endpoint_bound(&self, id: MemberId, endpoint: u32, to: &Whom) {
+        // Shown as one that waits, until it does no more.
+        let _shown = Shown { broker: self, id };
         while let Some(waiting) = self.awaits(id, endpoint, to) {
             let notified = waiting.notified();
             tokio::pin!(notified);
@@ -58,6 +60,7 @@ impl Broker {
         if table.awaited.len() > table.slots.len() + table.names.len() {
             table.awaited.retain(|_, waiting| Arc::strong_count(waiting) > 1);
         }
+        table.waiting.insert(id, awaited.clone());
         Some(Arc::clone(table.awaited.entry(awaited).or_default()))
     }
 
@@ -111,6 +114,22 @@ impl Broker {
             broker.lock().end_let_go(channel, side);
         });
         Watch(task.abort_handle())
+    }
+}
+
+/// A member that waits.
+struct Shown<'a> {
+    broker: &'a Broker,
+    id: MemberId,
+}
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.broker.lock();
+        let Some(dc) = inner.members.get(&self.id).map(|member| member.identity.dc.clone()) else { return };
+        if let Some(table) = inner.endpoints.tables.get_mut(&dc) {
+            table.waiting.remove(&self.id);
+        }
     }
 }
 

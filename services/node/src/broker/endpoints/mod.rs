@@ -10,8 +10,9 @@ mod introduce;
 mod numbers;
 mod regions;
 mod rights;
+mod rows;
 #[cfg(test)]
-pub(super) mod testing;
+pub(crate) mod testing;
 
 pub(crate) use numbers::{Numbers, Reserved, Store};
 
@@ -59,6 +60,8 @@ struct Table {
     pairs: HashMap<(u32, u32), Pair>,
     buffers: Buffers,
     awaited: HashMap<Awaited, Arc<Notify>>,
+    /// Members that wait, and for what.
+    waiting: BTreeMap<MemberId, Awaited>,
     /// Peers of an earlier daemon's time that have not come back, in all.
     missed: usize,
     /// Endpoints that there have been, and pairs.
@@ -72,6 +75,8 @@ struct Slot {
     last: u32,
     name: Option<String>,
     bound: Option<Bound>,
+    /// How often somebody was bound here, under this daemon.
+    binds: u64,
 }
 
 /// An endpoint that is there.
@@ -128,6 +133,7 @@ impl Table {
             pairs: HashMap::new(),
             buffers: Buffers::new(first_grant),
             awaited: HashMap::new(),
+            waiting: BTreeMap::new(),
             missed: 0,
             binds: 0,
             introductions: 0,
@@ -254,6 +260,9 @@ impl Inner {
     pub(super) fn endpoints_left(&mut self, id: MemberId, dc: &str) {
         for slot in self.endpoints.of_member.remove(&id).unwrap_or_default() {
             self.end_endpoint(dc, slot);
+        }
+        if let Some(table) = self.endpoints.tables.get_mut(dc) {
+            table.waiting.remove(&id);
         }
     }
 }

@@ -56,6 +56,11 @@ impl Regions {
         self.of_dc.get(dc).map_or(0, |held| held.bytes)
     }
 
+    /// Bytes of one channel's memory.
+    pub(super) fn bytes_of(&self, channel: u64) -> u64 {
+        self.all.get(&channel).map_or(0, |region| region.bytes)
+    }
+
     pub(super) fn count(&self, dc: &str) -> usize {
         self.of_dc.get(dc).map_or(0, |held| held.regions)
     }

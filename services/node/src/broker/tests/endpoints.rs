@@ -6,7 +6,7 @@ mod restart;
 mod rights;
 
 use super::*;
-use crate::broker::endpoints::testing::Kept;
+use crate::broker::testing::Kept;
 use wire::control::{EndpointAddress, EndpointPeer, EndpointRights, Whom};
 
 const FILE: &str = r#"
