@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+pub mod dispatch;
 mod earliest_deadline;
 mod effort;
 mod fixed_priority;
@@ -16,6 +17,8 @@ mod simulate;
 mod supply;
 mod table;
 mod task;
+pub mod trace;
+pub mod world;
 
 pub use admission::{AdmitError, Rule};
 pub use effort::{MOST_STEPS, Undecided};
@@ -24,7 +27,7 @@ pub use harmonic::Discord;
 pub use partition::{Affinity, Heuristic, MOST_PROCESSORS, PlaceError, Placement, place};
 pub use quick::{Proof, accept};
 pub use refusal::{Change, Miss, Refusal, Remedy, Span};
-pub use simulate::{Arrivals, Late, Outcome, Scenario, Slot, Stretch};
+pub use simulate::{Arrivals, Late, MOST_LATE, Outcome, Scenario, Slot, Stretch};
 pub use supply::Supply;
 pub use table::{MOST_RELEASES, Table, TableError, Turn};
 pub use task::{Costs, CostsError, LONGEST_NS, LONGEST_SWITCH_NS, MOST_TASKS, Policy, Task, TaskError};
