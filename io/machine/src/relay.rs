@@ -147,7 +147,7 @@ pub(crate) fn is_the_machines(packet: &[u8]) -> Option<u64> {
 /// What a member is told in the place of a packet whose channel can't be: nothing, if it did not ask for one.
 pub(crate) fn refused_in_place_of(packet: &[u8], errno: Errno, message: &str) -> Option<Vec<u8>> {
     match serde_json::from_slice(packet) {
-        Ok(Reply::Connected { id, .. }) => Some(refused(id, errno, message)),
+        Ok(Reply::Connected { id, .. } | Reply::Introduced { id, .. }) => Some(refused(id, errno, message)),
         _ => None,
     }
 }
@@ -236,6 +236,12 @@ mod tests {
         let told: Reply = serde_json::from_slice(&told).unwrap();
         let refused = Reply::Refused { id: 3, errno: Errno::MFILE.raw_os_error(), message: "full".into() };
         assert_eq!(told, refused);
+        let introduced = br#"{"reply":"introduced","id":4,"peer":{"address":{"slot":1,"generation":1},"domain":"desk","rights":{}},"channel":9}"#;
+        let told = refused_in_place_of(introduced, Errno::MFILE, "full").unwrap();
+        assert!(matches!(serde_json::from_slice(&told).unwrap(), Reply::Refused { id: 4, .. }));
+        // Who did not ask is told nothing: the other end hears that nobody is here.
+        let introduced = br#"{"reply":"event","event":"introduced","endpoint":2,"peer":{"address":{"slot":1,"generation":1},"domain":"desk","rights":{}},"channel":9}"#;
+        assert_eq!(refused_in_place_of(introduced, Errno::MFILE, "full"), None);
         let attach = br#"{"reply":"event","event":"services","services":[]}"#;
         assert_eq!(refused_in_place_of(attach, Errno::MFILE, "full"), None);
     }

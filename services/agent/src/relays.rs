@@ -196,7 +196,7 @@ impl Agent {
             self.say(&Message::Release { channel: end.channel })?;
         }
         match serde_json::from_slice(&bytes) {
-            Ok(Reply::Connected { id, .. }) => {
+            Ok(Reply::Connected { id, .. } | Reply::Introduced { id, .. }) => {
                 self.put_back(stream, Queued { bytes: refused(id), cost, carried: Carried::Nothing })
             }
             _ => self.consumed(stream, cost),

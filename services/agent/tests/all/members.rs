@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use streams::Heard;
-use wire::control::{MAX_PACKET_BYTES, Reply, Request};
+use wire::control::{self, EndpointAddress, EndpointPeer, EndpointRights, MAX_PACKET_BYTES, Reply, Request};
 use wire::guest::{End, Event, Message, Purpose, VECTOR_DATA};
 
 fn soon() -> Instant {
@@ -213,6 +213,51 @@ fn a_device_that_is_none_of_a_channel_is_refused_by_name() {
     find(&mut node, &Message::Release { channel: 7 });
     let ControlError::Refused { errno, .. } = asked.join().unwrap() else { panic!("another error") };
     assert_eq!(errno, rustix::io::Errno::IO.raw_os_error());
+}
+
+/// A member that is an endpoint, or asks to be introduced to one: its stream.
+fn asking(node: &mut Node, question: &[u8]) -> (OwnedFd, u32) {
+    let socket = connect(&node.socket());
+    rustix::net::send(&socket, question, rustix::net::SendFlags::empty()).unwrap();
+    let stream = node.opened(&Purpose::Control {});
+    request(node, stream);
+    (socket, stream)
+}
+
+fn peer() -> EndpointPeer {
+    let address = EndpointAddress { slot: 3, generation: 1 };
+    let rights = EndpointRights { send: true, ..EndpointRights::default() };
+    EndpointPeer { address, name: "planner".into(), domain: "desk".into(), rights }
+}
+
+#[test]
+fn endpoints_of_a_guest_get_their_ends_as_devices_and_a_device_that_fails_is_a_refusal() {
+    let question = b"{\"op\":\"introduce\",\"id\":5,\"endpoint\":2,\"to\":{\"name\":\"planner\"}}";
+    let asked = Reply::Introduced { id: 5, peer: peer(), channel: 17 };
+    let told = Reply::Event(control::Event::Introduced { endpoint: 2, peer: peer(), channel: 17 });
+    for packet in [asked.clone(), told] {
+        let mut node = guest();
+        let plugged = Plugged::new(&node, "0x1af4\n");
+        let (socket, stream) = asking(&mut node, question);
+        node.send_end(stream, plugged.end(1), &serde_json::to_vec(&packet).unwrap());
+        plugged.appear();
+        let mut bytes = vec![0; 4096];
+        let (length, end) = sys::descriptors::receive_with_descriptors(&socket, &mut bytes, 8).unwrap();
+        assert_eq!(serde_json::from_slice::<Reply>(&bytes[..length]).unwrap(), packet);
+        assert_eq!(end.len(), ChannelEnd::DESCRIPTORS);
+        drop(end);
+        find(&mut node, &Message::Release { channel: 7 });
+    }
+    let mut node = guest();
+    let plugged = Plugged::new(&node, "0x8086\n");
+    plugged.appear();
+    let (socket, stream) = asking(&mut node, question);
+    node.send_end(stream, plugged.end(1), &serde_json::to_vec(&asked).unwrap());
+    find(&mut node, &Message::Release { channel: 7 });
+    let mut bytes = vec![0; 4096];
+    let (length, _) = sys::descriptors::receive_with_descriptors(&socket, &mut bytes, 0).unwrap();
+    let refused: Reply = serde_json::from_slice(&bytes[..length]).unwrap();
+    assert!(matches!(refused, Reply::Refused { id: 5, .. }), "{refused:?}");
 }
 
 #[test]
