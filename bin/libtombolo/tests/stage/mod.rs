@@ -61,6 +61,28 @@ impl Stage {
     }
 }
 
+/// Runs all tests of a C program, each in a process of its own, which `prepared` has a last look at.
+pub fn run_all(stage: &Stage, program: &str, at_least: usize, mut prepared: impl FnMut(&mut Command)) {
+    let source = root().join("bin/libtombolo/tests").join(program);
+    let Some(program) = stage.compile(&source) else { return };
+    let listed = stage.command(&program).output().expect("it runs");
+    let listed = text(&listed.stdout);
+    let names: Vec<&str> = listed.lines().collect();
+    assert!(names.len() >= at_least, "{names:?}");
+    let failed: Vec<String> = names
+        .iter()
+        .filter_map(|name| {
+            let mut command = stage.command(&program);
+            prepared(&mut command);
+            let output = command.arg(name).output().expect("it runs");
+            (!output.status.success()).then(|| {
+                format!("{name}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
+            })
+        })
+        .collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
 /// The library that was built with this test.
 pub fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a path");
