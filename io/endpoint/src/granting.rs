@@ -173,6 +173,15 @@ impl GrantError {
     }
 }
 
+/// Whom to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Daemon {
+    /// The one that is there, or nobody.
+    This,
+    /// The one that is there, or the next one.
+    Any,
+}
+
 /// What asking the daemon came to.
 pub(crate) enum Said {
     Answer(Answer),
@@ -180,8 +189,12 @@ pub(crate) enum Said {
 }
 
 impl Endpoint {
-    /// Asks the daemon, also the next one, and waits for its answer.
-    pub(crate) fn ask_daemon(&mut self, request: impl Fn(u64, u32) -> Request) -> Result<Said, Trouble> {
+    /// Asks the daemon and waits for its answer. Where it is away: the next one, or nobody.
+    pub(crate) fn ask_daemon(
+        &mut self,
+        whom: Daemon,
+        request: impl Fn(u64, u32) -> Request,
+    ) -> Result<Said, Trouble> {
         self.check_here()?;
         self.show_held();
         let deadline = Instant::now() + ANSWER_PATIENCE;
@@ -195,13 +208,13 @@ impl Endpoint {
             if let Some(answer) = ticket.and_then(|ticket| member.answer(ticket)) {
                 return Ok(Said::Answer(answer));
             }
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline || whom == Daemon::This && !member.is_up() {
                 if let Some(ticket) = ticket {
                     member.forget(ticket);
                 }
                 return Ok(Said::Unasked(Unasked::TimedOut));
             }
-            if ticket.is_none() {
+            if ticket.is_none() && member.is_up() {
                 let slot = member.slot();
                 ticket = member.ask(|id| request(id, slot));
             }
@@ -215,7 +228,7 @@ impl Endpoint {
     /// See [`BufferError`].
     pub fn buffer(&mut self, bytes: usize, access: Access) -> Result<Buffer, Failed<BufferError>> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let store = match self.counted(bytes, 0)? {
+        let store = match self.counted(Daemon::Any, bytes, 0)? {
             Ok(store) => store.map_err(no_memory)?,
             Err(error) => return Err(Failed::Call(error)),
         };
@@ -237,12 +250,13 @@ impl Endpoint {
     /// Memory that the daemon makes and counts.
     fn counted(
         &mut self,
+        whom: Daemon,
         bytes: u64,
         replaces: u64,
     ) -> Result<Result<io::Result<Store>, BufferError>, Trouble> {
         let make = |id, endpoint| Request::Buffer { id, endpoint, bytes, replaces };
         loop {
-            return Ok(match self.ask_daemon(make)? {
+            return Ok(match self.ask_daemon(whom, make)? {
                 Said::Unasked(why) => Err(why.into()),
                 Said::Answer(Answer::Buffer(number, memories)) => {
                     let life = self.member.as_ref().map_or(0, Member::life);
@@ -253,7 +267,7 @@ impl Endpoint {
                     Ok(store)
                 }
                 // The one that it replaces is not known to the next daemon.
-                Said::Answer(Answer::Lost) if replaces == 0 => continue,
+                Said::Answer(Answer::Lost) if whom == Daemon::Any && replaces == 0 => continue,
                 Said::Answer(answer) => Err(refused(answer, BufferError::of)),
             });
         }
@@ -274,10 +288,11 @@ impl Endpoint {
         }
         buffer.freed = None;
         let number = buffer.store.number;
-        match self.ask_daemon(|id, endpoint| Request::Free { id, endpoint, buffer: number })? {
+        match self.ask_daemon(Daemon::This, |id, endpoint| Request::Free { id, endpoint, buffer: number })? {
             // A daemon that died has forgotten it.
             Said::Answer(Answer::Done | Answer::Lost) => Ok(()),
             Said::Answer(answer) => Err(Failed::Call(refused(answer, BufferError::of))),
+            Said::Unasked(Unasked::TimedOut) if !self.member.as_ref().is_some_and(Member::is_up) => Ok(()),
             Said::Unasked(why) => Err(Failed::Call(why.into())),
         }
     }
@@ -300,7 +315,7 @@ impl Endpoint {
                 let fresh = self.fresh(buffer, true)?;
                 self.leave(buffer, fresh, None)?;
             }
-            match self.grant_at(buffer, to, GrantId::new(0))? {
+            match self.grant_at(Daemon::Any, buffer, to, GrantId::new(0))? {
                 Ok(grant) => return Ok(grant),
                 Err(Said::Answer(Answer::Lost)) => {}
                 Err(Said::Answer(answer)) => return Err(Failed::Call(refused(answer, GrantError::of))),
@@ -321,6 +336,7 @@ impl Endpoint {
     /// Grants a buffer at its next place: anew, or under a number that it has.
     fn grant_at(
         &mut self,
+        whom: Daemon,
         buffer: &mut Buffer,
         to: Address,
         grant: GrantId,
@@ -338,7 +354,7 @@ impl Endpoint {
             Access::Write => GrantAccess::Write,
         };
         let (to_wire, grant) = (on_wire(to), grant.number());
-        let asked = self.ask_daemon(|id, endpoint| Request::Grant {
+        let asked = self.ask_daemon(whom, |id, endpoint| Request::Grant {
             id,
             endpoint,
             buffer: of,
@@ -401,7 +417,7 @@ impl Endpoint {
         for given in std::mem::take(&mut buffer.given) {
             if follow && Some(given.grant) != over && done.is_ok() {
                 // One that can't follow is over for whoever asks the daemon.
-                done = self.grant_at(buffer, given.to, given.grant).map(drop);
+                done = self.grant_at(Daemon::This, buffer, given.to, given.grant).map(drop);
             }
         }
         // With it, the daemon ends what still stands for it.
@@ -416,7 +432,8 @@ impl Endpoint {
         let life = self.member.as_ref().filter(|member| member.is_up()).map(Member::life);
         if to_grant || life.is_some() {
             let replaces = if life == Some(buffer.store.life) { buffer.store.number } else { 0 };
-            match self.counted(buffer.bytes, replaces)? {
+            let whom = if to_grant { Daemon::Any } else { Daemon::This };
+            match self.counted(whom, buffer.bytes, replaces)? {
                 Ok(store) => return store.map_err(GrantError::NoMemory).map_err(Failed::Call),
                 Err(error) if to_grant => return Err(Failed::Call(error.into())),
                 Err(error) => {
