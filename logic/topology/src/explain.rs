@@ -1,12 +1,16 @@
 //! What would start: for `tombolo check`.
 
+mod endpoint;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use endpoint::{Called, EndpointAccess};
+
 use crate::model::{
-    Accel, CacheMode, ChannelSettings, DiskHolds, Domain, DomainKind, IdOrName, Machine, MachineKernel,
-    Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount, Settings, Topology,
+    Accel, CacheMode, ChannelSettings, DiskHolds, Domain, DomainKind, IdOrName, IpcLimits, Machine,
+    MachineKernel, Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount, Settings, Topology,
 };
 use crate::name::Name;
 use crate::scalar::{duration_text, size_text};
@@ -23,6 +27,12 @@ pub struct Explanation {
     pub starts: Vec<Start>,
     /// The services, by name.
     pub services: Vec<Access>,
+    /// The endpoints, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<EndpointAccess>,
+    /// How much there may be of what endpoints need.
+    #[serde(default)]
+    pub ipc: IpcLimits,
 }
 
 /// How one domain would start.
@@ -93,6 +103,8 @@ pub fn explain(topology: &Topology) -> Explanation {
         name: topology.name.clone(),
         starts: topology.start_order().into_iter().map(start).collect(),
         services: topology.services.iter().map(|service| access(topology, service)).collect(),
+        endpoints: topology.endpoints.iter().map(|it| endpoint::access(topology, it)).collect(),
+        ipc: topology.ipc,
     }
 }
 
@@ -296,6 +308,12 @@ impl fmt::Display for Explanation {
         }
         for access in &self.services {
             write_access(access, f)?;
+        }
+        for access in &self.endpoints {
+            endpoint::write(access, f)?;
+        }
+        if !self.endpoints.is_empty() || !self.ipc.is_default() {
+            endpoint::write_limits(&self.ipc, f)?;
         }
         Ok(())
     }

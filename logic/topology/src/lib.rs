@@ -40,7 +40,7 @@ use std::path::Path;
 
 pub use backoff::{Backoff, Decision, Exit, GiveUp, STABLE_MS};
 pub use diagnostic::{Code, Diagnostic, Diagnostics};
-pub use explain::{Access, Explanation, Permission, Start, explain};
+pub use explain::{Access, Called, EndpointAccess, Explanation, Permission, Start, explain};
 pub use look::{Blind, Found, Look};
 pub use model::{
     Accel, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat,
