@@ -181,23 +181,28 @@ ssize_t tombolo_endpoint_peers(tombolo_handle endpoint, struct tombolo_peer *pee
 
 /*
  * GRANTED BUFFERS are for what is too large for a message: memory of one endpoint that another one copies from or to, with no system call.
- * Send the number of the grant in a message, so that the other one knows it. EOPNOTSUPP: one of both is in a virtual machine.
+ * Send the number of the grant in a message, so that the other one knows it. A buffer is closed by tombolo_close(); with it go all its
+ * grants. EOPNOTSUPP: the endpoint is in a virtual machine, or of tombolo_endpoint_pair(); EUSERS: a limit of the distributed container,
+ * whose key the sentence names; ETIMEDOUT: the daemon is away.
  */
 #define TOMBOLO_ACCESS_READ 1  /* others may read it */
 #define TOMBOLO_ACCESS_WRITE 2 /* others may read and write it */
 
-/* Makes a buffer of `bytes` zero bytes that this endpoint may grant. Returns its handle, which is closed by tombolo_close(); with it go all
- * its grants. EUSERS, ENOSPC: a limit of the distributed container; ECONNREFUSED. */
+/* Makes a buffer of `bytes` zero bytes that this endpoint may grant, to be read by others or to be written. Returns its handle. EINVAL: none, or too
+ * many bytes. */
 tombolo_handle tombolo_endpoint_buffer(tombolo_handle endpoint, size_t bytes, int access);
 
 /* Reads or writes some of one's own buffer. Return 0. ERANGE: it is not that long. */
 int tombolo_buffer_read(tombolo_handle buffer, uint64_t offset, void *into, size_t length);
 int tombolo_buffer_write(tombolo_handle buffer, uint64_t offset, const void *from, size_t length);
 
-/* Grants a buffer to another endpoint: returns the number of the grant, positive, which nobody else can use. EPERM, EPIPE, ESTALE, ENOSPC. */
+/* Grants a buffer to another endpoint: returns the number of the grant, positive, which nobody else can use. ENOTCONN, ESTALE: nobody is there;
+ * EPERM: neither may call the other; EINVAL: the buffer is another endpoint's; ECONNRESET: it was granted at a daemon that has died: take
+ * those grants back first. */
 int64_t tombolo_endpoint_grant(tombolo_handle endpoint, tombolo_handle buffer, tombolo_address to);
 
-/* Takes a grant back. After it returned 0, the other one sees nothing of what this one writes, and changes nothing. */
+/* Takes a grant back. After it returned 0, the other one sees nothing of what this one writes, and changes nothing. ENOENT: the buffer has no
+ * such grant. */
 int tombolo_endpoint_revoke(tombolo_handle endpoint, tombolo_handle buffer, int64_t grant);
 
 /* What was granted: its owner's grant to this endpoint, or to another one. */
@@ -215,9 +220,9 @@ int tombolo_endpoint_granted(tombolo_handle endpoint, int64_t grant, struct tomb
 
 /* Copy: from a granted buffer, to one, or from one to another. The first copy asks the daemon for the memory; the others ask nobody. The
  * time-out is for the daemon, and for an owner that is moving the buffer; 0 is ten seconds.
- * ENOENT: there is no such grant to this endpoint; EKEYREVOKED: it was taken back, perhaps in the midst of the copy;
+ * ENOENT: there is no such grant, or not to this endpoint; EKEYREVOKED: it was taken back, perhaps in the midst of the copy;
  * EOWNERDEAD: its owner has ended; EACCES: it may only be read; ERANGE: it is not that long. Return 0; after a failure some of the bytes may
- * have been copied. Grants to others can be named by an endpoint whose `copies` the topology file has set (EPERM). */
+ * have been copied. Grants to others can be named by an endpoint whose `copies` the topology file has set. */
 int tombolo_endpoint_copy_in(tombolo_handle endpoint, int64_t from, uint64_t offset, void *into, size_t length,
                              int64_t timeout_ns);
 int tombolo_endpoint_copy_out(tombolo_handle endpoint, const void *from, size_t length, int64_t to, uint64_t offset,

@@ -1,21 +1,19 @@
 //! A buffer of an endpoint behind a handle.
 
-use crate::failure::failure;
-use rustix::io::Errno;
-use sys::channel_abi::Outcome;
+use crate::refusals;
+use endpoint::Buffer;
+use sys::channel_abi::{Outcome, Patience};
 
 /// A buffer of this program's.
 #[derive(Debug)]
-pub struct Owned {
-    pub(crate) bytes: Vec<u8>,
-}
+pub struct Owned(pub Buffer);
 
 impl Owned {
-    pub fn read(&self, _offset: u64, _into: &mut [u8]) -> Outcome<()> {
-        Err(failure(Errno::NOSYS, format!("buffers are not there yet ({} bytes)", self.bytes.len())))
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Outcome<()> {
+        self.0.read(offset, into).map_err(|error| refusals::of(&error, Patience::Never))
     }
 
-    pub fn write(&mut self, _offset: u64, _from: &[u8]) -> Outcome<()> {
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+    pub fn write(&mut self, offset: u64, from: &[u8]) -> Outcome<()> {
+        self.0.write(offset, from).map_err(|error| refusals::of(&error, Patience::Never))
     }
 }

@@ -3,14 +3,14 @@
 use crate::buffer::Owned;
 use crate::failure::{self, failure};
 use crate::library::Library;
-use crate::member::{Member, address_of, name_of, number_of};
+use crate::member::{ANSWER_PATIENCE, Member, address_of, name_of, number_of};
 use crate::ongoing::Wanted;
 use crate::polling::deadline_of;
 use crate::refusals::{self, Refusal};
 use crate::slot::New;
-use crate::whole::Whole;
+use crate::whole::{Kind, Whole};
 use channel::{Config, SpinPolicy};
-use endpoint::{Address, Endpoint, Failed, Rights};
+use endpoint::{Address, Endpoint, Failed, GrantId, Rights};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
@@ -43,6 +43,22 @@ impl Library {
     fn add_endpoint(&self, endpoint: Endpoint, options: &Options) -> Outcome<Handle> {
         let member = Member::new(endpoint, options)?;
         self.table.insert(New::Whole { whole: Whole::Endpoint(Box::new(member)), options: *options })
+    }
+
+    /// Makes a call of an endpoint that is about a buffer of it.
+    fn member_and_buffer<T>(
+        &self,
+        endpoint: Handle,
+        buffer: Handle,
+        work: impl FnOnce(&mut Member, &mut Owned) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let buffers = self.table.find(buffer)?;
+        // Before the endpoint is locked: a program may name that one twice.
+        match buffers.kind(buffer)? {
+            Kind::Buffer => {}
+            other => return Err(failure::wrong_kind(other, Kind::Buffer)),
+        }
+        self.member(endpoint, |member| buffers.whole(buffer, |owned: &mut Owned| work(member, owned)))
     }
 
     fn find_some(&self, endpoint: Handle, whom: &CStr, waits: bool, patience: Patience) -> Outcome<u64> {
@@ -146,8 +162,8 @@ impl Endpoints for Library {
     fn unbind(&self, endpoint: Handle) -> Outcome<()> {
         // Of the right kind, whoever is in a call of it.
         match self.table.find(endpoint)?.kind(endpoint)? {
-            crate::whole::Kind::Endpoint => self.close(endpoint),
-            other => Err(failure::wrong_kind(other, crate::whole::Kind::Endpoint)),
+            Kind::Endpoint => self.close(endpoint),
+            other => Err(failure::wrong_kind(other, Kind::Endpoint)),
         }
     }
 
@@ -249,8 +265,14 @@ impl Endpoints for Library {
     }
 
     fn buffer(&self, endpoint: Handle, bytes: usize, access: Access) -> Outcome<Handle> {
-        let _ = (endpoint, bytes, access);
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+        let access = match access {
+            Access::Read => endpoint::Access::Read,
+            Access::Write => endpoint::Access::Write,
+        };
+        let buffer =
+            self.member(endpoint, |member| member.endpoint.buffer(bytes, access).map_err(refused))?;
+        let whole = Whole::Buffer(Box::new(Owned(buffer)));
+        self.table.insert(New::Whole { whole, options: Options::default() })
     }
 
     fn buffer_read(&self, buffer: Handle, offset: u64, into: &mut [u8]) -> Outcome<()> {
@@ -262,32 +284,74 @@ impl Endpoints for Library {
     }
 
     fn grant(&self, endpoint: Handle, buffer: Handle, to: u64) -> Outcome<i64> {
-        let _ = (endpoint, buffer, address_of(to)?);
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+        let to = address_of(to)?;
+        self.member_and_buffer(endpoint, buffer, |member, owned| {
+            let grant = member.endpoint.grant(&mut owned.0, to).map_err(refused)?;
+            i64::try_from(grant.number()).map_err(|_| {
+                failure(Errno::PROTO, format!("the daemon gave the grant the number {grant}, which is none"))
+            })
+        })
     }
 
     fn revoke(&self, endpoint: Handle, buffer: Handle, grant: i64) -> Outcome<()> {
-        let _ = (endpoint, buffer, grant);
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+        let grant = grant_of(grant)?;
+        self.member_and_buffer(endpoint, buffer, |member, owned| {
+            member.endpoint.revoke(&mut owned.0, grant).map_err(refused)
+        })
     }
 
     fn granted(&self, endpoint: Handle, grant: i64, patience: Patience) -> Outcome<Granted> {
-        let _ = (endpoint, grant, patience);
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+        let id = grant_of(grant)?;
+        let patience = for_an_answer(patience);
+        let found = self.member(endpoint, |member| member.borrow(id, patience))?;
+        let access = match found.access {
+            endpoint::Access::Read => Access::Read,
+            endpoint::Access::Write => Access::Write,
+        };
+        Ok(Granted::new(grant, number_of(found.owner), found.bytes, access))
     }
 
     fn copy_in(&self, endpoint: Handle, from: Place, into: &mut [u8], patience: Patience) -> Outcome<()> {
-        let _ = (endpoint, from, into, patience);
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+        let (grant, patience) = (grant_of(from.grant)?, for_an_answer(patience));
+        self.member(endpoint, |member| {
+            let copied = member.endpoint.copy_in(grant, from.offset, into, deadline_of(patience));
+            copied.map_err(|error| refusals::of(&error, patience))
+        })
     }
 
     fn copy_out(&self, endpoint: Handle, from: &[u8], to: Place, patience: Patience) -> Outcome<()> {
-        let _ = (endpoint, from, to, patience);
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+        let (grant, patience) = (grant_of(to.grant)?, for_an_answer(patience));
+        self.member(endpoint, |member| {
+            let copied = member.endpoint.copy_out(from, grant, to.offset, deadline_of(patience));
+            copied.map_err(|error| refusals::of(&error, patience))
+        })
     }
 
     fn copy(&self, endpoint: Handle, from: Place, to: Place, length: u64, patience: Patience) -> Outcome<()> {
-        let _ = (endpoint, from, to, length, patience);
-        Err(failure(Errno::NOSYS, "endpoints of a daemon are not there yet"))
+        let (source, target) = (grant_of(from.grant)?, grant_of(to.grant)?);
+        let patience = for_an_answer(patience);
+        // No memory is that long.
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        self.member(endpoint, |member| {
+            let copied = member.endpoint.copy(
+                (source, from.offset),
+                (target, to.offset),
+                length,
+                deadline_of(patience),
+            );
+            copied.map_err(|error| refusals::of(&error, patience))
+        })
+    }
+}
+
+/// The daemon always answers: whoever has no time gives it the usual one.
+fn for_an_answer(patience: Patience) -> Patience {
+    if patience == Patience::Never { ANSWER_PATIENCE } else { patience }
+}
+
+fn grant_of(number: i64) -> Outcome<GrantId> {
+    match u64::try_from(number) {
+        Ok(number) if number > 0 => Ok(GrantId::new(number)),
+        _ => Err(failure(Errno::INVAL, format!("{number} is no number of a grant"))),
     }
 }

@@ -5,7 +5,9 @@ use crate::ongoing::{Ongoing, Wanted};
 use crate::polling::{PollSet, deadline_of, poll_until};
 use crate::refusals;
 use crate::requests::Requests;
-use endpoint::{Address, Asked, Content, Endpoint, From, Interrupter, Received, Whom};
+use endpoint::{
+    Address, Asked, Borrow, Content, Endpoint, From, GrantId, Granted, Interrupter, Received, Step, Whom,
+};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::ffi::CStr;
@@ -16,7 +18,7 @@ use sys::endpoint_abi::{Message, Outgoing};
 use sys::fork::Origin;
 
 /// How long the daemon may take for its answer where the caller says nothing about it.
-const ANSWER_PATIENCE: Patience = Patience::For(Duration::from_secs(10));
+pub const ANSWER_PATIENCE: Patience = Patience::For(Duration::from_secs(10));
 
 /// An endpoint, and what its program is in the midst of.
 #[derive(Debug)]
@@ -176,6 +178,26 @@ impl Member {
             false => self.endpoint.find(whom, deadline),
         };
         found.map_err(|error| refusals::of(&error, patience))
+    }
+
+    /// Gets hold of what was granted.
+    pub fn borrow(&mut self, grant: GrantId, patience: Patience) -> Outcome<Granted> {
+        let deadline = deadline_of(patience);
+        let mut call = Borrow::new(grant);
+        loop {
+            let late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let stepped = self.endpoint.step_borrow(&mut call, late);
+            let again_at = match stepped.map_err(|error| refusals::of(&error, patience))? {
+                Step::Ready(granted) => return Ok(granted),
+                Step::Pending { again_at } => again_at,
+            };
+            if let Err(why) = self.sleep(deadline.into_iter().chain(again_at).min())
+                && (self.is_interruptible || why.errno != Errno::INTR.raw_os_error())
+            {
+                self.endpoint.cancel_borrow(&mut call);
+                return Err(why);
+            }
+        }
     }
 
     fn keep(&mut self, asked: Asked) -> u64 {

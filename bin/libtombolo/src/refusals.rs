@@ -2,8 +2,8 @@
 
 use crate::failure::{self, failure};
 use endpoint::{
-    BindError, Failed, FindError, NoPeer, NotifyError, ReceiveError, RelayError, ReplyError, RequestError,
-    SendError,
+    BindError, BufferError, CopyError, Failed, FindError, GrantError, NoPeer, NotifyError, OutOfRange,
+    ReceiveError, RelayError, ReplyError, RequestError, SendError, Unasked,
 };
 use rustix::io::Errno;
 use session::ControlError;
@@ -130,6 +130,68 @@ impl Refusal for FindError {
             Self::Refused { errno, .. } => said(*errno),
             Self::Unusable { .. } => Some(Errno::PROTO),
             Self::TimedOut { .. } => Some(Errno::TIMEDOUT),
+        }
+    }
+}
+
+impl Refusal for Unasked {
+    fn errno(&self, _: Patience) -> Option<Errno> {
+        Some(match self {
+            Self::NoDaemon => Errno::OPNOTSUPP,
+            Self::Ended { .. } => Errno::SHUTDOWN,
+            Self::TimedOut => Errno::TIMEDOUT,
+        })
+    }
+}
+
+impl Refusal for OutOfRange {
+    fn errno(&self, _: Patience) -> Option<Errno> {
+        Some(Errno::RANGE)
+    }
+}
+
+impl Refusal for BufferError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::Unasked(why) => why.errno(patience),
+            Self::Limit { .. } => Some(Errno::USERS),
+            Self::Size { .. } | Self::NotOurs(_) => Some(Errno::INVAL),
+            Self::NotHere { .. } => Some(Errno::OPNOTSUPP),
+            Self::Refused { errno, .. } => said(*errno),
+        }
+    }
+}
+
+impl Refusal for GrantError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::Unasked(why) => why.errno(patience),
+            Self::NotOurs(_) | Self::NotTo { .. } => Some(Errno::INVAL),
+            Self::EarlierDaemon => Some(Errno::CONNRESET),
+            Self::NoGrant(_) => Some(Errno::NOENT),
+            Self::Limit { .. } => Some(Errno::USERS),
+            Self::NotBound { .. } => Some(Errno::NOTCONN),
+            Self::WrongGeneration { .. } => Some(Errno::STALE),
+            Self::NotAllowed { .. } => Some(Errno::PERM),
+            Self::NoMemory(_) => None,
+            Self::Refused { errno, .. } => said(*errno),
+        }
+    }
+}
+
+impl Refusal for CopyError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::Unasked(why) => why.errno(patience),
+            Self::OutOfRange(why) => why.errno(patience),
+            Self::NotWritable(_) => Some(Errno::ACCESS),
+            Self::Unknown { .. } => Some(Errno::NOENT),
+            Self::Own { .. } => Some(Errno::INVAL),
+            Self::Revoked(_) => Some(Errno::KEYREVOKED),
+            Self::Dead(_) => Some(Errno::OWNERDEAD),
+            Self::TimedOut(..) => Some(Errno::TIMEDOUT),
+            Self::Unusable { .. } => Some(Errno::PROTO),
+            Self::Refused { errno, .. } => said(*errno),
         }
     }
 }

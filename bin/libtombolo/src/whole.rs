@@ -32,7 +32,6 @@ impl fmt::Display for Kind {
 pub enum Whole {
     Offer(Box<Offering>),
     Endpoint(Box<Member>),
-    #[allow(dead_code, reason = "made where a daemon is")]
     Buffer(Box<Owned>),
 }
 

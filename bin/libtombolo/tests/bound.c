@@ -253,6 +253,134 @@ static void test_many(void)
 	CHECK(descriptors_open() == before);
 }
 
+/* The grantee of `test_grants`, in a process of its own: does what it is told, and says how it ended. */
+static void copy_as_told(tombolo_handle owner)
+{
+	tombolo_handle motor;
+	tombolo_address from;
+	struct tombolo_message message;
+	struct tombolo_grant granted;
+	int64_t grant;
+	char bytes[64];
+	CHECK(tombolo_close(owner) == 0);
+	motor = bound("motor");
+	CHECK((from = tombolo_endpoint_wait(motor, "planner", 20 * SECOND)) != TOMBOLO_NOBODY);
+	CHECK(tombolo_endpoint_send_buffered(motor, from, 0, NULL, 0, SECOND) == 0);
+	for (;;) {
+		int failed = 0;
+		CHECK(tombolo_endpoint_receive(motor, from, &grant, sizeof grant, &message, 20 * SECOND) == sizeof grant);
+		if (message.tag == 'q')
+			_exit(0);
+		memset(bytes, 0, sizeof bytes);
+		if (message.tag == 'r' && tombolo_endpoint_copy_in(motor, grant, 100, bytes, 6, SECOND) == -1)
+			failed = errno;
+		if (message.tag == 'w' && tombolo_endpoint_copy_out(motor, "written", 7, grant, 200, SECOND) == -1)
+			failed = errno;
+		if (message.tag == 'l') {
+			CHECK(tombolo_endpoint_granted(motor, grant, &granted, SECOND) == 0);
+			CHECK(granted.owner == from && granted.grant == grant && granted.bytes == 4096);
+			snprintf(bytes, sizeof bytes, "%u", granted.access);
+		}
+		if (failed)
+			snprintf(bytes, sizeof bytes, "errno %d", failed);
+		CHECK(tombolo_endpoint_reply(motor, message.request, 0, bytes, strlen(bytes)) == 0);
+	}
+}
+
+/* Tells the grantee, and returns what it says. */
+static const char *told(tombolo_handle me, tombolo_address grantee, uint32_t what, int64_t grant)
+{
+	static char answer[64];
+	ssize_t length = tombolo_endpoint_call(me, grantee, what, &grant, sizeof grant, answer, sizeof answer - 1, NULL, 20 * SECOND);
+	CHECK(length >= 0);
+	answer[length] = 0;
+	return answer;
+}
+
+static void test_grants(void)
+{
+	tombolo_handle planner = bound("planner"), readable, writable;
+	tombolo_address motor;
+	struct tombolo_message message;
+	int64_t to_read, to_write, again;
+	char bytes[16], expected[32];
+	pid_t child;
+	CHECK((child = fork()) >= 0);
+	if (child == 0)
+		copy_as_told(planner);
+	CHECK(tombolo_endpoint_receive(planner, TOMBOLO_ANYBODY, NULL, 0, &message, 20 * SECOND) == 0);
+	motor = message.source;
+	CHECK((readable = tombolo_endpoint_buffer(planner, 4096, TOMBOLO_ACCESS_READ)) > 0);
+	CHECK((writable = tombolo_endpoint_buffer(planner, 4096, TOMBOLO_ACCESS_WRITE)) > 0);
+	CHECK((to_read = tombolo_endpoint_grant(planner, readable, motor)) > 0);
+	CHECK((to_write = tombolo_endpoint_grant(planner, writable, motor)) > 0 && to_read != to_write);
+	CHECK(strcmp(told(planner, motor, 'l', to_read), "1") == 0);
+	CHECK(strcmp(told(planner, motor, 'l', to_write), "2") == 0);
+	/* What is written is read, there and here. */
+	CHECK(tombolo_buffer_write(readable, 100, "golden", 6) == 0);
+	CHECK(strcmp(told(planner, motor, 'r', to_read), "golden") == 0);
+	CHECK(strcmp(told(planner, motor, 'w', to_write), "") == 0);
+	CHECK(tombolo_buffer_read(writable, 200, bytes, 7) == 0 && memcmp(bytes, "written", 7) == 0);
+	/* What was granted to be read is not written, and what is nobody's is not there. */
+	snprintf(expected, sizeof expected, "errno %d", EACCES);
+	CHECK(strcmp(told(planner, motor, 'w', to_read), expected) == 0);
+	snprintf(expected, sizeof expected, "errno %d", ENOENT);
+	CHECK(strcmp(told(planner, motor, 'r', INT64_MAX), expected) == 0);
+	/* Taken back: not another byte, in either direction. */
+	CHECK(tombolo_endpoint_revoke(planner, writable, to_write) == 0);
+	FAILS(tombolo_endpoint_revoke(planner, writable, to_write), ENOENT);
+	FAILS(tombolo_endpoint_revoke(planner, readable, to_write), ENOENT);
+	snprintf(expected, sizeof expected, "errno %d", EKEYREVOKED);
+	CHECK(strcmp(told(planner, motor, 'w', to_write), expected) == 0);
+	CHECK(tombolo_buffer_read(writable, 200, bytes, 7) == 0 && memcmp(bytes, "written", 7) == 0);
+	CHECK((again = tombolo_endpoint_grant(planner, writable, motor)) > 0 && again != to_write);
+	CHECK(strcmp(told(planner, motor, 'w', again), "") == 0);
+	/* With the buffer its grants go. */
+	CHECK(tombolo_close(readable) == 0);
+	CHECK(strcmp(told(planner, motor, 'r', to_read), expected) == 0);
+	FAILS(tombolo_buffer_read(readable, 0, bytes, 1), EBADF);
+	/* Out of bounds, and no buffer at all. */
+	FAILS(tombolo_buffer_read(writable, 4096, bytes, 1), ERANGE);
+	FAILS(tombolo_buffer_write(writable, UINT64_MAX, bytes, 2), ERANGE);
+	CHECK(tombolo_buffer_write(writable, 4096, bytes, 0) == 0);
+	FAILS(tombolo_endpoint_buffer(planner, 0, TOMBOLO_ACCESS_READ), EINVAL);
+	FAILS(tombolo_endpoint_grant(planner, planner, motor), EINVAL);
+	FAILS(tombolo_endpoint_grant(planner, writable, TOMBOLO_NOBODY), EINVAL);
+	FAILS(tombolo_wait(writable, TOMBOLO_READING, 0), EINVAL);
+	{
+		/* A buffer of another endpoint of this very program. */
+		tombolo_handle camera = bound("camera");
+		FAILS(tombolo_endpoint_grant(camera, writable, motor), EINVAL);
+		FAILS(tombolo_endpoint_copy_in(camera, again, 0, bytes, 4, SECOND), ENOENT);
+		CHECK(tombolo_close(camera) == 0);
+	}
+	CHECK(tombolo_endpoint_send(planner, motor, 'q', &again, sizeof again, 20 * SECOND) == 0);
+	finish_child(child);
+}
+
+/* Who has the privilege copies between buffers that others have granted to others. */
+static void test_third_party(void)
+{
+	tombolo_handle planner = bound("planner"), motor = bound("motor"), copier = bound("copier");
+	tombolo_handle source, target;
+	int64_t from, to;
+	char bytes[8];
+	CHECK(tombolo_endpoint_find(planner, "motor", 0) != TOMBOLO_NOBODY);
+	CHECK((source = tombolo_endpoint_buffer(planner, 1 << 20, TOMBOLO_ACCESS_READ)) > 0);
+	CHECK((target = tombolo_endpoint_buffer(motor, 1 << 20, TOMBOLO_ACCESS_WRITE)) > 0);
+	CHECK((from = tombolo_endpoint_grant(planner, source, tombolo_endpoint_address(motor))) > 0);
+	CHECK((to = tombolo_endpoint_grant(motor, target, tombolo_endpoint_address(planner))) > 0);
+	CHECK(tombolo_buffer_write(source, 1000, "carried", 8) == 0);
+	CHECK(tombolo_endpoint_copy(copier, from, 0, to, 4, (1 << 20) - 4, SECOND) == 0);
+	CHECK(tombolo_buffer_read(target, 1004, bytes, 8) == 0 && strcmp(bytes, "carried") == 0);
+	FAILS(tombolo_endpoint_copy(copier, from, 0, to, 4, 1 << 20, SECOND), ERANGE);
+	FAILS(tombolo_endpoint_copy(copier, to, 0, from, 0, 4, SECOND), EACCES);
+	FAILS(tombolo_endpoint_copy(copier, from, UINT64_MAX, to, 0, UINT64_MAX, SECOND), ERANGE);
+	/* Who has granted is gone. */
+	CHECK(tombolo_close(planner) == 0 && tombolo_close(source) == 0);
+	CHECK(tombolo_endpoint_copy(copier, from, 0, to, 0, 8, 5 * SECOND) == -1 && (errno == EOWNERDEAD || errno == EKEYREVOKED));
+}
+
 static const struct test tests[] = {
 	{"names", test_names},
 	{"refused", test_refused},
@@ -262,6 +390,8 @@ static const struct test tests[] = {
 	{"forks", test_forks},
 	{"relay", test_relay},
 	{"many", test_many},
+	{"grants", test_grants},
+	{"third_party", test_third_party},
 };
 
 int main(int count, char **arguments)

@@ -26,7 +26,7 @@ fn c_programs_find_each_other_by_way_of_the_daemon() {
         daemon.rights("wall", name, EndpointRights::default());
         daemon.rights(name, "wall", EndpointRights::default());
     }
-    run_all(&stage, "bound.c", 8, |command| {
+    run_all(&stage, "bound.c", 10, |command| {
         command.env("TOMBOLO_CONTROL", daemon.socket("a"));
     });
 }

@@ -625,8 +625,10 @@ static void test_no_daemon(void)
 	FINDS_NOBODY(tombolo_endpoint_find(one, "planner", SECOND), ENOTCONN);
 	FINDS_NOBODY(tombolo_endpoint_wait(one, "planner", SECOND), ENOTCONN);
 	CHECK(tombolo_endpoint_find(one, "2.1", 0) == at_other);
-	FAILS(tombolo_endpoint_buffer(one, 4096, TOMBOLO_ACCESS_READ), ECONNREFUSED);
-	FAILS(tombolo_endpoint_copy_in(one, 1, 0, NULL, 0, 0), ENOENT);
+	FAILS(tombolo_endpoint_buffer(one, 4096, TOMBOLO_ACCESS_READ), EOPNOTSUPP);
+	FAILS(tombolo_endpoint_copy_in(one, 1, 0, NULL, 0, 0), EOPNOTSUPP);
+	FAILS(tombolo_endpoint_copy_in(one, 0, 0, NULL, 0, 0), EINVAL);
+	FAILS(tombolo_endpoint_revoke(one, one, 1), EINVAL);
 }
 
 static const struct test tests[] = {
