@@ -15,10 +15,12 @@ use crate::failed::Trouble;
 use crate::link::Pair;
 use crate::member::Member;
 
-/// Longest sleep on a futex, which tells nothing of a peer's death, nor of what the daemon says.
-pub(crate) const NAP: Duration = Duration::from_millis(1);
+/// Longest sleep on a futex, which tells nothing of a peer's death, nor of what the daemon says. More than a tick of the kernel's clock: a timer that
+/// ends before the next tick has to be set in the processor and taken back, at each sleep, which in a virtual machine costs more than
+/// the sleep itself.
+pub(crate) const NAP: Duration = Duration::from_millis(5);
 /// A call that has waited so long looks for deadlocks, which costs a little with every peer.
-pub(crate) const SEARCH_AFTER: Duration = Duration::from_millis(3);
+pub(crate) const SEARCH_AFTER: Duration = Duration::from_millis(10);
 /// Looks in a row before the first look at the clock, and between two.
 const LOOKS_PER_CLOCK: u32 = 16;
 /// How often a peer on our processor gets it before we sleep.
