@@ -1,8 +1,10 @@
 //! An end of a channel as a device of the guest, from the packet that brings it to the port's being free again.
 
+use super::ear::{Ear, Voice};
 use super::end::{EndParts, revive, unblock};
 use super::ivshmem::Server;
 use super::table::Table;
+use super::watch::Hush;
 use super::{Done, Next, Step};
 use crate::qemu::command_line::{device_place, port_name};
 use crate::qemu::qmp::Command;
@@ -12,7 +14,6 @@ use serde_json::json;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::Heard;
-use sys::eventfd::Eventfd;
 use wire::guest::{End, Message, VECTOR_DATA, VECTOR_ROOM};
 
 /// How long a guest may take to let go of a device before it is asked again, in ms: sooner QEMU refuses.
@@ -35,7 +36,8 @@ pub(crate) enum Hearing {
     /// QEMU listens to the pipes. When the other end rings, or dies, in the moment in which the guest lets the device go, QEMU calls a
     /// handler of a device that is no more: only for who trusts the other end, and measures.
     Direct,
-    /// This process listens, and rings pipes of its own. It stops before the device goes.
+    /// The kernel passes on what this process lets it, or this process listens and rings pipes of its own. It stops before the
+    /// device goes.
     Pipes,
     /// This process listens, and writes eventfds, as KVM wants them.
     Eventfds,
@@ -82,64 +84,6 @@ struct Handover {
     looks: u32,
 }
 
-/// One doorbell that the guest hears.
-#[derive(Debug)]
-struct Ear {
-    listener: OwnedFd,
-    /// Stands for ringers that are gone.
-    stand_in: Option<OwnedFd>,
-    hung_up: bool,
-    voice: Option<Voice>,
-}
-
-/// Where this process passes a ring on, for QEMU to hear.
-#[derive(Debug)]
-enum Voice {
-    Event(Eventfd),
-    /// A pipe of our own: what QEMU listens to, and what we ring.
-    Pipe {
-        listener: OwnedFd,
-        ringer: OwnedFd,
-    },
-}
-
-impl Voice {
-    /// The one that goes with the way of hearing, if any.
-    fn of(hearing: Hearing) -> io::Result<Option<Self>> {
-        Ok(match hearing {
-            Hearing::Eventfds => Some(Self::Event(Eventfd::new()?)),
-            Hearing::Pipes => {
-                let (listener, ringer) = sys::doorbell::pair()?;
-                Some(Self::Pipe { listener, ringer })
-            }
-            Hearing::Direct | Hearing::Frames => None,
-        })
-    }
-
-    fn heard_at(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Event(event) => event.as_fd(),
-            Self::Pipe { listener, .. } => listener.as_fd(),
-        }
-    }
-
-    fn ring(&self) {
-        match self {
-            Self::Event(event) => event.signal(),
-            // It is ours at both ends: there is nothing that can be wrong with it.
-            Self::Pipe { ringer, .. } => drop(sys::doorbell::ring(ringer)),
-        }
-    }
-
-    /// Whether QEMU has heard all that was said.
-    fn is_quiet(&self) -> bool {
-        match self {
-            Self::Event(_) => true,
-            Self::Pipe { listener, .. } => rustix::io::ioctl_fionread(listener) == Ok(0),
-        }
-    }
-}
-
 /// An end of a channel as a device.
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -169,6 +113,9 @@ pub(crate) struct Device {
     /// How often QEMU was asked whether it has heard everything, and how often in a row it had.
     looks: u32,
     quiet: u32,
+    /// What the kernel passes on has to end before the device goes: when to look whether it has.
+    hushes: Vec<Hush>,
+    hush_ms: Option<u64>,
     /// When the device went, and when to look whether its map has gone as well.
     gone_ms: u64,
     look_ms: Option<u64>,
@@ -181,8 +128,9 @@ impl Device {
         held: Held,
         parts: EndParts,
         hearing: Hearing,
+        by_watch: bool,
     ) -> Result<(Self, Command), (Held, String)> {
-        let made = Self::prepare(parts, hearing);
+        let made = Self::prepare(parts, hearing, by_watch);
         match made {
             Ok((ears, server, handover, give, (side, bytes, inode))) => {
                 let device = Self {
@@ -206,6 +154,8 @@ impl Device {
                     maps: 0,
                     looks: 0,
                     quiet: 0,
+                    hushes: Vec::new(),
+                    hush_ms: None,
                     gone_ms: 0,
                     look_ms: None,
                 };
@@ -220,10 +170,11 @@ impl Device {
     fn prepare(
         parts: EndParts,
         hearing: Hearing,
+        by_watch: bool,
     ) -> io::Result<([Ear; 2], Server, Handover, OwnedFd, (u8, u64, u64))> {
         let EndParts { side, region, bytes, hears: [data, room], rings: [ring_data, ring_room] } = parts;
-        let ear = |listener, voice| Ear { listener, stand_in: None, hung_up: false, voice };
-        let ears = [ear(data, Voice::of(hearing)?), ear(room, Voice::of(hearing)?)];
+        // Who waits for room has filled the ring: for that one there is time.
+        let ears = [Ear::new(data, hearing, by_watch)?, Ear::new(room, hearing, false)?];
         let heard = match hearing {
             Hearing::Direct => Some([ears[0].listener.as_fd(), ears[1].listener.as_fd()]),
             Hearing::Pipes | Hearing::Eventfds | Hearing::Frames => {
@@ -363,11 +314,7 @@ impl Device {
     fn settled(&mut self, table: &dyn Table, now_ms: u64) -> Next {
         let Some(handover) = self.handover.take() else { return Next::default() };
         for ear in &self.ears {
-            let heard = match (&ear.voice, self.hearing) {
-                (Some(Voice::Pipe { listener, .. }), _) => listener,
-                (_, Hearing::Direct) => &ear.listener,
-                _ => continue,
-            };
+            let Some(heard) = ear.handled(self.hearing) else { continue };
             match table.listeners(heard) {
                 Ok(numbers) => self.numbers.extend(numbers),
                 Err(error) => return self.give_up(format!("can't see QEMU's descriptors: {error}"), now_ms),
@@ -376,6 +323,7 @@ impl Device {
         if let Err(error) = unblock(&handover.halves) {
             return self.give_up(format!("can't keep a channel from blocking QEMU: {error}"), now_ms);
         }
+        self.ears.iter_mut().for_each(Ear::open);
         match std::mem::replace(&mut self.stage, Stage::There) {
             Stage::Plugging(held) => {
                 let end = End {
@@ -409,10 +357,20 @@ impl Device {
         Next { ask, done }
     }
 
-    /// The guest has given it up.
+    /// The guest has given it up. From now on nothing is passed on.
     pub fn released(&mut self) {
         self.released = true;
         self.stage = Stage::GivenUp;
+        self.silence();
+    }
+
+    fn silence(&mut self) {
+        self.hushes.extend(self.ears.iter_mut().filter_map(Ear::close));
+    }
+
+    /// Whether the kernel passes its rings on.
+    pub fn has_watch(&self) -> bool {
+        self.ears.iter().any(|ear| matches!(ear.voice, Some(Voice::Watch(_))))
     }
 
     /// Begins to unplug what was given up: what to ask, if anything.
@@ -420,8 +378,20 @@ impl Device {
         self.maps = table.maps(self.inode);
         self.stage = Stage::Leaving(now_ms);
         self.looks = 0;
-        // From now on nothing is passed on; what was is heard first.
-        (!self.deleted).then(|| (Step::Quiet, Command::plain("query-status")))
+        self.hush_ms = Some(now_ms);
+        self.hushed(now_ms)
+    }
+
+    /// What was passed on is heard first. But before, all that the kernel was about to pass on has to be there: if it is not, this is to
+    /// be asked again soon.
+    pub fn hushed(&mut self, now_ms: u64) -> Option<(Step, Command)> {
+        self.hush_ms.filter(|at| *at <= now_ms)?;
+        if self.hushes.iter().all(Hush::is_over) {
+            self.hush_ms = None;
+            return (!self.deleted).then(|| (Step::Quiet, Command::plain("query-status")));
+        }
+        self.hush_ms = Some(now_ms + LOOK_MS);
+        None
     }
 
     /// Asks QEMU something until it has heard all that was passed on, and once more: its loop has turned by then, and calls no
@@ -440,6 +410,7 @@ impl Device {
     /// The device is gone; also where the guest threw it out by itself. Whether that is news.
     pub fn deleted(&mut self, now_ms: u64) -> bool {
         self.gone_ms = now_ms;
+        self.silence();
         !std::mem::replace(&mut self.deleted, true)
     }
 
@@ -456,10 +427,25 @@ impl Device {
         self.look_ms
     }
 
+    /// When something else of it is to be looked at: whether its last ring has ended, or whether there are rings.
+    pub fn wakes_at(&self) -> Option<u64> {
+        self.ears.iter().map(|ear| ear.rests_ms).chain([self.hush_ms]).flatten().min()
+    }
+
+    /// Doorbells that have rested are looked at again.
+    pub fn rested(&mut self, now_ms: u64) {
+        for ear in &mut self.ears {
+            ear.rests_ms = ear.rests_ms.filter(|until| *until > now_ms);
+        }
+    }
+
     /// When a guest that does not let go is asked again.
     pub fn ask_again_at(&self) -> Option<u64> {
         match self.stage {
-            Stage::Leaving(asked_ms) if self.plugged && !self.deleted => Some(asked_ms + ASK_AGAIN_MS),
+            // Not before it was asked: as long as something may still be passed on, the device stays.
+            Stage::Leaving(asked_ms) if self.plugged && !self.deleted && self.hush_ms.is_none() => {
+                Some(asked_ms + ASK_AGAIN_MS)
+            }
             _ => None,
         }
     }
@@ -483,6 +469,8 @@ impl Device {
         self.ears.iter().enumerate().filter_map(move |(which, ear)| {
             let events = match self.hearing {
                 Hearing::Direct => PollFlags::empty(),
+                // Its hang-up is heard all the same.
+                Hearing::Pipes if relays && ear.rests_ms.is_some() => PollFlags::empty(),
                 Hearing::Pipes | Hearing::Eventfds | Hearing::Frames if relays => PollFlags::IN,
                 Hearing::Pipes | Hearing::Eventfds | Hearing::Frames => return None,
             };
@@ -491,7 +479,7 @@ impl Device {
     }
 
     /// A doorbell is ready: what to say to the guest.
-    pub fn heard(&mut self, which: usize) -> Vec<Message> {
+    pub fn heard(&mut self, which: usize, now_ms: u64) -> Vec<Message> {
         let channel = self.number;
         let (Some(ear), Some(&vector)) = (self.ears.get_mut(which), VECTORS.get(which)) else {
             return Vec::new();
@@ -506,11 +494,11 @@ impl Device {
             }
         };
         let mut said = Vec::new();
-        match (heard, &ear.voice) {
-            (Heard::Silence, _) => {}
-            (Heard::Ring, Some(voice)) => voice.ring(),
-            (Heard::Ring, None) => said.push(Message::Ring { channel, vector }),
-            (Heard::Death, _) => {
+        match heard {
+            Heard::Silence => {}
+            Heard::Ring if ear.pass_on(now_ms) => {}
+            Heard::Ring => said.push(Message::Ring { channel, vector }),
+            Heard::Death => {
                 ear.hung_up = true;
                 if self.hearing == Hearing::Direct {
                     // Where that fails QEMU turns in circles until the guest has closed its end, and no longer.

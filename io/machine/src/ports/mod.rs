@@ -6,9 +6,11 @@
 
 mod card;
 mod device;
+mod ear;
 mod end;
 mod ivshmem;
 mod table;
+mod watch;
 
 use card::Card;
 pub(crate) use card::CardOrder;
@@ -28,6 +30,10 @@ use wire::guest::{End, MAX_CHANNELS, Message};
 
 /// Most descriptors that are given to QEMU until they have taken two certain numbers: as many as are free below those.
 const MOST_COVERS: usize = 64;
+
+/// Most channels of a guest whose rings the kernel passes on. Each takes one of the 128 instances of inotify that the kernel gives all
+/// programs of a user together.
+const MOST_WATCHES: usize = 8;
 
 /// What an answer of QEMU's is about, within a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +131,7 @@ pub(crate) struct Ports {
     waiting: VecDeque<Wish>,
     table: Box<dyn Table>,
     clean_up: CleanUp,
+    most_watches: usize,
 }
 
 impl Ports {
@@ -136,6 +143,7 @@ impl Ports {
             waiting: VecDeque::new(),
             table: Box::new(table),
             clean_up: CleanUp::default(),
+            most_watches: MOST_WATCHES,
         }
     }
 
@@ -300,7 +308,8 @@ impl Ports {
 
     fn begin_channel(&mut self, port: usize, held: Held, parts: EndParts, hearing: Hearing) -> Act {
         let number = self.last_channel.checked_add(1).unwrap_or(1);
-        match Device::new(port, number, held, parts, hearing) {
+        let by_watch = self.devices().filter(|(_, device)| device.has_watch()).count() < self.most_watches;
+        match Device::new(port, number, held, parts, hearing, by_watch) {
             Ok((device, command)) => {
                 self.put(port, Slot::Channel(Box::new(device)));
                 self.last_channel = number;
@@ -317,10 +326,14 @@ impl Ports {
     }
 
     fn clear(&mut self, port: usize) {
-        self.put(port, Slot::Free);
+        let Some(slot) = self.slots.get_mut(port) else { return };
+        match std::mem::take(slot) {
+            Slot::Channel(device) if device.has_watch() => drop(watch::close_aside(device)),
+            Slot::Channel(_) | Slot::Card(_) | Slot::Free => {}
+        }
     }
 
-    /// It is time to look at devices whose guest does not let go of them, or QEMU.
+    /// It is time to look at devices whose guest does not let go of them, or QEMU, or whose doorbells have rested.
     pub fn overdue(&mut self, now_ms: u64) -> Vec<Act> {
         let mut acts: Vec<Act> = self
             .devices_mut()
@@ -329,6 +342,10 @@ impl Ports {
                 Some(Act::Ask(port, step, command))
             })
             .collect();
+        for (port, device) in self.devices_mut() {
+            device.rested(now_ms);
+            acts.extend(device.hushed(now_ms).map(|(step, command)| Act::Ask(port, step, command)));
+        }
         let looks =
             |(port, device): (usize, &Device)| device.look_at().filter(|at| *at <= now_ms).map(|_| port);
         let looked_for: Vec<usize> = self.devices().filter_map(looks).collect();
@@ -341,7 +358,8 @@ impl Ports {
 
     /// When to do that next.
     pub fn overdue_at(&self) -> Option<u64> {
-        self.devices().flat_map(|(_, device)| [device.ask_again_at(), device.look_at()]).flatten().min()
+        let times = |device: &Device| [device.ask_again_at(), device.look_at(), device.wakes_at()];
+        self.devices().flat_map(|(_, device)| times(device)).flatten().min()
     }
 
     /// The doorbells to poll, and for what. `guest_reads`: whether rings can be passed on.
@@ -350,9 +368,9 @@ impl Ports {
     }
 
     /// A doorbell is ready: what to say to the guest.
-    pub fn heard(&mut self, bell: Bell) -> Vec<Message> {
+    pub fn heard(&mut self, bell: Bell, now_ms: u64) -> Vec<Message> {
         match self.slots.get_mut(bell.port) {
-            Some(Slot::Channel(device)) => device.heard(bell.which),
+            Some(Slot::Channel(device)) => device.heard(bell.which, now_ms),
             _ => Vec::new(),
         }
     }

@@ -17,7 +17,7 @@ const MAX_NUMBERS: usize = 65_536;
 
 /// A table of descriptors.
 pub(crate) trait Table: Debug {
-    /// Under which numbers it has the listening half of this doorbell.
+    /// Under which numbers it has the listening half of this doorbell, or this watch.
     fn listeners(&self, half: &OwnedFd) -> io::Result<Vec<u32>>;
     /// Whether it has this file under that number.
     fn has_at(&self, number: u32, file: &OwnedFd) -> bool;
@@ -37,6 +37,12 @@ impl ProcessTable {
         Self { process: PathBuf::from(format!("/proc/{process}")) }
     }
 
+    /// What an instance of inotify watches under the first of its numbers, as the kernel writes it; none for other files.
+    fn first_watch(&self, number: u32) -> Option<String> {
+        let info = fs::read_to_string(self.process.join(format!("fdinfo/{number}"))).ok()?;
+        info.lines().find(|line| line.starts_with("inotify wd:1 ")).map(str::to_owned)
+    }
+
     /// Whether the entry can be read from only: the flags stand in octal.
     fn only_reads(&self, number: u32) -> bool {
         let info = fs::read_to_string(self.process.join(format!("fdinfo/{number}"))).unwrap_or_default();
@@ -48,13 +54,19 @@ impl ProcessTable {
 impl Table for ProcessTable {
     fn listeners(&self, half: &OwnedFd) -> io::Result<Vec<u32>> {
         let wanted = name_of(half)?;
+        let own = ProcessTable { process: PathBuf::from("/proc/self") };
+        let number = u32::try_from(half.as_raw_fd()).unwrap_or(u32::MAX);
+        let watched = own.first_watch(number);
         let mut numbers = Vec::new();
         for entry in fs::read_dir(self.process.join("fd"))?.take(MAX_NUMBERS) {
             let path = entry?.path();
             // One that is closed meanwhile is none of ours.
             let is_it = fs::read_link(&path).is_ok_and(|name| name == wanted);
             let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
-            numbers.extend(number.filter(|number| is_it && self.only_reads(*number)));
+            // All watches have one name: what tells them apart is what they watch.
+            let is_it =
+                |number: &u32| is_it && self.only_reads(*number) && self.first_watch(*number) == watched;
+            numbers.extend(number.filter(is_it));
         }
         Ok(numbers)
     }
@@ -95,6 +107,14 @@ mod tests {
         assert!(table.has_at(number, &ringer), "the same pipe");
         let (other, _ringer) = sys::doorbell::pair().unwrap();
         assert!(!table.has_at(number, &other));
+        let watches = [super::super::watch::Watch::new(), super::super::watch::Watch::new()];
+        if let [Ok(one), Ok(two)] = &watches {
+            let number = u32::try_from(one.heard_at().as_raw_fd()).unwrap();
+            assert_eq!(table.listeners(one.heard_at()).unwrap(), [number], "not the other one");
+            assert_ne!(table.listeners(two.heard_at()).unwrap(), [number]);
+        } else {
+            println!("skipped: no watches here: {watches:?}");
+        }
         let memory = sys::memfd::sealed("test", 4096).unwrap();
         let inode = rustix::fs::fstat(&memory).unwrap().st_ino;
         assert_eq!(table.maps(inode), 0);

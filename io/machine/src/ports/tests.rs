@@ -59,7 +59,12 @@ impl Table for FakeTable {
 }
 
 fn ports() -> Ports {
-    Ports::new(FakeTable::default())
+    without_watches(FakeTable::default())
+}
+
+/// Ports of which each passes rings on by itself.
+fn without_watches(table: FakeTable) -> Ports {
+    Ports { most_watches: 0, ..Ports::new(table) }
 }
 
 fn steps(acts: &[Act]) -> Vec<Step> {
@@ -131,7 +136,7 @@ fn a_device_comes_and_goes_and_its_port_is_free_again() {
 #[test]
 fn what_qemu_keeps_of_a_device_is_seen_to_before_anything_else_comes() {
     let table = FakeTable::default();
-    let mut ports = Ports::new(table.clone());
+    let mut ports = without_watches(table.clone());
     let (port, _, _peer, _) = plugged(&mut ports, Hearing::Direct);
     let (second, _, _second_peer, _) = plugged(&mut ports, Hearing::Frames);
     table.0.borrow_mut().1 = 2;
@@ -164,7 +169,7 @@ fn what_qemu_keeps_of_a_device_is_seen_to_before_anything_else_comes() {
 #[test]
 fn a_map_that_does_not_go_is_not_waited_for_without_end() {
     let table = FakeTable::default();
-    let mut ports = Ports::new(table.clone());
+    let mut ports = without_watches(table.clone());
     let (port, _, _peer, _) = plugged(&mut ports, Hearing::Frames);
     table.0.borrow_mut().1 = 1;
     ports.released(1, 0).unwrap();
@@ -208,10 +213,10 @@ fn the_peers_death_is_told_once_and_leaves_nothing_to_poll() {
     let mut ports = ports();
     let (port, _, peer, qemu) = plugged(&mut ports, Hearing::Direct);
     assert_eq!(polled(&ports), 2);
-    assert_eq!(ports.heard(Bell { port, which: 0 }), []);
+    assert_eq!(ports.heard(Bell { port, which: 0 }, 0), []);
     drop(peer);
-    assert_eq!(ports.heard(Bell { port, which: 0 }), [Message::Hangup { channel: 1 }]);
-    assert_eq!(ports.heard(Bell { port, which: 1 }), []);
+    assert_eq!(ports.heard(Bell { port, which: 0 }, 0), [Message::Hangup { channel: 1 }]);
+    assert_eq!(ports.heard(Bell { port, which: 1 }, 0), []);
     assert_eq!(polled(&ports), 0);
     for heard in &qemu.taken[3..] {
         assert!(!sys::doorbell::is_dead(heard).unwrap(), "QEMU sees no hang-up any more");
@@ -224,7 +229,7 @@ fn a_peer_that_dies_while_its_channel_is_plugged_is_told_of_behind_the_end() {
     let (port, peer, mut qemu) = begin(&mut ports, Hearing::Direct);
     qemu.take_all();
     drop(peer);
-    assert_eq!(ports.heard(Bell { port, which: 1 }), []);
+    assert_eq!(ports.heard(Bell { port, which: 1 }, 0), []);
     for step in [Step::Give, Step::Backend, Step::Plug, Step::Taken, Step::Settled] {
         well(&mut ports, port, step);
     }
@@ -245,13 +250,13 @@ fn rings_are_passed_on_where_qemu_does_not_listen() {
     let kept = (ring_data(peer), ring_data(frames_peer));
     assert_eq!(polled(&ports), 4);
     assert_eq!(ports.bells(false).count(), 0, "a guest that does not read gets no more");
-    assert_eq!(ports.heard(Bell { port, which: 0 }), []);
+    assert_eq!(ports.heard(Bell { port, which: 0 }, 0), []);
     let mut count = [0; 8];
     assert_eq!(rustix::io::read(&qemu.taken[3], &mut count).unwrap(), 8, "the eventfd of *data*");
     let ring = Message::Ring { channel: end.channel, vector: VECTOR_OF_DATA };
-    assert_eq!(ports.heard(Bell { port: frames, which: 0 }), [ring]);
+    assert_eq!(ports.heard(Bell { port: frames, which: 0 }, 0), [ring]);
     drop(kept);
-    assert_eq!(ports.heard(Bell { port, which: 1 }), [Message::Hangup { channel: 1 }]);
+    assert_eq!(ports.heard(Bell { port, which: 1 }, 0), [Message::Hangup { channel: 1 }]);
 }
 
 const VECTOR_OF_DATA: u8 = wire::guest::VECTOR_DATA;
@@ -263,7 +268,7 @@ fn a_device_does_not_go_before_qemu_has_heard_all_rings() {
     let (port, _, peer, qemu) = plugged(&mut ports, Hearing::Pipes);
     let descriptors = peer.into_descriptors();
     sys::doorbell::ring(&descriptors[1]).unwrap();
-    assert_eq!(ports.heard(Bell { port, which: 0 }), []);
+    assert_eq!(ports.heard(Bell { port, which: 0 }, 0), []);
     assert_eq!(steps(&ports.released(1, 0).unwrap()), [Step::Quiet]);
     assert_eq!(ports.bells(true).count(), 0, "nothing more is passed on");
     for _ in 0..3 {
@@ -272,6 +277,65 @@ fn a_device_does_not_go_before_qemu_has_heard_all_rings() {
     assert_eq!(sys::doorbell::listen(&qemu.taken[3]).unwrap(), sys::doorbell::Heard::Ring, "QEMU hears it");
     assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Quiet]);
     assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Unplug]);
+}
+
+// The same where the kernel passes the rings on: from the guest's word on it does not any more, and the unplugging waits for the last one.
+#[test]
+fn what_the_kernel_passes_on_ends_before_the_device_goes() {
+    let mut ports = Ports::new(FakeTable::default());
+    let (port, _, peer, qemu) = plugged(&mut ports, Hearing::Pipes);
+    if !ports.devices().any(|(_, device)| device.has_watch()) {
+        println!("skipped: no watch for a pipe here");
+        return;
+    }
+    let descriptors = peer.into_descriptors();
+    let hears = || rustix::io::read(&qemu.taken[3], &mut [0; 512]).is_ok();
+    for _ in 0..1000 {
+        sys::doorbell::ring(&descriptors[1]).unwrap();
+        assert!(hears() && !hears(), "with nobody's help");
+    }
+    assert_eq!(ports.heard(Bell { port, which: 0 }, 50), []);
+    assert!(hears(), "so many rings may have been more than a pipe holds");
+    let wanted = |ports: &Ports| ports.bells(true).map(|(_, _, events)| events).collect::<Vec<_>>();
+    assert_eq!(wanted(&ports), [PollFlags::empty(), PollFlags::IN], "it rests, but for its hang-up");
+    let rested = ports.overdue_at().unwrap();
+    assert!(ports.overdue(rested).is_empty());
+    assert_eq!((wanted(&ports), ports.overdue_at()), (vec![PollFlags::IN; 2], None));
+    sys::doorbell::ring(&descriptors[3]).unwrap();
+    assert_eq!(ports.heard(Bell { port, which: 1 }, 50), []);
+    assert_eq!(sys::doorbell::listen(&qemu.taken[4]).unwrap(), sys::doorbell::Heard::Ring, "by our hand");
+    let mut asked = steps(&ports.released(1, 60).unwrap());
+    sys::doorbell::ring(&descriptors[1]).unwrap();
+    assert_eq!(ports.bells(true).count(), 0, "nobody listens");
+    // At its times, however long the kernel takes.
+    while asked.is_empty() {
+        let at = ports.overdue_at().unwrap();
+        asked = steps(&ports.overdue(at));
+        std::thread::yield_now();
+    }
+    assert_eq!(asked, [Step::Quiet]);
+    assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Quiet], "its end is an event as well");
+    assert!(hears() && !hears());
+    assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Quiet]);
+    assert_eq!(well(&mut ports, port, Step::Quiet), [Step::Unplug]);
+    sys::doorbell::ring(&descriptors[1]).unwrap();
+    assert!(!hears(), "the device may be gone");
+    drop(descriptors);
+}
+
+#[test]
+fn not_every_channel_has_a_watch() {
+    let mut ports = Ports::new(FakeTable::default());
+    let peers: Vec<_> = (0..MOST_WATCHES + 2).map(|_| plugged(&mut ports, Hearing::Pipes).2).collect();
+    let watches = |ports: &Ports| ports.devices().filter(|(_, device)| device.has_watch()).count();
+    if watches(&ports) == 0 {
+        println!("skipped: no watch for a pipe here");
+        return;
+    }
+    // Other tests take some of the instances that there are.
+    assert!(watches(&ports) <= MOST_WATCHES);
+    let descriptors = peers.into_iter().map(ChannelEnd::into_descriptors).collect::<Vec<_>>();
+    drop(descriptors);
 }
 
 #[test]

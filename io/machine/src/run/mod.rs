@@ -293,7 +293,7 @@ impl<'a> Machine<'a> {
             Token::Console => self.read_console(),
             Token::Output | Token::Errors => return self.write_out(),
             Token::Bell(bell) => {
-                let said = self.ports.heard(bell);
+                let said = self.ports.heard(bell, self.clock.now_ms());
                 return said.iter().try_for_each(|message| self.guest.say(message));
             }
             Token::Relay(stream) => return self.relay(stream, events),
