@@ -221,7 +221,7 @@ impl Endpoint {
         deadline: Option<Instant>,
     ) -> Result<(), Failed<CopyError>> {
         self.check_here()?;
-        if self.borrowings.uses().is_multiple_of(COPIES_PER_LOOK) {
+        if self.member.is_some() && self.borrowings.uses().is_multiple_of(COPIES_PER_LOOK) {
             self.hear()?;
         }
         loop {

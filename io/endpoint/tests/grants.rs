@@ -408,6 +408,57 @@ fn readers_see_whole_values_of_the_time_before_the_revoke() {
     });
 }
 
+#[test]
+fn a_forks_child_harms_nothing_of_its_parents() {
+    let bed = Bed::new();
+    let (one, mut other) = bed.two(["left", "right"]);
+    let mut one = one;
+    let mut buffer = one.buffer(100, Access::Write).unwrap();
+    let grant = one.grant(&mut buffer, other.address()).unwrap();
+    other.copy_out(b"before", grant, 0, soon()).unwrap();
+    let mut things = Some((one, buffer));
+    let refused = sys::fork::in_child(|| {
+        let Some((mut one, mut buffer)) = things.take() else { return false };
+        let forked = matches!(buffer.read(0, &mut [0]), Err(Failed::Forked))
+            && matches!(buffer.write(0, &[1]), Err(Failed::Forked))
+            && matches!(one.revoke(&mut buffer, grant), Err(Failed::Forked))
+            && matches!(one.buffer(1, Access::Read), Err(Failed::Forked))
+            && matches!(one.find("right", soon()), Err(Failed::Forked))
+            && matches!(one.copy_in(grant, 0, &mut [0], soon()), Err(Failed::Forked));
+        drop((one, buffer));
+        forked
+    });
+    assert!(refused.unwrap());
+    let (mut one, mut buffer) = things.unwrap();
+    other.copy_out(b"after!", grant, 0, soon()).unwrap();
+    assert_eq!(&bytes_of(&buffer)[..6], b"after!");
+    // The daemon was told of nothing.
+    let address = other.address();
+    let again = one.grant(&mut buffer, address).unwrap();
+    assert_eq!(copied(&mut other, again, 0, 6).unwrap(), b"after!");
+    one.revoke(&mut buffer, grant).unwrap();
+}
+
+#[test]
+fn another_thread_ends_what_waits_for_the_daemon() {
+    let mut bed = Bed::new();
+    let mut one = bed.bind("left");
+    let interrupter = one.interrupter().unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| one.wait_for_bind("nobody", None));
+        interrupter.interrupt();
+        assert!(matches!(waits.join().unwrap(), Err(Failed::Interrupted)));
+    });
+    let mut two = bed.bind("right");
+    let interrupter = two.interrupter().unwrap();
+    bed.kill();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| two.buffer(10, Access::Read));
+        interrupter.interrupt();
+        assert!(matches!(waits.join().unwrap(), Err(Failed::Interrupted)));
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
