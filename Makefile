@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install-library demo test test-xen check bench bench-xen bench-quick clean
+.PHONY: help deps build install-library demo test test-xen check bench bench-peers bench-xen bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -41,23 +41,29 @@ test: build ## everything, the same that CI runs
 test-xen: deps ## channels between domains of a real Xen, under emulation
 	@$(CARGO) xtask test xen
 
-bench: build ## every scenario, with the goals of docs/performance.md
+# The middleware that we are compared with takes minutes to build: only a bench does.
+bench-peers: build
+	@$(CARGO) build --quiet --release --package middleware --bins
+
+bench: bench-peers ## every scenario, with the goals of docs/performance.md
 	@$(SUDO) $(RELEASE)/tombolo bench directory
 	@$(SUDO) $(RELEASE)/tombolo bench channel
 	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,host
 	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,vm
 	@$(SUDO) $(RELEASE)/tombolo bench directory --kind vm
+	@$(SUDO) $(RELEASE)/tombolo bench ipc
 
 bench-xen: deps ## channels between domains of Xen beside libxenvchan and TCP, under emulation
 	@$(CARGO) build --quiet --release --package xen_bed --bins
 	@$(RELEASE)/xen_bench
 
-bench-quick: build ## the same, short: to see that it works, not to quote
+bench-quick: bench-peers ## the same, short: to see that it works, not to quote
 	@$(SUDO) $(RELEASE)/tombolo bench directory --quick
 	@$(SUDO) $(RELEASE)/tombolo bench channel --quick
 	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,host --quick
 	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,vm --quick
 	@$(SUDO) $(RELEASE)/tombolo bench directory --kind vm --quick
+	@$(SUDO) $(RELEASE)/tombolo bench ipc --quick
 
 clean: ## forget what was built
 	@$(CARGO) clean

@@ -127,6 +127,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::channel::Channel),
         Box::new(Between(Ends::VmHost)),
         Box::new(Between(Ends::VmVm)),
+        Box::new(crate::ipc::Ipc),
     ]
 }
 

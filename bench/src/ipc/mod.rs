@@ -86,7 +86,7 @@ pub fn measure(plan: &Plan, binary: &Path, progress: &mut dyn FnMut(&str)) -> Re
             progress(&format!("launch {} of {}, {}", launch + 1, plan.launches, case.condition()));
             bench.run(case, &mut results)?;
         }
-        if launch + 1 == plan.launches {
+        if launch + 1 == plan.launches && plan.tries {
             results.notes.extend(bench.choices());
         }
         bench.teams = [Vec::new(), Vec::new()];
@@ -136,7 +136,7 @@ impl Bench<'_> {
             return Ok(());
         }
         let tunings = arm.tunings(case);
-        if let &[only] = tunings.as_slice() {
+        if let (&[only], _) | (&[only, ..], false) = (tunings.as_slice(), self.plan.tries) {
             self.tuned.insert((case, arm), only);
             return Ok(());
         }

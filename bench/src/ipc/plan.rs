@@ -338,6 +338,8 @@ pub struct Plan {
     pub pairs_window_ns: u64,
     /// The window of one trial of a tuning, in ns.
     pub trial_ns: u64,
+    /// Whether several tunings are tried; if not, each way has its first, which everybody may have.
+    pub tries: bool,
 }
 
 impl Plan {
@@ -351,6 +353,7 @@ impl Plan {
             window_ns: 60_000_000,
             pairs_window_ns: 200_000_000,
             trial_ns: 20_000_000,
+            tries: true,
         }
     }
 

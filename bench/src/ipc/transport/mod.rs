@@ -1,6 +1,8 @@
 //! The ways that this worker has: endpoints, and what the kernel offers.
 
+mod endpoint;
 mod flow;
+mod grants;
 pub mod kernel;
 mod records;
 
@@ -32,6 +34,11 @@ pub fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Re
 fn messages(means: &Means, task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result<Tale> {
     let (bytes, tuning) = (task.bytes, &means.tuning);
     match means.way {
+        Way::Requests { spin } => job.run(endpoint::Requests::open(meeting, task, tuning, spin)?),
+        Way::Messages { batch_bytes } => {
+            job.run(endpoint::Mail::open(meeting, task, tuning, Some(batch_bytes))?)
+        }
+        Way::Sends => job.run(endpoint::Mail::open(meeting, task, tuning, None)?),
         Way::Pipe => {
             let (reader, writer) = kernel::pipe(meeting, task, tuning)?;
             job.run(Bytes::new(reader, writer, bytes))
@@ -58,19 +65,15 @@ fn messages(means: &Means, task: &Task, meeting: &mut Meeting, job: Messages<'_,
             let (reader, writer) = kernel::tcp(meeting, task, tuning)?;
             job.run(Bytes::new(reader, writer, bytes))
         }
-        Way::Requests { .. }
-        | Way::Messages { .. }
-        | Way::Sends
-        | Way::Slots { .. }
-        | Way::Places
-        | Way::Grpc
-        | Way::Zenoh => Err(unsupported(means.way)),
+        Way::Slots { .. } | Way::Places | Way::Grpc | Way::Zenoh => Err(unsupported(means.way)),
     }
 }
 
 fn copies(means: &Means, task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result<Tale> {
     let (bytes, tuning) = (task.bytes, &means.tuning);
     match means.way {
+        Way::Slots { hints } => job.copy(grants::Slots::open(meeting, task, tuning, hints)?),
+        Way::Places => job.copy(grants::Places::open(meeting, task)?),
         Way::Pipe => {
             let (reader, writer) = kernel::pipe(meeting, task, tuning)?;
             job.copy(Flow::new(reader, writer, bytes))
@@ -95,14 +98,9 @@ fn copies(means: &Means, task: &Task, meeting: &mut Meeting, job: Messages<'_, '
             let (reader, writer) = kernel::tcp(meeting, task, tuning)?;
             job.copy(Flow::new(reader, writer, bytes))
         }
-        Way::Requests { .. }
-        | Way::Messages { .. }
-        | Way::Sends
-        | Way::Pages
-        | Way::Slots { .. }
-        | Way::Places
-        | Way::Grpc
-        | Way::Zenoh => Err(unsupported(means.way)),
+        Way::Requests { .. } | Way::Messages { .. } | Way::Sends | Way::Pages | Way::Grpc | Way::Zenoh => {
+            Err(unsupported(means.way))
+        }
     }
 }
 
