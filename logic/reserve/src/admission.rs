@@ -70,12 +70,12 @@ impl Rule {
         Ok(self.quick(tasks).is_some() || self.holds_exactly(tasks, &mut Effort::new())?)
     }
 
-    /// Whether all deadlines are met where they were met before one budget, that of `changed`, grew or was added: who has a higher fixed priority need
-    /// not be asked again.
+    /// Whether all deadlines are met, where they were met before the tasks of the indices `grown` came, or asked for more or otherwise, and others for
+    /// less: who has a higher fixed priority than all that have grown need not be asked again.
     ///
     /// # Errors
     /// Where it can't be told.
-    pub fn still_holds(self, tasks: &[Task], changed: usize) -> Result<bool, AdmitError> {
+    pub fn still_holds(self, tasks: &[Task], grown: &[usize]) -> Result<bool, AdmitError> {
         check_count(tasks)?;
         if self.quick(tasks).is_some() {
             return Ok(true);
@@ -86,7 +86,7 @@ impl Rule {
             return Ok(self.holds_exactly(tasks, effort)?);
         }
         let order = self.policy.order(tasks);
-        let first = order.iter().position(|&index| index == changed).unwrap_or(0);
+        let first = order.iter().position(|index| grown.contains(index)).unwrap_or(order.len());
         let loads = self.loads(tasks, &order);
         Ok(Levels::new(&loads, 0).first_miss(first, effort)?.is_none())
     }
@@ -175,7 +175,8 @@ impl Rule {
         let who = newcomer.filter(|who| *who < tasks.len()).unwrap_or(miss.who);
         let effort = &mut Effort::new();
         let remedies = [self.smallest_cut(tasks, who, effort), self.smallest_delay(tasks, who, effort)];
-        Refusal { policy: self.policy, miss, remedies: remedies.into_iter().flatten().collect() }
+        let remedies = remedies.into_iter().flatten().collect();
+        Refusal { policy: self.policy, miss, sought: Some(who), remedies }
     }
 
     /// The greatest budget below its own with which the task of index `who` would be admitted. All tests hold for a smaller budget

@@ -1,8 +1,8 @@
 //! A bound on how long an analysis may take, counted in steps, so that it ends at the same point on every machine.
 
-/// Most steps of one analysis, each the share of one task in a sum: about a second. Only periods and budgets that somebody chose for
-/// that purpose need so many.
-pub const MOST_STEPS: u64 = 200_000_000;
+/// Most steps of one analysis, each the share of one task in a sum: a fraction of a second. Two hundred reservations need
+/// a hundredth of it; only periods and budgets that somebody chose for that purpose need more.
+pub const MOST_STEPS: u64 = 20_000_000;
 
 /// What is left of the steps.
 #[derive(Debug)]

@@ -37,7 +37,7 @@ pub fn admit(
     };
     let who = newcomer.filter(|who| *who < jobs.len()).unwrap_or(miss.who);
     let remedies = Inside { rule, supply }.smallest_cut(jobs, who).into_iter().collect();
-    Err(AdmitError::Refused(Box::new(Refusal { policy: rule.policy, miss, remedies })))
+    Err(AdmitError::Refused(Box::new(Refusal { policy: rule.policy, miss, sought: Some(who), remedies })))
 }
 
 /// How long each job takes at worst on what a table gives, in the order of `jobs`; for fixed priorities. `None` under earliest deadline first.
@@ -112,7 +112,7 @@ impl Inside<'_> {
         let mut worst = 0;
         for begin in self.supply.ends() {
             let window = Window { supply: self.supply, begin, above, blocking };
-            worst = worst.max(window.response(job, enough, repeats, effort)?);
+            worst = worst.max(window.response(job, enough, repeats, effort)?.0);
             if enough.is_some_and(|enough| worst > enough) {
                 break;
             }
@@ -199,23 +199,36 @@ impl Inside<'_> {
     }
 }
 
-/// A window that begins where a stretch has ended.
-struct Window<'a> {
-    supply: &'a Supply,
-    /// When that is, and what was given before.
-    begin: (u64, u64),
-    above: &'a [Load],
-    blocking: u64,
+/// When so much was given.
+pub(crate) trait Reach {
+    /// When `amount_ns` is given, from the beginning.
+    fn reach(&self, amount_ns: u64) -> u64;
 }
 
-impl Window<'_> {
-    fn response(
+impl Reach for Supply {
+    fn reach(&self, amount_ns: u64) -> u64 {
+        self.reached_ns(amount_ns)
+    }
+}
+
+/// A window that begins where a stretch has ended.
+pub(crate) struct Window<'a, R> {
+    pub supply: &'a R,
+    /// When that is, and what was given before.
+    pub begin: (u64, u64),
+    pub above: &'a [Load],
+    pub blocking: u64,
+}
+
+impl<R: Reach> Window<'_, R> {
+    /// The longest response in it, and how long it is.
+    pub fn response(
         &self,
         job: &Load,
         enough: Option<u64>,
         repeats: Option<u64>,
         effort: &mut Effort,
-    ) -> Result<u64, Undecided> {
+    ) -> Result<(u64, u64), Undecided> {
         let (mut worst, mut window) = (0, 0);
         for release in 0.. {
             let own = (release + 1_u64).saturating_mul(job.cost).saturating_add(self.blocking);
@@ -230,7 +243,7 @@ impl Window<'_> {
                 break;
             }
         }
-        Ok(worst)
+        Ok((worst, window))
     }
 
     /// When `own` work is done besides all that comes from above.
@@ -240,7 +253,7 @@ impl Window<'_> {
             effort.spend(self.above.len() + 1)?;
             let work = self.above.iter().fold(own, |work, load| work.saturating_add(load.released(window)));
             let (begin, given) = self.begin;
-            let done = self.supply.reached_ns(given.saturating_add(work)).saturating_sub(begin);
+            let done = self.supply.reach(given.saturating_add(work)).saturating_sub(begin);
             if done <= window || done > stop {
                 return Ok(done.max(window));
             }

@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapt;
 mod admission;
+pub mod changeover;
 pub mod dispatch;
 mod earliest_deadline;
 mod effort;
@@ -10,6 +12,8 @@ mod fixed_priority;
 mod fraction;
 mod harmonic;
 pub mod inside;
+pub mod network;
+pub mod node;
 mod partition;
 mod quick;
 mod refusal;

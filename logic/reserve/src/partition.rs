@@ -188,8 +188,8 @@ impl Search<'_> {
 
     fn passes(&self, processor: usize, who: usize) -> Result<bool, PlaceError> {
         let together = self.together(processor, who);
-        let changed = together.iter().position(|&index| index == who).unwrap_or(0);
-        self.rule.still_holds(&self.tasks(&together), changed).map_err(PlaceError::Admit)
+        let newcomer: Vec<usize> = together.iter().position(|&index| index == who).into_iter().collect();
+        self.rule.still_holds(&self.tasks(&together), &newcomer).map_err(PlaceError::Admit)
     }
 
     fn refusals(&self, candidates: &[usize], who: usize) -> Result<Vec<(usize, Refusal)>, PlaceError> {

@@ -52,7 +52,9 @@ pub struct Refusal {
     pub policy: Policy,
     /// Who would miss first.
     pub miss: Miss,
-    /// What would help; none where no budget and no period of that task would.
+    /// Of whom a smaller budget (and on a whole processor a longer period) was sought that would help, if that was.
+    pub sought: Option<usize>,
+    /// What would help, of what was sought.
     pub remedies: Vec<Remedy>,
 }
 
@@ -74,6 +76,7 @@ impl Refusal {
     pub(crate) fn renamed(mut self, indices: &[usize]) -> Self {
         let renamed = |who: usize| indices.get(who).copied().unwrap_or(who);
         self.miss.who = renamed(self.miss.who);
+        self.sought = self.sought.map(renamed);
         for remedy in &mut self.remedies {
             remedy.who = renamed(remedy.who);
         }
@@ -101,8 +104,8 @@ impl Refusal {
             let whose = name(remedy.who);
             write!(f, "{lead} with {what} of {} for {whose} instead of {}", Span(to), Span(from))?;
         }
-        if self.remedies.is_empty() {
-            f.write_str("; no smaller budget and no longer period of the newcomer would help")?;
+        if let (Some(who), true) = (self.sought, self.remedies.is_empty()) {
+            write!(f, "; nothing that {} could give up would help", name(who))?;
         }
         Ok(())
     }

@@ -1,0 +1,225 @@
+//! Everything that one node has promised, and whether it can keep it.
+
+use crate::admission::{AdmitError, Rule};
+use crate::network::{Class, Link, LinkError};
+use crate::partition::MOST_PROCESSORS;
+use crate::task::{MOST_TASKS, Task};
+use std::collections::BTreeMap;
+
+/// Most virtual task machines of a node: what one processor may have, on each.
+pub const MOST_MACHINES: usize = MOST_TASKS * 4;
+
+/// What a node has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capacity {
+    /// How many processors are reserved on, at most [`MOST_PROCESSORS`].
+    pub processors: usize,
+    /// How each of them decides.
+    pub rule: Rule,
+    /// Its link.
+    pub link: Link,
+    /// Its memory for reservations, in bytes.
+    pub memory_bytes: u64,
+    /// Its disk.
+    pub disk: Disk,
+}
+
+/// Bandwidth of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Disk {
+    /// Bytes per second.
+    pub bytes: u64,
+    /// Operations per second.
+    pub operations: u64,
+}
+
+/// What one virtual task machine is promised. The default is nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Promise {
+    /// A processor, by its number, and what of it.
+    pub processor: Option<(usize, Task)>,
+    /// A class of the link.
+    pub network: Option<Class>,
+    /// Memory, in bytes.
+    pub memory_bytes: u64,
+    /// Disk.
+    pub disk: Disk,
+}
+
+/// What a node has promised to whom, by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub(crate) capacity: Capacity,
+    pub(crate) promises: BTreeMap<String, Promise>,
+}
+
+/// Why promises can't be kept together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// A processor would be late.
+    #[error("processor {processor}: {}", tell(cause, names))]
+    Processor {
+        /// Its number.
+        processor: usize,
+        /// Who is on it, in the order of the indices in the cause.
+        names: Vec<String>,
+        /// Why.
+        cause: AdmitError,
+    },
+    /// No such processor.
+    #[error("`{name}` is on processor {processor}, and there are {processors}, numbered from 0")]
+    NoProcessor {
+        /// Whose promise.
+        name: String,
+        /// The number.
+        processor: usize,
+        /// How many there are.
+        processors: usize,
+    },
+    /// The link has not enough.
+    #[error("network ({}): {cause}", names.join(", "))]
+    Network {
+        /// Who has a class, in the order of the indices in the cause.
+        names: Vec<String>,
+        /// Why.
+        cause: LinkError,
+    },
+    /// Not enough of something that is only added up.
+    #[error("{what}: {asked} is promised and there is {has}; it would do if one asked for {} less", asked - u128::from(*has))]
+    Sum {
+        /// Of what.
+        what: &'static str,
+        /// The sum.
+        asked: u128,
+        /// What there is.
+        has: u64,
+    },
+    /// Too many of them.
+    #[error("{0} virtual task machines are more than {MOST_MACHINES}, the most of one node")]
+    TooMany(usize),
+    /// More processors than are known how to handle.
+    #[error("{0} processors are more than {MOST_PROCESSORS}, the most of one node")]
+    TooManyProcessors(usize),
+}
+
+fn tell(cause: &AdmitError, names: &[String]) -> String {
+    match cause {
+        AdmitError::Refused(refusal) => {
+            let name = |index: usize| format!("`{}`", names.get(index).map_or("?", String::as_str));
+            refusal.told(name).to_string()
+        }
+        other => other.to_string(),
+    }
+}
+
+impl Node {
+    /// A node that has promised nothing.
+    ///
+    /// # Errors
+    /// Where it has more processors than [`MOST_PROCESSORS`].
+    pub fn new(capacity: Capacity) -> Result<Self, NodeError> {
+        if capacity.processors > MOST_PROCESSORS {
+            return Err(NodeError::TooManyProcessors(capacity.processors));
+        }
+        Ok(Self { capacity, promises: BTreeMap::new() })
+    }
+
+    /// What it has.
+    pub fn capacity(&self) -> &Capacity {
+        &self.capacity
+    }
+
+    /// What is promised to whom, by name.
+    pub fn promises(&self) -> impl Iterator<Item = (&str, &Promise)> {
+        self.promises.iter().map(|(name, promise)| (name.as_str(), promise))
+    }
+
+    /// What is promised to somebody.
+    pub fn promise(&self, name: &str) -> Option<&Promise> {
+        self.promises.get(name)
+    }
+
+    /// Who is on a processor, by name, and what they ask for.
+    pub fn on_processor(&self, processor: usize) -> impl Iterator<Item = (&str, Task)> {
+        self.promises().filter_map(move |(name, promise)| match promise.processor {
+            Some((number, task)) if number == processor => Some((name, task)),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn set(&mut self, name: &str, promise: Promise) {
+        if promise == Promise::default() {
+            self.promises.remove(name);
+        } else {
+            self.promises.insert(name.to_owned(), promise);
+        }
+    }
+
+    /// Whether all that is promised can be kept; processors are looked at as `which` says, and of those on them only who is not above all that `grown` names.
+    pub(crate) fn check(
+        &self,
+        which: &[usize],
+        grown: &[&str],
+        newcomer: Option<&str>,
+    ) -> Result<(), NodeError> {
+        if self.promises.len() > MOST_MACHINES {
+            return Err(NodeError::TooMany(self.promises.len()));
+        }
+        self.check_sums()?;
+        which.iter().try_for_each(|processor| self.check_processor(*processor, grown, newcomer))
+    }
+
+    /// Whether all that is promised can be kept.
+    ///
+    /// # Errors
+    /// Where it can't: what is short, and what would help.
+    pub fn check_all(&self) -> Result<(), NodeError> {
+        let all: Vec<usize> = (0..self.capacity.processors).collect();
+        let names: Vec<&str> = self.promises.keys().map(String::as_str).collect();
+        self.check(&all, &names, None)
+    }
+
+    fn check_processor(
+        &self,
+        processor: usize,
+        grown: &[&str],
+        newcomer: Option<&str>,
+    ) -> Result<(), NodeError> {
+        let (names, tasks): (Vec<&str>, Vec<Task>) = self.on_processor(processor).unzip();
+        let rule = self.capacity.rule;
+        let grown: Vec<usize> = (0..names.len()).filter(|&index| grown.contains(&names[index])).collect();
+        let refuse = |cause: AdmitError| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            NodeError::Processor { processor, names, cause }
+        };
+        if rule.still_holds(&tasks, &grown).map_err(refuse)? {
+            return Ok(());
+        }
+        let newcomer = newcomer.and_then(|newcomer| names.iter().position(|name| *name == newcomer));
+        rule.admit(&tasks, newcomer).map(|_| ()).map_err(refuse)
+    }
+
+    fn check_sums(&self) -> Result<(), NodeError> {
+        let processors = self.capacity.processors;
+        for (name, promise) in &self.promises {
+            if let Some((processor, _)) = promise.processor
+                && processor >= processors
+            {
+                return Err(NodeError::NoProcessor { name: name.clone(), processor, processors });
+            }
+        }
+        let with_class = || self.promises.iter().filter_map(|(name, promise)| Some((name, promise.network?)));
+        let classes: Vec<Class> = with_class().map(|(_, class)| class).collect();
+        self.capacity.link.admit(&classes).map_err(|cause| {
+            let names = with_class().map(|(name, _)| name.clone()).collect();
+            NodeError::Network { names, cause }
+        })?;
+        let sum = |what: &'static str, has: u64, of: fn(&Promise) -> u64| {
+            let asked = self.promises.values().map(|promise| u128::from(of(promise))).sum();
+            if asked > u128::from(has) { Err(NodeError::Sum { what, asked, has }) } else { Ok(()) }
+        };
+        sum("memory in bytes", self.capacity.memory_bytes, |promise| promise.memory_bytes)?;
+        sum("disk in bytes per second", self.capacity.disk.bytes, |promise| promise.disk.bytes)?;
+        sum("disk in operations per second", self.capacity.disk.operations, |promise| promise.disk.operations)
+    }
+}
