@@ -16,8 +16,8 @@ from ._memory import Buffer, pointer_to
 
 _INTERRUPTIBLE = 128
 _NOBODY = 0
-# More than any message or reply can have: an eighth of the largest ring.
-_MESSAGE_BYTES_MAX = 2 << 20
+# Seconds that one attempt to bind takes at most.
+_BIND_TURN = 0.2
 _HANDLE = ctypes.c_int64
 _ADDRESS = ctypes.c_uint64
 
@@ -239,6 +239,10 @@ class BrokenRules(EndpointError):
     """``EPROTO``: it broke the rules of the shared memory, and was cut off."""
 
 
+class Ended(EndpointError):
+    """``ESHUTDOWN``: this endpoint has ended; the topology file does not place it here any more."""
+
+
 class Elsewhere(EndpointError):
     """``EHOSTUNREACH``: the request was passed on to an endpoint that this one was not introduced to."""
 
@@ -263,6 +267,7 @@ _KINDS: Dict[int, Type[EndpointError]] = {
     errno.ECANCELED: Canceled,
     errno.EPROTO: BrokenRules,
     errno.EHOSTUNREACH: Elsewhere,
+    errno.ESHUTDOWN: Ended,
     getattr(errno, "EKEYREVOKED", 128): Revoked,
 }
 
@@ -367,9 +372,9 @@ class Endpoint(Handle):
 
         ``wait``: how long (in seconds) to wait for the daemon, and for a name that another program has. Not ``spin``: sleep at once instead of
         watching for some microseconds. ``batch_bytes``: see :meth:`send_buffered`."""
-        made = options(spin=spin, batch_bytes=batch_bytes, wait=wait)
+        made = options(spin=spin, batch_bytes=batch_bytes)
         made.flags |= _INTERRUPTIBLE
-        self._take(_again(lambda: int(library.tombolo_endpoint_bind(_name_bytes(name), made))))
+        self._take(_bound(_name_bytes(name), made, wait))
 
     def _take(self, handle: int) -> None:
         self._handle = handle
@@ -391,14 +396,13 @@ class Endpoint(Handle):
         """The address of whoever is bound by a name, or at an address; introduces both if they do not know each other. :class:`NotBound`: nobody
         is bound there now."""
         text = _whom_bytes(whom)
-        ns = 0 if timeout is None else max(1, nanoseconds(timeout))
+        ns = _answer_ns(timeout)
         return Address(_again(lambda: int(library.tombolo_endpoint_find(self._handle, text, ns)), _NOBODY))
 
     def wait(self, whom: Whom, timeout: Optional[float] = None) -> Address:
         """As :meth:`find`, and waits until somebody is bound there."""
-        text, until = _whom_bytes(whom), _Until(timeout)
-        call = lambda: int(library.tombolo_endpoint_wait(self._handle, text, until.ns()))  # noqa: E731
-        return Address(_again(call, _NOBODY))
+        text, ns = _whom_bytes(whom), nanoseconds(timeout)
+        return Address(_again(lambda: int(library.tombolo_endpoint_wait(self._handle, text, ns)), _NOBODY))
 
     def send(self, to: Address, data: Buffer = b"", *, tag: int = 0, timeout: Optional[float] = None) -> None:
         """Sends a message, and waits until it is received. What failed has not been received, and will not be."""
@@ -582,17 +586,18 @@ class Endpoint(Handle):
         return checked(library.tombolo_poll_descriptor(self._handle, READING))
 
 
-class _Until:
-    """A time-out that goes on over interruptions."""
-
-    def __init__(self, timeout: Optional[float]) -> None:
-        nanoseconds(timeout)
-        self._deadline = None if timeout is None else time.monotonic() + timeout
-
-    def ns(self) -> int:
-        if self._deadline is None:
-            return nanoseconds(None)
-        return nanoseconds(max(0.0, self._deadline - time.monotonic()))
+def _bound(name: Optional[bytes], made: _library.Options, wait: Optional[float]) -> int:
+    """Binds: in turns short enough that signals have their handlers run."""
+    deadline = None if wait is None else time.monotonic() + wait
+    while True:
+        left = _BIND_TURN if deadline is None else max(0.0, min(_BIND_TURN, deadline - time.monotonic()))
+        made.wait_ns = 0 if wait == 0 else max(1, nanoseconds(left))
+        handle = int(library.tombolo_endpoint_bind(name, made))
+        if handle != -1:
+            return handle
+        is_over = deadline is not None and time.monotonic() >= deadline
+        if ctypes.get_errno() not in (errno.ETIMEDOUT, errno.EINTR) or is_over:
+            _raise()
 
 
 def _answer_ns(timeout: Optional[float]) -> int:

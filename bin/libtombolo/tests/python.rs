@@ -2,22 +2,25 @@
 
 mod stage;
 
-use stage::{Stage, assert_went_well, root, text};
+use stage::{Stage, assert_went_well, daemon, root, text};
 
 #[test]
-fn python_programs_find_channels_as_the_package_says() {
+fn python_programs_find_channels_and_endpoints_as_the_package_says() {
     let stage = Stage::set();
+    let daemon = daemon(&stage);
     let run = stage
         .command("python3")
         .args(["-W", "error", "-m", "unittest", "discover", "-s"])
         .arg(root().join("python/tests"))
+        .env("TOMBOLO_TEST_DAEMON", daemon.socket("a"))
         .output();
     let Ok(output) = run else {
         println!("skipped: python3 is not installed (apt-get install python3)");
         return;
     };
     assert_went_well("python/tests", &output);
-    assert!(!text(&output.stderr).contains("Ran 0 tests"), "no test was found");
+    let said = text(&output.stderr);
+    assert!(!said.contains("Ran 0 tests") && !said.contains("skipped"), "{said}");
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
+use session::testing::FakeDaemon;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use wire::control::EndpointRights;
 
 /// A folder with the library under the name that the loader looks for.
 pub struct Stage(tempfile::TempDir);
@@ -59,6 +61,18 @@ impl Stage {
             .env("TOMBOLO_CONTROL", self.folder().join("control.sock"));
         command
     }
+}
+
+/// A stand-in for the daemon, which knows some endpoints and allows everything but what concerns `wall`.
+pub fn daemon(stage: &Stage) -> FakeDaemon {
+    let daemon = FakeDaemon::start(stage.folder(), &["a"], Vec::new());
+    let names = ["planner", "motor", "camera", "wall", "copier"];
+    daemon.names(&names);
+    for name in names {
+        daemon.rights("wall", name, EndpointRights::default());
+        daemon.rights(name, "wall", EndpointRights::default());
+    }
+    daemon
 }
 
 /// Runs all tests of a C program, each in a process of its own, which `prepared` has a last look at.
