@@ -279,8 +279,8 @@ impl Broker {
         self.announce();
     }
 
-    /// Answers a request of a member. The answer is in its outbox when this returns. `room` is kept until a channel that is asked
-    /// for is on its way.
+    /// As [`Broker::request_in`], with no room for descriptors of the answer.
+    #[cfg(test)]
     pub(crate) fn request(
         &self,
         id: MemberId,
@@ -291,7 +291,8 @@ impl Broker {
         self.request_in(id, request, Rooms { others: room, own: None }, about);
     }
 
-    /// The same, with room for descriptors of the answer.
+    /// Answers a request of a member. The answer is in its outbox when this returns. Each of the rooms is kept until the descriptors
+    /// that it is for are on their way.
     pub(crate) fn request_in(
         &self,
         id: MemberId,

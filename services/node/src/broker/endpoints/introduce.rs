@@ -92,7 +92,7 @@ impl Broker {
         let meeting = inner.may_meet(who, own, other)?;
         let ends = (self.make)(meeting.shape)
             .map_err(|e| Refusal { errno: Errno::NOMEM, message: format!("no memory for a channel: {e}") })?;
-        let (outgoing, channel, notices) = inner.meet((id, wish.number), own, meeting, ends, room)?;
+        let Met { outgoing, channel, notices } = inner.meet((id, wish.number), own, meeting, ends, room)?;
         let watches =
             notices.into_iter().map(|(side, notice)| self.watch_end(channel, side, notice)).collect();
         inner.endpoints.regions.watch(channel, watches);
@@ -115,6 +115,15 @@ impl Broker {
         });
         Watch(task.abort_handle())
     }
+}
+
+/// Two that were introduced.
+struct Met {
+    /// For the one that asked.
+    outgoing: Outgoing,
+    channel: u64,
+    /// What tells of the end of each side.
+    notices: Vec<(usize, OwnedFd)>,
 }
 
 /// A member that waits.
@@ -242,15 +251,15 @@ impl Inner {
     fn not_allowed<T>(&self, own: &Own, whom: &str) -> Result<T, Refusal> {
         let table = self.endpoints.tables.get(&own.dc);
         let me = table.and_then(|table| table.caller(own.slot));
-        let me = match me.and_then(|me| me.name) {
-            Some(name) => name.to_owned(),
-            None => format!("one without a name of domain {}", me.map_or("", |me| me.domain)),
+        let me = match me.map(|me| (me.name, me.domain)) {
+            Some((Some(name), _)) => format!("endpoint {name}"),
+            Some((None, domain)) => format!("programs of domain {domain}"),
+            None => "it".to_owned(),
         };
         refuse(
             Errno::PERM,
             format!(
-                "endpoint {whom} does not allow {me} anything, nor {me} it: see `allow` of [endpoint.{whom}] and `calls` in the topology \
-                 file"
+                "endpoint {whom} allows {me} nothing, and may ask nothing of it: see `allow` and `calls` of endpoints in the topology file"
             ),
         )
     }
@@ -344,7 +353,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts the ends on their way. What tells of the end of each side comes back.
+    /// Puts the ends on their way.
     fn meet(
         &mut self,
         (id, number): (MemberId, u64),
@@ -352,7 +361,7 @@ impl Inner {
         meeting: Meeting,
         ends: Ends,
         room: Option<OwnedSemaphorePermit>,
-    ) -> Result<(Outgoing, u64, Vec<(usize, OwnedFd)>), Refusal> {
+    ) -> Result<Met, Refusal> {
         let Meeting { other, other_member, domains, rights: [mine, others], bytes, .. } = meeting;
         let channel = self.next_number();
         let table = self.endpoints.tables.get(&own.dc);
@@ -391,7 +400,8 @@ impl Inner {
             }
         }
         let reply = Reply::Introduced { id: number, peer, channel };
-        Ok((Outgoing { reply, descriptors: ends.consumer, _room: None }, channel, notices))
+        let outgoing = Outgoing { reply, descriptors: ends.consumer, _room: None };
+        Ok(Met { outgoing, channel, notices })
     }
 
     /// Nobody has one end of a pair any more.
