@@ -1,7 +1,9 @@
 //! Binding and unbinding.
 
 use super::numbers::Whose;
-use super::{Awaited, Bound, Counters, Inner, Pair, Table, most, must_be_program, pair_of};
+use super::{
+    Awaited, Bound, Counters, Inner, MAX_SUGGESTED, Pair, Table, most, must_be_program, pair_of, short,
+};
 use crate::broker::{Broker, Identity, MemberId, Outgoing, Refusal, refuse};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -336,9 +338,10 @@ fn may_bind(topology: &Topology, who: &Identity, name: &str) -> Result<bool, Ref
             format!("the topology does not place endpoint {name} in domain {}", who.domain),
         ),
         None => {
+            let name = short(name);
             let own = topology.endpoints.iter().filter(|endpoint| endpoint.domain == *who.domain.as_str());
-            let own: Vec<String> = own.map(|endpoint| endpoint.name.as_str().to_owned()).collect();
-            let help = crate::node::meant(name, &own, "endpoints of this domain");
+            let own = own.take(MAX_SUGGESTED).map(|endpoint| endpoint.name.as_str().to_owned());
+            let help = crate::node::meant(&name, &own.collect::<Vec<_>>(), "endpoints of this domain");
             refuse(
                 Errno::NOENT,
                 format!("the topology has no endpoint {name:?} for domain {}: {help}", who.domain),

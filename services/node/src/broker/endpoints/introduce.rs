@@ -1,7 +1,7 @@
 //! Introducing two endpoints to each other: one channel for each pair, an end to each.
 
 use super::regions::{MAX_LINGERING_PER_DOMAIN, Region};
-use super::{Awaited, Inner, Own, Pair, called, most, pair_of, rights};
+use super::{Awaited, Inner, MAX_SUGGESTED, Own, Pair, called, most, pair_of, rights, short};
 use crate::broker::{
     Broker, Ends, Identity, MAX_ATTACHES_PER_DOMAIN, MemberId, Outgoing, Refusal, Shape, Watch, refuse,
 };
@@ -171,6 +171,7 @@ impl Inner {
                 .topology
                 .endpoints
                 .iter()
+                .take(MAX_SUGGESTED)
                 .filter(|other| Self::rights_of(&own.topology, me, named(other)).is_some())
                 .map(|other| other.name.as_str().to_owned())
                 .collect();
@@ -444,9 +445,4 @@ impl Inner {
 
 fn named(endpoint: &topology::Endpoint) -> Caller<'_> {
     Caller { name: Some(endpoint.name.as_str()), domain: endpoint.domain.as_str() }
-}
-
-/// What a stranger wrote, short.
-fn short(text: &str) -> String {
-    text.chars().take(topology::NAME_BYTES_MAX).collect()
 }

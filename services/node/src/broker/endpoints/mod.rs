@@ -272,6 +272,14 @@ fn most(limit: u32) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
+/// Names that are looked at for what was probably meant: a slip must not be dear to the daemon.
+const MAX_SUGGESTED: usize = 256;
+
+/// What a stranger wrote, short.
+fn short(text: &str) -> String {
+    text.chars().take(topology::NAME_BYTES_MAX).collect()
+}
+
 /// How an endpoint is called in messages.
 fn called(name: Option<&str>, address: EndpointAddress) -> String {
     let EndpointAddress { slot, generation } = address;

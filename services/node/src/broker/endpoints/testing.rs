@@ -68,6 +68,14 @@ impl Seen<'_> {
         self.0.pairs.len()
     }
 
+    pub(crate) fn slot_count(&self) -> usize {
+        self.0.slots.len()
+    }
+
+    pub(crate) fn missed_count(&self) -> usize {
+        self.0.missed
+    }
+
     pub(crate) fn bound_count(&self) -> usize {
         self.0.bound
     }

@@ -61,3 +61,124 @@ fn a_slot_whose_generations_are_used_up_is_given_up() {
     refused(&ask(&broker, &mut camera, to_address(camera_at, before)), Errno::NOTCONN);
     assert_eq!(introduced(ask(&broker, &mut camera, to_name(camera_at, "planner"))).address, after);
 }
+
+const MANY: &str = "[ipc]\nendpoints = 10000\nanonymous_per_domain = 10000\npairs = 10000\nring_bytes = \"4KiB\"\nbytes = \"1GiB\"\nbuffers = 16\ngrants = 65536\n";
+
+#[test]
+fn ten_thousand_endpoints_work_and_the_next_one_is_refused() {
+    let broker = shop_with(&format!("{FILE}{MANY}"), no_channel, Kept::default());
+    let (mut planner, planner_at) = bound(&broker, "planner", "planner");
+    let mut desks: Vec<_> = (0..4).map(|_| program(&broker, "desk")).collect();
+    let mut all = Vec::new();
+    for number in 0..9_999 {
+        all.push((number % 4, bind(&broker, &mut desks[number % 4], "")));
+    }
+    refused(&ask(&broker, &mut desks[0], bind_request("", "")), Errno::USERS);
+    for (whose, at) in &all {
+        introduced(ask(&broker, &mut desks[*whose], to_name(*at, "planner")));
+        assert_eq!(introduced(next(&mut planner.1)).address, *at);
+    }
+    let rows = broker.endpoint_rows("shop");
+    // Three names that nobody has bound are listed, too.
+    assert_eq!(rows.len(), 10_003);
+    assert!(rows.iter().any(|row| row.peers == 9_999));
+    assert!(broker.endpoint_trees("shop").len() <= 1024);
+    let shown = broker.endpoint("shop", "planner").unwrap();
+    assert_eq!((shown["peer_count"].as_u64(), shown["peers"].as_array().unwrap().len()), (Some(9_999), 256));
+    // A file that changes what all of them may is followed, and so is the end of all.
+    let other = format!("{FILE}{MANY}").replace(r#"verbs = ["request"]"#, r#"verbs = ["send"]"#);
+    broker.set_topology("shop", Some(topology(&other)));
+    desks.iter().for_each(|desk| broker.leave(desk.0));
+    let inner = broker.lock();
+    let table = inner.endpoints.table("shop");
+    assert!(table.is_bound(planner_at) && table.bound_count() == 1 && table.pair_count() == 0);
+}
+
+#[test]
+fn who_binds_and_lets_go_without_end_leaves_nothing_behind() {
+    let broker = shop();
+    let mut desk = program(&broker, "desk");
+    let mut last = None;
+    for _ in 0..20_000 {
+        let at = bind(&broker, &mut desk, "");
+        assert!(
+            last.is_none_or(|last: EndpointAddress| at.slot == last.slot && at.generation > last.generation)
+        );
+        ask(&broker, &mut desk, unbind(at));
+        last = Some(at);
+    }
+    assert_eq!(broker.lock().endpoints.table("shop").slot_count(), 1);
+}
+
+#[test]
+fn names_of_any_length_and_kind_are_refused_shortly() {
+    let broker = shop();
+    let (mut camera, camera_at) = bound(&broker, "camera", "camera");
+    let long = "x".repeat(60_000);
+    let odd = ["\u{202e}\u{1b}[2J".to_owned(), long, "planner\0".into(), " planner".into(), "PLANNER".into()];
+    for name in odd {
+        for request in [bind_request(&name, ""), to_name(camera_at, &name), bind_request("", &name)] {
+            let answer = ask(&broker, &mut camera, request);
+            assert!(message(&answer).len() < 400 && !message(&answer).contains('\u{1b}'), "{answer:?}");
+        }
+    }
+}
+
+#[test]
+fn a_hostile_list_of_peers_is_cut_and_tells_nobody() {
+    let kept = Kept::default();
+    let first = shop_with(FILE, no_channel, kept.clone());
+    let Reply::Bound { token, .. } = ask(&first, &mut program(&first, "desk"), bind_request("", "")) else {
+        panic!()
+    };
+    let second = shop_with(FILE, no_channel, kept);
+    let (mut planner, planner_at) = bound(&second, "planner", "planner");
+    let mut peers: Vec<_> = (0..5_000).map(|slot| EndpointAddress { slot, generation: 1 }).collect();
+    peers.insert(0, planner_at);
+    let mut desk = program(&second, "desk");
+    let again = Request::Bind { id: 1, name: String::new(), token, peers };
+    assert!(matches!(ask(&second, &mut desk, again), Reply::Bound { .. }));
+    assert!(desk.1.try_recv().is_err() && planner.1.try_recv().is_err());
+    let inner = second.lock();
+    let table = inner.endpoints.table("shop");
+    assert!(table.pair_count() == 0 && table.missed_count() <= 1024);
+}
+
+#[test]
+fn grants_without_end_are_bounded_and_end_with_their_owner() {
+    let broker = shop_with(&format!("{FILE}{MANY}"), no_channel, Kept::default());
+    let (mut camera, camera_at) = bound(&broker, "camera", "camera");
+    let (mut planner, planner_at) = bound(&broker, "planner", "planner");
+    let grant = |buffer, place| Request::Grant {
+        id: 5,
+        endpoint: camera_at.slot,
+        buffer,
+        to: planner_at,
+        access: wire::control::GrantAccess::Read,
+        place,
+        grant: 0,
+    };
+    let mut made = 0;
+    for _ in 0..4 {
+        let request = Request::Buffer { id: 4, endpoint: camera_at.slot, bytes: 1, replaces: 0 };
+        let Reply::Buffer { buffer, .. } = ask(&broker, &mut camera, request) else { panic!() };
+        for place in 0..600 {
+            if let Reply::Granted { grant, .. } = ask(&broker, &mut camera, grant(buffer, place)) {
+                made += 1;
+                let borrow = Request::Borrow { id: 6, endpoint: planner_at.slot, grant };
+                assert!(matches!(ask(&broker, &mut planner, borrow), Reply::Borrowed { .. }));
+            }
+        }
+    }
+    // One at a place, and none at places that there are not.
+    assert_eq!(made, 4 * 510);
+    // More are over at once than an outbox holds: each is told, when there is room.
+    broker.leave(camera.0);
+    let mut over = 0;
+    while let Ok(packet) = planner.1.try_recv() {
+        assert!(matches!(packet.reply, Reply::Event(Event::Revoked { .. })), "{packet:?}");
+        over += 1;
+        broker.has_read(planner.0);
+    }
+    assert_eq!(over, made);
+}
