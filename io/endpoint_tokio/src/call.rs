@@ -1,7 +1,9 @@
 //! The calls, as the waiting sees them: steps, and how to give up.
 
-use endpoint::{Address, Send, SendError, Step};
-use endpoint::{Endpoint, Failed, From, Receive, ReceiveError, Received, Reply, Request, RequestError};
+use endpoint::{
+    Address, Borrow, CopyError, Endpoint, Failed, Find, FindError, From, Granted, Receive, ReceiveError,
+    Received, Reply, Request, RequestError, Send, SendError, Step,
+};
 
 /// A call in steps.
 pub(crate) trait Call {
@@ -101,5 +103,31 @@ impl Call for Receiving<'_> {
 
     fn cancel(&mut self, endpoint: &mut Endpoint) {
         endpoint.cancel_receive(&mut self.call);
+    }
+}
+
+impl Call for Find {
+    type Done = Address;
+    type Error = FindError;
+
+    fn step(&mut self, endpoint: &mut Endpoint, late: bool) -> Result<Step<Address>, Failed<FindError>> {
+        endpoint.step_find(self, late)
+    }
+
+    fn cancel(&mut self, endpoint: &mut Endpoint) {
+        endpoint.cancel_find(self);
+    }
+}
+
+impl Call for Borrow {
+    type Done = Granted;
+    type Error = CopyError;
+
+    fn step(&mut self, endpoint: &mut Endpoint, late: bool) -> Result<Step<Granted>, Failed<CopyError>> {
+        endpoint.step_borrow(self, late)
+    }
+
+    fn cancel(&mut self, endpoint: &mut Endpoint) {
+        endpoint.cancel_borrow(self);
     }
 }

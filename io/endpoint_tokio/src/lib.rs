@@ -38,11 +38,15 @@
 //!   would have received is received next.
 //! - Nothing spins and nothing blocks: a wait is a wait on a descriptor and a timer, and the runtime's thread goes on with other tasks. A peer that
 //!   floods, or rings for nothing, does not keep a task from yielding.
+//! - What asks the daemon and has no steps is a short call, to be made through [`Endpoint::get_mut`] where a few milliseconds of the runtime's
+//!   thread are not too many: buffers, grants, and taking them back.
 //! - A deadlock is reported among tasks of one thread as it is among processes.
 //!
 //! All needs a runtime with I/O and time enabled, and panics without one, as tokio's own types do.
 
+mod bind;
 mod call;
+mod copy;
 mod member;
 mod wait;
 

@@ -15,8 +15,8 @@ use crate::wait::{Bell, wait};
 #[derive(Debug)]
 pub struct Endpoint {
     // Before what it watches.
-    bell: Bell,
-    inner: endpoint::Endpoint,
+    pub(crate) bell: Bell,
+    pub(crate) inner: endpoint::Endpoint,
 }
 
 impl Endpoint {
