@@ -229,3 +229,81 @@ impl Rule {
 fn check_count(tasks: &[Task]) -> Result<(), AdmitError> {
     if tasks.len() > MOST_TASKS { Err(AdmitError::TooMany(tasks.len())) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fraction::hyperperiod;
+    use crate::simulate::{Arrivals, Scenario, Stretch};
+    use proptest::prelude::*;
+
+    fn any_task() -> impl Strategy<Value = Task> {
+        let period = prop::sample::select(vec![4_u64, 5, 6, 8, 10, 12, 15, 20, 24, 30, 40, 60]);
+        (period, 1_u64..30, 0_u64..100).prop_map(|(period, budget, deadline)| {
+            let budget = budget.min(period.div_ceil(2));
+            let task = Task::new(budget, period).unwrap();
+            task.with_deadline(budget + deadline % (period - budget + 1)).unwrap()
+        })
+    }
+
+    fn is_late(rule: Rule, tasks: &[Task]) -> bool {
+        let until_ns = hyperperiod(tasks.iter().map(Task::period_ns)).unwrap();
+        let (arrivals, given) = (Arrivals::Together, Stretch::Whole);
+        let scenario =
+            Scenario { rule, tasks, arrivals, given, until_ns, stop_when_late: true, record: false };
+        !scenario.run().late.is_empty()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        /// The short form of the campaign in `tests/`.
+        #[test]
+        fn admitted_is_who_is_not_late(tasks in prop::collection::vec(any_task(), 1..5), policy in prop::sample::select(Policy::ALL.to_vec())) {
+            let rule = Rule::new(policy);
+            prop_assert_eq!(rule.holds(&tasks).unwrap(), !is_late(rule, &tasks));
+        }
+
+        /// What a refusal proposes passes, and a nanosecond less of a change does not.
+        #[test]
+        fn remedies_are_the_smallest(tasks in prop::collection::vec(any_task(), 2..5), policy in prop::sample::select(Policy::ALL.to_vec()), newcomer in any::<prop::sample::Index>()) {
+            let rule = Rule::new(policy);
+            let newcomer = newcomer.index(tasks.len());
+            let Err(AdmitError::Refused(refusal)) = rule.admit(&tasks, Some(newcomer)) else { return Ok(()) };
+            let with = |task: Task| {
+                let mut changed = tasks.clone();
+                changed[newcomer] = task;
+                rule.holds(&changed).unwrap()
+            };
+            let own = tasks[newcomer];
+            let cut = refusal.smallest_cut_ns();
+            for remedy in &refusal.remedies {
+                prop_assert_eq!(remedy.who, newcomer);
+                match remedy.change {
+                    Change::Budget { to_ns, .. } => {
+                        prop_assert!(with(own.with_budget(to_ns).unwrap()) && !with(own.with_budget(to_ns + 1).unwrap()));
+                    }
+                    Change::Period { to_ns, .. } => {
+                        prop_assert!(with(own.with_period(to_ns).unwrap()));
+                        prop_assert!(!with(own.with_period(to_ns - 1).unwrap()), "{:?} {:?}", tasks, remedy);
+                    }
+                }
+            }
+            if cut.is_none() && own.budget_ns() > 1 {
+                prop_assert!(!with(own.with_budget(1).unwrap()));
+            }
+        }
+
+        /// After a growth, only who is not above it is looked at, and the answer is the same.
+        #[test]
+        fn looking_at_less_is_looking_at_enough(tasks in prop::collection::vec(any_task(), 1..6), policy in prop::sample::select(Policy::ALL.to_vec()), grown in any::<prop::sample::Index>()) {
+            let rule = Rule::new(policy);
+            let grown = grown.index(tasks.len());
+            let mut before = tasks.clone();
+            before.remove(grown);
+            if rule.holds(&before).unwrap() {
+                prop_assert_eq!(rule.still_holds(&tasks, &[grown]).unwrap(), rule.holds(&tasks).unwrap());
+            }
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! Adaptation: each state on the way can be kept, the way back is as good, and nobody is late while tables change, whenever that is asked for.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
+mod online;
+
 use proptest::prelude::*;
 use reserve::adapt::{AdaptError, Step};
 use reserve::changeover::{ChangeoverError, Guests, first_moment};
