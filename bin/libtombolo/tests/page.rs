@@ -1,8 +1,9 @@
-//! `docs/channels.md` works when it is typed: its programs are compiled and run as the page says, and print what it says.
+//! `docs/channels.md` and `docs/endpoints.md` work when they are typed: their programs are compiled and run as the pages say, and print what
+//! these say.
 
 mod stage;
 
-use stage::{Stage, assert_went_well, root, text};
+use stage::{Stage, assert_went_well, daemon, root, text};
 use std::process::Command;
 
 /// The blocks of the page that carry a name behind their language: name and text.
@@ -54,4 +55,46 @@ fn the_page_works_when_it_is_typed() {
     assert_went_well("docs/channels.md", &output);
     assert!(!shown.is_empty(), "the page shows nothing");
     assert_eq!(text(&output.stdout), shown, "{}", text(&output.stderr));
+}
+
+/// What the page shows of both its programs, and they do; a stand-in for the daemon introduces them. In domains of their own they are typed by
+/// `e2e`.
+#[test]
+fn the_programs_of_the_page_on_endpoints_do_what_it_shows() {
+    let stage = Stage::set();
+    for (program, why) in [("cc", "gcc libc6-dev"), ("python3", "python3")] {
+        if Command::new(program).arg("--version").output().is_err() {
+            println!("skipped: there is no {program} (apt-get install {why})");
+            return;
+        }
+    }
+    let page = std::fs::read_to_string(root().join("docs/endpoints.md")).expect("the page");
+    let blocks = blocks(&page);
+    let block = |head: &str| {
+        let found = blocks.iter().find(|(name, _)| name == head);
+        found
+            .map(|(_, text)| text.clone())
+            .unwrap_or_else(|| panic!("the page has no block `{head}` any more"))
+    };
+    for file in ["c planner.c", "python desk.py", "python loop.py"] {
+        let name = file.split(' ').nth(1).expect("kept for it");
+        std::fs::write(stage.folder().join(name), block(file)).expect("written");
+    }
+    let planner = stage.compile(&stage.folder().join("planner.c")).expect("there is a compiler");
+    let daemon = daemon(&stage);
+    let run = |server: &str| {
+        let typed = format!("{server} > planner.log & python3 desk.py; wait $!; cat planner.log");
+        let output = stage
+            .command("bash")
+            .args(["-e", "-u", "-c", &typed])
+            .current_dir(stage.folder())
+            .env("TOMBOLO_CONTROL", daemon.socket("a"))
+            .output()
+            .expect("a shell");
+        assert_went_well("docs/endpoints.md", &output);
+        text(&output.stdout)
+    };
+    assert_eq!(run(&planner.display().to_string()), block("text rooms"));
+    let in_a_loop = run("python3 loop.py");
+    assert!(in_a_loop.starts_with("turn right\nturn right\n"), "{in_a_loop}");
 }

@@ -51,3 +51,8 @@ mod member;
 mod wait;
 
 pub use member::Endpoint;
+
+/// What the page shows in Rust compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/endpoints.md")]
+struct Page;
