@@ -10,6 +10,8 @@ use std::sync::OnceLock;
 
 /// Where guests of the tests have the program of the channels' tests.
 pub const PEER: &str = "/usr/bin/channel-peer";
+/// Where they have the program of the endpoints' tests.
+pub const ENDPOINT_PEER: &str = "/usr/bin/endpoint-peer";
 /// Where they have the program that writes whatever it likes into devices.
 pub const SCRIBBLE: &str = "/usr/bin/scribble-devices";
 /// How long a machine may take to be up: it takes 3 s, and a test machine has more to do.
@@ -49,13 +51,14 @@ fn kernel() -> Result<Kernel, String> {
     Kernel::find(&unpacked()).map_err(|error| format!("{error}; run `make deps`"))
 }
 
-/// The guest of the tests: what every guest has, and their programs. `peer` is `channel_peer` as it was built.
+/// The guest of the tests: what every guest has, and their programs. `peer` is `channel_peer` as it was built, with `endpoint_peer` beside it.
 pub fn image(peer: &str) -> &'static Image {
     static IMAGE: OnceLock<Image> = OnceLock::new();
     IMAGE.get_or_init(|| {
         let programs = GuestPrograms::find(binary()).expect("busybox");
         let mut spec = image::guest(kernel().expect("a kernel"), &programs);
         spec.program(peer, PEER);
+        spec.program(Path::new(peer).with_file_name("endpoint_peer"), ENDPOINT_PEER);
         // A dynamic program, which asks for names by the C library.
         spec.program(image::find_program("getent").expect("getent, of the C library"), "/usr/bin/getent");
         let folder = tempfile::tempdir().expect("a folder");

@@ -6,6 +6,7 @@ says where it is. The filter copies it and says by a notice, one bit for each sl
 """
 
 import array
+import itertools
 import struct
 import time
 
@@ -25,35 +26,31 @@ def measure():
     return array.array("I", (min(b - a, 0xFFFFFFFF) for a, b in zip(looks, looks[1:])))
 
 
-def feed(me, number):
-    """Sends frames to the filter that is there now, until it ends; returns the number of the next frame."""
+def feed(me, numbers):
+    """Sends frames to the filter that is there now, until it is gone."""
     them = me.wait("filter")
-    buffer = me.buffer(SLOTS * SLOT_BYTES, access="read")
-    grant = me.grant(buffer, them)
-    free = (1 << SLOTS) - 1
-    print(f"frames for the filter at {them}", flush=True)
-    while True:
-        while free == 0:
-            free |= me.receive(them).notices
-        slot = free.bit_length() - 1
-        free &= ~(1 << slot)
-        buffer.write(slot * SLOT_BYTES, measure())
-        try:
+    with me.buffer(SLOTS * SLOT_BYTES, access="read") as buffer:
+        grant = me.grant(buffer, them)
+        print(f"frames for the filter at {them}", flush=True)
+        free = (1 << SLOTS) - 1
+        for number in numbers:
+            while free == 0:
+                free |= me.receive(them).notices
+            slot = free.bit_length() - 1
+            free &= ~(1 << slot)
+            buffer.write(slot * SLOT_BYTES, measure())
             me.send(them, struct.pack("<qQII", grant, number, slot, SAMPLES), tag=FRAME)
-        except tombolo.Dead:
-            return number
-        number += 1
-        time.sleep(PAUSE)
+            time.sleep(PAUSE)
 
 
 def main():
     with tombolo.Endpoint("sensor", wait=10) as me:
-        number = 1
+        numbers = itertools.count(1)
         while True:
             try:
-                number = feed(me, number)
-            except tombolo.Dead as error:
-                print(error, flush=True)
+                feed(me, numbers)
+            except (tombolo.Dead, tombolo.WrongGeneration, tombolo.NotBound) as error:
+                print(error.strerror, flush=True)  # the next one of this name has another address
 
 
 if __name__ == "__main__":

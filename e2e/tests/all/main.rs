@@ -1,6 +1,11 @@
 //! The end-to-end tests: real containers, a real name server, the release binary.
 
 mod channels;
+mod endpoint_bed;
+mod endpoint_faults;
+mod endpoint_machines;
+mod endpoint_pages;
+mod endpoints;
 mod faults;
 mod guest;
 mod hostile;

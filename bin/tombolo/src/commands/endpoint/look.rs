@@ -183,11 +183,17 @@ fn section(out: &mut String, tree: &Value, key: &str, none: &str, line: fn(&Valu
     }
 }
 
+/// In this order; others behind them.
+const LIMITS: [&str; 5] = ["endpoints", "pairs", "bytes", "buffers", "grants"];
+
 /// What the distributed container has used of its limits; those that count bytes in words for people.
 fn limits(tree: &Value) -> String {
     let Some(all) = tree["limits"].as_object().filter(|all| !all.is_empty()) else { return String::new() };
+    let place = |key: &str| LIMITS.iter().position(|known| *known == key).unwrap_or(LIMITS.len());
+    let mut all: Vec<(&String, &Value)> = all.iter().collect();
+    all.sort_by_key(|(key, _)| place(key));
     let each: Vec<String> = all
-        .iter()
+        .into_iter()
         .map(|(key, of)| {
             let (used, limit) = (of["used"].as_u64().unwrap_or(0), of["limit"].as_u64().unwrap_or(0));
             if key == "bytes" {
@@ -263,7 +269,7 @@ mod tests {
              \x20 4: 1.0 MiB\n\
              grants\n\
              \x20 5 to 1.1: read, 1.0 MiB\n\
-             shop uses 1.5 MiB of 256.0 MiB, 3 of 256 endpoints\n"
+             shop uses 3 of 256 endpoints, 1.5 MiB of 256.0 MiB\n"
         );
     }
 
