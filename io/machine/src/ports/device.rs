@@ -465,7 +465,8 @@ impl Device {
         port: usize,
         guest_reads: bool,
     ) -> impl Iterator<Item = (Bell, BorrowedFd<'_>, PollFlags)> {
-        let relays = matches!(self.stage, Stage::There) && guest_reads;
+        // Only frames go through the port; and of a hang-up it is told once.
+        let relays = matches!(self.stage, Stage::There) && (guest_reads || self.hearing != Hearing::Frames);
         self.ears.iter().enumerate().filter_map(move |(which, ear)| {
             let events = match self.hearing {
                 Hearing::Direct => PollFlags::empty(),

@@ -362,7 +362,7 @@ impl Ports {
         self.devices().flat_map(|(_, device)| times(device)).flatten().min()
     }
 
-    /// The doorbells to poll, and for what. `guest_reads`: whether rings can be passed on.
+    /// The doorbells to poll, and for what. `guest_reads`: whether frames can be passed on.
     pub fn bells(&self, guest_reads: bool) -> impl Iterator<Item = (Bell, BorrowedFd<'_>, PollFlags)> {
         self.devices().flat_map(move |(port, device)| device.bells(port, guest_reads))
     }
