@@ -24,6 +24,10 @@ const SILENCE: Duration = Duration::from_secs(90);
 const COMMAND: &str = "trap 'exit 3' USR1; trap 'x=0123456789abcdef; while :; do x=$x$x; done' USR2; \
                        echo $$ >/run/command; while :; do sleep 1000 & wait $!; done";
 
+/// A command that does not hear that it is asked to end, and what else its domain is told.
+const DEAF: &str = "trap '' TERM; while :; do sleep 1000; done";
+const DEAF_MORE: &str = "restart = { policy = \"never\" }\nstop = { timeout = \"2s\" }";
+
 fn once(name: &str, more: &str) -> String {
     machines::domain(name, &["sh", "-c", COMMAND], more, "restart = { policy = \"never\" }")
 }
@@ -54,7 +58,8 @@ fn each_end_of_a_machine_is_told_by_its_name() {
     let names = ENDS.map(|(name, ..)| name);
     let text =
         ["dies", "hangs", "stalls"].iter().chain(&names).map(|name| once(name, "")).collect::<String>();
-    node.up_ok(&format!("name = \"ends\"\n{text}"));
+    let deaf = machines::domain("deaf", &["sh", "-c", DEAF], "", DEAF_MORE);
+    node.up_ok(&format!("name = \"ends\"\n{text}{deaf}"));
     // First what takes longest to be noticed.
     let hanging = machines::qemus(&node, "hangs");
     hanging.iter().for_each(|pid| send(*pid, Signal::STOP));
@@ -62,6 +67,9 @@ fn each_end_of_a_machine_is_told_by_its_name() {
     let stop = format!("kill -STOP $({})", machines::pid_of("agent"));
     let stopping = node.command(&["exec", "stalls", "--", "sh", "-c", &stop]).stderr(Stdio::null()).spawn();
     let mut stopping = stopping.expect("exec starts");
+    // As who stops a domain asks its first process, which asks the guest.
+    let pid = machines::row(&node, "deaf")["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    send(pid.expect("its first process"), Signal::TERM);
     let dying = machines::qemus(&node, "dies");
     dying.iter().for_each(|pid| node::kill(*pid));
     for (name, line, ..) in ENDS {
@@ -74,6 +82,7 @@ fn each_end_of_a_machine_is_told_by_its_name() {
         assert!(row.to_string().contains(&code.to_string()), "{name} has not ended with {code}: {row}");
     }
     assert_outcome(&node, "dies", "qemu-died", "signal");
+    assert_outcome(&node, "deaf", "killed", "it did not end in time");
     assert_outcome(&node, "hangs", "qemu-hung", "");
     assert_outcome(&node, "stalls", "hung", "");
     assert_eq!(stopping.wait().expect("it ends").code(), Some(125), "the machine has ended under a command");
