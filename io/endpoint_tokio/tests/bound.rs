@@ -50,6 +50,7 @@ fn names_are_bound_found_and_waited_for() {
         let unbound = planner.find("motor", soon()).await;
         assert!(matches!(unbound, Err(Failed::Call(FindError::NotBound { .. }))), "{unbound:?}");
         let binding = async {
+            // tidy(sleep): the other one waits by then, most likely; it works all the same if it does not.
             tokio::time::sleep(Duration::from_millis(20)).await;
             bed.bind("motor").await
         };
@@ -78,6 +79,7 @@ fn a_name_that_is_taken_and_a_daemon_that_is_away_are_waited_for() {
         let late = Endpoint::bind_by(Some("planner"), &bed.options(), shortly()).await;
         assert!(matches!(late, Err(Failed::Call(BindError::TimedOut { .. }))), "{late:?}");
         let ending = async {
+            // tidy(sleep): whoever wants the name waits by then, most likely.
             tokio::time::sleep(Duration::from_millis(20)).await;
             first.unbind().await.unwrap();
         };
@@ -183,6 +185,7 @@ fn a_daemon_that_dies_is_not_noticed_by_those_who_speak() {
         }
         let waiting = one.wait_for_bind("camera", soon());
         let starting = async {
+            // tidy(sleep): the search is under way by then, most likely.
             tokio::time::sleep(Duration::from_millis(20)).await;
             let daemon = FakeDaemon::start(folder.path(), &["a"], Vec::new());
             let options = Options { control: Some(daemon.socket("a")), ..Options::default() };
