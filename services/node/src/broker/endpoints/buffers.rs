@@ -50,6 +50,11 @@ impl Buffers {
         self.table.bytes()
     }
 
+    /// Descriptors that they are made of.
+    pub(super) fn descriptors(&self) -> usize {
+        2 * self.memories.len()
+    }
+
     fn is_empty(&self) -> bool {
         self.table.buffers().len() == 0 && self.table.grants().len() == 0
     }
@@ -112,6 +117,7 @@ impl Inner {
         (bytes, replaces): (u64, u64),
     ) -> Result<Outgoing, Refusal> {
         self.refuse_guest(&who.dc, &who.domain)?;
+        self.room_for_descriptors()?;
         let limits = self.limits(own);
         let buffers = self.buffers_of(own)?;
         let buffer =

@@ -1,6 +1,6 @@
 //! Introducing two endpoints to each other: one channel for each pair, an end to each.
 
-use super::regions::{MAX_LINGERING_PER_DOMAIN, Region};
+use super::regions::{Region, lingering_most};
 use super::{Awaited, Inner, MAX_SUGGESTED, Own, Pair, called, most, pair_of, rights, short};
 use crate::broker::{
     Broker, Ends, Identity, MAX_ATTACHES_PER_DOMAIN, MemberId, Outgoing, Refusal, Shape, Watch, refuse,
@@ -330,9 +330,10 @@ impl Inner {
             );
             return refuse(Errno::NOSPC, message);
         }
+        self.room_for_descriptors()?;
         for (domain, errno) in domains.iter().zip([Errno::MFILE, Errno::USERS]) {
             let lingering = regions.lingering(&own.dc, domain);
-            if lingering >= MAX_LINGERING_PER_DOMAIN {
+            if lingering >= lingering_most(most(limits.pairs)) {
                 let message = format!(
                     "programs of domain {domain} hold the memory of {lingering} pairs that are over, which are the most; they have to let go of it"
                 );

@@ -249,6 +249,24 @@ impl Inner {
         Ok(Own { dc: who.dc.clone(), slot, address, topology: Arc::clone(topology) })
     }
 
+    /// Whether this daemon may hold more descriptors for endpoints: half of those that it can have are for everything else, so that
+    /// what one distributed container may take by its file leaves room for the others.
+    fn room_for_descriptors(&self) -> Result<(), Refusal> {
+        let endpoints = &self.endpoints;
+        let of_buffers = endpoints.tables.values().map(|table| table.buffers.descriptors()).sum::<usize>();
+        let held = endpoints.regions.descriptors() + of_buffers;
+        if held < descriptors_most() {
+            return Ok(());
+        }
+        refuse(
+            Errno::NFILE,
+            format!(
+                "this node's daemon holds {held} descriptors for pairs and buffers, which are the most: close some, or start it with a higher \
+                 limit of open files"
+            ),
+        )
+    }
+
     fn count(&mut self, dc: &str, slot: u32, add: impl FnOnce(&mut Counters)) {
         let slot = self.endpoints.tables.get_mut(dc).and_then(|table| table.slots.get_mut(&slot));
         if let Some(bound) = slot.and_then(|slot| slot.bound.as_mut()) {
@@ -270,6 +288,12 @@ impl Inner {
 /// A number that a file says, to be compared with how many there are.
 fn most(limit: u32) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// Descriptors for endpoints that this process may hold.
+fn descriptors_most() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX))
 }
 
 /// Names that are looked at for what was probably meant: a slip must not be dear to the daemon.

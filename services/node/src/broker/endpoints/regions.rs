@@ -3,9 +3,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Regions of pairs that are over which one domain may hold: as many as a busy program finds when it looks up again. Who holds more
-/// is introduced to nobody until it lets go of some.
-pub(super) const MAX_LINGERING_PER_DOMAIN: usize = 256;
+/// Regions of pairs that are over which one domain may hold in any case: as many as a busy program finds when it looks up again. Where the
+/// file allows many pairs it is half of them. Who holds more is introduced to nobody until it lets go of some.
+const LINGERING_PER_DOMAIN: usize = 256;
+
+/// Regions of pairs that are over which one domain may hold, of so many pairs.
+pub(super) fn lingering_most(pairs: usize) -> usize {
+    LINGERING_PER_DOMAIN.max(pairs / 2)
+}
 
 /// All of the node, by the numbers of their channels.
 #[derive(Debug, Default)]
@@ -73,6 +78,11 @@ impl Regions {
     /// Ends of pairs that a domain holds.
     pub(super) fn ends(&self, dc: &str, domain: &str) -> usize {
         self.of_dc.get(dc).and_then(|held| held.ends.get(domain)).copied().unwrap_or(0)
+    }
+
+    /// Descriptors that are held to hear of the ends.
+    pub(super) fn descriptors(&self) -> usize {
+        2 * self.all.len()
     }
 
     /// Both ends are about to be passed.

@@ -182,3 +182,50 @@ fn grants_without_end_are_bounded_and_end_with_their_owner() {
     }
     assert_eq!(over, made);
 }
+
+#[tokio::test]
+async fn memory_of_pairs_that_are_over_counts_for_whoever_keeps_it() {
+    let broker = shop_with(
+        &format!("{FILE}{MANY}").replace("pairs = 10000", "pairs = 400"),
+        crate_channel,
+        Kept::default(),
+    );
+    let (mut planner, _planner_at) = bound(&broker, "planner", "planner");
+    let mut kept = Vec::new();
+    let mut desk = program(&broker, "desk");
+    let refusal = loop {
+        let at = bind(&broker, &mut desk, "");
+        broker.request(desk.0, to_name(at, "planner"), None, |_| Value::Null);
+        let Outgoing { reply, descriptors, .. } = desk.1.try_recv().unwrap();
+        if errno(&reply).is_some() {
+            break reply;
+        }
+        kept.push(descriptors);
+        // The other one is honest, and lets go.
+        drop(planner.1.try_recv().unwrap());
+        broker.leave(desk.0);
+        desk = program(&broker, "desk");
+        tokio::task::yield_now().await;
+    };
+    refused(&refusal, Errno::MFILE);
+    assert!(
+        message(&refusal).contains("programs of domain desk hold the memory of 256 pairs"),
+        "{refusal:?}"
+    );
+    // Others of the container go on.
+    let (mut camera, camera_at) = bound(&broker, "camera", "camera");
+    introduced(ask(&broker, &mut camera, to_name(camera_at, "planner")));
+    drop(planner.1.try_recv().unwrap());
+    kept.clear();
+    let patience = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        let at = bind(&broker, &mut desk, "");
+        let reply = ask(&broker, &mut desk, to_name(at, "planner"));
+        if errno(&reply).is_none() {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < patience, "it is charged for ever: {reply:?}");
+        ask(&broker, &mut desk, unbind(at));
+        tokio::task::yield_now().await;
+    }
+}
