@@ -208,6 +208,7 @@ pub fn of<E: Refusal>(error: &Failed<E>, patience: Patience) -> Failure {
         Failed::Daemon(why) => failure::of(of_daemon(why), why),
         // The handle is being closed by another thread.
         Failed::Interrupted => failure(Errno::BADF, "the endpoint was closed by another thread"),
+        Failed::Ended { .. } => failure::of(Some(Errno::SHUTDOWN), error),
         Failed::Forked => failure::of(Some(Errno::STALE), error),
         Failed::System { .. } => failure::of(None, error),
     }

@@ -9,6 +9,7 @@ use ipc::{
 use wire::ipc::Address;
 
 use crate::failed::Trouble;
+use crate::member::Member;
 use crate::waiting::Patience;
 use crate::{Endpoint, Failed};
 
@@ -175,8 +176,17 @@ impl Endpoint {
         if self.member.is_some() && self.pairs.logic.rights(peer).is_err() {
             self.check_here()?;
             self.hear()?;
+            if self.pairs.logic.rights(peer).is_err() {
+                self.check_bound()?;
+            }
         }
         Ok(())
+    }
+
+    /// Nobody comes to an endpoint that the daemon has ended.
+    pub(crate) fn check_bound(&self) -> Result<(), Trouble> {
+        let over = self.member.as_ref().and_then(Member::over);
+        over.map_or(Ok(()), |why| Err(Trouble::Ended { why: why.to_owned() }))
     }
 
     /// A call that the machine could not go on with is given up.

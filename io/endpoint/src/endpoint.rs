@@ -59,7 +59,7 @@ pub struct Peer<'e> {
     pub domain: Option<&'e str>,
     /// What may be done with it.
     pub rights: Rights,
-    /// Whether it is not known to have ended. That of one that was never waited for may not be known yet.
+    /// Whether it has not ended, as far as the kernel knows.
     pub alive: bool,
 }
 
@@ -145,7 +145,7 @@ impl Endpoint {
             name: info.name.as_deref(),
             domain: info.domain.as_deref(),
             rights: self.pairs.logic.rights(info.address).unwrap_or(Rights::NONE),
-            alive: matches!(self.pairs.logic.end_of(info.address), Ok(None)),
+            alive: self.pairs.is_alive(info.address),
         })
     }
 

@@ -27,6 +27,12 @@ pub enum Failed<E> {
         "this endpoint belongs to the process that bound it, of which this process is a fork: bind one of its own"
     )]
     Forked,
+    /// The daemon has ended this endpoint: its name is gone from the topology, or another has it. Bind again.
+    #[error("this endpoint has ended: {why}")]
+    Ended {
+        /// What the daemon said.
+        why: String,
+    },
     /// An [`crate::Interrupter`] has ended this call, and ends all later ones.
     #[error("the endpoint was interrupted by another thread")]
     Interrupted,
@@ -36,6 +42,7 @@ pub enum Failed<E> {
 #[derive(Debug)]
 pub(crate) enum Trouble {
     System { action: &'static str, source: io::Error },
+    Ended { why: String },
     Forked,
     Interrupted,
 }
@@ -51,6 +58,7 @@ impl<E> From<Trouble> for Failed<E> {
     fn from(trouble: Trouble) -> Self {
         match trouble {
             Trouble::System { action, source } => Failed::System { action, source },
+            Trouble::Ended { why } => Failed::Ended { why },
             Trouble::Forked => Failed::Forked,
             Trouble::Interrupted => Failed::Interrupted,
         }

@@ -85,6 +85,8 @@ pub(crate) struct Pairs {
     batch_bytes: usize,
     /// Ends under other kernels, which hear no futex.
     apart: usize,
+    /// Who has hung up, and may have left something that was not received yet.
+    ended: Vec<Address>,
 }
 
 impl Pairs {
@@ -98,6 +100,7 @@ impl Pairs {
             epoll,
             batch_bytes,
             apart: 0,
+            ended: Vec::new(),
         })
     }
 
@@ -140,6 +143,9 @@ impl Pairs {
 
     /// Parts from a peer. `why` is what those calls are told that still name it.
     pub fn unbind(&mut self, peer: Address, why: Gone) -> Result<(), NoPeer> {
+        if self.logic.retell(peer, why) {
+            return Ok(());
+        }
         self.unwatch(peer);
         let pair = self.logic.unbind(peer, why)?;
         self.infos.remove(&peer.slot);
@@ -155,6 +161,12 @@ impl Pairs {
     /// What is known of the peers, by slot.
     pub fn infos(&self) -> impl Iterator<Item = &Info> {
         self.infos.values()
+    }
+
+    /// Whether a peer lives, as far as the kernel knows.
+    pub fn is_alive(&self, peer: Address) -> bool {
+        matches!(self.logic.end_of(peer), Ok(None))
+            && self.logic.link(peer).is_ok_and(|pair| !pair.end().is_gone())
     }
 
     /// Whether all peers hear a futex.
@@ -234,6 +246,33 @@ impl Pairs {
         self.hear_peer(peer)
     }
 
+    /// Parts from those that have ended, as soon as what they sent has been received: their channels go, and who names them hears that they
+    /// are dead. Not in the midst of a call to one of them.
+    #[inline]
+    pub fn bury(&mut self) {
+        if !self.ended.is_empty() {
+            self.bury_those_without_legacy();
+        }
+    }
+
+    #[cold]
+    fn bury_those_without_legacy(&mut self) {
+        for peer in std::mem::take(&mut self.ended) {
+            match self.logic.has_something(peer) {
+                Ok(true) => self.ended.push(peer),
+                Ok(false) => {
+                    let why = match self.logic.end_of(peer) {
+                        Ok(Some(NoPeer::Broken(_, why))) => Gone::Broken(why),
+                        _ => Gone::Dead,
+                    };
+                    // It was bound a moment ago; if not, there is nothing to part from.
+                    let _parted = self.unbind(peer, why);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
     /// Listens to one peer's doorbell.
     pub fn hear_peer(&mut self, peer: Address) -> Result<(), Trouble> {
         let Ok(pair) = self.logic.link_mut(peer) else { return Ok(()) };
@@ -243,6 +282,7 @@ impl Pairs {
         if closed {
             // It has hung up, or will: it is heard of for good, and once is enough.
             self.unwatch(peer);
+            self.ended.push(peer);
         }
         match drained {
             Ok(()) => Ok(()),

@@ -113,6 +113,7 @@ impl Endpoint {
         if self.pairs.logic.relies_on_doorbells() {
             self.hear()?;
         }
+        self.pairs.bury();
         let mut call = Receive::new(from.clone());
         loop {
             let polled =
@@ -122,7 +123,10 @@ impl Endpoint {
                     self.waiting.latest = Some(received.source);
                     return Ok(Some(received));
                 }
-                Poll::Ready(Err(ReceiveError::TimedOut)) => return Ok(None),
+                Poll::Ready(Err(ReceiveError::TimedOut)) => {
+                    self.check_bound()?;
+                    return Ok(None);
+                }
                 Poll::Ready(Err(why)) => return Err(Failed::Call(why)),
                 Poll::Again | Poll::Sleep(_) => {}
             }
@@ -138,6 +142,8 @@ impl Endpoint {
         self.check_here()?;
         self.show_held();
         self.hear()?;
+        self.pairs.bury();
+        self.check_bound()?;
         self.pairs.common.set_nap(false);
         let sleeps = self.pairs.logic.prepare_receive(from) && !self.pairs.common.is_blind();
         self.tell_trouble()?;
@@ -182,6 +188,10 @@ impl Endpoint {
             Poll::Again => return Ok(Step::Pending { again_at: Some(now) }),
             Poll::Sleep(sleep) => sleep,
         };
+        if sleep == Sleep::All {
+            self.pairs.bury();
+            self.check_bound()?;
+        }
         let search_at = (matches!(sleep, Sleep::One(_)) && searches && !stepping.searched && !due)
             .then(|| stepping.begun + SEARCH_AFTER);
         let blind = self.pairs.common.is_blind().then(|| now + crate::waiting::NAP);
@@ -192,6 +202,7 @@ impl Endpoint {
 
     fn stepped_to<T>(&mut self, done: T) -> Result<Step<T>, Trouble> {
         self.stepping = None;
+        self.pairs.bury();
         self.tell_trouble()?;
         Ok(Step::Ready(done))
     }

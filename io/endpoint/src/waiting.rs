@@ -94,8 +94,8 @@ impl Endpoint {
         let mut begun = None;
         loop {
             pulse.late = patience.is_over();
-            if pulse.late && self.pairs.logic.relies_on_doorbells() {
-                // Who has rung has something: to try is to hear that first.
+            if pulse.late && (begun.is_some() || self.pairs.logic.relies_on_doorbells()) {
+                // Who has rung has something, and who has hung up is dead: a short sleep on a futex does not tell.
                 self.hear()?;
             }
             let spun = poll(&mut self.pairs.logic, Pulse { spins: true, ..pulse });
@@ -107,6 +107,11 @@ impl Endpoint {
                 }
                 Poll::Sleep(sleep) => sleep,
             };
+            if sleep == Sleep::All {
+                // Nobody is being called: who is dead and has nothing left may go.
+                self.pairs.bury();
+                self.check_bound()?;
+            }
             if let Some(done) = self.spin(sleep, patience, pulse, poll) {
                 return self.end(done);
             }
@@ -129,6 +134,7 @@ impl Endpoint {
     }
 
     fn end<T>(&mut self, done: T) -> Result<T, Trouble> {
+        self.pairs.bury();
         self.tell_trouble().map(|()| done)
     }
 

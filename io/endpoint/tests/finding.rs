@@ -151,7 +151,10 @@ fn an_endpoint_that_the_topology_takes_away_is_dead_and_says_why() {
     let gone = call_error(one.wait_for_bind("third", soon()));
     assert!(matches!(&gone, FindError::Ended { message } if message.contains("left")), "{gone}");
     let right = other.address();
-    assert!(matches!(call_error(one.send(right, 0, b"", soon())), SendError::NoPeer(NoPeer::Dead(_))));
+    let ended = one.send(right, 0, b"", soon());
+    assert!(matches!(&ended, Err(Failed::Ended { why }) if why.contains("left")), "{ended:?}");
+    let ended = one.receive(&From::Any, &mut Vec::new(), None);
+    assert!(matches!(&ended, Err(Failed::Ended { .. })), "{ended:?}");
     let left = one.address();
     assert!(matches!(call_error(other.send(left, 0, b"", soon())), SendError::NoPeer(NoPeer::Dead(_))));
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::thread;
 
 use channel::Config;
-use endpoint::{Content, Endpoint, From, Options, Rights};
+use endpoint::{Content, Endpoint, Failed, From, NoPeer, Options, Rights, SendError};
 use pairs::{address, alone, join, join_with, soon};
 
 /// More than one sleep takes words, and more than are heard at once.
@@ -111,4 +111,24 @@ fn one_that_is_stuck_costs_only_itself() {
         me.send_buffered(address(3), tag, &[1; 100], soon()).unwrap();
     }
     hearing.join().unwrap();
+}
+
+/// A server held the channels of dead clients until somebody took their slots.
+#[test]
+fn the_channels_of_the_dead_go_when_all_that_they_sent_was_received() {
+    let (mut me, mut peers) = with_peers(20);
+    for peer in &mut peers[10..] {
+        peer.send_buffered(address(1), 3, b"legacy", None).unwrap();
+    }
+    assert!(!me.prepare(&From::Any).unwrap());
+    drop(peers);
+    let mut received = 0;
+    while me.receive(&From::Any, &mut Vec::new(), pairs::shortly()).is_ok() {
+        received += 1;
+    }
+    assert_eq!((received, me.peers().count()), (10, 0));
+    for slot in 2..22 {
+        let dead = me.send(address(slot), 0, b"", soon());
+        assert!(matches!(dead, Err(Failed::Call(SendError::NoPeer(NoPeer::Dead(_))))), "{dead:?}");
+    }
 }

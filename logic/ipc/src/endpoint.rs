@@ -7,7 +7,7 @@ use wire::ipc::{Address, PATH_HOPS_MAX};
 
 use crate::peer::Peer;
 use crate::search::Search;
-use crate::{Link, NoPeer, Way, Word};
+use crate::{Broken, Link, NoPeer, Way, Word};
 
 /// What one endpoint may do with another, as whoever introduced them says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,10 +57,12 @@ impl Rights {
 }
 
 /// Why a peer is not bound any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     /// It has ended.
     Dead,
+    /// It broke a rule, and was cut off.
+    Broken(Broken),
     /// It is elsewhere.
     Moved(Address),
 }
@@ -209,6 +211,17 @@ impl<L: Link> Endpoint<L> {
         link.ok_or(NoPeer::Unbound(peer))
     }
 
+    /// As [`Endpoint::unbind`], of one that has been unbound already: only what is told of it changes. False: it was not.
+    pub fn retell(&mut self, peer: Address, why: Gone) -> bool {
+        match self.table.get_mut(&peer.slot) {
+            Some(Entry::Gone { generation, why: told }) if *generation == peer.generation => {
+                *told = why;
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn remove(&mut self, index: usize) -> Option<L> {
         if index >= self.peers.len() {
             return None;
@@ -309,6 +322,14 @@ impl<L: Link> Endpoint<L> {
         Ok(self.peers.get(index).and_then(Peer::end))
     }
 
+    /// Whether a peer has left something that could be received, be it good or bad.
+    ///
+    /// # Errors
+    /// See [`NoPeer`], when it is not bound.
+    pub fn has_something(&mut self, peer: Address) -> Result<bool, NoPeer> {
+        self.peer(peer).map(Peer::has_left_something)
+    }
+
     /// Most bytes of payload of a message to a peer, or of it.
     ///
     /// # Errors
@@ -342,6 +363,9 @@ impl<L: Link> Endpoint<L> {
                 (self.peers.get(index).map_or(0, |bound| bound.address.generation), Ok(index))
             }
             Entry::Gone { generation, why: Gone::Dead } => (generation, Err(NoPeer::Dead(peer))),
+            Entry::Gone { generation, why: Gone::Broken(why) } => {
+                (generation, Err(NoPeer::Broken(peer, why)))
+            }
             Entry::Gone { generation, why: Gone::Moved(to) } => {
                 (generation, Err(NoPeer::Moved { from: peer, to }))
             }

@@ -150,10 +150,15 @@ impl<L: Link> Peer<L> {
 
     /// Whether there is something to receive, be it good or bad, or it has ended.
     pub fn has_something(&mut self) -> bool {
-        self.end().is_some()
-            || !self.stash.is_empty()
-            || self.rights.heeds && self.link.load(Way::In, Word::Notices) != 0
-            || !matches!(self.link.look(), Ok(None))
+        self.end().is_some() || self.has_left_something()
+    }
+
+    /// As [`Peer::has_something`], whether it has ended or not. Who was cut off has left nothing.
+    pub fn has_left_something(&mut self) -> bool {
+        self.broken.is_none()
+            && (!self.stash.is_empty()
+                || self.rights.heeds && self.link.load(Way::In, Word::Notices) != 0
+                || !matches!(self.link.look(), Ok(None)))
     }
 
     /// The next record in the ring, checked, not yet taken.
