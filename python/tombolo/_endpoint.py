@@ -379,6 +379,7 @@ class Endpoint(Handle):
     def _take(self, handle: int) -> None:
         self._handle = handle
         self._buffer = bytearray(4096)
+        self._replies = bytearray(4096)
 
     @property
     def address(self) -> Address:
@@ -434,7 +435,9 @@ class Endpoint(Handle):
         place, size = pointer_to(data)
         ns = nanoseconds(timeout)
         room = self._room_for(to) if takes is None else takes
-        into, came = bytearray(max(1, room)), _Message()
+        if room > len(self._replies):
+            self._replies = bytearray(room)
+        into, came = self._replies, _Message()
         target = (ctypes.c_ubyte * len(into)).from_buffer(into)
         length = _again(
             lambda: int(
@@ -514,8 +517,8 @@ class Endpoint(Handle):
         numbers = {"read": 1, "write": 2}
         if access not in numbers:
             raise ValueError(f"access is 'read' or 'write', not {access!r}")
-        if size < 0:
-            raise ValueError("a size is not negative")
+        if not 0 <= size < 2**63:
+            raise ValueError(f"a buffer can't have {size} bytes")
         return OwnBuffer(_ok(library.tombolo_endpoint_buffer(self._handle, size, numbers[access])), size)
 
     def grant(self, buffer: OwnBuffer, to: Address) -> int:

@@ -196,7 +196,12 @@ impl Channels for Library {
     }
 
     fn set_timeout(&self, handle: Handle, direction: Direction, patience: Patience) -> Outcome<()> {
-        self.table.find(handle)?.set_patience(direction, patience);
+        let slot = self.table.find(handle)?;
+        if let Kind::Endpoint | Kind::Buffer = slot.kind(handle)? {
+            let text = "each call of an endpoint takes a time-out of its own, so there is none to set";
+            return Err(failure::failure(Errno::INVAL, text));
+        }
+        slot.set_patience(direction, patience);
         Ok(())
     }
 

@@ -203,7 +203,7 @@ impl Member {
     fn keep(&mut self, asked: Asked) -> u64 {
         let endpoint = &self.endpoint;
         self.requests
-            .keep(asked, |requester| endpoint.peers().any(|peer| peer.address == requester && peer.alive))
+            .keep(asked, || endpoint.peers().filter(|peer| peer.alive).map(|peer| peer.address).collect())
     }
 
     /// What the program is told of what came; a request's number is not among it.

@@ -273,6 +273,7 @@ static void test_wrong_handles(void)
 	struct tombolo_peer peers[2];
 	struct tombolo_grant granted;
 	tombolo_handle ends[2], wrong[5];
+	int numbers[TOMBOLO_DESCRIPTORS];
 	size_t i;
 	pair_of(0);
 	CHECK(tombolo_pair(NULL, ends) == 0);
@@ -316,6 +317,8 @@ static void test_wrong_handles(void)
 	FAILS(tombolo_wait(one, TOMBOLO_WRITING, 0), EINVAL);
 	FAILS(tombolo_poll_descriptor(one, TOMBOLO_WRITING), EINVAL);
 	FAILS(tombolo_mode(one), EINVAL);
+	FAILS(tombolo_set_timeout(one, TOMBOLO_READING, 0), EINVAL);
+	FAILS(tombolo_channel_descriptors(one, numbers), EINVAL);
 	CHECK(tombolo_loan(one, 4) == NULL && errno == EINVAL);
 	FAILS(tombolo_buffer_read(one, 0, bytes, 4), EINVAL);
 	CHECK(tombolo_write(ends[0], "still", 5) == 5);
