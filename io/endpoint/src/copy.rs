@@ -24,6 +24,11 @@ use crate::{Endpoint, Failed, Step};
 /// After so many copies the daemon's news are looked at: who copies only never waits, and would not hear that an owner has ended.
 const COPIES_PER_LOOK: u64 = 64;
 
+/// Attempts that do not look at the clock: to find that a grant is not mapped, to copy, and to follow one move.
+const ATTEMPTS_FREE: u32 = 3;
+/// Why a copy was not made in time.
+const MOVING: &str = "its owner is moving the buffer";
+
 /// Why bytes were not copied, or not all of them.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
@@ -224,7 +229,10 @@ impl Endpoint {
         if self.member.is_some() && self.borrowings.uses().is_multiple_of(COPIES_PER_LOOK) {
             self.hear()?;
         }
+        let mut attempts = 0;
         loop {
+            // An owner that moves all the time, or says so, costs no more than the time.
+            in_time(grant, &mut attempts, deadline)?;
             let entry = match self.borrowings.find(grant) {
                 Some(entry) if entry.state() == State::Live => entry,
                 _ => {
@@ -258,7 +266,9 @@ impl Endpoint {
         deadline: Option<Instant>,
     ) -> Result<(), Failed<CopyError>> {
         self.check_here()?;
+        let mut attempts = 0;
         loop {
+            in_time(from, &mut attempts, deadline)?;
             self.hold(from, deadline)?;
             self.hold(to, deadline)?;
             // Not there: the time it took to get hold of the other one was enough for this one to go.
@@ -412,7 +422,7 @@ impl Endpoint {
         let Some(member) = &mut self.member else { return Err(Failed::Call(Unasked::NoDaemon.into())) };
         if late {
             let why = match known {
-                Some(_) => "its owner is moving the buffer",
+                Some(_) => MOVING,
                 None => "the node's daemon has not said what it stands for",
             };
             self.cancel_borrow(call);
@@ -480,6 +490,16 @@ impl Endpoint {
             member.forget(ticket);
         }
     }
+}
+
+/// Whether another attempt may be made.
+#[inline]
+fn in_time(grant: GrantId, attempts: &mut u32, deadline: Option<Instant>) -> Result<(), Failed<CopyError>> {
+    *attempts = attempts.saturating_add(1);
+    if *attempts > ATTEMPTS_FREE && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        return Err(Failed::Call(CopyError::TimedOut(grant, MOVING)));
+    }
+    Ok(())
 }
 
 fn check(entry: &Entry, offset: u64, length: usize) -> Result<usize, Failed<CopyError>> {

@@ -192,6 +192,32 @@ fn channels_outlive_the_daemon_and_the_next_one_meets_the_same_endpoints() {
 }
 
 #[test]
+fn who_finds_its_name_taken_at_the_next_daemon_waits_until_it_is_free() {
+    let mut bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let (left, right) = (one.address(), other.address());
+    bed.kill();
+    bed.start();
+    let usurper = bed.bind("left");
+    let late = call_error(one.wait_for_bind("third", shortly()));
+    assert!(matches!(late, FindError::TimedOut { .. }));
+    says(&mut one, right, &mut other, b"still here");
+    let third = bed.bind("third");
+    drop(usurper);
+    assert_eq!(one.wait_for_bind("third", soon()).unwrap(), third.address());
+    assert_eq!(one.address(), left);
+}
+
+#[test]
+fn a_name_that_no_packet_holds_is_unknown() {
+    let bed = Bed::new();
+    let mut one = bed.bind("left");
+    let long = "x".repeat(100_000);
+    assert!(matches!(call_error(one.wait_for_bind(long.as_str(), None)), FindError::Unknown { .. }));
+    assert!(matches!(call_error(Endpoint::bind(Some(&long), &bed.options())), BindError::Unknown { .. }));
+}
+
+#[test]
 fn who_waits_for_a_name_goes_on_waiting_at_the_next_daemon() {
     let mut bed = Bed::new();
     let mut one = bed.bind("left");

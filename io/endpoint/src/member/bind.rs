@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use session::{Control, ControlError};
 
-use super::{ANSWER_PATIENCE, Member, RETRY, of_wire};
+use super::{ANSWER_PATIENCE, Member, NAME_BYTES_MAX, RETRY, of_wire};
 use crate::{Endpoint, Failed, Options};
 
 /// Why a program did not become an endpoint.
@@ -105,8 +105,14 @@ impl Endpoint {
         deadline: Option<Instant>,
     ) -> Result<Endpoint, Failed<BindError>> {
         loop {
-            let control = Control::connect_when_there(&path(options), deadline).map_err(BindError::of);
-            let control = control.map_err(Failed::Call)?;
+            let path = path(options);
+            let control = Control::connect_when_there(&path, deadline).map_err(|error| match error {
+                ControlError::Deadline => {
+                    let last = format!("nobody listens at {}: is the node's daemon running?", path.display());
+                    Failed::Call(BindError::TimedOut { last: Some(last) })
+                }
+                error => Failed::Call(BindError::of(error)),
+            })?;
             let error = match bind_over(control, name, options, Instant::now() + ANSWER_PATIENCE) {
                 Err(Failed::Call(error)) if error.may_pass() => error,
                 bound => return bound,
@@ -150,6 +156,10 @@ fn bind_over(
     answer_by: Instant,
 ) -> Result<Endpoint, Failed<BindError>> {
     let wanted = name.unwrap_or_default();
+    if wanted.len() > NAME_BYTES_MAX {
+        let message = format!("no endpoint has a name of more than {NAME_BYTES_MAX} bytes");
+        return Err(Failed::Call(BindError::Unknown { message }));
+    }
     let bound = control.bind(wanted, "", answer_by).map_err(BindError::of).map_err(Failed::Call)?;
     let mut endpoint = Endpoint::new(of_wire(bound.address), name.map(str::to_owned), options)?;
     endpoint.member = Some(Member::new(control, wanted, bound)?);

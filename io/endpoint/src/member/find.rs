@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use wire::control::{MAX_WAIT_MS, Request};
 use wire::ipc::Address;
 
-use super::{Answer, Member, RETRY, Ticket, on_wire};
+use super::{Answer, Member, NAME_BYTES_MAX, RETRY, Ticket, on_wire};
 use crate::{Endpoint, Failed, Step};
 
 /// Whom to find.
@@ -147,6 +147,10 @@ impl Find {
         }
     }
 
+    fn is_too_long(&self) -> bool {
+        matches!(&self.whom, Sought::Name(name) if name.len() > NAME_BYTES_MAX)
+    }
+
     /// What became of what was asked; `None`: nothing that ends the search.
     fn answered(&mut self, answer: Answer) -> Option<Result<Address, FindError>> {
         self.asked = None;
@@ -248,6 +252,10 @@ impl Endpoint {
         }
         if late {
             return Err(Failed::Call(give_up(call, member)));
+        }
+        if call.is_too_long() {
+            let message = format!("no endpoint has a name of more than {NAME_BYTES_MAX} bytes");
+            return Err(Failed::Call(FindError::Unknown { message }));
         }
         let now = Instant::now();
         if call.asked.is_none() && call.again_at.is_none_or(|at| at <= now) {

@@ -32,6 +32,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) const RETRY: Duration = Duration::from_millis(20);
 /// How long the daemon may take for its answer.
 pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest name that is asked for: no topology has one.
+pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// News that are taken in at a time; the rest keeps the descriptor readable.
 const TAKEN_AT_ONCE: usize = 256;
 
@@ -67,8 +69,8 @@ enum State {
     Up,
     /// The daemon is there, and was told of this endpoint.
     Binding,
-    /// The daemon is gone. The watch tells when to look for the next one.
-    Away { _folder: Option<FolderWatch> },
+    /// The daemon is gone. The watch and the timer tell when to look for the next one.
+    Away { folder: Option<FolderWatch>, not_before: Instant },
     /// The endpoint has ended; why, for a person.
     Over { message: String },
 }
@@ -322,8 +324,13 @@ impl Member {
         }
     }
 
-    /// The connection is lost: look for the next daemon.
+    /// The connection is lost: look for the next daemon, at once.
     fn lost(&mut self) {
+        self.leave(Duration::ZERO);
+    }
+
+    /// Leaves the connection, and looks for a daemon after a while.
+    fn leave(&mut self, pause: Duration) {
         // A connection that has hung up would ring for ever.
         let _not_there = epoll::delete(&self.events, &self.control);
         let folder = self.control.watch_for_daemon();
@@ -336,15 +343,22 @@ impl Member {
         self.answers.clear();
         self.awaited.clear();
         self.unsaid.clear();
-        self.state = State::Away { _folder: folder };
-        // At once: it may be there already.
-        self.rest(Duration::from_nanos(1));
+        self.state = State::Away { folder, not_before: Instant::now() + pause };
+        // No time at all would stop the timer.
+        self.rest(pause.max(Duration::from_nanos(1)));
     }
 
     /// Connects to the next daemon if it is there, and tells it who we are.
     fn find_daemon(&mut self, pairs: &Pairs) -> bool {
-        if let State::Away { _folder: Some(folder) } = &self.state {
-            folder.drain();
+        if let State::Away { folder, not_before } = &self.state {
+            if let Some(folder) = folder {
+                folder.drain();
+            }
+            let left = not_before.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                self.rest(left);
+                return false;
+            }
         }
         self.rest(LOOK_AGAIN);
         match self.control.try_reconnect() {
@@ -355,7 +369,8 @@ impl Member {
                 return false;
             }
         }
-        let peers = pairs.infos().map(|info| on_wire(info.address)).collect();
+        let alive = |address: &Address| matches!(pairs.logic.end_of(*address), Ok(None));
+        let peers = pairs.infos().map(|info| info.address).filter(alive).map(on_wire).collect();
         let asked = self.control.ask_bind(&self.name, &self.token, peers);
         if asked.is_err() || watch(&self.events, &self.control).is_err() {
             return false;
@@ -377,10 +392,7 @@ impl Member {
     fn not_bound_again(&mut self, errno: Errno, message: String, pairs: &mut Pairs) {
         match errno {
             // Our old connection is not seen dead yet, or the daemon is about to end.
-            Errno::BUSY | Errno::AGAIN => {
-                self.lost();
-                self.rest(RETRY);
-            }
+            Errno::BUSY | Errno::AGAIN => self.leave(RETRY),
             _ => self.end(message, pairs),
         }
     }
