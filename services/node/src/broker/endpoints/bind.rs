@@ -6,7 +6,7 @@ use super::{
 };
 use crate::broker::{Broker, Identity, MemberId, Outgoing, Refusal, refuse};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::SystemTime;
 use topology::Topology;
@@ -205,7 +205,7 @@ impl Inner {
             pid: who.pid,
             since: SystemTime::now(),
             peers: BTreeSet::new(),
-            missed: BTreeSet::new(),
+            missed: BTreeMap::new(),
             counters: Counters::default(),
         });
         slot.binds += 1;
@@ -227,17 +227,20 @@ impl Inner {
         let Some(table) = self.endpoints.tables.get_mut(dc) else { return };
         let mut met = Vec::new();
         for peer in peers.iter().take(MAX_KNOWN_PEERS).filter(|peer| **peer != address) {
-            let mutual = bound_mut(table, peer.slot)
-                .is_some_and(|other| other.generation == peer.generation && other.missed.remove(&address));
+            let mutual = bound_mut(table, peer.slot).is_some_and(|other| {
+                other.generation == peer.generation && other.missed.remove(&address).is_some()
+            });
             if mutual {
                 table.missed -= 1;
                 met.push(*peer);
             } else if table.missed < 2 * most(topology.ipc.pairs)
-                && bound_mut(table, address.slot).is_some_and(|bound| bound.missed.insert(*peer))
+                && bound_mut(table, address.slot)
+                    .is_some_and(|bound| bound.missed.insert(*peer, None).is_none())
             {
                 table.missed += 1;
             }
         }
+        self.endpoints.returned = Some((dc.to_owned(), address.slot));
         for peer in met {
             self.know_pair(dc, &topology, pair_of(address.slot, peer.slot));
         }
@@ -266,6 +269,9 @@ impl Inner {
             if let Some(rights) = table.and_then(|table| table.pairs.get(&key)).map(|pair| pair.rights) {
                 self.tell_both(&dc, key, rights);
             }
+        }
+        if let Some((dc, slot)) = self.endpoints.returned.take() {
+            self.tell_missed(&dc, Some(slot));
         }
     }
 

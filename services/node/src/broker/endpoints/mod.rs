@@ -7,6 +7,7 @@
 mod bind;
 mod buffers;
 mod introduce;
+mod missed;
 mod numbers;
 mod regions;
 mod rights;
@@ -45,6 +46,8 @@ pub(super) struct Endpoints {
     regions: Regions,
     /// Pairs of an earlier daemon's time whose ends have just come back, and that are to be told.
     met_again: Vec<(String, (u32, u32))>,
+    /// An endpoint that has just come back and misses others.
+    returned: Option<(String, u32)>,
 }
 
 /// Those of one distributed container.
@@ -64,6 +67,8 @@ struct Table {
     waiting: BTreeMap<MemberId, Awaited>,
     /// Peers of an earlier daemon's time that have not come back, in all.
     missed: usize,
+    /// Slots of names that the file no longer has.
+    lost: BTreeSet<u32>,
     /// Endpoints that there have been, and pairs.
     binds: u64,
     introductions: u64,
@@ -89,8 +94,8 @@ struct Bound {
     since: SystemTime,
     /// Slots of those whom it has a pair with.
     peers: BTreeSet<u32>,
-    /// Peers of an earlier daemon's time that have not come back yet, by what this one says.
-    missed: BTreeSet<EndpointAddress>,
+    /// Peers of an earlier daemon's time that have not come back yet, by what this one says; and what it was told of each.
+    missed: BTreeMap<EndpointAddress, Option<EndpointRights>>,
     counters: Counters,
 }
 
@@ -135,6 +140,7 @@ impl Table {
             awaited: HashMap::new(),
             waiting: BTreeMap::new(),
             missed: 0,
+            lost: BTreeSet::new(),
             binds: 0,
             introductions: 0,
         }

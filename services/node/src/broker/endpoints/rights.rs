@@ -72,6 +72,7 @@ impl Inner {
         self.unbind_unplaced(dc, &now);
         self.forget_names(dc, &now);
         self.tell_rights(dc, &now);
+        self.tell_missed(dc, None);
         // Whoever waits for a name may wait in vain now, or be allowed what was not.
         if let Some(table) = self.endpoints.tables.get_mut(dc) {
             table.awaited.drain().for_each(|(_, waiting)| waiting.notify_waiters());
@@ -128,6 +129,7 @@ impl Inner {
         for (name, slot) in gone {
             table.names.remove(&name);
             table.slots.remove(&slot);
+            table.lost.insert(slot);
         }
         if let Some(numbers) = &self.endpoints.numbers {
             super::bind::keep_names(numbers.store(), dc, table);

@@ -84,6 +84,9 @@ fn pairs_of_an_earlier_daemon_are_known_again_when_both_say_so() {
     let (mut camera, mut planner) = (program(&second, "camera"), program(&second, "planner"));
     let stranger = EndpointAddress { slot: 99, generation: 9 };
     same(ask(&second, &mut camera, again("camera", &camera_token, &[stranger, planner_at])), camera_at);
+    // The other has not come back, and the channel with it lives: it is what the file says.
+    let Reply::Event(Event::Rights { peer, .. }) = next(&mut camera.1) else { panic!() };
+    assert_eq!(peer, planner_at);
     assert!(camera.1.try_recv().is_err());
     let reply =
         second_bind(&second, &mut planner, again("planner", &planner_token, &[camera_at]), planner_at);
@@ -102,6 +105,44 @@ fn pairs_of_an_earlier_daemon_are_known_again_when_both_say_so() {
     while camera.1.try_recv().is_ok() {}
     assert_eq!(introduced(ask(&second, &mut camera, to_name(camera_at, "planner"))).address, planner_at);
     refused(&ask(&second, &mut camera, to_name(camera_at, "planner")), Errno::ALREADY);
+}
+
+#[test]
+fn whoever_has_not_come_back_is_told_of_when_the_file_takes_rights_away() {
+    let kept = Kept::default();
+    let first = shop_with(FILE, no_channel, kept.clone());
+    let (camera_at, _) = token_of(&first, &mut program(&first, "camera"), "camera");
+    let (unnamed_at, _) = token_of(&first, &mut program(&first, "desk"), "");
+    let (planner_at, token) = token_of(&first, &mut program(&first, "planner"), "planner");
+    let none = FILE.replace(r#"{ endpoints = ["camera"], verbs = ["send", "notify"] }, "#, "");
+    let gone = none.replace("[endpoint.camera]\ndomain = \"camera\"\n", "");
+    let mut reply = None;
+    for after in [&none, &gone] {
+        let second = shop_with(FILE, no_channel, kept.clone());
+        let mut planner = program(&second, "planner");
+        let request = again("planner", &token, &[camera_at, unnamed_at]);
+        let told = second_bind(&second, &mut planner, request, planner_at);
+        assert!(
+            told.0 == camera_at && told.1.hears && told.1.heeds,
+            "its channel lives: it is what the file says"
+        );
+        assert!(planner.1.try_recv().is_err());
+        second.set_topology("shop", Some(topology(after)));
+        assert_eq!(
+            next(&mut planner.1),
+            Reply::Event(Event::Rights {
+                endpoint: planner_at.slot,
+                peer: camera_at,
+                rights: EndpointRights::default()
+            })
+        );
+        assert!(planner.1.try_recv().is_err(), "it is told once, and nothing of whom nobody knows");
+        reply = Some(second);
+    }
+    // And whoever comes back after the file has changed.
+    let last = reply.unwrap();
+    let mut planner = program(&last, "planner");
+    refused(&ask(&last, &mut planner, again("planner", &token, &[camera_at])), Errno::BUSY);
 }
 
 /// The reply to a bind, which comes before or after what else is told.
