@@ -5,6 +5,7 @@
 //! endpoint_peer ask NAME COUNT [AS]         waits for it and asks COUNT times; says who answered
 //! endpoint_peer talk NAME STOP_FILE         asks until the file is there, through whatever dies meanwhile; says each change
 //! endpoint_peer once WHOM VERB [AS]         one send, request or notify, without waiting for anybody to be bound
+//! endpoint_peer lie WHOM VERB [AS]          the same by a program that gives itself every right
 //! endpoint_peer hold NAME                   is bound to NAME, and does nothing until the end of its input
 //! endpoint_peer flood NAME                  sends without end, as fast as it can
 //! endpoint_peer cycle NAME NEXT             is bound to NAME, and sends to NEXT, which does the same with another one
@@ -16,7 +17,7 @@
 //!
 //! Exit code 3: a call failed as it should not; its words are printed.
 
-use endpoint::{Access, Address, Content, Endpoint, Failed, From, GrantId, Options, RequestError};
+use endpoint::{Access, Address, Content, Endpoint, Failed, From, GrantId, Options, RequestError, Rights};
 use std::error::Error;
 use std::io::{BufRead, Read, Write};
 use std::path::Path;
@@ -40,8 +41,10 @@ fn main() -> ExitCode {
         ["ask", name, count] => ask(name, number(count), None),
         ["ask", name, count, own] => ask(name, number(count), Some(own)),
         ["talk", name, stop] => talk(name, Path::new(stop)),
-        ["once", whom, verb] => once(whom, verb, None),
-        ["once", whom, verb, own] => once(whom, verb, Some(own)),
+        ["once", whom, verb] => once(whom, verb, None, false),
+        ["once", whom, verb, own] => once(whom, verb, Some(own), false),
+        ["lie", whom, verb] => once(whom, verb, None, true),
+        ["lie", whom, verb, own] => once(whom, verb, Some(own), true),
         ["hold", name] => hold(name),
         ["flood", name] => flood(name),
         ["cycle", name, next] => cycle(name, next),
@@ -164,12 +167,15 @@ fn talk(name: &str, stop: &Path) -> Done {
     Ok(())
 }
 
-fn once(whom: &str, verb: &str, own: Option<&str>) -> Done {
+fn once(whom: &str, verb: &str, own: Option<&str>, lies: bool) -> Done {
     let mut me = bind(own)?;
     let to = match whom.parse::<Address>() {
         Ok(address) => me.find(address, soon())?,
         Err(_) => me.find(whom, soon())?,
     };
+    if lies {
+        me.set_rights(to, Rights::ALL)?;
+    }
     match verb {
         "send" => me.send(to, 1, b"hello", soon())?,
         "request" => drop(asked(&mut me, to, 1)?),

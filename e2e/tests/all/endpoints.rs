@@ -34,6 +34,13 @@ fn programs_of_domains_without_a_network_speak_as_far_as_the_file_lets_them() {
     assert_failed(peer(&node, "eye", "once planner request camera"), "may not be asked");
     assert_failed(peer(&node, "desk", "once planner send"), "may not be sent to");
     assert_failed(peer(&node, "desk", "once planner notify"), "may not be notified");
+    // A program that believes itself more than the daemon is refused by the other side; notices have no answer, and are not heeded.
+    assert_failed(peer(&node, "eye", "lie planner request camera"), "may not be asked");
+    assert_failed(peer(&node, "desk", "lie planner send"), "may not be sent to");
+    let (code, said) = peer(&node, "desk", "lie planner notify");
+    assert!(code == 0, "{said}");
+    assert_asked(&node, "desk");
+    assert!(!node.ok(&["logs", "brain"]).contains("in desk"), "{}", node.ok(&["logs", "brain"]));
     // The name counts, and not only the domain; and a domain counts for all that its programs are bound to.
     for (domain, words) in [
         ("eye", "once planner send"),
@@ -42,7 +49,7 @@ fn programs_of_domains_without_a_network_speak_as_far_as_the_file_lets_them() {
         // The file lets `camera` call the journal, but `calls` of `camera` leaves it out.
         ("eye", "once journal send camera"),
     ] {
-        assert_failed(peer(&node, domain, words), "does not allow");
+        assert_failed(peer(&node, domain, words), "nothing, and may ask nothing of it");
     }
 }
 
@@ -53,7 +60,7 @@ fn what_can_not_be_called_says_why() {
     assert_failed(peer(&node, "desk", "once planer request"), "planner");
     assert_failed(peer(&node, "eye", "once camera send camera"), "itself");
     // The journal is allowed by nobody but `camera`, so others are not even told whether it is there.
-    assert_failed(peer(&node, "arm", "once journal send"), "does not allow");
+    assert_failed(peer(&node, "arm", "once journal send"), "nothing, and may ask nothing of it");
     assert_failed(peer(&node, "desk", "once motor request"), "not bound");
     assert_failed(peer(&node, "desk", "once 77.1 request"), "77");
     let planner = row(&node, "shop", "planner");
@@ -220,7 +227,7 @@ fn rights_change_while_all_runs() {
     ));
     assert!(!said.contains("restart") && !said.contains("stop "), "{said}");
     talking.wait_for("may not be asked");
-    assert_failed(peer(&node, "desk", "once planner request"), "does not allow");
+    assert_failed(peer(&node, "desk", "once planner request"), "nothing, and may ask nothing of it");
     assert_asked(&node, "arm");
     drop(talking);
     // An endpoint that is named no more is none: its program is told, and the name is unknown.
@@ -229,6 +236,7 @@ fn rights_change_while_all_runs() {
     let without = format!("{}{}", &text[..at], &text[end..]).replace("calls = [\"planner\"]", "calls = []");
     node.up_ok(&without);
     assert_failed(peer(&node, "arm", "once planner request"), "planner");
+    wait::until("its program is told", || node.ok(&["logs", "brain"]).contains("failed: "));
     node.up_ok(&text);
     assert_asked(&node, "desk");
 }
@@ -253,7 +261,10 @@ fn limits_refuse_with_the_key_of_the_file() {
         assert!(owner.said().contains(key), "{key}: {}", owner.said());
         owner.end();
     }
-    wait::until("nothing is counted any more", || used(&node, "buffers") == 0 && used(&node, "grants") == 0);
+    // The planner still lives, and keeps nothing of those who have gone.
+    wait::until("nothing is counted any more", || {
+        ["pairs", "bytes", "buffers", "grants"].iter().all(|key| used(&node, key) == 0)
+    });
     // `up` with a greater one helps.
     node.up_ok(&text.replace("grants = 3", "grants = 100"));
     let mut owner = Program::start(&node, "desk", &["own", "planner", "4096"]);
