@@ -121,7 +121,6 @@ impl Refusal for FindError {
     fn errno(&self, _: Patience) -> Option<Errno> {
         match self {
             Self::NoDaemon | Self::NotBound { .. } => Some(Errno::NOTCONN),
-            Self::Ended { .. } => Some(Errno::SHUTDOWN),
             Self::Unknown { .. } => Some(Errno::NOENT),
             Self::NotAllowed { .. } => Some(Errno::PERM),
             Self::Oneself { .. } => Some(Errno::INVAL),
@@ -138,7 +137,6 @@ impl Refusal for Unasked {
     fn errno(&self, _: Patience) -> Option<Errno> {
         Some(match self {
             Self::NoDaemon => Errno::OPNOTSUPP,
-            Self::Ended { .. } => Errno::SHUTDOWN,
             Self::TimedOut => Errno::TIMEDOUT,
         })
     }

@@ -403,8 +403,7 @@ impl Endpoint {
         let grant = call.grant;
         let Some(member) = &mut self.member else { return Err(Failed::Call(Unasked::NoDaemon.into())) };
         if let Some(message) = member.over() {
-            let message = message.to_owned();
-            return Err(Failed::Call(Unasked::Ended { message }.into()));
+            return Err(Failed::Ended { why: message.to_owned() });
         }
         // A daemon that died has told nobody of the move.
         if call.awaits_move.is_some_and(|life| life != member.life()) {

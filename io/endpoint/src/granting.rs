@@ -28,12 +28,6 @@ pub enum Unasked {
     /// This endpoint was made by hand.
     #[error("this endpoint was made without a daemon: bind one at the daemon, or hand buffers over by hand")]
     NoDaemon,
-    /// This endpoint is none any more.
-    #[error("this endpoint has ended: {message}")]
-    Ended {
-        /// Why.
-        message: String,
-    },
     /// The daemon is away, or busy.
     #[error("the node's daemon did not answer in time: is it running? Try again when it is")]
     TimedOut,
@@ -203,7 +197,7 @@ impl Endpoint {
             self.take_in()?;
             let Some(member) = &mut self.member else { return Ok(Said::Unasked(Unasked::NoDaemon)) };
             if let Some(message) = member.over() {
-                return Ok(Said::Unasked(Unasked::Ended { message: message.to_owned() }));
+                return Err(Trouble::Ended { why: message.to_owned() });
             }
             if let Some(answer) = ticket.and_then(|ticket| member.answer(ticket)) {
                 return Ok(Said::Answer(answer));

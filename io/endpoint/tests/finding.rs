@@ -7,8 +7,8 @@ mod members;
 use std::time::{Duration, Instant};
 
 use endpoint::{
-    Address, BindError, Content, Endpoint, Failed, Find, FindError, From, NoPeer, Options, SendError, Step,
-    Whom,
+    Access, Address, BindError, Content, Endpoint, Failed, Find, FindError, From, NoPeer, Options, SendError,
+    Step, Whom,
 };
 use members::{Bed, shortly, soon};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -148,8 +148,9 @@ fn an_endpoint_that_the_topology_takes_away_is_dead_and_says_why() {
     let there = other.address();
     says(&mut one, there, &mut other, b"introduced");
     bed.daemon().unbind("left");
-    let gone = call_error(one.wait_for_bind("third", soon()));
-    assert!(matches!(&gone, FindError::Ended { message } if message.contains("left")), "{gone}");
+    let gone = one.wait_for_bind("third", soon());
+    assert!(matches!(&gone, Err(Failed::Ended { why }) if why.contains("left")), "{gone:?}");
+    assert!(matches!(one.buffer(10, Access::Read), Err(Failed::Ended { .. })));
     let right = other.address();
     let ended = one.send(right, 0, b"", soon());
     assert!(matches!(&ended, Err(Failed::Ended { why }) if why.contains("left")), "{ended:?}");

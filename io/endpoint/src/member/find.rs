@@ -47,12 +47,6 @@ pub enum FindError {
         "this endpoint was made without a daemon, and was not introduced to that one: introduce it by hand"
     )]
     NoDaemon,
-    /// This endpoint is none any more.
-    #[error("this endpoint has ended: {message}")]
-    Ended {
-        /// Why.
-        message: String,
-    },
     /// Nobody has bound it.
     #[error("{message}")]
     NotBound {
@@ -243,7 +237,7 @@ impl Endpoint {
         }
         let Some(member) = &mut self.member else { return Err(Failed::Call(FindError::NoDaemon)) };
         if let Some(message) = member.over() {
-            return Err(Failed::Call(FindError::Ended { message: message.to_owned() }));
+            return Err(Failed::Ended { why: message.to_owned() });
         }
         if let Some(answer) = call.asked.and_then(|ticket| member.answer(ticket))
             && let Some(found) = call.answered(answer)
