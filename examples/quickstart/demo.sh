@@ -90,6 +90,8 @@ tear_down() {
     fi
     say 'Tear it down.'
     show 'tombolo down quickstart' || code=1
+    # Where it is up still: it was interrupted.
+    tombolo ps 2>/dev/null | grep -q '^hello ' && { show 'tombolo down hello' || code=1; }
     [ -z "$linked_kernel" ] || rm -f "$state_dir/kernel"
     # The daemon stays for others; if this demo started it, it ends with it.
     if [ -z "$daemon_before" ]; then
@@ -142,7 +144,15 @@ show 'tombolo exec web -- cat /srv/dns/status'
 say '6. Where the time of one request goes.'
 show 'tombolo trace dns www.quickstart.test --domain web'
 
-say '7. A virtual machine is a domain like any other.' \
+say '7. Programs of two domains speak by name, as far as their file lets them.' \
+    'One answers; it is the command line itself. The other one may ask it, and the first may not ask back.'
+show 'tombolo up examples/endpoint/topology.toml'
+show "tombolo endpoint call planner 'where to?' --wait 10s --domain desk"
+show_failing "tombolo endpoint call planner 'where to?' --domain brain"
+show 'tombolo endpoint show planner'
+show 'tombolo down hello'
+
+say '8. A virtual machine is a domain like any other.' \
     'It has a kernel of its own, no network card, and the same files.'
 kernel_before=$(readlink "$state_dir/kernel" 2>/dev/null || true)
 why=$(no_machine_because)
