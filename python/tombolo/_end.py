@@ -8,7 +8,7 @@ import errno
 import os
 import time
 import warnings
-from typing import Callable, Optional, Tuple, Type, TypeVar, Union
+from typing import Callable, NoReturn, Optional, Tuple, Type, TypeVar, Union
 
 from . import _library
 from ._library import FOREVER, READING, WRITING, Options, checked, library, raise_error
@@ -99,7 +99,10 @@ class Handle:
                 return bool(ready)
             # A signal: Python runs its handlers before the next turn.
             if ctypes.get_errno() != errno.EINTR:
-                raise_error()
+                self._raise_error()
+
+    def _raise_error(self) -> NoReturn:
+        raise_error()
 
     def __enter__(self: Self) -> Self:
         return self

@@ -11,7 +11,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optiona
 
 from . import _library
 from ._end import Handle, nanoseconds, options
-from ._library import READING, checked, library
+from ._library import READING, library
 from ._memory import Buffer, pointer_to
 
 _INTERRUPTIBLE = 128
@@ -586,7 +586,10 @@ class Endpoint(Handle):
     def fileno(self) -> int:
         """A descriptor that is readable when there may be something to receive: for :mod:`select`, :mod:`selectors` and ``add_reader`` of
         :mod:`asyncio`. Receive with ``timeout=0`` until :class:`WouldWait`."""
-        return checked(library.tombolo_poll_descriptor(self._handle, READING))
+        return _ok(library.tombolo_poll_descriptor(self._handle, READING))
+
+    def _raise_error(self) -> NoReturn:
+        _raise()
 
 
 def _bound(name: Optional[bytes], made: _library.Options, wait: Optional[float]) -> int:
