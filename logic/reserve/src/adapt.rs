@@ -8,6 +8,9 @@ use crate::node::{Disk, MOST_MACHINES, Node, NodeError, Promise};
 use crate::task::{Policy, Task};
 use std::collections::BTreeSet;
 
+/// Most steps that may be in each other's way: each is tried at each place.
+pub const MOST_ORDERED: usize = 64;
+
 /// Somebody's promise becomes another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
@@ -53,6 +56,11 @@ pub enum AdaptError {
     /// Twice the same.
     #[error("`{0}` is changed twice; give one change for each")]
     Twice(String),
+    /// More moves than are put into an order.
+    #[error(
+        "{0} changes that move to other processors, or change periods or deadlines, are more than {MOST_ORDERED}, the most that are put into an order; make several adaptations of them"
+    )]
+    TooManyOrdered(usize),
     /// More changes than there can be machines.
     #[error("{0} changes are more than {MOST_MACHINES}, the most virtual task machines of one node")]
     TooMany(usize),
@@ -143,6 +151,10 @@ impl Node {
 
     /// Puts steps that grow into an order in which each leads to what can be kept: always the first that does. What the shrinking leads to is looked at, too.
     fn in_order(&self, shrink: &[Step], grow: Vec<Step>) -> Result<Vec<Step>, AdaptError> {
+        let count = shrink.len().max(grow.len());
+        if count > MOST_ORDERED {
+            return Err(AdaptError::TooManyOrdered(count));
+        }
         let mut state = self.clone();
         for step in shrink {
             state = state.try_step(step).map_err(|cause| no_way(step, cause))?;

@@ -263,4 +263,8 @@ impl Given for From<'_> {
         }
         self.splice.reach(self.begin.1.saturating_add(work)).saturating_sub(self.begin.0)
     }
+
+    fn steps(&self) -> usize {
+        2
+    }
 }

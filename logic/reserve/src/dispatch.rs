@@ -24,6 +24,8 @@ pub enum Inside {
 /// A job of a virtual task machine.
 #[derive(Debug, Clone, Copy)]
 struct Job {
+    /// Somebody has this place.
+    taken: bool,
     /// Of those that are ready, the least goes first. Round robin has no use for it.
     key: u64,
     ready: bool,
@@ -32,6 +34,8 @@ struct Job {
 
 #[derive(Debug, Clone)]
 struct Machine {
+    /// Somebody has this place.
+    taken: bool,
     inside: Inside,
     jobs: Vec<Job>,
     /// Round robin: who is ready, in order.
@@ -106,23 +110,50 @@ impl Dispatcher {
         if insides.len() > MOST_TASKS {
             return Err(DispatchError::TooMany(0, insides.len()));
         }
-        let machine = |inside: &Inside| Machine {
-            inside: *inside,
-            jobs: Vec::new(),
-            turns: VecDeque::new(),
-            left_ns: 0,
-        };
-        let machines = insides.iter().map(machine).collect();
+        let machines = insides.iter().map(|inside| Machine::new(*inside)).collect();
         Ok(Self { table, begun_ns: now_ns, next: None, retired: None, machines, now_ns, last: None })
     }
 
-    /// A job comes to a machine; its index there. It is not ready yet.
+    /// A machine comes; its index, which was nobody's. It gets nothing before a table has it.
+    ///
+    /// # Errors
+    /// Where there are [`MOST_TASKS`] already.
+    pub fn add(&mut self, inside: Inside) -> Result<usize, DispatchError> {
+        let place = self.machines.iter().position(|machine| !machine.taken).unwrap_or(self.machines.len());
+        if place >= MOST_TASKS {
+            return Err(DispatchError::TooMany(0, place + 1));
+        }
+        if place == self.machines.len() {
+            self.machines.push(Machine::new(inside));
+        } else if let Some(machine) = self.machines.get_mut(place) {
+            *machine = Machine::new(inside);
+        }
+        Ok(place)
+    }
+
+    /// A machine goes, with its jobs. What the table still has for it is nobody's time; its index is free for another.
+    ///
+    /// # Errors
+    /// Where there is no such machine.
+    pub fn remove(&mut self, vtm: usize) -> Result<(), DispatchError> {
+        let machine = self.machine(vtm)?;
+        machine.taken = false;
+        machine.jobs.clear();
+        machine.turns.clear();
+        Ok(())
+    }
+
+    fn machine(&mut self, vtm: usize) -> Result<&mut Machine, DispatchError> {
+        self.machines.get_mut(vtm).filter(|machine| machine.taken).ok_or(DispatchError::NoMachine(vtm))
+    }
+
+    /// A job comes to a machine; its index there, which was nobody's. It is not ready yet.
     ///
     /// # Errors
     /// Where there is no such machine, it is full, or its order needs to know what the job asks for.
     pub fn join(&mut self, vtm: usize, task: Option<Task>) -> Result<usize, DispatchError> {
-        let machine = self.machines.get_mut(vtm).ok_or(DispatchError::NoMachine(vtm))?;
-        let job = machine.jobs.len();
+        let machine = self.machine(vtm)?;
+        let job = machine.jobs.iter().position(|job| !job.taken).unwrap_or(machine.jobs.len());
         if job >= MOST_JOBS {
             return Err(DispatchError::TooMany(job + 1, 1));
         }
@@ -133,7 +164,11 @@ impl Dispatcher {
             (Inside::By(Policy::EarliestDeadline), Some(_)) => u64::MAX,
             (Inside::By(_), None) => return Err(DispatchError::NoTask { vtm, job }),
         };
-        machine.jobs.push(Job { key, ready: false, task });
+        let new = Job { taken: true, key, ready: false, task };
+        match machine.jobs.get_mut(job) {
+            Some(place) => *place = new,
+            None => machine.jobs.push(new),
+        }
         // Room for all of them at once, so that no step needs any.
         machine.turns.reserve(machine.jobs.len());
         Ok(job)
@@ -144,8 +179,9 @@ impl Dispatcher {
     /// # Errors
     /// Where there is no such job.
     pub fn ready(&mut self, vtm: usize, job: usize, begun_ns: u64) -> Result<(), DispatchError> {
-        let machine = self.machines.get_mut(vtm).ok_or(DispatchError::NoMachine(vtm))?;
-        let found = machine.jobs.get_mut(job).ok_or(DispatchError::NoJob { vtm, job })?;
+        let machine = self.machine(vtm)?;
+        let found =
+            machine.jobs.get_mut(job).filter(|job| job.taken).ok_or(DispatchError::NoJob { vtm, job })?;
         if let (Inside::By(Policy::EarliestDeadline), Some(task)) = (machine.inside, found.task) {
             found.key = begun_ns.saturating_add(task.deadline_ns());
         }
@@ -161,13 +197,26 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// A job has no work, or is gone.
+    /// A job goes; its index is free for another.
+    ///
+    /// # Errors
+    /// Where there is no such job.
+    pub fn leave(&mut self, vtm: usize, job: usize) -> Result<(), DispatchError> {
+        self.blocked(vtm, job)?;
+        if let Some(found) = self.machine(vtm)?.jobs.get_mut(job) {
+            found.taken = false;
+        }
+        Ok(())
+    }
+
+    /// A job has no work.
     ///
     /// # Errors
     /// Where there is no such job.
     pub fn blocked(&mut self, vtm: usize, job: usize) -> Result<(), DispatchError> {
-        let machine = self.machines.get_mut(vtm).ok_or(DispatchError::NoMachine(vtm))?;
-        let found = machine.jobs.get_mut(job).ok_or(DispatchError::NoJob { vtm, job })?;
+        let machine = self.machine(vtm)?;
+        let found =
+            machine.jobs.get_mut(job).filter(|job| job.taken).ok_or(DispatchError::NoJob { vtm, job })?;
         found.ready = false;
         if let Some(place) = machine.turns.iter().position(|turn| *turn == job) {
             machine.turns.remove(place);
@@ -208,8 +257,8 @@ impl Dispatcher {
         if let Some((_, at_ns)) = &self.next {
             until_ns = until_ns.min(*at_ns);
         }
-        let vtm = turn.who.filter(|who| *who < self.machines.len());
-        let machine = vtm.and_then(|who| self.machines.get(who));
+        let machine = turn.who.and_then(|who| self.machines.get(who)).filter(|machine| machine.taken);
+        let vtm = machine.and(turn.who);
         let (job, turn_ns) = machine.map_or((None, None), Machine::first);
         if let Some(turn_ns) = turn_ns {
             until_ns = until_ns.min(now_ns.saturating_add(turn_ns));
@@ -235,6 +284,10 @@ impl Dispatcher {
 }
 
 impl Machine {
+    fn new(inside: Inside) -> Self {
+        Self { taken: true, inside, jobs: Vec::new(), turns: VecDeque::new(), left_ns: 0 }
+    }
+
     /// Which job goes first, and for round robin what is left of its turn.
     fn first(&self) -> (Option<usize>, Option<u64>) {
         match self.inside {

@@ -25,6 +25,9 @@ pub(crate) trait Given {
 
     /// The shortest window in which at least so much is given, wherever it begins.
     fn window_for(&self, work: u64) -> u64;
+
+    /// About how many steps both take.
+    fn steps(&self) -> usize;
 }
 
 /// The whole processor.
@@ -37,6 +40,10 @@ impl Given for Whole {
 
     fn window_for(&self, work: u64) -> u64 {
         work
+    }
+
+    fn steps(&self) -> usize {
+        0
     }
 }
 
@@ -111,7 +118,7 @@ impl<'a> Demand<'a> {
         let mut found = None;
         let mut window = self.step_below(longest.saturating_add(1));
         while let Some(within) = window {
-            effort.spend(2 * self.loads.len())?;
+            effort.spend(2 * self.loads.len() + given.steps())?;
             let work = self.due(within);
             if work > given.least(within) {
                 found = Some(Overload { within, work });

@@ -41,13 +41,11 @@ impl<'a> Levels<'a> {
     pub fn new(loads: &'a [Load], switch: u64) -> Self {
         let compare =
             |count: usize| compare_to_one(loads.iter().take(count).map(|load| (load.cost, load.period)));
-        let levels = 0..loads.len();
         if compare(loads.len()) == Ordering::Less {
             return Self { loads, switch, full: loads.len(), over: loads.len() };
         }
-        let full = levels.clone().find(|level| compare(level + 1) != Ordering::Less).unwrap_or(loads.len());
-        let over =
-            levels.skip(full).find(|level| compare(level + 1) == Ordering::Greater).unwrap_or(loads.len());
+        let full = first(loads.len(), |level| compare(level + 1) != Ordering::Less);
+        let over = first(loads.len(), |level| compare(level + 1) == Ordering::Greater);
         Self { loads, switch, full, over }
     }
 
@@ -99,6 +97,20 @@ impl<'a> Levels<'a> {
         let periods = self.loads.iter().take(level + 1).map(|load| load.period);
         Some(fraction::hyperperiod(periods)? / self.loads.get(level)?.period)
     }
+}
+
+/// The first number below `count` for which something holds that holds for all greater ones, too; else `count`.
+fn first(count: usize, holds: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, count);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
 }
 
 /// The end of a window in which `own` work is done besides all that comes from above; anything beyond `stop` once that is passed.

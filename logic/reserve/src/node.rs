@@ -3,6 +3,7 @@
 use crate::admission::{AdmitError, Rule};
 use crate::network::{Class, Link, LinkError};
 use crate::partition::MOST_PROCESSORS;
+use crate::table::{Table, TableError};
 use crate::task::{MOST_TASKS, Task};
 use std::collections::BTreeMap;
 
@@ -145,6 +146,15 @@ impl Node {
             Some((number, task)) if number == processor => Some((name, task)),
             _ => None,
         })
+    }
+
+    /// The table of a processor, and who its indices are.
+    ///
+    /// # Errors
+    /// Where there is none: somebody has jitter, or the periods do not go together.
+    pub fn table(&self, processor: usize) -> Result<(Vec<&str>, Table), TableError> {
+        let (names, tasks): (Vec<&str>, Vec<Task>) = self.on_processor(processor).unzip();
+        Ok((names, Table::build(self.capacity.rule, &tasks)?))
     }
 
     pub(crate) fn set(&mut self, name: &str, promise: Promise) {

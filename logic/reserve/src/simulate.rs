@@ -197,7 +197,11 @@ impl<'a> Run<'a> {
             self.now_ns = next;
             return true;
         };
-        let (from, to) = self.stretch();
+        let Some((from, to)) = self.stretch() else {
+            // Nothing is ever given, so whoever waits is late.
+            self.note_late(u64::MAX);
+            return false;
+        };
         if from > self.now_ns {
             // Nothing runs until then; who is released meanwhile is taken in.
             self.note_late(from);
@@ -252,19 +256,17 @@ impl<'a> Run<'a> {
     }
 
     /// The stretch that we are in, or the next.
-    fn stretch(&self) -> (u64, u64) {
+    fn stretch(&self) -> Option<(u64, u64)> {
         let Stretch::Cycle { stretches, cycle_ns, shift_ns } = self.scenario.given else {
-            return (self.now_ns, u64::MAX);
+            return Some((self.now_ns, u64::MAX));
         };
+        let (first, cycle_ns) = (stretches.first()?, cycle_ns.max(1));
         let time = self.now_ns - self.origin_ns + shift_ns;
         let (begin, inside) = (time - time % cycle_ns, time % cycle_ns);
         let back = |ns: u64| ns + self.origin_ns - shift_ns;
         match stretches.get(stretches.partition_point(|(_, to)| *to <= inside)) {
-            Some(&(from, to)) => (back(begin + from.max(inside)), back(begin + to)),
-            None => {
-                let (from, to) = stretches.first().copied().unwrap_or((0, cycle_ns));
-                (back(begin + cycle_ns + from), back(begin + cycle_ns + to))
-            }
+            Some(&(from, to)) => Some((back(begin + from.max(inside)), back(begin + to))),
+            None => Some((back(begin + cycle_ns + first.0), back(begin + cycle_ns + first.1))),
         }
     }
 

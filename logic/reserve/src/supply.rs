@@ -107,6 +107,10 @@ impl Given for Supply {
     fn window_for(&self, work: u64) -> u64 {
         self.window_for_ns(work)
     }
+
+    fn steps(&self) -> usize {
+        2 * self.stretches.len()
+    }
 }
 
 #[cfg(test)]

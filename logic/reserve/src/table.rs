@@ -12,6 +12,9 @@ use std::collections::BinaryHeap;
 /// Most releases in one cycle. Each makes two slots at most, so a table takes 2 MiB at most.
 pub const MOST_RELEASES: u64 = 32_768;
 
+/// Cycle of a table for nobody, in ns: how often a dispatcher without work looks up.
+const IDLE_CYCLE_NS: u64 = 1_000_000_000;
+
 /// Why there is no table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
@@ -36,14 +39,6 @@ pub enum TableError {
         who: usize,
         /// Its jitter, in ns.
         jitter_ns: u64,
-    },
-    /// Deadlines beyond periods, and switches: the last work of a cycle would be done in the next.
-    #[error("the work of one cycle of {} is done {} too late for the next; leave the processor some more time", Span(*cycle_ns), Span(*over_ns))]
-    Spills {
-        /// Length of the cycle, in ns.
-        cycle_ns: u64,
-        /// By how much, in ns.
-        over_ns: u64,
     },
 }
 
@@ -94,15 +89,18 @@ impl Table {
         if let Some(who) = tasks.iter().position(|task| task.jitter_ns() > 0) {
             return Err(TableError::Jitter { who, jitter_ns: tasks[who].jitter_ns() });
         }
+        if tasks.is_empty() {
+            let quiet = vec![(0, IDLE_CYCLE_NS)];
+            return Ok(Self { cycle_ns: IDLE_CYCLE_NS, slots: Vec::new(), quiet });
+        }
         let cycle_ns = harmonic::cycle(tasks, MOST_RELEASES).map_err(|discord| TableError::Discord {
             periods_ns: tasks.iter().map(Task::period_ns).collect(),
             discord,
         })?;
         let mut builder = Builder::new(rule, tasks, cycle_ns);
         while builder.step() {}
-        if builder.now > cycle_ns {
-            return Err(TableError::Spills { cycle_ns, over_ns: builder.now - cycle_ns });
-        }
+        // Behind the last time at which nothing was left over, no more was released than fits before the end, switches included.
+        debug_assert!(builder.now <= cycle_ns, "the work of a cycle is done in it");
         // A switch to somebody who was interrupted before it ran gives nothing.
         builder.slots.retain(|slot| slot.to_ns - slot.from_ns > slot.switch_ns);
         Ok(Self { cycle_ns, slots: builder.slots, quiet: builder.quiet })
@@ -131,9 +129,19 @@ impl Table {
             return now_ns;
         }
         match self.quiet.get(self.quiet.partition_point(|(_, to)| *to < inside)) {
-            Some((from, _)) => begin + inside.max(*from),
-            None => begin + self.cycle_ns,
+            Some((from, _)) => begin.saturating_add(inside.max(*from)),
+            None => begin.saturating_add(self.cycle_ns),
         }
+    }
+
+    /// The same table with other numbers: task `n` becomes `numbers[n]`; one that has no number keeps its own. So tables of different sets can speak of the same
+    /// virtual task machines of a dispatcher.
+    #[must_use]
+    pub fn renumbered(mut self, numbers: &[usize]) -> Self {
+        for slot in &mut self.slots {
+            slot.who = numbers.get(slot.who).copied().unwrap_or(slot.who);
+        }
+        self
     }
 
     /// Who has the processor at a time of the cycle. Allocates nothing.

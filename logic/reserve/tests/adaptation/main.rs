@@ -105,6 +105,25 @@ fn whoever_moves_waits_for_room_and_two_full_processors_do_not_swap() {
     assert!(matches!(error, AdaptError::Refused(_)), "{error}");
 }
 
+/// Many at once come in one step each, but no more than some may move.
+#[test]
+fn a_whole_file_is_admitted_at_once_and_moves_are_counted() {
+    let names: Vec<String> = (100..200).map(|number| format!("vtm-{number}")).collect();
+    let all = |processor: usize| {
+        names
+            .iter()
+            .map(|name| (name.as_str(), promise(processor, task(MS, 100 * MS), 0)))
+            .collect::<Vec<_>>()
+    };
+    let start = with(&node(Policy::RateMonotonic, 2), &all(0));
+    let (on_it, table) = start.table(0).unwrap();
+    assert_eq!((on_it.len(), on_it[99], table.slots().len()), (100, "vtm-199", 100));
+    let error = start.adapt(&all(1)).unwrap_err();
+    assert_eq!(error, AdaptError::TooManyOrdered(100));
+    let half = with(&start, &all(1)[..50]);
+    assert_eq!((half.on_processor(0).count(), half.on_processor(1).count()), (50, 50));
+}
+
 fn any_promise() -> impl Strategy<Value = Promise> {
     let period = prop::sample::select(vec![10_u64, 15, 20, 30, 40, 60]);
     let task = (period, 0.02..0.5_f64, 0.5..1.3_f64).prop_map(|(period, share, deadline)| {

@@ -63,6 +63,33 @@ fn a_turn_goes_on_in_the_next_slot() {
 }
 
 #[test]
+fn machines_and_jobs_come_and_go_and_their_numbers_are_used_again() {
+    let turns = Inside::RoundRobin { turn_ns: 5 };
+    let mut dispatcher = Dispatcher::new(table(&[task(3, 10), task(7, 10)]), &[turns; 2], 0).unwrap();
+    let jobs = [0, 1].map(|vtm| dispatcher.join(vtm, None).unwrap());
+    dispatcher.ready(0, jobs[0], 0).unwrap();
+    dispatcher.leave(0, jobs[0]).unwrap();
+    assert_eq!(dispatcher.leave(0, jobs[0]), Err(DispatchError::NoJob { vtm: 0, job: 0 }));
+    assert_eq!(dispatcher.join(0, None), Ok(jobs[0]));
+    dispatcher.remove(0).unwrap();
+    assert_eq!(dispatcher.remove(0), Err(DispatchError::NoMachine(0)));
+    assert_eq!(dispatcher.decide(0), Decision { vtm: None, job: None, until_ns: 3 });
+    // A third that takes the first one's number, and then one behind all.
+    assert_eq!((dispatcher.add(turns), dispatcher.add(turns)), (Ok(0), Ok(2)));
+    let next = table(&[task(4, 10), task(6, 10)]).renumbered(&[2, 1]);
+    assert_eq!(dispatcher.decide(3), Decision { vtm: Some(1), job: None, until_ns: 10 });
+    assert_eq!(dispatcher.adopt(next, 0), 10);
+    assert_eq!(dispatcher.decide(10), Decision { vtm: Some(2), job: None, until_ns: 14 });
+    assert_eq!(dispatcher.decide(14), Decision { vtm: Some(1), job: None, until_ns: 20 });
+    // A processor that nobody has reserved anything of.
+    let second = 1_000_000_000;
+    assert_eq!(dispatcher.adopt(table(&[]), 15), 20);
+    assert_eq!(dispatcher.decide(20), Decision { vtm: None, job: None, until_ns: 20 + second });
+    // It may be left at any moment.
+    assert_eq!(dispatcher.adopt(table(&[task(1, 2)]), 777), 777);
+}
+
+#[test]
 fn what_is_not_there_is_an_error_and_not_a_panic() {
     let mut dispatcher =
         Dispatcher::new(table(&[task(1, 2)]), &[Inside::By(Policy::RateMonotonic)], 0).unwrap();
