@@ -55,3 +55,30 @@ impl Store for Kept {
         self.put(&key, names)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::Numbers;
+    use registry::Memory;
+
+    #[test]
+    fn what_is_kept_is_there_for_the_next_daemon_and_what_is_broken_stops_it() {
+        let registry: Arc<dyn RegistryDebug> = Arc::new(Memory::default());
+        let kept = || Kept(Arc::clone(&registry));
+        assert!(kept().load().unwrap().is_none());
+        Numbers::open(Box::new(kept())).unwrap();
+        let before = kept().load().unwrap().unwrap();
+        Numbers::open(Box::new(kept())).unwrap();
+        assert_ne!(kept().load().unwrap().unwrap(), before, "it counts daemons");
+        assert!(kept().load_names("shop").unwrap().is_empty());
+        let names = BTreeMap::from([("planner".to_owned(), 7)]);
+        kept().save_names("shop", &names).unwrap();
+        assert_eq!(kept().load_names("shop").unwrap(), names);
+        kept().save_names("shop", &BTreeMap::new()).unwrap();
+        assert!(registry.list(NAMES).unwrap().is_empty());
+        // To go on without it would be to hand out again what others have.
+        registry.put(RESERVED, b"{}", Expected::Anything).unwrap();
+        assert!(Numbers::open(Box::new(kept())).is_err());
+    }
+}

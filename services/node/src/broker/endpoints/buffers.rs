@@ -55,6 +55,14 @@ impl Buffers {
         2 * self.memories.len()
     }
 
+    /// Each buffer has its memories, and each memory is a buffer's.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        assert_eq!(self.table.buffers().len(), self.memories.len());
+        assert!(self.table.buffers().all(|buffer| self.memories.contains_key(&buffer.buffer)));
+        assert!(self.table.grants().all(|grant| self.memories.contains_key(&grant.buffer)));
+    }
+
     fn is_empty(&self) -> bool {
         self.table.buffers().len() == 0 && self.table.grants().len() == 0
     }

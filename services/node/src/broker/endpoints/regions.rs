@@ -80,6 +80,12 @@ impl Regions {
         self.of_dc.get(dc).and_then(|held| held.ends.get(domain)).copied().unwrap_or(0)
     }
 
+    /// Whether a channel's pair is not over; one that nobody was given an end of is not known here.
+    #[cfg(test)]
+    pub(super) fn is_open(&self, channel: u64, dc: &str) -> bool {
+        self.all.get(&channel).is_none_or(|region| !region.over && region.dc == dc)
+    }
+
     /// Descriptors that are held to hear of the ends.
     pub(super) fn descriptors(&self) -> usize {
         2 * self.all.len()

@@ -49,6 +49,13 @@ impl Store for Kept {
     }
 }
 
+impl super::Inner {
+    /// Bytes that a container's endpoints take.
+    pub(crate) fn ipc_use(&self, dc: &str) -> u64 {
+        self.ipc_bytes(dc)
+    }
+}
+
 /// One container's, as tests see it.
 pub(crate) struct Seen<'a>(&'a Table);
 
@@ -83,4 +90,48 @@ impl Seen<'_> {
     pub(crate) fn is_bound(&self, address: EndpointAddress) -> bool {
         self.0.at(address).is_some()
     }
+}
+
+impl Endpoints {
+    /// What is true at any time, whatever was asked.
+    pub(crate) fn check(&self) {
+        let mut bound = 0;
+        for (dc, table) in &self.tables {
+            bound += check_table(self, dc, table);
+        }
+        assert_eq!(bound, self.of_member.values().map(std::collections::BTreeSet::len).sum::<usize>());
+        assert!(self.met_again.is_empty() && self.returned.is_none());
+    }
+}
+
+fn check_table(all: &Endpoints, dc: &str, table: &Table) -> usize {
+    let there = || table.slots.iter().filter_map(|(slot, entry)| Some((*slot, entry, entry.bound.as_ref()?)));
+    assert_eq!(there().count(), table.bound);
+    let mut anonymous: BTreeMap<&str, usize> = BTreeMap::new();
+    for (slot, entry, bound) in there() {
+        assert!(all.of_member.get(&bound.member).is_some_and(|slots| slots.contains(&slot)));
+        assert!(bound.generation >= 1 && bound.generation <= entry.last);
+        match &entry.name {
+            Some(name) => assert_eq!(table.names.get(name), Some(&slot)),
+            None => *anonymous.entry(&bound.domain).or_default() += 1,
+        }
+        for peer in &bound.peers {
+            assert!(table.pairs.contains_key(&super::pair_of(slot, *peer)), "{slot} {peer}");
+            assert!(table.bound(*peer).is_some_and(|(other, _)| other.peers.contains(&slot)));
+        }
+        assert!(!table.free.contains(&slot));
+    }
+    let counted: BTreeMap<&str, usize> =
+        table.anonymous.iter().map(|(of, count)| (of.as_str(), *count)).collect();
+    assert_eq!(counted, anonymous);
+    assert_eq!(there().map(|(.., bound)| bound.peers.len()).sum::<usize>(), 2 * table.pairs.len());
+    assert_eq!(there().map(|(.., bound)| bound.missed.len()).sum::<usize>(), table.missed);
+    for (key, pair) in &table.pairs {
+        assert!(key.0 < key.1);
+        if let Some(channel) = pair.channel {
+            assert!(all.regions.is_open(channel, dc));
+        }
+    }
+    table.buffers.check();
+    table.bound
 }

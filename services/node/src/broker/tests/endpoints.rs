@@ -2,6 +2,7 @@
 
 mod buffers;
 mod hostile;
+mod random;
 mod restart;
 mod rights;
 
