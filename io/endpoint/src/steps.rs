@@ -168,6 +168,9 @@ impl Endpoint {
         mut poll: impl FnMut(&mut ipc::Endpoint<Pair>, Pulse) -> Poll<T>,
     ) -> Result<Step<T>, Trouble> {
         self.check_here()?;
+        if self.stepping.is_none() {
+            self.pairs.bury();
+        }
         // Late or not: what has rung is not looked at yet.
         let first = Pulse { spins: true, ..Pulse::default() };
         if let Poll::Ready(done) = poll(&mut self.pairs.logic, first) {
@@ -202,7 +205,6 @@ impl Endpoint {
 
     fn stepped_to<T>(&mut self, done: T) -> Result<Step<T>, Trouble> {
         self.stepping = None;
-        self.pairs.bury();
         self.tell_trouble()?;
         Ok(Step::Ready(done))
     }

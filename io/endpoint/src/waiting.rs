@@ -77,6 +77,7 @@ impl Endpoint {
         mut poll: impl FnMut(&mut ipc::Endpoint<Pair>, Pulse) -> Poll<T>,
     ) -> Result<T, Trouble> {
         self.check_here()?;
+        self.pairs.bury();
         match poll(&mut self.pairs.logic, Pulse { spins: true, ..Pulse::default() }) {
             Poll::Ready(done) => Ok(done),
             Poll::Again | Poll::Sleep(_) => self.wait_for(patience, &mut poll),
@@ -134,7 +135,6 @@ impl Endpoint {
     }
 
     fn end<T>(&mut self, done: T) -> Result<T, Trouble> {
-        self.pairs.bury();
         self.tell_trouble().map(|()| done)
     }
 

@@ -132,3 +132,16 @@ fn the_channels_of_the_dead_go_when_all_that_they_sent_was_received() {
         assert!(matches!(dead, Err(Failed::Call(SendError::NoPeer(NoPeer::Dead(_))))), "{dead:?}");
     }
 }
+
+/// Whoever was received from was gone from the list of peers when it had ended right after, and nobody could say who it was.
+#[test]
+fn whoever_was_received_from_is_known_until_the_next_call() {
+    let (mut me, mut peers) = with_peers(1);
+    assert!(me.prepare(&From::Any).unwrap());
+    peers[0].send_buffered(address(1), 1, b"last words", None).unwrap();
+    drop(peers);
+    let received = me.receive(&From::Any, &mut Vec::new(), soon()).unwrap();
+    assert_eq!(me.peers().map(|peer| peer.address).collect::<Vec<_>>(), [received.source]);
+    assert!(me.prepare(&From::Any).unwrap());
+    assert_eq!(me.peers().count(), 0);
+}
