@@ -272,12 +272,12 @@ impl Endpoint {
 
     /// One that is known, and not known to have ended.
     fn known(&self, whom: Whom<'_>) -> Option<Address> {
-        let mut alive = self.peers().filter(|peer| peer.alive);
-        let found = match whom {
-            Whom::Name(name) => alive.find(|peer| peer.name == Some(name)),
-            Whom::Address(address) => alive.find(|peer| peer.address == address),
+        let is_it = |address: Address, name: Option<&str>| match whom {
+            Whom::Name(sought) => name == Some(sought),
+            Whom::Address(sought) => address == sought,
         };
-        found.map(|peer| peer.address)
+        let known = self.pairs.infos().filter(|info| is_it(info.address, info.name.as_deref()));
+        known.map(|info| info.address).find(|address| self.pairs.is_alive(*address))
     }
 }
 

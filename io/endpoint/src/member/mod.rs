@@ -369,7 +369,7 @@ impl Member {
                 return false;
             }
         }
-        let alive = |address: &Address| matches!(pairs.logic.end_of(*address), Ok(None));
+        let alive = |address: &Address| pairs.is_alive(*address);
         let peers = pairs.infos().map(|info| info.address).filter(alive).map(on_wire).collect();
         let asked = self.control.ask_bind(&self.name, &self.token, peers);
         if asked.is_err() || watch(&self.events, &self.control).is_err() {
