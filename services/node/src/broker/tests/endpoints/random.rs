@@ -62,7 +62,7 @@ fn request(seen: &Seen, ask: &Ask) -> Request {
     let number = |of: &[u64], at: usize| of.get(at).copied().unwrap_or(at as u64);
     let endpoint = address(ask.a).slot;
     let name = NAMES[ask.b % NAMES.len()].to_owned();
-    let access = if ask.c % 2 == 0 { GrantAccess::Read } else { GrantAccess::Write };
+    let access = if ask.c.is_multiple_of(2) { GrantAccess::Read } else { GrantAccess::Write };
     let place = u32::try_from(ask.c).unwrap();
     match ask.what {
         0..=2 => Request::Bind { id: 1, name, token: String::new(), peers: Vec::new() },
