@@ -179,6 +179,10 @@ struct tombolo_peer {
 /* Whom this endpoint was introduced to: writes at most `count`, and returns how many there are. */
 ssize_t tombolo_endpoint_peers(tombolo_handle endpoint, struct tombolo_peer *peers, size_t count);
 
+/* One of them: who is at the other end of what was received last, as the daemon says and not as it says itself. Returns 0. ENOTCONN and others
+ * as of a call to it. */
+int tombolo_endpoint_peer(tombolo_handle endpoint, tombolo_address address, struct tombolo_peer *peer);
+
 /*
  * GRANTED BUFFERS are for what is too large for a message: memory of one endpoint that another one copies from or to, with no system call.
  * Send the number of the grant in a message, so that the other one knows it. A buffer is closed by tombolo_close(); with it go all its

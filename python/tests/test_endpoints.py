@@ -162,6 +162,9 @@ class Calls(Case):
         (peer,) = self.one.peers()
         self.assertEqual((peer.address, peer.name, peer.is_alive), (self.at_other, "", True))
         self.assertEqual(peer.rights, tombolo.Rights(255))
+        self.assertEqual(self.one.peer(self.at_other), peer)
+        with self.assertRaises(tombolo.NotBound):
+            self.one.peer(tombolo.Address(1 << 32 | 9))
 
     def test_closing_wakes_who_waits(self) -> None:
         errors: List[Optional[int]] = []

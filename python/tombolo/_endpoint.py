@@ -92,6 +92,7 @@ _declare("tombolo_endpoint_relay", _INT, _HANDLE, _LONG, _ADDRESS, _TAG, _BYTES,
 _declare("tombolo_endpoint_notify", _INT, _HANDLE, _ADDRESS, _LONG)
 _declare("tombolo_endpoint_max_message", _COUNT, _HANDLE, _ADDRESS)
 _declare("tombolo_endpoint_peers", _COUNT, _HANDLE, ctypes.POINTER(_Peer), _SIZE)
+_declare("tombolo_endpoint_peer", _INT, _HANDLE, _ADDRESS, ctypes.POINTER(_Peer))
 _declare("tombolo_endpoint_buffer", _HANDLE, _HANDLE, _SIZE, _INT)
 _declare("tombolo_endpoint_grant", _GRANT, _HANDLE, _HANDLE, _ADDRESS)
 _declare("tombolo_endpoint_revoke", _INT, _HANDLE, _HANDLE, _GRANT)
@@ -511,6 +512,12 @@ class Endpoint(Handle):
             count = _ok(library.tombolo_endpoint_peers(self._handle, found, room))
             if count <= room:
                 return [_peer(one) for one in found[:count]]
+
+    def peer(self, address: Address) -> Peer:
+        """One of them: who has sent what was received last, as the daemon says."""
+        found = _Peer()
+        _ok(library.tombolo_endpoint_peer(self._handle, address, ctypes.byref(found)))
+        return _peer(found)
 
     def buffer(self, size: int, access: str = "read") -> OwnBuffer:
         """A buffer of zeros that can be granted: for others to ``"read"``, or to ``"write"`` as well."""

@@ -10,7 +10,7 @@ use crate::refusals::{self, Refusal};
 use crate::slot::New;
 use crate::whole::{Kind, Whole};
 use channel::{Config, SpinPolicy};
-use endpoint::{Address, Endpoint, Failed, GrantId, Rights};
+use endpoint::{Address, Endpoint, Failed, GrantId, NoPeer, Rights};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
@@ -135,6 +135,11 @@ fn rights_of(rights: Rights) -> u32 {
     bits.into_iter().filter(|(has, _)| *has).fold(0, |all, (_, bit)| all | bit)
 }
 
+fn described(peer: &endpoint::Peer<'_>) -> Peer {
+    let (name, domain) = (peer.name.unwrap_or_default(), peer.domain.unwrap_or_default());
+    Peer::new(number_of(peer.address), rights_of(peer.rights), peer.alive, name, domain)
+}
+
 impl Endpoints for Library {
     fn bind(&self, name: Option<&CStr>, options: &Options) -> Outcome<Handle> {
         let name = name.map(|name| name_of(name.to_bytes())).transpose()?;
@@ -255,12 +260,18 @@ impl Endpoints for Library {
     }
 
     fn peers(&self, endpoint: Handle) -> Outcome<Vec<Peer>> {
-        self.member(endpoint, |member| {
-            let peers = member.endpoint.peers().map(|peer| {
-                let (name, domain) = (peer.name.unwrap_or_default(), peer.domain.unwrap_or_default());
-                Peer::new(number_of(peer.address), rights_of(peer.rights), peer.alive, name, domain)
-            });
-            Ok(peers.collect())
+        self.member(endpoint, |member| Ok(member.endpoint.peers().map(|peer| described(&peer)).collect()))
+    }
+
+    fn peer_at(&self, endpoint: Handle, address: u64) -> Outcome<Peer> {
+        let address = address_of(address)?;
+        self.member(endpoint, |member| match member.endpoint.peer(address) {
+            Some(peer) => Ok(described(&peer)),
+            None => {
+                let found = member.endpoint.payload_bytes_max(address);
+                let why = found.err().unwrap_or(NoPeer::Unbound(address));
+                Err(failure::of(why.errno(Patience::Never), &why))
+            }
         })
     }
 

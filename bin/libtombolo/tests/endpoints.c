@@ -299,6 +299,7 @@ static void test_wrong_handles(void)
 		FAILS(tombolo_endpoint_notify(bad, at_other, 1), number);
 		FAILS(tombolo_endpoint_max_message(bad, at_other), number);
 		FAILS(tombolo_endpoint_peers(bad, peers, 2), number);
+		FAILS(tombolo_endpoint_peer(bad, at_other, peers), number);
 		FAILS(tombolo_endpoint_buffer(bad, 4096, TOMBOLO_ACCESS_READ), number);
 		FAILS(tombolo_endpoint_grant(bad, bad, at_other), number);
 		FAILS(tombolo_endpoint_revoke(bad, bad, 1), number);
@@ -369,6 +370,10 @@ static void test_peers(void)
 	CHECK(peers[0].address == at_other && peers[0].rights == 255 && peers[0].is_alive == 1);
 	CHECK(peers[0].name[0] == 0 && peers[0].domain[0] == 0 && peers[0].reserved[3] == 0);
 	CHECK(peers[1].rights == 0x07070707);
+	CHECK(tombolo_endpoint_peer(one, at_other, &peers[1]) == 0 && memcmp(&peers[0], &peers[1], sizeof peers[0]) == 0);
+	FAILS(tombolo_endpoint_peer(one, ADDRESS(9, 1), &peers[1]), ENOTCONN);
+	FAILS(tombolo_endpoint_peer(one, ADDRESS(2, 2), &peers[1]), ESTALE);
+	FAILS(tombolo_endpoint_peer(one, at_other, NULL), EFAULT);
 	CHECK(tombolo_endpoint_name(one, text, sizeof text) == 0 && text[0] == 0);
 	CHECK(tombolo_close(other) == 0);
 	CHECK(tombolo_endpoint_peers(one, peers, 1) == 1 && peers[0].is_alive == 0);

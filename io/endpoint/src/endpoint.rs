@@ -12,7 +12,7 @@ use crate::failed::{Failed, Trouble};
 use crate::grants::Borrowings;
 use crate::interrupt::Interrupter;
 use crate::member::Member;
-use crate::pairs::{IntroduceError, Introduction, Pairs};
+use crate::pairs::{Info, IntroduceError, Introduction, Pairs};
 use crate::steps::Stepping;
 use crate::waiting::Waiting;
 
@@ -140,13 +140,23 @@ impl Endpoint {
 
     /// Whom it was introduced to and has not parted from, by slot.
     pub fn peers(&self) -> impl Iterator<Item = Peer<'_>> {
-        self.pairs.infos().map(|info| Peer {
+        self.pairs.infos().map(|info| self.peer_of(info))
+    }
+
+    /// One of them: whoever was received from last is among them.
+    #[must_use]
+    pub fn peer(&self, address: Address) -> Option<Peer<'_>> {
+        self.pairs.info(address).map(|info| self.peer_of(info))
+    }
+
+    fn peer_of<'e>(&self, info: &'e Info) -> Peer<'e> {
+        Peer {
             address: info.address,
             name: info.name.as_deref(),
             domain: info.domain.as_deref(),
             rights: self.pairs.logic.rights(info.address).unwrap_or(Rights::NONE),
             alive: self.pairs.is_alive(info.address),
-        })
+        }
     }
 
     /// Most bytes of payload of a message to a peer, and of one of it.

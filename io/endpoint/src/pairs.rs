@@ -163,6 +163,11 @@ impl Pairs {
         self.infos.values()
     }
 
+    /// What is known of one peer.
+    pub fn info(&self, peer: Address) -> Option<&Info> {
+        self.infos.get(&peer.slot).filter(|info| info.address == peer)
+    }
+
     /// Whether a peer lives, as far as the kernel knows.
     pub fn is_alive(&self, peer: Address) -> bool {
         matches!(self.logic.end_of(peer), Ok(None))

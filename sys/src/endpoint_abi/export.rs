@@ -294,6 +294,20 @@ pub unsafe fn peers(endpoints: &dyn Endpoints, endpoint: Handle, peers: *mut Pee
     })
 }
 
+/// `tombolo_endpoint_peer` of the header.
+///
+/// # Safety
+/// `peer` is null or valid for writing a [`Peer`].
+pub unsafe fn peer(endpoints: &dyn Endpoints, endpoint: Handle, address: Address, peer: *mut Peer) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            must(peer, "the place for the peer")?;
+            put(peer, endpoints.peer_at(endpoint, address)?, "the place for the peer").map(|()| 0)
+        }
+    })
+}
+
 /// `tombolo_endpoint_buffer` of the header.
 pub fn buffer(endpoints: &dyn Endpoints, endpoint: Handle, bytes: size_t, access: c_int) -> Handle {
     call::call(-1, || endpoints.buffer(endpoint, bytes, Access::of(access)?))
@@ -634,6 +648,17 @@ macro_rules! export_endpoints {
         ) -> ctypes::ssize_t {
             // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
             unsafe { abi::peers(&$endpoints, endpoint, peers, count) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_peer(
+            endpoint: Held,
+            address: abi::Address,
+            peer: *mut abi::Peer,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::peer(&$endpoints, endpoint, address, peer) }
         }
 
         /// See `include/tombolo/endpoint.h`.

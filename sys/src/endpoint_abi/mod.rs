@@ -90,6 +90,8 @@ pub trait Endpoints: Sync {
     fn max_message_to(&self, endpoint: Handle, to: Address) -> Outcome<usize>;
     /// `tombolo_endpoint_peers`.
     fn peers(&self, endpoint: Handle) -> Outcome<Vec<Peer>>;
+    /// `tombolo_endpoint_peer`.
+    fn peer_at(&self, endpoint: Handle, address: Address) -> Outcome<Peer>;
     /// `tombolo_endpoint_buffer`.
     fn buffer(&self, endpoint: Handle, bytes: usize, access: Access) -> Outcome<Handle>;
     /// `tombolo_buffer_read`.
