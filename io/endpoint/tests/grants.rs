@@ -5,6 +5,7 @@
 mod members;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use endpoint::{
     Access, Address, Buffer, BufferError, Content, CopyError, Endpoint, Failed, From, GrantError, GrantId,
@@ -406,6 +407,104 @@ fn readers_see_whole_values_of_the_time_before_the_revoke() {
             }
         }
     });
+}
+
+#[test]
+fn a_daemon_that_dies_while_buffers_move_costs_grants_and_no_bytes() {
+    const BYTES: usize = 16 << 10;
+    let mut bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let (address, number, done) = (other.address(), AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let owner = scope.spawn(|| {
+            let mut buffer = one.buffer(BYTES, Access::Read).unwrap();
+            buffer.write(0, &[7; BYTES]).unwrap();
+            let mut moves = 0;
+            while !done.load(Ordering::Acquire) || moves == 0 {
+                let grants = [one.grant(&mut buffer, address), one.grant(&mut buffer, address)];
+                let mut given = Vec::new();
+                for grant in grants {
+                    match grant {
+                        Ok(grant) => given.push(grant),
+                        // It comes back to the daemon when it looks.
+                        Err(Failed::Call(GrantError::NotBound { .. } | GrantError::EarlierDaemon)) => {}
+                        Err(Failed::Call(GrantError::Refused { errno, .. })) => {
+                            assert_eq!(errno, rustix::io::Errno::AGAIN.raw_os_error());
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                number.store(given.first().map_or(0, |grant| grant.number()), Ordering::Release);
+                // The last one goes while the others follow, and then these.
+                while let Some(grant) = given.pop() {
+                    match one.revoke(&mut buffer, grant) {
+                        Ok(()) => moves += 1,
+                        // It could not follow the one before.
+                        Err(Failed::Call(GrantError::NoGrant(_))) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    assert_eq!(bytes_of(&buffer), [7; BYTES]);
+                }
+                assert_eq!(buffer.grants().count(), 0);
+            }
+            moves
+        });
+        let copier = scope.spawn(|| {
+            let (mut bytes, mut copies) = ([0; BYTES], 0);
+            while !done.load(Ordering::Acquire) || copies == 0 {
+                let grant = GrantId::new(number.load(Ordering::Acquire));
+                match other.copy_in(grant, 0, &mut bytes, soon()) {
+                    Ok(()) => {
+                        copies += 1;
+                        assert_eq!(bytes, [7; BYTES]);
+                    }
+                    Err(Failed::Call(CopyError::Revoked(_) | CopyError::Unknown { .. })) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            copies
+        });
+        for _ in 0..20 {
+            bed.kill();
+            bed.start();
+            let before = number.load(Ordering::Acquire);
+            let late = Instant::now() + std::time::Duration::from_secs(60);
+            while number.load(Ordering::Acquire) == before && Instant::now() < late {
+                std::thread::yield_now();
+            }
+        }
+        done.store(true, Ordering::Release);
+        println!("{} moves, {} copies", owner.join().unwrap(), copier.join().unwrap());
+    });
+}
+
+#[test]
+fn a_buffer_that_is_freed_in_use_ends_the_copies_and_harms_nobody() {
+    let bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let (address, number, done) = (other.address(), AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..300 {
+                let mut buffer = one.buffer(64 << 10, Access::Write).unwrap();
+                number.store(one.grant(&mut buffer, address).unwrap().number(), Ordering::Release);
+                match round % 2 {
+                    0 => one.free(buffer).unwrap(),
+                    _ => drop(buffer),
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        while !done.load(Ordering::Acquire) {
+            let grant = GrantId::new(number.load(Ordering::Acquire));
+            match other.copy_out(&[1; 64 << 10], grant, 0, soon()) {
+                Ok(()) | Err(Failed::Call(CopyError::Revoked(_) | CopyError::Unknown { .. })) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    // All of them were freed: there is room for the largest that fits.
+    drop(one.buffer(250 << 20, Access::Read).unwrap());
 }
 
 #[test]
