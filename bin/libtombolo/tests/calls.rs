@@ -11,7 +11,7 @@ fn c_programs_find_every_call_as_the_header_says() {
 
 #[test]
 fn c_programs_find_every_call_of_an_endpoint_as_its_header_says() {
-    run_all(&Stage::set(), "endpoints.c", 18, |_| {});
+    run_all(&Stage::set(), "endpoints.c", 19, |_| {});
 }
 
 #[test]

@@ -618,6 +618,72 @@ static void test_leaks(void)
 	CHECK(descriptors_open() == before);
 }
 
+/* Whatever a program calls with whatever numbers: an errno that the header names, and what is sound goes on. */
+static void test_nonsense(void)
+{
+	static const int named[] = {EBADF,  EINVAL,  EFAULT,   EBUSY,    ENOTCONN,  ESTALE,   EPIPE,     EPERM,     EDEADLK,    ETIMEDOUT,
+	                            EAGAIN, EMSGSIZE, ECANCELED, ENOBUFS, EOPNOTSUPP, ENOENT, ENAMETOOLONG, ERANGE, ECONNREFUSED};
+	static char bytes[70000];
+	struct tombolo_message message;
+	struct tombolo_peer peer;
+	struct tombolo_grant granted;
+	uint64_t random = 88172645463325252u, request = 0;
+	int round;
+	pair_of(0);
+	for (round = 0; round < 20000; round++) {
+		tombolo_handle handles[4] = {one, other, 0, 0};
+		tombolo_address addresses[6] = {at_one, at_other, TOMBOLO_NOBODY, ADDRESS(9, 1), ADDRESS(2, 9), 0};
+		tombolo_handle handle;
+		tombolo_address address;
+		uint64_t lengths[4] = {0, 5, 4000, 65536}, length;
+		ssize_t result = 0;
+		size_t i;
+		random ^= random << 13;
+		random ^= random >> 7;
+		random ^= random << 17;
+		handles[3] = (tombolo_handle)random;
+		addresses[5] = random;
+		handle = handles[random % 4];
+		address = addresses[random / 4 % 6];
+		length = lengths[random / 32 % 4];
+		errno = 0;
+		switch (random / 128 % 18) {
+		case 0: result = tombolo_endpoint_send(handle, address, 1, bytes, length, 0); break;
+		case 1: result = tombolo_endpoint_send_buffered(handle, address, 2, bytes, length, 0); break;
+		case 2: result = tombolo_endpoint_call(handle, address, 3, bytes, length, bytes, length, &message, 0); break;
+		case 3: result = tombolo_endpoint_receive(handle, address, bytes, length, &message, 0);
+			if (result >= 0 && message.kind == TOMBOLO_REQUEST)
+				request = message.request;
+			break;
+		case 4: result = tombolo_endpoint_reply(handle, random / 8192 % 2 ? request : random, 0, bytes, length); break;
+		case 5: result = tombolo_endpoint_relay(handle, random / 8192 % 2 ? request : random, address, 0, bytes, length); break;
+		case 6: result = tombolo_endpoint_notify(handle, address, random); break;
+		case 7: result = tombolo_endpoint_max_message(handle, address); break;
+		case 8: result = tombolo_endpoint_peer(handle, address, &peer); break;
+		case 9: result = tombolo_endpoint_find(handle, "2.1", 0) == TOMBOLO_NOBODY ? -1 : 0; break;
+		case 10: result = tombolo_endpoint_grant(handle, handles[random / 8192 % 4], address); break;
+		case 11: result = tombolo_endpoint_granted(handle, (int64_t)random, &granted, 0); break;
+		case 12: result = tombolo_endpoint_copy_in(handle, (int64_t)(random / 2), random, bytes, length, 0); break;
+		case 13: result = tombolo_endpoint_copy(handle, 1, random, 2, random, random, 0); break;
+		case 14: result = tombolo_endpoint_flush(handle); break;
+		case 15: result = tombolo_endpoint_descriptor(handle); break;
+		case 16: result = tombolo_wait(handle, (int)(random / 8192 % 3), 0); break;
+		default: result = tombolo_endpoint_buffer(handle, length, (int)(random / 8192 % 3)); break;
+		}
+		if (result != -1)
+			continue;
+		for (i = 0; i < sizeof named / sizeof *named && errno != named[i]; i++)
+			;
+		CHECK(i < sizeof named / sizeof *named);
+	}
+	/* Whatever has come is received, and they speak as ever. */
+	while (tombolo_endpoint_receive(other, TOMBOLO_ANYBODY, bytes, sizeof bytes, &message, 0) >= 0)
+		;
+	CHECK(errno == EAGAIN);
+	CHECK(tombolo_endpoint_send_buffered(one, at_other, 9, "sound", 5, SECOND) == 0);
+	CHECK(tombolo_endpoint_receive(other, at_one, bytes, sizeof bytes, &message, SECOND) == 5 && message.tag == 9);
+}
+
 static void test_no_daemon(void)
 {
 	struct tombolo_options options = options_of(0);
@@ -657,6 +723,7 @@ static const struct test tests[] = {
 	{"signals", test_signals},
 	{"fork", test_fork},
 	{"leaks", test_leaks},
+	{"nonsense", test_nonsense},
 	{"no_daemon", test_no_daemon},
 };
 

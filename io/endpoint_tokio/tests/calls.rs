@@ -235,3 +235,35 @@ fn an_endpoint_goes_back_to_those_who_block() {
         assert_eq!((received.source, &payload[..]), (ONE, &b"x"[..]));
     });
 }
+
+/// Its futures go from thread to thread.
+#[test]
+fn tasks_on_several_threads_ask_each_other() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (mut server, one, other) = trio();
+        let serving = tokio::spawn(async move {
+            let mut payload = Vec::new();
+            for _ in 0..2000 {
+                let received = server.receive(&From::Any, &mut payload, soon()).await.unwrap();
+                server.reply(&asked(&received), 0, &payload).unwrap();
+            }
+        });
+        let mut asking = tokio::task::JoinSet::new();
+        for mut asker in [one, other] {
+            asking.spawn(async move {
+                let mut answer = Vec::new();
+                for number in 0..1000_u64 {
+                    let question = number.to_le_bytes();
+                    let asked = asker.send_receive(stage::SERVER, 0, &question, &mut answer, 8, soon());
+                    asked.await.unwrap();
+                    assert_eq!(answer, question);
+                }
+            });
+        }
+        while let Some(done) = asking.join_next().await {
+            done.unwrap();
+        }
+        serving.await.unwrap();
+    });
+}
