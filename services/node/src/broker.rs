@@ -44,7 +44,7 @@ const MAX_WAITING_PACKETS: usize = 256;
 /// Channels of one domain that may be on their way to servers at a time, for each kind of member: who asks for more waits
 /// until a server has taken some, so that no domain fills a server's outbox.
 pub(crate) const MAX_ATTACHES_PER_DOMAIN: usize = 16;
-/// Room in a server's outbox that is kept for what is not a new channel. A server is not cut off because of what others ask.
+/// Room in an outbox that is kept for what is neither a new channel nor news about endpoints. A server is not cut off because of what others ask.
 const KEPT_PACKETS: usize = 32;
 /// At most so often it is logged that a member of a domain was cut off: a domain must not fill the disk with it.
 const CUT_OFF_REMARK: Duration = Duration::from_secs(60);

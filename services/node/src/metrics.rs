@@ -280,6 +280,29 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_have_numbers_and_those_without_a_name_none_of_their_own() {
+        let tree = json!({"dc": {"shop": {
+            "ipc": {"pairs": {"used": 3, "limit": 1024}, "bytes": {"used": 4096, "limit": 65536}, "binds_total": 9},
+            "endpoints": {
+                "planner": {"endpoint": "planner", "bound": true, "peer_count": 3, "peers": [], "bytes": 4096, "binds": 2},
+                "7.1": {"endpoint": null, "bound": true, "peer_count": 1}
+            }
+        }}});
+        let text = text(&tree);
+        for line in [
+            "tombolo_ipc_pairs{dc=\"shop\"} 3",
+            "tombolo_ipc_bytes_limit{dc=\"shop\"} 65536",
+            "tombolo_ipc_binds_total{dc=\"shop\"} 9",
+            "tombolo_endpoint_bound{dc=\"shop\",endpoint=\"planner\"} 1",
+            "tombolo_endpoint_peers{dc=\"shop\",endpoint=\"planner\"} 3",
+            "tombolo_endpoint_binds_total{dc=\"shop\",endpoint=\"planner\"} 2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing:\n{text}");
+        }
+        assert!(!text.contains("7.1"), "{text}");
+    }
+
+    #[test]
     fn an_empty_node_has_metrics_too() {
         assert!(text(&json!({})).contains("tombolo_node_info"));
     }

@@ -1,7 +1,7 @@
 //! Events that find no room in a member's outbox and must not be lost: they wait here, the newest of each kind in the place of the one
 //! before. So nobody is cut off because of what others do, and what waits is bounded by what the member's endpoints have.
 
-use super::{Inner, MemberId, Outgoing};
+use super::{Inner, KEPT_PACKETS, MemberId, Outgoing};
 use std::collections::BTreeMap;
 use wire::control::{EndpointAddress, Event};
 
@@ -37,14 +37,15 @@ fn key(event: &Event) -> Option<(u32, AboutKey)> {
 }
 
 impl Inner {
-    /// Tells a member something, at once or as soon as it has read what it was told before.
+    /// Tells a member something, at once or as soon as it has read what it was told before. Some room is left for answers: whoever has not
+    /// looked for a while may ask before it reads.
     pub(super) fn tell(&mut self, id: MemberId, event: Event) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(key) = key(&event) else {
             self.send(id, event.into());
             return;
         };
-        if member.late.is_empty() && member.outbox.capacity() > 0 {
+        if member.late.is_empty() && member.outbox.capacity() > KEPT_PACKETS {
             self.send(id, event.into());
         } else {
             member.late.insert(key, event);
@@ -54,7 +55,7 @@ impl Inner {
     /// A member has read something: there is room for what waits.
     pub(super) fn tell_late(&mut self, id: MemberId) {
         while let Some(member) = self.members.get_mut(&id)
-            && member.outbox.capacity() > 0
+            && member.outbox.capacity() > KEPT_PACKETS
             && let Some((_, event)) = member.late.pop_first()
         {
             self.send(id, Outgoing::from(event));
