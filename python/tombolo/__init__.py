@@ -31,32 +31,23 @@ each call's details.
 
 from ._channel import Channel, Loan, View, from_descriptors, open, pair
 from ._end import DESCRIPTORS, Name
-from ._endpoint import (
-    Address,
+from ._endpoint import Address, Endpoint, Granted, Kind, Message, OwnBuffer, Peer, Rights, Whom, endpoint_pair
+from ._endpoint_errors import (
     BrokenRules,
     Canceled,
     Dead,
     Deadlock,
     Elsewhere,
     Ended,
-    Endpoint,
     EndpointError,
-    Granted,
-    Kind,
-    Message,
     Moved,
     NotBound,
-    OwnBuffer,
-    Peer,
     Refused,
     Revoked,
-    Rights,
     TimedOut,
     TooLong,
-    Whom,
     WouldWait,
     WrongGeneration,
-    endpoint_pair,
 )
 from ._offer import Offer, offer, offer_stream
 from ._stream import Stream, open_stream, stream_from_descriptors, stream_pair

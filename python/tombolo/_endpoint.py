@@ -7,10 +7,11 @@ import ctypes
 import enum
 import errno
 import time
-from typing import Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Tuple, Type, Union
+from typing import Callable, Iterator, List, NamedTuple, NoReturn, Optional, Tuple, Union
 
 from . import _library
 from ._end import Handle, nanoseconds, options
+from ._endpoint_errors import TooLong, raise_refusal
 from ._library import READING, library
 from ._memory import Buffer, pointer_to
 
@@ -187,103 +188,9 @@ class Granted(NamedTuple):
     writable: bool
 
 
-class EndpointError(OSError):
-    """A call of an endpoint that failed: with ``errno``, and a sentence that says what, where, and what to do."""
-
-
-class NotBound(EndpointError):
-    """``ENOTCONN``: the endpoint is not bound, or this one was not introduced to it."""
-
-
-class WrongGeneration(EndpointError):
-    """``ESTALE``: what had this address has ended, and another has its place."""
-
-
-class Dead(EndpointError, BrokenPipeError):
-    """``EPIPE``, ``EOWNERDEAD``: it is dead, or has ended."""
-
-
-class Moved(EndpointError):
-    """``EREMCHG``: it has moved; find it again."""
-
-
-class Refused(EndpointError, PermissionError):
-    """``EPERM``, ``EACCES``: the topology file does not allow this, or the grant does not."""
-
-
-class Deadlock(EndpointError):
-    """``EDEADLK``: it waits, over others perhaps, for this very caller."""
-
-
-class TimedOut(EndpointError, TimeoutError):
-    """``ETIMEDOUT``: the time is over, and what was sent was withdrawn. ``ETIME``: the request was received, and had no reply in time."""
-
-    @property
-    def received(self) -> bool:
-        """Whether a request was received. If not, it will not be."""
-        return self.errno == errno.ETIME
-
-
-class WouldWait(EndpointError, BlockingIOError):
-    """``EAGAIN``: the call would have to wait, and may not."""
-
-
-class TooLong(EndpointError):
-    """``EMSGSIZE``: more bytes than fit this pair, or than the requester takes."""
-
-
-class Canceled(EndpointError):
-    """``ECANCELED``: nobody waits for this reply any more."""
-
-
-class BrokenRules(EndpointError):
-    """``EPROTO``: it broke the rules of the shared memory, and was cut off."""
-
-
-class Ended(EndpointError):
-    """``ESHUTDOWN``: this endpoint has ended; the topology file does not place it here any more."""
-
-
-class Elsewhere(EndpointError):
-    """``EHOSTUNREACH``: the request was passed on to an endpoint that this one was not introduced to."""
-
-
-class Revoked(EndpointError):
-    """``EKEYREVOKED``: the grant was taken back."""
-
-
-_KINDS: Dict[int, Type[EndpointError]] = {
-    errno.ENOTCONN: NotBound,
-    errno.ESTALE: WrongGeneration,
-    errno.EPIPE: Dead,
-    errno.EOWNERDEAD: Dead,
-    errno.EREMCHG: Moved,
-    errno.EPERM: Refused,
-    errno.EACCES: Refused,
-    errno.EDEADLK: Deadlock,
-    errno.ETIMEDOUT: TimedOut,
-    errno.ETIME: TimedOut,
-    errno.EAGAIN: WouldWait,
-    errno.EMSGSIZE: TooLong,
-    errno.ECANCELED: Canceled,
-    errno.EPROTO: BrokenRules,
-    errno.EHOSTUNREACH: Elsewhere,
-    errno.ESHUTDOWN: Ended,
-    getattr(errno, "EKEYREVOKED", 128): Revoked,
-}
-
-
-def _raise() -> NoReturn:
-    number = ctypes.get_errno()
-    text = (library.tombolo_error_text() or b"").decode("utf-8", "replace")
-    kind = _KINDS.get(number)
-    # Of what is no endpoint's own, the kind that files have: FileNotFoundError, ConnectionRefusedError.
-    raise OSError(number, text) if kind is None else kind(number, text)
-
-
 def _ok(result: int) -> int:
     if result == -1:
-        _raise()
+        raise_refusal()
     return result
 
 
@@ -294,7 +201,7 @@ def _again(call: Callable[[], int], failed: int = -1) -> int:
         if result != failed:
             return result
         if ctypes.get_errno() != errno.EINTR:
-            _raise()
+            raise_refusal()
 
 
 class OwnBuffer:
@@ -596,7 +503,7 @@ class Endpoint(Handle):
         return _ok(library.tombolo_poll_descriptor(self._handle, READING))
 
     def _raise_error(self) -> NoReturn:
-        _raise()
+        raise_refusal()
 
 
 def _bound(name: Optional[bytes], made: _library.Options, wait: Optional[float]) -> int:
@@ -610,7 +517,7 @@ def _bound(name: Optional[bytes], made: _library.Options, wait: Optional[float])
             return handle
         is_over = deadline is not None and time.monotonic() >= deadline
         if ctypes.get_errno() not in (errno.ETIMEDOUT, errno.EINTR) or is_over:
-            _raise()
+            raise_refusal()
 
 
 def _answer_ns(timeout: Optional[float]) -> int:

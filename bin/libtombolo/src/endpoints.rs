@@ -78,30 +78,11 @@ impl Library {
         is_buffered: bool,
     ) -> Outcome<()> {
         let to = address_of(to)?;
-        let Outgoing { tag, bytes } = message;
         let wanted = Wanted::send(to, message, is_buffered);
         self.table.find(endpoint)?.whole(endpoint, |member: &mut Member| {
-            member.call_wanted(Some(wanted), |member| {
-                // What needs no rendezvous seldom waits: the quick way first.
-                if member.is_interruptible && !(is_buffered && member.ongoing.is_none()) {
-                    return member.send_in_steps(wanted, patience);
-                }
-                let deadline = if member.is_interruptible {
-                    deadline_of(Patience::Never)
-                } else {
-                    deadline_of(patience)
-                };
-                let sent = if is_buffered {
-                    member.endpoint.send_buffered(to, tag, bytes, deadline)
-                } else {
-                    member.endpoint.send(to, tag, bytes, deadline)
-                };
-                match sent {
-                    Err(Failed::Call(endpoint::SendError::TimedOut(_))) if member.is_interruptible => {
-                        member.send_in_steps(wanted, patience)
-                    }
-                    sent => sent.map_err(|error| refusals::of(&error, patience)),
-                }
+            member.call_wanted(Some(wanted), |member| match is_buffered {
+                true => member.send_buffered(to, wanted, message.tag, patience),
+                false => member.send(to, wanted, message.tag, patience),
             })
         })
     }

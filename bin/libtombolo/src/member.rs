@@ -6,7 +6,8 @@ use crate::polling::{PollSet, deadline_of, poll_until};
 use crate::refusals;
 use crate::requests::Requests;
 use endpoint::{
-    Address, Asked, Borrow, Content, Endpoint, From, GrantId, Granted, Interrupter, Received, Step, Whom,
+    Address, Asked, Borrow, Content, Endpoint, Failed, From, GrantId, Granted, Interrupter, Received,
+    SendError, Step, Whom,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -86,6 +87,36 @@ impl Member {
         let outcome = work(self);
         self.settle();
         outcome
+    }
+
+    /// Sends a message and waits until it is received.
+    pub fn send(&mut self, to: Address, wanted: Wanted<'_>, tag: u32, patience: Patience) -> Outcome<()> {
+        if self.is_interruptible {
+            return self.send_in_steps(wanted, patience);
+        }
+        let sent = self.endpoint.send(to, tag, wanted.bytes, deadline_of(patience));
+        sent.map_err(|error| refusals::of(&error, patience))
+    }
+
+    /// Sends a message and waits until there is room for it.
+    pub fn send_buffered(
+        &mut self,
+        to: Address,
+        wanted: Wanted<'_>,
+        tag: u32,
+        patience: Patience,
+    ) -> Outcome<()> {
+        if self.ongoing.is_some() {
+            return self.send_in_steps(wanted, patience);
+        }
+        // There seldom is none: the quick way first.
+        let first = if self.is_interruptible { Patience::Never } else { patience };
+        match self.endpoint.send_buffered(to, tag, wanted.bytes, deadline_of(first)) {
+            Err(Failed::Call(SendError::TimedOut(_))) if first != patience => {
+                self.send_in_steps(wanted, patience)
+            }
+            sent => sent.map_err(|error| refusals::of(&error, patience)),
+        }
     }
 
     /// Receives from anybody, or from one.
