@@ -130,8 +130,19 @@ impl Grpc {
                 Role::Follow => serve(socket, queue).await,
             }
         })?;
+        drive_until_together(&runtime, meeting, task.role)?;
         Ok(Self { outward: Some(outward), inward, received: Bytes::new(), role: task.role, runtime })
     }
+}
+
+/// Waits until both have come this far, and drives the connection meanwhile: the leader's greeting is not yet on its way.
+fn drive_until_together(runtime: &Runtime, meeting: &mut Meeting, role: Role) -> io::Result<()> {
+    let (tell, told) = oneshot::channel();
+    std::thread::scope(|scope| {
+        // Nobody listens any more only if the runtime has failed, which is told below.
+        scope.spawn(|| tell.send(meeting.together(role)).is_ok());
+        runtime.block_on(told).map_err(other)?
+    })
 }
 
 /// Calls the follower, and greets it.

@@ -8,6 +8,7 @@ use bench::channel::meeting::Meeting;
 use bench::channel::task::{Means as Chosen, Tale, Task};
 use bench::channel::work::Messages;
 use bench::ipc::means::Way;
+use bench::ipc::stage::SWEEP;
 use bench::ipc::transport;
 use std::io;
 
@@ -20,6 +21,11 @@ fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result
 }
 
 fn main() -> std::process::ExitCode {
+    if std::env::args().nth(1).is_some_and(|word| word == SWEEP) {
+        // zenoh leaves names of shared memory behind when a program ends, and takes them away itself when another asks it to.
+        ::zenoh::shm::cleanup_orphaned_shm_segments();
+        return std::process::ExitCode::SUCCESS;
+    }
     bench::channel::work::main(with)
 }
 

@@ -27,13 +27,13 @@ pub enum Way {
     },
     /// Endpoints: a rendezvous for each message.
     Sends,
-    /// Endpoints: the sender writes into a buffer that it has granted, the receiver copies out of it.
-    Slots {
+    /// Endpoints: the sender copies into a buffer that the receiver has granted.
+    Places {
         /// What says which part is full or free.
         hints: Hints,
     },
-    /// Endpoints: the sender copies into a buffer that the receiver has granted.
-    Places,
+    /// Endpoints: the sender writes into a buffer that it has granted, the receiver copies out of it; messages say which part is full or free.
+    Slots,
     /// Two pipes.
     Pipe,
     /// Two pipes, written a page at a time: what a program does that gathers its messages by itself.

@@ -141,19 +141,14 @@ impl Bench<'_> {
             return Ok(());
         }
         let mut best: Option<(f64, Tuning)> = None;
-        for (number, tuning) in tunings.into_iter().enumerate() {
-            let rate = match self.repeat(case, arm, tuning, 0, self.plan.trial_ns) {
-                Ok(found) => found.operations as f64 / found.window_s.max(f64::MIN_POSITIVE),
-                Err(BenchError::Protocol { said, .. }) if arm == Arm::Queue && number > 0 => {
-                    self.dismiss(arm);
-                    note(
-                        &mut results.notes,
-                        format!("`{}` has only what everybody may have: {said}", arm.name()),
-                    );
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
+        for tuning in tunings {
+            if let Err(error) = self.stage.allows(arm, &tuning) {
+                let what = "has only what everybody may have: longer ones need CAP_SYS_RESOURCE";
+                note(&mut results.notes, format!("`{}` {what} ({error})", arm.name()));
+                continue;
+            }
+            let found = self.repeat(case, arm, tuning, 0, self.plan.trial_ns)?;
+            let rate = found.operations as f64 / found.window_s.max(f64::MIN_POSITIVE);
             if best.is_none_or(|(quickest, _)| rate > quickest) {
                 best = Some((rate, tuning));
             }

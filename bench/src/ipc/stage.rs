@@ -5,7 +5,7 @@ use super::plan::Arm;
 use super::transport::kernel;
 use crate::channel::stage::note;
 use crate::channel::task::Role;
-use crate::machine::check_files;
+use crate::machine::{check_files, finish};
 use crate::scenario::BenchError;
 use crate::undo::Undo;
 use crate::worker::Worker;
@@ -17,6 +17,9 @@ use std::process::Command;
 const OURS: &str = "ipc-worker";
 /// The worker with what is other people's.
 const PEERS: &str = "ipc-peer";
+
+/// What the worker with other people's is told, as its one argument, when all of them have ended: to take away what they have left.
+pub const SWEEP: &str = "sweep";
 
 /// The two workers of a pair.
 #[derive(Debug)]
@@ -80,6 +83,14 @@ impl Stage {
         }
     }
 
+    /// Whether this machine allows this user what is chosen.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn allows(&self, arm: Arm, tuning: &Tuning) -> std::io::Result<()> {
+        if arm == Arm::Queue { kernel::queue(tuning).map(drop) } else { Ok(()) }
+    }
+
     /// Starts the pair of this number, which is then ready.
     ///
     /// # Errors
@@ -106,6 +117,11 @@ impl Stage {
     /// # Errors
     /// Where something could not be undone.
     pub fn end(mut self) -> Result<(), BenchError> {
+        if self.has_peers {
+            let mut sweep = Command::new(self.binary.with_file_name(PEERS));
+            sweep.arg(SWEEP);
+            finish(sweep)?;
+        }
         let undo = self.undo.take();
         undo.map_or(Ok(()), Undo::finish).map_err(BenchError::io("cleaning up"))
     }

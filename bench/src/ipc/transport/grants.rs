@@ -18,8 +18,10 @@ const PARTS_MIN: usize = 2;
 const TAKEN: usize = 63;
 /// Number of the one grant.
 const GRANT: u64 = 1;
-/// Bytes of messages whose places are in the receiver's buffer, while there is room for the fewest parts.
-const PLACES_BYTES: usize = 1 << 20;
+/// So many bytes are told of at once, or a quarter of the parts: a word to the other end costs as much as some KiB.
+const TOLD_BYTES: usize = 32 << 10;
+/// Bytes of a message without payload in a ring.
+const HINT_BYTES: usize = 64;
 
 /// What the two tell each other of parts.
 #[derive(Debug)]
@@ -28,27 +30,57 @@ struct Signals {
     hints: Hints,
     /// Parts that the other one has told of, and TAKEN.
     told: u64,
+    /// Parts that the other one is still to be told of, by a notice.
+    untold: u64,
+    /// As many are told of at once.
+    at_once: u32,
     payload: Vec<u8>,
 }
 
 impl Signals {
-    fn open(meeting: &mut Meeting, role: Role, hints: Hints) -> io::Result<Self> {
-        let couple = Couple::open(meeting, role, &Tuning::plain(0), &options(true, 0))?;
-        Ok(Self { couple, hints, told: 0, payload: Vec::new() })
+    /// For so many parts of so many bytes.
+    fn open(
+        meeting: &mut Meeting,
+        role: Role,
+        hints: Hints,
+        (parts, part_bytes): (usize, usize),
+    ) -> io::Result<Self> {
+        let at_once = (TOLD_BYTES / part_bytes.max(1)).min(parts / 4).max(1);
+        // Messages are held back by the endpoint, notices here.
+        let options = options(true, if at_once > 1 { at_once * HINT_BYTES } else { 0 });
+        let couple = Couple::open(meeting, role, &Tuning::plain(0), &options)?;
+        // The receiver's buffer is free at first.
+        let told = if role == Role::Lead { (1 << parts) - 1 } else { 0 };
+        Ok(Self { couple, hints, told, untold: 0, at_once: at_once as u32, payload: Vec::new() })
     }
 
     fn tell(&mut self, part: usize) -> io::Result<()> {
         let Couple { endpoint, peer } = &mut self.couple;
         match self.hints {
-            Hints::Notices => endpoint.notify(*peer, 1 << part).map_err(io::Error::other),
+            Hints::Notices => {
+                self.untold |= 1 << part;
+                if self.untold.count_ones() >= self.at_once { self.show() } else { Ok(()) }
+            }
             Hints::Messages => {
                 endpoint.send_buffered(*peer, part as u32, &[], None).map_err(io::Error::other)
             }
         }
     }
 
+    /// Tells of all parts that the other one has not been told of.
+    fn show(&mut self) -> io::Result<()> {
+        let Couple { endpoint, peer } = &mut self.couple;
+        match std::mem::take(&mut self.untold) {
+            0 => endpoint.flush().map_err(io::Error::other),
+            bits => endpoint.notify(*peer, bits).map_err(io::Error::other),
+        }
+    }
+
     fn wait_for(&mut self, part: usize) -> io::Result<()> {
         while self.told & 1 << part == 0 {
+            if self.untold != 0 {
+                self.show()?;
+            }
             let endpoint = &mut self.couple.endpoint;
             let received = endpoint.receive(&From::Any, &mut self.payload, None).map_err(io::Error::other)?;
             self.told |= match received.content {
@@ -86,15 +118,12 @@ impl Slots {
     ///
     /// # Errors
     /// Those of [`Couple::open`] and of grants.
-    pub fn open(meeting: &mut Meeting, task: &Task, tuning: &Tuning, hints: Hints) -> io::Result<Self> {
-        let mut signals = Signals::open(meeting, task.role, hints)?;
+    pub fn open(meeting: &mut Meeting, task: &Task, tuning: &Tuning) -> io::Result<Self> {
         let piece_bytes = tuning.piece_bytes;
         let parts = (tuning.buffer_bytes / piece_bytes.max(1)).clamp(PARTS_MIN, PARTS_MAX);
+        let mut signals = Signals::open(meeting, task.role, Hints::Messages, (parts, piece_bytes))?;
         let memory = match task.role {
-            Role::Lead => {
-                signals.told = (1 << parts) - 1;
-                own(meeting, &mut signals.couple, parts * piece_bytes, Access::Read)?
-            }
+            Role::Lead => own(meeting, &mut signals.couple, parts * piece_bytes, Access::Read)?,
             Role::Follow => take(meeting, &mut signals.couple, Access::Read)?,
         };
         Ok(Self { signals, memory, piece_bytes, parts, number: 0, message: vec![1; task.bytes] })
@@ -137,7 +166,8 @@ impl Bulk for Slots {
     }
 
     fn acknowledge(&mut self) -> io::Result<()> {
-        self.signals.tell(TAKEN)
+        self.signals.tell(TAKEN)?;
+        self.signals.show()
     }
 
     fn acknowledged(&mut self) -> io::Result<()> {
@@ -161,14 +191,11 @@ impl Places {
     ///
     /// # Errors
     /// Those of [`Couple::open`] and of grants.
-    pub fn open(meeting: &mut Meeting, task: &Task) -> io::Result<Self> {
-        let mut signals = Signals::open(meeting, task.role, Hints::Notices)?;
-        let parts = (PLACES_BYTES / task.bytes.max(1)).clamp(PARTS_MIN, PARTS_MAX);
+    pub fn open(meeting: &mut Meeting, task: &Task, tuning: &Tuning, hints: Hints) -> io::Result<Self> {
+        let parts = (tuning.buffer_bytes / task.bytes.max(1)).clamp(PARTS_MIN, PARTS_MAX);
+        let mut signals = Signals::open(meeting, task.role, hints, (parts, task.bytes))?;
         let memory = match task.role {
-            Role::Lead => {
-                signals.told = (1 << parts) - 1;
-                take(meeting, &mut signals.couple, Access::Write)?
-            }
+            Role::Lead => take(meeting, &mut signals.couple, Access::Write)?,
             Role::Follow => own(meeting, &mut signals.couple, parts * task.bytes, Access::Write)?,
         };
         Ok(Self { signals, memory, message_bytes: task.bytes, parts, number: 0 })
@@ -206,7 +233,8 @@ impl Bulk for Places {
     }
 
     fn acknowledge(&mut self) -> io::Result<()> {
-        self.signals.tell(TAKEN)
+        self.signals.tell(TAKEN)?;
+        self.signals.show()
     }
 
     fn acknowledged(&mut self) -> io::Result<()> {

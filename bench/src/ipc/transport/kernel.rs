@@ -14,6 +14,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use sys::message_queue;
 
 /// Where TCP goes.
@@ -82,8 +83,6 @@ pub fn fifo(meeting: &mut Meeting, task: &Task, tuning: &Tuning) -> io::Result<E
 pub fn queues(meeting: &mut Meeting, task: &Task, tuning: &Tuning) -> io::Result<[OwnedFd; 2]> {
     match task.role {
         Role::Lead => {
-            // Without this right there are the few that everybody may have.
-            let _raised = setrlimit(Resource::Msgqueue, Rlimit { current: None, maximum: None });
             let (there, back) = (queue(tuning)?, queue(tuning)?);
             meeting.give(b"queues", &[there.as_fd(), back.as_fd()])?;
             Ok([back, there])
@@ -99,8 +98,14 @@ pub fn queues(meeting: &mut Meeting, task: &Task, tuning: &Tuning) -> io::Result
 pub fn queue(tuning: &Tuning) -> io::Result<OwnedFd> {
     /// Messages in a queue where nothing is chosen: what `/proc/sys/fs/mqueue/msg_max` says on most machines.
     const MESSAGES: usize = 10;
+    // Without this right there are as many as everybody may have.
+    let _raised = setrlimit(Resource::Msgqueue, Rlimit { current: None, maximum: None });
     let messages = if tuning.buffer_bytes == 0 { MESSAGES } else { tuning.buffer_bytes / tuning.piece_bytes };
-    let name = CString::new(format!("/tombolo-bench-{}", std::process::id())).map_err(io::Error::other)?;
+    /// Tells the queues of one process apart, for the moment that they have names.
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("/tombolo-bench-{}-{number}", std::process::id());
+    let name = CString::new(name).map_err(io::Error::other)?;
     let made = message_queue::create(&name, messages.max(1), tuning.piece_bytes)?;
     message_queue::unlink(&name)?;
     Ok(made)

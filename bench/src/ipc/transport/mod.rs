@@ -65,15 +65,15 @@ fn messages(means: &Means, task: &Task, meeting: &mut Meeting, job: Messages<'_,
             let (reader, writer) = kernel::tcp(meeting, task, tuning)?;
             job.run(Bytes::new(reader, writer, bytes))
         }
-        Way::Slots { .. } | Way::Places | Way::Grpc | Way::Zenoh => Err(unsupported(means.way)),
+        Way::Slots | Way::Places { .. } | Way::Grpc | Way::Zenoh => Err(unsupported(means.way)),
     }
 }
 
 fn copies(means: &Means, task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result<Tale> {
     let (bytes, tuning) = (task.bytes, &means.tuning);
     match means.way {
-        Way::Slots { hints } => job.copy(grants::Slots::open(meeting, task, tuning, hints)?),
-        Way::Places => job.copy(grants::Places::open(meeting, task)?),
+        Way::Slots => job.copy(grants::Slots::open(meeting, task, tuning)?),
+        Way::Places { hints } => job.copy(grants::Places::open(meeting, task, tuning, hints)?),
         Way::Pipe => {
             let (reader, writer) = kernel::pipe(meeting, task, tuning)?;
             job.copy(Flow::new(reader, writer, bytes))
