@@ -91,25 +91,25 @@ impl Rule {
         Ok(Levels::new(&loads, 0).first_miss(first, effort)?.is_none())
     }
 
-    /// How long each task takes at worst, in the order of `tasks`, from the beginning of its period; for fixed priorities.
-    /// `None` under earliest deadline first, where admission works without.
+    /// How long each task takes at worst, in the order of `tasks`, from the beginning of its period.
     ///
     /// # Errors
     /// Where it can't be told.
-    pub fn responses(self, tasks: &[Task]) -> Result<Option<Vec<Response>>, AdmitError> {
+    pub fn responses(self, tasks: &[Task]) -> Result<Vec<Response>, AdmitError> {
         check_count(tasks)?;
-        if self.policy == Policy::EarliestDeadline {
-            return Ok(None);
-        }
         let order = self.policy.order(tasks);
         let loads = self.loads(tasks, &order);
-        let levels = Levels::new(&loads, self.costs.switch_ns());
+        let switch = self.costs.switch_ns();
         let effort = &mut Effort::new();
         let mut responses = vec![Response::Unbounded; tasks.len()];
+        let (levels, demand) = (Levels::new(&loads, switch), Demand::new(&loads, switch));
         for (level, &index) in order.iter().enumerate() {
-            responses[index] = levels.response(level, None, effort)?;
+            responses[index] = match self.policy {
+                Policy::EarliestDeadline => demand.response(level, effort)?,
+                _ => levels.response(level, None, effort)?,
+            };
         }
-        Ok(Some(responses))
+        Ok(responses)
     }
 
     fn quick(self, tasks: &[Task]) -> Option<Proof> {

@@ -5,6 +5,7 @@
 //! from the longest that matters downwards, and each look says how far down the next is (Zhang and Burns, IEEE TC 2009).
 
 use crate::effort::{Effort, Undecided};
+use crate::fixed_priority::Response;
 use crate::fraction::{self, ONE, compare_to_one};
 use crate::task::Load;
 use std::cmp::Ordering;
@@ -93,6 +94,59 @@ impl<'a> Demand<'a> {
         Ok(self.looks(longest, &Whole, effort, true)?.is_none())
     }
 
+    /// How long a task takes at worst, from the beginning of its period, if equal deadlines go against it (Spuri 1996).
+    ///
+    /// The others are released together, and of its own releases one has its deadline where another's is, or its own: each such place in the longest busy
+    /// window is looked at. What has a later deadline is not in the way. A hyperperiod later, no more is left over than before, so places within one suffice.
+    pub fn response(&self, who: usize, effort: &mut Effort) -> Result<Response, Undecided> {
+        let Some(task) = self.loads.get(who) else { return Ok(Response::Within(0)) };
+        if compare_to_one(self.shares()) == Ordering::Greater {
+            return Ok(Response::Unbounded);
+        }
+        let hyperperiod =
+            fraction::hyperperiod(self.loads.iter().map(|load| load.period)).unwrap_or(u64::MAX);
+        let longest = self.busy_window(hyperperiod, effort)?.min(hyperperiod);
+        let mut worst = 0;
+        for other in self.loads {
+            // Deadlines of the other, as they stand to the beginning of the period that is looked at.
+            let ahead = task.first_due().saturating_sub(other.first_due()).div_ceil(other.period);
+            let mut due = other.first_due().saturating_add(ahead.saturating_mul(other.period));
+            let mut done = 0;
+            while due - task.first_due() < longest {
+                let begin = due - task.first_due();
+                // The later the deadline, the more is in the way: what is done then is done no sooner.
+                done = self.done(who, task, begin, done, effort)?;
+                worst = worst.max(done.saturating_add(task.jitter).saturating_sub(begin));
+                due = due.saturating_add(other.period);
+            }
+        }
+        Ok(Response::Within(worst))
+    }
+
+    /// When the release is done whose period begins so long, less the jitter, after all others are released together; not before `from`.
+    fn done(
+        &self,
+        who: usize,
+        task: &Load,
+        begin: u64,
+        from: u64,
+        effort: &mut Effort,
+    ) -> Result<u64, Undecided> {
+        let own = (begin / task.period + 1).saturating_mul(task.cost).saturating_add(self.blocking);
+        let due = begin.saturating_add(task.first_due());
+        let mut window = own.max(from);
+        loop {
+            effort.spend(self.loads.len())?;
+            let others = self.loads.iter().enumerate().filter(|(index, _)| *index != who);
+            let work = others
+                .fold(own, |work, (_, load)| work.saturating_add(load.released(window).min(load.due(due))));
+            if work <= window {
+                return Ok(window);
+            }
+            window = work;
+        }
+    }
+
     fn shares(&self) -> impl Iterator<Item = (u64, u64)> + Clone {
         self.loads.iter().map(|load| (load.cost, load.period))
     }
@@ -165,7 +219,7 @@ impl<'a> Demand<'a> {
             .and_then(|hyperperiod| hyperperiod.checked_add(latest));
         match repeats {
             Some(longest) => Ok(Some(longest)),
-            None => self.busy_window(effort).map(Some),
+            None => self.busy_window(u64::MAX, effort).map(Some),
         }
     }
 
@@ -181,14 +235,14 @@ impl<'a> Demand<'a> {
         u64::try_from((ahead.checked_mul(ONE)?).div_ceil(free)).ok()
     }
 
-    /// The longest time for which a processor that has all to do at once is never idle; an overload shows in it.
-    fn busy_window(&self, effort: &mut Effort) -> Result<u64, Undecided> {
+    /// The longest time for which a processor that has all to do at once is never idle, an overload shows in it; or something over `enough`.
+    fn busy_window(&self, enough: u64, effort: &mut Effort) -> Result<u64, Undecided> {
         let mut window = self.loads.iter().fold(self.blocking, |sum, load| sum.saturating_add(load.cost));
         loop {
             effort.spend(self.loads.len())?;
             let work =
                 self.loads.iter().fold(self.blocking, |sum, load| sum.saturating_add(load.released(window)));
-            if work <= window {
+            if work <= window || window > enough {
                 return Ok(window);
             }
             window = work;

@@ -243,14 +243,12 @@ impl<'a> Run<'a> {
         self.begin_ns(index) + self.scenario.tasks[index].deadline_ns()
     }
 
-    /// Whose turn it is. Of equals, who runs goes on; else who was named first.
+    /// Whose turn it is. Of equals, who was named first.
     fn highest(&self) -> Option<usize> {
         let waiting =
             (0..self.lines.len()).filter(|&index| self.lines[index].released > self.lines[index].done);
         match self.scenario.rule.policy {
-            Policy::EarliestDeadline => {
-                waiting.min_by_key(|&index| (self.deadline_ns(index), self.loaded != Some(index)))
-            }
+            Policy::EarliestDeadline => waiting.min_by_key(|&index| self.deadline_ns(index)),
             _ => waiting.min_by_key(|&index| self.ranks[index]),
         }
     }

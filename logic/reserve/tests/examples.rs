@@ -26,7 +26,7 @@ fn a_full_processor_is_admitted() {
         let table = Table::build(rule, &set).unwrap();
         assert_eq!((table.cycle_ns(), table.slots().len()), (40 * MS, 2));
     }
-    let responses = Rule::default().responses(&set).unwrap().unwrap();
+    let responses = Rule::default().responses(&set).unwrap();
     assert_eq!(responses, [Response::Within(32 * MS), Response::Within(40 * MS)]);
 }
 

@@ -62,8 +62,8 @@ fn check_slots(seed: u64, rule: Rule, set: &[Task], table: &Table) {
         end = slot.to_ns;
     }
     assert!(end <= table.cycle_ns());
-    if rule.costs == Costs::NONE && rule.policy != Policy::EarliestDeadline {
-        // The simulator decides the same, and was written otherwise. (Earliest deadline first leaves ties open.)
+    if rule.costs == Costs::NONE {
+        // The simulator decides the same, and was written otherwise.
         let arrivals = Arrivals::Together;
         let until_ns = table.cycle_ns();
         let given = Stretch::Whole;
@@ -298,9 +298,9 @@ fn a_whole_processor_is_a_table_like_any_other() {
         let inside = inside::admit(rule, &set, &whole, None);
         assert_eq!(holds.is_none(), inside.is_ok(), "seed {seed}: {rule:?} {set:?} {holds:?} {inside:?}");
         let alone = rule.responses(&set).unwrap();
-        assert_eq!(alone, inside::responses(rule, &set, &whole).unwrap(), "seed {seed}: {rule:?} {set:?}");
-        assert!(
-            alone.is_none_or(|alone| alone.iter().all(|response| !matches!(response, Response::Over(_))))
-        );
+        if let Some(inside) = inside::responses(rule, &set, &whole).unwrap() {
+            assert_eq!(alone, inside, "seed {seed}: {rule:?} {set:?}");
+        }
+        assert!(alone.iter().all(|response| !matches!(response, Response::Over(_))));
     }
 }
