@@ -86,8 +86,8 @@ struct tombolo_message {
 };
 
 /* Bits of tombolo_options.flags, for tombolo_endpoint_bind() and _pair() alone; of the others, TOMBOLO_NO_SPIN is for endpoints, too. */
-#define TOMBOLO_INTERRUPTIBLE 128u /* when a signal handler has run, calls that wait return EINTR, and go on where they were if the same
-                                      call with the same arguments is the next one; any other gives up what had not been received */
+#define TOMBOLO_INTERRUPTIBLE 128u /* when a signal handler has run, calls that wait return EINTR. The same call with the same arguments goes on
+                                      where it was; another one that may wait gives it up, as tombolo_endpoint_give_up() does */
 
 /* Binds an endpoint: at the daemon of the domain that the program runs in, which is where the topology file places the name; NULL
  * binds one without a name. `options` may be NULL; of it count size, flags, batch_bytes (what tombolo_endpoint_send_buffered() holds
@@ -135,6 +135,10 @@ int tombolo_endpoint_flush(tombolo_handle endpoint);
  * that this one has not been introduced to. */
 ssize_t tombolo_endpoint_call(tombolo_handle endpoint, tombolo_address to, uint32_t tag, const void *bytes, size_t length,
                               void *buffer, size_t size, struct tombolo_message *reply, int64_t timeout_ns);
+
+/* Gives up a call that has returned EINTR: what it sent is withdrawn, unless it has been received. Returns 1 if it has, 0 if not, or if there is
+ * no such call. */
+int tombolo_endpoint_give_up(tombolo_handle endpoint);
 
 /* Receives from anybody (TOMBOLO_ANYBODY), each in turn, or from one. Returns the bytes. EMSGSIZE: it has more bytes than the buffer
  * (message->length says how many); it stays, and is received first next time. From one: EPIPE and others say that nothing will come. */

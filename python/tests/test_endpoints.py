@@ -206,7 +206,9 @@ class Calls(Case):
             with self.assertRaises(Interrupted):
                 wait()
             signal.setitimer(signal.ITIMER_REAL, 0)
-        # What was given up by an exception is not received; what comes next is.
+            # What an exception has ended was given up.
+            with self.assertRaises(tombolo.WouldWait):
+                self.other.receive(timeout=0)
         self.one.send_buffered(self.at_other, b"after")
         self.assertEqual(self.other.receive(timeout=PATIENCE).data, b"after")
 

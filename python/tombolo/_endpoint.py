@@ -87,6 +87,7 @@ _declare("tombolo_endpoint_send", _INT, _HANDLE, _ADDRESS, _TAG, _BYTES, _SIZE, 
 _declare("tombolo_endpoint_send_buffered", _INT, _HANDLE, _ADDRESS, _TAG, _BYTES, _SIZE, _TIME)
 _declare("tombolo_endpoint_flush", _INT, _HANDLE)
 _declare("tombolo_endpoint_call", _COUNT, _HANDLE, _ADDRESS, _TAG, _BYTES, _SIZE, _BYTES, _SIZE, _MESSAGE, _TIME)
+_declare("tombolo_endpoint_give_up", _INT, _HANDLE)
 _declare("tombolo_endpoint_receive", _COUNT, _HANDLE, _ADDRESS, _BYTES, _SIZE, _MESSAGE, _TIME)
 _declare("tombolo_endpoint_reply", _INT, _HANDLE, _LONG, _TAG, _BYTES, _SIZE)
 _declare("tombolo_endpoint_relay", _INT, _HANDLE, _LONG, _ADDRESS, _TAG, _BYTES, _SIZE)
@@ -194,16 +195,6 @@ def _ok(result: int) -> int:
     return result
 
 
-def _again(call: Callable[[], int], failed: int = -1) -> int:
-    """Makes a call of the library; one that a signal has interrupted goes on after Python has run its handlers."""
-    while True:
-        result = call()
-        if result != failed:
-            return result
-        if ctypes.get_errno() != errno.EINTR:
-            raise_refusal()
-
-
 class OwnBuffer:
     """A buffer of an endpoint, which others may copy from or to once it is granted. Made by :meth:`Endpoint.buffer`."""
 
@@ -284,6 +275,23 @@ class Endpoint(Handle):
         made.flags |= _INTERRUPTIBLE
         self._take(_bound(_name_bytes(name), made, wait))
 
+    def _again(self, call: Callable[[], int], failed: int = -1) -> int:
+        """Makes a call of the library; one that a signal has interrupted goes on after Python has run its handlers, or is given up if one of
+        them raises an exception."""
+        is_interrupted = False
+        try:
+            while True:
+                result = call()
+                if result != failed:
+                    is_interrupted = False
+                    return result
+                is_interrupted = ctypes.get_errno() == errno.EINTR
+                if not is_interrupted:
+                    raise_refusal()
+        finally:
+            if is_interrupted:
+                library.tombolo_endpoint_give_up(self._handle)
+
     def _take(self, handle: int) -> None:
         self._handle = handle
         self._buffer = bytearray(4096)
@@ -292,7 +300,7 @@ class Endpoint(Handle):
     @property
     def address(self) -> Address:
         """Where it is."""
-        return Address(_again(lambda: int(library.tombolo_endpoint_address(self._handle)), _NOBODY))
+        return Address(self._again(lambda: int(library.tombolo_endpoint_address(self._handle)), _NOBODY))
 
     @property
     def name(self) -> str:
@@ -306,25 +314,25 @@ class Endpoint(Handle):
         is bound there now."""
         text = _whom_bytes(whom)
         ns = _answer_ns(timeout)
-        return Address(_again(lambda: int(library.tombolo_endpoint_find(self._handle, text, ns)), _NOBODY))
+        return Address(self._again(lambda: int(library.tombolo_endpoint_find(self._handle, text, ns)), _NOBODY))
 
     def wait(self, whom: Whom, timeout: Optional[float] = None) -> Address:
         """As :meth:`find`, and waits until somebody is bound there."""
         text, ns = _whom_bytes(whom), nanoseconds(timeout)
-        return Address(_again(lambda: int(library.tombolo_endpoint_wait(self._handle, text, ns)), _NOBODY))
+        return Address(self._again(lambda: int(library.tombolo_endpoint_wait(self._handle, text, ns)), _NOBODY))
 
     def send(self, to: Address, data: Buffer = b"", *, tag: int = 0, timeout: Optional[float] = None) -> None:
         """Sends a message, and waits until it is received. What failed has not been received, and will not be."""
         place, size = pointer_to(data)
         ns = nanoseconds(timeout)
-        _again(lambda: int(library.tombolo_endpoint_send(self._handle, to, tag, place, size, ns)))
+        self._again(lambda: int(library.tombolo_endpoint_send(self._handle, to, tag, place, size, ns)))
 
     def send_buffered(self, to: Address, data: Buffer = b"", *, tag: int = 0, timeout: Optional[float] = None) -> None:
         """Sends a message, and waits no longer than until there is room for it. Small ones are held back until they are ``batch_bytes``
         together; calls that wait show them first, and so does :meth:`flush`."""
         place, size = pointer_to(data)
         ns = nanoseconds(timeout)
-        _again(lambda: int(library.tombolo_endpoint_send_buffered(self._handle, to, tag, place, size, ns)))
+        self._again(lambda: int(library.tombolo_endpoint_send_buffered(self._handle, to, tag, place, size, ns)))
 
     def flush(self) -> None:
         """Shows what is held back."""
@@ -347,7 +355,7 @@ class Endpoint(Handle):
             self._replies = bytearray(room)
         into, came = self._replies, _Message()
         target = (ctypes.c_ubyte * len(into)).from_buffer(into)
-        length = _again(
+        length = self._again(
             lambda: int(
                 library.tombolo_endpoint_call(
                     self._handle, to, tag, place, size, target, room, ctypes.byref(came), ns
@@ -364,7 +372,7 @@ class Endpoint(Handle):
         while True:
             target = (ctypes.c_ubyte * len(self._buffer)).from_buffer(self._buffer)
             try:
-                length = _again(
+                length = self._again(
                     lambda: int(
                         library.tombolo_endpoint_receive(
                             self._handle, wanted, target, len(self._buffer), ctypes.byref(came), ns
@@ -447,7 +455,7 @@ class Endpoint(Handle):
         """What a grant stands for."""
         found = _Grant()
         number = _grant_number(grant)
-        _again(
+        self._again(
             lambda: int(
                 library.tombolo_endpoint_granted(self._handle, number, ctypes.byref(found), _answer_ns(timeout))
             )
@@ -469,14 +477,14 @@ class Endpoint(Handle):
         place, size = pointer_to(view)
         _check_range(offset, size)
         number, ns = _grant_number(grant), _answer_ns(timeout)
-        _again(lambda: int(library.tombolo_endpoint_copy_in(self._handle, number, offset, place, size, ns)))
+        self._again(lambda: int(library.tombolo_endpoint_copy_in(self._handle, number, offset, place, size, ns)))
 
     def copy_out(self, data: Buffer, grant: int, offset: int = 0, timeout: Optional[float] = None) -> None:
         """Writes bytes to a granted buffer."""
         place, size = pointer_to(data)
         _check_range(offset, size)
         number, ns = _grant_number(grant), _answer_ns(timeout)
-        _again(lambda: int(library.tombolo_endpoint_copy_out(self._handle, place, size, number, offset, ns)))
+        self._again(lambda: int(library.tombolo_endpoint_copy_out(self._handle, place, size, number, offset, ns)))
 
     def copy(
         self,
@@ -491,7 +499,7 @@ class Endpoint(Handle):
         """Copies from one granted buffer to another."""
         _check_range(min(from_offset, to_offset), length)
         source, target, ns = _grant_number(from_grant), _grant_number(to_grant), _answer_ns(timeout)
-        _again(
+        self._again(
             lambda: int(
                 library.tombolo_endpoint_copy(self._handle, source, from_offset, target, to_offset, length, ns)
             )

@@ -202,6 +202,10 @@ impl Endpoints for Library {
         })
     }
 
+    fn give_up(&self, endpoint: Handle) -> Outcome<bool> {
+        self.member(endpoint, |member| Ok(member.give_up()))
+    }
+
     fn receive(
         &self,
         endpoint: Handle,

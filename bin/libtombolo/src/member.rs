@@ -65,28 +65,35 @@ impl Member {
         self.origin
     }
 
-    /// Makes a call that is not the one that a signal has interrupted, and tells whoever polls what is so after it.
+    /// Makes a call that does not wait for a peer, and tells whoever polls what is so after it. One that a signal has interrupted may go on.
     pub fn call<T>(&mut self, work: impl FnOnce(&mut Self) -> Outcome<T>) -> Outcome<T> {
-        self.call_wanted(None, work)
-    }
-
-    /// As [`Member::call`], of a call that goes on if it is the one that was interrupted.
-    pub(crate) fn call_wanted<T>(
-        &mut self,
-        wanted: Option<Wanted<'_>>,
-        work: impl FnOnce(&mut Self) -> Outcome<T>,
-    ) -> Outcome<T> {
         if !self.origin.is_here() {
             let text =
                 "this endpoint is the parent's of this process: close the handle here, and bind another one";
             return Err(failure(Errno::STALE, text));
         }
-        if let Some(mut ongoing) = self.ongoing.take_if(|ongoing| !ongoing.is(wanted)) {
-            ongoing.give_up(&mut self.endpoint);
-        }
         let outcome = work(self);
         self.settle();
         outcome
+    }
+
+    /// Makes a call that may wait: if it is not the one that a signal has interrupted, that one is given up.
+    pub(crate) fn call_wanted<T>(
+        &mut self,
+        wanted: Option<Wanted<'_>>,
+        work: impl FnOnce(&mut Self) -> Outcome<T>,
+    ) -> Outcome<T> {
+        self.call(|member| {
+            if let Some(ongoing) = member.ongoing.take_if(|ongoing| !ongoing.is(wanted)) {
+                let _received = ongoing.give_up(&mut member.endpoint);
+            }
+            work(member)
+        })
+    }
+
+    /// Gives up the call that a signal has interrupted; true: what it sent had been received.
+    pub fn give_up(&mut self) -> bool {
+        self.ongoing.take().is_some_and(|ongoing| ongoing.give_up(&mut self.endpoint))
     }
 
     /// Sends a message and waits until it is received.
@@ -311,7 +318,7 @@ impl Member {
     /// Sleeps until there is something to receive; false: the time was over.
     pub fn wait(&mut self, patience: Patience) -> Outcome<bool> {
         let deadline = deadline_of(patience);
-        self.call(|member| {
+        self.call_wanted(None, |member| {
             loop {
                 if !member.held.is_empty() || !member.prepare()? {
                     return Ok(true);

@@ -68,17 +68,19 @@ impl Ongoing {
         wanted == Some(Wanted { kind: self.kind, bytes: &self.bytes })
     }
 
-    /// The program has made another call.
-    pub fn give_up(&mut self, endpoint: &mut Endpoint) {
+    /// It does not go on; true: what it sent had been received.
+    pub fn give_up(mut self, endpoint: &mut Endpoint) -> bool {
         match &mut self.call {
-            Call::Send(call) => {
-                let _received = endpoint.cancel_send(call);
+            Call::Send(call) => endpoint.cancel_send(call),
+            Call::Request(call) => endpoint.cancel_request(call),
+            Call::Receive(call) => {
+                endpoint.cancel_receive(call);
+                false
             }
-            Call::Request(call) => {
-                let _received = endpoint.cancel_request(call);
+            Call::Find(call) => {
+                endpoint.cancel_find(call);
+                false
             }
-            Call::Receive(call) => endpoint.cancel_receive(call),
-            Call::Find(call) => endpoint.cancel_find(call),
         }
     }
 }
@@ -149,11 +151,11 @@ impl Member {
                 Step::Pending { again_at } => again_at,
             };
             if let Err(why) = self.sleep(deadline.into_iter().chain(again_at).min()) {
-                let mut ongoing = Ongoing { kind: wanted.kind, bytes: wanted.bytes.to_vec(), call, deadline };
+                let ongoing = Ongoing { kind: wanted.kind, bytes: wanted.bytes.to_vec(), call, deadline };
                 if why.errno == Errno::INTR.raw_os_error() {
                     self.ongoing = Some(ongoing);
                 } else {
-                    ongoing.give_up(&mut self.endpoint);
+                    let _received = ongoing.give_up(&mut self.endpoint);
                 }
                 return Err(why);
             }

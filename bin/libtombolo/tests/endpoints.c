@@ -292,6 +292,7 @@ static void test_wrong_handles(void)
 		FAILS(tombolo_endpoint_send(bad, at_other, 0, NULL, 0, 0), number);
 		FAILS(tombolo_endpoint_send_buffered(bad, at_other, 0, NULL, 0, 0), number);
 		FAILS(tombolo_endpoint_flush(bad), number);
+		FAILS(tombolo_endpoint_give_up(bad), number);
 		FAILS(tombolo_endpoint_call(bad, at_other, 0, NULL, 0, NULL, 0, NULL, 0), number);
 		FAILS(tombolo_endpoint_receive(bad, TOMBOLO_ANYBODY, bytes, 4, &message, 0), number);
 		FAILS(tombolo_endpoint_reply(bad, 1, 0, NULL, 0), number);
@@ -567,6 +568,16 @@ static void test_signals(void)
 	CHECK(tombolo_endpoint_send_buffered(one, at_other, 2, "here", 4, 0) == 0);
 	CHECK(tombolo_endpoint_receive(other, TOMBOLO_ANYBODY, bytes, 8, &message, SECOND) == 4 && message.tag == 2);
 	FAILS(tombolo_endpoint_receive(other, TOMBOLO_ANYBODY, bytes, 8, &message, 0), EAGAIN);
+	/* What does not wait leaves it as it is, until it is given up. */
+	handled = 0;
+	signaller = begin(signal_twice, &here);
+	FAILS(tombolo_endpoint_call(one, at_other, 3, "call", 4, bytes, 8, &message, 20 * SECOND), EINTR);
+	CHECK(tombolo_endpoint_address(one) == at_one && tombolo_endpoint_notify(one, at_other, 1) == 0);
+	CHECK(tombolo_endpoint_receive(other, at_one, bytes, 8, &message, SECOND) == 0 && message.kind == TOMBOLO_NOTICES);
+	CHECK(tombolo_endpoint_receive(other, at_one, bytes, 8, &message, SECOND) == 4 && message.kind == TOMBOLO_REQUEST);
+	CHECK(tombolo_endpoint_give_up(one) == 1 && tombolo_endpoint_give_up(one) == 0);
+	FAILS(tombolo_endpoint_reply(other, message.request, 0, NULL, 0), ECANCELED);
+	end(signaller);
 }
 
 static void test_fork(void)

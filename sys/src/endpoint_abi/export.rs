@@ -210,6 +210,11 @@ pub unsafe fn call(
     })
 }
 
+/// `tombolo_endpoint_give_up` of the header.
+pub fn give_up(endpoints: &dyn Endpoints, endpoint: Handle) -> c_int {
+    call::call(-1, || endpoints.give_up(endpoint).map(c_int::from))
+}
+
 /// `tombolo_endpoint_receive` of the header.
 ///
 /// # Safety
@@ -580,6 +585,12 @@ macro_rules! export_endpoints {
             unsafe {
                 abi::call(&$endpoints, endpoint, to, tag, bytes, length, buffer, size, reply, timeout_ns)
             }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_give_up(endpoint: Held) -> ctypes::c_int {
+            abi::give_up(&$endpoints, endpoint)
         }
 
         /// See `include/tombolo/endpoint.h`.

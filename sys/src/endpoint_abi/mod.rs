@@ -71,6 +71,8 @@ pub trait Endpoints: Sync {
         into: &mut [u8],
         patience: Patience,
     ) -> Outcome<Message>;
+    /// `tombolo_endpoint_give_up`; whether it had been received.
+    fn give_up(&self, endpoint: Handle) -> Outcome<bool>;
     /// `tombolo_endpoint_receive`: what came is in `into`, and described in `message`, also where it is too long for `into`.
     fn receive(
         &self,
