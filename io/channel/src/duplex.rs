@@ -296,7 +296,9 @@ impl Duplex {
     /// Where the peer alleges to run.
     #[must_use]
     pub fn whereabouts(&self) -> Whereabouts {
-        let peer = self.receiver.consumer.peer_processor();
+        // Who only receives, or changes words, says so as a receiver.
+        let as_sender = self.receiver.consumer.peer_processor();
+        let peer = as_sender.or_else(|| self.sender.producer.peer_processor());
         match self.receiver.shared.kind().place(peer, sys::processor::current) {
             Where::Unknown => Whereabouts::Unknown,
             Where::Together => Whereabouts::Here,
