@@ -56,9 +56,11 @@ impl Stage {
             .keep();
         let command: [&OsStr; 3] = ["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()];
         undo.add(&command).map_err(BenchError::io("noting what to clean up"))?;
-        let peers = check_files(binary, &[PEERS]);
-        if let Err(error) = &peers {
-            note(notes, format!("no arms `{}`, `{}`: {error}", Arm::Grpc.name(), Arm::Zenoh.name()));
+        let has_peers = binary.with_file_name(PEERS).is_file();
+        if !has_peers {
+            let [grpc, zenoh] = [Arm::Grpc, Arm::Zenoh].map(Arm::name);
+            let what = format!("`{PEERS}` is not beside `{OURS}`: run `make bench-peers`");
+            note(notes, format!("no arms `{grpc}`, `{zenoh}`: {what}"));
         }
         let queues = kernel::queue(&Tuning::plain(1));
         if let Err(error) = &queues {
@@ -68,7 +70,7 @@ impl Stage {
             undo: Some(undo),
             binary: binary.to_path_buf(),
             folder,
-            has_peers: peers.is_ok(),
+            has_peers,
             has_queues: queues.is_ok(),
             meetings: 0,
         })
