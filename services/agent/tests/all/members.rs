@@ -218,7 +218,7 @@ fn a_device_that_is_none_of_a_channel_is_refused_by_name() {
 /// A member that is an endpoint, or asks to be introduced to one: its stream.
 fn asking(node: &mut Node, question: &[u8]) -> (OwnedFd, u32) {
     let socket = connect(&node.socket());
-    rustix::net::send(&socket, question, rustix::net::SendFlags::empty()).unwrap();
+    rustix::net::send(&socket, question, rustix::net::SendFlags::empty()).expect("no test goes on without");
     let stream = node.opened(&Purpose::Control {});
     request(node, stream);
     (socket, stream)
