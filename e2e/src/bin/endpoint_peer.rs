@@ -119,7 +119,7 @@ fn serve(name: &str) -> Done {
 
 /// As the daemon has introduced it.
 fn who(me: &Endpoint, address: Address) -> String {
-    let peer = me.peers().find(|peer| peer.address == address);
+    let peer = me.peer(address);
     let text = peer.map(|peer| format!("{} in {}", peer.name.unwrap_or("-"), peer.domain.unwrap_or("-")));
     text.unwrap_or_else(|| address.to_string())
 }

@@ -153,7 +153,7 @@ fn end(mut endpoint: Endpoint) -> Result<(), Failure> {
 }
 
 fn source(endpoint: &Endpoint, address: Address) -> Source {
-    let peer = endpoint.peers().find(|peer| peer.address == address);
+    let peer = endpoint.peer(address);
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     Source {
         address: address.to_string(),
