@@ -81,14 +81,13 @@ impl Rule {
             return Ok(true);
         }
         let effort = &mut Effort::new();
-        if self.policy == Policy::EarliestDeadline || self.costs.switch_ns() > 0 {
-            // A new lowest one can block everybody once.
+        if self.policy == Policy::EarliestDeadline {
             return Ok(self.holds_exactly(tasks, effort)?);
         }
         let order = self.policy.order(tasks);
         let first = order.iter().position(|index| grown.contains(index)).unwrap_or(order.len());
         let loads = self.loads(tasks, &order);
-        Ok(Levels::new(&loads, 0).first_miss(first, effort)?.is_none())
+        Ok(Levels::new(&loads).first_miss(first, effort)?.is_none())
     }
 
     /// How long each task takes at worst, in the order of `tasks`, from the beginning of its period.
@@ -99,10 +98,9 @@ impl Rule {
         check_count(tasks)?;
         let order = self.policy.order(tasks);
         let loads = self.loads(tasks, &order);
-        let switch = self.costs.switch_ns();
         let effort = &mut Effort::new();
         let mut responses = vec![Response::Unbounded; tasks.len()];
-        let (levels, demand) = (Levels::new(&loads, switch), Demand::new(&loads, switch));
+        let (levels, demand) = (Levels::new(&loads), Demand::new(&loads));
         for (level, &index) in order.iter().enumerate() {
             responses[index] = match self.policy {
                 Policy::EarliestDeadline => demand.response(level, effort)?,
@@ -126,11 +124,10 @@ impl Rule {
 
     fn holds_exactly(self, tasks: &[Task], effort: &mut Effort) -> Result<bool, Undecided> {
         let loads = self.loads(tasks, &self.policy.order(tasks));
-        let switch = self.costs.switch_ns();
         if self.policy == Policy::EarliestDeadline {
-            Demand::new(&loads, switch).holds(effort)
+            Demand::new(&loads).holds(effort)
         } else {
-            Ok(Levels::new(&loads, switch).first_miss(0, effort)?.is_none())
+            Ok(Levels::new(&loads).first_miss(0, effort)?.is_none())
         }
     }
 
@@ -145,7 +142,7 @@ impl Rule {
     fn find_late_level(self, tasks: &[Task], effort: &mut Effort) -> Result<Option<Miss>, Undecided> {
         let order = self.policy.order(tasks);
         let loads = self.loads(tasks, &order);
-        let levels = Levels::new(&loads, self.costs.switch_ns());
+        let levels = Levels::new(&loads);
         let Some(level) = levels.first_miss(0, effort)? else { return Ok(None) };
         let deadline_ns = loads.get(level).map_or(0, |load| load.deadline);
         let response = match levels.response(level, None, effort) {
@@ -157,7 +154,7 @@ impl Rule {
 
     fn find_overload(self, tasks: &[Task], effort: &mut Effort) -> Result<Option<Miss>, Undecided> {
         let loads = self.loads(tasks, &self.policy.order(tasks));
-        let Some(overload) = Demand::new(&loads, self.costs.switch_ns()).first_overload(effort)? else {
+        let Some(overload) = Demand::new(&loads).first_overload(effort)? else {
             return Ok(None);
         };
         // All of them fall due then; who was named last is served last.

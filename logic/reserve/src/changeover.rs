@@ -116,7 +116,7 @@ fn first_late(
         let splice = Splice { before, after, at_ns: inside_ns + MOST_CYCLES_BACK * before.cycle_ns() };
         let loads = guest.rule.loads(guest.jobs, &guest.rule.policy.order(guest.jobs));
         let found = if guest.rule.policy == Policy::EarliestDeadline {
-            splice.find_overload(guest, &loads)
+            splice.find_overload(&loads)
         } else {
             splice.find_late(guest, &loads)
         };
@@ -174,14 +174,13 @@ impl Splice<'_> {
         let effort = &mut Effort::new();
         let order = guest.rule.policy.order(guest.jobs);
         for (level, load) in loads.iter().enumerate() {
-            let blocking = if level + 1 < loads.len() { guest.rule.costs.switch_ns() } else { 0 };
             let above = loads.get(..level).unwrap_or_default();
             // A window that never closes does the same again after all periods and both cycles.
             let repeats = self.repetition(loads).map(|whole| 2 * (whole / load.period) + 2);
             for (back, ends) in self.cycles_back().enumerate() {
                 let mut crosses = false;
                 for begin in ends {
-                    let window = Window { supply: self, begin, above, blocking };
+                    let window = Window { supply: self, begin, above };
                     let (response, length) = window.response(load, Some(load.deadline), repeats, effort)?;
                     if response > load.deadline {
                         let who = order.get(level).copied().unwrap_or(level);
@@ -205,11 +204,10 @@ impl Splice<'_> {
         fraction::hyperperiod(loads.iter().map(|load| load.period).chain(cycles))
     }
 
-    fn find_overload(&self, guest: &Guests<'_>, loads: &[Load]) -> Result<Option<Miss>, Undecided> {
+    fn find_overload(&self, loads: &[Load]) -> Result<Option<Miss>, Undecided> {
         let effort = &mut Effort::new();
-        let switch = guest.rule.costs.switch_ns();
-        let longest = self.longest_that_matters(loads, switch).ok_or(Undecided)?;
-        let demand = Demand::new(loads, switch);
+        let longest = self.longest_that_matters(loads).ok_or(Undecided)?;
+        let demand = Demand::new(loads);
         for begin in self.cycles_back().flatten().take_while(|(end, _)| self.at_ns - end < longest) {
             let from = From { splice: self, begin };
             let Some(overload) = demand.search_downwards(longest, &from, effort)? else { continue };
@@ -226,7 +224,7 @@ impl Splice<'_> {
     }
 
     /// No longer window across the change can be overloaded: each table alone makes up for what is due early in it.
-    fn longest_that_matters(&self, loads: &[Load], switch: u64) -> Option<u64> {
+    fn longest_that_matters(&self, loads: &[Load]) -> Option<u64> {
         let taken: u128 = loads.iter().map(|load| fraction::up(load.cost, load.period)).sum();
         let part = |supply: &Supply| fraction::down(supply.total_ns(), supply.cycle_ns());
         let free = part(self.before).min(part(self.after)).checked_sub(taken).filter(|free| *free > 0);
@@ -239,8 +237,7 @@ impl Splice<'_> {
             (u128::from(load.period.saturating_sub(load.first_due())) * u128::from(load.cost))
                 .div_ceil(u128::from(load.period))
         });
-        let behind =
-            u128::from(self.before.total_ns()) + u128::from(self.after.total_ns()) + u128::from(switch);
+        let behind = u128::from(self.before.total_ns()) + u128::from(self.after.total_ns());
         let ahead = early.sum::<u128>() + behind;
         u64::try_from(ahead.checked_mul(ONE)?.div_ceil(free)).ok()
     }

@@ -51,18 +51,16 @@ impl Given for Whole {
 /// What there is to be done on a processor.
 pub(crate) struct Demand<'a> {
     loads: &'a [Load],
-    /// What can be in the way at first: a switch that nobody interrupts.
-    blocking: u64,
 }
 
 impl<'a> Demand<'a> {
-    pub fn new(loads: &'a [Load], switch: u64) -> Self {
-        Self { loads, blocking: if loads.len() > 1 { switch } else { 0 } }
+    pub fn new(loads: &'a [Load]) -> Self {
+        Self { loads }
     }
 
     /// The work that falls due in a window of that length.
     fn due(&self, window: u64) -> u64 {
-        self.loads.iter().fold(self.blocking, |work, load| work.saturating_add(load.due(window)))
+        self.loads.iter().fold(0_u64, |work, load| work.saturating_add(load.due(window)))
     }
 
     /// The last length below `window` at which more work falls due.
@@ -132,7 +130,7 @@ impl<'a> Demand<'a> {
         from: u64,
         effort: &mut Effort,
     ) -> Result<u64, Undecided> {
-        let own = (begin / task.period + 1).saturating_mul(task.cost).saturating_add(self.blocking);
+        let own = (begin / task.period + 1).saturating_mul(task.cost);
         let due = begin.saturating_add(task.first_due());
         let mut window = own.max(from);
         loop {
@@ -206,7 +204,7 @@ impl<'a> Demand<'a> {
 
     /// No longer window can be the shortest that is overloaded; `None` where none can. The processor has time for all.
     fn longest_that_matters(&self, effort: &mut Effort) -> Result<Option<u64>, Undecided> {
-        let relaxed = self.blocking == 0 && self.loads.iter().all(|load| load.first_due() >= load.period);
+        let relaxed = self.loads.iter().all(|load| load.first_due() >= load.period);
         if relaxed {
             return Ok(None);
         }
@@ -231,17 +229,16 @@ impl<'a> Demand<'a> {
             let ahead = u128::from(load.period.saturating_sub(load.first_due()));
             (ahead * u128::from(load.cost)).div_ceil(u128::from(load.period))
         };
-        let ahead = self.loads.iter().map(early).sum::<u128>() + u128::from(self.blocking);
+        let ahead = self.loads.iter().map(early).sum::<u128>();
         u64::try_from((ahead.checked_mul(ONE)?).div_ceil(free)).ok()
     }
 
     /// The longest time for which a processor that has all to do at once is never idle, an overload shows in it; or something over `enough`.
     fn busy_window(&self, enough: u64, effort: &mut Effort) -> Result<u64, Undecided> {
-        let mut window = self.loads.iter().fold(self.blocking, |sum, load| sum.saturating_add(load.cost));
+        let mut window = self.loads.iter().fold(0_u64, |sum, load| sum.saturating_add(load.cost));
         loop {
             effort.spend(self.loads.len())?;
-            let work =
-                self.loads.iter().fold(self.blocking, |sum, load| sum.saturating_add(load.released(window)));
+            let work = self.loads.iter().fold(0_u64, |sum, load| sum.saturating_add(load.released(window)));
             if work <= window || window > enough {
                 return Ok(window);
             }

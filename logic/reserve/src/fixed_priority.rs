@@ -30,23 +30,21 @@ impl Response {
 /// A processor with fixed priorities; the loads in their order, highest first.
 pub(crate) struct Levels<'a> {
     loads: &'a [Load],
-    /// A switch that nobody interrupts.
-    switch: u64,
     /// The first level that wants exactly the whole processor together with those above, and the first that wants more.
     full: usize,
     over: usize,
 }
 
 impl<'a> Levels<'a> {
-    pub fn new(loads: &'a [Load], switch: u64) -> Self {
+    pub fn new(loads: &'a [Load]) -> Self {
         let compare =
             |count: usize| compare_to_one(loads.iter().take(count).map(|load| (load.cost, load.period)));
         if compare(loads.len()) == Ordering::Less {
-            return Self { loads, switch, full: loads.len(), over: loads.len() };
+            return Self { loads, full: loads.len(), over: loads.len() };
         }
         let full = first(loads.len(), |level| compare(level + 1) != Ordering::Less);
         let over = first(loads.len(), |level| compare(level + 1) == Ordering::Greater);
-        Self { loads, switch, full, over }
+        Self { loads, full, over }
     }
 
     /// Whether everybody from `first` on meets the deadline; else the level of the first who does not.
@@ -73,10 +71,9 @@ impl<'a> Levels<'a> {
             return Ok(Response::Unbounded);
         }
         let releases = if level >= self.full { self.repetition(level) } else { None };
-        let blocking = if level + 1 < self.loads.len() { self.switch } else { 0 };
         let (mut worst, mut window) = (0, 0);
         for release in 0.. {
-            let own = (release + 1_u64).saturating_mul(task.cost).saturating_add(blocking);
+            let own = (release + 1_u64).saturating_mul(task.cost);
             let begun = release.saturating_mul(task.period);
             let stop =
                 enough.map_or(u64::MAX, |enough| enough.saturating_add(begun).saturating_sub(task.jitter));

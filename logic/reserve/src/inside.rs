@@ -108,10 +108,9 @@ impl Inside<'_> {
             Ordering::Equal => self.repetition(levels, job.period),
             Ordering::Greater => return Ok(Response::Unbounded),
         };
-        let blocking = if level + 1 < loads.len() { self.rule.costs.switch_ns() } else { 0 };
         let mut worst = 0;
         for begin in self.supply.ends() {
-            let window = Window { supply: self.supply, begin, above, blocking };
+            let window = Window { supply: self.supply, begin, above };
             worst = worst.max(window.response(job, enough, repeats, effort)?.0);
             if enough.is_some_and(|enough| worst > enough) {
                 break;
@@ -128,7 +127,7 @@ impl Inside<'_> {
 
     /// The shortest length of time in which more falls due than is given at worst.
     fn first_overload(&self, loads: &[Load], effort: &mut Effort) -> Result<Option<Overload>, Undecided> {
-        let demand = Demand::new(loads, self.rule.costs.switch_ns());
+        let demand = Demand::new(loads);
         let fits = self.compare(loads) != Ordering::Greater;
         if fits {
             let longest = self.longest_that_matters(loads).ok_or(Undecided)?;
@@ -149,7 +148,7 @@ impl Inside<'_> {
         let taken: u128 = loads.iter().map(|load| fraction::up(load.cost, load.period)).sum();
         let free = fraction::down(total, cycle).checked_sub(taken).filter(|free| *free > 0);
         // In any window at least as many whole totals are given as there are whole cycles in it.
-        let behind = u128::from(total) + u128::from(self.rule.costs.switch_ns());
+        let behind = u128::from(total);
         let ahead = loads.iter().map(|load| {
             let early = u128::from(load.period.saturating_sub(load.first_due()));
             (early * u128::from(load.cost)).div_ceil(u128::from(load.period))
@@ -217,7 +216,6 @@ pub(crate) struct Window<'a, R> {
     /// When that is, and what was given before.
     pub begin: (u64, u64),
     pub above: &'a [Load],
-    pub blocking: u64,
 }
 
 impl<R: Reach> Window<'_, R> {
@@ -231,7 +229,7 @@ impl<R: Reach> Window<'_, R> {
     ) -> Result<(u64, u64), Undecided> {
         let (mut worst, mut window) = (0, 0);
         for release in 0.. {
-            let own = (release + 1_u64).saturating_mul(job.cost).saturating_add(self.blocking);
+            let own = (release + 1_u64).saturating_mul(job.cost);
             let begun = release.saturating_mul(job.period);
             let stop =
                 enough.map_or(u64::MAX, |enough| enough.saturating_add(begun).saturating_sub(job.jitter));

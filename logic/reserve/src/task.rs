@@ -150,9 +150,10 @@ impl Task {
 
 /// What a processor loses when it turns from one task to another.
 ///
-/// Each release is charged two switches: one to it, and one back to whom it interrupted. A switch is not interrupted, so whoever
-/// is released during one to a lower priority waits for its end; that is charged once. With a cost of zero the tests are exact, with another one they
-/// are safe: nobody who is admitted misses, and somebody whose luck would have spared him switches may be refused.
+/// Each release is charged two switches: one to it, and one back to whom it interrupted. A switch is not interrupted, so whoever is released during one to
+/// somebody of lower priority waits for its end; the last release of a busy window pays for that, whose own switch back comes too late to be in anybody's way.
+/// With a cost of zero the tests are exact, with another one they are safe: nobody who is admitted misses, and somebody whose luck would have spared him switches
+/// may be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Costs {
     switch_ns: u64,

@@ -91,7 +91,7 @@ fn a_refusal_names_who_when_and_what_would_help() {
     );
 }
 
-/// A switch of 5 us makes a full processor too full, by four switches in each period and one that is in the way.
+/// A switch of 5 us makes a full processor too full, by four switches in each period.
 #[test]
 fn switches_are_paid_for() {
     let rule = Rule { policy: Policy::RateMonotonic, costs: Costs::new(5 * US).unwrap() };
