@@ -143,22 +143,25 @@ impl Member {
             Some(Ongoing { call, deadline, .. }) => (call, deadline),
             None => (begun(wanted)?, deadline_of(patience)),
         };
-        loop {
+        let ended = loop {
             let late = deadline.is_some_and(|deadline| deadline <= Instant::now());
-            let stepped = step(&mut self.endpoint, &mut call, &mut self.payload, late);
-            let again_at = match stepped.map_err(|error| refusals::of(&error, patience))? {
-                Step::Ready(done) => return Ok(done),
-                Step::Pending { again_at } => again_at,
+            let again_at = match step(&mut self.endpoint, &mut call, &mut self.payload, late) {
+                Ok(Step::Ready(done)) => return Ok(done),
+                Ok(Step::Pending { again_at }) => again_at,
+                Err(error @ Failed::Call(_)) => return Err(refusals::of(&error, patience)),
+                // What went wrong beside the call leaves it under way.
+                Err(error) => break refusals::of(&error, patience),
             };
             if let Err(why) = self.sleep(deadline.into_iter().chain(again_at).min()) {
-                let ongoing = Ongoing { kind: wanted.kind, bytes: wanted.bytes.to_vec(), call, deadline };
-                if why.errno == Errno::INTR.raw_os_error() {
-                    self.ongoing = Some(ongoing);
-                } else {
-                    let _received = ongoing.give_up(&mut self.endpoint);
-                }
-                return Err(why);
+                break why;
             }
+        };
+        let ongoing = Ongoing { kind: wanted.kind, bytes: wanted.bytes.to_vec(), call, deadline };
+        if ended.errno == Errno::INTR.raw_os_error() {
+            self.ongoing = Some(ongoing);
+        } else {
+            let _received = ongoing.give_up(&mut self.endpoint);
         }
+        Err(ended)
     }
 }

@@ -10,6 +10,7 @@ use channel::Descriptors;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use sys::channel_abi::{Outcome, Patience};
 use sys::eventfd::Eventfd;
@@ -27,11 +28,15 @@ pub trait Half {
     fn drain(&mut self) -> Outcome<()>;
 }
 
+/// The first time that anybody looked at the clock.
+static OVER: OnceLock<Instant> = OnceLock::new();
+
 /// When a wait is over; `None`: never.
 #[must_use]
 pub fn deadline_of(patience: Patience) -> Option<Instant> {
     match patience {
-        Patience::Never => Some(Instant::now()),
+        // Any time that is over will do, and needs no look at the clock.
+        Patience::Never => Some(*OVER.get_or_init(Instant::now)),
         // A time that no clock reaches is as good as for ever.
         Patience::For(time) => Instant::now().checked_add(time),
         Patience::Forever => None,
