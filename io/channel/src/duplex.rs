@@ -10,7 +10,6 @@ use ring::{Peek, Piece, Prepared, Record, Sleep, Violation, Wake};
 use sys::region::Region;
 use wire::ring as layout;
 
-use crate::nap::Counts;
 use crate::shared::Where;
 use crate::{End, Mode, OpenError, OpenOptions, ReceiveError, Receiver, SendError, Sender};
 
@@ -283,11 +282,6 @@ impl Duplex {
         self.receiver.shared.is_closed_here() || self.receiver.shared.is_peer_gone()
     }
 
-    /// Closes the channel.
-    pub fn close(&mut self) {
-        self.sender.close();
-    }
-
     /// Closes the channel because the peer has broken a rule.
     pub fn refuse(&mut self) {
         self.receiver.shared.close(layout::END_REFUSED);
@@ -304,12 +298,6 @@ impl Duplex {
             Where::Together => Whereabouts::Here,
             Where::Apart => Whereabouts::Elsewhere,
         }
-    }
-
-    /// What sleeping and waking has cost this end's sender so far.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.sender.counts()
     }
 
     /// An adaptive spin for this channel, by what its maker has measured.

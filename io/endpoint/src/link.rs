@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, fence};
 use std::sync::{Mutex, PoisonError};
 
-use channel::{Duplex, SendError, Sleep, Wake};
+use channel::{Duplex, SendError, Sleep, Spin, Wake};
 use ipc::{Broken, Link, Way, Word};
 use wire::ipc as layout;
 use wire::ipc::{Address, HEADER_BYTES, HEADER_WORDS, Header, Kind};
@@ -60,6 +60,8 @@ pub(crate) struct Pair {
     /// How the peer wanted to be woken whose sleep we have just ended.
     wake: Cell<Wake>,
     fault: Option<Broken>,
+    /// Whether to look again before a sleep has paid, with this peer.
+    pub spin: Spin,
 }
 
 impl Pair {
@@ -68,7 +70,8 @@ impl Pair {
         let words = |side: usize| layout::OFFSET_WORDS + side * layout::WORDS_STRIDE;
         let (out, inward) = (words(end.side()), words(1 - end.side()));
         let ring_bytes = end.ring_bytes();
-        Pair { end, out, inward, ring_bytes, common, wake: Cell::new(Wake::Nobody), fault: None }
+        let spin = end.spin();
+        Pair { end, out, inward, ring_bytes, common, wake: Cell::new(Wake::Nobody), fault: None, spin }
     }
 
     pub fn end(&self) -> &Duplex {

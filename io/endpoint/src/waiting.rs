@@ -14,6 +14,7 @@ use crate::Endpoint;
 use crate::failed::Trouble;
 use crate::link::Pair;
 use crate::member::Member;
+use crate::pairs::Pairs;
 
 /// Longest sleep on a futex, which tells nothing of a peer's death, nor of what the daemon says. More than a tick of the kernel's clock: a timer that
 /// ends before the next tick has to be set in the processor and taken back, at each sleep, which in a virtual machine costs more than
@@ -32,7 +33,6 @@ const NAP_PEERS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Waiting {
     policy: SpinPolicy,
-    spin: Spin,
     /// Short sleeps have paid of late: somebody ended them.
     short: bool,
     /// Whom we have received from last.
@@ -41,7 +41,7 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub fn new(policy: SpinPolicy) -> Waiting {
-        Waiting { policy, spin: Spin::default(), short: true, latest: None }
+        Waiting { policy, short: true, latest: None }
     }
 }
 
@@ -176,13 +176,19 @@ impl Endpoint {
             Poll::Ready(done) => Some(done),
             Poll::Again | Poll::Sleep(_) => None,
         };
-        match pairs.logic.link_mut(peer).ok()?.end().whereabouts() {
+        let pair = pairs.logic.link_mut(peer).ok()?;
+        match pair.end().whereabouts() {
             Whereabouts::Unknown => return None,
             // To spin would keep it from what we wait for: it gets the processor.
-            Whereabouts::Here => return give_way(&mut waiting.spin, || look(&mut pairs.logic)),
+            Whereabouts::Here if !pair.spin.may_give_way() => return None,
+            Whereabouts::Here => {
+                let found = give_way(|| look(&mut pairs.logic));
+                learn(pairs, peer, |spin| spin.gave_way(found.is_some()));
+                return found;
+            }
             Whereabouts::Elsewhere => {}
         }
-        let budget = waiting.spin.begin();
+        let budget = pair.spin.begin();
         if budget == 0 {
             return None;
         }
@@ -191,7 +197,7 @@ impl Endpoint {
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 if let Some(done) = look(&mut pairs.logic) {
-                    waiting.spin.end(true);
+                    learn(pairs, peer, |spin| spin.end(true));
                     return Some(done);
                 }
                 std::hint::spin_loop();
@@ -202,7 +208,7 @@ impl Endpoint {
                 return None;
             }
             if Instant::now() >= end {
-                waiting.spin.end(false);
+                learn(pairs, peer, |spin| spin.end(false));
                 return None;
             }
         }
@@ -303,15 +309,17 @@ impl Endpoint {
     }
 }
 
-/// Lets the peer have the processor that both share: that is the switch which a sleep costs as well.
-fn give_way<T>(spin: &mut Spin, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    if !spin.may_give_way() {
-        return None;
+/// Tells a peer's spin how it went.
+fn learn(pairs: &mut Pairs, peer: Address, how: impl FnOnce(&mut Spin)) {
+    if let Ok(pair) = pairs.logic.link_mut(peer) {
+        how(&mut pair.spin);
     }
-    let found = (0..WAYS).find_map(|_| {
+}
+
+/// Lets the peer have the processor that both share: that is the switch which a sleep costs as well.
+fn give_way<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    (0..WAYS).find_map(|_| {
         std::thread::yield_now();
         look()
-    });
-    spin.gave_way(found.is_some());
-    found
+    })
 }
