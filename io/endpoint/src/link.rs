@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 use std::sync::{Mutex, PoisonError};
 
 use channel::{Duplex, SendError, Sleep, Spin, Wake};
@@ -18,6 +18,8 @@ pub(crate) struct Common {
     nap: AtomicBool,
     /// Some peer may miss that we sleep.
     blind: AtomicBool,
+    /// Counts the times that this was settled.
+    round: AtomicU64,
     troubled: AtomicBool,
     /// What the kernel has refused, until somebody can be told.
     trouble: Mutex<Option<SendError>>,
@@ -28,6 +30,7 @@ impl Common {
     pub fn set_nap(&self, nap: bool) {
         self.nap.store(nap, Relaxed);
         self.blind.store(false, Relaxed);
+        self.round.fetch_add(1, Relaxed);
     }
 
     pub fn is_blind(&self) -> bool {
@@ -60,6 +63,8 @@ pub(crate) struct Pair {
     /// How the peer wanted to be woken whose sleep we have just ended.
     wake: Cell<Wake>,
     fault: Option<Broken>,
+    /// In which round the peer was told of our futex last.
+    told: u64,
     /// Whether to look again before a sleep has paid, with this peer.
     pub spin: Spin,
 }
@@ -71,7 +76,17 @@ impl Pair {
         let (out, inward) = (words(end.side()), words(1 - end.side()));
         let ring_bytes = end.ring_bytes();
         let spin = end.spin();
-        Pair { end, out, inward, ring_bytes, common, wake: Cell::new(Wake::Nobody), fault: None, spin }
+        Pair {
+            end,
+            out,
+            inward,
+            ring_bytes,
+            common,
+            wake: Cell::new(Wake::Nobody),
+            fault: None,
+            told: 0,
+            spin,
+        }
     }
 
     pub fn end(&self) -> &Duplex {
@@ -80,6 +95,11 @@ impl Pair {
 
     pub fn end_mut(&mut self) -> &mut Duplex {
         &mut self.end
+    }
+
+    /// Whether the peer has been told, for this sleep, that a futex wakes us.
+    pub fn hears_futex(&self) -> bool {
+        self.told == self.common.round.load(Relaxed)
     }
 
     /// Shows the peer what was held back.
@@ -180,7 +200,9 @@ impl Link for Pair {
     }
 
     fn listen(&mut self) {
-        let how = if self.common.nap.load(Relaxed) { Sleep::OnFutex } else { Sleep::OnDoorbell };
+        let naps = self.common.nap.load(Relaxed);
+        let how = if naps { Sleep::OnFutex } else { Sleep::OnDoorbell };
+        self.told = if naps { self.common.round.load(Relaxed) } else { 0 };
         if self.end.listen(how).blind {
             self.common.blind.store(true, Relaxed);
         }

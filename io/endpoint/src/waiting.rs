@@ -299,9 +299,10 @@ impl Endpoint {
     }
 
     fn nap_on_all(&mut self, at_most: Duration) -> Woken {
-        let peers = self.pairs.logic.links_mut();
+        // Those that this call does not wait for have been told nothing.
+        let told = self.pairs.logic.links_mut().filter(|(_, pair)| pair.hears_futex());
         let words: Vec<(&Region, usize, u64)> =
-            peers.map(|(_, pair)| (pair.end().region(), pair.end().futex(), How::OnFutex.bits())).collect();
+            told.map(|(_, pair)| (pair.end().region(), pair.end().futex(), How::OnFutex.bits())).collect();
         match words.as_slice() {
             [(region, futex, word)] => region.sleep(*futex, *word, at_most),
             words => Region::sleep_on_any(words, at_most),

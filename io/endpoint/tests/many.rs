@@ -5,6 +5,7 @@ mod pairs;
 
 use std::collections::BTreeMap;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use channel::Config;
 use endpoint::{Content, Endpoint, Failed, From, NoPeer, Options, Rights, SendError};
@@ -144,4 +145,26 @@ fn whoever_was_received_from_is_known_until_the_next_call() {
     assert_eq!(me.peers().map(|peer| peer.address).collect::<Vec<_>>(), [received.source]);
     assert!(me.prepare(&From::Any).unwrap());
     assert_eq!(me.peers().count(), 0);
+}
+
+/// A receive from some of the peers looked again and again instead of sleeping, because the others had not been told that it sleeps.
+#[test]
+fn whoever_waits_for_some_sleeps() {
+    let cpu = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+    };
+    let (mut me, mut peers) = with_peers(3);
+    for from in [From::Any, From::Some(vec![address(2), address(3)]), From::One(address(3))] {
+        let before = cpu();
+        // Longer than all the spins, and many naps.
+        for _ in 0..10 {
+            let deadline = Some(Instant::now() + Duration::from_millis(20));
+            assert!(me.receive(&from, &mut Vec::new(), deadline).is_err());
+        }
+        let spent = cpu() - before;
+        assert!(spent < Duration::from_millis(60), "{spent:?} of 200 ms on the processor, from {from:?}");
+        peers[1].send_buffered(address(1), 1, b"", None).unwrap();
+        me.receive(&from, &mut Vec::new(), soon()).unwrap();
+    }
 }
