@@ -154,6 +154,14 @@ fn each_failure_says_what_and_ends_with_1() {
 }
 
 #[test]
+fn in_a_domain_there_is_nothing_to_list() {
+    let domain = Domain::new();
+    for words in [&["ls"][..], &["show", "planner"]] {
+        assert!(err(&domain.run(words)).contains("inside a domain"), "{words:?}");
+    }
+}
+
+#[test]
 fn outside_of_a_domain_it_asks_the_daemon() {
     let domain = Domain::new();
     for words in [&["call", "planner", "hello"][..], &["receive", "planner"], &["ls"], &["show", "planner"]] {

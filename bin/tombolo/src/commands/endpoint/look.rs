@@ -1,11 +1,13 @@
 //! Looking at endpoints: `ls`, `show`.
 
+use super::from_node::{Where, where_to};
 use super::{LsArgs, ShowArgs};
 use crate::cli::PlaceArgs;
 use crate::commands::look::{clean, encoded};
 use crate::commands::{client, wait};
 use crate::output::{Failure, Paint, bytes, print, print_json, print_table, seconds};
 use node::admin::EndpointRow;
+use node::client::ClientError;
 use serde_json::Value;
 use std::io::stdout;
 
@@ -30,12 +32,23 @@ pub fn list(place: &PlaceArgs, arguments: &LsArgs) -> Result<(), Failure> {
 
 /// All endpoints of the node.
 pub fn rows(place: &PlaceArgs) -> Result<Vec<EndpointRow>, Failure> {
-    Ok(wait(client(place)?.get("endpoints"))??)
+    wait(client(place)?.get("endpoints"))?.map_err(not_here)
 }
 
 /// One of them.
 pub fn tree(place: &PlaceArgs, endpoint: &str) -> Result<Value, Failure> {
-    Ok(wait(client(place)?.get(&format!("endpoints/{}", encoded(endpoint))))??)
+    wait(client(place)?.get(&format!("endpoints/{}", encoded(endpoint))))?.map_err(not_here)
+}
+
+/// In a domain there is no daemon to ask, and there shall be none: a domain is not told of the others.
+fn not_here(error: ClientError) -> Failure {
+    match error {
+        ClientError::NotRunning { .. } if where_to(&None) == Where::Here => {
+            Failure::new("this is inside a domain, from where endpoints can be called and not listed")
+                .help("look from the node; here there are `send`, `call` and `receive`")
+        }
+        other => other.into(),
+    }
 }
 
 fn cells(row: &EndpointRow, paint: Paint) -> Vec<String> {
