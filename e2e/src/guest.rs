@@ -4,19 +4,17 @@
 //! `programs/guest/start.sh` and says what came out line by line on its second serial port.
 
 use crate::node::{binary, target};
+use crate::report::Machine;
+pub use crate::report::Report;
 use image::{Compression, GuestPrograms, Kernel, START, Spec};
-use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::process::Command;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 /// How long the guest may take for everything. It takes a minute or so; a machine with six times the work for its processors gets
 /// what it needs.
 const DEADLINE: Duration = Duration::from_secs(400);
-/// Lines of the guest's console that explain a failure.
-const SHOWN_LINES: usize = 100;
 /// The guest's memory, in MiB: four times what the image and the domains take.
 const MEMORY_MIB: &str = "1500";
 /// A root for domains, with nothing but busybox.
@@ -28,17 +26,6 @@ const TREE_FILES: [(&str, &str); 3] = [
 /// What the domains run.
 const TREE_PROGRAMS: [&str; 12] =
     ["sh", "sleep", "cat", "cut", "dd", "echo", "id", "ls", "nslookup", "tail", "touch", "tr"];
-
-/// What one boot showed.
-#[derive(Debug)]
-pub struct Report {
-    /// `Ok`, or why not, of each check.
-    pub checks: BTreeMap<String, Result<(), String>>,
-    /// How many checks the guest says that it made; `None` where it never came to its end.
-    pub done: Option<usize>,
-    /// The guest's console, its last lines.
-    pub console: String,
-}
 
 /// Boots the guest and lets it come to its end; the reason, where this machine can't.
 ///
@@ -54,8 +41,8 @@ pub fn run() -> Result<Report, String> {
     };
     let folder = tempfile::Builder::new().prefix("tombolo-guest-").tempdir().expect("a temporary folder");
     let console = folder.path().join("console");
-    let machine = Machine::start(&image, &console);
-    let mut report = Report { checks: BTreeMap::new(), done: None, console: String::new() };
+    let machine = start(&image, &console);
+    let mut report = Report::default();
     let deadline = Instant::now() + DEADLINE;
     while report.done.is_none() {
         match machine.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -68,22 +55,8 @@ pub fn run() -> Result<Report, String> {
     if std::env::var_os("TOMBOLO_E2E_VERBOSE").is_some() {
         eprintln!("{text}");
     }
-    let lines: Vec<&str> = text.lines().collect();
-    report.console = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
+    report.console(&text);
     Ok(report)
-}
-
-impl Report {
-    fn read(&mut self, line: &str) {
-        let line = line.trim();
-        if let Some(name) = line.strip_prefix("ok ") {
-            self.checks.insert(name.to_owned(), Ok(()));
-        } else if let Some((name, why)) = line.strip_prefix("not ok ").and_then(|rest| rest.split_once(':')) {
-            self.checks.insert(name.to_owned(), Err(why.trim().replace('|', "\n")));
-        } else if let Some(count) = line.strip_prefix("done ") {
-            self.done = count.parse().ok();
-        }
-    }
 }
 
 /// The image, or what is missing for it.
@@ -126,64 +99,13 @@ fn program(name: &str) -> Result<PathBuf, String> {
     image::find_program(name).map_err(|_| format!("needs {name}; run `make deps`"))
 }
 
-/// QEMU with what the guest says; ended when dropped.
-struct Machine {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Machine {
-    fn start(image: &image::Image, console: &Path) -> Self {
-        // Emulation everywhere: a KVM that is there and then hangs, as nested ones do, would cost the test its meaning. Emulated string
-        // instructions (ERMS) are slower than loops.
-        let mut child = Command::new("qemu-system-x86_64")
-            .args(["-accel", "tcg", "-cpu", "max,erms=off,fsrm=off"])
-            .args([
-                "-m",
-                MEMORY_MIB,
-                "-smp",
-                "2",
-                "-nodefaults",
-                "-no-user-config",
-                "-no-reboot",
-                "-display",
-                "none",
-            ])
-            .arg("-kernel")
-            .arg(&image.kernel)
-            .arg("-initrd")
-            .arg(&image.initramfs)
-            .args(["-append", "console=ttyS0 cgroup_no_v1=all quiet panic=-1"])
-            .arg("-serial")
-            .arg(format!("file:{}", console.display()))
-            .args(["-serial", "stdio"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("QEMU starts");
-        let lines = lines_of(child.stdout.take().expect("its output"));
-        Self { child, lines }
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        // It may have switched itself off; then there is nothing to kill.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn lines_of(output: ChildStdout) -> Receiver<String> {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
-        // A line that is no text ends the guest's report, which then is incomplete, and says so.
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
+fn start(image: &image::Image, console: &Path) -> Machine {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    // Emulated string instructions (ERMS) are slower than loops.
+    qemu.args(["-cpu", "max,erms=off,fsrm=off", "-m", MEMORY_MIB, "-smp", "2", "-kernel"])
+        .arg(&image.kernel)
+        .arg("-initrd")
+        .arg(&image.initramfs)
+        .args(["-append", "console=ttyS0 cgroup_no_v1=all quiet panic=-1"]);
+    Machine::start(&mut qemu, console)
 }

@@ -8,6 +8,7 @@ pub mod guest;
 pub mod machines;
 pub mod name_server;
 pub mod node;
+pub mod report;
 pub mod wait;
 
 pub use name_server::{NameServer, free_port};

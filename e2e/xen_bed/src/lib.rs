@@ -5,7 +5,6 @@
 //! on its second serial port. The guests run `xen_peer agent`. Nothing in it is ours but that one program.
 
 pub mod machine;
-pub mod report;
 
+pub use e2e::report::Report;
 pub use machine::{What, run};
-pub use report::Report;

@@ -1,14 +1,12 @@
 //! The images of dom0 and of the guests, and QEMU.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use e2e::report::{Machine, Report};
 use image::{Compression, Image, Kernel, Spec};
-
-use crate::Report;
 
 /// How long everything may take. It takes a minute; a machine with much else to do gets what it needs.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -83,15 +81,15 @@ pub fn run(what: What, peer: &Path, target: &Path) -> Result<Report, String> {
     let console = folder.path().join("console");
     let verbose = std::env::var_os("TOMBOLO_E2E_VERBOSE").is_some();
     let mut report = Report::default();
-    let mut machine = Machine::start(&dom0, &hypervisor, &console, what);
-    for start in 2..=STARTS {
+    let mut machine = start(&dom0, &hypervisor, &console, what);
+    for number in 2..=STARTS {
         if come_up(&machine, &console, &mut report) {
             break;
         }
-        eprintln!("Xen's guests did not come up: the machine is started anew (start {start} of {STARTS})");
+        eprintln!("Xen's guests did not come up: the machine is started anew (start {number} of {STARTS})");
         drop(machine);
         report = Report::default();
-        machine = Machine::start(&dom0, &hypervisor, &console, what);
+        machine = start(&dom0, &hypervisor, &console, what);
     }
     let deadline = Instant::now() + what.deadline();
     // Until it has switched itself off, or the time is over.
@@ -245,62 +243,25 @@ fn hypervisor(packed: &Path, folder: &Path) -> PathBuf {
     to
 }
 
-/// QEMU with what dom0 says; ended when dropped.
-struct Machine {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Machine {
-    fn start(dom0: &Image, hypervisor: &Path, console: &Path, what: What) -> Self {
-        // A processor that Xen takes for one with virtualization (guests without any are slower) and that QEMU can be: both leave out
-        // what the other lacks. Emulation everywhere, as in the other tests with guests.
-        // What a kernel does not know of its command line is its first program's environment.
-        let only = std::env::var(ONLY).unwrap_or_default();
-        let modules = format!(
-            "{} console=hvc0 quiet panic=-1 {WHAT}={} {ONLY}={only},{}",
-            dom0.kernel.display(),
-            what.word(),
-            dom0.initramfs.display()
-        );
-        let mut child = Command::new("qemu-system-x86_64")
-            .args(["-accel", "tcg", "-cpu", "phenom,+npt,+svm,-rdtscp", "-m", MEMORY_MIB, "-smp", "2"])
-            .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-kernel"])
-            .arg(hypervisor)
-            .args([
-                "-append",
-                "com1=115200,8n1 console=com1 dom0_mem=700M,max:700M dom0_max_vcpus=1 loglvl=warning",
-            ])
-            .args(["-initrd", &modules, "-serial"])
-            .arg(format!("file:{}", console.display()))
-            .args(["-serial", "stdio"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("QEMU starts");
-        let lines = lines_of(child.stdout.take().expect("its output"));
-        Self { child, lines }
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        // It may have switched itself off; then there is nothing to kill.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn lines_of(output: ChildStdout) -> Receiver<String> {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
-        // A line that is no text ends the report, which then is incomplete, and says so.
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
+/// QEMU, with a processor that Xen takes for one with virtualization (guests without any are slower) and that QEMU can be: both leave
+/// out what the other lacks.
+fn start(dom0: &Image, hypervisor: &Path, console: &Path, what: What) -> Machine {
+    // What a kernel does not know of its command line is its first program's environment.
+    let only = std::env::var(ONLY).unwrap_or_default();
+    let modules = format!(
+        "{} console=hvc0 quiet panic=-1 {WHAT}={} {ONLY}={only},{}",
+        dom0.kernel.display(),
+        what.word(),
+        dom0.initramfs.display()
+    );
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-cpu", "phenom,+npt,+svm,-rdtscp", "-m", MEMORY_MIB, "-smp", "2", "-kernel"])
+        .arg(hypervisor)
+        .args([
+            "-append",
+            "com1=115200,8n1 console=com1 dom0_mem=700M,max:700M dom0_max_vcpus=1 loglvl=warning",
+        ])
+        .args(["-initrd", &modules])
+        .stderr(Stdio::null());
+    Machine::start(&mut qemu, console)
 }

@@ -1,6 +1,10 @@
-//! What a machine says on its second serial port.
+//! A machine under QEMU that says on its second serial port, line by line, what it tried and what came out.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 
 /// Lines of the console that explain a failure.
 const SHOWN_LINES: usize = 150;
@@ -42,6 +46,63 @@ impl Report {
         let lines: Vec<&str> = text.lines().collect();
         self.console = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
     }
+}
+
+/// QEMU with what the machine says; ended when dropped.
+pub struct Machine {
+    child: Child,
+    /// The lines of its second serial port, until it has ended.
+    pub lines: Receiver<String>,
+}
+
+impl Machine {
+    /// Starts QEMU with these arguments, and the first serial port in the file `console`. Emulation everywhere: a KVM that is there and then hangs,
+    /// as nested ones do, would cost the tests their meaning.
+    ///
+    /// # Panics
+    /// Where QEMU does not start.
+    pub fn start(arguments: &mut Command, console: &Path) -> Self {
+        let mut child = arguments
+            .args([
+                "-accel",
+                "tcg",
+                "-nodefaults",
+                "-no-user-config",
+                "-no-reboot",
+                "-display",
+                "none",
+                "-serial",
+            ])
+            .arg(format!("file:{}", console.display()))
+            .args(["-serial", "stdio"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("QEMU starts");
+        let lines = lines_of(child.stdout.take().expect("its output"));
+        Self { child, lines }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // It may have switched itself off; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines_of(output: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        // A line that is no text ends the report, which then is incomplete, and says so.
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
 }
 
 #[cfg(test)]
