@@ -23,7 +23,7 @@ use means::Tuning;
 use plan::{Arm, CASES, Case, Kind, Plan};
 use stage::{Pair, Stage};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The scenario.
@@ -169,9 +169,7 @@ impl Bench<'_> {
         window_ns: u64,
     ) -> Result<Repetition, BenchError> {
         let warm_up_ns = self.plan.warm_up_ns;
-        for number in 0..case.pairs() {
-            self.prime(case, arm, tuning, number, [warm_up_ns, window_ns])?;
-        }
+        self.prime(case, arm, tuning, [warm_up_ns, window_ns])?;
         let team = &mut self.teams[usize::from(arm.is_peer())];
         let length = Duration::from_nanos(warm_up_ns + window_ns);
         let before_ns = core_line::round_trip_ns();
@@ -180,43 +178,43 @@ impl Bench<'_> {
         Ok(repetition(case, arm, [self.launch, round], state, tales))
     }
 
-    /// Brings two together, up to the word to begin.
+    /// Brings all pairs together, up to the word to begin: at once, because some take their time.
     fn prime(
         &mut self,
         case: Case,
         arm: Arm,
         tuning: Tuning,
-        number: usize,
         [warm_up_ns, window_ns]: [u64; 2],
     ) -> Result<(), BenchError> {
         let team = &mut self.teams[usize::from(arm.is_peer())];
-        if team.len() <= number {
+        while team.len() < case.pairs() {
             team.push(self.stage.start(arm.is_peer(), team.len())?);
         }
-        let Some(pair) = team.get_mut(number) else {
-            return Err(BenchError::Missing {
-                what: format!("pair {number} of {}", arm.name()),
-                how: "this is a bug; please report it",
-            });
-        };
-        let meeting = self.stage.meeting();
         let [here, there] = self.processors;
-        let task = |role| Task {
+        let stage = &mut self.stage;
+        let task = |role, meeting: PathBuf| Task {
             role,
             means: Means::Ipc(arm.means(case, tuning)),
             work: case.work(warm_up_ns, window_ns),
             bytes: case.bytes,
-            meeting: meeting.clone(),
+            meeting,
             processor: match (case.kind, role) {
-                (Kind::Pairs(_), _) => None,
+                (Kind::Pairs(_) | Kind::PairsRoundTrip(_), _) => None,
                 (Kind::OneProcessor, _) | (_, Role::Lead) => Some(here),
                 (_, Role::Follow) => Some(there),
             },
         };
-        pair.follow.give(&task(Role::Follow))?;
-        pair.follow.expect("waiting")?;
-        pair.lead.give(&task(Role::Lead))?;
-        either([pair.lead.expect("primed"), pair.follow.expect("primed")]).map(|_| ())
+        let pairs = team.get_mut(..case.pairs()).unwrap_or_default();
+        let meetings: Vec<PathBuf> = pairs.iter().map(|_| stage.meeting()).collect();
+        for (pair, meeting) in pairs.iter_mut().zip(&meetings) {
+            pair.follow.give(&task(Role::Follow, meeting.clone()))?;
+        }
+        for (pair, meeting) in pairs.iter_mut().zip(&meetings) {
+            pair.follow.expect("waiting")?;
+            pair.lead.give(&task(Role::Lead, meeting.clone()))?;
+        }
+        let primed = |pair: &mut Pair| either([pair.lead.expect("primed"), pair.follow.expect("primed")]);
+        pairs.iter_mut().try_for_each(|pair| primed(pair).map(|_| ()))
     }
 
     /// What is not ours may get stuck or die: it is noted, and its workers start afresh. What is ours, or the kernel's, may not.

@@ -161,6 +161,8 @@ pub enum Kind {
     Stream,
     /// The same, of so many pairs at once, wherever the scheduler puts them.
     Pairs(usize),
+    /// Round trips of so many pairs at once, wherever the scheduler puts them.
+    PairsRoundTrip(usize),
     /// Bulk, looked at where it arrives.
     Copy,
 }
@@ -193,10 +195,13 @@ pub const COPIES: [Case; 4] = [
 ];
 
 /// All conditions, in the order of the report.
-pub const CASES: [Case; 13] = [
+pub const CASES: [Case; 16] = [
     ROUND_TRIP,
     case(Kind::Sparse, 64),
     case(Kind::OneProcessor, 64),
+    case(Kind::PairsRoundTrip(2), 64),
+    case(Kind::PairsRoundTrip(4), 64),
+    case(Kind::PairsRoundTrip(8), 64),
     STREAM_64,
     case(Kind::Stream, 512),
     case(Kind::Stream, 4 << 10),
@@ -219,6 +224,7 @@ impl Case {
             Kind::OneProcessor => "round trip on one processor".into(),
             Kind::Stream => "stream".into(),
             Kind::Pairs(pairs) => format!("stream of {pairs} pairs"),
+            Kind::PairsRoundTrip(pairs) => format!("round trip of {pairs} pairs"),
             Kind::Copy => "copy".into(),
         };
         Condition(vec![("work", work), ("message", crate::channel::plan::size(self.bytes))])
@@ -227,13 +233,14 @@ impl Case {
     /// Whether it is of round trips.
     #[must_use]
     pub fn is_round_trip(self) -> bool {
-        matches!(self.kind, Kind::RoundTrip | Kind::Sparse | Kind::OneProcessor)
+        use Kind::{OneProcessor, PairsRoundTrip, RoundTrip, Sparse};
+        matches!(self.kind, RoundTrip | Sparse | OneProcessor | PairsRoundTrip(_))
     }
 
     /// Pairs of workers that take part.
     #[must_use]
     pub fn pairs(self) -> usize {
-        if let Kind::Pairs(pairs) = self.kind { pairs } else { 1 }
+        if let Kind::Pairs(pairs) | Kind::PairsRoundTrip(pairs) = self.kind { pairs } else { 1 }
     }
 
     /// What takes part.
@@ -244,7 +251,7 @@ impl Case {
             Unbatched, Unix, Zenoh,
         };
         match self.kind {
-            Kind::RoundTrip | Kind::Sparse | Kind::OneProcessor => {
+            Kind::RoundTrip | Kind::Sparse | Kind::OneProcessor | Kind::PairsRoundTrip(_) => {
                 &[Tombolo, Asleep, Pipe, Fifo, Queue, Unix, Seqpacket, Tcp, Grpc, Zenoh]
             }
             Kind::Stream if self.bytes < BULK_BYTES => {
@@ -278,6 +285,12 @@ impl Case {
             column("p99 us", "p99_us", Metric::P99, 2),
             column("cpu us/op", "processor_us", Metric::Processor, 2),
         ];
+        const SEVERAL: [Column; 4] = [
+            column("p50 us", "p50_us", Metric::P50, 2).and_ratio(),
+            column("p99 us", "p99_us", Metric::P99, 2),
+            column("per s", "per_s", Metric::Rate, 0).and_ratio(),
+            column("cpu us/op", "processor_us", Metric::Processor, 2),
+        ];
         const MESSAGES: [Column; 3] = [
             column("near per s", "near_per_s", Metric::Rate, 0).within(State::Near).and_ratio(),
             column("far per s", "far_per_s", Metric::Rate, 0).within(State::Far).and_ratio(),
@@ -295,6 +308,7 @@ impl Case {
         match self.kind {
             Kind::RoundTrip | Kind::Sparse => &ROUND_TRIP,
             Kind::OneProcessor => &ONE,
+            Kind::PairsRoundTrip(_) => &SEVERAL,
             Kind::Pairs(_) => &PAIRS,
             Kind::Stream if self.bytes < BULK_BYTES => &MESSAGES,
             Kind::Stream | Kind::Copy => &BYTES,
@@ -306,7 +320,7 @@ impl Case {
     pub fn work(self, warm_up_ns: u64, window_ns: u64) -> Work {
         let gap_ns = if self.kind == Kind::Sparse { SPARSE_GAP_US * 1_000 } else { 0 };
         match self.kind {
-            Kind::RoundTrip | Kind::Sparse | Kind::OneProcessor => {
+            Kind::RoundTrip | Kind::Sparse | Kind::OneProcessor | Kind::PairsRoundTrip(_) => {
                 Work::RoundTrips { at_once: 1, gap_ns, warm_up_ns, window_ns }
             }
             Kind::Stream | Kind::Pairs(_) => Work::Stream { warm_up_ns, window_ns },
