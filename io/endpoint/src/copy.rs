@@ -390,6 +390,9 @@ impl Endpoint {
                     return Err(Failed::Call(error));
                 }
             }
+        } else {
+            // Told that it is over, or never mapped: there is no move to wait for.
+            call.awaits_move = None;
         }
         self.step_asking(call, known.map(|(granted, ..)| granted), late)
     }

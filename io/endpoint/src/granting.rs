@@ -170,8 +170,8 @@ impl GrantError {
 /// Whom to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Daemon {
-    /// The one that is there, or nobody.
-    This,
+    /// The one that this connection leads to: what is asked for concerns things that no other knows.
+    Of(u64),
     /// The one that is there, or the next one.
     Any,
 }
@@ -202,7 +202,10 @@ impl Endpoint {
             if let Some(answer) = ticket.and_then(|ticket| member.answer(ticket)) {
                 return Ok(Said::Answer(answer));
             }
-            if Instant::now() >= deadline || whom == Daemon::This && !member.is_up() {
+            if whom != Daemon::Any && whom != Daemon::Of(member.life()) {
+                return Ok(Said::Answer(Answer::Lost));
+            }
+            if Instant::now() >= deadline {
                 if let Some(ticket) = ticket {
                     member.forget(ticket);
                 }
@@ -282,11 +285,14 @@ impl Endpoint {
         }
         buffer.freed = None;
         let number = buffer.store.number;
-        match self.ask_daemon(Daemon::This, |id, endpoint| Request::Free { id, endpoint, buffer: number })? {
+        match self.ask_daemon(Daemon::Of(buffer.store.life), |id, endpoint| Request::Free {
+            id,
+            endpoint,
+            buffer: number,
+        })? {
             // A daemon that died has forgotten it.
             Said::Answer(Answer::Done | Answer::Lost) => Ok(()),
             Said::Answer(answer) => Err(Failed::Call(refused(answer, BufferError::of))),
-            Said::Unasked(Unasked::TimedOut) if !self.member.as_ref().is_some_and(Member::is_up) => Ok(()),
             Said::Unasked(why) => Err(Failed::Call(why.into())),
         }
     }
@@ -309,7 +315,7 @@ impl Endpoint {
                 let fresh = self.fresh(buffer, true)?;
                 self.leave(buffer, fresh, None)?;
             }
-            match self.grant_at(Daemon::Any, buffer, to, GrantId::new(0))? {
+            match self.grant_at(buffer, to, GrantId::new(0))? {
                 Ok(grant) => return Ok(grant),
                 Err(Said::Answer(Answer::Lost)) => {}
                 Err(Said::Answer(answer)) => return Err(Failed::Call(refused(answer, GrantError::of))),
@@ -330,7 +336,6 @@ impl Endpoint {
     /// Grants a buffer at its next place: anew, or under a number that it has.
     fn grant_at(
         &mut self,
-        whom: Daemon,
         buffer: &mut Buffer,
         to: Address,
         grant: GrantId,
@@ -348,7 +353,7 @@ impl Endpoint {
             Access::Write => GrantAccess::Write,
         };
         let (to_wire, grant) = (on_wire(to), grant.number());
-        let asked = self.ask_daemon(whom, |id, endpoint| Request::Grant {
+        let asked = self.ask_daemon(Daemon::Of(buffer.store.life), |id, endpoint| Request::Grant {
             id,
             endpoint,
             buffer: of,
@@ -411,7 +416,7 @@ impl Endpoint {
         for given in std::mem::take(&mut buffer.given) {
             if follow && Some(given.grant) != over && done.is_ok() {
                 // One that can't follow is over for whoever asks the daemon.
-                done = self.grant_at(Daemon::This, buffer, given.to, given.grant).map(drop);
+                done = self.grant_at(buffer, given.to, given.grant).map(drop);
             }
         }
         // With it, the daemon ends what still stands for it.
@@ -426,7 +431,10 @@ impl Endpoint {
         let life = self.member.as_ref().filter(|member| member.is_up()).map(Member::life);
         if to_grant || life.is_some() {
             let replaces = if life == Some(buffer.store.life) { buffer.store.number } else { 0 };
-            let whom = if to_grant { Daemon::Any } else { Daemon::This };
+            let whom = match life {
+                Some(life) if replaces != 0 || !to_grant => Daemon::Of(life),
+                _ => Daemon::Any,
+            };
             match self.counted(whom, buffer.bytes, replaces)? {
                 Ok(store) => return store.map_err(GrantError::NoMemory).map_err(Failed::Call),
                 Err(error) if to_grant => return Err(Failed::Call(error.into())),

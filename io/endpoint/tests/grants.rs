@@ -409,18 +409,29 @@ fn readers_see_whole_values_of_the_time_before_the_revoke() {
     });
 }
 
+/// Says that its thread has ended, also if that failed.
+struct Tells<'a>(&'a AtomicBool);
+
+impl Drop for Tells<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 #[test]
 fn a_daemon_that_dies_while_buffers_move_costs_grants_and_no_bytes() {
     const BYTES: usize = 16 << 10;
     let mut bed = Bed::new();
     let (mut one, mut other) = bed.two(["left", "right"]);
-    let (address, number, done) = (other.address(), AtomicU64::new(0), AtomicBool::new(false));
+    let (address, number, copies) = (other.address(), AtomicU64::new(0), AtomicU64::new(0));
+    let (done, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let owner = scope.spawn(|| {
+            let _told = Tells(&ended);
             let mut buffer = one.buffer(BYTES, Access::Read).unwrap();
             buffer.write(0, &[7; BYTES]).unwrap();
             let mut moves = 0;
-            while !done.load(Ordering::Acquire) || moves == 0 {
+            while !done.load(Ordering::Acquire) || moves == 0 || copies.load(Ordering::Acquire) == 0 {
                 let grants = [one.grant(&mut buffer, address), one.grant(&mut buffer, address)];
                 let mut given = Vec::new();
                 for grant in grants {
@@ -450,31 +461,34 @@ fn a_daemon_that_dies_while_buffers_move_costs_grants_and_no_bytes() {
             moves
         });
         let copier = scope.spawn(|| {
-            let (mut bytes, mut copies) = ([0; BYTES], 0);
-            while !done.load(Ordering::Acquire) || copies == 0 {
+            let mut bytes = [0; BYTES];
+            while !ended.load(Ordering::Acquire) {
                 let grant = GrantId::new(number.load(Ordering::Acquire));
                 match other.copy_in(grant, 0, &mut bytes, soon()) {
                     Ok(()) => {
-                        copies += 1;
+                        copies.fetch_add(1, Ordering::AcqRel);
                         assert_eq!(bytes, [7; BYTES]);
                     }
                     Err(Failed::Call(CopyError::Revoked(_) | CopyError::Unknown { .. })) => {}
                     Err(error) => panic!("{error}"),
                 }
             }
-            copies
         });
         for _ in 0..20 {
             bed.kill();
             bed.start();
             let before = number.load(Ordering::Acquire);
             let late = Instant::now() + std::time::Duration::from_secs(60);
-            while number.load(Ordering::Acquire) == before && Instant::now() < late {
+            while number.load(Ordering::Acquire) == before
+                && !ended.load(Ordering::Acquire)
+                && Instant::now() < late
+            {
                 std::thread::yield_now();
             }
         }
         done.store(true, Ordering::Release);
-        println!("{} moves, {} copies", owner.join().unwrap(), copier.join().unwrap());
+        println!("{} moves, {} copies", owner.join().unwrap(), copies.load(Ordering::Acquire));
+        copier.join().unwrap();
     });
 }
 
