@@ -9,7 +9,8 @@ mod wait;
 
 pub use consumer::{Answer, Answers, BadBackend, Blocking, CallError, Caller, Incoming, open};
 pub use control::{
-    Bound, Control, ControlError, FolderWatch, Grant, Introduced, Memories, Notice, Offer, offer_channel, open_channel, open_channel_at, packet,
+    Bound, Control, ControlError, FolderWatch, Grant, Introduced, Memories, Notice, Offer, offer_channel,
+    open_channel, open_channel_at, packet,
 };
 pub use server::{
     Context, Interest, LinkId, MAX_OUTSTANDING_PER_LINK, MAX_QUEUED_BYTES, MAX_SESSIONS_PER_LINK, Make,
