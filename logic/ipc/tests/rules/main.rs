@@ -89,6 +89,22 @@ fn a_call_that_nobody_waits_for_is_dropped() {
     assert_eq!(receive(&mut me, From::Any), Err(ReceiveError::TimedOut));
 }
 
+/// A call went on beyond its deadline as long as there was something to drop.
+#[test]
+fn a_deadline_is_kept_however_much_there_is_to_drop() {
+    let mut me = endpoint(1);
+    let stranger = with_stranger(&mut me, 2);
+    for id in 1..1000 {
+        stranger.put(header(address(2), Kind::Send, id, 0), b"");
+    }
+    for from in [From::Any, From::One(address(2)), From::Some(vec![address(2)])] {
+        let mut call = Receive::new(from);
+        assert_eq!(me.poll_receive(&mut call, &mut Vec::new(), NOW), Poll::Again);
+        let late = me.poll_receive(&mut call, &mut Vec::new(), LATE);
+        assert_eq!(late, Poll::Ready(Err(ReceiveError::TimedOut)));
+    }
+}
+
 #[test]
 fn a_window_that_is_said_to_be_more_than_was_sent_cuts_off_the_liar() {
     let mut me = endpoint(1);
