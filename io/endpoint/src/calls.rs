@@ -111,6 +111,7 @@ impl Endpoint {
     ) -> Result<Received, Failed<ReceiveError>> {
         self.check_here()?;
         if let Some(received) = self.pairs.logic.receive_at_once(from, into) {
+            self.waiting.burst = self.waiting.burst.saturating_add(1);
             return Ok(received);
         }
         self.receive_any(from, into, deadline)
@@ -123,6 +124,7 @@ impl Endpoint {
         into: &mut Vec<u8>,
         deadline: Option<Instant>,
     ) -> Result<Received, Failed<ReceiveError>> {
+        self.back_off();
         if let From::One(source) = from {
             self.meet(*source)?;
         }

@@ -26,6 +26,10 @@ pub(crate) const SEARCH_AFTER: Duration = Duration::from_millis(10);
 const LOOKS_PER_CLOCK: u32 = 16;
 /// How often a peer on our processor gets it before we sleep.
 const WAYS: u32 = 2;
+/// So many messages in a row make a stream, in which a moment's delay costs nobody anything.
+const BURST_MESSAGES: u32 = 4;
+/// How long a receiver that has caught up with a stream looks away, in pauses of the processor: some 0.3 us.
+const BACK_OFF_PAUSES: u32 = 32;
 /// With more peers than this, saying to each that we sleep on a futex costs more than a doorbell.
 const NAP_PEERS_MAX: usize = 16;
 
@@ -37,11 +41,13 @@ pub(crate) struct Waiting {
     short: bool,
     /// Whom we have received from last.
     pub latest: Option<Address>,
+    /// Messages in a row that were there when we looked.
+    pub burst: u32,
 }
 
 impl Waiting {
     pub fn new(policy: SpinPolicy) -> Waiting {
-        Waiting { policy, short: true, latest: None }
+        Waiting { policy, short: true, latest: None, burst: 0 }
     }
 }
 
@@ -153,6 +159,22 @@ impl Endpoint {
     pub(crate) fn show_held(&mut self) {
         if std::mem::take(&mut self.holding) {
             self.pairs.flush();
+        }
+    }
+
+    /// After a burst, leaves the sender a moment alone with the line that it writes, instead of snatching each message as it comes: the next look
+    /// finds several.
+    pub(crate) fn back_off(&mut self) {
+        let burst = std::mem::take(&mut self.waiting.burst);
+        if burst < BURST_MESSAGES || self.waiting.policy == SpinPolicy::Never {
+            return;
+        }
+        let Some(peer) = self.waiting.latest else { return };
+        let elsewhere = self.pairs.logic.link(peer).map(|pair| pair.end().whereabouts());
+        if elsewhere == Ok(Whereabouts::Elsewhere) {
+            for _ in 0..BACK_OFF_PAUSES {
+                std::hint::spin_loop();
+            }
         }
     }
 

@@ -56,19 +56,21 @@ impl<L: Link> Endpoint<L> {
     pub fn relay(&mut self, asked: &Asked, to: Address, tag: u32, payload: &[u8]) -> Result<(), RelayError> {
         let source = self.address();
         self.may_relay(asked, to, payload.len())?;
-        let requester = self.peer(asked.requester)?;
-        // First the requester learns who answers, then the other one what to answer: the room for that is there and stays.
-        let length = layout::REFER_BYTES as u32;
-        let header = Header { source, tag: 0, length, kind: Kind::Refer, takes: 0, id: asked.id };
-        requester.answering = None;
-        if !requester.link.commit(&header, &to.to_bytes()) {
-            return Err(RelayError::NoRoom(asked.requester));
-        }
+        // First the other learns what to answer, then the requester who answers: if we end between the two, the requester hears that we are dead,
+        // and not of somebody who knows nothing of it. An answer may come before the referral; it is found when that is followed.
         let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let (source, takes, id) = (asked.requester, asked.takes, asked.id);
-        let forwarded = Header { source, tag, length, kind: Kind::Forward, takes, id };
+        let (requester, takes, id) = (asked.requester, asked.takes, asked.id);
+        let forwarded = Header { source: requester, tag, length, kind: Kind::Forward, takes, id };
         let other = self.peer(to)?;
-        if other.offer(&forwarded, payload) { Ok(()) } else { Err(RelayError::Full(to)) }
+        if !other.offer(&forwarded, payload) {
+            return Err(RelayError::Full(to));
+        }
+        let length = layout::REFER_BYTES as u32;
+        let header = Header { source, tag: 0, length, kind: Kind::Refer, takes: 0, id };
+        let peer = self.peer(requester)?;
+        peer.answering = None;
+        // The room for that is there and stays.
+        if peer.link.commit(&header, &to.to_bytes()) { Ok(()) } else { Err(RelayError::NoRoom(requester)) }
     }
 
     fn may_relay(&mut self, asked: &Asked, to: Address, length: usize) -> Result<(), RelayError> {

@@ -49,8 +49,8 @@ enum Stage {
     Receiving,
     /// The checks of a reply, a relay or a notice are done.
     Checked,
-    /// Of a relay: the requester knows.
-    Referred,
+    /// Of a relay: whoever is to answer knows.
+    Forwarded,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -318,14 +318,11 @@ impl Kernel {
             }
             (Stage::Receiving, _) => self.receive(scene, me, call, is_in_cycle(), next),
             (Stage::Checked, op) => next.push(self.with(|kernel| kernel.act(me, op))),
-            (Stage::Referred, op) => next.push(self.with(|kernel| {
+            (Stage::Forwarded, op) => next.push(self.with(|kernel| {
                 let (Op::Relay(to), Some((requester, id, _))) = (op, kernel.processes[me].asked) else {
                     return;
                 };
-                let tag = tag(me, kernel.id(me).1);
-                let what = What::Forward { requester, id };
-                let own = kernel.id(me);
-                kernel.queues[me][to].push(Entry { what, tag, id: own, live: true });
+                kernel.answers.push((requester, me, id, Answer::Refer { to }));
                 kernel.processes[me].asked = None;
                 kernel.finish(me, Outcome::Done);
             })),
@@ -468,8 +465,10 @@ impl Kernel {
                 self.finish(me, Outcome::Done);
             }
             (Op::Relay(to), Some((requester, id, _))) => {
-                self.answers.push((requester, me, id, Answer::Refer { to }));
-                self.processes[me].stage = Stage::Referred;
+                let what = What::Forward { requester, id };
+                let id = self.id(me);
+                self.queues[me][to].push(Entry { what, tag: own, id, live: true });
+                self.processes[me].stage = Stage::Forwarded;
             }
             _ => self.finish(me, Outcome::Skipped),
         }
