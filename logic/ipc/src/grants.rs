@@ -287,9 +287,16 @@ pub struct Table {
     buffers: BTreeMap<u64, Buffer>,
     grants: BTreeMap<u64, Entry>,
     ends: BTreeMap<u64, End>,
-    /// Buffers that will be freed soon, and which ones take over what they count for.
+    /// Buffers that will be freed soon, and which ones take over what they count for; and the other way round.
     replacements: BTreeMap<u64, u64>,
+    replaced: BTreeMap<u64, u64>,
     bytes: u64,
+    /// The same once more, by what it is asked for, so that no call walks over what others have.
+    owned: BTreeSet<(Address, u64)>,
+    /// Grants, by buffer and place.
+    places: BTreeMap<(u64, u32), u64>,
+    /// Grants, by those whom they are of, or to, or who have borrowed them.
+    of_endpoint: BTreeSet<(Address, u64)>,
 }
 
 impl Table {
@@ -303,7 +310,11 @@ impl Table {
             grants: BTreeMap::new(),
             ends: BTreeMap::new(),
             replacements: BTreeMap::new(),
+            replaced: BTreeMap::new(),
             bytes: 0,
+            owned: BTreeSet::new(),
+            places: BTreeMap::new(),
+            of_endpoint: BTreeSet::new(),
         }
     }
 
@@ -369,6 +380,7 @@ impl Table {
     fn insert(&mut self, owner: Address, bytes: u64, counts: u64) -> u64 {
         let buffer = self.number();
         self.buffers.insert(buffer, Buffer { buffer, owner, bytes, access: None, counts });
+        self.owned.insert((owner, buffer));
         buffer
     }
 
@@ -379,6 +391,7 @@ impl Table {
         }
         let buffer = self.insert(owner, bytes, 0);
         self.replacements.insert(replaces, buffer);
+        self.replaced.insert(buffer, replaces);
         Ok(buffer)
     }
 
@@ -398,10 +411,9 @@ impl Table {
         if offset_of(wish.place).is_none() {
             return Err(GrantError::Place(wish.place));
         }
-        let taken = |entry: &&Entry| entry.granted.buffer == wish.buffer && entry.granted.place == wish.place;
-        match self.grants.values().find(taken) {
-            Some(entry) => {
-                let (buffer, place, grant) = (wish.buffer, wish.place, entry.granted.grant);
+        match self.places.get(&(wish.buffer, wish.place)) {
+            Some(grant) => {
+                let (buffer, place, grant) = (wish.buffer, wish.place, *grant);
                 Err(GrantError::PlaceTaken { buffer, place, grant })
             }
             None => Ok(buffer),
@@ -426,6 +438,8 @@ impl Table {
         let Wish { buffer: number, to, access, place } = *wish;
         let granted = Granted { grant, buffer: number, place, owner, to, access, bytes: buffer.bytes };
         self.grants.insert(grant, Entry { granted, borrowers: BTreeSet::new() });
+        self.places.insert((number, place), grant);
+        self.of_endpoint.extend([(owner, grant), (to, grant)]);
         Ok(Done { grant, seal, tell: Vec::new() })
     }
 
@@ -451,8 +465,13 @@ impl Table {
         let seal = self.seal(wish);
         let moved = Granted { buffer: wish.buffer, place: wish.place, bytes: buffer.bytes, ..granted };
         let entry = Entry { granted: moved, borrowers: BTreeSet::new() };
+        self.places.remove(&(granted.buffer, granted.place));
+        self.places.insert((wish.buffer, wish.place), grant);
         let before = self.grants.insert(grant, entry);
-        let tell = before.map_or_else(Vec::new, |entry| entry.borrowers.into_iter().collect());
+        let tell: Vec<Address> = before.map_or_else(Vec::new, |entry| entry.borrowers.into_iter().collect());
+        for borrower in tell.iter().filter(|borrower| **borrower != granted.to) {
+            self.of_endpoint.remove(&(*borrower, grant));
+        }
         Ok(Done { grant, seal, tell })
     }
 
@@ -473,27 +492,40 @@ impl Table {
     pub fn free(&mut self, owner: Address, buffer: u64) -> Result<Vec<Over>, RevokeError> {
         self.owned(owner, buffer).ok_or(RevokeError::NoBuffer(owner, buffer))?;
         self.drop_buffer(buffer);
-        let of_it = self.numbers(|granted| granted.buffer == buffer);
+        let of_it = self.places.range((buffer, 0)..=(buffer, u32::MAX));
+        let mut of_it: Vec<u64> = of_it.map(|(_, grant)| *grant).collect();
+        of_it.sort_unstable();
         Ok(of_it.into_iter().filter_map(|grant| self.end(grant, None)).collect())
     }
 
     fn drop_buffer(&mut self, buffer: u64) {
         let Some(found) = self.buffers.remove(&buffer) else { return };
+        self.owned.remove(&(found.owner, buffer));
         let heir = self.replacements.remove(&buffer);
-        self.replacements.retain(|_, replacement| *replacement != buffer);
+        if let Some(heir) = heir {
+            self.replaced.remove(&heir);
+        }
+        if let Some(replaced) = self.replaced.remove(&buffer) {
+            self.replacements.remove(&replaced);
+        }
         match heir.and_then(|heir| self.buffers.get_mut(&heir)) {
             Some(heir) => heir.counts = found.counts,
             None => self.bytes -= found.counts,
         }
     }
 
-    fn numbers(&self, which: impl Fn(&Granted) -> bool) -> Vec<u64> {
-        self.grants().filter(which).map(|granted| granted.grant).collect()
+    /// Numbers that a set has of one endpoint.
+    fn of(set: &BTreeSet<(Address, u64)>, endpoint: Address) -> Vec<u64> {
+        set.range((endpoint, 0)..=(endpoint, u64::MAX)).map(|(_, number)| *number).collect()
     }
 
     /// Ends a grant, perhaps because an endpoint has ended.
     fn end(&mut self, grant: u64, ended: Option<Address>) -> Option<Over> {
         let Entry { granted, mut borrowers } = self.grants.remove(&grant)?;
+        self.places.remove(&(granted.buffer, granted.place));
+        for known in borrowers.iter().chain([&granted.owner, &granted.to]) {
+            self.of_endpoint.remove(&(*known, grant));
+        }
         if let Some(ended) = ended {
             borrowers.remove(&ended);
         }
@@ -520,6 +552,7 @@ impl Table {
             return Err(BorrowError::Unknown(grant));
         }
         entry.borrowers.insert(who);
+        self.of_endpoint.insert((who, grant));
         Ok(entry.granted)
     }
 
@@ -533,16 +566,24 @@ impl Table {
 
     /// An endpoint has ended: its buffers go, and all grants that it has made or was made.
     pub fn ended(&mut self, endpoint: Address) -> Gone {
-        let its = |buffer: &Buffer| buffer.owner == endpoint;
-        let buffers: Vec<u64> = self.buffers().filter(its).map(|buffer| buffer.buffer).collect();
+        let buffers = Self::of(&self.owned, endpoint);
         for buffer in &buffers {
             self.drop_buffer(*buffer);
         }
-        let of_it = self.numbers(|granted| granted.owner == endpoint || granted.to == endpoint);
-        let over = of_it.into_iter().filter_map(|grant| self.end(grant, Some(endpoint))).collect();
-        for entry in self.grants.values_mut() {
-            entry.borrowers.remove(&endpoint);
+        let mut over = Vec::new();
+        for grant in Self::of(&self.of_endpoint, endpoint) {
+            let Some(entry) = self.grants.get_mut(&grant) else { continue };
+            if entry.granted.owner == endpoint || entry.granted.to == endpoint {
+                over.extend(self.end(grant, Some(endpoint)));
+            } else {
+                // It had only borrowed it.
+                entry.borrowers.remove(&endpoint);
+                self.of_endpoint.remove(&(endpoint, grant));
+            }
         }
         Gone { buffers, over }
     }
 }
+
+#[cfg(test)]
+mod tests;
