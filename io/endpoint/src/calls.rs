@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ipc::{
     Asked, From, NotifyError, Receive, ReceiveError, Received, RelayError, Reply, ReplyError, Request,
-    RequestError, Send, SendError,
+    RequestError, Rights, Send, SendError,
 };
 use wire::ipc::Address;
 
@@ -25,7 +25,7 @@ impl Endpoint {
         payload: &[u8],
         deadline: Option<Instant>,
     ) -> Result<(), Failed<SendError>> {
-        self.meet(to)?;
+        self.meet(to, |rights| rights.send)?;
         let mut call = Send::rendezvous(to, tag);
         let patience = Patience { deadline, searches: true };
         let done = self.drive(patience, |logic, pulse| logic.poll_send(&mut call, payload, pulse));
@@ -60,7 +60,7 @@ impl Endpoint {
         payload: &[u8],
         deadline: Option<Instant>,
     ) -> Result<(), Failed<SendError>> {
-        self.meet(to)?;
+        self.meet(to, |rights| rights.send)?;
         let mut call = Send::buffered(to, tag);
         let patience = Patience { deadline, searches: true };
         let done = self.drive(patience, |logic, pulse| logic.poll_send(&mut call, payload, pulse));
@@ -91,7 +91,7 @@ impl Endpoint {
         takes: usize,
         deadline: Option<Instant>,
     ) -> Result<Reply, Failed<RequestError>> {
-        self.meet(to)?;
+        self.meet(to, |rights| rights.request)?;
         let mut call = Request::new(to, tag, u32::try_from(takes).unwrap_or(u32::MAX));
         let patience = Patience { deadline, searches: true };
         let done = self.drive(patience, |logic, pulse| logic.poll_request(&mut call, payload, into, pulse));
@@ -125,9 +125,8 @@ impl Endpoint {
         deadline: Option<Instant>,
     ) -> Result<Received, Failed<ReceiveError>> {
         self.back_off();
-        if let From::One(source) = from {
-            self.meet(*source)?;
-        }
+        self.hear_at_times()?;
+        self.meet_source(from)?;
         let mut call = Receive::new(from.clone());
         let patience = Patience { deadline, searches: matches!(from, From::One(_)) };
         let done = self.drive(patience, |logic, pulse| logic.poll_receive(&mut call, into, pulse));
@@ -158,24 +157,26 @@ impl Endpoint {
         payload: &[u8],
     ) -> Result<(), Failed<RelayError>> {
         self.check_here()?;
-        self.meet(to)?;
+        self.meet(to, |rights| rights.relay)?;
         self.pairs.logic.relay(asked, to, tag, payload).map_err(Failed::Call)
     }
 
-    /// Sets bits at a peer, which receives all that were set since the last time together. It never waits.
+    /// Sets bits at a peer, which receives all that were set since the last time together, and finds what was sent to it before. It never waits.
     ///
     /// # Errors
     /// See [`NotifyError`].
     pub fn notify(&mut self, to: Address, bits: u64) -> Result<(), Failed<NotifyError>> {
         self.check_here()?;
-        self.meet(to)?;
+        self.meet(to, |rights| rights.notify)?;
+        self.show_held();
         self.pairs.logic.notify(to, bits).map_err(Failed::Call)
     }
 
-    /// Whom this endpoint does not know, it may have been introduced to without having looked: news of the daemon lie in its socket.
+    /// Whom this endpoint does not know, it may have been introduced to without having looked, and what it may not do with a peer, it may do by now: news
+    /// of the daemon lie in its socket.
     #[inline]
-    pub(crate) fn meet(&mut self, peer: Address) -> Result<(), Trouble> {
-        if self.member.is_some() && self.pairs.logic.rights(peer).is_err() {
+    pub(crate) fn meet(&mut self, peer: Address, may: fn(&Rights) -> bool) -> Result<(), Trouble> {
+        if self.member.is_some() && !self.pairs.logic.rights(peer).is_ok_and(|rights| may(&rights)) {
             self.check_here()?;
             self.hear()?;
             if self.pairs.logic.rights(peer).is_err() {
@@ -183,6 +184,13 @@ impl Endpoint {
             }
         }
         Ok(())
+    }
+
+    /// The same, of whoever alone is to be received from.
+    #[inline]
+    pub(crate) fn meet_source(&mut self, from: &From) -> Result<(), Trouble> {
+        // What it may not say, it may say any time: that is waited for.
+        if let From::One(source) = from { self.meet(*source, |_| true) } else { Ok(()) }
     }
 
     /// Nobody comes to an endpoint that the daemon has ended.

@@ -9,7 +9,7 @@ use ipc::{
 use crate::failed::Trouble;
 use crate::link::Pair;
 use crate::member::Member;
-use crate::waiting::{SEARCH_AFTER, label};
+use crate::waiting::{HEAR_EVERY, SEARCH_AFTER, label};
 use crate::{Endpoint, Failed};
 
 /// What a step has come to.
@@ -43,6 +43,9 @@ impl Endpoint {
         payload: &[u8],
         late: bool,
     ) -> Result<Step<()>, Failed<SendError>> {
+        if self.stepping.is_none() {
+            self.meet(call.to(), |rights| rights.send)?;
+        }
         self.holding = true;
         let step = self.step(late, true, |logic, pulse| logic.poll_send(call, payload, pulse));
         self.holding = true;
@@ -60,6 +63,9 @@ impl Endpoint {
         into: &mut Vec<u8>,
         late: bool,
     ) -> Result<Step<Reply>, Failed<RequestError>> {
+        if self.stepping.is_none() {
+            self.meet(call.to(), |rights| rights.request)?;
+        }
         stepped(self.step(late, true, |logic, pulse| logic.poll_request(call, payload, into, pulse)))
     }
 
@@ -73,6 +79,11 @@ impl Endpoint {
         into: &mut Vec<u8>,
         late: bool,
     ) -> Result<Step<Received>, Failed<ReceiveError>> {
+        self.check_here()?;
+        self.hear_at_times()?;
+        if self.stepping.is_none() {
+            self.meet_source(call.from())?;
+        }
         stepped(self.step(late, true, |logic, pulse| logic.poll_receive(call, into, pulse)))
     }
 
@@ -112,6 +123,8 @@ impl Endpoint {
         }
         if self.pairs.logic.relies_on_doorbells() {
             self.hear()?;
+        } else {
+            self.hear_at_times()?;
         }
         self.pairs.bury();
         let mut call = Receive::new(from.clone());
@@ -159,6 +172,17 @@ impl Endpoint {
             self.take_in()?;
         }
         Ok(())
+    }
+
+    /// Who is flooded never waits, and so never listens: what the daemon says, and who has died, is looked for once in a while. Else a new peer would not be
+    /// received from, and the one that floods would keep the right to it.
+    pub(crate) fn hear_at_times(&mut self) -> Result<(), Trouble> {
+        let now = Instant::now();
+        if now.duration_since(self.waiting.heard) < HEAR_EVERY {
+            return Ok(());
+        }
+        self.waiting.heard = now;
+        self.hear()
     }
 
     fn step<T>(

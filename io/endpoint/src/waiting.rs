@@ -22,6 +22,8 @@ use crate::pairs::Pairs;
 pub(crate) const NAP: Duration = Duration::from_millis(5);
 /// A call that has waited so long looks for deadlocks, which costs a little with every peer.
 pub(crate) const SEARCH_AFTER: Duration = Duration::from_millis(10);
+/// Whoever always finds something looks so often for what the daemon says: a system call, and seldom enough to cost nothing.
+pub(crate) const HEAR_EVERY: Duration = Duration::from_millis(1);
 /// Looks in a row before the first look at the clock, and between two.
 const LOOKS_PER_CLOCK: u32 = 16;
 /// How often a peer on our processor gets it before we sleep.
@@ -43,11 +45,13 @@ pub(crate) struct Waiting {
     pub latest: Option<Address>,
     /// Messages in a row that were there when we looked.
     pub burst: u32,
+    /// When it was last looked for news without having to wait.
+    pub heard: Instant,
 }
 
 impl Waiting {
     pub fn new(policy: SpinPolicy) -> Waiting {
-        Waiting { policy, short: true, latest: None, burst: 0 }
+        Waiting { policy, short: true, latest: None, burst: 0, heard: Instant::now() }
     }
 }
 

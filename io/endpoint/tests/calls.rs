@@ -90,6 +90,11 @@ fn messages_are_held_back_until_something_waits() {
     // Whatever waits shows what was held back.
     assert!(one.receive(&From::Any, &mut Vec::new(), past()).is_err());
     assert_eq!(message(&other.try_receive(&From::Any, &mut Vec::new()).unwrap().unwrap()), 2);
+    // Who is notified finds what was sent before.
+    one.send_buffered(address(2), 2, b"held", None).unwrap();
+    one.notify(address(2), 1).unwrap();
+    let two = [(); 2].map(|()| other.try_receive(&From::Any, &mut Vec::new()).unwrap().unwrap().content);
+    assert_eq!(two, [Content::Notices(1), Content::Message { tag: 2 }]);
     // A rendezvous stands behind what was sent before it.
     one.send_buffered(address(2), 3, b"", None).unwrap();
     let receiver = thread::spawn(move || [(); 2].map(|()| message(&receive_message(&mut other).0)));
@@ -161,6 +166,7 @@ fn a_request_is_passed_on_and_the_other_one_answers() {
         for _ in 0..200 {
             let (received, question) = receive_message(&mut front);
             let Content::Request { asked, .. } = received.content else { panic!("{received:?}") };
+            assert_eq!((asked.requester(), asked.relayed_by()), (address(1), None));
             let back = front.relay(&asked, address(1), 0, b"");
             assert!(matches!(back, Err(Failed::Call(RelayError::Refused(_)))));
             front.relay(&asked, address(3), 9, &question).unwrap();
@@ -172,6 +178,8 @@ fn a_request_is_passed_on_and_the_other_one_answers() {
             let (received, question) = receive_message(&mut worker);
             assert_eq!(received.source, address(1));
             let Content::Request { tag: 9, asked } = received.content else { panic!("{received:?}") };
+            // That the client has asked, the front says.
+            assert_eq!((asked.requester(), asked.relayed_by()), (address(1), Some(address(2))));
             worker.reply(&asked, 11, &question).unwrap();
         }
         worker

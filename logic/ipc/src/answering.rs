@@ -99,6 +99,6 @@ impl<L: Link> Endpoint<L> {
 /// Whether a reply would find somebody who waits for it.
 fn is_waited_for<L: Link>(peer: &Peer<L>, asked: &Asked) -> bool {
     // Of one that was passed on the requester may not have heard yet.
-    let not_yet = asked.forwarded && peer.peers_call().0 < asked.id;
+    let not_yet = asked.relayed_by.is_some() && peer.peers_call().0 < asked.id;
     peer.answering == Some(asked.id) && (not_yet || peer.is_asking(asked.id))
 }

@@ -22,6 +22,12 @@ impl Send {
     pub fn buffered(to: Address, tag: u32) -> Send {
         Send(Outgoing::new(Kind::Message, to, tag, 0))
     }
+
+    /// To whom.
+    #[must_use]
+    pub fn to(&self) -> Address {
+        self.0.to
+    }
 }
 
 /// A request on its way, and the wait for its reply. Poll it with the same payload each time.
@@ -33,6 +39,12 @@ impl Request {
     #[must_use]
     pub fn new(to: Address, tag: u32, takes: u32) -> Request {
         Request(Outgoing::new(Kind::Request, to, tag, takes))
+    }
+
+    /// Of whom the answer is awaited: whom it was sent to, or to whom it was passed on.
+    #[must_use]
+    pub fn to(&self) -> Address {
+        self.0.to
     }
 }
 

@@ -29,6 +29,12 @@ impl Receive {
     pub fn new(from: From) -> Receive {
         Receive { from, label: None }
     }
+
+    /// From whom.
+    #[must_use]
+    pub fn from(&self) -> &From {
+        &self.from
+    }
 }
 
 /// What was received. Its payload is where the caller wanted it.
@@ -65,8 +71,8 @@ pub struct Asked {
     pub(crate) requester: Address,
     pub(crate) id: u64,
     pub(crate) takes: u32,
-    /// It was passed on by another.
-    pub(crate) forwarded: bool,
+    /// Who has passed it on.
+    pub(crate) relayed_by: Option<Address>,
 }
 
 impl Asked {
@@ -80,6 +86,13 @@ impl Asked {
     #[must_use]
     pub fn takes(&self) -> u32 {
         self.takes
+    }
+
+    /// Who has passed it on, if anybody: then it is that one who says who asked and for what, and who may do so because it has the right to relay.
+    /// `None`: the requester has asked itself.
+    #[must_use]
+    pub fn relayed_by(&self) -> Option<Address> {
+        self.relayed_by
     }
 }
 
@@ -320,13 +333,14 @@ impl<L: Link> Endpoint<L> {
     /// Decides about a record that has been taken; `None`: it is dropped.
     fn accept(&mut self, index: usize, header: Header) -> Option<Received> {
         let peer = self.peers.get_mut(index)?;
-        let (rights, tag, source) = (peer.rights, header.tag, header.source);
+        let (rights, tag, source, by) = (peer.rights, header.tag, header.source, peer.address);
         let message = Some(Received { source, content: Content::Message { tag } });
         match header.kind {
             Kind::Message => message.filter(|_| rights.hears),
             Kind::Send if self.take_call(index, &header, rights.hears) => message,
-            Kind::Request if self.take_call(index, &header, rights.answers) => self.ask(&header, false),
-            Kind::Forward if rights.answers_relayed => self.ask(&header, true),
+            Kind::Request if self.take_call(index, &header, rights.answers) => self.ask(&header, None),
+            // What is its own to ask, it asks itself, if it may.
+            Kind::Forward if rights.answers_relayed && source != by => self.ask(&header, Some(by)),
             // Refused, withdrawn, or the answer to a call that is over.
             Kind::Send | Kind::Request | Kind::Forward | Kind::Reply | Kind::Refer => None,
         }
@@ -347,16 +361,18 @@ impl<L: Link> Endpoint<L> {
         found == waiting && allowed
     }
 
-    fn ask(&mut self, header: &Header, forwarded: bool) -> Option<Received> {
+    fn ask(&mut self, header: &Header, relayed_by: Option<Address>) -> Option<Received> {
         let source = header.source;
         // Whom we can't answer, nobody may ask for.
         let requester = self.peer(source).ok()?;
-        if forwarded && requester.answering.is_some_and(|id| id != header.id && requester.is_asking(id)) {
+        if relayed_by.is_some()
+            && requester.answering.is_some_and(|id| id != header.id && requester.is_asking(id))
+        {
             // It waits for another answer of ours, so it has not asked for this one.
             return None;
         }
         requester.answering = Some(header.id);
-        let asked = Asked { requester: source, id: header.id, takes: header.takes, forwarded };
+        let asked = Asked { requester: source, id: header.id, takes: header.takes, relayed_by };
         Some(Received { source, content: Content::Request { tag: header.tag, asked } })
     }
 }

@@ -104,6 +104,7 @@ impl Endpoint {
         options: &Options,
         deadline: Option<Instant>,
     ) -> Result<Endpoint, Failed<BindError>> {
+        let mut last = None;
         loop {
             let path = path(options);
             let control = Control::connect_when_there(&path, deadline).map_err(|error| match error {
@@ -113,13 +114,19 @@ impl Endpoint {
                 }
                 error => Failed::Call(BindError::of(error)),
             })?;
-            let error = match bind_over(control, name, options, Instant::now() + ANSWER_PATIENCE) {
+            let patience = Instant::now() + ANSWER_PATIENCE;
+            let answer_by = deadline.map_or(patience, |deadline| deadline.min(patience));
+            let error = match bind_over(control, name, options, answer_by) {
                 Err(Failed::Call(error)) if error.may_pass() => error,
+                Err(Failed::Call(BindError::TimedOut { .. })) => {
+                    let last = last.unwrap_or_else(|| "the node's daemon does not answer".to_owned());
+                    return Err(Failed::Call(BindError::TimedOut { last: Some(last) }));
+                }
                 bound => return bound,
             };
+            last = Some(super::with_cause(&error));
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
-                let last = Some(super::with_cause(&error));
                 return Err(Failed::Call(BindError::TimedOut { last }));
             }
             let until = deadline.map_or(now + RETRY, |deadline| deadline.min(now + RETRY));

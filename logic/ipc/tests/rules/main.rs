@@ -79,6 +79,24 @@ fn a_request_for_somebody_who_is_not_bound_is_dropped() {
     assert!(!stranger.is_cut_off());
 }
 
+/// Who may only pass on, asked for itself so.
+#[test]
+fn whoever_passes_on_can_not_ask_for_itself_so() {
+    let mut me = endpoint(1);
+    let stranger = with_stranger(&mut me, 2);
+    let rights = Rights { answers: false, ..Rights::ALL };
+    me.set_rights(address(2), rights).unwrap();
+    stranger.put(header(address(2), Kind::Forward, 4, 0), b"");
+    assert_eq!(receive(&mut me, From::Any), Err(ReceiveError::TimedOut));
+    // For others it may, and they are named as what it says.
+    let _other = with_stranger(&mut me, 3);
+    stranger.put(header(address(3), Kind::Forward, 5, 0), b"");
+    let Ok(Received { source, content: Content::Request { asked, .. } }) = receive(&mut me, From::Any) else {
+        panic!("a request that was passed on was not received");
+    };
+    assert_eq!((source, asked.relayed_by()), (address(3), Some(address(2))));
+}
+
 #[test]
 fn a_call_that_nobody_waits_for_is_dropped() {
     let mut me = endpoint(1);
