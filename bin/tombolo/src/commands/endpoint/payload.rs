@@ -91,7 +91,7 @@ fn checked(bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
     if bytes.len() as u64 > PAYLOAD_BYTES_MAX {
         let most = PAYLOAD_BYTES_MAX >> 20;
         return Err(Failure::new(format!("what there is to send has more than {most} MiB"))
-            .help("a message has as much as an eighth of a ring; more goes through a granted buffer (docs/endpoints.md)"));
+            .help("a message has a little under a sixteenth of a ring; more goes through a granted buffer (docs/endpoints.md)"));
     }
     Ok(bytes)
 }

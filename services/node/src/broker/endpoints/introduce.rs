@@ -234,7 +234,8 @@ impl Inner {
             Some(bound) if entry.name.is_some() => refuse(
                 Errno::STALE,
                 format!(
-                    "endpoint {slot}.{generation} has ended; {} is bound now",
+                    "endpoint {slot}.{generation} {}; {} is bound now",
+                    if entry.last < generation { "is not there" } else { "has ended" },
                     called(entry.name.as_deref(), EndpointAddress { slot, generation: bound.generation })
                 ),
             ),

@@ -232,7 +232,12 @@ fn an_earlier_generation_is_told_from_the_one_that_is_there() {
     let stale = ask(&broker, &mut camera, to_address(camera_at, before));
     refused(&stale, Errno::STALE);
     let there = format!("planner ({}.{}) is bound now", after.slot, after.generation);
-    assert!(message(&stale).contains(&there), "{stale:?}");
+    assert!(message(&stale).contains(&there) && message(&stale).contains("has ended"), "{stale:?}");
+    // Nobody says of one that is still to come that it has ended.
+    let to_come = EndpointAddress { generation: after.generation + 1, ..after };
+    let early = ask(&broker, &mut camera, to_address(camera_at, to_come));
+    refused(&early, Errno::STALE);
+    assert!(message(&early).contains(&there) && !message(&early).contains("has ended"), "{early:?}");
     let peer = introduced(ask(&broker, &mut camera, to_address(camera_at, after)));
     assert_eq!(peer.address, after);
 }
