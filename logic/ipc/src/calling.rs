@@ -135,7 +135,10 @@ impl<L: Link> Endpoint<L> {
     #[inline]
     pub fn post(&mut self, to: Address, tag: u32, payload: &[u8]) -> bool {
         let source = self.address();
-        let Ok(peer) = self.peer(to) else { return false };
+        if self.peer_of_last_time(to).is_none() && self.index(to).is_err() {
+            return false;
+        }
+        let Some(peer) = self.peer_of_last_time(to) else { return false };
         // That it has ended, the link knows.
         let usual = peer.rights.send
             && payload.len() <= peer.payload_bytes_max()

@@ -339,6 +339,13 @@ impl<L: Link> Endpoint<L> {
         self.peers.get(index).map(Peer::payload_bytes_max).ok_or(NoPeer::Unbound(peer))
     }
 
+    /// The peer at `address`, if it is the one that was found last. No more than that: whatever is written beside a message delays it.
+    #[inline]
+    pub(crate) fn peer_of_last_time(&mut self, address: Address) -> Option<&mut Peer<L>> {
+        let found = self.found.get();
+        self.peers.get_mut(found).filter(|known| known.address == address)
+    }
+
     /// Where a peer stands, or why it does not.
     #[inline]
     pub(crate) fn index(&self, peer: Address) -> Result<usize, NoPeer> {

@@ -40,6 +40,10 @@ pub trait Memory {
             u64::from_le_bytes(word)
         })
     }
+    /// Says that the line at `offset` is going to be written soon.
+    fn will_write(&self, offset: usize) {
+        let _ = offset;
+    }
     /// Copies bytes out of the region, once.
     fn copy_out(&self, offset: usize, into: &mut [u8]);
     /// Appends bytes of the region to `into`.
@@ -87,6 +91,10 @@ impl Memory for Region {
         Region::words::<N>(self, offset).map(u64::from_le)
     }
     #[inline]
+    fn will_write(&self, offset: usize) {
+        self.prefetch_for_write(offset);
+    }
+    #[inline]
     fn copy_out(&self, offset: usize, into: &mut [u8]) {
         Region::copy_out(self, offset, into);
     }
@@ -131,6 +139,10 @@ impl<M: Memory> Memory for Arc<M> {
     #[inline]
     fn words<const N: usize>(&self, offset: usize) -> [u64; N] {
         (**self).words(offset)
+    }
+    #[inline]
+    fn will_write(&self, offset: usize) {
+        (**self).will_write(offset);
     }
     #[inline]
     fn copy_out(&self, offset: usize, into: &mut [u8]) {

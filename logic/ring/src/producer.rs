@@ -15,6 +15,11 @@ const CALM_COMMITS: u32 = if cfg!(loom) { 1 } else { 64 };
 /// After so many times that many it pays to register the process for barriers, which costs it a thread for some ms.
 const CALMS_TO_REGISTER: u32 = 16;
 
+/// How far ahead of a message lines are fetched that later ones will be written to: some messages, and far less than a consumer lags behind.
+const AHEAD_BYTES: u64 = 512;
+/// Lines that a short message takes, and that are fetched with it.
+const LINES_AHEAD_AT_ONCE: u64 = 2;
+
 /// No position: off the grid of records.
 const NOWHERE: u64 = u64::MAX;
 
@@ -265,6 +270,10 @@ impl<M: Memory> Producer<M> {
             self.clear(position + record as u64);
         }
         let start = self.place.at(position) + layout::RECORD_HEADER_BYTES;
+        // The consumer had these lines last: they come while others are written.
+        for line in 0..LINES_AHEAD_AT_ONCE {
+            self.memory.will_write(self.place.at(position + AHEAD_BYTES + line * LINE_BYTES as u64));
+        }
         // The head shares a line with the record's word: last.
         self.memory.copy_in(start + head_bytes, body);
         self.memory.put_words(start, head);
