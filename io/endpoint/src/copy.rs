@@ -439,7 +439,7 @@ impl Endpoint {
                 call.again_at = Some(Instant::now() + RETRY);
             }
         }
-        Ok(Step::Pending { again_at: call.again_at })
+        Ok(Step::Pending { again_at: call.again_at.into_iter().chain(member.due()).min() })
     }
 
     /// Keeps what the daemon says that a grant stands for.

@@ -260,7 +260,7 @@ impl Endpoint {
                 call.again_at = Some(now + RETRY);
             }
         }
-        Ok(Step::Pending { again_at: call.again_at })
+        Ok(Step::Pending { again_at: call.again_at.into_iter().chain(member.due()).min() })
     }
 
     /// Gives a search up that will not be stepped any more.

@@ -96,6 +96,8 @@ pub(crate) struct Member {
     freed: Freed,
     /// Those of them that the daemon could not be told of yet, because it does not read.
     unsaid: Vec<u64>,
+    /// There may be more news than were taken in last.
+    has_more: bool,
 }
 
 /// What happens to an answer that nobody waits for any more.
@@ -133,6 +135,7 @@ impl Member {
             awaited: BTreeMap::new(),
             freed,
             unsaid: Vec::new(),
+            has_more: false,
         })
     }
 
@@ -141,10 +144,10 @@ impl Member {
         Some(self.events.as_fd())
     }
 
-    /// When [`Member::take_in`] is due although the descriptor is not readable: the timer is part of it, so never.
-    #[allow(clippy::unused_self, reason = "the loop asks each kind of connection")]
+    /// When [`Member::take_in`] is due whether or not the descriptor becomes readable: an event loop may have been told once, and not again of the news that are
+    /// left. The timer is part of the descriptor.
     pub(crate) fn due(&self) -> Option<Instant> {
-        None
+        self.has_more.then(Instant::now)
     }
 
     /// Where dropped buffers are noted.
@@ -241,13 +244,17 @@ impl Member {
     /// Takes in whatever is there, without waiting.
     pub(crate) fn take_in(&mut self, pairs: &mut Pairs, borrowings: &mut Borrowings) {
         self.drain_timer();
-        for _ in 0..TAKEN_AT_ONCE {
+        self.has_more = false;
+        for taken in 1..=TAKEN_AT_ONCE {
             if self.over().is_some() || self.is_away() && !self.find_daemon(pairs) {
                 break;
             }
             match self.control.next_notice() {
                 Ok(None) => break,
-                Ok(Some(notice)) => self.noticed(notice, pairs, borrowings),
+                Ok(Some(notice)) => {
+                    self.has_more = taken == TAKEN_AT_ONCE;
+                    self.noticed(notice, pairs, borrowings);
+                }
                 Err(error) if error.is_gone() => self.lost(),
                 Err(error) => {
                     tracing::warn!(endpoint = %self.address, %error, "a packet of the daemon was dropped");
