@@ -82,7 +82,9 @@ struct tombolo_message {
 	uint64_t notices;       /* of notices: the bits */
 	uint32_t length;        /* bytes, also those that did not fit (EMSGSIZE) */
 	uint32_t takes;         /* of a request: most bytes of its reply */
-	uint64_t reserved[3];   /* zero */
+	/* Of a request that was passed on: by whom, who is the one that says who asked, and may relay. TOMBOLO_NOBODY: the source has asked itself. */
+	tombolo_address relayed_by;
+	uint64_t reserved[2];   /* zero */
 };
 
 /* Bits of tombolo_options.flags, for tombolo_endpoint_bind() and _pair() alone; of the others, TOMBOLO_NO_SPIN is for endpoints, too. */

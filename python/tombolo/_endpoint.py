@@ -34,7 +34,8 @@ class _Message(ctypes.Structure):
         ("notices", ctypes.c_uint64),
         ("length", ctypes.c_uint32),
         ("takes", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint64 * 3),
+        ("relayed_by", _ADDRESS),
+        ("reserved", ctypes.c_uint64 * 2),
     ]
 
 
@@ -155,6 +156,8 @@ class Message(NamedTuple):
     takes: int
     #: Of a request: its number, which :meth:`Endpoint.reply` needs.
     request: int
+    #: Of a request that was passed on: by whom, who is the one that says who asked. ``None``: the source has asked itself.
+    relayed_by: Optional[Address] = None
 
 
 class Rights(enum.IntFlag):
@@ -550,7 +553,14 @@ def _whom_bytes(whom: Whom) -> bytes:
 
 def _message(came: _Message, data: bytes) -> Message:
     return Message(
-        Kind(came.kind), Address(came.source), came.tag, data, came.notices, came.takes, came.request
+        Kind(came.kind),
+        Address(came.source),
+        came.tag,
+        data,
+        came.notices,
+        came.takes,
+        came.request,
+        Address(came.relayed_by) if came.relayed_by else None,
     )
 
 

@@ -260,6 +260,7 @@ impl Member {
                 message.kind = Message::REQUEST;
                 message.tag = tag;
                 message.takes = asked.takes();
+                message.relayed_by = asked.relayed_by().map_or(0, number_of);
             }
             Content::Notices(bits) => {
                 message.kind = Message::NOTICES;

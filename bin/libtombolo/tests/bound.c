@@ -193,6 +193,7 @@ static void *pass_on(void *handle)
 	tombolo_address motor = tombolo_endpoint_wait(planner, "motor", 20 * SECOND);
 	CHECK(motor != TOMBOLO_NOBODY);
 	CHECK(tombolo_endpoint_receive(planner, TOMBOLO_ANYBODY, bytes, 64, &message, 20 * SECOND) == 4);
+	CHECK(message.relayed_by == TOMBOLO_NOBODY);
 	CHECK(tombolo_endpoint_relay(planner, message.request, motor, message.tag + 1, bytes, 4) == 0);
 	/* It is somebody else's now. */
 	FAILS(tombolo_endpoint_reply(planner, message.request, 0, NULL, 0), ECANCELED);
@@ -206,6 +207,9 @@ static void *answer(void *handle)
 	struct tombolo_message message;
 	CHECK(tombolo_endpoint_receive(motor, TOMBOLO_ANYBODY, bytes, 64, &message, 20 * SECOND) == 4);
 	CHECK(message.kind == TOMBOLO_REQUEST && message.tag == 8 && message.takes == 64);
+	/* That the desk has asked, the planner says. */
+	CHECK(message.relayed_by != message.source);
+	CHECK(message.relayed_by == tombolo_endpoint_find(motor, "planner", SECOND));
 	CHECK(tombolo_endpoint_reply(motor, message.request, 9, "turned", 6) == 0);
 	return NULL;
 }

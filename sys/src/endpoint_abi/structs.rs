@@ -22,8 +22,10 @@ pub struct Message {
     pub length: u32,
     /// Of a request: most bytes of its reply.
     pub takes: u32,
+    /// Of a request that was passed on: by whom; 0: by nobody.
+    pub relayed_by: Address,
     /// Zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 impl Message {
