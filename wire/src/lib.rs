@@ -5,6 +5,7 @@ pub mod directory;
 pub mod grants;
 pub mod guest;
 pub mod ipc;
+pub mod link;
 pub mod meeting;
 pub mod ring;
 pub mod service;

@@ -1,0 +1,205 @@
+//! The rules that a peer can break, and why calls of our own are refused.
+
+use thiserror::Error;
+use wire::link::{BadPacket, Pair, Refusal};
+
+/// A rule that the peer broke: the link is over, and with it its pairs. Nothing else is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Broken {
+    /// Bytes that mean nothing.
+    #[error(transparent)]
+    Bad(#[from] BadPacket),
+    /// A body that was not unpacked before it was handed over, or to another length than was announced.
+    #[error("a body of {found} bytes was announced with {announced}")]
+    Unpacked {
+        /// What it says.
+        announced: u32,
+        /// What there is.
+        found: usize,
+    },
+    /// Compressed by what our hello does not name.
+    #[error("a packet is compressed by {found}, which was not offered")]
+    Compression {
+        /// The number.
+        found: u8,
+    },
+    /// A second hello of one incarnation says something else.
+    #[error("a hello of the same epoch says something else than the first")]
+    Changed,
+    /// A slot beyond what was allowed.
+    #[error("pair {0} is beyond the number of pairs that was allowed")]
+    Slot(Pair),
+    /// A pair of ours that we never opened, or a word about one of theirs before it is open.
+    #[error("pair {0} was never opened")]
+    Never(Pair),
+    /// A place is taken again before the pair there is over.
+    #[error("pair {0} takes the place of one that is not over")]
+    Reopened(Pair),
+    /// A byte stream that skips something.
+    #[error("pair {pair} goes on at {offset}, and {received} was next")]
+    Gap {
+        /// Which pair.
+        pair: Pair,
+        /// Where it goes on.
+        offset: u64,
+        /// What was next.
+        received: u64,
+    },
+    /// More than was allowed.
+    #[error("pair {pair} goes up to {end}, and {credit} was allowed")]
+    Window {
+        /// Which pair.
+        pair: Pair,
+        /// How far it goes.
+        end: u64,
+        /// How far it may go.
+        credit: u64,
+    },
+    /// Its end is before what came of it, or is not where it was.
+    #[error("pair {pair} can't end at {offset}")]
+    Close {
+        /// Which pair.
+        pair: Pair,
+        /// Where it is said to end.
+        offset: u64,
+    },
+    /// A record that does not belong there, or is too long.
+    #[error("pair {pair} has a record of kind {kind} with {bytes} bytes, which may not be")]
+    Record {
+        /// Which pair.
+        pair: Pair,
+        /// Its kind.
+        kind: u32,
+        /// Its length.
+        bytes: usize,
+    },
+    /// What was never sent is said to have come.
+    #[error("pair {pair} is said to have come up to {received}, and {sent} was sent")]
+    State {
+        /// Which pair.
+        pair: Pair,
+        /// What is said.
+        received: u64,
+        /// What was sent.
+        sent: u64,
+    },
+    /// A permission that exceeds the window.
+    #[error("pair {pair} is allowed up to {credit}, beyond its window")]
+    Credit {
+        /// Which pair.
+        pair: Pair,
+        /// What is said.
+        credit: u64,
+    },
+    /// A pair is said to be over that is not.
+    #[error("pair {0} is said to be over, and is not")]
+    Gone(Pair),
+}
+
+/// Why a link is over. It never comes back: who wants to go on makes a new one with a greater epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Over {
+    /// The peer broke a rule.
+    #[error("the other proxy broke a rule: {0}")]
+    Broken(Broken),
+    /// There is no version that both speak.
+    #[error(
+        "the other node speaks versions {oldest} to {newest} of the protocol of links, and this one none of these: \
+         bring both to releases that follow each other"
+    )]
+    Version {
+        /// Its oldest.
+        oldest: u16,
+        /// Its newest.
+        newest: u16,
+    },
+    /// Both were told to be the same side.
+    #[error("both proxies are of side {side}: two nodes have one identity, or a node speaks with itself")]
+    Side {
+        /// The side.
+        side: u8,
+    },
+    /// The peer refused us.
+    #[error("the other proxy refused this one (reason {}; it speaks versions {} to {})", .0.reason, .0.oldest, .0.newest)]
+    Refused(Refusal),
+    /// The peer said goodbye.
+    #[error("the other proxy has ended the session (reason {reason})")]
+    Goodbye {
+        /// Why; numbers are the users'.
+        reason: u32,
+    },
+    /// We said goodbye.
+    #[error("this proxy has ended the session")]
+    Ended,
+}
+
+/// Why a pair is not opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum OpenError {
+    /// See [`Over`].
+    #[error("the link is over: {0}")]
+    Over(Over),
+    /// The peer was never met, so what it takes is not known.
+    #[error("the other node has not answered yet")]
+    NotYet,
+    /// What says for whom the pair is, is too long.
+    #[error("the opening of a pair has {found} bytes, and {most} are the most")]
+    Long {
+        /// What it has.
+        found: usize,
+        /// What it may have.
+        most: usize,
+    },
+    /// As many pairs are open as the peer takes.
+    #[error("the other node takes {most} pairs at a time, and all are open")]
+    Many {
+        /// So many.
+        most: u32,
+    },
+}
+
+/// Why a message is not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum SendError {
+    /// See [`Over`].
+    #[error("the link is over: {0}")]
+    Over(Over),
+    /// One of both has closed the pair, or it is none.
+    #[error("pair {0} is not open")]
+    NotOpen(Pair),
+    /// Longer than the peer takes.
+    #[error("a message has {found} bytes, and {most} are the most on this link")]
+    Long {
+        /// What it has.
+        found: usize,
+        /// What it may have.
+        most: usize,
+    },
+}
+
+/// What a configuration can't be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum BadConfig {
+    /// An epoch of 0 is nobody's.
+    #[error("the epoch of a link is 0, which nobody has")]
+    Epoch,
+    /// The peer would refuse it.
+    #[error("the peer would refuse this hello: {0}")]
+    Hello(#[from] BadPacket),
+    /// No message fits.
+    #[error("the queue of a pair has {bytes} bytes, and {least} are the least")]
+    Queue {
+        /// What it has.
+        bytes: usize,
+        /// What it must have.
+        least: usize,
+    },
+    /// A datagram that is too short.
+    #[error("datagrams of {bytes} bytes are too short: {least} are the least")]
+    Datagram {
+        /// What they have.
+        bytes: usize,
+        /// What they must have.
+        least: usize,
+    },
+}

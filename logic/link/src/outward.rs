@@ -1,0 +1,224 @@
+//! What goes out on a pair: bytes that wait, bytes that are on their way, and what is sent again.
+
+use std::collections::VecDeque;
+
+use crate::broken::Broken;
+use wire::link::{Pair, RECORD_HEADER_BYTES, Ranges, record_header};
+
+/// So many states that tell of a gap and of nothing new at its front mean that something was lost, and not only overtaken (RFC 5681, 3.2).
+const REPEATS_OF_A_LOSS: u32 = 3;
+/// The time until something is sent again doubles so often at most.
+const DOUBLINGS_MAX: u32 = 4;
+
+#[derive(Debug)]
+pub(crate) struct Outward {
+    /// From `acked` on.
+    bytes: VecDeque<u8>,
+    /// The peer has all before this.
+    acked: u64,
+    /// What is sent next.
+    next: u64,
+    /// The end of what was ever sent.
+    highest: u64,
+    /// The peer allows all before this.
+    credit: u64,
+    /// What the peer has beyond `acked`.
+    has: Ranges,
+    /// Nothing more comes behind what waits, and why.
+    close: Option<u32>,
+    /// The close is on its way.
+    close_sent: bool,
+    /// It was sent at least once.
+    close_known: bool,
+    close_acked: bool,
+    /// When what is on its way is taken for lost, in ms; only where something can be lost.
+    resend_at: Option<u64>,
+    doublings: u32,
+    repeats: u32,
+    /// No loss is seen a second time before this was received.
+    recover: u64,
+    /// Somebody wants to queue so many bytes and could not.
+    pub wanted: usize,
+}
+
+/// What a pair sends next.
+pub(crate) enum Piece<'a> {
+    Bytes { offset: u64, bytes: &'a [u8] },
+    Close { offset: u64, reason: u32 },
+}
+
+impl Outward {
+    pub fn new(window: u64) -> Self {
+        Self {
+            bytes: VecDeque::new(),
+            acked: 0,
+            next: 0,
+            highest: 0,
+            credit: window,
+            has: Ranges::default(),
+            close: None,
+            close_sent: false,
+            close_known: false,
+            close_acked: false,
+            resend_at: None,
+            doublings: 0,
+            repeats: 0,
+            recover: 0,
+            wanted: 0,
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.acked + self.bytes.len() as u64
+    }
+
+    /// Bytes that are held.
+    pub fn held(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.close.is_some()
+    }
+
+    pub fn close_acked(&self) -> bool {
+        self.close_acked
+    }
+
+    /// Whether the peer may know that it is closed.
+    pub fn close_known(&self) -> bool {
+        self.close_known
+    }
+
+    pub fn push(&mut self, kind: u32, content: &[u8]) {
+        self.bytes.reserve(RECORD_HEADER_BYTES + content.len());
+        self.bytes.extend(record_header(kind, content.len()));
+        self.bytes.extend(content);
+    }
+
+    /// Nothing more is queued. `now`: nor is what waits sent, but for what the peer may have already.
+    pub fn close(&mut self, reason: u32, now: bool) {
+        if !self.close_known && now {
+            let kept = usize::try_from(self.highest - self.acked).unwrap_or(usize::MAX);
+            self.bytes.truncate(kept);
+        }
+        self.close.get_or_insert(reason);
+    }
+
+    /// The connection is a new one: what was not received is sent again, and how long to wait for it is not known.
+    pub fn restart(&mut self) {
+        self.rewind();
+        (self.doublings, self.repeats, self.recover) = (0, 0, 0);
+    }
+
+    fn rewind(&mut self) {
+        self.next = self.acked;
+        self.close_sent = self.close_acked;
+        self.resend_at = None;
+    }
+
+    /// Passes over what the peer has already.
+    fn skip(&mut self) {
+        for (from, to) in self.has.iter() {
+            if self.next >= from && self.next < to {
+                self.next = to;
+            }
+        }
+    }
+
+    pub fn is_ready(&mut self) -> bool {
+        self.skip();
+        self.next < self.end().min(self.credit)
+            || (self.next == self.end() && self.close.is_some() && !self.close_sent)
+    }
+
+    /// What is sent next, `most` bytes of it. `lossy`: it is taken for lost so many ms after this time.
+    pub fn take(&mut self, most: usize, lossy: Option<(u64, u64)>) -> Option<Piece<'_>> {
+        if !self.is_ready() {
+            return None;
+        }
+        if self.resend_at.is_none() {
+            self.resend_at = lossy.map(|(now, after)| now.saturating_add(after << self.doublings));
+        }
+        let offset = self.next;
+        if offset == self.end() {
+            self.close_sent = true;
+            self.close_known = true;
+            return self.close.map(|reason| Piece::Close { offset, reason });
+        }
+        let stop = self.has.iter().map(|(from, _)| from).find(|from| *from > offset).unwrap_or(u64::MAX);
+        let length = self.end().min(self.credit).min(stop) - offset;
+        let skip = usize::try_from(offset - self.acked).ok()?;
+        let (front, back) = self.bytes.as_slices();
+        // What is not in one piece in memory is sent in two.
+        let bytes = front.get(skip..).filter(|rest| !rest.is_empty());
+        let bytes = bytes.or_else(|| back.get(skip.saturating_sub(front.len())..))?;
+        let bytes = bytes.get(..usize::try_from(length).ok()?.min(most).min(bytes.len()))?;
+        self.next += bytes.len() as u64;
+        self.highest = self.highest.max(self.next);
+        Some(Piece::Bytes { offset, bytes })
+    }
+
+    /// The peer says what it has. `window`: the peer's, so what it may allow at most. `lossy`: gaps are losses.
+    pub fn hear(
+        &mut self,
+        pair: Pair,
+        (received, credit): (u64, u64),
+        (ranges, closed): (Ranges, bool),
+        (window, lossy): (u64, bool),
+    ) -> Result<(), Broken> {
+        let sent = self.highest;
+        let furthest = ranges.iter().last().map_or(received, |(_, to)| to);
+        if furthest > sent || (closed && !(self.close_known && received == self.end())) {
+            return Err(Broken::State { pair, received: furthest, sent });
+        }
+        if credit > sent.saturating_add(window) {
+            return Err(Broken::Credit { pair, credit });
+        }
+        self.credit = self.credit.max(credit);
+        self.close_acked |= closed;
+        if received < self.acked {
+            return Ok(());
+        }
+        if received > self.acked {
+            let gone = usize::try_from(received - self.acked).unwrap_or(usize::MAX).min(self.bytes.len());
+            self.bytes.drain(..gone);
+            self.acked = received;
+            self.next = self.next.max(received);
+            (self.resend_at, self.doublings, self.repeats) = (None, 0, 0);
+        } else if lossy && ranges != self.has {
+            self.repeats += 1;
+        }
+        self.has = ranges;
+        if self.repeats >= REPEATS_OF_A_LOSS && self.acked >= self.recover {
+            self.recover = self.highest;
+            self.repeats = 0;
+            self.next = self.acked;
+        }
+        if self.close_acked {
+            self.resend_at = None;
+        }
+        Ok(())
+    }
+
+    /// Whether something is on its way.
+    pub fn is_waiting(&self) -> bool {
+        self.acked < self.highest || (self.close_sent && !self.close_acked)
+    }
+
+    /// When what is on its way is taken for lost: `after_ms` from now if nothing else was said.
+    pub fn resend_at(&mut self, now_ms: u64, after_ms: u64) -> Option<u64> {
+        if !self.is_waiting() {
+            return None;
+        }
+        Some(*self.resend_at.get_or_insert(now_ms.saturating_add(after_ms << self.doublings)))
+    }
+
+    /// Sends again what is taken for lost by now.
+    pub fn expire(&mut self, now_ms: u64) {
+        if self.resend_at.is_some_and(|at| at <= now_ms) {
+            self.rewind();
+            self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        }
+    }
+}
