@@ -130,3 +130,32 @@ fn a_bind_keeps_its_deadline_whatever_the_daemon_does() {
     assert!(matches!(bound, Err(Failed::Call(BindError::TimedOut { .. }))), "{bound:?}");
     assert!(begun.elapsed() < Duration::from_secs(8), "it took {:?}", begun.elapsed());
 }
+
+/// Nobody told the next daemon whom an endpoint has channels with, so that it told nobody of their rights.
+#[test]
+fn the_next_daemon_knows_who_has_a_channel_with_whom() {
+    let mut bed = Bed::new();
+    let (mut one, mut other) = bed.two(["left", "right"]);
+    let (left, right) = (one.address(), other.address());
+    one.send_buffered(right, 1, b"introduced", soon()).unwrap();
+    other.receive(&From::Any, &mut Vec::new(), soon()).unwrap();
+    bed.kill();
+    bed.start();
+    let mut third = bed.bind("third");
+    // Both are back when the third has found them.
+    std::thread::scope(|scope| {
+        for endpoint in [&mut one, &mut other] {
+            scope.spawn(|| endpoint.receive(&From::Any, &mut Vec::new(), soon()).unwrap());
+        }
+        for (name, address) in [("left", left), ("right", right)] {
+            assert_eq!(third.wait_for_bind(name, soon()).unwrap(), address);
+            third.send(address, 1, b"", soon()).unwrap();
+        }
+    });
+    bed.daemon().rights("left", "right", EndpointRights { notify: true, ..EndpointRights::default() });
+    let late = Instant::now() + Duration::from_secs(10);
+    while one.peer(right).unwrap().rights.send {
+        assert!(Instant::now() < late, "the next daemon does not know the pair");
+        let _nothing = one.receive(&From::Any, &mut Vec::new(), shortly());
+    }
+}

@@ -92,7 +92,7 @@ impl Control {
     ) -> Result<(), ControlError> {
         let (name, token) = (name.to_owned(), token.to_owned());
         peers.truncate(MAX_KNOWN_PEERS);
-        self.ask_later(|id| Request::Bind { id, name, token, peers: Vec::new() })
+        self.ask_later(|id| Request::Bind { id, name, token, peers })
     }
 
     /// Frees a buffer, without waiting: there is no answer.
