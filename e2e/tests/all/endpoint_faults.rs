@@ -41,12 +41,14 @@ fn the_daemon_dies_under_traffic_and_every_endpoint_is_the_same_afterwards() {
         kill_daemon(&node);
         let said = node.up_ok(&text);
         assert!(said.contains("nothing to do"), "the next daemon did not adopt what runs: {said}");
-        // Both have told the new daemon by themselves who they are.
+        // Both have told the new daemon by themselves who they are, and whom they know.
         wait::until("the endpoints are known again", || {
             let now = endpoints(&node, "shop");
             let who = |rows: &[Value]| -> Vec<Value> {
                 rows.iter()
-                    .map(|row| json!([row["endpoint"], row["address"], row["bound"], row["pid"]]))
+                    .map(|row| {
+                        json!([row["endpoint"], row["address"], row["bound"], row["pid"], row["peers"]])
+                    })
                     .collect()
             };
             who(&now) == who(&before)
