@@ -30,10 +30,12 @@ macro_rules! package {
 }
 
 /// The Python package: names and texts of its files.
-const PYTHON: [(&str, &str); 8] = package![
+const PYTHON: [(&str, &str); 10] = package![
     "__init__.py",
     "_channel.py",
     "_end.py",
+    "_endpoint.py",
+    "_endpoint_errors.py",
     "_library.py",
     "_memory.py",
     "_offer.py",
