@@ -1,7 +1,7 @@
 //! Disks of machines: a root that is on one, in both formats, and what is written to it.
 
 use e2e::machines::{self, shell, shell_ok};
-use e2e::{Node, node};
+use e2e::{Node, node, wait};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -78,7 +78,9 @@ fn a_root_on_a_disk_is_what_programs_see() {
     );
     node.up_ok(&file);
     for name in ["keeps", "reads"] {
-        assert!(node.ok(&["logs", name]).contains("a disk of the tests"), "{}", machines::logs(&node, name));
+        wait::until("its command has read the disk", || {
+            node.ok(&["logs", name]).contains("a disk of the tests")
+        });
         assert_eq!(shell_ok(&node, name, "cat /etc/release"), "a disk of the tests\n");
         // What every domain has is there as well.
         assert!(shell_ok(&node, name, "cat /srv/self/about.json").contains(name));
