@@ -1,6 +1,7 @@
 //! What a link does, rule by rule; and what a hostile peer, which the transport has let in, can do to it.
 
 mod hostile;
+mod loss;
 
 use link::{
     Broken, Closed, Config, Event, Link, OpenError, Over, SendError, Sent, Standing, Timing, Transport,
