@@ -123,13 +123,13 @@ pub enum Over {
     #[error("the other proxy refused this one (reason {}; it speaks versions {} to {})", .0.reason, .0.oldest, .0.newest)]
     Refused(Refusal),
     /// The peer said goodbye.
-    #[error("the other proxy has ended the session (reason {reason})")]
+    #[error("the other proxy has ended the association (reason {reason})")]
     Goodbye {
         /// Why; numbers are the users'.
         reason: u32,
     },
     /// We said goodbye.
-    #[error("this proxy has ended the session")]
+    #[error("this proxy has ended the association")]
     Ended,
 }
 

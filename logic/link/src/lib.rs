@@ -8,11 +8,12 @@
 
 mod broken;
 mod config;
+mod connection;
 mod inward;
 mod link;
 mod outward;
 mod pairs;
-mod session;
+
 mod transmit;
 
 pub use broken::{BadConfig, Broken, OpenError, Over, SendError};

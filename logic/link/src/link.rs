@@ -2,8 +2,8 @@
 
 use crate::broken::{BadConfig, Broken, OpenError, Over, SendError};
 use crate::config::{Config, Transport};
+use crate::connection::Connection;
 use crate::pairs::Pairs;
-use crate::session::Connection;
 use wire::link::{Hello, OPEN_BYTES_MAX, Pair, RECORD_HEADER_BYTES, Refusal, record};
 
 /// One side of a link, one incarnation of it.
@@ -253,7 +253,7 @@ impl Link {
         }
     }
 
-    /// Ends the session. What was not sent is lost; the peer is told, if there is a connection.
+    /// Ends the association. What was not sent is lost; the peer is told, if there is a connection.
     pub fn goodbye(&mut self, reason: u32) {
         if self.over.is_none() {
             self.end(Over::Ended, Some(Farewell::Goodbye { reason }));

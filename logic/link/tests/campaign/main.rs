@@ -58,7 +58,7 @@ fn nothing_of_this_goes_wrong_for_want_of_trying() {
     let world::Counts { delivered, resumed, reborn, cuts, lost, stale, closed, full, silent } = sum;
     for (what, count) in [
         ("messages delivered", delivered),
-        ("sessions resumed", resumed),
+        ("associations resumed", resumed),
         ("incarnations", reborn),
         ("cuts", cuts),
         ("datagrams lost", lost),
