@@ -96,6 +96,8 @@ pub mod kind {
     pub const PONG: u8 = 7;
     /// This association is over.
     pub const GOODBYE: u8 = 8;
+    /// Say again what the state of this pair is.
+    pub const ASK: u8 = 9;
 }
 
 /// What a record of a pair's bytes is.

@@ -2,7 +2,7 @@
 
 use crate::broken::{Broken, Over};
 use crate::config::Transport;
-use crate::inward::Item;
+use crate::inward::{Item, Owes};
 use crate::link::{Closed, Event, Farewell, Link, Peer};
 use crate::pairs::Place;
 use wire::link::{Frame, Hello, Packet, Pair, Ranges, Refusal, compression, packet, refusal};
@@ -241,6 +241,7 @@ impl Link {
                 self.hear_state(pair, (received, credit), (ranges, closed), events)
             }
             Frame::Gone(pair) => self.hear_gone(pair),
+            Frame::Ask(pair) => self.hear_ask(pair),
             Frame::Goodbye { reason } => {
                 self.end(Over::Goodbye { reason }, None);
                 events.push(Event::Over(Over::Goodbye { reason }));
@@ -331,6 +332,19 @@ impl Link {
                 entry.out.wanted = 0;
                 events.push(Event::Room(pair));
             }
+        }
+        self.settle(pair);
+        Ok(())
+    }
+
+    fn hear_ask(&mut self, pair: Pair) -> Result<(), Broken> {
+        match self.place(pair)?.0 {
+            Place::Past => self.pairs.say_gone(pair),
+            Place::New => return Err(Broken::Never(pair)),
+            Place::Here => {}
+        }
+        if let Some(entry) = self.pairs.get(pair) {
+            entry.inn.owes = Owes::Now;
         }
         self.settle(pair);
         Ok(())

@@ -37,6 +37,8 @@ pub(crate) struct Outward {
     repeats: u32,
     /// No loss is seen a second time before this was received.
     recover: u64,
+    /// The peer is to say again what it allows.
+    ask: bool,
     /// Somebody wants to queue so many bytes and could not.
     pub wanted: usize,
 }
@@ -45,6 +47,7 @@ pub(crate) struct Outward {
 pub(crate) enum Piece<'a> {
     Bytes { offset: u64, bytes: &'a [u8] },
     Close { offset: u64, reason: u32 },
+    Ask,
 }
 
 impl Outward {
@@ -64,6 +67,7 @@ impl Outward {
             doublings: 0,
             repeats: 0,
             recover: 0,
+            ask: false,
             wanted: 0,
         }
     }
@@ -108,6 +112,7 @@ impl Outward {
     /// The connection is a new one: what was not received is sent again, and how long to wait for it is not known.
     pub fn restart(&mut self) {
         self.rewind();
+        self.ask = false;
         (self.doublings, self.repeats, self.recover) = (0, 0, 0);
     }
 
@@ -128,7 +133,8 @@ impl Outward {
 
     pub fn is_ready(&mut self) -> bool {
         self.skip();
-        self.next < self.end().min(self.credit)
+        self.ask
+            || self.next < self.end().min(self.credit)
             || (self.next == self.end() && self.close.is_some() && !self.close_sent)
     }
 
@@ -139,6 +145,9 @@ impl Outward {
         }
         if self.resend_at.is_none() {
             self.resend_at = lossy.map(|(now, after)| now.saturating_add(after << self.doublings));
+        }
+        if std::mem::take(&mut self.ask) {
+            return Some(Piece::Ask);
         }
         let offset = self.next;
         if offset == self.end() {
@@ -175,7 +184,12 @@ impl Outward {
         if credit > sent.saturating_add(window) {
             return Err(Broken::Credit { pair, credit });
         }
-        self.credit = self.credit.max(credit);
+        if credit > self.credit {
+            self.credit = credit;
+            if self.acked == self.highest {
+                (self.ask, self.resend_at, self.doublings) = (false, None, 0);
+            }
+        }
         self.close_acked |= closed;
         if received < self.acked {
             return Ok(());
@@ -201,9 +215,14 @@ impl Outward {
         Ok(())
     }
 
-    /// Whether something is on its way.
-    pub fn is_waiting(&self) -> bool {
+    fn is_on_its_way(&self) -> bool {
         self.acked < self.highest || (self.close_sent && !self.close_acked)
+    }
+
+    /// Whether a state is waited for: something is on its way, or there is no credit for what is to be sent. A state that gives more may
+    /// be lost, and nothing else would bring another.
+    pub fn is_waiting(&self) -> bool {
+        self.is_on_its_way() || (self.next >= self.credit && self.next < self.end())
     }
 
     /// When what is on its way is taken for lost: `after_ms` from now if nothing else was said.
@@ -217,6 +236,7 @@ impl Outward {
     /// Sends again what is taken for lost by now.
     pub fn expire(&mut self, now_ms: u64) {
         if self.resend_at.is_some_and(|at| at <= now_ms) {
+            self.ask = !self.is_on_its_way() && self.is_waiting();
             self.rewind();
             self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         }

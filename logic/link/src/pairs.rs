@@ -46,6 +46,8 @@ pub(crate) struct Pairs {
     soon: BTreeSet<Pair>,
     /// Those that are over, which the peer asked about or may ask about.
     gone: BTreeMap<u32, u32>,
+    /// Some pair waits for a state.
+    waits: bool,
 }
 
 impl Pairs {
@@ -133,9 +135,11 @@ impl Pairs {
             self.end(pair, side);
             return;
         }
+        let waits = entry.out.is_waiting();
         let ready = !entry.queued && entry.out.is_ready();
         entry.queued |= ready;
         let owes = entry.inn.owes;
+        self.waits |= waits;
         if ready {
             self.ready.push_back(pair);
         }
@@ -167,6 +171,11 @@ impl Pairs {
     pub fn say_gone(&mut self, pair: Pair) {
         let said = self.gone.entry(pair.slot).or_default();
         *said = (*said).max(pair.generation);
+    }
+
+    /// Whether some pair may have begun to wait for a state since this was asked.
+    pub fn take_waits(&mut self) -> bool {
+        std::mem::take(&mut self.waits)
     }
 
     /// The next pair whose turn it is.

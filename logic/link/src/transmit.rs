@@ -53,6 +53,9 @@ impl Link {
         let kind = self.fill(now_ms, &mut body, known);
         let soon_at = now_ms.saturating_add(self.config.timing.state_after_ms);
         if let Some(on) = self.connection.on_mut() {
+            if self.pairs.take_waits() && on.transport.is_lossy() {
+                on.resend_at.get_or_insert(now_ms.saturating_add(self.config.timing.resend_after_ms));
+            }
             on.soon_at = self.pairs.has_soon().then(|| on.soon_at.unwrap_or(soon_at));
         }
         let Some((kind, peer)) = kind else {
@@ -163,14 +166,10 @@ impl Link {
                 Some(Piece::Close { offset, reason }) => {
                     Frame::Close { pair, offset, reason }.encode(body.to)
                 }
+                Some(Piece::Ask) => Frame::Ask(pair).encode(body.to),
                 None => continue,
             }
             self.settle(pair);
-            if lossy.is_some()
-                && let Some(on) = self.connection.on_mut()
-            {
-                on.resend_at.get_or_insert(now_ms.saturating_add(after_ms));
-            }
         }
     }
 }

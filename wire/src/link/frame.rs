@@ -92,6 +92,8 @@ pub enum Frame<'a> {
     },
     /// See [`kind::GONE`].
     Gone(Pair),
+    /// See [`kind::ASK`].
+    Ask(Pair),
     /// See [`kind::RESUMED`].
     Resumed,
     /// See [`kind::PING`].
@@ -126,6 +128,7 @@ impl<'a> Frame<'a> {
                 put(to, kind::STATE, flags, *pair, *received, &[&credit.to_le_bytes(), ranges]);
             }
             Self::Gone(pair) => put(to, kind::GONE, 0, *pair, 0, &[]),
+            Self::Ask(pair) => put(to, kind::ASK, 0, *pair, 0, &[]),
             Self::Resumed => put(to, kind::RESUMED, 0, none, 0, &[]),
             Self::Ping(bytes) => put(to, kind::PING, 0, none, 0, &[bytes]),
             Self::Pong(bytes) => put(to, kind::PONG, 0, none, 0, &[bytes]),
@@ -160,7 +163,7 @@ impl<'a> Frame<'a> {
             return Err(BadPacket::Padding { what: "a frame", found: padding | u32::from(flags) << 16 });
         }
         let of_pair = match kind {
-            kind::DATA | kind::CLOSE | kind::STATE | kind::GONE => true,
+            kind::DATA | kind::CLOSE | kind::STATE | kind::GONE | kind::ASK => true,
             kind::RESUMED | kind::PING | kind::PONG | kind::GOODBYE => false,
             found => return Err(BadPacket::Kind { what: "a frame", found: found.into() }),
         };
@@ -193,6 +196,7 @@ impl<'a> Frame<'a> {
                 Self::State { pair, received: offset, credit, ranges, closed: flags & FLAG_CLOSED != 0 }
             }
             kind::GONE if payload.is_empty() => Self::Gone(pair),
+            kind::ASK if payload.is_empty() => Self::Ask(pair),
             kind::RESUMED if payload.is_empty() => Self::Resumed,
             kind::PING => Self::Ping(payload.try_into().map_err(|_| wrong)?),
             kind::PONG => Self::Pong(payload.try_into().map_err(|_| wrong)?),

@@ -119,7 +119,7 @@ fn frames() -> impl Strategy<Value = Vec<(u8, u32, u32, u64, u64, Vec<u8>)>> {
         (0_usize..2100).prop_map(|length| record_of(record::MESSAGE, length)),
         (0_usize..20).prop_map(|length| record_of(record::OPEN, length)),
     ];
-    proptest::collection::vec((0_u8..12, 0_u32..7, 1_u32..4, near.clone(), near, payload), 1..60)
+    proptest::collection::vec((0_u8..13, 0_u32..7, 1_u32..4, near.clone(), near, payload), 1..60)
 }
 
 proptest! {
@@ -146,6 +146,7 @@ proptest! {
                 8 => Frame::Gone(pair),
                 9 => Frame::Ping([1; 8]),
                 10 => Frame::Pong([1; 8]),
+                11 => Frame::Ask(pair),
                 _ => Frame::Resumed,
             };
             if kind < 6 {

@@ -195,3 +195,27 @@ fn who_closes_lets_the_other_get_rid_of_what_it_still_sends() {
     assert_eq!(delivered, queued);
     assert_eq!(first.held().pairs + second.held().pairs, 0);
 }
+
+#[test]
+fn when_the_state_that_gives_more_is_lost_the_sender_asks_for_it() {
+    let (mut first, mut second, pair) = by_datagrams();
+    let mut events = Vec::new();
+    while first.send(pair, &[1; 1900]) == Ok(Sent::Queued) {
+        events.extend(exchange(&mut first, &mut second, 50).into_iter().flatten());
+    }
+    second.tick(90);
+    exchange(&mut first, &mut second, 90);
+    let mut delivered = messages(&events).len();
+    second.consumed(pair, 1900);
+    second.consumed(pair, 1900);
+    assert!(lose(&mut second, 100) > 0, "it says that more may come");
+    let mut now_ms = 100;
+    while first.held().outward > 0 && now_ms < 2000 {
+        now_ms = first.due().unwrap().min(second.due().unwrap());
+        first.tick(now_ms);
+        second.tick(now_ms);
+        let [_, events] = exchange(&mut first, &mut second, now_ms);
+        delivered += messages(&events).len();
+    }
+    assert!(delivered > 2 && now_ms < 500, "{delivered} messages after {now_ms} ms");
+}
