@@ -189,6 +189,7 @@ fn say(link: &mut Link, now_ms: u64, step: u8, (pair, ends): (Pair, &mut Ends), 
             Frame::State { pair, received: offset, credit, ranges: Ranges::default(), closed: script.flag() }
         }
         8 => Frame::Gone(pair),
+        _ if script.flag() => Frame::Ask(pair),
         _ => Frame::Ping([step; 8]),
     };
     let body = body_of(&frame);
