@@ -38,7 +38,8 @@ pub struct FakeDaemon {
 /// What a test tells the stand-in to do.
 enum Told {
     Server(Event),
-    Endpoints(Order),
+    /// Whoever waits at the other end hears when it is done.
+    Endpoints(Order, Sender<()>),
 }
 
 /// A packet for a member.
@@ -131,13 +132,20 @@ impl FakeDaemon {
         self.stop.signal();
     }
 
+    /// Comes back when it is done: what is asked of the daemon afterwards is answered by that.
+    fn order(&self, order: Order) {
+        let (done, over) = channel();
+        self.tell(Told::Endpoints(order, done));
+        over.recv().expect("the daemon runs");
+    }
+
     /// Says what the endpoint `of` may do with the endpoint `with`, from now on. Before that, each may do everything. Names that begin with
     /// `copier` have the privilege to copy for others.
     ///
     /// # Panics
     /// After [`FakeDaemon::kill`].
     pub fn rights(&self, of: &str, with: &str, rights: EndpointRights) {
-        self.tell(Told::Endpoints(Order::Rights { of: of.to_owned(), with: with.to_owned(), rights }));
+        self.order(Order::Rights { of: of.to_owned(), with: with.to_owned(), rights });
     }
 
     /// What every endpoint may do at first: everything.
@@ -151,7 +159,7 @@ impl FakeDaemon {
     /// After [`FakeDaemon::kill`].
     pub fn names(&self, names: &[&str]) {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        self.tell(Told::Endpoints(Order::Names(names)));
+        self.order(Order::Names(names));
     }
 
     /// Takes an endpoint away from the program that has bound it.
@@ -159,7 +167,7 @@ impl FakeDaemon {
     /// # Panics
     /// After [`FakeDaemon::kill`].
     pub fn unbind(&self, name: &str) {
-        self.tell(Told::Endpoints(Order::Unbind(name.to_owned())));
+        self.order(Order::Unbind(name.to_owned()));
     }
 
     /// The server's state, as it reports it.
@@ -228,7 +236,10 @@ impl Node {
             loop {
                 match orders.try_recv() {
                     Ok(Told::Server(event)) => self.tell_server(event, &[]),
-                    Ok(Told::Endpoints(order)) => self.endpoints.order(order, &Outbox(&self.members)),
+                    Ok(Told::Endpoints(order, done)) => {
+                        self.endpoints.order(order, &Outbox(&self.members));
+                        let _nobody_waits = done.send(());
+                    }
                     Err(std::sync::mpsc::TryRecvError::Empty) => break,
                     Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
                 }
