@@ -44,7 +44,9 @@ impl Table {
 
     /// Where a handle leads, if it is open.
     pub fn find(&self, handle: Handle) -> Outcome<&Slot> {
-        self.place(handle).filter(|slot| slot.handle() == handle).ok_or_else(|| closed(handle))
+        // 0 is what a free place says of itself, and no handle.
+        let stands = |slot: &&Slot| handle != 0 && slot.handle() == handle;
+        self.place(handle).filter(stands).ok_or_else(|| closed(handle))
     }
 
     /// Where a handle leads or led.

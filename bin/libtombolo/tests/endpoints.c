@@ -486,6 +486,11 @@ static void test_contest(void)
 {
 	pthread_t threads[3];
 	int i, round;
+	/* No handle, also where the first place has been in use. */
+	pair_of(0);
+	FAILS(tombolo_endpoint_descriptor(0), EBADF);
+	CHECK(tombolo_close(one) == 0 && tombolo_close(other) == 0);
+	FAILS(tombolo_endpoint_descriptor(0), EBADF);
 	for (i = 0; i < 3; i++)
 		threads[i] = begin(contest, NULL);
 	for (round = 0; round < 200; round++) {
