@@ -94,6 +94,17 @@ pub fn check_granted(memory: impl AsFd, reach: Reach) -> io::Result<Option<u64>>
     if bears { check_sealed(memory) } else { Ok(None) }
 }
 
+/// Bytes of memory that have been taken for a memfd so far, by whoever wrote or read there first: that one is charged for them.
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn taken_bytes(memory: impl AsFd) -> io::Result<u64> {
+    /// What stat(2) counts in, whatever the size of a page.
+    const BLOCK_BYTES: u64 = 512;
+    let blocks = rustix::fs::fstat(memory)?.st_blocks;
+    Ok(u64::try_from(blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES))
+}
+
 /// As [`sealed`], in the machine's default huge pages; `bytes` is rounded up to whole ones. It is in the nature of huge pages
 /// that whoever maps this memfd can take pages out of it, and that the next access to one kills with `SIGBUS` if none is free.
 ///
@@ -213,6 +224,17 @@ mod tests {
         assert!(seal_for(&memory, Reach::Read).is_err());
         assert!(crate::region::Region::map(&memory, 4096).is_ok());
         assert!(rustix::fs::ftruncate(&memory, 0).is_err());
+    }
+
+    #[test]
+    fn memory_is_taken_by_whoever_comes_first() {
+        let memory = to_grant("test", 16384).unwrap();
+        assert_eq!(taken_bytes(&memory).unwrap(), 0);
+        let region = crate::region::Region::map(&memory, 16384).unwrap();
+        region.copy_in(5000, b"x");
+        assert_eq!(taken_bytes(&memory).unwrap(), 4096);
+        region.populate().unwrap();
+        assert_eq!(taken_bytes(&memory).unwrap(), 16384);
     }
 
     #[test]

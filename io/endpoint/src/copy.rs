@@ -147,15 +147,21 @@ impl Memory {
         }
         let length = usize::try_from(found).map_err(|error| error.to_string())?;
         let text = |error: std::io::Error| error.to_string();
+        // What the owner has not taken memory for would be taken, and paid for, by us: then only what is copied is touched.
+        let is_filled = memfd::taken_bytes(&memories.data).map_err(text)? >= found;
         let data = match access {
             Access::Read => {
                 let view = View::map(&memories.data, length).map_err(text)?;
-                view.populate().or_else(on_old_kernels).map_err(text)?;
+                if is_filled {
+                    view.populate().or_else(on_old_kernels).map_err(text)?;
+                }
                 Data::Read(view)
             }
             Access::Write => {
                 let region = Region::map(&memories.data, length).map_err(text)?;
-                region.populate().or_else(on_old_kernels).map_err(text)?;
+                if is_filled {
+                    region.populate().or_else(on_old_kernels).map_err(text)?;
+                }
                 Data::Write(region)
             }
         };

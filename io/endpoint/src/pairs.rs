@@ -114,12 +114,18 @@ impl Pairs {
         let before = self.infos.get(&address.slot).map(|info| info.address);
         if let Some(before) = before.filter(|before| before.generation <= address.generation) {
             self.unwatch(before);
+            let was_apart = self.logic.link(before).is_ok_and(|pair| !pair.end().has_futex());
+            self.apart = self.apart.saturating_sub(usize::from(was_apart));
         }
         let apart = !end.has_futex();
         self.logic.bind(address, rights, Pair::new(end, self.batch_bytes, Arc::clone(&self.common)))?;
         self.apart = self.apart.saturating_add(usize::from(apart));
         self.infos.insert(address.slot, Info { address, name, domain, watched: false });
-        self.watch(address).map_err(|errno| IntroduceError::Watch { peer: address, source: errno.into() })
+        self.watch(address).map_err(|errno| {
+            // Nobody would hear it ring. It was bound a moment ago, so this parts from it.
+            let _parted = self.unbind(address, Gone::Dead);
+            IntroduceError::Watch { peer: address, source: errno.into() }
+        })
     }
 
     fn watch(&mut self, peer: Address) -> Result<(), Errno> {
@@ -307,6 +313,27 @@ impl Pairs {
                 Err(Trouble::System { action: "listen to the doorbell of a peer", source })
             }
             Err(_) => Err(Trouble::Forked),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_in_the_place_of_another_kernels_leaves_no_trace_of_it() {
+        let address = |generation| Address { slot: 2, generation };
+        let mut pairs = Pairs::new(Address { slot: 1, generation: 1 }, 0).expect("an endpoint");
+        let mut others = Vec::new();
+        for (generation, apart) in [(1, true), (2, true), (3, false)] {
+            let config = channel::Config { apart, ..channel::Config::default() };
+            let (end, other) = channel::pair(&config).expect("a channel");
+            others.push(other);
+            let address = address(generation);
+            let introduction = Introduction { address, name: None, domain: None, rights: Rights::ALL, end };
+            pairs.introduce(introduction).expect("a peer");
+            assert_eq!(pairs.have_futexes(), !apart, "{address}");
         }
     }
 }

@@ -120,6 +120,19 @@ fn an_owner_that_says_it_moves_and_does_not_costs_the_copy_its_time() {
 }
 
 #[test]
+fn memory_that_an_owner_never_touched_is_not_taken_by_its_grantees() {
+    let bed = Bed::new();
+    let mut other = bed.bind("other");
+    for (owner, access) in [("lazy", GrantAccess::Read), ("idle", GrantAccess::Write)] {
+        let (_control, memories, _data, states, grant) = lied(&bed, owner, other.address(), access);
+        states.store_u64(offset_of(PLACE_FIRST).unwrap(), STATE_LIVE, Ordering::SeqCst);
+        let mut byte = [1];
+        other.copy_in(grant, 8191, &mut byte, soon()).unwrap();
+        assert_eq!((byte, sys::memfd::taken_bytes(&memories.data).unwrap()), ([0], 4096), "{owner}");
+    }
+}
+
+#[test]
 fn an_owner_that_scribbles_over_everything_deceives_its_grantees_and_no_more() {
     let bed = Bed::new();
     let mut other = bed.bind("other");

@@ -1,6 +1,7 @@
 //! Endpoints in processes of their own: those that die by `kill -9` in the midst of any call, and those that wait for each other in a circle.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+#[path = "../../channel/tests/other_process/mod.rs"]
 mod other_process;
 mod pairs;
 
