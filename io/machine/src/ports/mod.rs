@@ -31,7 +31,7 @@ use wire::guest::{End, MAX_CHANNELS, Message};
 /// Most descriptors that are given to QEMU until they have taken two certain numbers: as many as are free below those.
 const MOST_COVERS: usize = 64;
 
-/// Most channels of a guest whose rings the kernel passes on. Each takes one of the 128 instances of inotify that the kernel gives all
+/// Most channels of a guest whose rings the kernel passes on. Each takes two of the 128 instances of inotify that the kernel gives all
 /// programs of a user together.
 const MOST_WATCHES: usize = 8;
 

@@ -20,6 +20,8 @@ const EVENT_BYTES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Watch {
     instance: OwnedFd,
+    /// Another instance, to be closed when nothing is to be passed on any more: by then the user may have none left.
+    hush: Option<OwnedFd>,
     /// A doorbell of our own, always watched: what we ring ourselves. Its listening half is read at once.
     clapper: (OwnedFd, OwnedFd),
     /// The peer's doorbell, by the number of its watch, while it is watched.
@@ -37,7 +39,7 @@ impl Watch {
         close_aside(spare);
         let clapper = sys::doorbell::pair()?;
         watch(&instance, &clapper.0)?;
-        let new = Self { instance, clapper, bell: None };
+        let new = Self { instance, hush: Some(self::instance()?), clapper, bell: None };
         new.ring();
         if new.is_quiet() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -81,8 +83,7 @@ impl Watch {
         let bell = self.bell.take()?;
         // It can only fail where it is not there: nothing is passed on then either.
         let _gone = inotify::remove_watch(&self.instance, bell);
-        // Without one, that QEMU has to turn before the device goes is all the time that such a write has.
-        Some(Hush(instance().ok().and_then(close_aside)))
+        Some(Hush(self.hush.take().or_else(|| instance().ok()).and_then(close_aside)))
     }
 
     /// Whether QEMU has heard all that there was.
