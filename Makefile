@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install-library demo test test-xen check bench bench-peers bench-xen bench-quick clean
+.PHONY: help deps build install-library demo demo-cluster test test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -32,6 +32,9 @@ install-library: build ## libtombolo for C and Python, below PREFIX (/usr/local)
 demo: build ## the main job on this machine, shown (KEEP=1 leaves it up)
 	@TOMBOLO=$(RELEASE)/tombolo examples/quickstart/demo.sh
 
+demo-cluster: build ## three nodes on this machine: joining, placement, a node that dies
+	@TOMBOLO=$(RELEASE)/tombolo examples/cluster/demo.sh
+
 check: deps ## formatting, lints, tidy, unit tests: before each commit
 	@$(CARGO) xtask test check
 
@@ -52,6 +55,11 @@ bench: bench-peers ## every scenario, with the goals of docs/performance.md
 	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,vm
 	@$(SUDO) $(RELEASE)/tombolo bench directory --kind vm
 	@$(SUDO) $(RELEASE)/tombolo bench ipc
+	@$(SUDO) $(RELEASE)/tombolo bench link
+	@$(SUDO) $(RELEASE)/tombolo bench reserve
+
+test-tipc: deps ## the suite of links over TIPC, in a guest under emulation
+	@$(CARGO) xtask test tipc
 
 bench-xen: deps ## channels between domains of Xen beside libxenvchan and TCP, under emulation
 	@$(CARGO) build --quiet --release --package xen_bed --bins
@@ -64,6 +72,8 @@ bench-quick: bench-peers ## the same, short: to see that it works, not to quote
 	@$(SUDO) $(RELEASE)/tombolo bench channel --between vm,vm --quick
 	@$(SUDO) $(RELEASE)/tombolo bench directory --kind vm --quick
 	@$(SUDO) $(RELEASE)/tombolo bench ipc --quick
+	@$(SUDO) $(RELEASE)/tombolo bench link --quick
+	@$(SUDO) $(RELEASE)/tombolo bench reserve --quick
 
 clean: ## forget what was built
 	@$(CARGO) clean

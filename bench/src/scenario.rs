@@ -128,6 +128,8 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(Between(Ends::VmHost)),
         Box::new(Between(Ends::VmVm)),
         Box::new(crate::ipc::Ipc),
+        Box::new(crate::links::Link),
+        Box::new(crate::reserve::Reserve),
     ]
 }
 

@@ -5,11 +5,15 @@
 //! [`run`] has both halves of a scenario in two threads. Two programs that have met anyhow run one half each, by [`Scenario::near`] and
 //! [`Scenario::far`]: so the ends can be in two machines. Each scenario wants a fresh channel; the order is that of [`SCENARIOS`].
 //!
+//! [`links`] is another suite: what every transport of links between nodes has to do.
+//!
 //! Whatever a half waits for, it waits for [`PATIENCE`] at most: a kind that loses a wake-up fails, and hangs nobody.
 
 mod closing;
+pub mod enforcers;
 pub mod fake;
 mod hostile;
+pub mod links;
 mod loops;
 mod memory;
 mod messages;

@@ -20,12 +20,12 @@ descriptors = array.array("i")
 for level, kind, data in ancillary:
     if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
         descriptors.frombytes(data[: len(data) - len(data) % 4])
-regions, bells = [], []  # the doorbells are pipes
+regions, bells = [], []  # the doorbells are sockets, or pipes
 for descriptor in descriptors:
     target = os.readlink("/proc/self/fd/%d" % descriptor)
     if "memfd" in target:
         regions.append(descriptor)
-    elif "pipe" in target:
+    elif "socket" in target or "pipe" in target:
         os.set_blocking(descriptor, False)
         bells.append(descriptor)
 assert regions and bells, [os.readlink("/proc/self/fd/%d" % d) for d in descriptors]
@@ -42,6 +42,6 @@ while time.monotonic() < end:
         try:
             os.write(bell, b"x" * 64)
         except OSError:
-            # The reading ends are among the bells, and a full pipe is as good as a rung one.
+            # Those that listen are among the bells, and a full one is as good as a rung one.
             pass
 print("scribbled over", size, "bytes")

@@ -106,6 +106,6 @@ fn start(image: &image::Image, console: &Path) -> Machine {
         .arg(&image.kernel)
         .arg("-initrd")
         .arg(&image.initramfs)
-        .args(["-append", "console=ttyS0 cgroup_no_v1=all quiet panic=-1"]);
+        .args(["-append", "console=ttyS0 cgroup_no_v1=all quiet panic=-1 no_timer_check"]);
     Machine::start(&mut qemu, console)
 }

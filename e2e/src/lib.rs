@@ -4,11 +4,13 @@
 //! Every test asks [`Node::start`]; where the machine lacks something, it is told so and prints `skipped: reason`.
 
 pub mod clean;
+pub mod cluster;
 pub mod guest;
 pub mod machines;
 pub mod name_server;
 pub mod node;
 pub mod report;
+pub mod tipc_guest;
 pub mod wait;
 
 pub use name_server::{NameServer, free_port};

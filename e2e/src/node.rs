@@ -1,10 +1,13 @@
 //! A node of its own: run and state directories in a temporary folder, driven through the real binary.
 
 use crate::{clean, wait};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// What a command did.
 #[derive(Debug)]
@@ -134,23 +137,12 @@ impl Node {
 
     /// Process ids of this node's processes of a role (`daemon`, `frontend`, `server`, `monitor`).
     pub fn pids(&self, role: &str) -> Vec<u32> {
-        let run_dir = self.run_dir();
-        let needle = run_dir.as_os_str().as_encoded_bytes();
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
-            let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
-            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let words: Vec<&[u8]> = line.split(|&b| b == 0).collect();
-            let ours = words.first().is_some_and(|program| program.ends_with(b"tombolo"));
-            if ours && words.contains(&role.as_bytes()) {
-                let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-                let near = |hay: &[u8]| hay.windows(needle.len()).any(|w| w == needle);
-                if near(&line) || near(&environment) {
-                    found.push(pid);
-                }
-            }
-        }
-        found
+        pids_of(&self.run_dir(), role)
+    }
+
+    /// Kills the daemon, and waits until nothing of it is left: neither its socket nor its lock.
+    pub fn kill_daemon(&self) {
+        kill_and_wait(&self.pids("daemon"));
     }
 
     /// What the daemon logged, to explain a failure.
@@ -190,9 +182,88 @@ impl Drop for Node {
     }
 }
 
+/// Process ids of the processes of a role that belong to a run directory.
+pub fn pids_of(run_dir: &Path, role: &str) -> Vec<u32> {
+    let needle = run_dir.as_os_str().as_encoded_bytes();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|&b| b == 0).collect();
+        let ours = words.first().is_some_and(|program| program.ends_with(b"tombolo"));
+        if ours && words.contains(&role.as_bytes()) {
+            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            let near = |hay: &[u8]| hay.windows(needle.len()).any(|w| w == needle);
+            if near(&line) || near(&environment) {
+                found.push(pid);
+            }
+        }
+    }
+    found
+}
+
 /// Kills one process, as `kill -9` does. One that is gone already is as good.
 pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
+}
+
+/// Kills processes one right after the other, as `kill -9` does, and waits until the kernel has taken from each what it had: a process that is dying still has
+/// its sockets and its locks when it has no name any more.
+pub fn kill_and_wait(pids: &[u32]) {
+    let processes = kill_together(pids);
+    wait::until("what was killed has ended", || have_ended(&processes));
+}
+
+/// The same, where the death of all at once is meant: who waits for a file that a dead frontend served ends only when the next daemon takes its mount
+/// away, so after a time it is gone on with.
+pub fn kill_all_at_once(pids: &[u32]) {
+    let processes = kill_together(pids);
+    let given_up = Instant::now() + TIME_TO_DIE;
+    while !have_ended(&processes) && Instant::now() < given_up {
+        wait::pause(LOOK_EVERY);
+    }
+}
+
+/// What the kernel needs at most to take a guest's memory away on a busy machine.
+const TIME_TO_DIE: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Asks processes to end, and waits as [`kill_and_wait`] does.
+pub fn terminate_and_wait(pids: &[u32]) {
+    let processes = signal_together(pids, Signal::TERM);
+    wait::until("what was asked to end has ended", || have_ended(&processes));
+}
+
+fn kill_together(pids: &[u32]) -> Vec<OwnedFd> {
+    signal_together(pids, Signal::KILL)
+}
+
+fn signal_together(pids: &[u32], signal: Signal) -> Vec<OwnedFd> {
+    let open = |pid: &u32| {
+        let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw)?;
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => Some(process),
+            Err(rustix::io::Errno::SRCH) => None,
+            Err(errno) => panic!("can't watch process {}: {errno}", pid.as_raw_nonzero()),
+        }
+    };
+    let processes: Vec<OwnedFd> = pids.iter().filter_map(open).collect();
+    for process in &processes {
+        match pidfd_send_signal(process, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(errno) => panic!("can't signal a process: {errno}"),
+        }
+    }
+    processes
+}
+
+fn have_ended(processes: &[OwnedFd]) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    processes.iter().all(|process| {
+        let mut polled = [PollFd::new(process, PollFlags::IN)];
+        // Readable when all its threads have ended.
+        poll(&mut polled, Some(&now)).is_ok_and(|ended| ended == 1)
+    })
 }
 
 /// Asks one process to end.
@@ -224,7 +295,8 @@ pub fn target() -> PathBuf {
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
 }
 
-fn missing() -> Option<String> {
+/// What this machine lacks for a node.
+pub(crate) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root; run the tests through sudo".into());
     }
@@ -232,14 +304,18 @@ fn missing() -> Option<String> {
         return Some("needs /dev/fuse; load the kernel's fuse module".into());
     }
     for program in ["runc", "dnsmasq"] {
-        let found = std::env::var_os("PATH")
-            .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()));
-        if !found {
+        if !in_path(program) {
             return Some(format!("needs {program}; run `make deps`"));
         }
     }
     assert!(binary().exists(), "{} is missing: run `make build` first", binary().display());
     None
+}
+
+/// Whether a program is installed.
+pub(crate) fn in_path(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()))
 }
 
 /// A topology with a directory service in front of `port` and the given client domains, in the words of the file.

@@ -107,11 +107,16 @@ fn parsers(bytes: &[u8]) {
 /// What it sends for one thing that it heard is bounded, and so is what it holds.
 fn hear(link: &mut Link, now_ms: u64, header: &Packet, body: &[u8]) {
     for event in link.receive(now_ms, header, body) {
-        if let Event::Message { pair, bytes } = event {
-            assert!(bytes.len() <= 4000, "a message is longer than any may be");
-            if bytes.len() % 2 == 0 {
-                link.consumed(pair, bytes.len());
+        if let Event::Messages { pair, messages } = event {
+            let (mut count, mut sum) = (0, 0);
+            for bytes in &messages {
+                assert!(bytes.len() <= 4000, "a message is longer than any may be");
+                (count, sum) = (count + 1, sum + bytes.len());
+                if bytes.len() % 2 == 0 {
+                    link.consumed(pair, bytes.len());
+                }
             }
+            assert_eq!((count, sum), (messages.count(), messages.bytes()));
         }
     }
     let held = link.held();

@@ -33,6 +33,7 @@
  *     ETIMEDOUT    the time is over; what was sent was withdrawn, and will not be received
  *     EAGAIN       the same, of a call that may not wait at all
  *     ETIME        the time is over; the request was received, and its reply will be dropped
+ *     ECOMM        the time is over; the peer is on another node, which does not say whether it was received, or a buffer there written
  *     EMSGSIZE     too long for this pair, for the reply that is taken, or for the buffer
  *     EPROTO       it broke the rules of the shared memory, and was cut off
  *     ESHUTDOWN    this endpoint has ended: the topology file does not place it here any more
@@ -133,7 +134,7 @@ int tombolo_endpoint_send_buffered(tombolo_handle endpoint, tombolo_address to, 
 int tombolo_endpoint_flush(tombolo_handle endpoint);
 
 /* Sends a request and waits for its reply, of at most `size` bytes: returns how many. `reply` says who has answered, and may be NULL.
- * ETIMEDOUT, EAGAIN: it was not received; ETIME: it was; EDEADLK; EPIPE; EPERM; EMSGSIZE; EHOSTUNREACH: it was passed on to an endpoint
+ * ETIMEDOUT, EAGAIN: it was not received; ETIME: it was; ECOMM: nobody knows; EDEADLK; EPIPE; EPERM; EMSGSIZE; EHOSTUNREACH: it was passed on to an endpoint
  * that this one has not been introduced to. */
 ssize_t tombolo_endpoint_call(tombolo_handle endpoint, tombolo_address to, uint32_t tag, const void *bytes, size_t length,
                               void *buffer, size_t size, struct tombolo_message *reply, int64_t timeout_ns);

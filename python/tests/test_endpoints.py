@@ -141,7 +141,8 @@ class Calls(Case):
         self.assertIsInstance(broken.exception, tombolo.Dead)
         with self.assertRaises(tombolo.Dead):
             one.call(self.at_other, b"x")
-        self.assertEqual([peer.is_alive for peer in one.peers()], [False])
+        # It may be forgotten already.
+        self.assertNotIn(True, [peer.is_alive for peer in one.peers()])
 
     def test_a_deadlock_is_told_to_one(self) -> None:
         told: List[str] = []

@@ -39,12 +39,13 @@ class Deadlock(EndpointError):
 
 
 class TimedOut(EndpointError, TimeoutError):
-    """``ETIMEDOUT``: the time is over, and what was sent was withdrawn. ``ETIME``: the request was received, and had no reply in time."""
+    """``ETIMEDOUT``: the time is over, and what was sent was withdrawn. ``ETIME``: the request was received, and had no reply in time.
+    ``ECOMM``: it went to another node, which does not say what became of it."""
 
     @property
-    def received(self) -> bool:
-        """Whether a request was received. If not, it will not be."""
-        return self.errno == errno.ETIME
+    def received(self) -> "bool | None":
+        """Whether what was sent was received. If not, it will not be. ``None``: nobody knows."""
+        return None if self.errno == errno.ECOMM else self.errno == errno.ETIME
 
 
 class WouldWait(EndpointError, BlockingIOError):
@@ -86,6 +87,7 @@ _KINDS: Dict[int, Type[EndpointError]] = {
     errno.EDEADLK: Deadlock,
     errno.ETIMEDOUT: TimedOut,
     errno.ETIME: TimedOut,
+    errno.ECOMM: TimedOut,
     errno.EAGAIN: WouldWait,
     errno.EMSGSIZE: TooLong,
     errno.ECANCELED: Canceled,

@@ -8,6 +8,13 @@ pub fn clock_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
+/// Nanoseconds of processor time that the calling thread has had.
+#[must_use]
+pub fn thread_ns() -> u64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    used.tv_sec.unsigned_abs() * 1_000_000_000 + used.tv_nsec.unsigned_abs()
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -135,7 +135,7 @@ pub fn may_carry_descriptors(socket: impl AsFd) -> bool {
     done != 0 || takes != 0
 }
 
-/// Whether the next message of a Unix socket brings descriptors, without taking it: they stay where they are.
+/// Whether the next message of a Unix socket brings descriptors, without taking it: they stay where they are. Never waits for one.
 ///
 /// # Errors
 /// Those of recvmsg(2), such as `WouldBlock` where there is no message.
@@ -145,7 +145,7 @@ pub fn brings_descriptors(socket: impl AsFd) -> io::Result<bool> {
     let mut byte = [0];
     let mut parts = [IoSliceMut::new(&mut byte)];
     let peeked = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(&socket, &mut parts, &mut nowhere, RecvFlags::PEEK)
+        rustix::net::recvmsg(&socket, &mut parts, &mut nowhere, RecvFlags::PEEK | RecvFlags::DONTWAIT)
     })?;
     Ok(peeked.flags.contains(ReturnFlags::CTRUNC))
 }

@@ -2,6 +2,8 @@
 //!
 //! Thin: each function is one or two system calls with what they need to be safe, and no policy.
 
+pub mod aside;
+mod bpf;
 pub mod channel_abi;
 pub mod clock;
 pub mod credentials;
@@ -9,6 +11,7 @@ pub mod datagrams;
 pub mod descriptors;
 pub mod doorbell;
 pub mod endpoint_abi;
+pub mod ethernet;
 pub mod eventfd;
 pub mod fork;
 pub mod futex;
@@ -18,13 +21,19 @@ pub mod message_queue;
 pub mod mount;
 pub mod name_abi;
 pub mod namespace;
+pub mod packet_class;
+pub mod privilege;
 pub mod process;
 pub mod processor;
 pub mod region;
 pub mod register;
 pub mod resolver;
+pub mod schedule;
 pub mod signals;
+pub mod socket_priority;
 pub mod tap;
+pub mod tipc;
+pub mod unsent;
 pub mod vfio;
 pub mod view;
 pub mod wake;

@@ -375,6 +375,16 @@ pub enum Reply {
         /// What it is.
         buffer: GrantedBuffer,
     },
+    /// To [`Request::Borrow`] of a grant of another node: the descriptors of the end of a channel travel with it, at whose other end the memory is
+    /// (`docs/spec/loan.md`).
+    Lent {
+        /// The request's number.
+        id: u64,
+        /// Which grant.
+        grant: u64,
+        /// Number of the channel on this node.
+        channel: u64,
+    },
     /// To what has no other answer: it was done.
     Done {
         /// The request's number.

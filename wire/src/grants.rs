@@ -23,12 +23,22 @@ pub const STATE_DEAD: u64 = 4;
 /// Most bytes of one buffer, whatever a topology allows: what a program's address space has room for often.
 pub const BUFFER_BYTES_MAX: u64 = 0x4000_0000;
 
+/// Bits of a grant's number that its node counts; above them is that node's number in its cluster. With it a grant is positive as C has it, with a sign.
+pub const GRANT_BITS: u32 = 51;
+
+/// The number of the node that has made a grant.
+#[must_use]
+pub const fn node_of_grant(grant: u64) -> u64 {
+    grant >> GRANT_BITS
+}
+
 /// Bytes of a word of the states.
 const WORD_BYTES: usize = 8;
 
 const _: () = {
     assert!(MAGIC == u64::from_le_bytes(*b"TOMBRANT"));
     assert!(PLACES as usize * WORD_BYTES == STATE_BYTES);
+    assert!((crate::ipc::NODE_NUMBER_MAX as u64) << GRANT_BITS < 1 << 63);
 };
 
 /// What the states say of one grant.

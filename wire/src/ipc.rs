@@ -5,8 +5,8 @@
 
 use crate::ring;
 
-/// Version of this layout.
-pub const VERSION: u32 = 1;
+/// Version of this layout: 2 has calls that are on their way to another node.
+pub const VERSION: u32 = 2;
 
 /// Bytes of the header of a message, in front of its payload.
 pub const HEADER_BYTES: usize = 32;
@@ -48,13 +48,15 @@ pub const OFFSET_WORDS: usize = 1536;
 /// Bytes from one direction's words to the other's.
 pub const WORDS_STRIDE: usize = 512;
 /// In a direction's words: the call that waits, and how it stands with it. Written by the direction's sender; by its receiver only
-/// from [`CALL_WAITING`] to [`CALL_TAKEN`] or, when it refuses the call, to [`CALL_OVER`].
+/// from [`CALL_WAITING`] to [`CALL_TAKEN`] or, when it refuses the call, to [`CALL_OVER`], or to either of them over [`CALL_AWAY`].
 pub const WORD_CALL: usize = 0;
 /// In a direction's words: bytes of records that the receiver has handed out or dropped, replies and referrals not counted. Written by the
 /// receiver.
 pub const WORD_RECEIVED: usize = 64;
 /// In a direction's words: bits of notices. The sender sets bits, the receiver takes all of them.
 pub const WORD_NOTICES: usize = 128;
+/// In a direction's words: the number of a call that is on its way to another node, and that its sender wants back. Written by the sender.
+pub const WORD_WITHDRAW: usize = 192;
 /// In a direction's words: 1 while the direction's sender waits for the other and wants to know for whom that one waits. Written by the
 /// sender.
 pub const WORD_WAITS: usize = 256;
@@ -63,8 +65,11 @@ pub const WORD_PATH: usize = 384;
 
 /// Low bits of the call's word that say how it stands.
 pub const CALL_STATE_BITS: u32 = 2;
-/// Nobody has called yet.
+/// Nobody has called yet; with number 0 alone.
 pub const CALL_NONE: u64 = 0;
+/// With a number: it is on its way to another node, and only that one knows whether it was received. Written by the receiver that stands in
+/// for an endpoint there.
+pub const CALL_AWAY: u64 = 0;
 /// The caller waits, and nobody has received it.
 pub const CALL_WAITING: u64 = 1;
 /// It was received.
@@ -76,6 +81,18 @@ pub const CALL_OVER: u64 = 3;
 pub const PATH_HOPS_BITS: u32 = 8;
 /// A label is passed on so many times. Cycles of more endpoints are not found; an old label that goes round dies.
 pub const PATH_HOPS_MAX: u64 = 128;
+
+/// Low bits of a slot, which its node counts. Above them stands the number of that node in its cluster, so that no two nodes have one slot;
+/// nobody but daemons looks at it.
+pub const SLOT_BITS: u32 = 20;
+/// Greatest number of a node. A node without a cluster has 0, and so has the first one of a cluster.
+pub const NODE_NUMBER_MAX: u32 = (1 << (32 - SLOT_BITS)) - 1;
+
+/// The number of the node that gave a slot.
+#[must_use]
+pub const fn node_of_slot(slot: u32) -> u32 {
+    slot >> SLOT_BITS
+}
 
 /// An endpoint inside one distributed container: it never names a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -57,6 +57,8 @@ pub const DATAGRAM_BYTES_MIN: usize = 1280;
 pub const SILENCE_MS_MIN: u32 = 100;
 /// Longest such time, in ms.
 pub const SILENCE_MS_MAX: u32 = 600_000;
+/// Number of the service that proxies are found by in TIPC, each as an instance of it: `tomb`.
+pub const TIPC_SERVICE: u32 = 0x746f_6d62;
 
 /// What the body of a packet is.
 pub mod packet {
@@ -185,31 +187,33 @@ pub enum BadPacket {
     },
 }
 
-/// The first `N` bytes, which the caller makes sure are there; zeros are read behind the end.
+/// `N` bytes from `at`, which the caller makes sure are there; zeros otherwise.
+#[inline]
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut found = [0; N];
-    for (to, from) in found.iter_mut().zip(bytes.iter().skip(at)) {
-        *to = *from;
-    }
-    found
+    bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
 }
 
+#[inline]
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array(bytes, at))
 }
 
+#[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array(bytes, at))
 }
 
+#[inline]
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
+#[inline]
 fn size(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+#[inline]
 fn length_of(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -460,6 +464,7 @@ impl Refusal {
 
 /// The header of a record of a pair's bytes.
 #[must_use]
+#[inline]
 pub fn record_header(kind: u32, length: usize) -> [u8; RECORD_HEADER_BYTES] {
     (u64::from(kind) << 32 | u64::from(length_of(length))).to_le_bytes()
 }
@@ -468,6 +473,7 @@ pub fn record_header(kind: u32, length: usize) -> [u8; RECORD_HEADER_BYTES] {
 ///
 /// # Errors
 /// [`BadPacket::Kind`], or [`BadPacket::Bounds`] where it is longer than any of its kind.
+#[inline]
 pub fn read_record_header(bytes: [u8; RECORD_HEADER_BYTES]) -> Result<(u32, usize), BadPacket> {
     let (length, kind) = (size(u32_at(&bytes, 0)), u32_at(&bytes, 4));
     let most = match kind {

@@ -12,6 +12,7 @@ usage: cargo xtask tidy              the rules of the house: dependencies, unsaf
        cargo xtask test check        formatting, lints, tidy, unit tests
        cargo xtask test fuzz         the fuzz targets, for some seconds each (TOMBOLO_FUZZ_SECONDS)
        cargo xtask test xen          channels between domains of a real Xen, under emulation
+       cargo xtask test tipc         the suite of links over TIPC, in a guest under emulation; some minutes
        cargo xtask test everything   all that, the model checker, every other test, the end-to-end tests
 ";
 
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         ["test", "check"] => test::run(&root(), test::Extent::Check),
         ["test", "fuzz"] => test::run(&root(), test::Extent::Fuzz),
         ["test", "xen"] => test::run(&root(), test::Extent::Xen),
+        ["test", "tipc"] => test::run(&root(), test::Extent::Tipc),
         ["test", "everything"] => test::run(&root(), test::Extent::Everything),
         _ => {
             eprint!("{USAGE}");

@@ -1,4 +1,4 @@
-//! gRPC by tonic: one call that streams both ways, over a Unix socket. The messages are bytes as they are (what protobuf would add is not
+//! gRPC by tonic: one call that streams both ways, over a Unix socket, or over TCP and TLS from node to node. The messages are bytes as they are (what protobuf would add is not
 //! measured), and each side has one thread, on which the connection is driven while the worker waits: nothing is handed from thread to thread.
 
 use crate::pieces::Pieces;
@@ -17,18 +17,24 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
+use tonic::transport::server::Connected;
 use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status};
 use tower::{Service, service_fn};
 
 /// The one call.
 const PATH: &str = "/tombolo.bench.Messages/Exchange";
+/// What both say over TLS that they speak.
+const HTTP2: &[u8] = b"h2";
 /// What may be on its way in a stream, in bytes: more wins nothing, and the default of HTTP/2, 64 KiB, is slower.
 const WINDOW_BYTES: u32 = 8 << 20;
 /// Longest frame of HTTP/2: a long message in few frames.
@@ -51,15 +57,125 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// # Errors
 /// Those of tonic, and of the job.
 pub fn with(task: &Task, tuning: &Tuning, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result<Tale> {
-    let end = Grpc::open(task, tuning, meeting)?;
+    let plain = Tuning::plain(task.bytes);
+    let socket = kernel::unix(meeting, task, &plain, rustix::net::SocketType::STREAM)?;
+    let end = Grpc::open(task, tuning, meeting, Socket::Unix(std::os::unix::net::UnixStream::from(socket)))?;
     match task.work {
         Work::Copies { .. } => job.copy(Pieces::new(end, task.bytes, tuning.piece_bytes)),
         _ => job.run(end),
     }
 }
 
+/// The same from node to node, over TCP; `tls`: with TLS 1.3, as links have it.
+///
+/// # Errors
+/// Those of tonic and of TLS, and of the job.
+pub fn between(
+    task: &Task,
+    means: &bench::links::means::Means,
+    tls: bool,
+    meeting: &mut Meeting,
+    job: Messages<'_, '_>,
+) -> io::Result<Tale> {
+    let socket = bench::links::transport::socket(means, task.role, meeting)?;
+    let socket = if tls { Socket::tls(socket, means, task.role)? } else { Socket::Tcp(socket) };
+    job.run(Grpc::open(task, &Tuning::plain(task.bytes), meeting, socket)?)
+}
+
 fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     crate::other("gRPC")(error.into())
+}
+
+/// What HTTP/2 speaks over, before there is a runtime for it.
+enum Socket {
+    Unix(std::os::unix::net::UnixStream),
+    Tcp(std::net::TcpStream),
+    Client(std::net::TcpStream, TlsConnector, ServerName<'static>),
+    Server(std::net::TcpStream, TlsAcceptor),
+}
+
+impl Socket {
+    fn tls(socket: std::net::TcpStream, means: &bench::links::means::Means, role: Role) -> io::Result<Self> {
+        let identity = bench::links::transport::identity(means)?;
+        Ok(match role {
+            Role::Lead => {
+                let config = identity.client(&[HTTP2]).map_err(other)?;
+                let name = trust::server_name(&means.peer).map_err(other)?;
+                Self::Client(socket, TlsConnector::from(config), name)
+            }
+            Role::Follow => {
+                let config = identity.server(&[HTTP2]).map_err(other)?;
+                Self::Server(socket, TlsAcceptor::from(config))
+            }
+        })
+    }
+
+    /// In the current runtime.
+    async fn wake(self) -> io::Result<Io> {
+        let tcp = |socket: std::net::TcpStream| {
+            socket.set_nonblocking(true)?;
+            TcpStream::from_std(socket)
+        };
+        Ok(Io(match self {
+            Self::Unix(socket) => {
+                socket.set_nonblocking(true)?;
+                Box::new(UnixStream::from_std(socket)?)
+            }
+            Self::Tcp(socket) => Box::new(tcp(socket)?),
+            Self::Client(socket, connector, name) => Box::new(connector.connect(name, tcp(socket)?).await?),
+            Self::Server(socket, acceptor) => Box::new(acceptor.accept(tcp(socket)?).await?),
+        }))
+    }
+}
+
+/// Any socket.
+trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Both for T {}
+
+/// One, of whichever kind.
+struct Io(Box<dyn Both>);
+
+impl Connected for Io {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
 }
 
 /// Bytes as they are.
@@ -115,16 +231,12 @@ struct Grpc {
 }
 
 impl Grpc {
-    fn open(task: &Task, tuning: &Tuning, meeting: &mut Meeting) -> io::Result<Self> {
-        let plain = Tuning::plain(task.bytes);
-        let socket = kernel::unix(meeting, task, &plain, rustix::net::SocketType::STREAM)?;
-        let socket = std::os::unix::net::UnixStream::from(socket);
-        socket.set_nonblocking(true)?;
+    fn open(task: &Task, tuning: &Tuning, meeting: &mut Meeting, socket: Socket) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let messages = (QUEUE_BYTES / tuning.piece_bytes).clamp(2, QUEUE_MESSAGES);
         let (outward, queue) = mpsc::channel(messages);
         let inward = runtime.block_on(async {
-            let socket = UnixStream::from_std(socket)?;
+            let socket = socket.wake().await?;
             match task.role {
                 Role::Lead => call(socket, &outward, queue).await,
                 Role::Follow => serve(socket, queue).await,
@@ -147,7 +259,7 @@ fn drive_until_together(runtime: &Runtime, meeting: &mut Meeting, role: Role) ->
 
 /// Calls the follower, and greets it.
 async fn call(
-    socket: UnixStream,
+    socket: Io,
     outward: &mpsc::Sender<Bytes>,
     queue: mpsc::Receiver<Bytes>,
 ) -> io::Result<Streaming<Bytes>> {
@@ -182,7 +294,7 @@ impl<T> MapError<T> for Ready<Result<T, io::ErrorKind>> {
 }
 
 /// Waits for the call, and for its greeting.
-async fn serve(socket: UnixStream, queue: mpsc::Receiver<Bytes>) -> io::Result<Streaming<Bytes>> {
+async fn serve(socket: Io, queue: mpsc::Receiver<Bytes>) -> io::Result<Streaming<Bytes>> {
     let (accept, accepted) = oneshot::channel();
     let service = Exchange(Arc::new(Mutex::new(Some((accept, queue)))));
     let sockets = tokio_stream::once(Ok::<_, io::Error>(socket)).chain(tokio_stream::pending());

@@ -1,4 +1,4 @@
-//! One end of what `tombolo bench ipc` measures, with gRPC or zenoh.
+//! One end of what `tombolo bench ipc` and `tombolo bench link` measure, with gRPC or zenoh.
 
 mod grpc;
 mod pieces;
@@ -10,12 +10,18 @@ use bench::channel::work::Messages;
 use bench::ipc::means::Way;
 use bench::ipc::stage::SWEEP;
 use bench::ipc::transport;
+use bench::links;
 use std::io;
 
 fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result<Tale> {
     match &task.means {
         Chosen::Ipc(means) if means.way == Way::Grpc => grpc::with(task, &means.tuning, meeting, job),
         Chosen::Ipc(means) if means.way == Way::Zenoh => zenoh::with(task, meeting, job),
+        Chosen::Link(means) => match means.way {
+            links::means::Way::Grpc { tls } => grpc::between(task, means, tls, meeting, job),
+            links::means::Way::Zenoh => zenoh::between(task, means, meeting, job),
+            _ => links::transport::with(task, meeting, job),
+        },
         _ => transport::with(task, meeting, job),
     }
 }

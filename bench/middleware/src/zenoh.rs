@@ -7,6 +7,7 @@ use bench::channel::transport::{Job as _, Transport};
 use bench::channel::work::Messages;
 use bench::ipc::copies::{Bulk, PLACES, words_at};
 use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
 use zenoh::handlers::{FifoChannel, FifoChannelHandler};
@@ -16,6 +17,8 @@ use zenoh::sample::Sample;
 use zenoh::shm::{BlockOn, GarbageCollect, PosixShmProviderBackend, ShmProvider, ShmProviderBuilder};
 use zenoh::{Config, Session, Wait};
 
+/// Where the follower listens, in a network namespace of its own: as zenoh does by default.
+const PORT: u16 = 7447;
 /// From so many bytes on shared memory pays (its documentation says 3072).
 const SHARED_BYTES: usize = 3072;
 /// Shared memory for messages on their way, in bytes: several of the longest.
@@ -34,11 +37,31 @@ const TAKEN: [u8; 1] = [1];
 /// # Errors
 /// Those of zenoh, and of the job.
 pub fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Result<Tale> {
-    let mut end = Zenoh::open(task, meeting)?;
+    let place = task.meeting.with_extension("zenoh");
+    let mut end = Zenoh::open(task, meeting, &format!("unixsock-stream/{}", place.display()), true)?;
     let tale = match task.work {
         Work::Copies { .. } => job.copy(&mut end),
         _ => job.run(&mut end),
     };
+    // The other one may still want what is on its way.
+    meeting.together(task.role)?;
+    end.session.close().wait().map_err(other)?;
+    tale
+}
+
+/// The same from node to node, over TCP, without shared memory.
+///
+/// # Errors
+/// Those of zenoh, and of the job.
+pub fn between(
+    task: &Task,
+    means: &bench::links::means::Means,
+    meeting: &mut Meeting,
+    job: Messages<'_, '_>,
+) -> io::Result<Tale> {
+    let place = SocketAddr::new(means.address, PORT);
+    let mut end = Zenoh::open(task, meeting, &format!("tcp/{place}"), false)?;
+    let tale = job.run(&mut end);
     // The other one may still want what is on its way.
     meeting.together(task.role)?;
     end.session.close().wait().map_err(other)?;
@@ -62,15 +85,15 @@ struct Zenoh {
 }
 
 impl Zenoh {
-    fn open(task: &Task, meeting: &mut Meeting) -> io::Result<Self> {
+    fn open(task: &Task, meeting: &mut Meeting, place: &str, shares: bool) -> io::Result<Self> {
         // The follower listens before the leader connects.
         let session = match task.role {
             Role::Lead => {
                 meeting.together(task.role)?;
-                zenoh::open(config(task)?).wait().map_err(other)?
+                zenoh::open(config(task, place, shares)?).wait().map_err(other)?
             }
             Role::Follow => {
-                let session = zenoh::open(config(task)?).wait().map_err(other)?;
+                let session = zenoh::open(config(task, place, shares)?).wait().map_err(other)?;
                 meeting.together(task.role)?;
                 session
             }
@@ -90,7 +113,7 @@ impl Zenoh {
             .express(matches!(task.work, Work::RoundTrips { .. }))
             .wait()
             .map_err(other)?;
-        let pool = if task.bytes >= SHARED_BYTES {
+        let pool = if shares && task.bytes >= SHARED_BYTES {
             Some(ShmProviderBuilder::default_backend(POOL_BYTES).wait().map_err(other)?)
         } else {
             None
@@ -138,10 +161,10 @@ impl Zenoh {
     }
 }
 
-fn config(task: &Task) -> io::Result<Config> {
+fn config(task: &Task, place: &str, shares: bool) -> io::Result<Config> {
     let mut config = Config::default();
-    let place = task.meeting.with_extension("zenoh");
-    let place = format!("[\"unixsock-stream/{}\"]", place.display());
+    let place = format!("[\"{place}\"]");
+    let shares = if shares { "true" } else { "false" };
     let end = if task.role == Role::Lead { "connect/endpoints" } else { "listen/endpoints" };
     let settings = [
         ("mode", "\"peer\""),
@@ -149,7 +172,7 @@ fn config(task: &Task) -> io::Result<Config> {
         ("scouting/gossip/enabled", "false"),
         ("listen/endpoints", "[]"),
         (end, &place),
-        ("transport/shared_memory/enabled", "true"),
+        ("transport/shared_memory/enabled", shares),
         ("transport/shared_memory/mode", "\"init\""),
         // Messages are put into shared memory by hand, from a pool that is large enough.
         ("transport/shared_memory/transport_optimization/enabled", "false"),

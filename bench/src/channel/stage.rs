@@ -14,7 +14,11 @@ use std::process::{Child, Command};
 
 /// Addresses of the two ends, of the block for benchmarks (RFC 2544).
 const LEAD_ADDRESS: &str = "198.18.0.1";
-const FOLLOW_ADDRESS: &str = "198.18.0.2";
+/// The follower's.
+pub const FOLLOW_ADDRESS: &str = "198.18.0.2";
+
+/// Name of the interface that joins them, in each.
+pub const LINE: &str = "line";
 
 /// A namespace with nothing but loopback; it stays until the input ends.
 const ALONE: &str = "set -e
@@ -36,9 +40,11 @@ pub struct Stage {
 
 /// Two namespaces, joined.
 #[derive(Debug)]
-struct Network {
-    lead: Child,
-    follow: Child,
+pub struct Network {
+    /// Holds the leader's.
+    pub lead: Child,
+    /// Holds the follower's.
+    pub follow: Child,
 }
 
 impl Stage {
@@ -143,24 +149,41 @@ pub fn note(notes: &mut Vec<String>, text: String) {
     }
 }
 
+/// Runs `ip` in the network of a process.
+fn ip(process: u32, arguments: &[&str]) -> Result<(), BenchError> {
+    let mut command = inside(process, "ip");
+    command.args(arguments);
+    finish(command)
+}
+
 impl Network {
-    fn make() -> Result<Self, BenchError> {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// Where this user or this machine can't.
+    pub fn make() -> Result<Self, BenchError> {
         check_root()?;
         check_programs(&["ip", "nsenter", "unshare"])?;
         let network = Self { lead: network_namespace(ALONE)?, follow: network_namespace(ALONE)? };
         let [lead, follow] = [network.lead.id(), network.follow.id()];
-        let ip = |process, arguments: &[&str]| {
-            let mut command = inside(process, "ip");
-            command.args(arguments);
-            finish(command)
-        };
         let there = follow.to_string();
-        ip(lead, &["link", "add", "line", "type", "veth", "peer", "name", "line", "netns", &there])?;
+        ip(lead, &["link", "add", LINE, "type", "veth", "peer", "name", LINE, "netns", &there])?;
         for (process, address) in [(lead, LEAD_ADDRESS), (follow, FOLLOW_ADDRESS)] {
-            ip(process, &["address", "add", &format!("{address}/30"), "dev", "line"])?;
-            ip(process, &["link", "set", "line", "up"])?;
+            ip(process, &["address", "add", &format!("{address}/30"), "dev", LINE])?;
+            ip(process, &["link", "set", LINE, "up"])?;
         }
         Ok(network)
+    }
+
+    /// From now on its frames have payloads of so many bytes at most.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn set_mtu(&self, bytes: u32) -> Result<(), BenchError> {
+        let bytes = bytes.to_string();
+        [&self.lead, &self.follow]
+            .into_iter()
+            .try_for_each(|child| ip(child.id(), &["link", "set", LINE, "mtu", &bytes]))
     }
 }
 

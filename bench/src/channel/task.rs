@@ -90,6 +90,8 @@ pub enum Means {
     },
     /// What `tombolo bench ipc` compares.
     Ipc(crate::ipc::means::Means),
+    /// What `tombolo bench link` compares.
+    Link(crate::links::means::Means),
 }
 
 /// How an end of a channel waits.

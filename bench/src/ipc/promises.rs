@@ -14,13 +14,16 @@ const fn at_least(id: &'static str, about: &'static str, goal: f64) -> Promise {
 }
 
 /// All of them.
-pub const PROMISES: [Promise; 15] = [
+pub const PROMISES: [Promise; 18] = [
     at_least("ipc.stream.64B.kernel", "messages of 64 B, relative to the kernel's best", 10.0),
     at_least("ipc.stream.64B.grpc", "the same, relative to gRPC", 10.0),
     at_least("ipc.stream.64B.zenoh", "the same, relative to zenoh", 10.0),
     at_least("ipc.pairs.2.64B.kernel", "the same of 2 pairs, relative to the kernel's best", 10.0),
     at_least("ipc.pairs.4.64B.kernel", "the same of 4 pairs", 10.0),
     at_least("ipc.pairs.8.64B.kernel", "the same of 8 pairs", 10.0),
+    at_most("ipc.rtt.call.64B.kernel", "call that waits for its reply, relative to the kernel's best", 1.0),
+    at_most("ipc.rtt.call.64B.grpc", "the same, relative to gRPC", 1.0),
+    at_most("ipc.rtt.call.64B.zenoh", "the same, relative to zenoh", 1.0),
     at_most("ipc.rtt.blocking.64B.kernel", "round trip that never spins, relative to the kernel's best", 1.0),
     at_most("ipc.rtt.blocking.64B.grpc", "the same, relative to gRPC", 1.0),
     at_most("ipc.rtt.blocking.64B.zenoh", "the same, relative to zenoh", 1.0),
@@ -46,20 +49,23 @@ const fn streams(id: &'static str, case: Case, bases: &'static [Arm]) -> Compari
     Comparison { id, case, arm: Arm::Tombolo, bases, metric: Metric::Rate }
 }
 
-const fn waits(id: &'static str, bases: &'static [Arm]) -> Comparison {
-    Comparison { id, case: ROUND_TRIP, arm: Arm::Asleep, bases, metric: Metric::P50 }
+const fn waits(id: &'static str, arm: Arm, bases: &'static [Arm]) -> Comparison {
+    Comparison { id, case: ROUND_TRIP, arm, bases, metric: Metric::P50 }
 }
 
-const COMPARISONS: [Comparison; 15] = [
+const COMPARISONS: [Comparison; 18] = [
     streams("ipc.stream.64B.kernel", STREAM_64, &KERNEL),
     streams("ipc.stream.64B.grpc", STREAM_64, &[Arm::Grpc]),
     streams("ipc.stream.64B.zenoh", STREAM_64, &[Arm::Zenoh]),
     streams("ipc.pairs.2.64B.kernel", PAIRS[0], &KERNEL),
     streams("ipc.pairs.4.64B.kernel", PAIRS[1], &KERNEL),
     streams("ipc.pairs.8.64B.kernel", PAIRS[2], &KERNEL),
-    waits("ipc.rtt.blocking.64B.kernel", &KERNEL),
-    waits("ipc.rtt.blocking.64B.grpc", &[Arm::Grpc]),
-    waits("ipc.rtt.blocking.64B.zenoh", &[Arm::Zenoh]),
+    waits("ipc.rtt.call.64B.kernel", Arm::Tombolo, &KERNEL),
+    waits("ipc.rtt.call.64B.grpc", Arm::Tombolo, &[Arm::Grpc]),
+    waits("ipc.rtt.call.64B.zenoh", Arm::Tombolo, &[Arm::Zenoh]),
+    waits("ipc.rtt.blocking.64B.kernel", Arm::Asleep, &KERNEL),
+    waits("ipc.rtt.blocking.64B.grpc", Arm::Asleep, &[Arm::Grpc]),
+    waits("ipc.rtt.blocking.64B.zenoh", Arm::Asleep, &[Arm::Zenoh]),
     streams("ipc.copy.4KiB.kernel", COPIES[0], &KERNEL),
     streams("ipc.copy.64KiB.kernel", COPIES[1], &KERNEL),
     streams("ipc.copy.1MiB.kernel", COPIES[2], &KERNEL),
@@ -151,8 +157,12 @@ mod tests {
         let rates = [(Arm::Tombolo, 1_000), (Arm::Pipe, 100), (Arm::Unix, 200), (Arm::Pages, 900)];
         let found = judged(rates.map(|(arm, operations)| streams(arm, operations)).to_vec());
         assert_eq!(found, [("ipc.stream.64B.kernel", 5.0)]);
-        let waits = [(Arm::Asleep, 50_000), (Arm::Queue, 100_000), (Arm::Tcp, 40_000), (Arm::Tombolo, 10)];
+        let waits =
+            [(Arm::Asleep, 50_000), (Arm::Queue, 100_000), (Arm::Tcp, 40_000), (Arm::Tombolo, 10_000)];
         let found = judged(waits.map(|(arm, ns)| repetition(ROUND_TRIP, arm, ns)).to_vec());
-        assert!(matches!(found[..], [("ipc.rtt.blocking.64B.kernel", value)] if (value - 1.25).abs() < 0.01));
+        let is = |found: (&str, f64), id: &str, value: f64| found.0 == id && (found.1 - value).abs() < 0.01;
+        let [call, blocking] = found[..] else { panic!("{found:?}") };
+        assert!(is(call, "ipc.rtt.call.64B.kernel", 0.25), "{call:?}");
+        assert!(is(blocking, "ipc.rtt.blocking.64B.kernel", 1.25), "{blocking:?}");
     }
 }

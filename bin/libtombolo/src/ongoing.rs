@@ -68,7 +68,7 @@ impl Ongoing {
         wanted == Some(Wanted { kind: self.kind, bytes: &self.bytes })
     }
 
-    /// It does not go on; true: what it sent had been received.
+    /// It does not go on; true: what it sent had been received, or only another node knows.
     pub fn give_up(mut self, endpoint: &mut Endpoint) -> bool {
         match &mut self.call {
             Call::Send(call) => endpoint.cancel_send(call),
@@ -152,7 +152,9 @@ impl Member {
                 // What went wrong beside the call leaves it under way.
                 Err(error) => break refusals::of(&error, patience),
             };
-            if let Err(why) = self.sleep(deadline.into_iter().chain(again_at).min()) {
+            // A call that is late may still hear from another node what became of it.
+            let until = deadline.filter(|_| !late || again_at.is_none());
+            if let Err(why) = self.sleep(until.into_iter().chain(again_at).min()) {
                 break why;
             }
         };

@@ -42,6 +42,7 @@ impl Refusal for SendError {
             Self::TooLong { .. } => Some(Errno::MSGSIZE),
             Self::Deadlock(_) => Some(Errno::DEADLK),
             Self::TimedOut(_) => Some(over(patience)),
+            Self::Unknown(_) => Some(Errno::COMM),
         }
     }
 }
@@ -55,6 +56,7 @@ impl Refusal for RequestError {
             Self::Deadlock { .. } => Some(Errno::DEADLK),
             Self::TimedOut { received: true, .. } => Some(Errno::TIME),
             Self::TimedOut { received: false, .. } => Some(over(patience)),
+            Self::Unknown(_) => Some(Errno::COMM),
             Self::Elsewhere(_) => Some(Errno::HOSTUNREACH),
         }
     }
@@ -188,6 +190,7 @@ impl Refusal for CopyError {
             Self::Revoked(_) => Some(Errno::KEYREVOKED),
             Self::Dead(_) => Some(Errno::OWNERDEAD),
             Self::TimedOut(..) => Some(Errno::TIMEDOUT),
+            Self::NotKnown(_) => Some(Errno::COMM),
             Self::Unusable { .. } => Some(Errno::PROTO),
             Self::Refused { errno, .. } => said(*errno),
         }

@@ -2,6 +2,9 @@
 
 use crate::commands::endpoint::EndpointCommand;
 use crate::commands::image::ImageCommand;
+use crate::commands::link::LinkCommand;
+use crate::commands::node::NodeCommand;
+use crate::commands::reserve::{AdaptArgs, ReserveCommand};
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +12,7 @@ use std::path::PathBuf;
 /// Above the options that every command has, so that they stand apart from its own.
 const NODE: &str = "Which node";
 
-/// Join isolated domains on one machine: services as files, at memory speed.
+/// Join isolated domains, on one host or many: services as files, at memory speed where they share a host.
 #[derive(Debug, Parser)]
 #[command(
     name = "tombolo",
@@ -92,6 +95,18 @@ The exit code is the command's; 125: it could not be tried, 126: it can't be run
   tombolo inspect dc/shop/domains/web
   tombolo inspect dc/shop/services/dns --json")]
     Inspect(InspectArgs),
+    /// Several machines as one: begin a cluster, join it, look at its nodes
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo node init --name a --address 10.0.0.1 --etcd http://10.0.0.1:2379   the first node
+  tombolo node token                                   a secret that lets one machine in, once
+  tombolo node join 10.0.0.1 TOKEN --name b            on the other machine
+  tombolo node ls                                      who is there, and who lives
+
+One machine needs none of this. Several need an etcd (3.4 or later) that all of them reach."
+    )]
+    Node(NodeCommand),
     /// Look at services
     #[command(subcommand)]
     Service(ServiceCommand),
@@ -107,6 +122,37 @@ The exit code is the command's; 125: it could not be tried, 126: it can't be run
 In a domain the program is /run/tombolo/tombolo, and `--domain` is not needed."
     )]
     Endpoint(EndpointCommand),
+    /// Look at the links to other nodes, and change what carries them
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo link ls                        links to other nodes, and how they are
+  tombolo link show b                    one of them: its proxy, its channels, what they moved
+  tombolo link set b --transport quic    over QUIC from now on, without losing a message
+
+A node has a proxy process for each other node of its cluster; all that domains here and there say to each other goes
+over the link between the two. A node alone has no links."
+    )]
+    Link(LinkCommand),
+    /// What is promised of processors, network, memory and disk
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo reserve ls                                       what is promised to whom
+  tombolo reserve explain                                  how it adds up, and who may take how long
+  tombolo reserve run --budget 5ms --period 20ms -- COMMAND
+  tombolo reserve node --link eth0=100mbit                 what the node has
+
+Domains are promised what their file says: `reserve = { cpu = { budget = \"16ms\", period = \"40ms\" } }`."
+    )]
+    Reserve(ReserveCommand),
+    /// Move processor time, network, memory or disk from one to another, in one step
+    #[command(after_help = "Examples:
+  tombolo adapt best-effort gold --cpu 8ms --network 1mbit
+  tombolo adapt best-effort gold --memory 64MiB --json
+
+All of it is admitted, or nothing is changed. Who gives shrinks before who gets grows; if a part fails, all is as before.")]
+    Adapt(AdaptArgs),
     /// Validate a topology file and explain what it would start, without starting anything
     #[command(after_help = "Examples:
   tombolo check topology.toml")]

@@ -7,15 +7,18 @@ pub mod endpoint;
 mod exec;
 mod generate;
 pub mod image;
+pub mod link;
 mod logs;
 mod look;
+pub mod node;
+pub mod reserve;
 mod trace;
 mod up;
 
 use crate::cli::{Cli, Command, PlaceArgs};
 use crate::output::Failure;
-use node::client::Client;
-use node::place::Place;
+use ::node::client::Client;
+use ::node::place::Place;
 use std::process::ExitCode;
 
 /// Runs a command to its end.
@@ -29,8 +32,12 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Exec(arguments) => exec::run(&place, &arguments),
         Command::Logs(arguments) => logs::run(&place, &arguments),
         Command::Inspect(arguments) => look::inspect(&place, &arguments),
+        Command::Node(command) => node::run(&place, &command),
         Command::Service(command) => look::service(&place, &command),
         Command::Endpoint(command) => endpoint::run(&place, &command),
+        Command::Link(command) => link::run(&place, &command),
+        Command::Reserve(command) => reserve::run(&place, &command),
+        Command::Adapt(arguments) => reserve::adapt(&place, &arguments),
         Command::Check(arguments) => check::run(&place, &arguments),
         Command::Trace(arguments) => trace::run(&place, &arguments),
         Command::Image(command) => image::run(&place, &command),

@@ -5,6 +5,7 @@ mod agent;
 mod frontend;
 mod machine;
 mod probe;
+mod proxy;
 mod server;
 
 use crate::output::with_causes as said;
@@ -20,16 +21,17 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         ::agent::ENTER_ROLE => Some(ExitCode::from(u8::try_from(::agent::enter_main()).unwrap_or(u8::MAX))),
         "frontend" => Some(finish("frontend", frontend::run())),
         "machine" => Some(finish_with("machine", machine::run(arguments))),
+        "proxy" => Some(finish("proxy", proxy::run())),
         "server" => Some(finish("server", server::run())),
         PROBE => Some(finish("probe", probe::run(arguments))),
         _ => of_domain(role, arguments),
     }
 }
 
-/// The roles of the machinery of domains.
+/// The roles of the machinery of domains and of reservations.
 fn of_domain(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
     let words: Vec<OsString> = std::iter::once(role.to_owned()).chain(arguments).collect();
-    let code = domain::role_main(&words)?;
+    let code = domain::role_main(&words).or_else(|| enforce::role_main(&words))?;
     Some(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
 }
 

@@ -6,9 +6,14 @@
 //! endpoint_peer talk NAME STOP_FILE         asks until the file is there, through whatever dies meanwhile; says each change
 //! endpoint_peer once WHOM VERB [AS]         one send, request or notify, without waiting for anybody to be bound
 //! endpoint_peer lie WHOM VERB [AS]          the same by a program that gives itself every right
+//! endpoint_peer late NAME MS                asks and sends with so little time; says what became of each
 //! endpoint_peer hold NAME                   is bound to NAME, and does nothing until the end of its input
 //! endpoint_peer flood NAME                  sends without end, as fast as it can
 //! endpoint_peer cycle NAME NEXT             is bound to NAME, and sends to NEXT, which does the same with another one
+//! endpoint_peer relay NAME FIRST SECOND     is bound to NAME, and passes requests on: to the one or the other, by their tag
+//! endpoint_peer via NAME TO TAG COUNT       knows TO, and asks NAME with a tag by which TO answers
+//! endpoint_peer lend NAME BYTES             is bound to NAME, and grants a buffer of so many bytes to whoever asks for it
+//! endpoint_peer copy NAME BYTES             has NAME grant one, and copies from it and to it; says when its grant is over, and when NAME is dead
 //! endpoint_peer own NAME BYTES              makes buffers and grants them to NAME until it is refused; then as `hold`
 //! endpoint_peer mill AS SEED                does any of the calls with whoever there is, at random, without end
 //! endpoint_peer many CONNECTIONS EACH       binds so many without a name, by hand; then as `hold`
@@ -45,9 +50,14 @@ fn main() -> ExitCode {
         ["once", whom, verb, own] => once(whom, verb, Some(own), false),
         ["lie", whom, verb] => once(whom, verb, None, true),
         ["lie", whom, verb, own] => once(whom, verb, Some(own), true),
+        ["late", name, ms] => late(name, number(ms)),
         ["hold", name] => hold(name),
         ["flood", name] => flood(name),
         ["cycle", name, next] => cycle(name, next),
+        ["relay", name, first, second] => relay(name, [first, second]),
+        ["via", name, to, tag, count] => via((name, to), number(tag) as u32, number(count)),
+        ["lend", name, bytes] => lend(name, number(bytes)),
+        ["copy", name, bytes] => copy(name, number(bytes)),
         ["own", name, bytes] => own(name, number(bytes)),
         ["mill", own, seed] => mill(own, number(seed)),
         ["many", connections, each] => many(number(connections), number(each)),
@@ -186,6 +196,27 @@ fn once(whom: &str, verb: &str, own: Option<&str>, lies: bool) -> Done {
     Ok(())
 }
 
+fn late(name: &str, ms: u64) -> Done {
+    let mut me = bind(None)?;
+    let to = me.wait_for_bind(name, soon())?;
+    say(&format!("knows {to}"));
+    let mut nothing = String::new();
+    std::io::stdin().lock().read_line(&mut nothing)?;
+    let time = Duration::from_millis(ms);
+    let begun = Instant::now();
+    let received = match me.send_receive(to, 7, b"?", &mut Vec::new(), 8, Some(Instant::now() + time)) {
+        Ok(_) => "yes, and it answered",
+        Err(Failed::Call(RequestError::TimedOut { received: true, .. })) => "yes",
+        Err(Failed::Call(RequestError::TimedOut { received: false, .. })) => "no",
+        Err(Failed::Call(RequestError::Unknown(_))) => "nobody knows",
+        Err(error) => return Err(error.into()),
+    };
+    // The answer of another node may take a moment more; never as long as this.
+    let in_time = begun.elapsed() < time + Duration::from_secs(5);
+    say(&format!("received: {received}; in time: {in_time}"));
+    Ok(())
+}
+
 fn hold(name: &str) -> Done {
     let me = bind(Some(name))?;
     say(&format!("bound {}", me.address()));
@@ -221,6 +252,128 @@ fn cycle(name: &str, next: &str) -> Done {
     }
     until_the_input_ends();
     Ok(())
+}
+
+fn relay(name: &str, to: [&str; 2]) -> Done {
+    let mut me = bind(Some(name))?;
+    let to = [me.wait_for_bind(to[0], soon())?, me.wait_for_bind(to[1], soon())?];
+    say(&format!("bound {}", me.address()));
+    let mut bytes = Vec::new();
+    loop {
+        let Content::Request { tag, asked } = me.receive(&From::Any, &mut bytes, None)?.content else {
+            continue;
+        };
+        me.relay(&asked, to[tag as usize % 2], tag + 10, &bytes)?;
+    }
+}
+
+fn via((name, to): (&str, &str), tag: u32, count: u64) -> Done {
+    let mut me = bind(None)?;
+    let answers = me.wait_for_bind(to, soon())?;
+    let asked = me.wait_for_bind(name, soon())?;
+    let mut answer = Vec::new();
+    for count in 0..count {
+        let question = question(count);
+        let reply = me.send_receive(asked, tag, &question, &mut answer, LONGEST, soon())?;
+        if (reply.source, reply.tag) != (answers, tag + 10) || answer != question {
+            return Err(format!("{} has answered, and {answers} was to", reply.source).into());
+        }
+    }
+    say(&format!("answered {count} by {answers} through {asked}"));
+    Ok(())
+}
+
+/// What whoever has granted a buffer is asked.
+const GRANT: u32 = 20;
+/// The sum of what is in it.
+const SUM: u32 = 21;
+/// Take the grant back.
+const REVOKE: u32 = 22;
+
+fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    (0..length).map(|at| (at as u64 * 7 + at as u64 / 251 + seed) as u8).collect()
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
+}
+
+fn lend(name: &str, bytes: u64) -> Done {
+    let mut me = bind(Some(name))?;
+    say(&format!("bound {}", me.address()));
+    let length = usize::try_from(bytes)?;
+    let mut buffer = me.buffer(length, Access::Write)?;
+    buffer.write(0, &pattern(length, 1))?;
+    let mut payload = Vec::new();
+    loop {
+        let received = me.receive(&From::Any, &mut payload, None)?;
+        let Content::Request { tag, asked } = received.content else { continue };
+        let answer = match tag {
+            GRANT => me.grant(&mut buffer, received.source)?.number(),
+            SUM => {
+                let mut all = vec![0; length];
+                buffer.read(0, &mut all)?;
+                sum(&all)
+            }
+            _ => {
+                let grant = GrantId::new(u64::from_le_bytes(payload.as_slice().try_into()?));
+                me.revoke(&mut buffer, grant)?;
+                0
+            }
+        };
+        me.reply(&asked, tag, &answer.to_le_bytes())?;
+    }
+}
+
+/// Asks whoever has granted a buffer.
+fn owner_says(me: &mut Endpoint, owner: Address, tag: u32, payload: u64) -> Result<u64, Box<dyn Error>> {
+    let mut answer = Vec::new();
+    me.send_receive(owner, tag, &payload.to_le_bytes(), &mut answer, 8, soon())?;
+    Ok(u64::from_le_bytes(answer.as_slice().try_into()?))
+}
+
+fn copy(name: &str, bytes: u64) -> Done {
+    let mut me = bind(None)?;
+    let owner = me.wait_for_bind(name, soon())?;
+    let length = usize::try_from(bytes)?;
+    let grant = GrantId::new(owner_says(&mut me, owner, GRANT, 0)?);
+    let mut all = vec![0; length];
+    me.copy_in(grant, 0, &mut all, soon())?;
+    if all != pattern(length, 1) {
+        return Err("other bytes came than were there".into());
+    }
+    let new = pattern(length, 2);
+    me.copy_out(&new, grant, 0, soon())?;
+    if owner_says(&mut me, owner, SUM, 0)? != sum(&new) {
+        return Err("other bytes are there than were copied".into());
+    }
+    if let Ok(()) = me.copy_in(grant, 1, &mut all, soon()) {
+        return Err("bytes were copied that are not there".into());
+    }
+    say(&format!("copied {length} each way"));
+    let second = GrantId::new(owner_says(&mut me, owner, GRANT, 0)?);
+    owner_says(&mut me, owner, REVOKE, grant.number())?;
+    match me.copy_in(grant, 0, &mut all, soon()) {
+        Ok(()) => return Err("bytes were copied of a grant that is over".into()),
+        Err(error) => say(&format!("over: {error}")),
+    }
+    // The other one goes on, in other memory.
+    me.copy_in(second, 0, &mut all, soon())?;
+    if all != new {
+        return Err("what has moved is not what was there".into());
+    }
+    say("moved");
+    let mut answer = Vec::new();
+    loop {
+        match me.copy_in(second, 0, &mut all, soon()) {
+            // Nothing comes: this lets others have the processor, and ends with the owner.
+            Ok(()) => drop(me.receive(&From::One(owner), &mut answer, Some(Instant::now() + MILL_PATIENCE))),
+            Err(error) => {
+                say(&format!("ended: {error}"));
+                return Ok(());
+            }
+        }
+    }
 }
 
 fn own(name: &str, bytes: u64) -> Done {

@@ -242,9 +242,7 @@ fn the_daemon_dies_and_channels_live_on() {
     let mut talking = Running::start(&node, "viewer", &["talk", "frames", "/tmp/stop"]);
     assert_eq!(talking.line(), "talking", "{}", node.daemon_log());
     for _ in 0..KILLS {
-        for pid in node.pids("daemon") {
-            node::kill(pid);
-        }
+        node.kill_daemon();
         let said = node.up_ok(&text);
         assert!(said.contains("nothing to do"), "the next daemon did not adopt what runs: {said}");
         // The program that offers has told the new daemon by itself.

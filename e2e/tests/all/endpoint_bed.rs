@@ -3,7 +3,7 @@
 use e2e::{Node, wait};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The program of the tests, on this machine.
@@ -95,9 +95,12 @@ impl Program {
 
     /// Starts it.
     pub fn spawn(node: &Node, domain: &str, words: &[&str]) -> Self {
-        let all = [&["exec", "-i", domain, "--", INSIDE], words].concat();
-        let mut child =
-            node.command(&all).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("tombolo starts");
+        Self::run(node.command(&[&["exec", "-i", domain, "--", INSIDE], words].concat()))
+    }
+
+    /// Starts what such a command runs.
+    pub fn run(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("tombolo starts");
         let out = BufReader::new(child.stdout.take().expect("its output"));
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&lines);
@@ -138,6 +141,9 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("a program has said: {:#?}", self.lines());
+        }
         // Where the test has failed it runs still; elsewhere it has ended, and there is nothing to kill.
         let _ended = self.child.kill();
         let _reaped = self.child.wait();

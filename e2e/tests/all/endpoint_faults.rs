@@ -24,13 +24,6 @@ impl Random {
     }
 }
 
-fn kill_daemon(node: &Node) {
-    for pid in node.pids("daemon") {
-        node::kill(pid);
-    }
-    wait::until("the daemon is dead", || node.pids("daemon").is_empty());
-}
-
 #[test]
 fn the_daemon_dies_under_traffic_and_every_endpoint_is_the_same_afterwards() {
     let Some((node, text)) = start("") else { return };
@@ -38,7 +31,7 @@ fn the_daemon_dies_under_traffic_and_every_endpoint_is_the_same_afterwards() {
     let first = talking.wait_for("talking as ");
     let before = endpoints(&node, "shop");
     for _ in 0..DAEMON_KILLS {
-        kill_daemon(&node);
+        node.kill_daemon();
         let said = node.up_ok(&text);
         assert!(said.contains("nothing to do"), "the next daemon did not adopt what runs: {said}");
         // Both have told the new daemon by themselves who they are, and whom they know.
@@ -69,7 +62,7 @@ fn who_waits_for_a_name_is_served_also_when_the_daemon_dies_meanwhile() {
     // Nobody is bound to `motor`.
     let mut asking = Program::spawn(&node, "desk", &["ask", "motor", "5"]);
     wait::until("it waits", || row(&node, "shop", "motor")["waiting"] == 1);
-    kill_daemon(&node);
+    node.kill_daemon();
     node.up_ok(&text);
     let _motor = Program::start(&node, "arm", &["serve", "motor"]);
     let said = asking.wait_for("answered 5 by ");
@@ -123,7 +116,7 @@ fn kill_nine_at_random_moments_leaves_nothing() {
         let rows = endpoints(&node, "mill");
         let bound: Vec<u32> = rows.iter().filter_map(|row| row["pid"].as_u64()?.try_into().ok()).collect();
         if kill % 10 == 9 {
-            kill_daemon(&node);
+            node.kill_daemon();
             node.up_ok(&mill(milling));
         } else if !bound.is_empty() {
             node::kill(bound[random.below(bound.len() as u64) as usize]);

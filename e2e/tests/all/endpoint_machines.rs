@@ -76,10 +76,7 @@ fn a_machine_a_container_and_a_process_speak_with_each_other() {
     assert_failed(peer(&node, "desk", "once far notify"), "may not be notified");
     // The daemon dies: the endpoint in the guest is the same for the next one.
     let before = row(&node, "mixed", "far");
-    for pid in node.pids("daemon") {
-        node::kill(pid);
-    }
-    wait::until("the daemon is dead", || node.pids("daemon").is_empty());
+    node.kill_daemon();
     node.up_ok(&text);
     wait::until("the guest's endpoint is known again", || {
         row(&node, "mixed", "far")["address"] == before["address"]

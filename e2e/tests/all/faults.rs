@@ -135,9 +135,7 @@ fn what_ctl_has_set_survives_whatever_dies() {
     check("the frontends");
     kill_and_await_successor(&node, "server");
     check("the frontends, and then the server");
-    for pid in node.pids("daemon").into_iter().chain(node.pids("frontend")).chain(node.pids("server")) {
-        node::kill(pid);
-    }
+    node::kill_and_wait(&["daemon", "frontend", "server"].map(|role| node.pids(role)).concat());
     node.up_ok(&text);
     wait::until("the mount works again", || node.shell("web", "ls /srv/dns/query").code == 0);
     check("the daemon, the frontends and the server");
@@ -162,9 +160,7 @@ fn the_daemon_dies_and_nobody_notices() {
     let load = Load::start(&node, "web");
     for _ in 0..4 {
         random_pause();
-        for pid in node.pids("daemon") {
-            node::kill(pid);
-        }
+        node.kill_daemon();
         random_pause();
         let said = node.up_ok(&text);
         assert!(said.contains("nothing to do"), "the next daemon did not adopt what runs: {said}");
@@ -175,9 +171,7 @@ fn the_daemon_dies_and_nobody_notices() {
 #[test]
 fn the_frontend_dies_while_no_daemon_runs() {
     let Some((node, _server, text)) = start(&["web"]) else { return };
-    for pid in node.pids("daemon").into_iter().chain(node.pids("frontend")) {
-        node::kill(pid);
-    }
+    node::kill_and_wait(&["daemon", "frontend"].map(|role| node.pids(role)).concat());
     node.up_ok(&text);
     wait::until("the mount works again", || node.shell("web", "ls /srv/dns/query").code == 0);
     node.shell_ok("web", "getent hosts host0.tombolo.example");
@@ -189,11 +183,10 @@ fn everything_dies_at_once_and_the_next_up_clears_up() {
     for round in 0..4 {
         let loads = ["web", "robot"].map(|domain| Load::start(&node, domain));
         random_pause();
-        for role in ["monitor", "daemon", "frontend", "server"] {
-            for pid in node.pids(role) {
-                node::kill(pid);
-            }
-        }
+        // What is dying when the next daemon looks would be adopted.
+        node::kill_all_at_once(
+            &["monitor", "daemon", "frontend", "server"].map(|role| node.pids(role)).concat(),
+        );
         node.up_ok(&text);
         wait::until("the domain answers again", || {
             node.shell("web", "getent hosts host0.tombolo.example").code == 0

@@ -1,6 +1,6 @@
 //! Programs in C and Python use channels between isolated domains, with what they find in `/run/tombolo`: nothing is installed.
 
-use e2e::{Node, node, wait};
+use e2e::{Node, node};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -158,10 +158,7 @@ fn who_takes_part_has_the_files_also_when_that_changes_while_it_runs() {
     let inside = node.run_dir().join("dc/shop/viewer/inside");
     fs::remove_dir_all(inside.join("python")).expect("removed");
     fs::remove_file(inside.join("libtombolo.so.0")).expect("removed");
-    for pid in node.pids("daemon") {
-        node::kill(pid);
-    }
-    wait::until("the daemon is dead", || node.pids("daemon").is_empty());
+    node.kill_daemon();
     let said = node.up_ok(&text);
     assert!(!said.contains("restart"), "the next daemon did not adopt what runs: {said}");
     assert_both_talk_and_see_the_death(&node, "viewer");

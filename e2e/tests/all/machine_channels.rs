@@ -4,6 +4,7 @@ use e2e::machines::{self, PEER, SCRIBBLE, logs, shell};
 use e2e::{Node, node, wait};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 /// The program of the tests, on this machine.
 const ON_THE_NODE: &str = env!("CARGO_BIN_EXE_channel_peer");
@@ -11,6 +12,11 @@ const ON_THE_NODE: &str = env!("CARGO_BIN_EXE_channel_peer");
 const SCRIBBLED_ON: usize = 4;
 /// How often it writes into each of them, some thousand words at a time.
 const ROUNDS: &str = "40";
+
+/// How long an emulated machine may take to end and to be started again, beside much else.
+const RESTART: Duration = Duration::from_secs(120);
+/// How long is waited for who offers a channel, in ms: a machine that is being started, too.
+const WAIT_MS: &str = "180000";
 
 /// `camera`, a machine, offers `frames` to `viewer`, another one, and to `desk`, a container, which offers `pictures` to both. Whoever dies
 /// is started again.
@@ -41,7 +47,7 @@ const PEER_ON_DESK: &str = "/channel-peer";
 /// Opens a channel from a domain and asks: who is answered.
 fn assert_answered(node: &Node, domain: &str, service: &str) {
     let program = if domain == "desk" { PEER_ON_DESK } else { PEER };
-    let run = node.run(&["exec", domain, "--", program, "open", service, "60000", "200"]);
+    let run = node.run(&["exec", domain, "--", program, "open", service, WAIT_MS, "200"]);
     let wanted = format!("answered 200 as shop/{domain}/api");
     assert_eq!(
         (run.code, run.out.trim()),
@@ -131,8 +137,9 @@ fn channels_come_and_go(node: &Node) {
 fn a_program_dies(node: &Node) {
     let keepers = [Keeper::start(node, "desk", "frames", 1), Keeper::start(node, "viewer", "frames", 1)];
     let before = machines::row(node, "camera")["restarts"].clone();
-    machines::shell_ok(node, "camera", "kill -9 $(pidof channel-peer)");
-    wait::until("the offerer's guest is started again", || {
+    // With its command the guest ends, and who has killed it, too: whether the shell can say so first is open.
+    let _either = shell(node, "camera", "kill -9 $(pidof channel-peer)");
+    wait::until_within("the offerer's guest is started again", RESTART, || {
         machines::row(node, "camera")["restarts"] != before
     });
     keepers.into_iter().for_each(Keeper::end);
@@ -173,7 +180,7 @@ fn a_machine_dies(node: &Node) {
     for qemu in machines::qemus(node, "camera") {
         node::kill(qemu);
     }
-    wait::until("the machine is started again", || {
+    wait::until_within("the machine is started again", RESTART, || {
         let row = machines::row(node, "camera");
         row["restarts"] != before && row["state"] == "running"
     });

@@ -170,7 +170,7 @@ fn shown_by_ps(node: &Node, name: &str, machine: &str, word: &str, message: &str
     let told = node.ok(&["ps"]);
     assert!(told.lines().any(|line| line.contains(name) && line.contains(word)), "{told}");
     // It would be waited for to its time. The next daemon sweeps what nobody wants.
-    node.pids("daemon").iter().for_each(|pid| node::kill(*pid));
+    node.kill_daemon();
     assert!(!up.wait().expect("it ends with the daemon").success());
 }
 

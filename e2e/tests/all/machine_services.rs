@@ -53,10 +53,9 @@ fn the_backend_runs_in_a_machine_and_everything_dies_at_once() {
     // Everything at once: no orderly end for anybody.
     let qemus = ["resolver", "edge"].map(|domain| machines::qemus(&node, domain)).concat();
     assert_eq!(qemus.len(), 2);
-    for role in ["monitor", "daemon", "frontend", "machine"] {
-        node.pids(role).into_iter().for_each(node::kill);
-    }
-    qemus.into_iter().for_each(node::kill);
+    let roles = ["monitor", "daemon", "frontend", "machine"].map(|role| node.pids(role)).concat();
+    // What is dying when the next daemon looks would be adopted.
+    node::kill_all_at_once(&[roles, qemus].concat());
     node.up_ok(&text);
     assert_resolved(&node);
     // When this ends, nothing of it is left: `Node` proves it.

@@ -1,7 +1,7 @@
 //! A virtual machine is a domain like any other: names, files, `exec`, logs, limits, faults. One boot, many looks.
 
 use e2e::machines::{self, logs, row, shell, shell_ok};
-use e2e::{NameServer, Node, node, topology, wait};
+use e2e::{NameServer, Node, topology, wait};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
@@ -188,9 +188,7 @@ fn a_frontend_dies(node: &Node) {
 
 fn the_daemon_dies(node: &Node) {
     let (boot, qemus) = (boot_id(node), machines::qemus(node, "edge"));
-    for pid in node.pids("daemon") {
-        node::kill(pid);
-    }
+    node.kill_daemon();
     // Any command that changes something starts the next one.
     let said = node.run(&["up", &node.folder().join("topology.toml").to_string_lossy()]);
     assert!(said.code == 0 && said.out.contains("nothing to do"), "{said:?}{}", node.daemon_log());

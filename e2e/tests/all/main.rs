@@ -1,15 +1,25 @@
 //! The end-to-end tests: real containers, a real name server, the release binary.
 
 mod channels;
+mod cluster;
+mod cluster_bed;
+mod cluster_endpoints;
+mod cluster_etcd;
+mod cluster_promises;
+mod cluster_services;
 mod endpoint_bed;
 mod endpoint_faults;
 mod endpoint_machines;
 mod endpoint_pages;
 mod endpoints;
+mod enforcements;
 mod faults;
 mod guest;
 mod hostile;
+mod inside;
+mod joining;
 mod languages;
+mod link_versions;
 mod machine_channels;
 mod machine_conformance;
 mod machine_disks;
@@ -18,6 +28,10 @@ mod machine_quickstart;
 mod machine_services;
 mod machines;
 mod missing;
+mod network_classes;
 mod quickstart;
+mod remote;
+mod reservations;
 mod roots;
+mod tipc;
 mod views;

@@ -6,7 +6,7 @@ use sys::doorbell;
 use wire::ring as layout;
 
 use crate::kinds::device::Device;
-use crate::kinds::memfd::{Memfd, Pipes};
+use crate::kinds::memfd::{Memfd, Pair};
 use crate::kinds::{Material, look};
 use crate::shared::{Kind, Shared};
 use crate::{
@@ -32,15 +32,17 @@ pub fn pair(config: &Config) -> Result<(End, End), CreateError> {
     }
     let region = memory::make(config)?;
     let again = region.try_clone().map_err(|source| CreateError::region(0, source))?;
-    let bell = || doorbell::pair().map_err(CreateError::doorbell);
+    // What carries rings into a guest watches pipes.
+    let make = if config.apart { doorbell::pipe_pair } else { doorbell::pair };
+    let bell = || make().map_err(CreateError::doorbell);
     // `data` N is heard by side N; `room` N likewise.
     let (data_0, ring_data_0) = bell()?;
     let (data_1, ring_data_1) = bell()?;
     let (room_0, ring_room_0) = bell()?;
     let (room_1, ring_room_1) = bell()?;
-    let pipes = |ours, theirs| Pipes { ours, theirs, wary: false };
-    let one = Memfd { region, data: pipes(data_0, ring_data_1), room: pipes(room_0, ring_room_1) };
-    let other = Memfd { region: again, data: pipes(data_1, ring_data_0), room: pipes(room_1, ring_room_0) };
+    let pair = |ours, theirs| Pair { ours, theirs, wary: false };
+    let one = Memfd { region, data: pair(data_0, ring_data_1), room: pair(room_0, ring_room_1) };
+    let other = Memfd { region: again, data: pair(data_1, ring_data_0), room: pair(room_1, ring_room_0) };
     Ok((End { side: 0, material: Box::new(one) }, End { side: 1, material: Box::new(other) }))
 }
 

@@ -30,6 +30,8 @@ pub struct Counts {
     pub futex_sleeps_in_vain: u64,
     /// Sleeps on a doorbell.
     pub doorbell_sleeps: u64,
+    /// Times that a peer on our processor was let run before a sleep.
+    pub ways: u64,
     /// Times that the peer was woken through a futex.
     pub futex_wakes: u64,
     /// Times that the peer's doorbell was rung.

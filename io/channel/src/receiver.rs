@@ -449,7 +449,7 @@ impl Receiver {
     /// What sleeping and waking has cost this half so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.counts
+        Counts { ways: self.spin.ways(), ..self.counts }
     }
 
     /// Bytes of the next message, if there is one. It stays; that it is as long when it is read is the peer's word.

@@ -8,7 +8,7 @@ use wire::ring as layout;
 
 use crate::Mode;
 
-/// Descriptors that making a channel takes, those included that are needed for a moment.
+/// Descriptors that making a channel takes at the most: those included that a pipe needs for a moment.
 const DESCRIPTORS_TO_MAKE: usize = 2 * layout::END_DESCRIPTORS + 1;
 
 fn limit(of: Resource) -> Option<u64> {
@@ -114,7 +114,7 @@ pub enum CreateError {
     },
     /// The process has no free descriptors.
     #[error(
-        "this process has too few free descriptors for a channel, which takes {DESCRIPTORS_TO_MAKE}: it may have {} (RLIMIT_NOFILE; \
+        "this process has too few free descriptors for a channel, which takes up to {DESCRIPTORS_TO_MAKE}: it may have {} (RLIMIT_NOFILE; \
          raise it with `ulimit -n`, or with LimitNOFILE= of a unit)", limit_text(*limit)
     )]
     NoDescriptors {

@@ -386,7 +386,7 @@ impl Sender {
     /// What sleeping and waking has cost this half so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.counts
+        Counts { ways: self.spin.ways(), ..self.counts }
     }
 
     /// Waits until a message of `length` bytes fits.

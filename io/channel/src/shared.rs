@@ -24,12 +24,23 @@ const LOOKS_PER_CLOCK: u32 = 32;
 /// When to spin before sleeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpinPolicy {
-    /// Sleep at once: for those who have many channels, or time.
+    /// Sleep at once, for those who have many channels, or time: but a peer that alleges to share our processor gets that first, once, while it has paid.
     Never,
     /// Spin for about what a wake-up costs while that pays, and only if the peer alleges to run on another
     /// processor.
     #[default]
     Adaptive,
+}
+
+impl SpinPolicy {
+    /// How often to let a peer on our own processor have that before sleeping, while this pays ([`Spin::may_give_way`]).
+    #[must_use]
+    pub fn ways(self) -> u32 {
+        match self {
+            SpinPolicy::Never => WAYS_TO_SLEEP,
+            SpinPolicy::Adaptive => WAYS,
+        }
+    }
 }
 
 /// The descriptors that an event loop watches for readability and hang-up. On any event: `drain_doorbell`, then
@@ -363,19 +374,26 @@ impl Closer {
 
 /// How often the peer gets the processor before we sleep: it may have been in the midst of something.
 const WAYS: u32 = 2;
+/// The same of who is to sleep at once. That is the switch which its sleep costs as well, and no more.
+const WAYS_TO_SLEEP: u32 = 1;
 
 /// Lets others have the processor for a moment, the peer above all. That is the switch that a sleep costs as well, without the
 /// sleep and the wake.
-fn give_way(spin: &mut Spin, watch: &mut impl Watch) -> bool {
+fn give_way(policy: SpinPolicy, spin: &mut Spin, watch: &mut impl Watch) -> bool {
     if !spin.may_give_way() {
         return false;
     }
-    let found = (0..WAYS).any(|_| {
+    let since = Instant::now();
+    let found = (0..policy.ways()).any(|_| {
         std::thread::yield_now();
         watch.found()
     });
-    spin.gave_way(found);
+    spin.gave_way(found, nanoseconds(since.elapsed()));
     found
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What a spin waits for, and from whom.
@@ -396,13 +414,11 @@ pub(crate) fn spin(
     here: Option<u32>,
     mut watch: impl Watch,
 ) -> bool {
-    if policy == SpinPolicy::Never {
-        return false;
-    }
     // Where both ends share a processor, spinning keeps the peer from doing what we wait for: it gets the processor.
     match kind.place(watch.peer_processor(), || here.unwrap_or_else(sys::processor::current)) {
         Where::Unknown => return false,
-        Where::Together => return give_way(spin, &mut watch),
+        Where::Together => return give_way(policy, spin, &mut watch),
+        Where::Apart if policy == SpinPolicy::Never => return false,
         Where::Apart => {}
     }
     let budget_ns = spin.begin();

@@ -133,7 +133,7 @@ fn mixtures_are_refused_by_name() {
         (3, || pipe().0),
         (4, event),
         (4, || pipe().1),
-        (4, || sys::doorbell::pair().unwrap().1),
+        (4, || sys::doorbell::pipe_pair().unwrap().1),
     ];
     for (index, make) in wrong {
         let (mut list, _kept) = descriptors();

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use channel::{Config, ReceiveError, Receiver, SendError, Sender, Violation, pair};
 use rustix::fs::OFlags;
+use rustix::net::SendFlags;
+use rustix::pipe::SpliceFlags;
 use sys::region::Region;
 use traffic::Random;
 use wire::ring as layout;
@@ -230,15 +232,48 @@ fn full_and_blocking_doorbells_do_not_block_us() {
         sender.try_send(b"").unwrap();
         hostile.region.store_u64(consumed, sent * 8, Ordering::Relaxed);
     }
-    // Fill those that we hear, larger than they were made.
-    rustix::fs::fcntl_setfl(&hostile.doorbells[1], OFlags::NONBLOCK).unwrap();
-    rustix::pipe::fcntl_setpipe_size(&hostile.doorbells[1], 1 << 20).unwrap();
-    while rustix::io::write(&hostile.doorbells[1], &[7; 4096]).is_ok() {}
+    // Fill those that we hear, larger than they were made, with more than rings.
+    rustix::net::sockopt::set_socket_send_buffer_size(&hostile.doorbells[1], 1 << 20).unwrap();
+    while rustix::net::send(&hostile.doorbells[1], &[7; 4096], SendFlags::DONTWAIT).is_ok() {}
     let wait = Instant::now() + Duration::from_millis(10);
     let received = receiver.receive(&mut Vec::new(), Some(wait));
     assert!(matches!(received, Err(ReceiveError::TimedOut)), "{received:?}");
     sender.close();
     assert!(Instant::now() < deadline + SLACK);
+}
+
+/// With a doorbell that is a pipe it would: whoever splices from it or into it, or has it copied from or to memory that makes him wait, holds its lock, and everybody else who rings or hears waits in
+/// the kernel, where no deadline and no signal reach.
+#[test]
+fn a_peer_that_splices_its_doorbells_holds_up_nobody() {
+    let ((mut sender, mut receiver), hostile) = honest_and_hostile();
+    let (empty, fill) = rustix::pipe::pipe().unwrap();
+    let (drain, full) = rustix::pipe::pipe().unwrap();
+    let splice = |from: &OwnedFd, into: &OwnedFd| {
+        let (from, into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
+        rustix::fs::fcntl_setfl(&from, OFlags::empty()).unwrap();
+        thread::spawn(move || rustix::pipe::splice(&from, None, &into, None, 1000, SpliceFlags::empty()))
+    };
+    let [hears, rings, hears_room, rings_room] = &hostile.doorbells[..] else { unreachable!() };
+    let held =
+        [splice(hears, &full), splice(&empty, rings), splice(hears_room, &full), splice(&empty, rings_room)];
+    let deadline = Instant::now() + SLACK;
+    let sleeping = control(0, layout::CONTROL_SLEEPING);
+    for _ in 0..100 {
+        hostile.region.store_u64(sleeping, 1, Ordering::Relaxed);
+        sender.try_send(b"").unwrap();
+        let wait = Instant::now() + Duration::from_millis(2);
+        let received = receiver.receive(&mut Vec::new(), Some(wait));
+        assert!(matches!(received, Err(ReceiveError::TimedOut)), "{received:?}");
+    }
+    sender.close();
+    drop((sender, receiver, hostile));
+    assert!(Instant::now() < deadline + SLACK);
+    drop((fill, drain));
+    for thread in held {
+        // Whether it was an error is the kernel's choice.
+        let _ended = thread.join().unwrap();
+    }
 }
 
 /// Punching holes into the region frees its pages under us; they read as zero: nothing committed, nothing consumed.

@@ -72,7 +72,9 @@ fn a_wrong_number_of_descriptors() {
 #[test]
 fn descriptors_in_a_wrong_place() {
     for (one, other, index) in [(1, 2, 1), (3, 4, 3), (0, 2, 0)] {
-        let mut swapped = descriptors();
+        // Of an end whose peer is gone the halves can't be told apart, and need not be.
+        let (end, _peer) = pair(&Config { ring_bytes: RING_BYTES, ..Config::default() }).unwrap();
+        let mut swapped = Vec::from(end.into_descriptors());
         swapped.swap(one, other);
         let error = open(swapped).unwrap_err();
         assert!(matches!(error, OpenError::Descriptor { index: named, .. } if named == index), "{error}");
@@ -80,11 +82,13 @@ fn descriptors_in_a_wrong_place() {
     let mut two_regions = descriptors();
     two_regions[4] = two_regions[0].try_clone().unwrap();
     assert!(matches!(open(two_regions), Err(OpenError::Descriptor { index: 0, .. })));
-    let blocking = descriptors();
+    let mut blocking = descriptors();
+    blocking[1] = sys::doorbell::pipe_pair().unwrap().0;
     rustix::fs::fcntl_setfl(&blocking[1], rustix::fs::OFlags::empty()).unwrap();
     assert!(matches!(open(blocking), Err(OpenError::Descriptor { index: 1, .. })));
     let mut socket = descriptors();
-    socket[2] = sys::descriptors::socket_pair().unwrap().0;
+    let (of_another_kind, _peer) = sys::descriptors::socket_pair().unwrap();
+    socket[2] = of_another_kind;
     assert!(matches!(open(socket), Err(OpenError::Descriptor { index: 2, .. })));
 }
 

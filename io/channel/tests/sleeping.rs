@@ -197,3 +197,57 @@ fn the_price_of_a_wake_is_carried_to_the_ends_and_kept_within_bounds() {
         assert!(receiver.counts().doorbell_sleeps > 0, "it slept instead of spinning until the deadline");
     }
 }
+
+/// Who never spins slept for each answer, also where the peer could only give it once it had the processor that both share: a sleep and a wake that a pipe's reader
+/// needs as well, and a timer that it does not need.
+#[test]
+fn who_never_spins_gives_way_to_a_peer_on_its_processor() {
+    let here = sys::processor::allowed().unwrap()[0];
+    let ((mut sender, mut receiver), (mut peer_sender, mut peer_receiver)) = ends();
+    receiver.set_spin_policy(SpinPolicy::Never);
+    peer_receiver.set_spin_policy(SpinPolicy::Never);
+    thread::scope(|scope| {
+        let peer = scope.spawn(move || {
+            sys::processor::pin(&[here]).unwrap();
+            echo(&mut peer_sender, &mut peer_receiver);
+            peer_receiver.counts()
+        });
+        sys::processor::pin(&[here]).unwrap();
+        let mut bytes = Vec::new();
+        for number in 0..500_u32 {
+            sender.send(&number.to_le_bytes(), deadline()).unwrap();
+            receiver.receive(&mut bytes, deadline()).unwrap();
+            assert_eq!(bytes, number.to_le_bytes());
+        }
+        sender.close();
+        let counts = receiver.counts();
+        println!("{counts:?}");
+        assert!(counts.ways > 0 && peer.join().unwrap().ways > 0, "{counts:?}");
+    });
+}
+
+/// To a peer elsewhere no way has to be given, and who never spins sleeps at once.
+#[test]
+fn who_never_spins_sleeps_at_once_for_a_peer_on_another_processor() {
+    let [here, .., there] = sys::processor::allowed().unwrap()[..] else {
+        println!("skipped: this program may use one processor only");
+        return;
+    };
+    let ((mut sender, mut receiver), (mut peer_sender, mut peer_receiver)) = ends();
+    receiver.set_spin_policy(SpinPolicy::Never);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            sys::processor::pin(&[there]).unwrap();
+            echo(&mut peer_sender, &mut peer_receiver);
+        });
+        sys::processor::pin(&[here]).unwrap();
+        let mut bytes = Vec::new();
+        for number in 0..500_u32 {
+            sender.send(&number.to_le_bytes(), deadline()).unwrap();
+            receiver.receive(&mut bytes, deadline()).unwrap();
+        }
+        sender.close();
+        let counts = receiver.counts();
+        assert!(counts.ways == 0 && counts.futex_sleeps + counts.doorbell_sleeps > 0, "{counts:?}");
+    });
+}

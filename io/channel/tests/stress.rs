@@ -128,8 +128,18 @@ fn send_large(sender: &mut Sender, bytes: &[u8], way: usize, random: &mut Random
     let piece_bytes = sender.piece_bytes();
     match way % 3 {
         0 => sender.send(bytes, deadline()).unwrap(),
-        // What is given up in the midst of it never was.
-        1 => until_done(sender, |sender| has_room(sender.send(bytes, short(random))), |_| {}),
+        // What is given up in the midst of it never was. Each time it has longer: on a busy machine no short while is long enough for many pieces.
+        1 => {
+            let mut longer = Duration::ZERO;
+            until_done(
+                sender,
+                |sender| {
+                    longer = longer * 2 + Duration::from_micros(1);
+                    has_room(sender.send(bytes, short(random).map(|at| at + longer)))
+                },
+                |_| {},
+            );
+        }
         _ => {
             let mut sent = 0;
             until_done(

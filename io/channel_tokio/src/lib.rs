@@ -26,6 +26,7 @@
 //! All constructors need a runtime with I/O enabled, and panic without one, as tokio's own types do.
 
 mod bells;
+mod passing;
 mod receiver;
 mod sender;
 mod stream;

@@ -85,6 +85,11 @@ impl AsyncSender {
         })
     }
 
+    /// So many bytes are waited for room for.
+    pub(crate) fn want(&mut self, bytes: usize) {
+        self.wanted = bytes;
+    }
+
     /// A handle that closes the channel from elsewhere.
     #[must_use]
     pub fn closer(&self) -> Closer {

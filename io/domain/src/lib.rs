@@ -14,6 +14,7 @@ mod error;
 mod exec;
 mod exec_machine;
 mod exec_process;
+pub mod hold;
 mod host;
 mod hostroot;
 mod image;
@@ -34,7 +35,9 @@ mod spec;
 mod status;
 mod sweep;
 
-pub use cgroup::{Cgroups, Memory, Part, Usage};
+pub use cgroup::{
+    Cgroups, Device, LONGEST_PERIOD_US, Memory, Part, Quota, QuotaFile, SHORTEST_PERIOD_US, Usage,
+};
 pub use error::{Error, Result};
 pub use exec::{ExecOptions, exec_command};
 pub use host::{Missing, check_host};

@@ -73,6 +73,9 @@ pub struct DomainSpec {
     /// What a machine is to run; for [`Kind::Vm`], and for no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
+    /// Whether it ends when its node no longer holds its claims: see [`crate::hold`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
 }
 
 /// How a domain is isolated.
@@ -230,6 +233,7 @@ impl DomainSpec {
             resolv_conf: None,
             runtime: RuntimeChoice::Auto,
             machine: None,
+            held: false,
         }
     }
 

@@ -217,3 +217,52 @@ fn a_flood_of_output_is_kept_within_bounds() {
         Some("line 19999 of many more to come")
     );
 }
+
+/// How long a node holds its claims in this test: far longer than a busy machine keeps a thread from running.
+const HOLD: std::time::Duration = std::time::Duration::from_secs(3);
+
+// A daemon that was killed can't end anything; its domains that start elsewhere meanwhile must have ended all the same.
+#[test]
+fn a_held_domain_goes_on_as_long_as_the_hold_is_renewed_and_ends_with_it() {
+    let Some(ground) = ground() else { return };
+    let run_dir = ground.layout.run_dir.clone();
+    std::fs::create_dir_all(&run_dir).expect("the run directory");
+    let renew = move || {
+        let until = domain::hold::now_ns() + u64::try_from(HOLD.as_nanos()).expect("some seconds");
+        domain::hold::write(&run_dir, until).expect("renew");
+        until
+    };
+    renew();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let renewer = std::thread::spawn({
+        let stop = std::sync::Arc::clone(&stop);
+        move || loop {
+            let until = renew();
+            if stop.load(std::sync::atomic::Ordering::Acquire) {
+                return until;
+            }
+            std::thread::park_timeout(HOLD / 30);
+        }
+    });
+    let running = KINDS.map(|kind| {
+        let name = format!("{kind:?}").to_lowercase();
+        let spec = DomainSpec { kind, held: true, ..ground.shell(&name, "echo up; exec sleep 1000") };
+        domain::create(&ground.layout, &spec, &[]).expect("create").start().expect("start")
+    });
+    // Past what the first of them was told at its start.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < HOLD + HOLD / 3 {
+        std::thread::park_timeout(HOLD / 10);
+    }
+    for running in &running {
+        assert_eq!(running.exit().expect("look"), None, "it ended although the hold was renewed");
+    }
+    stop.store(true, std::sync::atomic::Ordering::Release);
+    let until = renewer.join().expect("the renewer");
+    for running in &running {
+        assert_eq!(running.wait().expect("wait").ending, Ending::Signal(9), "{}", running.id());
+        assert!(domain::hold::now_ns() >= until, "it ended while the hold lasted");
+        let said = ground.records(&running.id().name);
+        assert!(said.iter().any(|record| record.line.contains("cut off")), "{said:?}");
+    }
+}

@@ -13,6 +13,7 @@ use crate::buffer::{Buffer, Given, Store};
 use crate::copy::CopyError;
 use crate::granting::{BufferError, GrantError, Unasked, full, no_memory};
 use crate::grants::{GrantId, Granted};
+use crate::loans::Loan;
 use crate::{Endpoint, Failed};
 
 /// A grant on its way, by hand: everything may be sent to another process.
@@ -97,5 +98,17 @@ impl Endpoint {
         let entry = self.mapped(granted, (buffer, place), &Memories { data, states }, 0)?;
         self.borrowings.insert(entry);
         Ok(grant)
+    }
+
+    /// Takes the end of a channel at whose other end is what a grant of another node stands for.
+    ///
+    /// # Errors
+    /// [`CopyError::Unusable`].
+    pub fn take_loan_alone(&mut self, grant: GrantId, end: channel::End) -> Result<(), Failed<CopyError>> {
+        self.check_here()?;
+        let unusable = |why: channel::OpenError| CopyError::Unusable { grant, why: why.to_string() };
+        let loan = Loan::open(grant, end).map_err(unusable).map_err(Failed::Call)?;
+        self.loans.insert(loan, &self.pairs);
+        Ok(())
     }
 }

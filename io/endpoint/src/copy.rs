@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipc::NoPeer;
 use ipc::grants::{Access, OutOfRange, check_range};
@@ -18,16 +18,25 @@ use wire::ipc::Address;
 use crate::buffer::on_old_kernels;
 use crate::granting::Unasked;
 use crate::grants::{Data, Entry, GrantId, Granted, Memory};
+use crate::loans::{Loan, Lost};
 use crate::member::{Answer, Member, RETRY, Ticket, of_wire};
 use crate::{Endpoint, Failed, Step};
+
+#[cfg(test)]
+mod tests;
 
 /// After so many copies the daemon's news are looked at: who copies only never waits, and would not hear that an owner has ended.
 const COPIES_PER_LOOK: u64 = 64;
 
 /// Attempts that do not look at the clock: to find that a grant is not mapped, to copy, and to follow one move.
 const ATTEMPTS_FREE: u32 = 3;
+/// How long it is asked for a grant whose node can't be reached, or does not answer: as long as a link that is cut is waited for.
+const UNREACHED: Duration = Duration::from_millis(wire::proxy::PATIENCE_MS);
+
 /// Why a copy was not made in time.
-const MOVING: &str = "its owner is moving the buffer";
+pub(crate) const MOVING: &str = "its owner is moving the buffer";
+/// The same.
+const UNSAID: &str = "the node's daemon has not said what it stands for";
 
 /// Why bytes were not copied, or not all of them.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +71,12 @@ pub enum CopyError {
     /// The time was over while the buffer moved, or the daemon was asked. Nothing was copied, or what was copied does not count.
     #[error("grant {0} could not be copied in time: {1}")]
     TimedOut(GrantId, &'static str),
+    /// The buffer is on another node, which does not say whether the bytes were written: the link to it is cut, or slow, or has ended. They may still be
+    /// written, in part or whole.
+    #[error(
+        "it is not known whether the buffer of grant {0}, on another node, was written: the link to that node is cut, slow, or has ended"
+    )]
+    NotKnown(GrantId),
     /// The memory can't be used.
     #[error("can't use the memory of grant {grant}: {why}")]
     Unusable {
@@ -106,25 +121,35 @@ pub struct Borrow {
     /// The daemon still names the buffer that the owner is leaving; over which connection it said so.
     awaits_move: Option<u64>,
     again_at: Option<Instant>,
+    /// Since when the node of its owner can't be reached.
+    unreached_since: Option<Instant>,
+    /// It was there before.
+    pub(crate) was_held: bool,
 }
 
 impl Borrow {
     /// One that was not begun yet.
     #[must_use]
     pub fn new(grant: GrantId) -> Borrow {
-        Borrow { grant, asked: None, awaits_move: None, again_at: None }
+        let (unreached_since, was_held) = (None, false);
+        Borrow { grant, asked: None, awaits_move: None, again_at: None, unreached_since, was_held }
+    }
+
+    /// Of a grant that was there before.
+    pub(crate) fn again(grant: GrantId) -> Borrow {
+        Borrow { was_held: true, ..Borrow::new(grant) }
     }
 }
 
 /// Which way a copy goes.
 #[derive(Debug)]
-enum Way<'a> {
+pub(crate) enum Way<'a> {
     In(&'a mut [u8]),
     Out(&'a [u8]),
 }
 
 impl Way<'_> {
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Way::In(bytes) => bytes.len(),
             Way::Out(bytes) => bytes.len(),
@@ -224,7 +249,7 @@ impl Endpoint {
         self.copy_bytes(to, offset, Way::Out(from), deadline)
     }
 
-    fn copy_bytes(
+    pub(crate) fn copy_bytes(
         &mut self,
         grant: GrantId,
         offset: u64,
@@ -242,7 +267,12 @@ impl Endpoint {
             let entry = match self.borrowings.find(grant) {
                 Some(entry) if entry.state() == State::Live => entry,
                 _ => {
-                    self.hold(grant, deadline)?;
+                    if self.loans.find(grant).is_none() {
+                        self.hold(grant, deadline)?;
+                    }
+                    if self.loans.find(grant).is_some() {
+                        return self.cross(grant, offset, &mut way, deadline);
+                    }
                     continue;
                 }
             };
@@ -277,6 +307,9 @@ impl Endpoint {
             in_time(from, &mut attempts, deadline)?;
             self.hold(from, deadline)?;
             self.hold(to, deadline)?;
+            if self.loans.find(from).is_some() || self.loans.find(to).is_some() {
+                return self.copy_across((from, from_offset), (to, to_offset), length, deadline);
+            }
             // Not there: the time it took to get hold of the other one was enough for this one to go.
             let (Some(source), Some(target)) =
                 (self.borrowings.find(from).cloned(), self.borrowings.find(to).cloned())
@@ -337,7 +370,7 @@ impl Endpoint {
         self.is_dead(owner)
     }
 
-    fn is_dead(&self, peer: Address) -> bool {
+    pub(crate) fn is_dead(&self, peer: Address) -> bool {
         matches!(self.pairs.logic.end_of(peer), Ok(Some(_)) | Err(NoPeer::Dead(_)))
     }
 
@@ -349,19 +382,27 @@ impl Endpoint {
 
     /// What this endpoint has got hold of.
     pub fn granted(&self) -> impl Iterator<Item = Granted> {
-        self.borrowings.all()
+        self.borrowings.all().chain(self.loans.all())
     }
 
     /// Gets hold of a grant.
     #[cold]
-    fn hold(&mut self, grant: GrantId, deadline: Option<Instant>) -> Result<Granted, Failed<CopyError>> {
+    pub(crate) fn hold(
+        &mut self,
+        grant: GrantId,
+        deadline: Option<Instant>,
+    ) -> Result<Granted, Failed<CopyError>> {
         let mut call = Borrow::new(grant);
         loop {
             let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             match self.step_borrow(&mut call, late)? {
                 Step::Ready(granted) => return Ok(granted),
                 Step::Pending { again_at } => {
-                    let waited = self.await_daemon(again_at.into_iter().chain(deadline).min());
+                    let until = again_at.into_iter().chain(deadline).min();
+                    let waited = match self.loans.find(grant) {
+                        Some(_) => self.await_loan(until),
+                        None => self.await_daemon(until),
+                    };
                     if let Err(trouble) = waited {
                         self.cancel_borrow(&mut call);
                         return Err(trouble.into());
@@ -381,6 +422,28 @@ impl Endpoint {
         self.show_held();
         self.hear()?;
         let grant = call.grant;
+        if let Some(loan) = self.loans.find(grant) {
+            match loan.step_terms(&self.pairs) {
+                Ok(Some(granted)) => {
+                    self.cancel_borrow(call);
+                    return Ok(Step::Ready(granted));
+                }
+                Ok(None) if late => {
+                    self.loans.remove(grant, &self.pairs);
+                    return Err(Failed::Call(CopyError::TimedOut(grant, UNSAID)));
+                }
+                Ok(None) => return Ok(Step::Pending { again_at: None }),
+                Err(lost) => {
+                    self.loans.remove(grant, &self.pairs);
+                    match lost {
+                        // It was over before it began: that is asked again.
+                        Lost::Closed => return Ok(Step::Pending { again_at: Some(Instant::now() + RETRY) }),
+                        Lost::Broken(why) => return Err(Failed::Call(CopyError::Unusable { grant, why })),
+                        Lost::Trouble(trouble) => return Err(trouble.into()),
+                    }
+                }
+            }
+        }
         let known =
             self.borrowings.find(grant).map(|entry| (entry.granted, entry.state(), entry.life, entry.news));
         if let Some((granted, state, life, news)) = known {
@@ -424,17 +487,39 @@ impl Endpoint {
             match answer {
                 Answer::Lost => {}
                 Answer::Borrowed(buffer, memories) => return self.borrowed(call, &buffer, &memories, life),
-                other => return Err(Failed::Call(CopyError::of(grant, known.is_some(), other))),
+                Answer::Lent(end) => {
+                    let unusable =
+                        |why: channel::OpenError| CopyError::Unusable { grant, why: why.to_string() };
+                    let loan = Loan::open(grant, end).map_err(unusable).map_err(Failed::Call)?;
+                    self.loans.insert(loan, &self.pairs);
+                    return Ok(Step::Pending { again_at: Some(Instant::now()) });
+                }
+                Answer::Refused { errno: Errno::AGAIN, message } if self.is_far_grant(grant) => {
+                    let since = *call.unreached_since.get_or_insert_with(Instant::now);
+                    if !late && since.elapsed() > UNREACHED {
+                        let errno = Errno::AGAIN.raw_os_error();
+                        return Err(Failed::Call(CopyError::Refused { errno, message }));
+                    }
+                    call.again_at = Some(Instant::now() + RETRY);
+                }
+                other => {
+                    return Err(Failed::Call(CopyError::of(grant, known.is_some() || call.was_held, other)));
+                }
             }
         }
         let Some(member) = &mut self.member else { return Err(Failed::Call(Unasked::NoDaemon.into())) };
         if late {
             let why = match known {
                 Some(_) => MOVING,
-                None => "the node's daemon has not said what it stands for",
+                None if call.unreached_since.is_some() => "the node of its owner can't be reached now",
+                None => UNSAID,
             };
             self.cancel_borrow(call);
             return Err(Failed::Call(CopyError::TimedOut(grant, why)));
+        }
+        let rests = call.unreached_since.is_some() && call.again_at.is_some_and(|at| at > Instant::now());
+        if rests {
+            return Ok(Step::Pending { again_at: call.again_at });
         }
         call.again_at = None;
         if call.asked.is_none() && call.awaits_move.is_none() {
@@ -456,10 +541,13 @@ impl Endpoint {
         memories: &Memories,
         life: u64,
     ) -> Result<Step<Granted>, Failed<CopyError>> {
+        // Only what came after this answer can have told of a move: the question made the daemon forget what came before, and the answer would name another
+        // buffer if it had moved by then. Both may have come at once.
         let same = self
             .borrowings
             .find(call.grant)
-            .is_some_and(|entry| entry.buffer == buffer.buffer && entry.life == life);
+            .filter(|entry| entry.buffer == buffer.buffer && entry.life == life)
+            .map(|entry| entry.news);
         let access = if buffer.access == GrantAccess::Read { Access::Read } else { Access::Write };
         let (owner, bytes) = (of_wire(buffer.owner), buffer.bytes);
         let granted = Granted { grant: call.grant, owner, access, bytes };
@@ -468,7 +556,7 @@ impl Endpoint {
         self.borrowings.insert(entry);
         match self.verdict(call.grant, state, life).map_err(Failed::Call)? {
             Verdict::Good => Ok(Step::Ready(granted)),
-            Verdict::Again if same => {
+            Verdict::Again if same == Some(false) => {
                 call.awaits_move = Some(life);
                 Ok(Step::Pending { again_at: None })
             }

@@ -11,6 +11,7 @@ use wire::ipc::Address;
 use crate::failed::{Failed, Trouble};
 use crate::grants::Borrowings;
 use crate::interrupt::Interrupter;
+use crate::loans::Loans;
 use crate::member::Member;
 use crate::pairs::{Info, IntroduceError, Introduction, Pairs};
 use crate::steps::Stepping;
@@ -34,6 +35,7 @@ pub struct Endpoint {
     pub(crate) pairs: Pairs,
     pub(crate) member: Option<Member>,
     pub(crate) borrowings: Borrowings,
+    pub(crate) loans: Loans,
     /// Buffers that were made by hand.
     pub(crate) buffers_alone: u64,
     pub(crate) waiting: Waiting,
@@ -82,6 +84,7 @@ impl Endpoint {
             pairs: Pairs::new(address, options.batch_bytes)?,
             member: None,
             borrowings: Borrowings::default(),
+            loans: Loans::default(),
             buffers_alone: 0,
             waiting: Waiting::new(options.spin),
             interrupter: None,
@@ -206,6 +209,9 @@ impl Endpoint {
     pub(crate) fn take_in(&mut self) -> Result<(), Trouble> {
         let Some(member) = &mut self.member else { return Ok(()) };
         member.take_in(&mut self.pairs, &mut self.borrowings);
+        if member.over().is_some() {
+            self.loans.clear(&self.pairs);
+        }
         self.watch_member()
     }
 

@@ -36,12 +36,16 @@ mod alone;
 mod buffer;
 mod calls;
 mod copy;
+mod crossing;
 mod endpoint;
 mod failed;
+mod far;
 mod granting;
 mod grants;
 mod interrupt;
+mod lender;
 mod link;
+mod loans;
 mod member;
 mod pairs;
 mod steps;
@@ -49,20 +53,23 @@ mod waiting;
 
 pub use ipc::{
     Asked, Broken, Content, From, Gone, NoPeer, NotifyError, Receive, ReceiveError, Received, RelayError,
-    Reply, ReplyError, Request, RequestError, Rights, Send, SendError,
+    Reply, ReplyError, Request, RequestError, Rights, Said, Send, SendError, Turn,
 };
 pub use wire::ipc::Address;
 
 pub use alone::Handed;
 pub use buffer::Buffer;
 pub use copy::{Borrow, CopyError};
+pub use crossing::{Copying, Pieces};
 pub use endpoint::{Endpoint, Options, Peer};
 pub use failed::Failed;
+pub use far::StandIn;
 pub use granting::{BufferError, GrantError, Unasked};
 pub use grants::{GrantId, Granted};
 pub use interrupt::Interrupter;
 pub use ipc::grants::Access;
 pub use ipc::grants::OutOfRange;
+pub use lender::Lender;
 pub use member::{BindError, Find, FindError, Whom};
 pub use pairs::IntroduceError;
 pub use steps::Step;

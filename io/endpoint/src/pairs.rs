@@ -21,6 +21,8 @@ const HEARD_AT_ONCE: usize = 64;
 const CONTROL: u64 = u64::MAX;
 /// In the set of doorbells: no slot, but whoever ends all calls.
 const INTERRUPTER: u64 = u64::MAX - 1;
+/// In the set of doorbells: no slot, but a grant of another node that is being copied from or to.
+const LOAN: u64 = u64::MAX - 2;
 
 /// Why two endpoints were not joined.
 #[derive(Debug, thiserror::Error)]
@@ -202,6 +204,17 @@ impl Pairs {
         self.watch_other(descriptor, INTERRUPTER)
     }
 
+    /// Watches a doorbell of a grant of another node, while something is copied.
+    pub fn watch_loan(&self, descriptor: BorrowedFd<'_>) -> Result<(), Trouble> {
+        self.watch_other(descriptor, LOAN)
+    }
+
+    /// Does so no more.
+    pub fn unwatch_loan(&self, descriptor: BorrowedFd<'_>) {
+        // Not there any more: just as well.
+        let _gone = epoll::delete(&self.epoll, descriptor);
+    }
+
     fn watch_other(&self, descriptor: BorrowedFd<'_>, token: u64) -> Result<(), Trouble> {
         match epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(token), epoll::EventFlags::IN) {
             // A number that was closed and used again by ourselves.
@@ -255,8 +268,8 @@ impl Pairs {
         for event in events.iter().take(count) {
             match event.data.u64() {
                 CONTROL => heard.control = true,
-                // The flag says the same.
-                INTERRUPTER => {}
+                // The flag says the same; whoever copies listens to the other.
+                INTERRUPTER | LOAN => {}
                 slot => self.hear_slot(slot)?,
             }
         }

@@ -9,7 +9,7 @@ use ipc::{
 use crate::failed::Trouble;
 use crate::link::Pair;
 use crate::member::Member;
-use crate::waiting::{HEAR_EVERY, SEARCH_AFTER, label};
+use crate::waiting::{ANSWER_WITHIN, HEAR_EVERY, SEARCH_AFTER, label};
 use crate::{Endpoint, Failed};
 
 /// What a step has come to.
@@ -30,6 +30,8 @@ pub enum Step<T> {
 pub(crate) struct Stepping {
     begun: Instant,
     searched: bool,
+    /// Since when its time is over, and another node is asked what became of it.
+    late_since: Option<Instant>,
 }
 
 impl Endpoint {
@@ -204,11 +206,14 @@ impl Endpoint {
         self.hear()?;
         self.pairs.common.set_nap(false);
         let now = Instant::now();
-        let stepping = *self.stepping.get_or_insert(Stepping { begun: now, searched: false });
+        let stepping =
+            *self.stepping.get_or_insert(Stepping { begun: now, searched: false, late_since: None });
         let due = searches && !stepping.searched && now >= stepping.begun + SEARCH_AFTER;
         let label = if due { Some(label()?) } else { None };
-        self.stepping = Some(Stepping { searched: stepping.searched || due, ..stepping });
-        let pulse = Pulse { late, label, spins: false };
+        let late_since = if late { Some(stepping.late_since.unwrap_or(now)) } else { None };
+        self.stepping = Some(Stepping { searched: stepping.searched || due, late_since, ..stepping });
+        let end = late_since.map(|since| since + ANSWER_WITHIN);
+        let pulse = Pulse { late, overdue: end.is_some_and(|end| now >= end), label, spins: false };
         let sleep = match poll(&mut self.pairs.logic, pulse) {
             Poll::Ready(done) => return self.stepped_to(done),
             // So much to drop that others may want a turn.
@@ -224,7 +229,7 @@ impl Endpoint {
         let blind = self.pairs.common.is_blind().then(|| now + crate::waiting::NAP);
         let member = self.member.as_ref().and_then(Member::due);
         self.tell_trouble()?;
-        Ok(Step::Pending { again_at: search_at.into_iter().chain(blind).chain(member).min() })
+        Ok(Step::Pending { again_at: search_at.into_iter().chain(blind).chain(member).chain(end).min() })
     }
 
     fn stepped_to<T>(&mut self, done: T) -> Result<Step<T>, Trouble> {

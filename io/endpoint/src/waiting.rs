@@ -16,18 +16,22 @@ use crate::link::Pair;
 use crate::member::Member;
 use crate::pairs::Pairs;
 
+#[cfg(test)]
+mod tests;
+
 /// Longest sleep on a futex, which tells nothing of a peer's death, nor of what the daemon says. More than a tick of the kernel's clock: a timer that
 /// ends before the next tick has to be set in the processor and taken back, at each sleep, which in a virtual machine costs more than
 /// the sleep itself.
 pub(crate) const NAP: Duration = Duration::from_millis(5);
 /// A call that has waited so long looks for deadlocks, which costs a little with every peer.
 pub(crate) const SEARCH_AFTER: Duration = Duration::from_millis(10);
+/// How long a call whose time is over waits for another node to say whether it was received: many round trips of a link that works, and little
+/// for a person where the link is cut.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_millis(100);
 /// Whoever always finds something looks so often for what the daemon says: a system call, and seldom enough to cost nothing.
 pub(crate) const HEAR_EVERY: Duration = Duration::from_millis(1);
 /// Looks in a row before the first look at the clock, and between two.
 const LOOKS_PER_CLOCK: u32 = 16;
-/// How often a peer on our processor gets it before we sleep.
-const WAYS: u32 = 2;
 /// So many messages in a row make a stream, in which a moment's delay costs nobody anything.
 const BURST_MESSAGES: u32 = 4;
 /// How long a receiver that has caught up with a stream looks away, in pauses of the processor: some 0.3 us.
@@ -67,6 +71,11 @@ impl Patience {
     fn is_over(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
+
+    /// When it ends in any case, once it is late.
+    fn end_of(&self, late_since: Instant) -> Instant {
+        self.deadline.map_or(late_since, |deadline| deadline.max(late_since)) + ANSWER_WITHIN
+    }
 }
 
 /// A random label for a search.
@@ -90,26 +99,35 @@ impl Endpoint {
         self.pairs.bury();
         match poll(&mut self.pairs.logic, Pulse { spins: true, ..Pulse::default() }) {
             Poll::Ready(done) => Ok(done),
-            Poll::Again | Poll::Sleep(_) => self.wait_for(patience, &mut poll),
+            looked => self.wait_for(looked, patience, &mut poll),
         }
     }
 
     #[cold]
     fn wait_for<T>(
         &mut self,
+        looked: Poll<T>,
         patience: Patience,
         poll: &mut impl FnMut(&mut ipc::Endpoint<Pair>, Pulse) -> Poll<T>,
     ) -> Result<T, Trouble> {
         self.show_held();
         let mut pulse = Pulse::default();
         let mut begun = None;
+        let mut late_since = None;
+        // What was looked at a moment ago is not looked at again.
+        let mut looked = Some(looked);
         loop {
             pulse.late = patience.is_over();
+            let end = pulse.late.then(|| patience.end_of(*late_since.get_or_insert_with(Instant::now)));
+            pulse.overdue = end.is_some_and(|end| Instant::now() >= end);
             if pulse.late && (begun.is_some() || self.pairs.logic.relies_on_doorbells()) {
                 // Who has rung has something, and who has hung up is dead: a short sleep on a futex does not tell.
                 self.hear()?;
             }
-            let spun = poll(&mut self.pairs.logic, Pulse { spins: true, ..pulse });
+            let spun = match looked.take().filter(|_| !pulse.late) {
+                Some(looked) => looked,
+                None => poll(&mut self.pairs.logic, Pulse { spins: true, ..pulse }),
+            };
             let sleep = match spun {
                 Poll::Ready(done) => return self.end(done),
                 Poll::Again => {
@@ -135,7 +153,7 @@ impl Endpoint {
             };
             let since = *begun.get_or_insert_with(Instant::now);
             let search_at = (patience.searches && pulse.label.is_none()).then(|| since + SEARCH_AFTER);
-            let until = patience.deadline.into_iter().chain(search_at).min();
+            let until = end.or(patience.deadline).into_iter().chain(search_at).min();
             self.sleep(sleep, naps, until)?;
             self.check_here()?;
             if search_at.is_some_and(|at| Instant::now() >= at) {
@@ -191,9 +209,7 @@ impl Endpoint {
         poll: &mut impl FnMut(&mut ipc::Endpoint<Pair>, Pulse) -> Poll<T>,
     ) -> Option<T> {
         let Endpoint { pairs, waiting, .. } = self;
-        if waiting.policy == SpinPolicy::Never {
-            return None;
-        }
+        let policy = waiting.policy;
         let peer = match sleep {
             Sleep::One(peer) => peer,
             Sleep::All => waiting.latest.or_else(|| pairs.logic.peers().next())?,
@@ -208,10 +224,13 @@ impl Endpoint {
             // To spin would keep it from what we wait for: it gets the processor.
             Whereabouts::Here if !pair.spin.may_give_way() => return None,
             Whereabouts::Here => {
-                let found = give_way(|| look(&mut pairs.logic));
-                learn(pairs, peer, |spin| spin.gave_way(found.is_some()));
+                let since = Instant::now();
+                let found = give_way(policy, || look(&mut pairs.logic));
+                let took_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                learn(pairs, peer, |spin| spin.gave_way(found.is_some(), took_ns));
                 return found;
             }
+            Whereabouts::Elsewhere if policy == SpinPolicy::Never => return None,
             Whereabouts::Elsewhere => {}
         }
         let budget = pair.spin.begin();
@@ -344,8 +363,8 @@ fn learn(pairs: &mut Pairs, peer: Address, how: impl FnOnce(&mut Spin)) {
 }
 
 /// Lets the peer have the processor that both share: that is the switch which a sleep costs as well.
-fn give_way<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    (0..WAYS).find_map(|_| {
+fn give_way<T>(policy: SpinPolicy, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    (0..policy.ways()).find_map(|_| {
         std::thread::yield_now();
         look()
     })

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use endpoint::{Borrow, CopyError, Failed, GrantId, Granted};
+use endpoint::{Borrow, CopyError, Copying, Failed, GrantId, Granted, Pieces, Step};
 
 use crate::Endpoint;
+use crate::call::Call;
 use crate::wait::wait;
 
 impl Endpoint {
@@ -20,8 +21,8 @@ impl Endpoint {
         wait(&mut self.inner, &mut self.bell, Borrow::new(grant), deadline).await
     }
 
-    /// Copies bytes of a granted buffer. The copy itself, some hundred microseconds for each MiB, is made at once, by the runtime's thread. Dropped before it
-    /// is ready, it has copied nothing.
+    /// Copies bytes of a granted buffer. The copy itself, some hundred microseconds for each MiB, is made at once, by the runtime's thread; only where the
+    /// memory is on another node it waits. Dropped before it is ready, it has copied nothing, or some of it from another node.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -32,15 +33,17 @@ impl Endpoint {
         into: &mut [u8],
         deadline: Option<Instant>,
     ) -> Result<(), Failed<CopyError>> {
-        loop {
-            match self.inner.copy_in(from, offset, into, Some(Instant::now())) {
-                Err(Failed::Call(CopyError::TimedOut(..))) => self.borrow(from, deadline).await?,
-                copied => return copied,
-            };
+        match self.inner.copy_in(from, offset, into, Some(Instant::now())) {
+            Err(Failed::Call(CopyError::TimedOut(..))) => {
+                let call = Inward { call: Copying::new(from), offset, into };
+                wait(&mut self.inner, &mut self.bell, call, deadline).await
+            }
+            copied => copied,
         }
     }
 
-    /// Copies bytes to a buffer that was granted to be written; as [`Endpoint::copy_in`].
+    /// Copies bytes to a buffer that was granted to be written; as [`Endpoint::copy_in`]. Dropped before it is ready, bytes may still be written on another
+    /// node.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -51,11 +54,12 @@ impl Endpoint {
         offset: u64,
         deadline: Option<Instant>,
     ) -> Result<(), Failed<CopyError>> {
-        loop {
-            match self.inner.copy_out(from, to, offset, Some(Instant::now())) {
-                Err(Failed::Call(CopyError::TimedOut(..))) => self.borrow(to, deadline).await?,
-                copied => return copied,
-            };
+        match self.inner.copy_out(from, to, offset, Some(Instant::now())) {
+            Err(Failed::Call(CopyError::TimedOut(..))) => {
+                let call = Outward { call: Copying::new(to), offset, from };
+                wait(&mut self.inner, &mut self.bell, call, deadline).await
+            }
+            copied => copied,
         }
     }
 
@@ -75,8 +79,67 @@ impl Endpoint {
                 Err(Failed::Call(CopyError::TimedOut(..))) => {}
                 copied => return copied,
             }
-            self.borrow(from.0, deadline).await?;
-            self.borrow(to.0, deadline).await?;
+            let source = self.borrow(from.0, deadline).await?;
+            let target = self.borrow(to.0, deadline).await?;
+            if self.inner.is_elsewhere(from.0) || self.inner.is_elsewhere(to.0) {
+                let pieces = Pieces::of((&source, from.1), (&target, to.1), length).map_err(Failed::Call)?;
+                return self.copy_across((from.0, to.0), pieces, deadline).await;
+            }
         }
+    }
+
+    async fn copy_across(
+        &mut self,
+        (from, to): (GrantId, GrantId),
+        pieces: Pieces,
+        deadline: Option<Instant>,
+    ) -> Result<(), Failed<CopyError>> {
+        let mut bytes = Vec::new();
+        for (from_at, to_at, length) in pieces {
+            bytes.resize(length, 0);
+            self.copy_in(from, from_at, &mut bytes, deadline).await?;
+            self.copy_out(&bytes, to, to_at, deadline).await?;
+        }
+        Ok(())
+    }
+}
+
+/// From a granted buffer.
+struct Inward<'a> {
+    call: Copying,
+    offset: u64,
+    into: &'a mut [u8],
+}
+
+impl Call for Inward<'_> {
+    type Done = ();
+    type Error = CopyError;
+
+    fn step(&mut self, endpoint: &mut endpoint::Endpoint, late: bool) -> Result<Step<()>, Failed<CopyError>> {
+        endpoint.step_copy_in(&mut self.call, self.offset, self.into, late)
+    }
+
+    fn cancel(&mut self, endpoint: &mut endpoint::Endpoint) {
+        endpoint.cancel_copy(&mut self.call);
+    }
+}
+
+/// To a granted buffer.
+struct Outward<'a> {
+    call: Copying,
+    offset: u64,
+    from: &'a [u8],
+}
+
+impl Call for Outward<'_> {
+    type Done = ();
+    type Error = CopyError;
+
+    fn step(&mut self, endpoint: &mut endpoint::Endpoint, late: bool) -> Result<Step<()>, Failed<CopyError>> {
+        endpoint.step_copy_out(&mut self.call, self.from, self.offset, late)
+    }
+
+    fn cancel(&mut self, endpoint: &mut endpoint::Endpoint) {
+        endpoint.cancel_copy(&mut self.call);
     }
 }

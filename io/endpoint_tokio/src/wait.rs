@@ -92,7 +92,9 @@ impl<C: Call> InFlight<'_, C> {
                 }
                 Ok(Step::Pending { again_at }) => again_at,
             };
-            let until = self.deadline.into_iter().chain(again_at).min();
+            // A call that is late may still hear from another node what became of it.
+            let deadline = self.deadline.filter(|_| !late || again_at.is_none());
+            let until = deadline.into_iter().chain(again_at).min();
             if let Err(source) = ready!(self.bell.poll(cx, until)) {
                 return Poll::Ready(Err(Failed::System { action: "wait for an endpoint", source }));
             }

@@ -14,7 +14,14 @@ use crate::abi;
 /// Most bytes of data in one `WRITE` and one `READ` request; longer calls are split by the kernel.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 128 * 1024;
 /// The buffer that requests are read into: the data and one page for the heads (the kernel asks for 4 KiB at least).
-pub(crate) const REQUEST_BYTES: usize = TRANSFER_BYTES_MAX + 4096;
+const REQUEST_BYTES: usize = TRANSFER_BYTES_MAX + 4096;
+
+/// The buffer that requests are read into, all of whose memory is there: a frontend that is killed while the kernel copies a request into a page that is not
+/// fails that request with `EIO`, instead of leaving it to its successor.
+pub(crate) fn request_buffer() -> Vec<u8> {
+    // Zeros would come as memory that is provided when it is first touched.
+    vec![u8::MAX; REQUEST_BYTES]
+}
 
 /// What the mount looks like to the domain.
 #[derive(Debug, Clone)]
@@ -140,5 +147,30 @@ impl Device {
         slices.push(IoSlice::new(head.as_bytes()));
         slices.extend(parts.iter().filter(|p| !p.is_empty()).map(|p| IoSlice::new(p)));
         rustix::io::retry_on_intr(|| rustix::io::writev(&self.0, &slices)).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of a range of our own memory that are there, as the kernel counts them.
+    fn present(bytes: &[u8]) -> usize {
+        let first = bytes.as_ptr().addr().div_ceil(4096);
+        let last = (bytes.as_ptr().addr() + bytes.len()) / 4096;
+        let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let mut entries = vec![0; (last - first) * 8];
+        std::os::unix::fs::FileExt::read_exact_at(&map, &mut entries, first as u64 * 8).unwrap();
+        // The highest bit of an entry.
+        entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count()
+    }
+
+    /// A frontend was killed while the kernel copied the first long request into its buffer, and a write of a program failed with `EIO`.
+    #[test]
+    fn all_memory_of_the_buffer_for_requests_is_there_before_the_first() {
+        // Its first and its last bytes may share their pages with others.
+        assert!(present(&request_buffer()) >= REQUEST_BYTES / 4096 - 1);
+        // What was only reserved is not there: the count can tell.
+        assert!(present(&vec![0; 64 * REQUEST_BYTES]) < 8);
     }
 }

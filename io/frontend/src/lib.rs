@@ -32,7 +32,7 @@ use thiserror::Error;
 
 use crate::core::Core;
 use crate::daemon::Outbox;
-use crate::device::{Device, REQUEST_BYTES};
+use crate::device::Device;
 use crate::ledger::Ledger;
 use crate::shared::{Shared, World};
 
@@ -162,7 +162,7 @@ impl Frontend {
             }
             self.shared.with(Core::wake_all);
         }
-        let mut buffer = vec![0; REQUEST_BYTES];
+        let mut buffer = device::request_buffer();
         while let Some(bytes) = self.device.next(&mut buffer).map_err(FrontendError::Device)? {
             let request = buffer.get(..bytes).unwrap_or_default();
             self.shared.with(|core| core.request(request));

@@ -1,9 +1,14 @@
-//! Addresses and routes of the network interfaces of the calling thread's network namespace, by rtnetlink(7).
+//! Addresses and routes of the network interfaces of the calling thread's network namespace, and classes of what goes through them, by rtnetlink(7).
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+pub mod changes;
+pub mod incoming;
+mod netlink;
+pub mod traffic;
+
+use netlink::{NLM_F_CREATE, NLM_F_REPLACE, Netlink, attribute};
+use rustix::net::AddressFamily;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::OwnedFd;
 
 /// A unique local address (RFC 4193) of our own, that no route leads to.
 const OWN_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd74, 0x6f6d, 0x626f, 0x6c6f, 0, 0, 0, 53);
@@ -14,11 +19,6 @@ pub const LOOPBACK: u32 = 1;
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
-const NLM_F_REQUEST: u16 = 0x1;
-const NLM_F_ACK: u16 = 0x4;
-const NLM_F_REPLACE: u16 = 0x100;
-const NLM_F_CREATE: u16 = 0x400;
-const NLMSG_ERROR: u16 = 2;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const RTA_OIF: u16 = 4;
@@ -32,14 +32,10 @@ const RT_TABLE_MAIN: u8 = 254;
 /// The administrator's routes.
 const RTPROT_STATIC: u8 = 4;
 const RTN_UNICAST: u8 = 1;
-/// Bytes of a message's header.
-const HEADER_BYTES: usize = 16;
-/// Longest answer that is looked at, in bytes: an error with the head of what it is about.
-const ANSWER_BYTES: usize = 1024;
 
 /// Asks the kernel about interfaces.
 #[derive(Debug)]
-pub struct Interfaces(OwnedFd);
+pub struct Interfaces(Netlink);
 
 impl Interfaces {
     /// Of the calling thread's network namespace, for good.
@@ -47,8 +43,7 @@ impl Interfaces {
     /// # Errors
     /// Those of socket(2).
     pub fn open() -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC;
-        Ok(Self(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?))
+        Netlink::open().map(Self)
     }
 
     /// Switches an interface on.
@@ -61,7 +56,7 @@ impl Interfaces {
         body.extend_from_slice(&index.to_ne_bytes());
         body.extend_from_slice(&IFF_UP.to_ne_bytes());
         body.extend_from_slice(&IFF_UP.to_ne_bytes());
-        self.ask(RTM_NEWLINK, 0, &body)
+        self.0.ask(RTM_NEWLINK, 0, &body)
     }
 
     /// Gives an interface an address; one that it has stays. On `lo` it reaches nowhere else.
@@ -69,7 +64,7 @@ impl Interfaces {
     /// # Errors
     /// What the kernel says.
     pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
-        self.ask(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, &address_body(index, address, prefix))
+        self.0.ask(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, &address_body(index, address, prefix))
     }
 
     /// Sends by an interface what has no other way, to this gateway.
@@ -77,15 +72,7 @@ impl Interfaces {
     /// # Errors
     /// What the kernel says.
     pub fn add_default_route(&self, index: u32, gateway: Ipv4Addr) -> io::Result<()> {
-        self.ask(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, &route_body(index, gateway))
-    }
-
-    fn ask(&self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
-        let flags = NLM_F_REQUEST | NLM_F_ACK | flags;
-        rustix::net::send(&self.0, &message(kind, flags, body), SendFlags::empty())?;
-        let mut answer = [0_u8; ANSWER_BYTES];
-        let (_, length) = rustix::net::recv(&self.0, &mut answer, RecvFlags::empty())?;
-        outcome(answer.get(..length).unwrap_or(&answer))
+        self.0.ask(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, &route_body(index, gateway))
     }
 }
 
@@ -109,13 +96,6 @@ pub fn add_loopback_addresses(address: Ipv4Addr) -> io::Result<()> {
 fn family(address: IpAddr) -> u8 {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     u8::try_from(family.as_raw()).unwrap_or(0)
-}
-
-fn attribute(body: &mut Vec<u8>, kind: u16, bytes: &[u8]) {
-    let length = u16::try_from(4 + bytes.len()).unwrap_or(u16::MAX);
-    body.extend_from_slice(&length.to_ne_bytes());
-    body.extend_from_slice(&kind.to_ne_bytes());
-    body.extend_from_slice(bytes);
 }
 
 /// struct ifaddrmsg: family, prefix, flags, scope, index.
@@ -143,45 +123,9 @@ fn route_body(index: u32, gateway: Ipv4Addr) -> Vec<u8> {
     body
 }
 
-fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(HEADER_BYTES + body.len()).unwrap_or(u32::MAX);
-    let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
-    message.extend_from_slice(&length.to_ne_bytes());
-    message.extend_from_slice(&kind.to_ne_bytes());
-    message.extend_from_slice(&flags.to_ne_bytes());
-    message.extend_from_slice(&1_u32.to_ne_bytes());
-    message.extend_from_slice(&0_u32.to_ne_bytes());
-    message.extend_from_slice(body);
-    message
-}
-
-/// What the kernel answered: an `NLMSG_ERROR` with 0 is success.
-fn outcome(answer: &[u8]) -> io::Result<()> {
-    let kind = answer.get(4..6).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes);
-    let code = answer.get(16..20).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);
-    match (kind, code) {
-        (Some(NLMSG_ERROR), Some(0)) => Ok(()),
-        (Some(NLMSG_ERROR), Some(code)) => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_answer_is_success_an_errno_or_nonsense() {
-        let answer = |kind: u16, code: i32| {
-            let mut bytes = vec![0; 36];
-            bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-            bytes[16..20].copy_from_slice(&code.to_ne_bytes());
-            outcome(&bytes)
-        };
-        assert!(answer(NLMSG_ERROR, 0).is_ok());
-        assert_eq!(answer(NLMSG_ERROR, -1).unwrap_err().raw_os_error(), Some(1));
-        assert!(answer(3, 0).is_err() && outcome(&[]).is_err());
-    }
 
     #[test]
     fn the_request_has_the_lengths_that_it_says() {
@@ -189,7 +133,7 @@ mod tests {
         let v6 = address_body(LOOPBACK, Ipv6Addr::LOCALHOST.into(), 128);
         let route = route_body(2, Ipv4Addr::LOCALHOST);
         for (body, length) in [(v4, 40), (v6, 64), (route, 44)] {
-            let message = message(RTM_NEWADDR, 0, &body);
+            let message = netlink::message(RTM_NEWADDR, 0, &body);
             assert_eq!(message.len(), length);
             assert_eq!(u32::from_ne_bytes(message[..4].try_into().unwrap()) as usize, length);
         }

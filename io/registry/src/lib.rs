@@ -1,14 +1,20 @@
 //! The registry: desired state (the admitted topologies) and actual state (what runs where) of a node.
 //!
 //! [`Registry`] is the contract; [`Embedded`] keeps it in one file of redb (durable, one process at a time),
-//! [`Memory`] in memory, for tests. Each key has a *revision* that grows with every change of anything in the registry, so that a
+//! [`Etcd`] in etcd, for the nodes of a cluster (with leases beside), [`Memory`] in memory, for tests. Each key has a *revision* that grows with every change of anything in the registry, so that a
 //! writer can say what it believes to replace ([`Expected`]): compare-and-swap, as etcd has it.
 
 mod embedded;
+mod etcd;
 mod memory;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod watch;
 
 pub use embedded::Embedded;
+pub use etcd::{
+    DEADLINE, DEFAULT_PREFIX, Etcd, EtcdError, EtcdSettings, EtcdTls, Lease, MAX_ENDPOINTS, Renewal, Trouble,
+};
 pub use memory::Memory;
 pub use watch::{Change, Watch};
 
@@ -126,6 +132,14 @@ pub enum RegistryError {
         /// What this version knows.
         known: u64,
     },
+    /// Etcd has a problem, or we with it.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    /// This node must not claim anything now.
+    #[error(
+        "this node is cut off from the cluster and may claim nothing: `tombolo node ls` says why; it tries again by itself"
+    )]
+    Fenced,
     /// Reading or writing failed.
     #[error("the registry failed: {0}")]
     Storage(#[from] redb::Error),

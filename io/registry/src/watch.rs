@@ -20,7 +20,10 @@ pub struct Change {
 
 /// The changes below one prefix since the watch began.
 #[derive(Debug)]
-pub struct Watch(Receiver<Change>);
+pub struct Watch {
+    changes: Receiver<Change>,
+    _wanted: std::sync::Arc<()>,
+}
 
 impl Watch {
     /// The next change, waiting for it `patience` at the most. `Ok(None)`: there was none.
@@ -28,7 +31,7 @@ impl Watch {
     /// # Errors
     /// [`Lagged`]: this watcher was too slow (or the registry is closed); list and watch again.
     pub fn next(&self, patience: Duration) -> Result<Option<Change>, Lagged> {
-        match self.0.recv_timeout(patience) {
+        match self.changes.recv_timeout(patience) {
             Ok(change) => Ok(Some(change)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Lagged),
@@ -45,11 +48,39 @@ pub struct Lagged;
 #[derive(Debug, Default)]
 pub(crate) struct Watchers(Mutex<Vec<(String, SyncSender<Change>)>>);
 
+/// What feeds one watcher from elsewhere.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    sender: SyncSender<Change>,
+    /// Lives as long as the watcher.
+    wanted: std::sync::Weak<()>,
+}
+
+impl Feed {
+    /// Whether it could be told; if not, the watcher has gone or lags, and is told nothing more.
+    pub(crate) fn tell(&self, change: Change) -> bool {
+        self.sender.try_send(change).is_ok()
+    }
+
+    /// Whether nobody listens any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.wanted.strong_count() == 0
+    }
+}
+
 impl Watchers {
+    /// A watcher that is fed from elsewhere.
+    pub(crate) fn feed() -> (Feed, Watch) {
+        let (sender, receiver) = sync_channel(MAX_WAITING_CHANGES);
+        let wanted = std::sync::Arc::new(());
+        let feed = Feed { sender, wanted: std::sync::Arc::downgrade(&wanted) };
+        (feed, Watch { changes: receiver, _wanted: wanted })
+    }
+
     pub(crate) fn add(&self, prefix: &str) -> Watch {
         let (sender, receiver) = sync_channel(MAX_WAITING_CHANGES);
         self.lock().push((prefix.to_owned(), sender));
-        Watch(receiver)
+        Watch { changes: receiver, _wanted: std::sync::Arc::default() }
     }
 
     /// Tells everyone whom it concerns; drops who has gone or lags. The caller holds whatever orders its changes.

@@ -77,8 +77,39 @@ enum Stage {
     Room,
     /// Was committed; waits for the other one.
     Committed,
+    /// Was on its way to another node when it was given up: that one is asked whether it was received.
+    Withdrawing(Why),
     /// It is over, or was given up.
     Over,
+}
+
+/// Why a call is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Late,
+    Deadlock,
+}
+
+impl Why {
+    fn failure(self, received: bool) -> Failure {
+        match self {
+            Why::Late => Failure::TimedOut { received },
+            Why::Deadlock => Failure::Deadlock { received },
+        }
+    }
+}
+
+/// What giving a call up has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GivenUp {
+    /// It never will be received.
+    Withdrawn,
+    /// It was received before.
+    Received,
+    /// Another node was asked.
+    Asked,
+    /// Another node has not answered.
+    Unknown,
 }
 
 /// Why an outgoing call failed.
@@ -88,6 +119,7 @@ enum Failure {
     TooLong { length: usize, most: usize },
     Deadlock { received: bool },
     TimedOut { received: bool },
+    Unknown,
     Elsewhere(Address),
 }
 
@@ -108,24 +140,57 @@ impl Outgoing {
         layout::call_word(self.id, state)
     }
 
-    /// Does not wait any more; says whether the call had been received.
-    fn give_up<L: Link>(&mut self, peer: &Peer<L>) -> bool {
-        let committed = self.stage == Stage::Committed;
-        self.stage = Stage::Over;
+    /// Does not wait any more, unless another node has to be asked what became of the call.
+    fn give_up<L: Link>(&mut self, peer: &Peer<L>, why: Why) -> GivenUp {
+        let before = std::mem::replace(&mut self.stage, Stage::Over);
         if self.kind == Kind::Message || self.id == 0 {
-            return false;
+            return GivenUp::Withdrawn;
         }
         let (waiting, over) = (self.word(layout::CALL_WAITING), self.word(layout::CALL_OVER));
         // CALL: either it was received before, or it never will be.
         let found = peer.link.replace(Way::Out, Word::Call, waiting, over);
-        if !committed || found == waiting {
-            return false;
+        if !matches!(before, Stage::Committed | Stage::Withdrawing(_)) || found == waiting {
+            return GivenUp::Withdrawn;
         }
-        if found == self.word(layout::CALL_TAKEN) {
-            peer.link.store(Way::Out, Word::Call, over);
-            return true;
+        if found == self.word(layout::CALL_AWAY) {
+            self.stage = Stage::Withdrawing(why);
+            if before == Stage::Committed {
+                peer.link.store(Way::Out, Word::Withdraw, self.id);
+                peer.nudge();
+            }
+            return GivenUp::Asked;
         }
-        false
+        self.let_go(peer, found)
+    }
+
+    /// The same, for good: what another node may answer is not waited for.
+    fn give_up_for_good<L: Link>(&mut self, peer: &Peer<L>, why: Why) -> GivenUp {
+        let given = self.give_up(peer, why);
+        if given != GivenUp::Asked {
+            return given;
+        }
+        self.stage = Stage::Over;
+        let (away, over) = (self.word(layout::CALL_AWAY), self.word(layout::CALL_OVER));
+        // CALL: the answer may have come at this moment.
+        let found = peer.link.replace(Way::Out, Word::Call, away, over);
+        if found != away {
+            return self.let_go(peer, found);
+        }
+        peer.nudge();
+        GivenUp::Unknown
+    }
+
+    /// Somebody else has decided about the call.
+    fn let_go<L: Link>(&self, peer: &Peer<L>, found: u64) -> GivenUp {
+        if found != self.word(layout::CALL_TAKEN) {
+            return GivenUp::Withdrawn;
+        }
+        peer.link.store(Way::Out, Word::Call, self.word(layout::CALL_OVER));
+        if self.kind == Kind::Request {
+            // Whoever stands in for an endpoint of another node has to say there that nobody waits for a reply.
+            peer.nudge();
+        }
+        GivenUp::Received
     }
 }
 
@@ -171,6 +236,7 @@ impl<L: Link> Endpoint<L> {
             Err(Failure::Deadlock { received: true } | Failure::TimedOut { received: true }) => Ok(()),
             Err(Failure::Deadlock { received: false }) => Err(SendError::Deadlock(to)),
             Err(Failure::TimedOut { received: false }) => Err(SendError::TimedOut(to)),
+            Err(Failure::Unknown) => Err(SendError::Unknown(to)),
         })
     }
 
@@ -194,17 +260,18 @@ impl<L: Link> Endpoint<L> {
                 Failure::TooLong { length, most } => RequestError::TooLong { length, most },
                 Failure::Deadlock { received } => RequestError::Deadlock { to, received },
                 Failure::TimedOut { received } => RequestError::TimedOut { to, received },
+                Failure::Unknown => RequestError::Unknown(to),
                 Failure::Elsewhere(to) => RequestError::Elsewhere(to),
             })
         })
     }
 
-    /// Gives a message up whose caller does not poll it any more. True: it was received.
+    /// Gives a message up whose caller does not poll it any more. True: it was received, or only another node knows.
     pub fn cancel_send(&mut self, call: &mut Send) -> bool {
         self.cancel(&mut call.0)
     }
 
-    /// Gives a request up whose caller does not poll it any more. True: it was received.
+    /// Gives a request up whose caller does not poll it any more. True: it was received, or only another node knows.
     pub fn cancel_request(&mut self, call: &mut Request) -> bool {
         self.cancel(&mut call.0)
     }
@@ -213,7 +280,7 @@ impl<L: Link> Endpoint<L> {
         self.end_search();
         let Ok(peer) = self.peer(call.to) else { return false };
         peer.stop_listening();
-        call.give_up(peer)
+        !matches!(call.give_up_for_good(peer, Why::Late), GivenUp::Withdrawn)
     }
 
     fn poll_outgoing(
@@ -228,7 +295,7 @@ impl<L: Link> Endpoint<L> {
         loop {
             let mut again = false;
             let to = call.to;
-            let attempt = match self.attempt(call, payload, into, pulse.late, &mut again) {
+            let attempt = match self.attempt(call, payload, into, pulse, &mut again) {
                 Ok(None) if again => return Poll::Again,
                 // It was passed on: to sleep on the old one would be in vain.
                 Ok(None) if to != call.to => {
@@ -261,7 +328,7 @@ impl<L: Link> Endpoint<L> {
         call: &mut Outgoing,
         payload: &[u8],
         into: &mut Vec<u8>,
-        late: bool,
+        pulse: Pulse,
         again: &mut bool,
     ) -> Attempt {
         if call.stage == Stage::New {
@@ -270,9 +337,14 @@ impl<L: Link> Endpoint<L> {
         if let Some(reply) = self.advance(call, payload, into, again)? {
             return Ok(Some(reply));
         }
-        if late {
-            let received = call.give_up(self.peer(call.to)?);
-            return Err(Failure::TimedOut { received });
+        if pulse.late {
+            let peer = self.peer(call.to)?;
+            let given = if pulse.overdue {
+                call.give_up_for_good(peer, Why::Late)
+            } else {
+                call.give_up(peer, Why::Late)
+            };
+            return given_up(given, Why::Late);
         }
         let to = call.to;
         let Some(glance) = self.glance(to, call.label) else { return Ok(None) };
@@ -282,8 +354,8 @@ impl<L: Link> Endpoint<L> {
         if *again || call.to != to || !self.conclude(glance) {
             return Ok(None);
         }
-        let received = call.give_up(self.peer(to)?);
-        Err(Failure::Deadlock { received })
+        let given = call.give_up(self.peer(to)?, Why::Deadlock);
+        given_up(given, Why::Deadlock)
     }
 
     /// Does the next stage, if its time has come.
@@ -298,7 +370,7 @@ impl<L: Link> Endpoint<L> {
             let source = self.address();
             let peer = self.peer(call.to)?;
             if let Some(why) = peer.end() {
-                call.give_up(peer);
+                call.give_up_for_good(peer, Why::Late);
                 return Err(why.into());
             }
             let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
@@ -308,7 +380,7 @@ impl<L: Link> Endpoint<L> {
                 call.stage = Stage::Committed;
             }
         }
-        if call.stage == Stage::Committed
+        if matches!(call.stage, Stage::Committed | Stage::Withdrawing(_))
             && let Some(reply) = self.hear_of(call, into, again)?
         {
             call.stage = Stage::Over;
@@ -363,17 +435,26 @@ impl<L: Link> Endpoint<L> {
         match judge(peer, call) {
             Judged::Waits => {}
             Judged::Taken if call.kind == Kind::Send => return Ok(Some(sent)),
-            Judged::Taken => {}
+            Judged::Taken => {
+                // Another node has answered; a reply would have been there before.
+                if let Stage::Withdrawing(why) = call.stage
+                    && call.give_up(peer, why) != GivenUp::Asked
+                {
+                    return Err(why.failure(true));
+                }
+            }
             Judged::Refused => {
-                call.stage = Stage::Over;
-                return Err(Failure::Refused);
+                return Err(match std::mem::replace(&mut call.stage, Stage::Over) {
+                    Stage::Withdrawing(why) => why.failure(false),
+                    _ => Failure::Refused,
+                });
             }
         }
         match end.or_else(|| peer.broken.map(|why| NoPeer::Broken(peer.address, why))) {
             None => Ok(None),
             Some(why) => {
                 // Nobody will receive it any more; and if it was received before, the reply won't come.
-                let received = call.give_up(peer);
+                let received = call.give_up_for_good(peer, Why::Late) == GivenUp::Received;
                 if received && call.kind == Kind::Send { Ok(Some(sent)) } else { Err(why.into()) }
             }
         }
@@ -395,6 +476,16 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
+/// What is said of a call that was given up; nothing as long as another node is asked.
+fn given_up(given: GivenUp, why: Why) -> Attempt {
+    match given {
+        GivenUp::Asked => Ok(None),
+        GivenUp::Withdrawn => Err(why.failure(false)),
+        GivenUp::Received => Err(why.failure(true)),
+        GivenUp::Unknown => Err(Failure::Unknown),
+    }
+}
+
 enum Judged {
     Waits,
     Taken,
@@ -404,7 +495,7 @@ enum Judged {
 /// How it stands with a call, as its word says.
 fn judge<L: Link>(peer: &mut Peer<L>, call: &Outgoing) -> Judged {
     let found = peer.link.load(Way::Out, Word::Call);
-    if found == call.word(layout::CALL_WAITING) {
+    if found == call.word(layout::CALL_WAITING) || found == call.word(layout::CALL_AWAY) {
         Judged::Waits
     } else if found == call.word(layout::CALL_TAKEN) {
         Judged::Taken

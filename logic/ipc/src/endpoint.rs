@@ -89,6 +89,8 @@ impl Default for Limits {
 pub struct Pulse {
     /// The call's deadline has passed.
     pub late: bool,
+    /// It has passed for so long that what another node may still answer is not waited for any more.
+    pub overdue: bool,
     /// The call has waited long enough to look for deadlocks: a label for that, random, at least 1 and below 2^56. Looking costs a little
     /// with every peer, so a few milliseconds are right. Once said, it is remembered.
     pub label: Option<u64>,

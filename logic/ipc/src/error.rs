@@ -62,6 +62,11 @@ pub enum SendError {
     /// The time is over. The message was withdrawn, and will not be received.
     #[error("endpoint {0} did not receive the message in time")]
     TimedOut(Address),
+    /// The time is over, and the node of the receiver does not say whether the message was received: the link to it is cut, or slow.
+    #[error(
+        "the time is over, and it is not known whether endpoint {0}, on another node, has received the message"
+    )]
+    Unknown(Address),
 }
 
 /// Why a request has no reply.
@@ -99,6 +104,11 @@ pub enum RequestError {
         /// Whether the request was received. If not, it will not be.
         received: bool,
     },
+    /// The time is over, and the node of whoever was asked does not say whether the request was received: the link to it is cut, or slow.
+    #[error(
+        "the time is over, and it is not known whether endpoint {0}, on another node, has received the request"
+    )]
+    Unknown(Address),
     /// The request was passed on to an endpoint that this one is not bound to.
     #[error("the request was passed on to endpoint {0}, which this one is not bound to")]
     Elsewhere(Address),

@@ -556,6 +556,12 @@ impl Table {
         Ok(entry.granted)
     }
 
+    /// Whether there is such a grant, or was of late.
+    #[must_use]
+    pub fn knows(&self, grant: u64) -> bool {
+        self.grants.contains_key(&grant) || self.ends.contains_key(&grant)
+    }
+
     fn why_over(&self, who: Address, copies: bool, grant: u64) -> BorrowError {
         match self.ends.get(&grant).filter(|end| copies || end.owner == who || end.to == who) {
             Some(end) if end.owner_ended => BorrowError::OwnerEnded(grant, end.owner),

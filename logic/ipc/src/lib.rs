@@ -27,12 +27,15 @@ mod endpoint;
 mod error;
 pub mod grants;
 mod link;
+pub mod loan;
 mod peer;
 mod receiving;
 mod search;
+mod stand_in;
 
 pub use calling::{Reply, Request, Send};
 pub use endpoint::{Endpoint, Gone, Limits, Poll, Pulse, Rights, Sleep};
 pub use error::{NoPeer, NotifyError, ReceiveError, RelayError, ReplyError, RequestError, SendError};
 pub use link::{Broken, Link, Way, Word};
 pub use receiving::{Asked, Content, From, Receive, Received};
+pub use stand_in::{Said, StandIn, Turn};

@@ -25,6 +25,8 @@ pub enum Word {
     Waits,
     /// `WORD_PATH`.
     Path,
+    /// `WORD_WITHDRAW`.
+    Withdraw,
 }
 
 impl Word {
@@ -37,6 +39,7 @@ impl Word {
             Word::Notices => layout::WORD_NOTICES,
             Word::Waits => layout::WORD_WAITS,
             Word::Path => layout::WORD_PATH,
+            Word::Withdraw => layout::WORD_WITHDRAW,
         }
     }
 }

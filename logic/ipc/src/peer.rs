@@ -258,6 +258,6 @@ impl<L: Link> Peer<L> {
 }
 
 /// Whether a record counts against the window.
-fn counts(kind: Kind) -> bool {
+pub(crate) fn counts(kind: Kind) -> bool {
     !matches!(kind, Kind::Reply | Kind::Refer)
 }

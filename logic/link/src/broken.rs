@@ -1,7 +1,7 @@
 //! The rules that a peer can break, and why calls of our own are refused.
 
 use thiserror::Error;
-use wire::link::{BadPacket, Pair, Refusal};
+use wire::link::{BadPacket, Pair, Refusal, refusal};
 
 /// A rule that the peer broke: the link is over, and with it its pairs. Nothing else is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -120,7 +120,7 @@ pub enum Over {
         side: u8,
     },
     /// The peer refused us.
-    #[error("the other proxy refused this one (reason {}; it speaks versions {} to {})", .0.reason, .0.oldest, .0.newest)]
+    #[error("{}", refused(*.0))]
     Refused(Refusal),
     /// The peer said goodbye.
     #[error("the other proxy has ended the association (reason {reason})")]
@@ -131,6 +131,22 @@ pub enum Over {
     /// We said goodbye.
     #[error("this proxy has ended the association")]
     Ended,
+}
+
+/// What a refusal says, for a person.
+fn refused(Refusal { reason, oldest, newest }: Refusal) -> String {
+    match reason {
+        refusal::VERSION => format!(
+            "the other node has refused this one: it speaks versions {oldest} to {newest} of the protocol of links, and this one none of these: \
+             bring both to releases that follow each other"
+        ),
+        refusal::SIDE => {
+            "the other proxy has refused this one: both are of one side, so two nodes have one identity, or a node speaks with itself".into()
+        }
+        refusal::EPOCH => "the other proxy has refused this one: it has heard a newer one of this node".into(),
+        refusal::BROKEN => "the other proxy has refused this one: it says that a rule of the protocol of links was broken; its log says which".into(),
+        reason => format!("the other proxy has refused this one (reason {reason}; it speaks versions {oldest} to {newest})"),
+    }
 }
 
 /// Why a pair is not opened.

@@ -38,6 +38,8 @@ pub(crate) struct On {
     pub soon_at: Option<u64>,
     /// When what is on its way may be lost.
     pub resend_at: Option<u64>,
+    /// What is to be sent has to wait for its class until then.
+    pub held_until: Option<u64>,
     pub round_trip_ms: Option<u64>,
 }
 
@@ -57,6 +59,7 @@ impl Connection {
             resumed_sent: false,
             soon_at: None,
             resend_at: None,
+            held_until: None,
             round_trip_ms: None,
         })
     }
@@ -295,7 +298,7 @@ impl Link {
                     entry.announced = true;
                     events.push(Event::Opened { pair, content });
                 }
-                Item::Message(bytes) => events.push(Event::Message { pair, bytes }),
+                Item::Messages(messages) => events.push(Event::Messages { pair, messages }),
                 Item::Closed(reason) => {
                     if entry.announced && !entry.out.is_closed() {
                         events.push(Event::Closed { pair, why: Closed::ByPeer(reason) });
@@ -380,7 +383,7 @@ impl Link {
         let on = self.connection.on()?;
         let silent = on.heard_ms.saturating_add(self.config.hello.silence_ms.into());
         let sign = (on.up && !on.ping_due).then(|| on.sent_ms.saturating_add(self.sign_of_life_ms()));
-        [Some(silent), sign, on.soon_at, on.hello_at, on.resend_at].into_iter().flatten().min()
+        [Some(silent), sign, on.soon_at, on.hello_at, on.resend_at, on.held_until].into_iter().flatten().min()
     }
 
     /// It is so late: some ms of a clock that never goes back. What is to be sent because of it comes out of [`Link::poll_transmit`].
@@ -401,6 +404,10 @@ impl Link {
         if past(on.soon_at) {
             on.soon_at = None;
             self.pairs.hurry();
+        }
+        if past(on.held_until) {
+            // Whoever asks what there is to send hears of the next time.
+            on.held_until = None;
         }
         if past(on.resend_at) {
             on.resend_at = self.pairs.expire(now_ms, timing.resend_after_ms, hello.side);

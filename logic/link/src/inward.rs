@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::broken::Broken;
-use wire::link::{Pair, RECORD_HEADER_BYTES, Ranges, read_record_header, record};
+use crate::messages::{Messages, Spare};
+use crate::records::Records;
+use wire::link::{Pair, RECORD_HEADER_BYTES, Ranges, record};
 
 /// Pieces that are kept ahead of a gap: of datagrams of the smallest kind, more than a common window.
 pub(crate) const AHEAD_MAX: usize = 256;
@@ -14,7 +16,7 @@ const URGENT_PARTS: u64 = 4;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     Open(Vec<u8>),
-    Message(Vec<u8>),
+    Messages(Messages),
     Closed(u32),
 }
 
@@ -33,8 +35,7 @@ pub(crate) struct Inward {
     received: u64,
     /// What has come beyond, without overlaps.
     ahead: BTreeMap<u64, Vec<u8>>,
-    /// What has come of a record that is not whole.
-    partial: Vec<u8>,
+    records: Records,
     /// Its first record is not whole yet.
     expects_open: bool,
     /// What does not count for the window any more.
@@ -54,11 +55,11 @@ pub(crate) struct Inward {
 }
 
 impl Inward {
-    pub fn new(window: u64, message_bytes: usize, expects_open: bool) -> Self {
+    pub fn new(window: u64, message_bytes: usize, expects_open: bool, spare: Spare) -> Self {
         Self {
             received: 0,
             ahead: BTreeMap::new(),
-            partial: Vec::new(),
+            records: Records::new(spare),
             expects_open,
             consumed: 0,
             held: 0,
@@ -83,7 +84,7 @@ impl Inward {
 
     /// Bytes that are kept here.
     pub fn kept(&self) -> usize {
-        self.partial.len() + self.ahead.values().map(Vec::len).sum::<usize>()
+        self.records.kept() + self.ahead.values().map(Vec::len).sum::<usize>()
     }
 
     /// The connection is a new one: the peer is told what came, unless nothing did; then it may not know of the pair yet.
@@ -218,7 +219,7 @@ impl Inward {
         let Some((end, reason)) = self.end else { return };
         if end == self.received && !self.closed {
             self.closed = true;
-            self.partial = Vec::new();
+            self.records = Records::default();
             self.owe(Owes::Now);
             items.push(Item::Closed(reason));
         }
@@ -230,34 +231,27 @@ impl Inward {
             self.consumed += bytes.len() as u64;
             return Ok(());
         }
-        self.partial.extend_from_slice(bytes);
-        let mut whole = 0;
-        while let Some(item) = self.record(pair, whole)? {
-            let (Item::Open(content) | Item::Message(content)) = &item else { break };
-            let cost = RECORD_HEADER_BYTES + content.len();
-            whole += cost;
-            match item {
-                Item::Open(_) => self.consumed += cost as u64,
-                _ => self.held += cost as u64,
+        let (mut rest, message_bytes) = (bytes, self.message_bytes);
+        loop {
+            let expects_open = self.expects_open;
+            let check = |kind, length| {
+                let open = kind == record::OPEN;
+                if open != expects_open || (!open && length > message_bytes) {
+                    return Err(Broken::Record { pair, kind, bytes: length });
+                }
+                Ok(())
+            };
+            let most = if expects_open { 1 } else { usize::MAX };
+            let Some(run) = self.records.next(&mut rest, most, check)? else { return Ok(()) };
+            let cost = run.bytes.len() as u64;
+            if std::mem::take(&mut self.expects_open) {
+                self.consumed += cost;
+                items.push(Item::Open(run.bytes.get(RECORD_HEADER_BYTES..).unwrap_or_default().to_vec()));
+            } else {
+                self.held += cost;
+                items.push(Item::Messages(Messages::new(run.bytes, run.count, &self.records.spare)));
             }
-            items.push(item);
         }
-        self.partial.drain(..whole);
-        Ok(())
-    }
-
-    /// The record that begins at `from`, if it is whole.
-    fn record(&mut self, pair: Pair, from: usize) -> Result<Option<Item>, Broken> {
-        let rest = self.partial.get(from..).unwrap_or_default();
-        let Some((header, rest)) = rest.split_first_chunk() else { return Ok(None) };
-        let (kind, bytes) = read_record_header(*header)?;
-        let open = kind == record::OPEN;
-        if open != self.expects_open || (!open && bytes > self.message_bytes) {
-            return Err(Broken::Record { pair, kind, bytes });
-        }
-        let Some(content) = rest.get(..bytes) else { return Ok(None) };
-        self.expects_open = false;
-        Ok(Some(if open { Item::Open(content.to_vec()) } else { Item::Message(content.to_vec()) }))
     }
 
     /// So many bytes of what was handed out do not count any more; never more than there are.
@@ -271,8 +265,8 @@ impl Inward {
     /// From now on nobody wants what comes.
     pub fn discard(&mut self) {
         self.discards = true;
-        self.consumed += std::mem::take(&mut self.held) + self.partial.len() as u64;
-        self.partial = Vec::new();
+        self.consumed += std::mem::take(&mut self.held) + self.records.kept() as u64;
+        self.records = Records::default();
         self.consider();
     }
 }

@@ -11,11 +11,17 @@ mod config;
 mod connection;
 mod inward;
 mod link;
+mod messages;
 mod outward;
 mod pairs;
-
+mod records;
+pub mod schedule;
+mod thrift;
 mod transmit;
 
 pub use broken::{BadConfig, Broken, OpenError, Over, SendError};
 pub use config::{Config, Timing, Transport};
 pub use link::{Closed, Event, Held, Link, Sent, Standing};
+pub use messages::{Iter, Messages};
+pub use schedule::Share;
+pub use thrift::{Thrift, Way};

@@ -3,7 +3,9 @@
 use crate::broken::{BadConfig, Broken, OpenError, Over, SendError};
 use crate::config::{Config, Transport};
 use crate::connection::Connection;
+use crate::messages::Messages;
 use crate::pairs::Pairs;
+use crate::schedule::Share;
 use wire::link::{Hello, OPEN_BYTES_MAX, Pair, RECORD_HEADER_BYTES, Refusal, record};
 
 /// One side of a link, one incarnation of it.
@@ -71,12 +73,12 @@ pub enum Event {
         /// What it says for whom it is: an allegation.
         content: Vec<u8>,
     },
-    /// A message. It counts for the pair's window until [`Link::consumed`].
-    Message {
+    /// Messages that came together. Each counts for the pair's window until [`Link::consumed`].
+    Messages {
         /// Of which pair.
         pair: Pair,
-        /// The message.
-        bytes: Vec<u8>,
+        /// The messages.
+        messages: Messages,
     },
     /// A message that did not fit before does now.
     Room(Pair),
@@ -195,7 +197,7 @@ impl Link {
         let many = OpenError::Many { most: peer.hello.pairs };
         let pair = self.pairs.open(&self.config.hello, &peer.hello).ok_or(many)?;
         if let Some(entry) = self.pairs.get(pair) {
-            entry.out.push(record::OPEN, content);
+            entry.out.push(record::OPEN, [content, &[]]);
         }
         self.settle(pair);
         Ok(pair)
@@ -206,6 +208,15 @@ impl Link {
     /// # Errors
     /// See [`SendError`].
     pub fn send(&mut self, pair: Pair, message: &[u8]) -> Result<Sent, SendError> {
+        self.send_parts(pair, [message, &[]])
+    }
+
+    /// Queues a message that lies in two pieces.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub fn send_parts(&mut self, pair: Pair, parts: [&[u8]; 2]) -> Result<Sent, SendError> {
+        let length = parts.iter().map(|part| part.len()).sum();
         if let Some(over) = self.over {
             return Err(SendError::Over(over));
         }
@@ -213,23 +224,49 @@ impl Link {
         let queue_bytes = self.config.queue_bytes;
         let entry = self.pairs.get(pair).filter(|entry| entry.announced && !entry.out.is_closed());
         let entry = entry.ok_or(SendError::NotOpen(pair))?;
-        if message.len() > most {
-            return Err(SendError::Long { found: message.len(), most });
+        if length > most {
+            return Err(SendError::Long { found: length, most });
         }
-        let needs = RECORD_HEADER_BYTES + message.len();
+        let needs = RECORD_HEADER_BYTES + length;
         if entry.out.held() + needs > queue_bytes {
             entry.out.wanted = needs;
             return Ok(Sent::Full);
         }
-        entry.out.push(record::MESSAGE, message);
-        self.settle(pair);
+        entry.out.push(record::MESSAGE, parts);
+        // One that is in the queue already has its turn, and is looked at then.
+        if !entry.is_queued() {
+            self.settle(pair);
+        }
         Ok(Sent::Queued)
+    }
+
+    /// Whose pairs go when, among those that have something to send: all in turn (`None`), or by classes, all of which together send so many bytes per second at most.
+    pub fn set_whole(&mut self, rate_bytes: Option<u64>) {
+        self.pairs.schedule.set_whole(rate_bytes);
+    }
+
+    /// A class gets this from now on, or is no more. False: there are no classes ([`Link::set_whole`]), this one can't be changed, or there are
+    /// [`MOST_CLASSES`](crate::schedule::MOST_CLASSES).
+    pub fn set_share(&mut self, class: u32, share: Option<Share>) -> bool {
+        self.pairs.schedule.set(class, share)
+    }
+
+    /// From its next message on a pair belongs to a class; to that of the rest, as long as it is not there. It was of [`CONTROL`](crate::schedule::CONTROL).
+    pub fn classify(&mut self, pair: Pair, class: u32) {
+        if let Some(entry) = self.pairs.get(pair) {
+            entry.class = class;
+        }
     }
 
     /// A message of `bytes` bytes was passed on: as many more may come.
     pub fn consumed(&mut self, pair: Pair, bytes: usize) {
+        self.consumed_all(pair, 1, bytes);
+    }
+
+    /// The same of several messages, which have `bytes` bytes together.
+    pub fn consumed_all(&mut self, pair: Pair, messages: usize, bytes: usize) {
         if let Some(entry) = self.pairs.get(pair) {
-            entry.inn.consume(RECORD_HEADER_BYTES + bytes);
+            entry.inn.consume(messages.saturating_mul(RECORD_HEADER_BYTES).saturating_add(bytes));
             self.settle(pair);
         }
     }
@@ -273,6 +310,11 @@ impl Link {
     /// The connection is cut. Pairs stay.
     pub fn disconnected(&mut self) {
         self.connection = Connection::Down;
+    }
+
+    /// The transport has brought what is no packet, or what can't be unpacked: the peer broke a rule.
+    pub fn refuse(&mut self, broken: Broken) -> Option<Event> {
+        self.over.is_none().then(|| Event::Over(self.broken(broken)))
     }
 
     pub(crate) fn settle(&mut self, pair: Pair) {

@@ -94,10 +94,13 @@ impl Outward {
         self.close_known
     }
 
-    pub fn push(&mut self, kind: u32, content: &[u8]) {
-        self.bytes.reserve(RECORD_HEADER_BYTES + content.len());
-        self.bytes.extend(record_header(kind, content.len()));
-        self.bytes.extend(content);
+    /// A record, whose content lies in two pieces.
+    pub fn push(&mut self, kind: u32, parts: [&[u8]; 2]) {
+        let length = parts.iter().map(|part| part.len()).sum();
+        self.bytes.reserve(RECORD_HEADER_BYTES + length);
+        // Of a slice, and not of an array: it is copied at once.
+        self.bytes.extend(&record_header(kind, length));
+        parts.into_iter().for_each(|part| self.bytes.extend(part));
     }
 
     /// Nothing more is queued. `now`: nor is what waits sent, but for what the peer may have already.

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::broken::Broken;
 use crate::inward::{Inward, Owes};
+use crate::messages::Spare;
 use crate::outward::Outward;
+use crate::schedule::{Next, Schedule};
 use wire::link::{Hello, Pair};
 
 #[derive(Debug)]
@@ -14,8 +16,17 @@ pub(crate) struct Entry {
     pub inn: Inward,
     /// The user knows of it.
     pub announced: bool,
+    /// Its class ([`Schedule`]).
+    pub class: u32,
     /// It stands in the queue of those that have something to send.
     queued: bool,
+}
+
+impl Entry {
+    /// It waits for its turn.
+    pub fn is_queued(&self) -> bool {
+        self.queued
+    }
 }
 
 /// Where a pair that the peer names stands.
@@ -28,6 +39,28 @@ pub(crate) enum Place {
     New,
 }
 
+/// Pairs in turn.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(VecDeque<Pair>);
+
+impl Turns {
+    pub fn push(&mut self, pair: Pair) {
+        self.0.push_back(pair);
+    }
+
+    pub fn pop(&mut self) -> Option<Pair> {
+        self.0.pop_front()
+    }
+
+    pub fn append(&mut self, others: &mut Self) {
+        self.0.append(&mut others.0);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
     /// By slot.
@@ -38,8 +71,8 @@ pub(crate) struct Pairs {
     free: BTreeSet<u32>,
     /// How many slots of ours were used.
     used: u32,
-    /// Those that have something to send, in turn.
-    ready: VecDeque<Pair>,
+    /// Those that have something to send.
+    pub schedule: Schedule,
     /// Those whose peer is to be told of what came, at once.
     urgent: BTreeSet<Pair>,
     /// And those that have time.
@@ -48,6 +81,8 @@ pub(crate) struct Pairs {
     gone: BTreeMap<u32, u32>,
     /// Some pair waits for a state.
     waits: bool,
+    /// Memory of messages, for all pairs.
+    spare: Spare,
 }
 
 impl Pairs {
@@ -120,8 +155,9 @@ impl Pairs {
         let entry = Entry {
             generation: pair.generation,
             out: Outward::new(theirs.window_bytes.into()),
-            inn: Inward::new(ours.window_bytes.into(), message_bytes, !mine),
+            inn: Inward::new(ours.window_bytes.into(), message_bytes, !mine, self.spare.clone()),
             announced: mine,
+            class: crate::schedule::CONTROL,
             queued: false,
         };
         self.table.insert(pair.slot, entry);
@@ -138,10 +174,10 @@ impl Pairs {
         let waits = entry.out.is_waiting();
         let ready = !entry.queued && entry.out.is_ready();
         entry.queued |= ready;
-        let owes = entry.inn.owes;
+        let (owes, class) = (entry.inn.owes, entry.class);
         self.waits |= waits;
         if ready {
-            self.ready.push_back(pair);
+            self.schedule.push(pair, class);
         }
         match owes {
             Owes::Nothing => {}
@@ -178,15 +214,17 @@ impl Pairs {
         std::mem::take(&mut self.waits)
     }
 
-    /// The next pair whose turn it is.
-    pub fn next_ready(&mut self) -> Option<Pair> {
-        while let Some(pair) = self.ready.pop_front() {
+    /// The next pair whose turn it is, or when it will be somebody's.
+    pub fn next_ready(&mut self, now_ms: u64) -> Next {
+        loop {
+            let next = self.schedule.next(now_ms);
+            let Next::Pair { pair, .. } = next else { return next };
+            // One that is over is passed over.
             if let Some(entry) = self.get(pair) {
                 entry.queued = false;
-                return Some(pair);
+                return next;
             }
         }
-        None
     }
 
     pub fn next_urgent(&mut self) -> Option<Pair> {
@@ -240,7 +278,7 @@ impl Pairs {
         self.free.extend(free.map(|(slot, _)| *slot));
         self.last.retain(|slot, _| mine(slot));
         self.table.clear();
-        self.ready.clear();
+        self.schedule.clear();
         self.urgent.clear();
         self.soon.clear();
         self.gone.clear();

@@ -2,6 +2,7 @@
 
 use crate::link::{Farewell, Link};
 use crate::outward::Piece;
+use crate::schedule::Next;
 use wire::link::{
     DATAGRAM_BYTES_MIN, FRAME_HEADER_BYTES, Frame, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES,
     PIECE_BYTES_MAX, Packet, Pair, RANGE_BYTES, RANGES_MAX, REASON_BYTES, STATE_BYTES, packet,
@@ -156,10 +157,20 @@ impl Link {
         let after_ms = self.config.timing.resend_after_ms;
         let Some(on) = self.connection.on_mut().filter(|on| on.resumed_heard) else { return };
         let lossy = on.transport.is_lossy().then_some((now_ms, after_ms));
-        while body.room() >= FRAME_HEADER_BYTES + PIECE_BYTES_MIN.max(REASON_BYTES)
-            && let Some(pair) = self.pairs.next_ready()
-        {
-            let most = (body.room() - FRAME_HEADER_BYTES).min(PIECE_BYTES_MAX);
+        on.held_until = None;
+        while body.room() >= FRAME_HEADER_BYTES + PIECE_BYTES_MIN.max(REASON_BYTES) {
+            let (pair, class, most) = match self.pairs.next_ready(now_ms) {
+                Next::Pair { pair, class, most } => (pair, class, most),
+                Next::NotBefore(at) => {
+                    if let Some(on) = self.connection.on_mut() {
+                        on.held_until = Some(at);
+                    }
+                    return;
+                }
+                Next::Nobody => return,
+            };
+            let most = most.min(body.room() - FRAME_HEADER_BYTES).min(PIECE_BYTES_MAX);
+            let begun = body.to.len();
             let Some(entry) = self.pairs.get(pair) else { continue };
             match entry.out.take(most, lossy) {
                 Some(Piece::Bytes { offset, bytes }) => Frame::Data { pair, offset, bytes }.encode(body.to),
@@ -169,6 +180,7 @@ impl Link {
                 Some(Piece::Ask) => Frame::Ask(pair).encode(body.to),
                 None => continue,
             }
+            self.pairs.schedule.spent(class, body.to.len() - begun);
             self.settle(pair);
         }
     }

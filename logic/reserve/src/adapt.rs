@@ -82,6 +82,11 @@ impl Transaction {
         self.steps.iter().take(done).rev().map(Step::inverse).collect()
     }
 
+    /// The node as it will be when all is done.
+    pub fn after(&self) -> &Node {
+        &self.after
+    }
+
     /// The node when all is done.
     pub fn commit(self) -> Node {
         self.after
@@ -191,7 +196,8 @@ impl Node {
         let mut next = self.clone();
         next.set(&step.name, step.to);
         let touched = self.touched(&[(step.name.as_str(), step.to)]);
-        let all: Vec<&str> = next.promises.keys().map(String::as_str).collect();
+        let names: Vec<String> = next.promises.keys().cloned().collect();
+        let all: Vec<&str> = names.iter().map(String::as_str).collect();
         next.check(&touched, &all, Some(&step.name))?;
         Ok(next)
     }

@@ -76,6 +76,20 @@ impl Rule {
     /// # Errors
     /// Where it can't be told.
     pub fn still_holds(self, tasks: &[Task], grown: &[usize]) -> Result<bool, AdmitError> {
+        self.still_holds_near(tasks, grown, &mut vec![0; tasks.len()])
+    }
+
+    /// The same with what is remembered of each task from earlier tests (zeros at first), which makes the next test of almost the same tasks quick. The answer
+    /// does not depend on it.
+    ///
+    /// # Errors
+    /// Where it can't be told.
+    pub fn still_holds_near(
+        self,
+        tasks: &[Task],
+        grown: &[usize],
+        remembered: &mut [u64],
+    ) -> Result<bool, AdmitError> {
         check_count(tasks)?;
         if self.quick(tasks).is_some() {
             return Ok(true);
@@ -87,7 +101,15 @@ impl Rule {
         let order = self.policy.order(tasks);
         let first = order.iter().position(|index| grown.contains(index)).unwrap_or(order.len());
         let loads = self.loads(tasks, &order);
-        Ok(Levels::new(&loads).first_miss(first, effort)?.is_none())
+        let mut windows: Vec<u64> =
+            order.iter().map(|&index| remembered.get(index).copied().unwrap_or(0)).collect();
+        let miss = Levels::new(&loads).first_miss_near(first, &mut windows, effort)?;
+        for (&index, window) in order.iter().zip(windows) {
+            if let Some(place) = remembered.get_mut(index) {
+                *place = window;
+            }
+        }
+        Ok(miss.is_none())
     }
 
     /// How long each task takes at worst, in the order of `tasks`, from the beginning of its period.
@@ -289,6 +311,16 @@ mod tests {
             if cut.is_none() && own.budget_ns() > 1 {
                 prop_assert!(!with(own.with_budget(1).unwrap()));
             }
+        }
+
+        /// Whatever is remembered, the answer is the same.
+        #[test]
+        fn what_is_remembered_changes_no_answer(tasks in prop::collection::vec(any_task(), 1..6), windows in prop::collection::vec(0_u64..120, 6), policy in prop::sample::select(Policy::ALL.to_vec())) {
+            let rule = Rule::new(policy);
+            let all: Vec<usize> = (0..tasks.len()).collect();
+            let mut remembered = windows;
+            prop_assert_eq!(rule.still_holds_near(&tasks, &all, &mut remembered).unwrap(), rule.holds(&tasks).unwrap());
+            prop_assert_eq!(rule.still_holds_near(&tasks, &all, &mut remembered).unwrap(), rule.holds(&tasks).unwrap());
         }
 
         /// After a growth, only who is not above it is looked at, and the answer is the same.

@@ -57,6 +57,57 @@ impl<'a> Levels<'a> {
         Ok(None)
     }
 
+    /// The same with what is remembered of each level: a window that held all its work before, or 0. Where it still does (or one a little longer does), and the
+    /// deadline is within the period, the level is known to be in time without a search from the beginning. What is found is remembered instead.
+    pub fn first_miss_near(
+        &self,
+        first: usize,
+        remembered: &mut [u64],
+        effort: &mut Effort,
+    ) -> Result<Option<usize>, Undecided> {
+        for (level, load) in self.loads.iter().enumerate().skip(first) {
+            let window = remembered.get(level).copied().unwrap_or(0);
+            let held = match self.holding_window(level, window, effort)? {
+                Some(window) => Some(window),
+                None => match self.response(level, Some(load.deadline), effort)? {
+                    Response::Within(ns) if ns <= load.deadline => Some(ns.saturating_sub(load.jitter)),
+                    _ => None,
+                },
+            };
+            let Some(window) = held else { return Ok(Some(level)) };
+            if let Some(place) = remembered.get_mut(level) {
+                *place = window;
+            }
+        }
+        Ok(None)
+    }
+
+    /// A window, from `window` up, within the deadline of a level, that holds all work which is released in it. There may be one where none is found.
+    fn holding_window(
+        &self,
+        level: usize,
+        window: u64,
+        effort: &mut Effort,
+    ) -> Result<Option<u64>, Undecided> {
+        let Some((own, above)) = self.loads.get(..=level).and_then(<[Load]>::split_last) else {
+            return Ok(None);
+        };
+        // With deadlines beyond periods one window is not enough.
+        if window == 0 || own.deadline > own.period {
+            return Ok(None);
+        }
+        let mut window = window;
+        while window <= own.first_due() {
+            effort.spend(level + 1)?;
+            let work = above.iter().fold(own.cost, |work, load| work.saturating_add(load.released(window)));
+            if work <= window {
+                return Ok(Some(window));
+            }
+            window = work;
+        }
+        Ok(None)
+    }
+
     /// The response time of a level; one over `enough` is only known to be over it.
     pub fn response(
         &self,

@@ -8,6 +8,7 @@
 //! | do the jobs inside a virtual task machine, on what its table gives? | [`inside::admit`] on [`Table::supply`] |
 //! | can this node promise that, of processor, network, memory and disk? | [`node::Node`] |
 //! | and move it from one to another? | [`node::Node::adapt`], a [`adapt::Transaction`]; [`changeover::first_moment`] says when tables change |
+//! | what is there, above and below, and who makes, admits, moves and suspends it? | [`model::Model`] |
 //! | what would come of it? | [`Scenario::run`] for tasks under a policy, [`world::run`] for jobs under a dispatcher, [`trace::replay`] |
 //!
 //! All in whole nanoseconds, bits and bytes; nothing that decides is a float. What comes in is a stranger's, so each number and each
@@ -25,6 +26,7 @@ mod fixed_priority;
 mod fraction;
 mod harmonic;
 pub mod inside;
+pub mod model;
 pub mod network;
 pub mod node;
 mod partition;
@@ -35,6 +37,7 @@ mod supply;
 mod table;
 mod task;
 pub mod trace;
+mod units;
 pub mod world;
 
 pub use admission::{AdmitError, Rule};
@@ -48,3 +51,4 @@ pub use simulate::{Arrivals, Late, MOST_LATE, Outcome, Scenario, Slot, Stretch};
 pub use supply::Supply;
 pub use table::{MOST_RELEASES, Table, TableError, Turn};
 pub use task::{Costs, CostsError, LONGEST_NS, LONGEST_SWITCH_NS, MOST_TASKS, Policy, Task, TaskError};
+pub use units::Bytes;

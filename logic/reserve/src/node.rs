@@ -5,6 +5,7 @@ use crate::network::{Class, Link, LinkError};
 use crate::partition::MOST_PROCESSORS;
 use crate::table::{Table, TableError};
 use crate::task::{MOST_TASKS, Task};
+use crate::units::Bytes;
 use std::collections::BTreeMap;
 
 /// Most virtual task machines of a node: what one processor may have, on each.
@@ -47,12 +48,36 @@ pub struct Promise {
     pub disk: Disk,
 }
 
+/// What is only added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Added {
+    /// Bytes of memory.
+    Memory,
+    /// Bytes of the disk in a second.
+    DiskBytes,
+    /// Operations of the disk in a second.
+    DiskOperations,
+}
+
 /// What a node has promised to whom, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub(crate) capacity: Capacity,
     pub(crate) promises: BTreeMap<String, Promise>,
+    remembered: Remembered,
 }
+
+/// What earlier tests found out of each that has a processor: see [`Rule::still_holds_near`]. Nodes that differ only in this are the same.
+#[derive(Debug, Clone, Default)]
+struct Remembered(BTreeMap<String, u64>);
+
+impl PartialEq for Remembered {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Remembered {}
 
 /// Why promises can't be kept together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -86,10 +111,10 @@ pub enum NodeError {
         cause: LinkError,
     },
     /// Not enough of something that is only added up.
-    #[error("{what}: {asked} is promised and there is {has}; it would do if one asked for {} less", asked - u128::from(*has))]
+    #[error("{}", tell_sum(*what, *asked, *has))]
     Sum {
         /// Of what.
-        what: &'static str,
+        what: Added,
         /// The sum.
         asked: u128,
         /// What there is.
@@ -101,6 +126,20 @@ pub enum NodeError {
     /// More processors than are known how to handle.
     #[error("{0} processors are more than {MOST_PROCESSORS}, the most of one node")]
     TooManyProcessors(usize),
+}
+
+fn tell_sum(what: Added, asked: u128, has: u64) -> String {
+    let (has, over) = (u128::from(has), asked.saturating_sub(u128::from(has)));
+    let size = |bytes: u128| Bytes(bytes).to_string();
+    let (of, asked, has, over) = match what {
+        Added::Memory => ("memory", size(asked), size(has), Bytes::at_least(over).to_string()),
+        Added::DiskBytes => ("disk, in a second", size(asked), size(has), Bytes::at_least(over).to_string()),
+        Added::DiskOperations => {
+            let count = |count: u128| format!("{count} operations");
+            ("disk, in a second", count(asked), count(has), count(over))
+        }
+    };
+    format!("{of}: {asked} would be promised of {has}; it would do if one asked for {over} less")
 }
 
 fn tell(cause: &AdmitError, names: &[String]) -> String {
@@ -122,7 +161,18 @@ impl Node {
         if capacity.processors > MOST_PROCESSORS {
             return Err(NodeError::TooManyProcessors(capacity.processors));
         }
-        Ok(Self { capacity, promises: BTreeMap::new() })
+        Ok(Self { capacity, promises: BTreeMap::new(), remembered: Remembered::default() })
+    }
+
+    /// The same promises on a node that has something else, where that can keep them.
+    ///
+    /// # Errors
+    /// Where it can't.
+    pub fn with_capacity(&self, capacity: Capacity) -> Result<Self, NodeError> {
+        let mut other = Self::new(capacity)?;
+        other.promises = self.promises.clone();
+        other.check_all()?;
+        Ok(other)
     }
 
     /// What it has.
@@ -160,6 +210,7 @@ impl Node {
     pub(crate) fn set(&mut self, name: &str, promise: Promise) {
         if promise == Promise::default() {
             self.promises.remove(name);
+            self.remembered.0.remove(name);
         } else {
             self.promises.insert(name.to_owned(), promise);
         }
@@ -167,7 +218,7 @@ impl Node {
 
     /// Whether all that is promised can be kept; processors are looked at as `which` says, and of those on them only who is not above all that `grown` names.
     pub(crate) fn check(
-        &self,
+        &mut self,
         which: &[usize],
         grown: &[&str],
         newcomer: Option<&str>,
@@ -176,7 +227,11 @@ impl Node {
             return Err(NodeError::TooMany(self.promises.len()));
         }
         self.check_sums()?;
-        which.iter().try_for_each(|processor| self.check_processor(*processor, grown, newcomer))
+        for processor in which {
+            let found = self.check_processor(*processor, grown, newcomer)?;
+            self.remembered.0.extend(found);
+        }
+        Ok(())
     }
 
     /// Whether all that is promised can be kept.
@@ -186,7 +241,7 @@ impl Node {
     pub fn check_all(&self) -> Result<(), NodeError> {
         let all: Vec<usize> = (0..self.capacity.processors).collect();
         let names: Vec<&str> = self.promises.keys().map(String::as_str).collect();
-        self.check(&all, &names, None)
+        self.clone().check(&all, &names, None)
     }
 
     fn check_processor(
@@ -194,7 +249,7 @@ impl Node {
         processor: usize,
         grown: &[&str],
         newcomer: Option<&str>,
-    ) -> Result<(), NodeError> {
+    ) -> Result<Vec<(String, u64)>, NodeError> {
         let (names, tasks): (Vec<&str>, Vec<Task>) = self.on_processor(processor).unzip();
         let rule = self.capacity.rule;
         let grown: Vec<usize> = (0..names.len()).filter(|&index| grown.contains(&names[index])).collect();
@@ -202,11 +257,14 @@ impl Node {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
             NodeError::Processor { processor, names, cause }
         };
-        if rule.still_holds(&tasks, &grown).map_err(refuse)? {
-            return Ok(());
+        let known = |name: &&str| self.remembered.0.get(*name).copied().unwrap_or(0);
+        let mut remembered: Vec<u64> = names.iter().map(known).collect();
+        if rule.still_holds_near(&tasks, &grown, &mut remembered).map_err(refuse)? {
+            let found = names.iter().zip(remembered).filter(|(_, window)| *window > 0);
+            return Ok(found.map(|(name, window)| ((*name).to_owned(), window)).collect());
         }
         let newcomer = newcomer.and_then(|newcomer| names.iter().position(|name| *name == newcomer));
-        rule.admit(&tasks, newcomer).map(|_| ()).map_err(refuse)
+        rule.admit(&tasks, newcomer).map(|_| Vec::new()).map_err(refuse)
     }
 
     fn check_sums(&self) -> Result<(), NodeError> {
@@ -224,12 +282,12 @@ impl Node {
             let names = with_class().map(|(name, _)| name.clone()).collect();
             NodeError::Network { names, cause }
         })?;
-        let sum = |what: &'static str, has: u64, of: fn(&Promise) -> u64| {
+        let sum = |what: Added, has: u64, of: fn(&Promise) -> u64| {
             let asked = self.promises.values().map(|promise| u128::from(of(promise))).sum();
             if asked > u128::from(has) { Err(NodeError::Sum { what, asked, has }) } else { Ok(()) }
         };
-        sum("memory in bytes", self.capacity.memory_bytes, |promise| promise.memory_bytes)?;
-        sum("disk in bytes per second", self.capacity.disk.bytes, |promise| promise.disk.bytes)?;
-        sum("disk in operations per second", self.capacity.disk.operations, |promise| promise.disk.operations)
+        sum(Added::Memory, self.capacity.memory_bytes, |promise| promise.memory_bytes)?;
+        sum(Added::DiskBytes, self.capacity.disk.bytes, |promise| promise.disk.bytes)?;
+        sum(Added::DiskOperations, self.capacity.disk.operations, |promise| promise.disk.operations)
     }
 }

@@ -1,5 +1,7 @@
 //! What is asked of a processor: a budget in each period, by a deadline, and what a change of whom it runs costs.
 
+use crate::refusal::Span;
+
 /// Longest period and longest deadline, in ns: an hour. What is renewed less often is no reservation but a booking.
 pub const LONGEST_NS: u64 = 3_600_000_000_000;
 /// Longest context switch that is believed, in ns: a thousand times what a slow processor takes.
@@ -31,7 +33,7 @@ pub enum TaskError {
     NoPeriod,
     /// More than there is.
     #[error(
-        "a budget of {budget_ns} ns does not fit into a period of {period_ns} ns; one processor gives at most the period"
+        "a budget of {} does not fit into a period of {}; one processor gives at most the period", Span(*budget_ns), Span(*period_ns)
     )]
     BudgetOverPeriod {
         /// What was asked for.
@@ -41,8 +43,8 @@ pub enum TaskError {
     },
     /// It would be late even alone.
     #[error(
-        "a budget of {budget_ns} ns that is ready up to {jitter_ns} ns late can't be done {deadline_ns} ns after its period began; \
-         give a deadline of at least {} ns", budget_ns.saturating_add(*jitter_ns)
+        "a budget of {} that is ready up to {} late can't be done {} after its period began; give a deadline of at least {}",
+        Span(*budget_ns), Span(*jitter_ns), Span(*deadline_ns), Span(budget_ns.saturating_add(*jitter_ns))
     )]
     LateAlone {
         /// What was asked for.
@@ -53,7 +55,7 @@ pub enum TaskError {
         deadline_ns: u64,
     },
     /// Too long a period, deadline or jitter.
-    #[error("{ns} ns is longer than an hour, the longest period or deadline of a reservation")]
+    #[error("{} is longer than an hour, the longest period or deadline of a reservation", Span(*ns))]
     TooLong {
         /// What was asked for.
         ns: u64,
@@ -180,7 +182,7 @@ impl Costs {
 /// A context switch that nobody believes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a context switch of {switch_ns} ns is more than {LONGEST_SWITCH_NS} ns, the most that is believed; measure it again"
+    "a context switch of {} is more than {}, the most that is believed; measure it again", Span(*switch_ns), Span(LONGEST_SWITCH_NS)
 )]
 pub struct CostsError {
     /// What was said.
@@ -201,7 +203,7 @@ pub enum Policy {
 
 impl Policy {
     /// The indices of `tasks`, highest priority first. Earliest deadline first has no such order: they come as they are.
-    pub(crate) fn order(self, tasks: &[Task]) -> Vec<usize> {
+    pub fn order(self, tasks: &[Task]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..tasks.len()).collect();
         match self {
             Self::RateMonotonic => order.sort_by_key(|&index| tasks[index].period_ns),

@@ -1,11 +1,36 @@
 //! What a dispatcher was told and what it decided, so that the same can be asked again.
 
-use crate::dispatch::{Decision, DispatchError, Dispatcher};
+use crate::dispatch::{Decision, DispatchError, Dispatcher, Inside};
 use crate::table::Table;
+use crate::task::Task;
 
 /// Something that a dispatcher is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
+    /// A machine comes.
+    Add {
+        /// How its jobs are ordered.
+        inside: Inside,
+    },
+    /// A machine goes.
+    Remove {
+        /// Index of the virtual task machine.
+        vtm: usize,
+    },
+    /// A job comes.
+    Join {
+        /// Index of the virtual task machine.
+        vtm: usize,
+        /// What it asks for.
+        task: Option<Task>,
+    },
+    /// A job goes.
+    Leave {
+        /// Index of the virtual task machine.
+        vtm: usize,
+        /// Index of the job.
+        job: usize,
+    },
     /// A job has work, in a period that began at that time, in ns.
     Ready {
         /// Index of the virtual task machine.
@@ -73,6 +98,10 @@ pub enum ReplayError {
 /// Where it speaks of what is not there.
 pub fn tell(dispatcher: &mut Dispatcher, input: &Input) -> Result<(), DispatchError> {
     match input {
+        Input::Add { inside } => dispatcher.add(*inside).map(drop),
+        Input::Remove { vtm } => dispatcher.remove(*vtm),
+        Input::Join { vtm, task } => dispatcher.join(*vtm, *task).map(drop),
+        Input::Leave { vtm, job } => dispatcher.leave(*vtm, *job),
         Input::Ready { vtm, job, begun_ns } => dispatcher.ready(*vtm, *job, *begun_ns),
         Input::Blocked { vtm, job } => dispatcher.blocked(*vtm, *job),
         Input::Adopt { table, not_before_ns } => {

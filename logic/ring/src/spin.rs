@@ -12,8 +12,13 @@ const VAIN_SPINS_MAX: u32 = 3;
 /// After so many waits without a spin, try one again: the peer may have become quick.
 const PROBE_EVERY: u32 = 64;
 
-/// Giving way so often in vain, in a row, is enough: somebody else uses the processor, or the peer has nothing for us.
+/// Giving way so often in vain, in a row, is enough: the peer has nothing for us at present.
 const VAIN_MAX: u32 = 4;
+/// Giving way so long means that somebody else had the processor for a turn, which is a millisecond or more: a sleeper that is waked need not wait for
+/// that. Programs that only take turns, as a dozen pairs do that share it, are through in less.
+const TURN_NS: u64 = 250_000;
+/// After so many waits at most, giving way is tried again that has cost a turn: then the turns that it costs are a small part of the time.
+const REST_MAX: u32 = 64 * PROBE_EVERY;
 
 /// An adaptive spin: whole while it is successful, next to none while it is in vain. Nothing between: a shorter one would miss the
 /// same answers.
@@ -26,6 +31,12 @@ pub struct Spin {
     /// Times in a row that giving way was in vain.
     vain: u32,
     waits_since_way: u32,
+    /// Waits until giving way is tried again: more each time that it has cost a turn.
+    rest: u32,
+    /// Times that it was quick since `rest` has changed.
+    quick: u32,
+    /// Times that it was given at all.
+    ways: u64,
 }
 
 impl Default for Spin {
@@ -41,7 +52,16 @@ impl Spin {
         let wake_ns =
             if wake_ns == 0 { WAKE_DEFAULT_NS } else { wake_ns.clamp(*WAKE_NS.start(), *WAKE_NS.end()) };
         let max_ns = wake_ns * SPIN_HALF_WAKES / 2;
-        Spin { max_ns, vain_spins: 0, waits_since_probe: 0, vain: 0, waits_since_way: 0 }
+        Spin {
+            max_ns,
+            vain_spins: 0,
+            waits_since_probe: 0,
+            vain: 0,
+            waits_since_way: 0,
+            rest: PROBE_EVERY,
+            quick: 0,
+            ways: 0,
+        }
     }
 
     /// The longest spin, in ns.
@@ -76,16 +96,37 @@ impl Spin {
             return true;
         }
         self.waits_since_way += 1;
-        let probe = self.waits_since_way >= PROBE_EVERY;
+        let probe = self.waits_since_way >= self.rest;
         if probe {
             self.waits_since_way = 0;
         }
         probe
     }
 
-    /// Learns whether what was waited for came while we gave way.
-    pub fn gave_way(&mut self, successful: bool) {
-        self.vain = if successful { 0 } else { self.vain.saturating_add(1) };
+    /// Learns whether what was waited for came while we gave way, and how long that took.
+    pub fn gave_way(&mut self, successful: bool, took_ns: u64) {
+        self.ways += 1;
+        if took_ns >= TURN_NS {
+            // Whether it came or not: it would have come sooner.
+            self.vain = VAIN_MAX;
+            self.rest = (self.rest * 2).min(REST_MAX);
+            self.quick = 0;
+        } else if successful {
+            self.vain = 0;
+            self.quick += 1;
+            if self.quick >= self.rest {
+                self.rest = (self.rest / 2).max(PROBE_EVERY);
+                self.quick = 0;
+            }
+        } else {
+            self.vain = self.vain.saturating_add(1);
+        }
+    }
+
+    /// How often we have given way.
+    #[must_use]
+    pub fn ways(&self) -> u64 {
+        self.ways
     }
 
     /// Learns how a spin ended.
@@ -139,11 +180,57 @@ mod tests {
         for _ in 0..PROBE_EVERY * 10 + VAIN_MAX {
             if spin.may_give_way() {
                 times += 1;
-                spin.gave_way(false);
+                spin.gave_way(false, 300);
             }
         }
         assert_eq!(times, VAIN_MAX + 10);
-        spin.gave_way(true);
+        spin.gave_way(true, 2_000);
         assert!(spin.may_give_way());
+    }
+
+    /// On a busy machine each way cost a turn of somebody else, some milliseconds, for an answer that a sleep would have got in microseconds; and because the
+    /// answer was there afterwards, it went on.
+    #[test]
+    fn giving_way_that_costs_a_turn_is_given_up_at_once_and_tried_more_and_more_seldom() {
+        const WAITS: u32 = 100_000;
+        let mut spin = Spin::default();
+        let mut times = 0;
+        for _ in 0..WAITS {
+            if spin.may_give_way() {
+                times += 1;
+                spin.gave_way(true, 3_000_000);
+            }
+        }
+        // One, then after 128 waits, after 256, and so on.
+        assert_eq!(times, 1 + 5 + (WAITS - 1 - (128 + 256 + 512 + 1024 + 2048)) / REST_MAX);
+        // Also where every other one is quick.
+        let (mut spin, mut slow) = (Spin::default(), 0);
+        for wait in 0..WAITS {
+            if spin.may_give_way() {
+                let took_ns = if wait % 2 == 0 { 2_000 } else { 3_000_000 };
+                slow += u32::from(took_ns > TURN_NS);
+                spin.gave_way(true, took_ns);
+            }
+        }
+        assert!(slow <= 6 + WAITS / REST_MAX, "{slow}");
+    }
+
+    #[test]
+    fn giving_way_is_done_as_ever_when_others_have_left_the_processor() {
+        let mut spin = Spin::default();
+        for _ in 0..10 {
+            spin.gave_way(true, TURN_NS);
+        }
+        let mut given = 0;
+        for _ in 0..4 * REST_MAX {
+            if spin.may_give_way() {
+                given += 1;
+                spin.gave_way(true, TURN_NS - 1);
+            }
+        }
+        assert_eq!(given, 3 * REST_MAX + 1);
+        // And it rests no longer than at first when it fails again.
+        spin.gave_way(true, TURN_NS);
+        assert_eq!(spin.rest, 2 * PROBE_EVERY);
     }
 }

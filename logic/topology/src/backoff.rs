@@ -123,7 +123,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(1);
 
     fn restart(policy: RestartPolicy, max_retries: Option<u32>) -> Restart {
-        Restart { policy, backoff_ms: 200, max_backoff_ms: 10_000, max_retries }
+        Restart { policy, backoff_ms: 200, max_backoff_ms: 10_000, max_retries, elsewhere: false }
     }
 
     fn pauses(backoff: &mut Backoff, count: usize) -> Vec<u64> {

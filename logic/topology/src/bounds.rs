@@ -42,6 +42,33 @@ pub const CPU_MILLI_MIN: u32 = 10;
 /// Processor time: most. More processors than any node has.
 pub const CPU_MILLI_MAX: u32 = 1_024_000;
 
+/// A budget: least, in ns. Less is gone before the processor has turned to it.
+pub const BUDGET_NS_MIN: u64 = 1_000;
+/// A budget, period or deadline: most, an hour.
+pub const PERIOD_NS_MAX: u64 = 3_600_000_000_000;
+/// Jobs inside a reservation: as many as there are priorities for them between those of a dispatcher and of jobs that nothing is promised to.
+pub const JOBS_MAX: usize = 16;
+/// Bytes of a pattern that jobs are found by.
+pub const PATTERN_BYTES_MAX: usize = 255;
+/// Bytes of a thread's name that the kernel keeps (`TASK_COMM_LEN` without its terminator).
+pub const THREAD_NAME_BYTES_MAX: usize = 15;
+/// Processors that a domain can name: the greatest number.
+pub const PROCESSOR_MAX: u64 = 127;
+/// A rate of the link: least, in bit/s. Less sends not a packet in ten seconds.
+pub const RATE_BITS_MIN: u64 = 1_000;
+/// A rate of the link: most, a hundred terabits.
+pub const RATE_BITS_MAX: u64 = 100_000_000_000_000;
+/// A burst: least, in bytes. A packet of Ethernet has to fit.
+pub const BURST_BYTES_MIN: u64 = 2 << 10;
+/// A burst: most, what the fastest link carries in some milliseconds.
+pub const BURST_BYTES_MAX: u64 = 1 << 30;
+/// A burst where the file says nothing: ten packets.
+pub const BURST_BYTES_DEFAULT: u64 = 16 << 10;
+/// Disk: least, in bytes per second.
+pub const IO_BYTES_MIN: u64 = 4 << 10;
+/// Disk: most operations per second.
+pub const IO_OPERATIONS_MAX: u64 = 1_000_000_000;
+
 /// Memory: least. Less does not hold a runtime's own start.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 /// Memory: most, a pebibyte. More than any node has.
@@ -190,3 +217,9 @@ pub const BUFFERS_DEFAULT: u32 = 256;
 pub const GRANTS_MAX: u64 = 65_536;
 /// Grants where the file says nothing.
 pub const GRANTS_DEFAULT: u32 = 1024;
+
+/// Labels that one domain can ask for: each is a sentence of a refusal.
+pub const LABELS_MAX: usize = 16;
+
+/// Bytes of what a label says.
+pub const LABEL_BYTES_MAX: usize = 63;

@@ -74,6 +74,8 @@ pub enum Code {
     NoNetwork,
     /// Something on the node is not there or is of another kind.
     NotFound,
+    /// The node can't keep what would be promised.
+    NotKept,
 }
 
 impl Code {
@@ -111,11 +113,12 @@ impl Code {
             Self::NotAllowed => "not-allowed",
             Self::NoNetwork => "no-network",
             Self::NotFound => "not-found",
+            Self::NotKept => "not-kept",
         }
     }
 
     /// Every code, in the order of the reference page.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Syntax,
         Self::UnknownKey,
         Self::MissingKey,
@@ -146,6 +149,7 @@ impl Code {
         Self::NotAllowed,
         Self::NoNetwork,
         Self::NotFound,
+        Self::NotKept,
     ];
 }
 

@@ -59,6 +59,9 @@ pub struct Start {
     pub capabilities: Vec<String>,
     /// Its limits.
     pub limits: String,
+    /// What it would be promised.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub promises: Vec<String>,
     /// Domains that are ready before.
     pub after: Vec<Name>,
     /// How it is known to be up.
@@ -120,6 +123,7 @@ fn start(domain: &Domain) -> Start {
         user: user(domain),
         capabilities: domain.capabilities.clone(),
         limits: limits(domain),
+        promises: domain.reserve.as_ref().map_or_else(Vec::new, crate::Reserve::lines),
         after: domain.after.clone(),
         ready: ready(&domain.ready),
         services: domain
@@ -335,6 +339,7 @@ fn write_start(number: usize, start: &Start, f: &mut fmt::Formatter<'_>) -> fmt:
         lines.push(("keeps", start.capabilities.join(", ")));
     }
     lines.push(("limits", start.limits.clone()));
+    lines.extend(start.promises.iter().map(|line| ("promised", line.clone())));
     lines.push(("ready", start.ready.clone()));
     if !start.after.is_empty() {
         lines.push(("after", start.after.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")));

@@ -44,13 +44,14 @@ pub use explain::{Access, Called, EndpointAccess, Explanation, Permission, Start
 pub use look::{Blind, Found, Look};
 pub use model::{
     Accel, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat,
-    DiskHolds, Domain, DomainKind, Endpoint, EndpointVerb, IdOrName, IpcLimits, Limits, LogLimits, Machine,
-    MachineKernel, Mount, Network, Program, Ready, Resolv, Restart, RestartPolicy, Root, Service,
-    ServiceKind, ServiceMount, Settings, Signal, Stop, Topology, User, Verb,
+    DiskHolds, DiskShare, Domain, DomainKind, Endpoint, EndpointVerb, Enforce, IdOrName, IpcLimits, Job,
+    JobPolicy, Limits, LogLimits, Machine, MachineKernel, Mount, Network, NetworkClass, NetworkShare,
+    NodeChoice, Outside, Placement, ProcessorShare, Program, Ready, Reserve, Resolv, Restart, RestartPolicy,
+    Root, Service, ServiceKind, ServiceMount, Settings, Signal, Stop, Topology, User, Verb, Who,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};
-pub use scalar::{duration_text, size_text};
+pub use scalar::{duration_text, nanos_text, parse_nanos, parse_rate, parse_size, rate_text, size_text};
 pub use schema::schema;
 
 use diagnostic::Report;

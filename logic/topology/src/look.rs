@@ -22,6 +22,11 @@ pub enum Found {
 pub trait Look {
     /// What is at `path`, which is absolute.
     fn look(&self, path: &Path) -> Found;
+
+    /// What the node has promised to others, to which what the file asks for is added; `None`: nobody asked it.
+    fn promised(&self) -> Option<&reserve::model::Model> {
+        None
+    }
 }
 
 /// Looks at nothing: a file is admitted by its words alone.

@@ -169,13 +169,18 @@ fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>
     let vm = b.kind == DomainKind::Vm;
     let live = [
         ("limits", a.limits != b.limits),
-        ("restart", a.restart != b.restart),
+        ("reserve", a.reserve != b.reserve),
+        ("restart", a.restart != b.restart && a.restart.elsewhere == b.restart.elsewhere),
+        ("node", a.placement.node != b.placement.node),
+        ("labels", a.placement.labels != b.placement.labels),
         ("stop", a.stop != b.stop && !vm),
         ("after", a.after != b.after),
         ("ready", (&a.ready, a.ready_timeout_ms) != (&b.ready, b.ready_timeout_ms)),
     ];
     let cold = [
         ("kind", a.kind != b.kind),
+        // Its monitor is told at the start whether it has to let go of it.
+        ("restart", a.restart.elsewhere != b.restart.elsewhere),
         ("root", a.root != b.root),
         ("writable", a.writable != b.writable),
         ("command", a.program != b.program),

@@ -168,6 +168,96 @@ inline_schema!(Millis<MIN, MAX> where [const MIN: u64, const MAX: u64], |_genera
     "$comment": format!("{} to {}", duration_text(MIN), duration_text(MAX)),
 }));
 
+/// Units of a short duration, in ns, longest first.
+const SPANS: &[(&str, u64)] = &[("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+
+/// Units of a rate, in bits per second, greatest first.
+const RATES: &[(&str, u64)] = &[("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1_000), ("bit", 1)];
+
+/// A short duration within bounds, in ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nanos<const MIN: u64, const MAX: u64>(pub(crate) u64);
+
+impl<const MIN: u64, const MAX: u64> Form for Nanos<MIN, MAX> {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let read = united(value, "a duration such as \"16ms\" or \"5680us\"", |_| "ms", span, out)?;
+        let Some(nanos) = quantity(read, SPANS) else {
+            out.error(Code::BadDuration, span, format!("{} is no duration", quoted(read)))
+                .help("a whole number and its unit: \"40ms\", \"5680us\", \"250000ns\", \"1s\"; no fraction, no space");
+            return None;
+        };
+        if nanos < MIN || nanos > MAX {
+            let message =
+                format!("{read} is out of range: {} to {} can be here", nanos_text(MIN), nanos_text(MAX));
+            out.error(Code::OutOfRange, span, message);
+            return None;
+        }
+        Some(Self(nanos))
+    }
+}
+
+inline_schema!(Nanos<MIN, MAX> where [const MIN: u64, const MAX: u64], |_generator| json_schema!({
+    "type": "string", "pattern": "^[0-9]{1,15}(ns|us|ms|s)$",
+    "$comment": format!("{} to {}", nanos_text(MIN), nanos_text(MAX)),
+}));
+
+/// A rate within bounds, in bits per second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate<const MIN: u64, const MAX: u64>(pub(crate) u64);
+
+impl<const MIN: u64, const MAX: u64> Form for Rate<MIN, MAX> {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let read = united(value, "a rate such as \"5mbit\"", |_| "bit", span, out)?;
+        let Some(bits) = quantity(read, RATES) else {
+            out.error(Code::BadSize, span, format!("{} is no rate", quoted(read)))
+                .help("a whole number of bits per second and its unit: \"800kbit\", \"5mbit\", \"1gbit\"");
+            return None;
+        };
+        if bits < MIN || bits > MAX {
+            let message =
+                format!("{read} is out of range: {} to {} can be here", rate_text(MIN), rate_text(MAX));
+            out.error(Code::OutOfRange, span, message);
+            return None;
+        }
+        Some(Self(bits))
+    }
+}
+
+inline_schema!(Rate<MIN, MAX> where [const MIN: u64, const MAX: u64], |_generator| json_schema!({
+    "type": "string", "pattern": "^[0-9]{1,15}(bit|kbit|mbit|gbit)$",
+    "$comment": format!("{} to {}", rate_text(MIN), rate_text(MAX)),
+}));
+
+/// A short duration such as `16ms`, in ns, as the file has it.
+#[must_use]
+pub fn parse_nanos(text: &str) -> Option<u64> {
+    quantity(text, SPANS)
+}
+
+/// A rate such as `5mbit`, in bits per second, as the file has it.
+#[must_use]
+pub fn parse_rate(text: &str) -> Option<u64> {
+    quantity(text, RATES)
+}
+
+/// A size such as `64MiB`, in bytes, as the file has it.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<u64> {
+    quantity(text, SIZES)
+}
+
+/// A short duration as the file writes it, in the longest unit that leaves a whole number.
+#[must_use]
+pub fn nanos_text(nanos: u64) -> String {
+    unit_text(nanos, SPANS.iter().copied(), "ns")
+}
+
+/// A rate as the file writes it, in the greatest unit that leaves a whole number.
+#[must_use]
+pub fn rate_text(bits: u64) -> String {
+    unit_text(bits, RATES.iter().copied(), "bit")
+}
+
 /// Digits of a bare number that may have been meant in MiB.
 const MIB_DIGITS_MAX: usize = 6;
 

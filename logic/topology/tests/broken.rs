@@ -8,23 +8,46 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use topology::{Code, Diagnostics, Found, bounds};
+use reserve::model::Model;
+use reserve::network::Link;
+use reserve::node::{Capacity, Disk};
+use reserve::{Heuristic, Policy, Rule};
+use topology::{Code, Diagnostics, Found, Look, bounds};
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken")
 }
 
-/// A node on which `missing` is missing and `file` is a file; nobody looks at the rest.
-fn node(path: &Path) -> Found {
-    match path.to_str() {
-        Some("/base/missing") => Found::Nothing,
-        Some("/base/file") => Found::File,
-        _ => Found::Unknown,
+/// A node on which `missing` is missing and `file` is a file, nobody looks at the rest, and one processor and a link of 10 Mbit/s are to be promised.
+struct Bed(Model);
+
+impl Look for Bed {
+    fn look(&self, path: &Path) -> Found {
+        match path.to_str() {
+            Some("/base/missing") => Found::Nothing,
+            Some("/base/file") => Found::File,
+            _ => Found::Unknown,
+        }
+    }
+
+    fn promised(&self) -> Option<&Model> {
+        Some(&self.0)
     }
 }
 
+fn node() -> Bed {
+    let capacity = Capacity {
+        processors: 1,
+        rule: Rule::new(Policy::RateMonotonic),
+        link: Link { rate_bits: 10_000_000, queue_bytes: 64 << 10, packet_bytes: 1_514 },
+        memory_bytes: 1 << 30,
+        disk: Disk { bytes: 100_000_000, operations: 10_000 },
+    };
+    Bed(Model::new(capacity, Heuristic::FirstFit).unwrap())
+}
+
 fn refusal(text: &str, name: &str) -> Diagnostics {
-    match topology::admit(text, name, Path::new("/base"), &node) {
+    match topology::admit(text, name, Path::new("/base"), &node()) {
         Err(diagnostics) => diagnostics,
         Ok(_) => panic!("{name} was admitted"),
     }

@@ -26,6 +26,8 @@ const READ_BYTES: usize = 64 * 1024;
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How long the node may take for the last words of a command, and of the agent.
 pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait at least for what is overdue and can't be passed on yet.
+const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 /// Name of the control socket in the folder of ours.
 const CONTROL_SOCKET: &str = "control.sock";
 /// The multicast group of the kernel's own words on devices.
@@ -242,7 +244,9 @@ impl Agent {
         let words = self.last_words.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let now = Instant::now();
         let accept = self.accept_again.filter(|at| *at > now).map(|at| at.duration_since(now));
-        look.into_iter().chain(last).chain(words).chain(accept).min()
+        let left = self.processes.values().filter_map(|process| process.left_until());
+        let left = left.min().map(|until| until.saturating_duration_since(now).max(LEAST_PATIENCE));
+        look.into_iter().chain(last).chain(words).chain(accept).chain(left).min()
     }
 
     fn sources(&self) -> Vec<(Token, BorrowedFd<'_>, PollFlags)> {
@@ -298,7 +302,7 @@ impl Agent {
             Token::Relay(stream) => self.relay_ready(stream, flags),
             Token::Word(stream) => self.word_ready(stream),
             Token::Input(stream) => self.write_input(stream),
-            Token::Output(stream, which) => self.read_output(stream, which),
+            Token::Output(stream, which) => self.read_output(stream, which).map(drop),
         }
     }
 

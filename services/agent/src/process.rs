@@ -13,10 +13,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use sys::aside;
 use wire::guest::{Ending, ExecEnd, exec};
 
 /// Most that is read of an output at once, in bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
+/// How long the last output of a process that ended may take from its pipe to us.
+const LEFT_PATIENCE: Duration = Duration::from_secs(2);
 /// Longest word of why nothing was executed, in bytes.
 const MAX_FAILURE_BYTES: usize = 64 * 1024;
 
@@ -42,6 +46,7 @@ pub(crate) struct Process {
     pub word: Option<OwnedFd>,
     failure: Option<Failure>,
     ending: Option<Ending>,
+    left_until: Option<Instant>,
     terminal: Option<OwnedFd>,
     /// Where its input is written.
     pub input: Option<OwnedFd>,
@@ -77,6 +82,7 @@ impl Process {
             word: Some(word),
             failure: None,
             ending: None,
+            left_until: None,
             terminal: ours.terminal,
             input: ours.input,
             outputs: ours.outputs,
@@ -118,6 +124,15 @@ impl Process {
     pub fn reaped(&mut self, ending: Ending) {
         self.hear_word();
         self.ending = Some(ending);
+        self.left_until = Some(Instant::now() + LEFT_PATIENCE);
+        if self.terminal.is_none() {
+            self.outputs.iter().flatten().for_each(aside::finish);
+        }
+    }
+
+    /// How long what is left of the output of one that ended is waited for: whoever splices into it may hold it for as long as they like.
+    pub fn left_until(&self) -> Option<Instant> {
+        self.left_until.filter(|_| self.outputs.iter().any(Option::is_some))
     }
 
     /// How it ended, when it has and all that it wrote is on its way.
@@ -137,7 +152,7 @@ impl Process {
     }
 
     /// Takes a piece of an output, as a message of the stream; none where there is none now. An output that is at its end is
-    /// closed; one of a process that ended is at its end when nothing more is there, whoever else may have it open.
+    /// closed; one of a process that ended is at its end when nothing more is there, whoever else may have it open ([`aside::finish`]).
     pub fn read(&mut self, which: usize, room: usize) -> Option<Vec<u8>> {
         let output = self.outputs.get_mut(which)?;
         let descriptor = output.as_ref()?;
@@ -150,10 +165,11 @@ impl Process {
         }
         match rustix::io::retry_on_intr(|| rustix::io::read(descriptor, &mut *space)) {
             Ok(length) if length > 0 => {
+                self.left_until = self.ending.map(|_| Instant::now() + LEFT_PATIENCE);
                 message.truncate(1 + length);
                 return Some(message);
             }
-            Err(Errno::AGAIN) if self.ending.is_none() => {}
+            Err(Errno::AGAIN) if self.ending.is_none() || self.terminal.is_none() => {}
             // The end; of a terminal it is EIO.
             _ => *output = None,
         }
@@ -256,14 +272,11 @@ fn make_streams(input: Input) -> io::Result<([OwnedFd; 3], Ours)> {
     }
     let (out, out_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
     let (error, error_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-    for ours in [&out, &error] {
-        rustix::io::ioctl_fionbio(ours, true)?;
-    }
+    let (out, error) = (aside::reader(out)?, aside::reader(error)?);
     let (theirs, ours) = match input {
         Input::Stream => {
             let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
-            rustix::io::ioctl_fionbio(&ours, true)?;
-            (theirs, Some(ours))
+            (theirs, Some(aside::writer(ours)?))
         }
         _ => (std::fs::File::open("/dev/null")?.into(), None),
     };

@@ -105,16 +105,14 @@ impl Agent {
         if runs && self.command == Some(stream) { self.tell_started() } else { Ok(()) }
     }
 
-    pub fn read_output(&mut self, stream: u32, which: usize) -> Result<(), AgentError> {
+    /// Passes on a piece of an output, if there is one and it is taken: whether there was.
+    pub fn read_output(&mut self, stream: u32, which: usize) -> Result<bool, AgentError> {
         let room = self.streams.room(stream).unwrap_or(0);
         if !self.may_read(stream) {
-            return Ok(());
+            return Ok(false);
         }
         let message = self.processes.get_mut(&stream).and_then(|process| process.read(which, room));
-        match message {
-            Some(message) => self.send(stream, message),
-            None => Ok(()),
-        }
+        message.map_or(Ok(false), |message| self.send(stream, message).map(|()| true))
     }
 
     pub fn write_input(&mut self, stream: u32) -> Result<(), AgentError> {
@@ -164,9 +162,14 @@ impl Agent {
 
     fn settle(&mut self, stream: u32) -> Result<(), AgentError> {
         for which in 0..2 {
-            while self.may_read(stream) && self.has_output(stream, which) {
-                self.read_output(stream, which)?;
-            }
+            while self.read_output(stream, which)? {}
+        }
+        let waits = self.may_read(stream);
+        if let Some(process) = self.processes.get_mut(&stream)
+            && waits
+            && process.left_until().is_some_and(|until| until <= Instant::now())
+        {
+            process.outputs = [None, None];
         }
         let Some(end) = self.processes.get(&stream).and_then(|process| process.outcome()) else {
             return self.lose_patience(stream);
@@ -186,11 +189,6 @@ impl Agent {
         }
         self.processes.remove(&stream);
         self.end_exec(stream, end)
-    }
-
-    fn has_output(&self, stream: u32, which: usize) -> bool {
-        let process = self.processes.get(&stream);
-        process.and_then(|process| process.outputs.get(which)).is_some_and(Option::is_some)
     }
 
     /// The last words of the command that the node does not take are lost in the end.

@@ -1,6 +1,9 @@
 //! What the admin socket speaks, in the types that both sides share. Described in `docs/spec/admin.md`.
 
+pub mod reserve;
+
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Version of this protocol: the first part of each path.
@@ -125,6 +128,10 @@ pub enum Code {
     UnknownService,
     /// No endpoint of that name or address.
     UnknownEndpoint,
+    /// No link to a node of that name.
+    UnknownLink,
+    /// Nothing is promised to anybody of that name.
+    UnknownReservation,
     /// No such place in the state tree.
     UnknownPath,
     /// The name fits more than one.
@@ -135,6 +142,14 @@ pub enum Code {
     Failed,
     /// The daemon is ending.
     Ending,
+    /// This node belongs to no cluster.
+    NoCluster,
+    /// No node of that name.
+    UnknownNode,
+    /// What is wanted is somebody's already.
+    Taken,
+    /// Who asks may not.
+    Refused,
 }
 
 impl Problem {
@@ -158,6 +173,9 @@ pub struct DomainRow {
     pub dc: String,
     /// Its name.
     pub domain: String,
+    /// The node that it runs on, in a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// `process`, `container` or `vm`.
     pub kind: String,
     /// `starting`, `running`, `stopping`, `waiting` (for the next start), `ended`, `failed`.
@@ -182,6 +200,9 @@ pub struct DomainRow {
     pub cpu_us: Option<u64>,
     /// Memory of the domain and its frontend, in bytes.
     pub memory_bytes: Option<u64>,
+    /// What it is promised, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promised: Option<String>,
     /// Processes and threads of the domain and its frontend.
     pub processes: Option<u64>,
     /// What the program is: the command's words.
@@ -210,6 +231,172 @@ pub struct MachineRow {
     pub said: Option<String>,
     /// How the machine before this one ended, or this one where it has.
     pub outcome: Option<domain::Outcome>,
+}
+
+/// The cluster, as `node ls` lists it: `/v1/nodes`. On a single node everything is empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodesView {
+    /// The cluster's name.
+    pub cluster: Option<String>,
+    /// This node's.
+    pub me: Option<String>,
+    /// Whether this node may do nothing that others might do in its place.
+    pub fenced: bool,
+    /// Why, where it is.
+    pub why: Option<String>,
+    /// Whether the cluster knows this node no more.
+    pub removed: bool,
+    /// Where its registry is.
+    pub etcd: Vec<String>,
+    /// All nodes, by name.
+    pub nodes: Vec<NodeRow>,
+}
+
+/// One node, as `node show` shows it: `/v1/nodes/NAME`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeRow {
+    /// Its name.
+    pub name: String,
+    /// Where other nodes reach it.
+    pub address: String,
+    /// Whether it has a lease.
+    pub alive: bool,
+    /// Whether it is the one that was asked.
+    pub me: bool,
+    /// Which of its lives this is.
+    pub incarnation: Option<u64>,
+    /// What it was labelled with.
+    pub labels: BTreeMap<String, String>,
+    /// Its processors.
+    pub cpus: u32,
+    /// Its memory, in bytes.
+    pub memory_bytes: u64,
+    /// The release of its program.
+    pub version: String,
+    /// When it joined, in seconds of Unix time.
+    pub joined_unix_s: u64,
+    /// The number of its certificate.
+    pub certificate: String,
+    /// Until when that is valid; each node knows its own.
+    pub certificate_until_unix_s: Option<u64>,
+    /// Whether it may let others join; each node knows it of itself.
+    pub authority: Option<bool>,
+    /// What it has left to promise; absent: it does not say.
+    #[serde(default)]
+    pub free: Option<FreeRow>,
+}
+
+/// What a node has left to promise, when all domains that are given to it have what their files say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FreeRow {
+    /// Of each of its processors that are for reservations, in millionths.
+    pub processors_ppm: Vec<u64>,
+    /// Of its link, in bits per second; absent: it has none for that.
+    pub network_bits: Option<u64>,
+    /// Of its memory.
+    pub memory_bytes: u64,
+    /// Of its disk, a second.
+    pub disk_bytes: u64,
+    /// The same in operations.
+    pub disk_operations: u64,
+}
+
+/// `POST /v1/cluster/init`: begin a cluster.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InitRequest {
+    /// The cluster's name.
+    pub cluster: String,
+    /// This node's.
+    pub name: String,
+    /// Where other nodes reach it.
+    pub address: String,
+    /// Labels of this node.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Endpoints of etcd.
+    pub etcd: Vec<String>,
+    /// What stands before every key there.
+    #[serde(default)]
+    pub prefix: Option<String>,
+    /// The authority of its certificates, as PEM.
+    #[serde(default)]
+    pub etcd_authority_pem: Option<String>,
+    /// Our certificate for it, as PEM.
+    #[serde(default)]
+    pub etcd_certificate_pem: Option<String>,
+    /// Our key for it, as PEM.
+    #[serde(default)]
+    pub etcd_key_pem: Option<String>,
+}
+
+/// `POST /v1/cluster/join`: become a node of a cluster.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JoinRequest {
+    /// A node of it: ADDRESS or ADDRESS:PORT.
+    pub at: String,
+    /// What `node token` printed.
+    pub token: String,
+    /// How this node is to be called.
+    pub name: String,
+    /// Where other nodes reach it; without one, from where it asks.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// Its labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// `POST /v1/cluster/token`: let a machine in.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRequest {
+    /// How long it is good for.
+    #[serde(default)]
+    pub ttl_s: Option<u64>,
+    /// Whether who joins with it may let others join, too.
+    pub may_issue: bool,
+}
+
+/// The answer to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenView {
+    /// The token: a secret.
+    pub token: String,
+    /// Until when it is good, by the clock of the node that made it.
+    pub expires_unix_s: u64,
+    /// How long that is.
+    pub ttl_s: u64,
+    /// Where to join with it.
+    pub address: String,
+}
+
+/// `POST /v1/cluster/remove`: take a node out.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveRequest {
+    /// Which.
+    pub node: String,
+    /// Also where it is alive.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// `POST /v1/cluster/rotate`: another certificate for this node.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RotateRequest {
+    /// Nobody is to believe the earlier ones any more.
+    #[serde(default)]
+    pub revoke: bool,
+}
+
+/// What was done, in a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    /// The sentence.
+    pub said: String,
 }
 
 /// One service, as `service ls` lists it: an element of `/v1/services`.
@@ -246,8 +433,11 @@ pub struct EndpointRow {
     pub address: Option<String>,
     /// The domain of its programs.
     pub domain: String,
-    /// Whether a program is bound to it.
+    /// Whether a program is bound to it, on this node or another one.
     pub bound: bool,
+    /// The node where that is, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// That program, as this node counts.
     pub pid: Option<u32>,
     /// Those to whom it was introduced and that are still there.
@@ -273,4 +463,81 @@ pub struct Entry {
     pub program: String,
     /// Where the domain's things are.
     pub layout: domain::Layout,
+    /// The node that has it, where that is another than the one that answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+}
+
+/// `POST /v1/domains/NAME/exec`: run a command in a domain, on whichever node it is. What follows is as in `docs/spec/remote.md`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecRequest {
+    /// With a terminal.
+    pub tty: bool,
+    /// With the caller's standard input.
+    pub interactive: bool,
+    /// Columns and rows of the caller's terminal.
+    #[serde(default)]
+    pub size: Option<(u16, u16)>,
+    /// Variables, beside those of the domain.
+    pub environment: Vec<(String, String)>,
+    /// Who it runs as.
+    pub user: Option<String>,
+    /// Where it starts.
+    pub workdir: Option<PathBuf>,
+    /// Program and arguments.
+    pub command: Vec<String>,
+}
+
+/// One link to another node, as `link ls` lists it: an element of `/v1/links`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkRow {
+    /// The other node.
+    pub node: String,
+    /// Both proxies speak.
+    pub up: bool,
+    /// `connects` or `listens`: what this node's proxy does.
+    pub side: String,
+    /// What carries it now; empty while nothing does.
+    pub transport: String,
+    /// What is to carry it.
+    pub wanted_transport: String,
+    /// `none`, `lz4`, `zstd`, `auto`.
+    pub compression: String,
+    /// Where the side listens that does, as locators.
+    pub at: Vec<String>,
+    /// The proxy's process.
+    pub pid: Option<u32>,
+    /// The proxy's number: each is greater than the one before.
+    pub epoch: u64,
+    /// Proxies that ended under this daemon.
+    pub restarts: u64,
+    /// Since when it is as it is.
+    pub since_unix_s: u64,
+    /// The last measured round trip, in ms.
+    pub round_trip_ms: Option<u64>,
+    /// Channels over it.
+    pub pairs: u64,
+    /// Messages that went out, in all.
+    pub messages_out: u64,
+    /// Messages that came in.
+    pub messages_in: u64,
+    /// Bytes that went out, compressed, before they were encrypted.
+    pub bytes_out: u64,
+    /// Bytes that came in.
+    pub bytes_in: u64,
+    /// Why it is down, or is not carried by what is wanted, for a person; else empty.
+    pub why: String,
+}
+
+/// What `link set` changes: a POST to `/v1/links/NODE`. What is absent stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkChange {
+    /// `tcp`, `quic` or `ethernet`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// `none`, `lz4`, `zstd`, `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<String>,
 }

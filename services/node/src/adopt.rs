@@ -7,12 +7,50 @@ use domain::{Adopted, DomainId};
 use std::sync::Arc;
 use topology::Domain;
 
+/// Enters what was promised before this daemon came: to the domains of all files, and to processes that are no domains.
+pub(crate) async fn promises(node: &Arc<Node>) {
+    for dc in node.dcs() {
+        let Some(topology) = node.topology(&dc) else { continue };
+        let mut topology = topology.as_ref().clone();
+        // What another node has, that one has promised.
+        topology
+            .domains
+            .retain(|domain| node.following().is_none_or(|following| following.may_adopt(&dc, domain)));
+        if let Err(problem) = node.book.enter(&dc, Some(&topology), &node.layout.cgroup_name) {
+            // Such as on a node that has lost a processor: as many as it can keep; of the others the strict ones end.
+            tracing::error!(dc, %problem, "what its file says can no longer be promised as a whole");
+            for domain in topology.start_order() {
+                if let Err(why) = node.book.enter_one(&dc, domain, &node.layout.cgroup_name) {
+                    tracing::error!(dc, domain = domain.name.as_str(), why, "it is strict, and ends");
+                }
+            }
+        }
+    }
+    let adopted = {
+        let node = Arc::clone(node);
+        let adopted = move || {
+            node.book.adopt_dispatchers();
+            let adopted = node.book.adopt_runs();
+            node.book.clear_link();
+            adopted
+        };
+        blocking(adopted).await.unwrap_or_default()
+    };
+    tokio::spawn(crate::reserve::follow_link(Arc::clone(node)));
+    for name in adopted {
+        tokio::spawn(crate::reserve::watch(Arc::clone(node), name));
+    }
+}
+
 /// Takes over every desired domain that runs, and sweeps whatever else is there.
 pub(crate) async fn adopt(node: &Arc<Node>) {
     let mut keep = Vec::new();
     for dc in node.dcs() {
         let Some(topology) = node.topology(&dc) else { continue };
-        for domain in &topology.domains {
+        // What another node has, or may have by now, is not taken over here: it is swept with the rest.
+        let ours =
+            |domain: &&Domain| node.following().is_none_or(|following| following.may_adopt(&dc, domain));
+        for domain in topology.domains.iter().filter(ours) {
             if let Some(id) = adopt_domain(node, &dc, domain).await {
                 keep.push(id);
             }
@@ -20,7 +58,12 @@ pub(crate) async fn adopt(node: &Arc<Node>) {
     }
     let swept = {
         let node = Arc::clone(node);
-        blocking(move || domain::sweep(&node.layout, &keep)).await
+        let sweep = move || {
+            // Before they are killed: who is frozen does not die.
+            node.book.settle_dispatchers();
+            domain::sweep(&node.layout, &keep)
+        };
+        blocking(sweep).await
     };
     match swept.and_then(|report| report.map_err(said)) {
         Ok(report) if report.is_empty() => {}

@@ -1,10 +1,15 @@
 //! The admin socket: HTTP over a Unix socket that only root reaches. `docs/spec/admin.md` describes it.
 
-use crate::admin::{Code, DownRequest, Entry, MAX_BODY_BYTES, Problem, Progress, UpRequest, Version};
+mod reserve;
+
+use crate::admin::{
+    Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow, MAX_BODY_BYTES, Problem, Progress, Said,
+    UpRequest, Version,
+};
 use crate::node::Node;
-use crate::{change, metrics, tree};
+use crate::{change, follow, metrics, remote, tree};
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -31,12 +36,28 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/domains", get(domains))
         .route("/v1/domains/{name}/entry", get(entry))
         .route("/v1/domains/{name}/place", get(place))
+        .route("/v1/domains/{name}/exec", post(exec))
+        .route("/v1/domains/{name}/logs", get(logs))
+        .route("/v1/nodes/{name}/drain", post(drain))
+        .route("/v1/nodes/{name}/undrain", post(undrain))
         .route("/v1/services", get(services))
         .route("/v1/services/{name}", get(service))
         .route("/v1/endpoints", get(endpoints))
         .route("/v1/endpoints/{name}", get(endpoint))
+        .route("/v1/links", get(links))
+        .route("/v1/links/{node}", get(link).post(set_link))
+        .route("/v1/reserve", get(reserve::book))
+        .route("/v1/reserve/explain", get(reserve::explain))
+        .route("/v1/reserve/show/{*name}", get(reserve::show))
+        .route("/v1/reserve/node", get(reserve::node_settings).post(reserve::set_node))
+        .route("/v1/reserve/adapt", post(reserve::adapt))
+        .route("/v1/reserve/move", post(reserve::shift))
+        .route("/v1/reserve/run", post(reserve::run))
+        .route("/v1/reserve/suspend", post(reserve::suspend))
+        .route("/v1/reserve/resume", post(reserve::resume))
         .route("/v1/state", get(state))
         .route("/metrics", get(text_metrics))
+        .merge(crate::cluster::admin_api::routes())
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
@@ -57,8 +78,12 @@ impl IntoResponse for Problem {
             | Code::UnknownDomain
             | Code::UnknownService
             | Code::UnknownEndpoint
+            | Code::UnknownNode
+            | Code::UnknownLink
+            | Code::UnknownReservation
             | Code::UnknownPath => StatusCode::NOT_FOUND,
-            Code::Ambiguous | Code::NotRunning => StatusCode::CONFLICT,
+            Code::Ambiguous | Code::NotRunning | Code::NoCluster | Code::Taken => StatusCode::CONFLICT,
+            Code::Refused => StatusCode::FORBIDDEN,
             Code::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             Code::Ending => StatusCode::SERVICE_UNAVAILABLE,
         };
@@ -75,22 +100,111 @@ async fn up(State(node): Shared, body: Bytes) -> Result<Response, Problem> {
     if !request.base.is_absolute() {
         return Err(Problem::new(Code::BadRequest, "`base` must be an absolute path"));
     }
+    if let Some(following) = node.following().cloned() {
+        return Ok(streamed(move |progress| follow::up(node, following, request, progress)));
+    }
     Ok(streamed(move |progress| change::up(node, request, progress)))
 }
 
 async fn down(State(node): Shared, body: Bytes) -> Result<Response, Problem> {
     let request: DownRequest = parsed(&body)?;
+    if let Some(following) = node.following().cloned() {
+        return Ok(streamed(move |progress| follow::down(node, following, request, progress)));
+    }
     Ok(streamed(move |progress| change::down(node, request, progress)))
 }
 
+async fn links(State(node): Shared) -> Json<Vec<LinkRow>> {
+    match node.proxies.get() {
+        Some(proxies) => Json(proxies.rows().await),
+        None => Json(Vec::new()),
+    }
+}
+
+async fn link(State(node): Shared, Path(name): Path<String>) -> Result<Response, Problem> {
+    let found = match node.proxies.get() {
+        Some(proxies) => proxies.tree(&name).await,
+        None => None,
+    };
+    Ok(Json(found.ok_or_else(|| no_link(&name))?).into_response())
+}
+
+async fn set_link(State(node): Shared, Path(name): Path<String>, body: Bytes) -> Result<Response, Problem> {
+    let change: LinkChange = parsed(&body)?;
+    let proxies = node.proxies.get().ok_or_else(|| no_link(&name))?;
+    proxies.set(&name, &change).await.map_err(|why| Problem::new(Code::BadRequest, why))?;
+    link(State(node), Path(name)).await
+}
+
+fn no_link(name: &str) -> Problem {
+    Problem::new(Code::UnknownLink, format!("there is no link to a node {name:?}"))
+        .help("`tombolo link ls` lists those that there are; a node alone has none")
+}
+
 async fn domains(State(node): Shared) -> Response {
-    Json(tree::domain_rows(&node).await).into_response()
+    match node.following() {
+        Some(following) => Json(follow::whole_rows(&node, following).await).into_response(),
+        None => Json(tree::domain_rows(&node).await).into_response(),
+    }
 }
 
 async fn entry(State(node): Shared, Path(name): Path<String>) -> Result<Json<Entry>, Problem> {
     let (dc, domain) = node.find_domain(&name)?;
-    node.must_run(&dc, &domain)?;
+    if elsewhere(&node, &dc, &domain).is_none() {
+        node.must_run(&dc, &domain)?;
+    }
     Ok(Json(entry_of(&node, dc, domain)))
+}
+
+/// The other node that has a domain.
+fn elsewhere(node: &Node, dc: &str, domain: &str) -> Option<String> {
+    let following = node.following()?;
+    following.placed(dc, domain).filter(|name| *name != following.peers.me())
+}
+
+/// What is only there where there are several nodes.
+fn in_cluster<'n>(node: &'n Node, what: &str) -> Result<&'n Arc<follow::Following>, Problem> {
+    node.following().ok_or_else(|| {
+        Problem::new(Code::NoCluster, format!("{what}: this node is in no cluster"))
+            .help("`tombolo node init` makes one of it, `tombolo node join` takes it into another")
+    })
+}
+
+/// Runs a command in a domain, whichever node has it.
+async fn exec(State(node): Shared, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+    let asked = remote::asked(request).await?;
+    let request: ExecRequest = parsed(&asked.body)?;
+    let (dc, domain) = node.find_domain(&name)?;
+    match (node.following(), elsewhere(&node, &dc, &domain)) {
+        (Some(following), Some(at)) => follow::exec_there(following, &at, (dc, domain), request, asked).await,
+        _ => follow::exec_in(&node, &dc, &domain, request, asked).await,
+    }
+}
+
+/// The log of a domain of another node.
+async fn logs(
+    State(node): Shared,
+    Path(name): Path<String>,
+    Query(lines): Query<follow::Lines>,
+) -> Result<Response, Problem> {
+    let (dc, domain) = node.find_domain(&name)?;
+    let following = in_cluster(&node, "can't read the log of another node")?;
+    let Some(at) = elsewhere(&node, &dc, &domain) else {
+        return Err(Problem::new(Code::NotRunning, format!("no other node runs {dc}/{domain}")));
+    };
+    follow::logs_there(following, &at, (dc, domain), lines).await
+}
+
+async fn drain(State(node): Shared, Path(name): Path<String>) -> Result<Json<Said>, Problem> {
+    follow::drain(in_cluster(&node, "can't drain a node")?, &name).await?;
+    let said =
+        format!("node {name} is drained: what may move moves away, `tombolo ps` shows how far that is");
+    Ok(Json(Said { said }))
+}
+
+async fn undrain(State(node): Shared, Path(name): Path<String>) -> Result<Json<Said>, Problem> {
+    follow::undrain(in_cluster(&node, "can't take a drain back")?, &name).await?;
+    Ok(Json(Said { said: format!("node {name} takes domains again; what moved away stays where it is") }))
 }
 
 /// Where a domain's things are, whether it runs or not.
@@ -103,7 +217,8 @@ fn entry_of(node: &Node, dc: String, domain: String) -> Entry {
     let topology = node.topology(&dc);
     let found = topology.as_ref().and_then(|topology| topology.domain(&domain));
     let program = found.map_or_else(String::new, |found| crate::spec::program(&node.layout, found));
-    Entry { dc, domain, program, layout: node.layout.clone() }
+    let at = elsewhere(node, &dc, &domain);
+    Entry { dc, domain, program, layout: node.layout.clone(), node: at }
 }
 
 async fn services(State(node): Shared) -> Response {
@@ -138,8 +253,23 @@ struct Where {
 }
 
 async fn state(State(node): Shared, Query(at): Query<Where>) -> Result<Response, Problem> {
+    if let Some(following) = node.following()
+        && let Some((dc, domain)) = domain_at(&node, &at.path)
+        && let Some(other) = elsewhere(&node, &dc, &domain)
+    {
+        return Ok(Json(follow::state_there(following, &other, (dc, domain)).await?).into_response());
+    }
     let whole = tree::whole(&node).await;
     Ok(Json(tree::part(&node, &whole, &at.path)?).into_response())
+}
+
+/// The domain that a path of the state tree is about: its name, or `dc/DC/domains/NAME`.
+fn domain_at(node: &Node, path: &str) -> Option<(String, String)> {
+    let path = path.trim_matches('/');
+    match path.split('/').collect::<Vec<_>>().as_slice() {
+        ["dc", dc, "domains", name] => Some(((*dc).to_owned(), (*name).to_owned())),
+        _ => node.find_domain(path).ok(),
+    }
 }
 
 async fn text_metrics(State(node): Shared) -> Response {

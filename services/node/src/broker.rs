@@ -7,6 +7,7 @@
 //! read, and is told nothing more: it is cut off, so that nobody waits for it.
 
 mod endpoints;
+mod far;
 mod late;
 mod machines;
 mod offers;
@@ -16,8 +17,9 @@ mod state;
 #[cfg(test)]
 pub(crate) use endpoints::testing;
 pub(crate) use endpoints::{Numbers, Reserved, Store};
+pub(crate) use far::{ToProxy, orders};
 pub(crate) use machines::Machine;
-pub(crate) use state::MemberRow;
+pub(crate) use state::{MemberRow, unix_seconds};
 
 use crate::settings;
 use crate::watched::watched;
@@ -94,6 +96,8 @@ pub(crate) enum Role {
     Frontend,
     /// The native entrances in the frontend's process, at a private socket of their own.
     Entrances,
+    /// The proxy for another node: it stands for what is served there, and has a protocol of its own.
+    Proxy,
 }
 
 /// Who connects, as the daemon (not the peer) knows it.
@@ -213,6 +217,8 @@ struct Inner {
     /// What the machine processes of domains of kind `vm` said.
     machines: BTreeMap<(String, String), Machine>,
     endpoints: endpoints::Endpoints,
+    /// Other nodes.
+    far: far::Far,
     /// Programs of each domain that are connected.
     programs: BTreeMap<(String, String), usize>,
     /// When it was last logged of a domain that a member was cut off.
@@ -448,13 +454,14 @@ impl Broker {
         };
         inner.tell_differences(dc, before.as_deref());
         inner.endpoints_follow(dc, before.as_deref());
+        inner.reconcile_far();
     }
 
     /// Whether all services of a domain have their server.
     pub(crate) fn all_served(&self, dc: &str, domain: &str) -> bool {
         let inner = self.lock();
         let Some(topology) = inner.topologies.get(dc) else { return false };
-        topology.served_by(domain).all(|service| inner.server_of(dc, service.name.as_str()).is_some())
+        topology.served_by(domain).all(|service| inner.near_server_of(dc, service.name.as_str()).is_some())
     }
 
     /// Asks every frontend and server for its state; those that can't be asked are left out.
@@ -463,6 +470,7 @@ impl Broker {
         let asked: Vec<_> = inner
             .members
             .iter()
+            .filter(|(_, member)| member.identity.role != Role::Proxy)
             .filter(|(id, member)| member.identity.role != Role::Program || inner.serves(**id))
             .map(|(id, _)| *id)
             .collect();
@@ -510,6 +518,10 @@ impl Inner {
     /// Puts a packet into a member's outbox; a member that does not read is cut off. Whether it was put.
     fn send(&mut self, id: MemberId, outgoing: Outgoing) -> bool {
         let Some(member) = self.members.get(&id) else { return false };
+        if member.identity.role == Role::Proxy {
+            // What servers are told, the daemon of the node on which the real one is tells it.
+            return false;
+        }
         match member.outbox.try_send(outgoing) {
             Ok(()) => true,
             Err(_) => {

@@ -5,6 +5,7 @@ use crate::api::Teller;
 use crate::inside;
 use crate::node::{Desired, Node};
 use crate::ready;
+use crate::reserve::Looking;
 use crate::supervisor::{First, State, supervise};
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ async fn try_up(
     teller: &Teller,
 ) -> Result<(String, bool), Box<Progress>> {
     let _changing = turn(node, teller).await;
-    let topology = admit(&request).await.map_err(untouched)?;
+    let topology = admit(node, &request).await.map_err(untouched)?;
     let dc = topology.name.as_str().to_owned();
     let before = node.topology(&dc);
     let plan = with_failed_ones(node, topology::plan(before.as_deref(), &topology), &topology);
@@ -36,6 +37,8 @@ async fn try_up(
         settle(node, &topology).await.map_err(untouched)?;
         return Ok((format!("nothing to do: {dc} is as the file says"), false));
     }
+    // As a whole, before anything is touched; the kernel is told step by step.
+    enter(node, &dc, Some(&topology)).await.map_err(untouched)?;
     teller.tell(Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() }).await;
     let begun = Instant::now();
     let done = match execute(node, &dc, &plan, teller).await {
@@ -43,6 +46,10 @@ async fn try_up(
         Err(failed) => Err(failed),
     };
     if let Err((done, problem)) = done {
+        let restored = enter(node, &dc, before.as_deref()).await;
+        if let Err(problem) = restored {
+            tracing::error!(dc, %problem, "what was promised before can't be restored");
+        }
         return Err(roll_back(node, &dc, &plan, done, problem, teller).await);
     }
     let count = plan.steps.len();
@@ -50,7 +57,7 @@ async fn try_up(
     Ok((format!("{dc} is up: {count} step{} in {took:.1} s", if count == 1 { "" } else { "s" }), true))
 }
 
-fn untouched(error: Problem) -> Box<Progress> {
+pub(crate) fn untouched(error: Problem) -> Box<Progress> {
     Box::new(Progress::Failed { error, rolled_back: None })
 }
 
@@ -63,9 +70,20 @@ async fn turn<'n>(node: &'n Node, teller: &Teller) -> tokio::sync::MutexGuard<'n
     node.changing.lock().await
 }
 
-async fn admit(request: &UpRequest) -> Result<Topology, Problem> {
+/// Enters what is promised in a distributed container from now on.
+async fn enter(node: &Arc<Node>, dc: &str, topology: Option<&Topology>) -> Result<(), Problem> {
+    let (node, dc, topology) = (Arc::clone(node), dc.to_owned(), topology.cloned());
+    // The kernel, and dispatchers, are told who is promised nothing any more.
+    let enter = move || node.book.enter(&dc, topology.as_ref(), &node.layout.cgroup_name);
+    crate::incarnation::blocking(enter).await.map_err(|why| Problem::new(Code::Failed, why))?
+}
+
+pub(crate) async fn admit(node: &Node, request: &UpRequest) -> Result<Topology, Problem> {
+    let dc = dc_of(&request.text);
+    // In a cluster, placement looks whether there is a node that can promise it, for each domain.
+    let looking = if node.following().is_some() { Looking::nowhere() } else { node.book.beside(&dc) };
     let (text, file, base) = (request.text.clone(), request.file.display().to_string(), request.base.clone());
-    let admitted = tokio::task::spawn_blocking(move || topology::admit(&text, &file, &base, &look)).await;
+    let admitted = tokio::task::spawn_blocking(move || topology::admit(&text, &file, &base, &looking)).await;
     match admitted {
         Ok(Ok(topology)) => Ok(topology),
         Ok(Err(diagnostics)) => Err(Problem::new(Code::NotAdmitted, diagnostics.render(false))),
@@ -73,6 +91,12 @@ async fn admit(request: &UpRequest) -> Result<Topology, Problem> {
             Err(Problem::new(Code::Failed, format!("the file could not be read to its end: {error}")))
         }
     }
+}
+
+/// The name of the distributed container that a file is about, as far as it can be read.
+fn dc_of(text: &str) -> String {
+    let blind = topology::parse(text, "", Path::new("/"));
+    blind.map_or_else(|_| String::new(), |topology| topology.name.as_str().to_owned())
 }
 
 /// What is at a path of this node.
@@ -173,6 +197,27 @@ async fn perform(node: &Arc<Node>, dc: &str, step: &Step) -> Result<(), String> 
     }
 }
 
+/// Puts a change into effect as far as it is this node's in a cluster: whatever is to be started is left to who follows.
+pub(crate) async fn follow_plan(node: &Arc<Node>, dc: &str, plan: &Plan) {
+    for step in &plan.steps {
+        let done = match step {
+            Step::Start { .. } => {
+                node.apply(dc, step);
+                Ok(())
+            }
+            Step::Restart { after, .. } => {
+                let stopped = stop(node, dc, after.name.as_str()).await;
+                node.apply(dc, step);
+                stopped
+            }
+            _ => perform(node, dc, step).await,
+        };
+        if let Err(error) = done {
+            tracing::error!(dc, error, "could not {step}");
+        }
+    }
+}
+
 async fn stop(node: &Node, dc: &str, name: &str) -> Result<(), String> {
     match node.supervised(dc, name) {
         Some(supervised) => supervised.stop().await,
@@ -237,7 +282,7 @@ pub(crate) async fn down(node: Arc<Node>, request: DownRequest, teller: Teller) 
     teller.tell(last).await;
 }
 
-fn targets(node: &Node, request: &DownRequest) -> Result<Vec<String>, Problem> {
+pub(crate) fn targets(node: &Node, request: &DownRequest) -> Result<Vec<String>, Problem> {
     // Where there is none, nothing is to be done: whoever says `down` twice means the same both times.
     let all = request.all || (request.dc.is_none() && node.dcs().is_empty());
     if all { Ok(node.dcs()) } else { node.find_dc(request.dc.as_deref()).map(|dc| vec![dc]) }
@@ -276,6 +321,9 @@ async fn remove(node: &Arc<Node>, dc: &str, teller: &Teller) -> Result<(), Strin
             }
             Err(why) => failures.push(format!("could not {what}: {why}")),
         }
+    }
+    if let Err(problem) = enter(node, dc, None).await {
+        failures.push(problem.to_string());
     }
     node.forget_current_if_unwanted(dc);
     node.remove_traces(dc);

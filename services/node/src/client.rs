@@ -4,7 +4,7 @@ use crate::admin::{Code, Problem, Progress, VERSION};
 use crate::place::{ADMIN_SOCKET, Place};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,7 +12,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
+use wire::remote::PROTOCOL;
 
 /// Longest answer that is not streamed, and longest line of one that is, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -78,6 +80,21 @@ impl Client {
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
+    /// `POST /v1/PATH` with a body, and one answer.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|e| self.broken(e))?;
+        let answer = self.ask(Method::POST, &format!("/{VERSION}/{path}"), body.into()).await?;
+        let body = self.whole(answer).await?;
+        serde_json::from_slice(&body).map_err(|e| self.broken(e))
+    }
+
     /// `POST /v1/PATH` and follows the progress to its end; returns the last line: [`Progress::Done`] or
     /// [`Progress::Failed`].
     ///
@@ -111,19 +128,78 @@ impl Client {
         Err(self.broken("it ended in the middle of the work; see its log"))
     }
 
+    /// `POST /v1/PATH` and changes over to bytes in both directions (`docs/spec/remote.md`).
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn open(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|e| self.broken(e))?;
+        let upgrade = [(header::CONNECTION, "upgrade"), (header::UPGRADE, PROTOCOL)];
+        let path = format!("/{VERSION}/{path}");
+        let answer = self.ask_with(Method::POST, &path, body.into(), &upgrade).await?;
+        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            self.checked(answer).await?;
+            return Err(self.broken(format!("it does not change over to {PROTOCOL}")));
+        }
+        let upgraded = hyper::upgrade::on(answer).await.map_err(|e| self.broken(e))?;
+        Ok(TokioIo::new(upgraded))
+    }
+
+    /// `GET /v1/PATH`, one JSON object a line, for as long as there are more.
+    ///
+    /// # Errors
+    /// [`ClientError`]; what `each` says.
+    pub async fn lines<T: DeserializeOwned, E: From<ClientError>>(
+        &self,
+        path: &str,
+        mut each: impl FnMut(T) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let answer = self.ask(Method::GET, &format!("/{VERSION}/{path}"), Bytes::new()).await?;
+        let mut answer = self.checked(answer).await?.into_body();
+        let mut text: Vec<u8> = Vec::new();
+        while let Some(frame) = answer.frame().await {
+            let frame = frame.map_err(|e| self.broken(e))?;
+            text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+            if text.len() > MAX_ANSWER_BYTES {
+                return Err(self.broken("a line of its answer is too long").into());
+            }
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                each(serde_json::from_slice(&line).map_err(|e| self.broken(e))?)?;
+            }
+        }
+        Ok(())
+    }
+
     async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
+        self.ask_with(method, path, body, &[]).await
+    }
+
+    async fn ask_with(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        headers: &[(header::HeaderName, &str)],
+    ) -> Result<Response<Incoming>, ClientError> {
         let stream = TokioIo::new(self.connect().await?);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(stream).await.map_err(|e| self.broken(e))?;
         // Ends with the connection; what goes wrong there shows in the answer.
-        tokio::spawn(async move { connection.await.ok() });
-        let request = Request::builder()
+        tokio::spawn(async move { connection.with_upgrades().await.ok() });
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", "node")
-            .header("content-type", "application/json")
-            .body(Full::new(body))
-            .map_err(|e| self.broken(e))?;
+            .header(header::HOST, "node")
+            .header(header::CONTENT_TYPE, "application/json");
+        for (name, value) in headers {
+            request = request.header(name, *value);
+        }
+        let request = request.body(Full::new(body)).map_err(|e| self.broken(e))?;
         sender.send_request(request).await.map_err(|e| self.broken(e))
     }
 

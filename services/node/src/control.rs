@@ -252,14 +252,39 @@ impl Talk {
                 }
             }
         }
+        if let Request::Connect { id: number, service, entrance, ring_bytes, .. } = &request {
+            let wish = (*number, service.as_str(), entrance.as_str(), *ring_bytes);
+            if let Some(open) = self.broker.open_far(self.id, wish, &mut room) {
+                tokio::select! {
+                    () = self.broker.finish_far(self.id, open) => return Ok(()),
+                    gone = socket.ready(Interest::PRIORITY) => return gone.map(drop),
+                }
+            }
+        }
         let mut rooms = Rooms { others: room, own: None };
         if let Request::Introduce { id: number, endpoint, to, wait_ms } = &request {
             if *wait_ms != 0 && !self.wait_for_endpoint(*number, *endpoint, to, *wait_ms, socket).await? {
                 return Ok(());
             }
+            if let Some(meeting) = self.broker.meet_far(self.id, (*number, *endpoint, to)) {
+                let Some(turn) = self.turn(*number, OWN_DESCRIPTORS).await else { return Ok(()) };
+                tokio::select! {
+                    () = self.broker.finish_meeting(self.id, meeting, turn) => return Ok(()),
+                    gone = socket.ready(Interest::PRIORITY) => return gone.map(drop),
+                }
+            }
             if let Some(whose) = self.broker.endpoint_turn(self.id, *endpoint, to) {
                 let Some(turn) = self.turn(*number, &whose).await else { return Ok(()) };
                 rooms.others = Some(turn);
+            }
+        }
+        if let Request::Borrow { id: number, endpoint, grant } = &request
+            && let Some(loan) = self.broker.borrow_far(self.id, (*number, *endpoint, *grant))
+        {
+            let Some(turn) = self.turn(*number, OWN_DESCRIPTORS).await else { return Ok(()) };
+            tokio::select! {
+                () = self.broker.finish_loan(self.id, loan, turn) => return Ok(()),
+                gone = socket.ready(Interest::PRIORITY) => return gone.map(drop),
             }
         }
         if let Request::Introduce { id: number, .. }

@@ -1,11 +1,13 @@
 //! The daemon's life: from the locks to the last signal.
 
 use crate::broker::{Broker, Ends, Shape};
+use crate::cluster::{self, Cluster, ClusterError};
+use crate::follow::Following;
 use crate::ground::{self, GroundError};
 use crate::lock::{Lock, LockError};
 use crate::node::Node;
 use crate::place::{ADMIN_SOCKET, Place};
-use crate::{adopt, api, change, host, own_log};
+use crate::{adopt, api, change, follow, host, own_log, proxies};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use registry::{Embedded, RegistryError};
@@ -32,6 +34,8 @@ const OPEN_FILES: u64 = 262_144;
 const MAX_METRICS_READERS: usize = 16;
 /// How long one such connection may last.
 const METRICS_PATIENCE: Duration = Duration::from_secs(10);
+/// What the last answer has before the daemon starts anew.
+const ANSWER_PAUSE: Duration = Duration::from_millis(100);
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a daemon that ends may take before its successor gives up.
@@ -75,6 +79,9 @@ pub enum DaemonError {
     /// Another daemon is there.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// What it knows of its cluster can't be used.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// The registry can't be used.
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -134,7 +141,28 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     let served = runtime.block_on(serve(&config));
     // What blocks now (a start that was under way) is not waited for: the next daemon finds what it left.
     runtime.shutdown_background();
-    served
+    match served {
+        Ok(Ended::Again) => Err(start_anew()),
+        Ok(Ended::ForGood) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// How a daemon ends.
+enum Ended {
+    ForGood,
+    /// This node has become part of a cluster: a daemon that knows it takes over.
+    Again,
+}
+
+/// Becomes its own successor, who adopts what runs, as after any other end of a daemon. Returns only if it can't.
+fn start_anew() -> DaemonError {
+    use std::os::unix::process::CommandExt;
+    let cause = match std::env::current_exe() {
+        Ok(program) => std::process::Command::new(program).args(std::env::args_os().skip(1)).exec(),
+        Err(cause) => cause,
+    };
+    DaemonError::System { what: "start anew as a node of the cluster (start it by hand)", cause }
 }
 
 fn allow_descriptors() {
@@ -150,7 +178,7 @@ fn allow_descriptors() {
     }
 }
 
-async fn serve(config: &Config) -> Result<(), DaemonError> {
+async fn serve(config: &Config) -> Result<Ended, DaemonError> {
     let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     let [mut terminate, mut interrupt] =
         signals.map(|s| s.map_err(|cause| DaemonError::System { what: "take signals", cause }));
@@ -159,8 +187,24 @@ async fn serve(config: &Config) -> Result<(), DaemonError> {
         return Err(DaemonError::System { what: "take signals", cause: io::ErrorKind::Other.into() });
     };
     let node = Arc::new(make_node(config)?);
-    adopt::adopt(&node).await;
-    tokio::spawn(change::restore(Arc::clone(&node)));
+    let _kept = take_place(&node).await?;
+    match &node.cluster {
+        None => {
+            adopt::promises(&node).await;
+            adopt::adopt(&node).await;
+            tokio::spawn(change::restore(Arc::clone(&node)));
+        }
+        Some(cluster) => {
+            let following = Following::new(Arc::new(cluster.clone()));
+            node.join(Arc::clone(&following));
+            follow::begin(&node, &following).await;
+            adopt::promises(&node).await;
+            adopt::adopt(&node).await;
+            tokio::spawn(follow::follow(Arc::clone(&node), following));
+        }
+    }
+    proxies::start(&node);
+    tokio::spawn(crate::reserve::look_after(Arc::clone(&node)));
     let admin = listen_admin(&config.place)?;
     if let Some(address) = config.metrics {
         serve_metrics(&node, address).await?;
@@ -172,15 +216,40 @@ async fn serve(config: &Config) -> Result<(), DaemonError> {
     let served = axum::serve(admin, api::router(Arc::clone(&node)));
     let log = config.place.daemon_log();
     let ended = tokio::select! {
-        ended = served.into_future() => ended.map_err(|cause| DaemonError::System { what: "take requests", cause }),
-        () = own_log::look_after(&log) => Ok(()),
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        ended = served.into_future() => ended.map_err(|cause| DaemonError::System { what: "take requests", cause }).map(|()| Ended::ForGood),
+        () = own_log::look_after(&log) => Ok(Ended::ForGood),
+        () = becomes_a_node(&node) => Ok(Ended::Again),
+        _ = terminate.recv() => Ok(Ended::ForGood),
+        _ = interrupt.recv() => Ok(Ended::ForGood),
     };
+    if let (Ok(Ended::ForGood), Some(proxies)) = (&ended, node.proxies.get()) {
+        proxies.retire().await;
+    }
     tracing::info!("the daemon ends; domains run on");
     // Its absence says at once that no daemon is here.
     let _gone_already = std::fs::remove_file(config.place.admin_socket());
     ended
+}
+
+/// Takes this node's place in its cluster, if it belongs to one. The registry may be away: what runs goes on.
+async fn take_place(node: &Arc<Node>) -> Result<Option<cluster::Kept>, DaemonError> {
+    let Some(cluster) = &node.cluster else { return Ok(None) };
+    let at =
+        |cause| DaemonError::Listen { at: format!("{} for other nodes", cluster.config().address), cause };
+    let address =
+        cluster::peer_api::serve(cluster, cluster::peer_api::router(Arc::clone(node))).await.map_err(at)?;
+    tokio::spawn(cluster::rotate_when_due(cluster.clone()));
+    let kept =
+        cluster.keep().map_err(|cause| DaemonError::System { what: "keep a place in the cluster", cause })?;
+    tracing::info!(node = cluster.me(), %address, "other nodes are answered");
+    Ok(Some(kept))
+}
+
+/// Waits until this node has become part of a cluster, and whoever made it so has been answered.
+async fn becomes_a_node(node: &Node) {
+    node.again.notified().await;
+    // tidy(sleep): the answer is written by a task of the server's, which tells nobody.
+    tokio::time::sleep(ANSWER_PAUSE).await;
 }
 
 fn make_node(config: &Config) -> Result<Node, DaemonError> {
@@ -196,7 +265,9 @@ fn make_node(config: &Config) -> Result<Node, DaemonError> {
     if let Some(advice) = host::advice(&host) {
         tracing::warn!("{advice}");
     }
-    let node = Node::new(place, layout, cgroups, Arc::new(registry), Broker::new(make_channel), host);
+    let cluster = Cluster::open(&place.state_dir)?;
+    let node =
+        Node::new(place, layout, cgroups, Arc::new(registry), Broker::new(make_channel), host, cluster)?;
     node.load()?;
     Ok(node)
 }

@@ -86,7 +86,8 @@ pub(crate) async fn start(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result
         Some(machine) => Some(machines::find(node, domain, machine).await?),
         None => None,
     };
-    let spec = spec::of_domain(&node.layout, &topology, domain, found.as_ref());
+    let mut spec = spec::of_domain(&node.layout, &topology, domain, found.as_ref());
+    spec.held = node.is_held(domain);
     node.broker.forget_machine(dc, domain.name.as_str());
     let door = open_door(node, dc, domain).await?;
     let created = {
@@ -94,6 +95,15 @@ pub(crate) async fn start(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result
         blocking(move || domain::create(&node.layout, &spec, &[])).await?.map_err(said)?
     };
     door.init.store(created.init_pid(), Ordering::Release);
+    let created = match keep(node, dc, domain.name.as_str()).await {
+        Ok(()) => created,
+        Err(why) => {
+            if let Ok(Err(error)) = blocking(move || created.abort()).await {
+                tracing::warn!(dc, domain = domain.name.as_str(), %error, "a domain that did not start can't be undone");
+            }
+            return Err(why);
+        }
+    };
     if found.is_some() {
         // All that a guest sees is made in the guest, by its agent.
         let frontend = InGuest::awaited(node, dc, domain.name.as_str());
@@ -297,7 +307,8 @@ fn is_as_desired(node: &Node, dc: &str, domain: &Domain, running: &Running) -> b
         return false;
     }
     let wanted = spec::of_domain(&node.layout, &topology, domain, machine.as_ref());
-    DomainSpec { limits: found.limits.clone(), stop: found.stop.clone(), ..wanted } == *found
+    let held = node.is_held(domain);
+    DomainSpec { limits: found.limits.clone(), stop: found.stop.clone(), held, ..wanted } == *found
 }
 
 /// Takes over a domain that an earlier daemon started; its frontend is replaced.
@@ -348,15 +359,34 @@ async fn end_frontends(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<()
 pub(crate) async fn remove(node: &Arc<Node>, dc: &str, name: &str) -> Result<(), String> {
     node.broker.forget_machine(dc, name);
     let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
-    blocking(move || domain::remove(&node.layout, &dc, &name)).await?.map(drop).map_err(said)
+    let remove = move || {
+        // Before it is killed: who is frozen does not die.
+        node.book.ended(&format!("{dc}/{name}"));
+        domain::remove(&node.layout, &dc, &name)
+    };
+    blocking(remove).await?.map(drop).map_err(said)
 }
 
 /// Sets the limits of a domain anew.
 pub(crate) async fn limit(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<(), String> {
     let limits = spec::limits(domain);
     let cgroup = node.layout.domain(dc, domain.name.as_str()).map_err(said)?.cgroup;
-    let node = Arc::clone(node);
-    blocking(move || node.cgroups.limit(&cgroup, &limits)).await?.map_err(said)
+    let limited = {
+        let node = Arc::clone(node);
+        let limit = move || {
+            node.book.leave_quota(&cgroup);
+            node.cgroups.limit(&cgroup, &limits)
+        };
+        blocking(limit).await?.map_err(said)
+    };
+    limited?;
+    keep(node, dc, domain.name.as_str()).await
+}
+
+/// Tells the kernel what a domain is promised.
+async fn keep(node: &Arc<Node>, dc: &str, name: &str) -> Result<(), String> {
+    let (node, name) = (Arc::clone(node), format!("{dc}/{name}"));
+    blocking(move || node.book.keep(&name)).await?
 }
 
 /// Whether a command in a domain ends with 0; one that can't be run does not.
@@ -517,6 +547,10 @@ fn age(start_ticks: u64) -> Duration {
 async fn remove_incarnation(node: &Arc<Node>, dc: &str, name: &str) -> Result<(), String> {
     node.broker.forget_machine(dc, name);
     let paths = node.layout.domain(dc, name).map_err(said)?;
-    let node = Arc::clone(node);
-    blocking(move || node.cgroups.kill(&paths.cgroup)).await?.map(drop).map_err(said)
+    let (node, name) = (Arc::clone(node), format!("{dc}/{name}"));
+    let kill = move || {
+        node.book.ended(&name);
+        node.cgroups.kill(&paths.cgroup)
+    };
+    blocking(kill).await?.map(drop).map_err(said)
 }

@@ -31,6 +31,13 @@ pub(crate) fn text(tree: &Value) -> String {
             page.endpoint(dc, name, endpoint);
         }
     }
+    for (name, vtm) in entries(tree.pointer("/reserve/vtms")) {
+        page.reservation(name, vtm);
+    }
+    page.adaptations(tree.pointer("/reserve/adaptations").unwrap_or(&Value::Null));
+    for (node, link) in entries(tree.get("links")) {
+        page.link(node, link);
+    }
     page.finish()
 }
 
@@ -60,6 +67,69 @@ impl Page {
         let (_, series) = self.0.entry(name.to_owned()).or_insert_with(|| (kind, Vec::new()));
         if series.len() < MAX_SERIES {
             series.push(format!("{name}{} {value}", labelled(labels)));
+        }
+    }
+
+    fn link(&mut self, node: &str, link: &Value) {
+        let labels = [("node", node.to_owned())];
+        let number = |name: &str| link.get(name).and_then(Value::as_f64);
+        let up = link.get("up").and_then(Value::as_bool).unwrap_or(false);
+        self.gauge("tombolo_link_up", &labels, Some(f64::from(u8::from(up))));
+        self.gauge("tombolo_link_pairs", &labels, number("pairs"));
+        self.gauge("tombolo_link_round_trip_seconds", &labels, number("round_trip_ms").map(|ms| ms / 1e3));
+        self.counter("tombolo_link_messages_out_total", &labels, number("messages_out"));
+        self.counter("tombolo_link_messages_in_total", &labels, number("messages_in"));
+        self.counter("tombolo_link_bytes_out_total", &labels, number("bytes_out"));
+        self.counter("tombolo_link_bytes_in_total", &labels, number("bytes_in"));
+        self.counter("tombolo_proxy_restarts_total", &labels, number("restarts"));
+    }
+
+    fn reservation(&mut self, name: &str, vtm: &Value) {
+        let labels = [("vtm", name.to_owned())];
+        let number = |at: &str| vtm.pointer(at).and_then(Value::as_f64);
+        let of = |at: &str| f64::from(u8::from(vtm.pointer(at).and_then(Value::as_bool).unwrap_or(false)));
+        self.gauge("tombolo_reservation_in_force", &labels, Some(of("/in_force")));
+        self.gauge("tombolo_reservation_suspended", &labels, Some(of("/suspended")));
+        let kept_by = text_of(vtm, "/kept_by");
+        if !kept_by.is_empty() {
+            let info = [labels[0].clone(), ("kept_by", kept_by)];
+            self.gauge("tombolo_reservation_info", &info, Some(1.0));
+        }
+        let caveats = vtm.get("caveats").and_then(Value::as_array).map(|all| all.len() as f64);
+        self.gauge("tombolo_reservation_caveats", &labels, caveats);
+        for (name, at) in [
+            ("cpu_budget_seconds", "/reserve/cpu/budget_ns"),
+            ("cpu_period_seconds", "/reserve/cpu/period_ns"),
+            ("response_seconds", "/response_ns"),
+        ] {
+            self.gauge(&format!("tombolo_reservation_{name}"), &labels, number(at).map(|ns| ns / 1e9));
+        }
+        for (name, at, scale) in [
+            ("cpu_seconds_total", "/cpu_us", 1e6),
+            ("throttled_periods_total", "/throttled_periods", 1.0),
+            ("memory_pressure_seconds_total", "/memory_pressure_us", 1e6),
+            ("network_sent_bytes_total", "/network_sent_bytes", 1.0),
+            ("network_received_bytes_total", "/network_received_bytes", 1.0),
+            ("network_between_bytes_total", "/network_between_bytes", 1.0),
+            ("offered_seconds_total", "/dispatched/offered_us", 1e6),
+            ("slots_total", "/dispatched/slots", 1.0),
+            ("late_slots_total", "/dispatched/late_slots", 1.0),
+        ] {
+            let value = number(at).map(|value| value / scale);
+            self.counter(&format!("tombolo_reservation_{name}"), &labels, value);
+        }
+        self.gauge("tombolo_reservation_memory_bytes", &labels, number("/memory_bytes"));
+        let worst = number("/dispatched/worst_late_us").map(|us| us / 1e6);
+        self.gauge("tombolo_reservation_worst_late_seconds", &labels, worst);
+    }
+
+    fn adaptations(&mut self, counted: &Value) {
+        let number = |at: &str| counted.get(at).and_then(Value::as_f64);
+        self.counter("tombolo_adaptations_total", &[], number("made"));
+        self.counter("tombolo_adaptations_refused_total", &[], number("refused"));
+        for (name, at) in [("decide", "decide_us"), ("commit", "commit_us"), ("effect", "effect_us")] {
+            let seconds = number(at).map(|us| us / 1e6);
+            self.gauge(&format!("tombolo_adaptation_last_{name}_seconds"), &[], seconds);
         }
     }
 

@@ -2,9 +2,12 @@
 
 use crate::admin::{Code, Problem};
 use crate::broker::{Broker, Numbers};
+use crate::cluster::Cluster;
 use crate::daemon::DaemonError;
+use crate::follow::Following;
 use crate::numbers::Kept;
 use crate::place::Place;
+use crate::proxies::Proxies;
 use crate::supervisor::Supervised;
 use registry::{Expected, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
@@ -30,13 +33,25 @@ pub(crate) struct Node {
     pub(crate) layout: domain::Layout,
     pub(crate) cgroups: domain::Cgroups,
     pub(crate) broker: Broker,
+    /// What is promised to whom.
+    pub(crate) book: crate::reserve::Book,
     pub(crate) started: Instant,
     pub(crate) host: serde_json::Value,
     /// Whether KVM works, and why not; found out when the first machine wants to know.
     pub(crate) kvm: OnceLock<Result<(), String>>,
+    /// Commands of callers on other nodes, and readers of logs there.
+    pub(crate) remote: (crate::remote::Commands, crate::remote::Readers),
+    /// Links to other nodes, where there are any.
+    pub(crate) proxies: OnceLock<Arc<Proxies>>,
     /// One change at a time: `up` and `down` hold it.
     pub(crate) changing: tokio::sync::Mutex<()>,
+    /// The cluster that this node belongs to, if it does.
+    pub(crate) cluster: Option<Cluster>,
+    /// The daemon is to start anew: it has become part of a cluster.
+    pub(crate) again: tokio::sync::Notify,
     registry: Arc<dyn RegistryDebug>,
+    /// Its part in a cluster, where it is in one.
+    following: OnceLock<Arc<Following>>,
     inner: Mutex<Inner>,
 }
 
@@ -103,8 +118,11 @@ impl Node {
         registry: Arc<dyn RegistryDebug>,
         broker: Broker,
         host: serde_json::Value,
-    ) -> Self {
-        Self {
+        cluster: Option<Cluster>,
+    ) -> Result<Self, DaemonError> {
+        let book = crate::reserve::Book::open(cgroups.clone(), &layout, Arc::clone(&registry))?;
+        Ok(Self {
+            book,
             place,
             layout,
             cgroups,
@@ -112,14 +130,75 @@ impl Node {
             started: Instant::now(),
             host,
             kvm: OnceLock::new(),
+            remote: Default::default(),
+            proxies: OnceLock::new(),
             changing: tokio::sync::Mutex::new(()),
+            cluster,
+            again: tokio::sync::Notify::new(),
             registry,
+            following: OnceLock::new(),
             inner: Mutex::default(),
+        })
+    }
+
+    /// Its part in a cluster; `None`: it stands alone.
+    pub(crate) fn following(&self) -> Option<&Arc<Following>> {
+        self.following.get()
+    }
+
+    /// From now on this node follows what a cluster wants. Once, before anything is adopted.
+    pub(crate) fn join(&self, following: Arc<Following>) {
+        if self.following.set(following).is_err() {
+            tracing::error!("a node follows one cluster");
         }
+    }
+
+    /// The node that holds a domain's claim; `None` where there is no cluster, or nobody has it now.
+    pub(crate) fn placed(&self, dc: &str, domain: &str) -> Option<String> {
+        self.following()?.placed(dc, domain)
+    }
+
+    /// Whether a domain ends by itself when this node is cut off.
+    pub(crate) fn is_held(&self, domain: &topology::Domain) -> bool {
+        domain.restart.elsewhere && self.following().is_some()
+    }
+
+    /// Keeps a copy of what a cluster desires where a daemon finds it that can't reach the cluster. Takes as long as a disk does.
+    pub(crate) fn mirror_desired(&self, dc: &str, desired: Option<&Desired>) {
+        let key = format!("{DESIRED}{dc}");
+        let done = match desired.map(serde_json::to_vec) {
+            None => self.registry.delete(&key, Expected::Anything).map(drop).map_err(|e| e.to_string()),
+            Some(Ok(value)) => {
+                self.registry.put(&key, &value, Expected::Anything).map(drop).map_err(|e| e.to_string())
+            }
+            Some(Err(error)) => Err(error.to_string()),
+        };
+        if let Err(error) = done {
+            tracing::error!(dc, error, "no copy of what the cluster desires can be kept on this node");
+        }
+    }
+
+    /// Remembers what a cluster desires of a distributed container, without putting it into effect.
+    pub(crate) fn follow_desired(&self, dc: &str, known: Option<Known>) {
+        let mut inner = self.lock();
+        match known {
+            Some(known) => inner.desired.insert(dc.to_owned(), known),
+            None => inner.desired.remove(dc),
+        };
+    }
+
+    /// Every domain that has a supervisor.
+    pub(crate) fn all_supervised(&self) -> Vec<Arc<Supervised>> {
+        self.lock().domains.values().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What this node keeps for itself.
+    pub(crate) fn own_registry(&self) -> Arc<dyn RegistryDebug> {
+        Arc::clone(&self.registry)
     }
 
     /// Reads the desired topologies from the registry.
@@ -129,7 +208,8 @@ impl Node {
     pub(crate) fn load(&self) -> Result<(), DaemonError> {
         // Before there is a topology that has endpoints.
         let kept = Kept(Arc::clone(&self.registry));
-        let numbers = Numbers::open(Box::new(kept)).map_err(|cause| DaemonError::System {
+        let number = self.cluster.as_ref().map_or(0, |cluster| cluster.config().number.unwrap_or(0));
+        let numbers = Numbers::open(Box::new(kept), number).map_err(|cause| DaemonError::System {
             what: "keep the numbers of endpoints in the registry",
             cause,
         })?;
@@ -210,13 +290,16 @@ impl Node {
         self.lock().desired.insert(dc.to_owned(), Known { desired, revision });
     }
 
-    fn set_current(&self, dc: &str, topology: Option<Arc<Topology>>) {
+    pub(crate) fn set_current(&self, dc: &str, topology: Option<Arc<Topology>>) {
         self.broker.set_topology(dc, topology.clone());
         let mut inner = self.lock();
         match topology {
             Some(topology) => inner.current.insert(dc.to_owned(), topology),
             None => inner.current.remove(dc),
         };
+        drop(inner);
+        // Where its domains are is asked of this node, which knows it only now.
+        self.broker.placement_changed();
     }
 
     /// Puts one step of a change into effect, as far as it is a matter of books.

@@ -67,9 +67,9 @@ mod tests {
         let registry: Arc<dyn RegistryDebug> = Arc::new(Memory::default());
         let kept = || Kept(Arc::clone(&registry));
         assert!(kept().load().unwrap().is_none());
-        Numbers::open(Box::new(kept())).unwrap();
+        Numbers::open(Box::new(kept()), 0).unwrap();
         let before = kept().load().unwrap().unwrap();
-        Numbers::open(Box::new(kept())).unwrap();
+        Numbers::open(Box::new(kept()), 0).unwrap();
         assert_ne!(kept().load().unwrap().unwrap(), before, "it counts daemons");
         assert!(kept().load_names("shop").unwrap().is_empty());
         let names = BTreeMap::from([("planner".to_owned(), 7)]);
@@ -79,6 +79,6 @@ mod tests {
         assert!(registry.list(NAMES).unwrap().is_empty());
         // To go on without it would be to hand out again what others have.
         registry.put(RESERVED, b"{}", Expected::Anything).unwrap();
-        assert!(Numbers::open(Box::new(kept())).is_err());
+        assert!(Numbers::open(Box::new(kept()), 0).is_err());
     }
 }

@@ -61,6 +61,7 @@ pub(crate) fn of_domain(
         resolv_conf: has_stub(domain).then(|| resolv_conf(domain)),
         runtime: target::RuntimeChoice::Auto,
         machine: None,
+        held: false,
     }
 }
 

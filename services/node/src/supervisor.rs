@@ -86,7 +86,7 @@ pub(crate) struct Supervised {
 #[derive(Debug)]
 enum Command {
     /// End the domain and yourself.
-    Stop { done: oneshot::Sender<Result<(), String>> },
+    Stop { done: oneshot::Sender<Result<(), String>>, at_once: bool },
     /// These keys of the domain changed, which may change while it runs.
     Update { domain: Arc<Domain>, done: oneshot::Sender<Result<(), String>> },
 }
@@ -107,7 +107,12 @@ impl Supervised {
 
     /// Ends the domain and removes everything of it.
     pub(crate) async fn stop(&self) -> Result<(), String> {
-        self.ask(|done| Command::Stop { done }).await
+        self.ask(|done| Command::Stop { done, at_once: false }).await
+    }
+
+    /// As [`Supervised::stop`], without asking it first.
+    pub(crate) async fn stop_at_once(&self) -> Result<(), String> {
+        self.ask(|done| Command::Stop { done, at_once: true }).await
     }
 
     /// Changes what can be changed of a domain that runs.
@@ -371,9 +376,12 @@ impl Task {
                     Happened::FrontendEnded(end) => self.replace_frontend(&mut incarnation, end).await,
                 },
                 command = self.inbox.recv() => match command {
-                    Some(Command::Stop { done }) => {
+                    Some(Command::Stop { done, at_once }) => {
                         self.me.change(|view| view.state = State::Stopping);
-                        let grace = Duration::from_millis(self.me.domain().stop.timeout_ms);
+                        let patience = Duration::from_millis(self.me.domain().stop.timeout_ms);
+                        let grace = if at_once { Duration::ZERO } else { patience };
+                        // Who is frozen between slots can't end as it is asked to.
+                        self.let_go().await;
                         incarnation.stop(grace).await;
                         return Err(Some(Asked(done)));
                     }
@@ -384,6 +392,14 @@ impl Task {
                     None => return Err(None),
                 },
             }
+        }
+    }
+
+    /// Nobody has to keep its promise any more.
+    async fn let_go(&self) {
+        let (node, name) = (Arc::clone(&self.node), format!("{}/{}", self.me.dc, self.me.name));
+        if let Err(error) = incarnation::blocking(move || node.book.ended(&name)).await {
+            tracing::error!(error, "its promise can't be let go before it ends");
         }
     }
 
@@ -434,7 +450,7 @@ impl Task {
     /// A command while nothing runs.
     fn idle(&mut self, command: Option<Command>) -> Result<(), Option<Asked>> {
         match command {
-            Some(Command::Stop { done }) => Err(Some(Asked(done))),
+            Some(Command::Stop { done, .. }) => Err(Some(Asked(done))),
             Some(Command::Update { domain, done }) => {
                 self.backoff.set_policy(domain.restart);
                 *self.me.domain.lock().unwrap_or_else(PoisonError::into_inner) = domain;

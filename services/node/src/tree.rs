@@ -43,7 +43,18 @@ pub(crate) async fn whole(node: &Arc<Node>) -> Value {
         });
         containers.insert(dc, tree);
     }
-    json!({ "node": node_tree(node), "dc": containers })
+    let mut links = Map::new();
+    if let Some(proxies) = node.proxies.get() {
+        for row in proxies.rows().await {
+            links.insert(row.node.clone(), json!(row));
+        }
+    }
+    let reserve = {
+        let node = Arc::clone(node);
+        // Dispatchers are asked.
+        tokio::task::spawn_blocking(move || node.book.tree()).await.unwrap_or_default()
+    };
+    json!({ "node": node_tree(node), "dc": containers, "links": links, "reserve": reserve })
 }
 
 fn node_tree(node: &Node) -> Value {
@@ -102,7 +113,7 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
     json!({
         "kind": domain.kind.as_str(),
         "state": view.as_ref().map_or("not started", |view| view.state.as_str()),
-        "why": view.as_ref().and_then(|view| view.why.clone()),
+        "why": view.as_ref().and_then(|view| view.why.clone()).or_else(|| node.book.without(&format!("{dc}/{name}"))),
         "pid": view.as_ref().and_then(|view| view.init_pid),
         "monitor_pid": view.as_ref().and_then(|view| view.monitor_pid),
         "up_s": view.as_ref().and_then(|view| view.since).map(|since| since.elapsed().as_secs()),
@@ -125,8 +136,14 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
 /// What a domain's cgroup says; files are read away from the loop.
 async fn usage(node: &Arc<Node>, dc: &str, name: &str) -> Option<domain::Usage> {
     let cgroup = node.layout.domain(dc, name).ok()?.cgroup;
-    let node = Arc::clone(node);
-    tokio::task::spawn_blocking(move || node.cgroups.usage(&cgroup)).await.ok()
+    let (node, vtm) = (Arc::clone(node), format!("{dc}/{name}"));
+    let look = move || {
+        let usage = node.cgroups.usage(&cgroup);
+        let elsewhere = node.book.used_elsewhere_ns(&vtm);
+        let cpu_ns = elsewhere.map(|ns| usage.cpu_ns.unwrap_or(0).saturating_add(ns)).or(usage.cpu_ns);
+        domain::Usage { cpu_ns, ..usage }
+    };
+    tokio::task::spawn_blocking(look).await.ok()
 }
 
 fn service_trees(node: &Node, dc: &str, topology: &Topology, said: &Said) -> Map<String, Value> {
@@ -266,6 +283,7 @@ async fn domain_row(
     DomainRow {
         dc: dc.to_owned(),
         domain: name.to_owned(),
+        node: None,
         kind: domain.kind.as_str().into(),
         state: state.into(),
         pid: view.init_pid,
@@ -275,9 +293,10 @@ async fn domain_row(
         restarts: view.restarts,
         frontend_restarts: view.frontend_restarts,
         last_exit: view.last_exit.as_ref().map(exit_text),
-        why: view.why,
+        why: view.why.or_else(|| node.book.without(&format!("{dc}/{name}"))),
         cpu_us: usage.cpu_ns.map(|ns| ns / 1000),
         memory_bytes: usage.memory.used_bytes,
+        promised: node.book.short(&format!("{dc}/{name}")),
         processes: usage.pids,
         command: words(domain),
         machine: machine_row(node, dc, domain, view.last_exit.as_ref()),
@@ -286,6 +305,32 @@ async fn domain_row(
             .iter()
             .map(|m| format!("{}:/srv/{}", m.service.as_str(), m.at.as_str()))
             .collect(),
+    }
+}
+
+/// The row of a domain that no node has.
+pub(crate) fn row_of_none(dc: &str, domain: &topology::Domain, state: &str) -> DomainRow {
+    DomainRow {
+        dc: dc.to_owned(),
+        domain: domain.name.as_str().to_owned(),
+        node: None,
+        kind: domain.kind.as_str().into(),
+        state: state.to_owned(),
+        pid: None,
+        monitor_pid: None,
+        frontend_pid: None,
+        up_s: None,
+        restarts: 0,
+        frontend_restarts: 0,
+        last_exit: None,
+        why: None,
+        cpu_us: None,
+        memory_bytes: None,
+        promised: None,
+        processes: None,
+        command: words(domain),
+        machine: None,
+        services: Vec::new(),
     }
 }
 

@@ -3,16 +3,20 @@
 
 mod fuzz;
 mod tally;
+mod watched;
 
 use crate::tidy;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::mpsc;
-use std::time::Instant;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 use tally::Tally;
+use watched::Watched;
+
+/// How long the steps have together. A run that hangs ends with its tally before whoever started it loses patience: 90 minutes with what is built before and fuzzed behind are common.
+const PATIENCE: Duration = Duration::from_secs(62 * 60);
 
 /// How much to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub enum Extent {
     Fuzz,
     /// The domains of a Xen alone.
     Xen,
+    /// The guest with TIPC alone, and all that they can show.
+    Tipc,
     /// What CI runs.
     Everything,
 }
@@ -65,9 +71,10 @@ pub fn run(root: &Path, extent: Extent) -> ExitCode {
 }
 
 fn run_steps(root: &Path, extent: Extent, logs: &Path, tally: &mut Tally) {
+    let ends_at = Instant::now() + PATIENCE;
     for step in steps(root, extent) {
         announce(step.name);
-        if let Err(error) = run_step(root, logs, &step, tally) {
+        if let Err(error) = run_step(root, logs, &step, ends_at, tally) {
             tally.fail(step.name, &error.to_string());
         }
     }
@@ -98,6 +105,11 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step> {
     match extent {
         Extent::Fuzz => return Vec::new(),
         Extent::Xen => return vec![step("xen", xen, true)].into_iter().map(with_root).collect(),
+        Extent::Tipc => {
+            let mut tipc = step("tipc", &["test", "--package", "e2e", "tipc::", "--", "--show-output"], true);
+            tipc.environment.insert("TOMBOLO_TIPC_SUITE", "all".into());
+            return vec![with_root(tipc)];
+        }
         Extent::Check | Extent::Everything => {}
     }
     let mut steps = vec![
@@ -194,56 +206,38 @@ fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder))
 }
 
-fn run_step(root: &Path, logs: &Path, step: &Step, tally: &mut Tally) -> std::io::Result<()> {
+fn run_step(
+    root: &Path,
+    logs: &Path,
+    step: &Step,
+    ends_at: Instant,
+    tally: &mut Tally,
+) -> std::io::Result<()> {
     let mut log = File::create(logs.join(format!("{}.log", step.name)))?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut child = Command::new(cargo)
-        .args(step.arguments)
-        .envs(&step.environment)
-        .current_dir(root)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
+    let mut command = Command::new(cargo);
+    command.args(step.arguments).envs(&step.environment).current_dir(root);
+    let mut watched = Watched::start(&mut command, ends_at)?;
     let mut counted = tally::Step::new(step.name);
-    for line in lines(&mut child) {
+    while let Some(line) = watched.next_line()? {
         writeln!(log, "{line}")?;
         if counted.read(&line) {
             println!("{line}");
         }
     }
-    let status = child.wait()?;
+    let end = watched.finish()?;
+    let slow = counted.slow().join(", ");
+    let succeeded = end.as_ref().is_ok_and(std::process::ExitStatus::success);
     if step.counts {
-        tally.add(counted, status.success());
-    } else if !status.success() {
+        tally.add(counted, succeeded);
+    } else if !succeeded {
         tally.fail(step.name, &format!("cargo {} said no, see above", step.arguments.join(" ")));
     }
+    if let Err(reason) = end {
+        tally.fail(
+            step.name,
+            &format!("{reason}; at work for over a minute: {}", if slow.is_empty() { "none" } else { &slow }),
+        );
+    }
     Ok(())
-}
-
-/// The lines of both outputs, as they come.
-fn lines(child: &mut Child) -> mpsc::Receiver<String> {
-    let (sender, receiver) = mpsc::channel();
-    let outputs: [Option<Box<dyn Read + Send>>; 2] = [
-        child.stdout.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
-        child.stderr.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
-    ];
-    for output in outputs.into_iter().flatten() {
-        let sender = sender.clone();
-        std::thread::spawn(move || forward(output, &sender));
-    }
-    receiver
-}
-
-fn forward(output: Box<dyn Read + Send>, sender: &mpsc::Sender<String>) {
-    let mut output = BufReader::new(output);
-    let mut bytes = Vec::new();
-    // A read error means that the writer is gone, as the end does.
-    while output.read_until(b'\n', &mut bytes).is_ok_and(|count| count > 0) {
-        let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
-        bytes.clear();
-        if sender.send(line).is_err() {
-            return;
-        }
-    }
 }

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 /// What a test prints when it can't run here.
 const SKIPPED: &str = "skipped: ";
+/// How much of what a failed test said last is repeated at the end, in characters.
+const WHY_CHARS: usize = 500;
 
 /// The whole run.
 #[derive(Debug, Default)]
@@ -31,6 +33,11 @@ pub struct Step {
     /// The section of a passed test's output that is being read.
     section: Option<String>,
     in_successes: bool,
+    in_failures: bool,
+    /// What the panic of a failed test said, from the line on that has `panicked at`.
+    why: BTreeMap<String, String>,
+    /// Tests that run for over a minute, as cargo says once, and have not ended.
+    slow: Vec<String>,
 }
 
 impl Step {
@@ -48,23 +55,33 @@ impl Step {
             results: 0,
             section: None,
             in_successes: false,
+            in_failures: false,
+            why: BTreeMap::new(),
+            slow: Vec::new(),
         }
+    }
+
+    /// Tests that were at work for over a minute when the last line was read.
+    pub fn slow(&self) -> Vec<String> {
+        self.slow.clone()
     }
 
     /// Takes in one line; returns whether a person wants to see it.
     pub fn read(&mut self, line: &str) -> bool {
         let words = line.trim_start();
+        self.watch_slow(line);
         if words.starts_with("Running ") || words.starts_with("Doc-tests ") {
             self.programs += 1;
         } else if let Some(result) = line.strip_prefix("test result: ") {
             self.results += 1;
-            self.in_successes = false;
+            (self.in_successes, self.in_failures) = (false, false);
             self.read_result(result);
         } else if line == "successes:" {
-            self.in_successes = true;
+            (self.in_successes, self.in_failures) = (true, false);
             self.section = None;
         } else if line == "failures:" {
-            self.in_successes = false;
+            (self.in_successes, self.in_failures) = (false, true);
+            self.section = None;
         } else if let Some(name) =
             line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
         {
@@ -73,8 +90,20 @@ impl Step {
             self.children += 1;
         } else if self.in_successes {
             self.read_success(line);
+        } else if self.in_failures {
+            self.read_failure(line);
         }
         !self.in_successes
+    }
+
+    /// `test NAME has been running for over 60 seconds`, and later `test NAME ... ok`.
+    fn watch_slow(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test ") else { return };
+        if let Some((name, _)) = rest.split_once(" has been running for over ") {
+            self.slow.push(name.to_owned());
+        } else if let Some((name, _)) = rest.split_once(" ... ") {
+            self.slow.retain(|slow| slow != name);
+        }
     }
 
     fn read_success(&mut self, line: &str) {
@@ -83,6 +112,24 @@ impl Step {
         } else if let (Some(test), Some(reason)) = (&self.section, line.strip_prefix(SKIPPED)) {
             let test = format!("{} #{}", test, self.programs);
             self.skipped.entry(test).or_insert_with(|| reason.to_owned());
+        }
+    }
+
+    fn read_failure(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.section = Some(name.to_owned());
+            return;
+        }
+        let Some(test) = &self.section else { return };
+        let place = line.split_once(" panicked at ").map(|(_, place)| place);
+        match (self.why.get_mut(test), place) {
+            (None, Some(place)) => drop(self.why.insert(test.clone(), place.to_owned())),
+            (Some(_), _) if line == "stack backtrace:" => self.section = None,
+            (Some(why), _) if why.chars().count() < WHY_CHARS => {
+                why.push(' ');
+                why.extend(line.trim().chars().take(WHY_CHARS));
+            }
+            _ => {}
         }
     }
 
@@ -113,7 +160,10 @@ impl Tally {
         self.skips.extend((0..step.ignored).map(|_| format!("skipped: {}: an ignored test", step.name)));
         let before = self.failures.len();
         for test in &step.failed {
-            self.fail(&step.name, test);
+            match step.why.get(test) {
+                Some(why) => self.fail(&step.name, &format!("{test}: {}", why.trim_end())),
+                None => self.fail(&step.name, test),
+            }
         }
         for _ in step.failed.len()..step.failed_count {
             self.fail(&step.name, "a test without a name");
@@ -218,6 +268,21 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
+    fn why_a_test_failed_is_said_once_more_at_the_end() {
+        let long = "x".repeat(WHY_CHARS + 100);
+        let output = format!(
+            "test a ... FAILED\ntest b ... FAILED\nfailures:\n\n---- a stdout ----\nbefore\n\nthread 'a' (7) panicked at src/a.rs:1:2:\n\
+             assertion failed: it holds\n  left: 1\nstack backtrace:\n   0: noise\n\n---- b stdout ----\n\
+             thread 'b' (8) panicked at src/b.rs:3:4:\n{long}\nand more\nstack backtrace:\n\nfailures:\n    a\n    b\n\n\
+             test result: FAILED. 0 passed; 2 failed; 0 ignored"
+        );
+        let tally = tally(&output, false);
+        let said: Vec<&str> = tally.explanations().collect();
+        assert_eq!(said[0], "FAILED: unit: a: src/a.rs:1:2: assertion failed: it holds left: 1");
+        assert!(said[1].starts_with("FAILED: unit: b: src/b.rs:3:4: xxx") && said[1].len() < WHY_CHARS + 100);
+    }
+
+    #[test]
     fn a_program_that_died_without_its_last_word_failed() {
         let output = "     Running tests/a.rs (x)\ntest a ... ok\n     Running tests/b.rs (y)\ntest result: ok. 1 passed; 0 failed; 0 ignored";
         assert_eq!(tally(output, false).summary(), "1 passed, 1 failed, 0 skipped");
@@ -227,6 +292,15 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
     fn a_build_that_failed_is_a_failure_and_so_is_a_run_without_tests() {
         assert_eq!(tally("error: could not compile `a`", false).summary(), "0 passed, 1 failed, 0 skipped");
         assert_eq!(tally("", true).summary(), "0 passed, 1 failed, 0 skipped");
+    }
+
+    #[test]
+    fn who_is_at_work_for_long_is_known_until_it_ends() {
+        let mut step = Step::new("unit");
+        step.read("test a has been running for over 60 seconds");
+        step.read("test b has been running for over 60 seconds");
+        step.read("test a ... ok");
+        assert_eq!(step.slow(), ["b"]);
     }
 
     #[test]

@@ -87,6 +87,10 @@ pub fn with(task: &Task, meeting: &mut Meeting, job: impl Job) -> io::Result<sup
             io::ErrorKind::Unsupported,
             "ways of `tombolo bench ipc` are not in this worker; `ipc-worker` and `ipc-peer` have them",
         )),
+        Means::Link(_) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "ways of `tombolo bench link` are not in this worker; `link-worker` and `ipc-peer` have them",
+        )),
         Means::Iceoryx { .. } => Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "iceoryx2 is not in this worker; `channel-peer` has it",

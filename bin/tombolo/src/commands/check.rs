@@ -14,7 +14,12 @@ const QEMU: &str = "qemu-system-x86_64";
 /// Validates a file and says what it would start.
 pub fn run(place: &PlaceArgs, arguments: &CheckArgs) -> Result<(), Failure> {
     let file = &arguments.file;
-    let topology = admit(&read(file)?, file, &base_of(file)?, arguments.json)?;
+    let text = read(file)?;
+    let known = topology::parse(&text, "", Path::new("/")).map(|topology| topology.name.as_str().to_owned());
+    // Without a daemon, the file is held against a node that has promised nothing.
+    let book = super::wait(super::client(place)?.get::<node::admin::reserve::Book>("reserve"))?.ok();
+    let looking = node::looking(book.as_ref(), &known.unwrap_or_default());
+    let topology = admit_beside(&text, file, &base_of(file)?, arguments.json, &looking)?;
     for warning in missing_for_machines(&topology, &place.state_dir) {
         eprintln!("warning: {warning}");
     }
@@ -45,7 +50,18 @@ fn missing_for_machines(topology: &Topology, state_dir: &Path) -> Vec<String> {
 
 /// Admits a file, or prints everything that is wrong with it.
 pub fn admit(text: &str, file: &Path, base: &Path, json: bool) -> Result<Topology, Failure> {
-    topology::admit(text, &file.display().to_string(), base, &node::look).map_err(|diagnostics| {
+    admit_beside(text, file, base, json, &node::look)
+}
+
+/// The same beside what the node has promised.
+fn admit_beside(
+    text: &str,
+    file: &Path,
+    base: &Path,
+    json: bool,
+    look: &dyn topology::Look,
+) -> Result<Topology, Failure> {
+    topology::admit(text, &file.display().to_string(), base, look).map_err(|diagnostics| {
         if json {
             match print_json(&diagnostics.to_json()) {
                 Ok(()) => {}

@@ -1,11 +1,14 @@
 //! `tombolo exec`.
 
+mod remote;
+
 use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{ExecArgs, PlaceArgs};
 use crate::output::{FAILED, Failure};
 use domain::ExecOptions;
-use node::admin::Entry;
+use node::admin::{Entry, ExecRequest};
+use node::client::Client;
 use std::os::unix::process::CommandExt;
 
 /// Exit code where the command could not even be tried: what it would have ended with stays distinguishable.
@@ -24,6 +27,9 @@ pub fn run(place: &PlaceArgs, arguments: &ExecArgs) -> Result<(), Failure> {
 fn become_command(place: &PlaceArgs, arguments: &ExecArgs) -> Result<(), Failure> {
     let client = client(place)?;
     let entry: Entry = wait(client.get(&format!("domains/{}/entry", encoded(&arguments.domain))))??;
+    if entry.node.is_some() {
+        return on_another_node(&client, arguments);
+    }
     let options = ExecOptions {
         tty: arguments.tty,
         interactive: arguments.interactive,
@@ -37,6 +43,27 @@ fn become_command(place: &PlaceArgs, arguments: &ExecArgs) -> Result<(), Failure
     // Comes back only if it fails.
     let error = command.exec();
     Err(Failure::new(format!("can't run {}: {error}", entry.layout.program.display())))
+}
+
+/// The domain is on another node, whose daemon runs it there; what it and we say to each other goes through the daemons.
+fn on_another_node(client: &Client, arguments: &ExecArgs) -> Result<(), Failure> {
+    let size = if arguments.tty { Some(remote::size()?) } else { None };
+    let request = ExecRequest {
+        tty: arguments.tty,
+        interactive: arguments.interactive,
+        size,
+        environment: environment(arguments)?,
+        user: arguments.user.clone(),
+        workdir: arguments.workdir.clone(),
+        command: arguments.command.clone(),
+    };
+    let path = format!("domains/{}/exec", encoded(&arguments.domain));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let ended = runtime.block_on(async {
+        let stream = client.open(&path, &request).await?;
+        remote::converse(stream, arguments.tty, arguments.interactive || arguments.tty).await
+    });
+    std::process::exit(ended?)
 }
 
 /// The variables that were named; with a terminal also what it understands, which the domain can't know.

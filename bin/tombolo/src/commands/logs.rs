@@ -6,7 +6,7 @@ use crate::cli::{LogsArgs, PlaceArgs};
 use crate::output::{Failure, harmless_line, print};
 use domain::{Layout, LogQuery, LogReader, Record};
 use node::admin::{Code, Entry};
-use node::client::ClientError;
+use node::client::{Client, ClientError};
 use node::place::Place;
 use std::borrow::Cow;
 use std::io::IsTerminal;
@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn run(place: &PlaceArgs, arguments: &LogsArgs) -> Result<(), Failure> {
     let client = client(place)?;
     let found = wait(client.get::<Entry>(&format!("domains/{}/place", encoded(&arguments.domain))))?;
+    if let Ok(Entry { node: Some(_), .. }) = &found {
+        return of_another_node(&client, arguments);
+    }
     let (layout, dc, domain) = match found {
         Ok(entry) => (entry.layout, entry.dc, entry.domain),
         Err(error) => left_behind(&super::place(place)?, &arguments.domain, error)?,
@@ -33,10 +36,23 @@ pub fn run(place: &PlaceArgs, arguments: &LogsArgs) -> Result<(), Failure> {
     if !arguments.follow {
         return Ok(());
     }
-    loop {
-        reader.wait(PATIENCE).map_err(|e| Failure::new(e.to_string()))?;
+    // Who reads this may go (`| head`) before there is more to print.
+    while reader.wait_for(PATIENCE, std::io::stdout()).map_err(|e| Failure::new(e.to_string()))? {
         drain(&mut reader, arguments)?;
     }
+    Err(Failure::silent())
+}
+
+/// The domain is on another node, whose daemon reads its log.
+fn of_another_node(client: &Client, arguments: &LogsArgs) -> Result<(), Failure> {
+    let tail = arguments.tail.map_or_else(String::new, |lines| format!("&tail={lines}"));
+    let path = format!("domains/{}/logs?follow={}{tail}", encoded(&arguments.domain), arguments.follow);
+    wait(client.lines(&path, |record: Record| print(&line(&record, arguments))))??;
+    if arguments.follow {
+        return Err(Failure::new("the node whose log was followed has ended it")
+            .help("say it again: `tombolo ps` shows who has the domain now"));
+    }
+    Ok(())
 }
 
 /// The log of a domain that the daemon does not know: `up` failed and undid it (and says to look here), or no daemon runs.

@@ -18,7 +18,19 @@ pub fn domains(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
         return print_json(&rows);
     }
     let paint = Paint::of(&stdout());
-    let cells: Vec<Vec<String>> = rows.iter().map(|row| domain_cells(row, paint)).collect();
+    let mut cells: Vec<Vec<String>> = rows.iter().map(|row| domain_cells(row, paint)).collect();
+    if rows.iter().any(|row| row.node.is_some()) {
+        for (cells, row) in cells.iter_mut().zip(&rows) {
+            cells.insert(2, row.node.clone().unwrap_or_else(|| "-".into()));
+        }
+        return print_table(
+            &[
+                "DC", "DOMAIN", "NODE", "KIND", "STATE", "UP", "PID", "RESTARTS", "MEMORY", "PIDS",
+                "SERVICES", "COMMAND",
+            ],
+            &cells,
+        );
+    }
     print_table(
         &["DC", "DOMAIN", "KIND", "STATE", "UP", "PID", "RESTARTS", "MEMORY", "PIDS", "SERVICES", "COMMAND"],
         &cells,

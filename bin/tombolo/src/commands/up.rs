@@ -93,7 +93,7 @@ pub fn base_of(file: &Path) -> Result<std::path::PathBuf, Failure> {
 }
 
 /// Starts the node's daemon, and waits until it takes requests.
-fn start_daemon(client: &Client, place: &Place) -> Result<(), Failure> {
+pub fn start_daemon(client: &Client, place: &Place) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("no daemon runs, and only root can start one").help("use sudo"));
     }

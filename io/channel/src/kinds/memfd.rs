@@ -1,4 +1,4 @@
-//! Ends on this host: a sealed memfd and pipes. Both ends share a kernel, or one of them is in a guest and has the same memory as a
+//! Ends on this host: a sealed memfd, and doorbells that are descriptors. Both ends share a kernel, or one of them is in a guest and has the same memory as a
 //! device; the header says which.
 
 use std::io;
@@ -13,13 +13,13 @@ use crate::{OpenError, memory};
 #[derive(Debug)]
 pub(crate) struct Memfd {
     pub region: OwnedFd,
-    pub data: Pipes,
-    pub room: Pipes,
+    pub data: Pair,
+    pub room: Pair,
 }
 
-/// The pipe that we listen to, and the one that we ring.
+/// The half that we listen to, and the one that we ring.
 #[derive(Debug)]
-pub(crate) struct Pipes {
+pub(crate) struct Pair {
     pub ours: OwnedFd,
     pub theirs: OwnedFd,
     /// Whoever made them may have kept copies, and is not trusted with our time.
@@ -30,28 +30,28 @@ impl Memfd {
     /// Takes four descriptors for the doorbells, the first of which stands at `index` in the list of an end.
     pub(crate) fn new(region: OwnedFd, doorbells: [OwnedFd; 4], index: usize) -> Result<Memfd, OpenError> {
         let [data, peer_data, room, peer_room] = doorbells;
-        let data = Pipes::new(data, peer_data, index)?;
-        let room = Pipes::new(room, peer_room, index + 2)?;
+        let data = Pair::new(data, peer_data, index)?;
+        let room = Pair::new(room, peer_room, index + 2)?;
         Ok(Memfd { region, data, room })
     }
 }
 
-impl Pipes {
-    fn new(ours: OwnedFd, theirs: OwnedFd, index: usize) -> Result<Pipes, OpenError> {
+impl Pair {
+    fn new(ours: OwnedFd, theirs: OwnedFd, index: usize) -> Result<Pair, OpenError> {
         check_half(&ours, index, Half::Listener)?;
         check_half(&theirs, index + 1, Half::Ringer)?;
-        Ok(Pipes { ours, theirs, wary: false })
+        Ok(Pair { ours, theirs, wary: false })
     }
 }
 
 /// Whether a descriptor is the half of a doorbell that belongs in its place.
 pub(crate) fn check_half(descriptor: &OwnedFd, index: usize, half: Half) -> Result<(), OpenError> {
-    let found = doorbell::half(descriptor.as_fd()).map_err(look)?;
+    let is_that = doorbell::is_half(descriptor.as_fd(), half).map_err(look)?;
     let expected = match half {
         Half::Listener => "the listener's half of a doorbell",
         Half::Ringer => "the ringer's half of a doorbell",
     };
-    if found == Some(half) { Ok(()) } else { Err(OpenError::Descriptor { index, expected }) }
+    if is_that { Ok(()) } else { Err(OpenError::Descriptor { index, expected }) }
 }
 
 impl Material for Memfd {
@@ -92,7 +92,7 @@ impl Material for Memfd {
     }
 }
 
-impl Bell for Pipes {
+impl Bell for Pair {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.ours.as_fd()
     }

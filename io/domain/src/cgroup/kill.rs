@@ -4,6 +4,7 @@ use super::{Cgroups, Hierarchy, MAX_DEPTH, Version, directories, write};
 use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one round waits for those that it killed, before it looks for new ones.
 const ROUND: Duration = Duration::from_millis(500);
+/// Rounds in which nobody is frozen.
+const UNFROZEN_ROUNDS: u32 = 3;
 
 impl Cgroups {
     /// Kills every process of the cgroup `path` and those below it, waits until all are gone, and tells how many there were.
@@ -20,17 +23,26 @@ impl Cgroups {
     /// [`Error::StillAlive`] for processes that hang in the kernel.
     pub fn kill(&self, path: &str) -> Result<usize> {
         let deadline = Instant::now() + KILL_TIMEOUT;
-        let mut killed = 0;
+        let mut killed = BTreeSet::new();
+        let mut round = 0;
         loop {
-            // Frozen processes of version 1 can't fork while they are killed one by one; version 2 kills at a stroke.
-            self.each_freezer(path, "FROZEN");
-            self.kill_at_a_stroke(path);
+            // Frozen processes of version 1 can't fork while they are killed one by one; version 2 kills at a stroke. Who fork no faster than they
+            // are killed are not frozen: were we killed in between, they would stay, and no signal ends them, until somebody thaws them.
+            if round >= UNFROZEN_ROUNDS {
+                self.each_freezer(path, "FROZEN");
+            }
+            // Before the stroke, behind which the quickest are gone.
             let victims = self.open_processes(path);
-            killed += victims.iter().filter(|(_, fd)| pidfd_send_signal(fd, Signal::KILL).is_ok()).count();
+            self.kill_at_a_stroke(path);
+            for (pid, fd) in &victims {
+                killed.insert(*pid);
+                // One that is gone already has what it was to get.
+                let _gone = pidfd_send_signal(fd, Signal::KILL);
+            }
             self.each_freezer(path, "THAWED");
             let left = self.processes(path);
             if victims.is_empty() && left.is_empty() {
-                return Ok(killed);
+                return Ok(killed.len());
             }
             if Instant::now() >= deadline {
                 return Err(Error::StillAlive {
@@ -40,6 +52,7 @@ impl Cgroups {
                 });
             }
             wait_for_all(&victims, ROUND);
+            round += 1;
         }
     }
 

@@ -4,8 +4,11 @@
 //! in all hierarchies that matter. Nothing outside the path that the caller names is ever touched.
 
 mod kill;
+mod pin;
+mod share;
 mod usage;
 
+pub use share::{Device, LONGEST_PERIOD_US, Quota, QuotaFile, SHORTEST_PERIOD_US};
 pub use usage::{Memory, Usage};
 
 use crate::error::{Context, Error, Result};
@@ -222,7 +225,11 @@ impl Cgroups {
     /// # Errors
     /// When the kernel refuses, such as for a process that is gone.
     pub fn join(&self, path: &str, pid: u32) -> Result<()> {
-        for hierarchy in self.hierarchies.iter().filter(|h| h.holds_domains()) {
+        // Where only some cgroups are made, as for those that are bound to processors, it is put where there is one.
+        let takes = |h: &&Hierarchy| {
+            h.holds_domains() || (h.has("cpuset") && h.mount.join(path).join("cgroup.procs").exists())
+        };
+        for hierarchy in self.hierarchies.iter().filter(takes) {
             write(&hierarchy.mount.join(path).join("cgroup.procs"), &pid.to_string())?;
         }
         Ok(())

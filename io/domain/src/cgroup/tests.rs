@@ -91,6 +91,18 @@ fn version_2_has_one_tree_and_delegates_its_controllers() {
     assert!(text(&dir, "t/d/memory.max").starts_with("max"));
 }
 
+/// The story of it: nothing was written to take a binding back, so the kernel was told nothing, and who went over to deadlines was refused them.
+#[test]
+fn version_2_is_told_that_nobody_is_bound_any_more() {
+    let all = "cpuset cpu\n";
+    let (dir, cgroups) =
+        fake(V2, &[("cgroup.controllers", all), ("cgroup.subtree_control", ""), ("t/cpuset.cpus", "")]);
+    cgroups.pin("t", Some(&[1])).expect("bound");
+    assert_eq!(cgroups.pinned("t").as_deref(), Some("1"));
+    cgroups.pin("t", None).expect("free");
+    assert_eq!(cgroups.pinned("t"), None, "{:?}", text(&dir, "t/cpuset.cpus"));
+}
+
 #[test]
 fn a_limit_without_its_controller_is_an_error_that_names_it() {
     let (_dir, cgroups) = fake(V2, &[("cgroup.controllers", "cpu\n"), ("t/cpu.max", "")]);

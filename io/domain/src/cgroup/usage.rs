@@ -99,7 +99,7 @@ fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-fn keyed(file: &Path, key: &str) -> Option<u64> {
+pub(super) fn keyed(file: &Path, key: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let mut pairs = text.lines().filter_map(|l| l.split_once(' '));
     pairs.find(|(k, _)| *k == key).and_then(|(_, v)| v.trim().parse().ok())

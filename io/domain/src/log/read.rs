@@ -5,6 +5,7 @@ use crate::clock::{TEXT_BYTES, rfc3339};
 use crate::error::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
+use rustix::io::Errno;
 use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -85,15 +86,30 @@ impl LogReader {
     /// # Errors
     /// `Unsupported` without `follow`.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
-        let Some(watch) = &self.watch else {
-            return Err(io::Error::from(io::ErrorKind::Unsupported)).at("follow log", &self.log);
-        };
-        let timeout =
-            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        let Some(watch) = &self.watch else { return self.nothing_to_follow() };
         let ready =
-            poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&timeout)).at("follow log", &self.log)?;
+            poll_for(&mut [PollFd::new(watch, PollFlags::IN)], timeout).at("follow log", &self.log)?;
         self.forget_events();
         Ok(ready > 0)
+    }
+
+    /// As [`LogReader::wait`], for who passes it on to `out`: false when nobody can read that any more (a pipe without a reader, a socket or a
+    /// terminal that has hung up), also while nothing more is written.
+    ///
+    /// # Errors
+    /// `Unsupported` without `follow`.
+    pub fn wait_for(&mut self, timeout: Duration, out: impl AsFd) -> Result<bool> {
+        let Some(watch) = &self.watch else { return self.nothing_to_follow() };
+        // Asked for nothing, `out` tells of its end alone.
+        let mut polled = [PollFd::new(watch, PollFlags::IN), PollFd::new(&out, PollFlags::empty())];
+        poll_for(&mut polled, timeout).at("follow log", &self.log)?;
+        let is_read = polled[1].revents().is_empty();
+        self.forget_events();
+        Ok(is_read)
+    }
+
+    fn nothing_to_follow(&self) -> Result<bool> {
+        Err(io::Error::from(io::ErrorKind::Unsupported)).at("follow log", &self.log)
     }
 
     fn forget_events(&self) {
@@ -157,6 +173,17 @@ impl LogReader {
             }
         }
         Ok(None)
+    }
+}
+
+/// As poll(2); a signal ends it early.
+fn poll_for(polled: &mut [PollFd<'_>], timeout: Duration) -> io::Result<usize> {
+    let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+    let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    match poll(polled, Some(&timeout)) {
+        Ok(ready) => Ok(ready),
+        Err(Errno::INTR) => Ok(0),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -279,6 +306,32 @@ mod tests {
         let (out, err) = (Stream::Stdout, Stream::Stderr);
         assert_eq!(seen, [(out, "one"), (err, "oops\u{fffd}"), (out, "two"), (out, ""), (out, "end")]);
         assert!(records.is_sorted_by(|a, b| a.time <= b.time));
+    }
+
+    /// Nothing is written any more, and who waits for more learns nevertheless that nobody reads what it passes on.
+    #[test]
+    fn who_follows_is_told_when_its_own_reader_has_gone() {
+        let dir = tempfile::tempdir().expect("dir");
+        let (log, mut writer) = writer(dir.path(), 4096, 2);
+        writer.output(Stream::Stdout, b"one\n");
+        let query = LogQuery { follow: true, ..LogQuery::default() };
+        let long = Duration::from_secs(60);
+        let (read, write) = std::io::pipe().expect("a pipe");
+        let (here, there) = std::os::unix::net::UnixStream::pair().expect("two sockets");
+        let file = File::create(dir.path().join("out")).expect("a file");
+        for (out, reader) in [
+            (OwnedFd::from(write), Some(OwnedFd::from(read))),
+            (here.into(), Some(there.into())),
+            (file.into(), None),
+        ] {
+            let mut follower = LogReader::open(&log, &query).expect("open");
+            assert_eq!(follower.next_record().expect("read").map(|r| r.line).as_deref(), Some("one"));
+            assert!(follower.wait_for(Duration::ZERO, &out).expect("wait"), "it can be read");
+            if reader.is_some() {
+                drop(reader);
+                assert!(!follower.wait_for(long, &out).expect("wait"), "nobody can read it");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The monitor: the parent of one incarnation of a domain.
 //!
 //! It makes the domain, waits for the daemon's word, starts the command, writes down its output and its end, and holds descriptors
-//! that must outlive daemon and frontend. It is one thread and one `poll`. The daemon may die: before the start the monitor
+//! that must outlive daemon and frontend. It is one thread and one `poll`; beside it one for each stream of output, which the domain can hold up
+//! ([`sys::aside`]). The daemon may die: before the start the monitor
 //! undoes everything, afterwards it goes on. `docs/spec/monitor.md` describes what it says and writes.
 
 pub(crate) mod control;
@@ -10,6 +11,7 @@ pub(crate) mod payload;
 use crate::cgroup::Cgroups;
 use crate::clock::rfc3339;
 use crate::error::{Context, Error, Result};
+use crate::hold;
 use crate::incarnation::Incarnation;
 use crate::layout::DomainPaths;
 use crate::log::{LogWriter, Stream};
@@ -18,19 +20,22 @@ use crate::spec::Kind;
 use crate::status::{self, Ending, Exit, MonitorLock, Phase, ProcessIdentity, Status};
 use control::{MAX_KEPT, MonitorEnd, Order, Report};
 use payload::{Payload, Streams};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitOptions, WaitStatus, getpid, set_child_subreaper, setsid, wait};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::Path;
-use std::time::SystemTime;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+use sys::aside;
 use sys::signals::SignalDescriptor;
 
 /// The number of the first kept descriptor in the monitor; the others follow. Far above what a monitor opens otherwise.
 pub const KEPT_BASE: RawFd = 100;
+/// How long the last output of a domain that ended may take from its pipes to us.
+const LEFT_PATIENCE: Duration = Duration::from_secs(2);
 /// How much output is read at once, in bytes: what a pipe holds by default.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -74,6 +79,7 @@ fn bring_up(arguments: &[OsString], control: &mut MonitorEnd) -> Result<Monitor>
     };
     let (dc, name) = (dc.to_string_lossy(), name.to_string_lossy());
     let (incarnation, paths) = Incarnation::read(Path::new(run_dir), &dc, &name)?;
+    let hold = incarnation.spec.held.then(|| PathBuf::from(run_dir));
     let lock = MonitorLock::take(&paths)?.ok_or_else(|| Error::AlreadyRuns(paths.id.to_string()))?;
     let cgroups = Cgroups::discover()?;
     leave_the_daemon(&cgroups, &paths)?;
@@ -84,9 +90,6 @@ fn bring_up(arguments: &[OsString], control: &mut MonitorEnd) -> Result<Monitor>
     cgroups.create(&paths.payload_cgroup())?;
     let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC).doing("make a pipe")?;
     let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC).doing("make a pipe")?;
-    for end in [&stdout, &stderr] {
-        rustix::io::ioctl_fionbio(end, true).doing("make a pipe non-blocking")?;
-    }
     let streams = Streams { stdout: their_stdout, stderr: their_stderr };
     let payload = Payload::create(&incarnation, &paths, streams).inspect_err(|_| {
         // Whatever was half made is in these cgroups; the error that made us undo it is the one to tell.
@@ -108,7 +111,9 @@ fn bring_up(arguments: &[OsString], control: &mut MonitorEnd) -> Result<Monitor>
     };
     status.write(&paths)?;
     control.report(&Report::Created { init })?;
-    let streams = [Some(stdout), Some(stderr)];
+    // Not before all that forks has forked: they have threads of their own.
+    let reader = |pipe| aside::reader(pipe).doing("read the domain's output").map(Some);
+    let streams = [reader(stdout)?, reader(stderr)?];
     Ok(Monitor {
         paths,
         cgroups,
@@ -119,6 +124,7 @@ fn bring_up(arguments: &[OsString], control: &mut MonitorEnd) -> Result<Monitor>
         status,
         kept: Vec::new(),
         ended: None,
+        hold,
         _lock: lock,
     })
 }
@@ -150,6 +156,8 @@ struct Monitor {
     /// Held, never used: others fetch them by `pidfd_getfd`.
     kept: Vec<OwnedFd>,
     ended: Option<WaitStatus>,
+    /// The run directory, where the domain ends with the node's hold on its claims.
+    hold: Option<PathBuf>,
     _lock: MonitorLock,
 }
 
@@ -177,7 +185,7 @@ impl Monitor {
         }
         let exit = self.exit();
         self.kill();
-        self.drain(&mut buffer);
+        self.drain_last(&mut buffer);
         self.log.finish();
         self.forget();
         self.conclude(before_start, exit)
@@ -189,7 +197,15 @@ impl Monitor {
             let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
             fds.extend(control.iter().map(|c| PollFd::new(c, PollFlags::IN)));
             fds.extend(self.streams.iter().flatten().map(|s| PollFd::new(s, PollFlags::IN)));
-            match poll(&mut fds, None) {
+            // Looked at again when what it said last has passed: the daemon has moved it on meanwhile, or it is over.
+            let left = self.hold.as_deref().map(hold::left);
+            if left.is_some_and(|left| left.is_zero()) {
+                drop(fds);
+                self.let_go();
+                return Ok(());
+            }
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error).doing("wait for the domain"),
             }
@@ -204,6 +220,15 @@ impl Monitor {
             self.obey(control)?;
         }
         Ok(())
+    }
+
+    /// The node is cut off: somebody else may start the domain from now on.
+    fn let_go(&mut self) {
+        self.hold = None;
+        self.log.remark(
+            "this node is cut off from its cluster; the domain ends here before it is started elsewhere",
+        );
+        self.kill();
     }
 
     fn take_signals(&mut self) -> Result<()> {
@@ -315,6 +340,30 @@ impl Monitor {
                     }
                 }
             }
+        }
+    }
+
+    /// Reads what is left when all processes of the domain are gone, whoever else may have been given its streams.
+    fn drain_last(&mut self, buffer: &mut [u8]) {
+        let deadline = Instant::now() + LEFT_PATIENCE;
+        self.streams.iter().flatten().for_each(aside::finish);
+        loop {
+            self.drain(buffer);
+            let mut fds: Vec<PollFd<'_>> =
+                self.streams.iter().flatten().map(|stream| PollFd::new(stream, PollFlags::IN)).collect();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if fds.is_empty() || left.is_zero() {
+                break;
+            }
+            let left = Timespec::try_from(left).ok();
+            if let Err(error) = poll(&mut fds, left.as_ref())
+                && error != Errno::INTR
+            {
+                break;
+            }
+        }
+        if self.streams.iter().any(Option::is_some) {
+            self.log.remark("some of its last output can't be read: somebody else holds the pipe");
         }
     }
 

@@ -55,6 +55,8 @@ pub(crate) enum Answer {
     Granted(u64),
     /// What a grant stands for.
     Borrowed(GrantedBuffer, Memories),
+    /// The end of a channel to what a grant of another node stands for.
+    Lent(channel::End),
     /// It was done.
     Done,
     /// It was refused.
@@ -316,6 +318,10 @@ impl Member {
             Reply::Borrowed { buffer, .. } => match two(descriptors) {
                 Some(memories) => Answer::Borrowed(buffer, memories),
                 None => unusable("a grant without its two memories"),
+            },
+            Reply::Lent { .. } => match channel::End::from_descriptors(descriptors) {
+                Ok(end) => Answer::Lent(end),
+                Err(_) => unusable("a grant of another node without the end of a channel"),
             },
             Reply::Granted { grant, .. } => Answer::Granted(grant),
             Reply::Done { .. } => Answer::Done,

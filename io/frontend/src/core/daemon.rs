@@ -68,6 +68,7 @@ impl<H: Host> Core<H> {
             | Reply::Buffer { .. }
             | Reply::Granted { .. }
             | Reply::Borrowed { .. }
+            | Reply::Lent { .. }
             | Reply::Done { .. } => {
                 tracing::warn!("the daemon takes a frontend for something else");
             }

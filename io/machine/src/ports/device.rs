@@ -18,9 +18,11 @@ use wire::guest::{End, Message, VECTOR_DATA, VECTOR_ROOM};
 
 /// How long a guest may take to let go of a device before it is asked again, in ms: sooner QEMU refuses.
 const ASK_AGAIN_MS: u64 = 10_000;
-/// How often QEMU is asked whether it has taken all descriptors. It takes one in each turn of its loop, of eight, and answers
+/// How often QEMU is asked whether it has taken all descriptors, or heard all rings. It takes one in each turn of its loop, of eight, and answers
 /// once in a turn or two.
 const MOST_LOOKS: u32 = 100;
+/// How long it has at least for taking them, in ms: where its answers come from another of its threads, a hundred of them say nothing of its loop's turns.
+const TAKE_MS: u64 = 2_000;
 /// How often a guest is asked once more before others no longer wait for it.
 const MOST_PATIENCE: u32 = 2;
 /// How often to look whether QEMU has let go of a region, in ms; it takes some 50.
@@ -82,6 +84,8 @@ struct Handover {
     /// Copies of all halves that QEMU gets.
     halves: Vec<OwnedFd>,
     looks: u32,
+    /// When it was first looked whether it has.
+    since_ms: Option<u64>,
 }
 
 /// An end of a channel as a device.
@@ -187,7 +191,7 @@ impl Device {
         for half in rings.into_iter().chain(heard.into_iter().flatten()) {
             halves.push(half.try_clone_to_owned()?);
         }
-        let handover = Handover { qemus: give.try_clone()?, halves, looks: 0 };
+        let handover = Handover { qemus: give.try_clone()?, halves, looks: 0, since_ms: None };
         let inode = rustix::fs::fstat(&region)?.st_ino;
         Ok((ears, server, handover, give, (side, bytes, inode)))
     }
@@ -300,10 +304,12 @@ impl Device {
     fn look(&mut self, now_ms: u64) -> Next {
         let again = Command::plain("query-status");
         let Some(handover) = &mut self.handover else { return Next::default() };
-        handover.looks += 1;
+        handover.looks = handover.looks.saturating_add(1);
+        let since_ms = *handover.since_ms.get_or_insert(now_ms);
+        let may_look = handover.looks < MOST_LOOKS || now_ms < since_ms.saturating_add(TAKE_MS);
         match rustix::io::ioctl_fionread(&handover.qemus) {
             Ok(0) => Next::ask(Step::Settled, again),
-            Ok(_) if handover.looks < MOST_LOOKS => Next::ask(Step::Taken, again),
+            Ok(_) if may_look => Next::ask(Step::Taken, again),
             Ok(_) => self.give_up("QEMU does not take its descriptors".to_owned(), now_ms),
             Err(errno) => {
                 self.give_up(format!("can't see whether QEMU takes its descriptors: {errno}"), now_ms)

@@ -93,7 +93,7 @@ impl Voice {
                 if let Some(watch) = watch() {
                     return Ok(Some(Self::Watch(watch)));
                 }
-                let (listener, ringer) = sys::doorbell::pair()?;
+                let (listener, ringer) = sys::doorbell::pipe_pair()?;
                 Some(Self::Pipe { listener, ringer })
             }
             Hearing::Direct | Hearing::Frames => None,

@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_doorbell_that_is_revived_hangs_up_no_more() {
-        let (listener, ringer) = sys::doorbell::pair().unwrap();
+        let (listener, ringer) = sys::doorbell::pipe_pair().unwrap();
         drop(ringer);
         assert!(sys::doorbell::is_dead(&listener).unwrap());
         let _writer = revive(&listener).unwrap();

@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn the_listening_half_is_told_from_the_ringing_one() {
         let table = ProcessTable::of(std::process::id());
-        let (listener, ringer) = sys::doorbell::pair().unwrap();
+        let (listener, ringer) = sys::doorbell::pipe_pair().unwrap();
         let number = u32::try_from(listener.as_raw_fd()).unwrap();
         assert_eq!(table.listeners(&ringer).unwrap(), [number]);
         assert!(table.has_at(number, &ringer), "the same pipe");
-        let (other, _ringer) = sys::doorbell::pair().unwrap();
+        let (other, _ringer) = sys::doorbell::pipe_pair().unwrap();
         assert!(!table.has_at(number, &other));
         let watches = [super::super::watch::Watch::new(), super::super::watch::Watch::new()];
         if let [Ok(one), Ok(two)] = &watches {

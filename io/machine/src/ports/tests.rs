@@ -105,6 +105,34 @@ fn plugged(ports: &mut Ports, hearing: Hearing) -> (usize, End, ChannelEnd, Qemu
     (port, end, peer, qemu)
 }
 
+/// A QEMU whose answers came quickly, and whose loop turned slowly, was given up after a hundred of them, within milliseconds.
+#[test]
+fn qemu_has_its_time_for_taking_descriptors_however_quickly_it_answers() {
+    let (mut ports, plenty) = (ports(), 10_000);
+    let (port, _peer, mut qemu) = begin(&mut ports, Hearing::Pipes);
+    for step in [Step::Give, Step::Backend, Step::Plug] {
+        well(&mut ports, port, step);
+    }
+    let mut look = |now_ms| steps(&ports.answered(port, Step::Taken, Ok(()), now_ms));
+    for _ in 0..plenty {
+        assert_eq!(look(1_000), [Step::Taken]);
+    }
+    assert_eq!(look(2_999), [Step::Taken]);
+    qemu.take_all();
+    assert_eq!(look(3_001), [Step::Settled], "it has taken them");
+    // Another one does not.
+    let mut ports = self::ports();
+    let (port, _peer, _qemu) = begin(&mut ports, Hearing::Pipes);
+    for step in [Step::Give, Step::Backend, Step::Plug] {
+        well(&mut ports, port, step);
+    }
+    let mut look = |now_ms| steps(&ports.answered(port, Step::Taken, Ok(()), now_ms));
+    for _ in 0..plenty {
+        assert_eq!(look(5_000), [Step::Taken]);
+    }
+    assert_ne!(look(7_000), [Step::Taken], "it is given up");
+}
+
 fn polled(ports: &Ports) -> usize {
     ports.bells(true).count()
 }

@@ -37,7 +37,7 @@ impl Watch {
         let instance = instance()?;
         let spare = (0..SPARE_INSTANCES).map(|_| self::instance()).collect::<io::Result<Vec<_>>>()?;
         close_aside(spare);
-        let clapper = sys::doorbell::pair()?;
+        let clapper = sys::doorbell::pipe_pair()?;
         watch(&instance, &clapper.0)?;
         let new = Self { instance, hush: Some(self::instance()?), clapper, bell: None };
         new.ring();
@@ -123,7 +123,7 @@ fn watch(instance: &OwnedFd, pipe: impl AsFd) -> io::Result<i32> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use sys::doorbell::{listen, pair, ring};
+    use sys::doorbell::{listen, pipe_pair, ring};
 
     /// A watch; none, said, where this machine has no instances or no such events.
     fn watch() -> Option<Watch> {
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_ring_is_passed_on_without_us() {
         let Some(mut watch) = watch() else { return };
-        let (listener, ringer) = pair().unwrap();
+        let (listener, ringer) = pipe_pair().unwrap();
         assert!(!hears(&watch) && !watch.passes_on());
         ring(&ringer).unwrap();
         watch.listen_to(listener.as_fd());
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn however_often_it_is_rung_there_is_little_to_read() {
         let Some(mut watch) = watch() else { return };
-        let (listener, ringer) = pair().unwrap();
+        let (listener, ringer) = pipe_pair().unwrap();
         watch.listen_to(listener.as_fd());
         for _ in 0..100_000 {
             ring(&ringer).unwrap();
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn the_death_of_the_peer_is_no_ring() {
         let Some(mut watch) = watch() else { return };
-        let (listener, ringer) = pair().unwrap();
+        let (listener, ringer) = pipe_pair().unwrap();
         watch.listen_to(listener.as_fd());
         drop(ringer);
         assert!(!hears(&watch));
@@ -192,7 +192,7 @@ mod tests {
         }
         for round in 0..30 {
             let mut watch = Watch::new().unwrap();
-            let (listener, ringer) = pair().unwrap();
+            let (listener, ringer) = pipe_pair().unwrap();
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 for _ in 0..2 {

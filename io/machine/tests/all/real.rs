@@ -110,7 +110,7 @@ fn channels_come_and_go_and_qemu_lives() {
                 peers.push(peer);
                 // Whichever of the five are ringers; also those whose other end is about to go.
                 for descriptor in peers.iter().flatten() {
-                    if sys::doorbell::half(descriptor).unwrap() == Some(sys::doorbell::Half::Ringer) {
+                    if sys::doorbell::is_half(descriptor, sys::doorbell::Half::Ringer).unwrap() {
                         sys::doorbell::ring(descriptor).unwrap();
                     }
                 }

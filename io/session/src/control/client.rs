@@ -454,6 +454,7 @@ fn number(reply: &Reply) -> Option<u64> {
         | Reply::Buffer { id, .. }
         | Reply::Granted { id, .. }
         | Reply::Borrowed { id, .. }
+        | Reply::Lent { id, .. }
         | Reply::Done { id }
         | Reply::Refused { id, .. } => Some(*id),
         Reply::Event(_) => None,

@@ -12,7 +12,8 @@ use ipc::{
 use wire::ipc::Address;
 
 use crate::script::{Call, Op, Outcome, Outcomes, tag};
-use crate::world::{Event, Still, TestLink, World, channel_of, hash_of};
+use crate::stand::stand;
+use crate::world::{Event, Still, TestLink, World, hash_of};
 
 /// What is explored.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub struct Scene {
     /// How often an endpoint may be interrupted between two steps of its own, in one run; a switch where it sleeps or ends is none. `None`:
     /// as often as there are steps.
     pub interruptions: Option<u8>,
+    /// The two are on two nodes.
+    pub far: bool,
 }
 
 /// What an exploration has found.
@@ -38,7 +41,7 @@ pub struct Explored {
     pub steps: u64,
 }
 
-fn address(endpoint: usize) -> Address {
+pub fn address(endpoint: usize) -> Address {
     Address { slot: u32::try_from(endpoint).expect("small") + 1, generation: 1 }
 }
 
@@ -75,7 +78,7 @@ impl Actor {
         for other in (0..count).filter(|other| *other != self.me) {
             let link = TestLink {
                 world: Rc::clone(&self.world),
-                channel: channel_of(self.me, other),
+                channel: self.world.channel_of(self.me, other),
                 side: usize::from(self.me > other),
                 looked: false,
             };
@@ -125,6 +128,7 @@ impl Actor {
                     Err(RequestError::NoPeer(NoPeer::Dead(_))) => Outcome::Dead,
                     Err(RequestError::Deadlock { received, .. }) => Outcome::Deadlock { received },
                     Err(RequestError::TimedOut { received, .. }) => Outcome::TimedOut { received },
+                    Err(RequestError::Unknown(_)) => Outcome::Unknown,
                     Err(_) => Outcome::Wrong,
                 }
             }
@@ -198,7 +202,7 @@ impl Actor {
                 Poll::Sleep(sleep) => sleep,
             };
             let channel = match sleep {
-                Sleep::One(peer) => Some(channel_of(self.me, number(peer))),
+                Sleep::One(peer) => Some(self.world.channel_of(self.me, number(peer))),
                 Sleep::All => None,
             };
             let me = &self.world.threads[self.me];
@@ -219,8 +223,8 @@ impl Actor {
 
     /// Which of those that we sleep on have rung: one look, as with epoll.
     fn heard(&mut self, slept_on: Option<usize>) {
-        for other in (0..self.world.threads.len()).filter(|other| *other != self.me) {
-            let channel = channel_of(self.me, other);
+        for other in (0..self.world.endpoints).filter(|other| *other != self.me) {
+            let channel = self.world.channel_of(self.me, other);
             if slept_on.is_some_and(|one| one != channel) {
                 continue;
             }
@@ -240,6 +244,7 @@ fn sent(done: Result<(), SendError>) -> Outcome {
         Err(SendError::NoPeer(NoPeer::Dead(_))) => Outcome::Dead,
         Err(SendError::Deadlock(_)) => Outcome::Deadlock { received: false },
         Err(SendError::TimedOut(_)) => Outcome::TimedOut { received: false },
+        Err(SendError::Unknown(_)) => Outcome::Unknown,
         Err(_) => Outcome::Wrong,
     }
 }
@@ -249,6 +254,8 @@ type Stage = (Vec<Option<Actor>>, Vec<Vec<Call>>);
 
 thread_local! {
     /// Where the endpoints of the next run find what they are: the generator takes no closure that is not `Send`.
+    static NODES: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
+    /// And the endpoints.
     static STAGE: RefCell<Stage> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
@@ -260,6 +267,13 @@ fn act(me: usize) {
     generator::yield_with(());
     actor.world.read("has begun");
     actor.run(&script, count);
+}
+
+/// One that stands in, from its start to its end.
+fn stand_in(near: usize) {
+    let world = NODES.with_borrow(|world| Rc::clone(world.as_ref().expect("set before")));
+    generator::yield_with(());
+    stand(&world, near);
 }
 
 /// One run. What it does next is chosen from outside.
@@ -282,13 +296,16 @@ const STACK: usize = 0x4000;
 impl Run {
     fn new(scene: &Scene) -> Run {
         let count = scene.scripts.len();
-        let world = Rc::new(World::new(count, scene.ring_bytes));
+        let world = Rc::new(World::new(count, scene.ring_bytes, scene.far));
         let outcomes = Rc::new(RefCell::new(vec![Vec::new(); count]));
-        let threads = (0..count).map(|me| Gn::<()>::new_opt(STACK, move || act(me))).collect();
+        let standing = if scene.far { count } else { 0 };
+        let mut threads: Vec<_> = (0..count).map(|me| Gn::<()>::new_opt(STACK, move || act(me))).collect();
+        threads.extend((0..standing).map(|near| Gn::<()>::new_opt(STACK, move || stand_in(near))));
+        NODES.set(Some(Rc::clone(&world)));
         let actors = (0..count).map(|me| Some(Actor::new(scene, &world, &outcomes, me))).collect();
         STAGE.set((actors, scene.scripts.clone()));
         let mut run = Run { world, threads, outcomes, last: 0, interruptions: scene.interruptions };
-        for me in 0..count {
+        for me in 0..count + standing {
             run.resume(me);
         }
         run
@@ -306,12 +323,16 @@ impl Run {
             match thread.still.get() {
                 Still::Step => choices.push(at + RUN),
                 Still::Asleep { channel, timed, may_search } => {
-                    let rung = (0..self.world.threads.len()).filter(|other| *other != me).any(|other| {
-                        let one = channel_of(me, other);
-                        let side = usize::from(me > other);
-                        channel.is_none_or(|channel| channel == one)
-                            && self.world.channels.borrow()[one].bells[side]
-                    });
+                    let others = if me < scene.scripts.len() { self.world.endpoints } else { 0 };
+                    let stands = me >= scene.scripts.len()
+                        && channel.is_some_and(|near| self.world.channels.borrow()[near].bells[1 - near]);
+                    let rung = stands
+                        || (0..others).filter(|other| *other != me).any(|other| {
+                            let one = self.world.channel_of(me, other);
+                            let side = usize::from(me > other);
+                            channel.is_none_or(|channel| channel == one)
+                                && self.world.channels.borrow()[one].bells[side]
+                        });
                     choices.extend(rung.then_some(at + RUN));
                     choices.extend(timed.then_some(at + LATE));
                     choices.extend(may_search.then_some(at + SEARCH));

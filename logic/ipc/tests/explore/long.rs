@@ -6,6 +6,22 @@ use proptest::sample::Index;
 use crate::drive::{Scene, walk};
 use crate::script::{Call, Op, Outcome, Outcomes, tag};
 
+/// A call of one of two endpoints, to the other.
+fn far_call(me: usize) -> impl Strategy<Value = Call> {
+    (0_u8..9, any::<bool>()).prop_map(move |(kind, timed)| {
+        let op = match kind {
+            0 | 1 => Op::Send(1 - me),
+            2 => Op::Buffered(1 - me),
+            3 | 4 => Op::Request(1 - me),
+            5 => Op::ReceiveAny,
+            6 => Op::ReceiveOne(1 - me),
+            7 => Op::Notify(1 - me, 1),
+            _ => Op::Reply,
+        };
+        Call { op, timed }
+    })
+}
+
 /// A call of endpoint `me`; a message to itself becomes one to the next.
 fn call(me: usize) -> impl Strategy<Value = Call> {
     let other = (0_usize..2).prop_map(move |other| (me + 1 + other) % 3);
@@ -38,7 +54,7 @@ fn received(outcomes: &[Outcome], source: usize, wanted: u32) -> usize {
 }
 
 /// A message was received as often as its sender was told.
-fn check_message(scripts: &[Vec<Call>], outcomes: &Outcomes, me: usize, index: usize) {
+fn check_message(scripts: &[Vec<Call>], outcomes: &Outcomes, me: usize, index: usize, lost: bool) {
     let (op, outcome) = (scripts[me][index].op, outcomes[me][index]);
     let (Op::Send(to) | Op::Buffered(to) | Op::Request(to)) = op else { return };
     let times = received(&outcomes[to], me, tag(me, index));
@@ -50,7 +66,8 @@ fn check_message(scripts: &[Vec<Call>], outcomes: &Outcomes, me: usize, index: u
         (_, Outcome::TimedOut { received } | Outcome::Deadlock { received }) => {
             times == usize::from(received) || died && received
         }
-        (_, Outcome::Dead) => died,
+        // Who stood in for it has died: nobody knows.
+        (_, Outcome::Dead) => died || lost && times <= 1,
         (_, Outcome::Blocked | Outcome::Died) => times <= 1,
         _ => false,
     };
@@ -63,9 +80,9 @@ fn check_sleepers(scripts: &[Vec<Call>], outcomes: &Outcomes) {
         let last = outcomes[me].len().checked_sub(1)?;
         (outcomes[me][last] == Outcome::Blocked).then(|| scripts[me][last].op)
     };
-    for me in 0..3 {
+    for me in 0..scripts.len() {
         let mut at = me;
-        for _ in 0..3 {
+        for _ in 0..scripts.len() {
             let Some(target) = blocked(at).and_then(Op::target) else { break };
             assert_ne!(target, me, "endpoint {me} waits for itself");
             at = target;
@@ -108,7 +125,7 @@ proptest! {
         labels in Just([1, 2, 3]).prop_shuffle(),
     ) {
         let scripts = vec![scripts.0, scripts.1, scripts.2];
-        let scene = Scene { scripts: scripts.clone(), mortal, searching: true, labels, ring_bytes: crate::NINE, interruptions: None };
+        let scene = Scene { scripts: scripts.clone(), mortal, searching: true, labels, ring_bytes: crate::NINE, interruptions: None, far: false };
         let mut step = 0;
         let outcomes = walk(&scene, |count| {
             step += 1;
@@ -120,7 +137,32 @@ proptest! {
         for (me, done) in outcomes.iter().enumerate() {
             assert!(!done.contains(&Outcome::Wrong), "{outcomes:?}");
             for index in 0..done.len() {
-                check_message(&scripts, &outcomes, me, index);
+                check_message(&scripts, &outcomes, me, index, false);
+            }
+        }
+    }
+
+    #[test]
+    fn long_scripts_on_two_nodes_keep_it_too(
+        scripts in (prop::collection::vec(far_call(0), 1..12), prop::collection::vec(far_call(1), 1..12)),
+        ways in prop::collection::vec(any::<Index>(), 64..2_000),
+        mortal in prop::option::weighted(0.3, 0_usize..4),
+        labels in Just([1, 2, 3]).prop_shuffle(),
+    ) {
+        let scripts = vec![scripts.0, scripts.1];
+        let scene = Scene { scripts: scripts.clone(), mortal, searching: true, labels, ring_bytes: crate::NINE, interruptions: None, far: true };
+        let mut step = 0;
+        let outcomes = walk(&scene, |count| {
+            step += 1;
+            assert!(step < 100_000, "it does not end");
+            ways[step % ways.len()].index(count)
+        });
+        check_order(&outcomes);
+        check_sleepers(&scripts, &outcomes);
+        for (me, done) in outcomes.iter().enumerate() {
+            assert!(!done.contains(&Outcome::Wrong), "{outcomes:?}");
+            for index in 0..done.len() {
+                check_message(&scripts, &outcomes, me, index, mortal.is_some_and(|mortal| mortal > 1));
             }
         }
     }

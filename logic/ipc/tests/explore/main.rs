@@ -12,6 +12,7 @@ mod drive;
 mod long;
 mod reference;
 mod script;
+mod stand;
 mod world;
 
 use drive::{Scene, explore};
@@ -30,6 +31,7 @@ fn scene(scripts: &[&[Call]]) -> Scene {
         labels: [1, 2, 3],
         ring_bytes: NINE,
         interruptions: MANY,
+        far: false,
     }
 }
 
@@ -209,4 +211,85 @@ fn two_that_send_to_a_third_are_both_received() {
     let scripts: [&[Call]; 3] =
         [&[Send(2).patient()], &[Buffered(2).patient()], &[ReceiveAny.patient(), ReceiveAny.patient()]];
     check_some(scene(&scripts));
+}
+
+/// Four parties make even more.
+const FEW: Option<u8> = if cfg!(debug_assertions) { Some(0) } else { Some(1) };
+
+/// On two nodes, with those that stand in between: what comes of it, the same reference allows.
+fn check_far(scripts: &[&[Call]], searching: bool, mortal: Option<usize>) -> Vec<Outcomes> {
+    check(&Scene { far: true, searching, mortal, interruptions: FEW, ..scene(scripts) })
+}
+
+#[test]
+fn between_two_nodes_a_rendezvous_is_received_or_withdrawn() {
+    let found = check_far(&[&[Send(1).timed()], &[ReceiveAny.timed()]], false, None);
+    assert_eq!(found.len(), 2, "both or neither: {found:?}");
+    check_far(
+        &[&[Send(1).patient(), Send(1).timed()], &[ReceiveAny.patient(), ReceiveAny.timed()]],
+        false,
+        None,
+    );
+    check_far(&[&[Send(1).timed(), Send(1).patient()], &[ReceiveAny.patient()]], false, None);
+    check_far(&[&[Send(1).timed(), Buffered(1).patient()], &[ReceiveAny.patient()]], false, None);
+}
+
+#[test]
+fn between_two_nodes_a_window_is_waited_for() {
+    let found = check_far(&[&[Buffered(1).patient(); 11], &[ReceiveAny.patient(); 11]], false, None);
+    assert_eq!(found.len(), 1);
+}
+
+#[test]
+fn between_two_nodes_a_request_is_answered_once_or_given_up() {
+    check_far(
+        &[&[Request(1).patient()], &[ReceiveAny.patient(), Reply.patient(), Reply.patient()]],
+        false,
+        None,
+    );
+    check_far(
+        &[&[Request(1).timed(), Request(1).timed()], &[ReceiveAny.patient(), Reply.patient()]],
+        false,
+        None,
+    );
+    let scripts: [&[Call]; 2] = [
+        &[Request(1).patient(), ReceiveAny.patient()],
+        &[Buffered(0).patient(), ReceiveAny.patient(), Reply.patient()],
+    ];
+    check_far(&scripts, false, None);
+}
+
+#[test]
+fn between_two_nodes_notices_come_behind_what_was_sent_before() {
+    let found = check_far(
+        &[
+            &[Buffered(1).patient(), Notify(1, 1).patient(), Notify(1, 2).patient()],
+            &[ReceiveAny.patient(), ReceiveAny.patient(), ReceiveAny.timed()],
+        ],
+        false,
+        None,
+    );
+    assert!(!found.is_empty());
+}
+
+#[test]
+fn between_two_nodes_whoever_dies_is_missed_by_nobody_for_long() {
+    for mortal in [0, 1] {
+        for call in [Send(1), Request(1)] {
+            check_far(&[&[call.patient()], &[ReceiveAny.patient(), Reply.patient()]], false, Some(mortal));
+        }
+    }
+}
+
+#[test]
+fn between_two_nodes_two_that_wait_for_each_other_are_a_deadlock_for_one() {
+    for one in [Send(1), Request(1), ReceiveOne(1)] {
+        for other in [Send(0), Request(0), ReceiveOne(0)] {
+            let scripts: [&[Call]; 2] = [&[one.patient()], &[other.patient()]];
+            let found = check_far(&scripts, true, None);
+            let receives = matches!(one, ReceiveOne(_)) != matches!(other, ReceiveOne(_));
+            assert!(found.iter().all(|outcomes| deadlocks(outcomes) == usize::from(!receives)), "{found:?}");
+        }
+    }
+    check_far(&[&[Send(1).timed()], &[Send(0).timed()]], true, None);
 }

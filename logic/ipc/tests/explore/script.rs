@@ -80,6 +80,8 @@ pub enum Outcome {
     Full,
     /// There was no request to answer.
     Skipped,
+    /// Nobody knows whether it was received.
+    Unknown,
     /// It never ended.
     Blocked,
     /// Its caller died.

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use ipc::{Broken, Link, Way, Word};
+use ipc::{Broken, Link, Said, Way, Word};
 use wire::ipc::Header;
 
 /// One channel: between the endpoints `low` (side 0) and `high`.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Channel {
     rings: [VecDeque<(Header, Vec<u8>)>; 2],
-    words: [[u64; 5]; 2],
+    words: [[u64; 6]; 2],
     /// By side: says that it listens.
     listens: [bool; 2],
     /// By side: has been rung.
@@ -51,18 +51,27 @@ pub struct Thread {
     pub trace: Cell<u64>,
 }
 
+/// What one stand-in says to the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Mail {
+    Said(Said),
+    /// The pair of the link is closed.
+    Closed,
+}
+
 pub struct World {
+    /// How many threads are endpoints; those behind them stand in for peers.
+    pub endpoints: usize,
+    /// The two endpoints are on two nodes: each has a channel with one that stands in for the other.
+    pub far: bool,
+    /// On its way to the stand-in at each endpoint.
+    pub mail: RefCell<[VecDeque<Mail>; 2]>,
     pub channels: RefCell<Vec<Channel>>,
     pub threads: Vec<Thread>,
     /// Which thread runs.
     pub running: Cell<usize>,
     ring_bytes: u32,
     pub steps: Cell<u64>,
-}
-
-/// Which channel joins two endpoints, of three.
-pub fn channel_of(one: usize, other: usize) -> usize {
-    one + other - 1
 }
 
 pub fn hash_of(what: impl Hash) -> u64 {
@@ -72,16 +81,34 @@ pub fn hash_of(what: impl Hash) -> u64 {
 }
 
 impl World {
-    pub fn new(count: usize, ring_bytes: u32) -> World {
+    pub fn new(count: usize, ring_bytes: u32, far: bool) -> World {
+        assert!(!far || count == 2, "two nodes have an endpoint each");
         let thread =
             |_| Thread { still: Cell::new(Still::Step), event: Cell::new(Event::Rung), trace: Cell::new(0) };
         World {
-            channels: RefCell::new(vec![Channel::default(); if count == 2 { 1 } else { 3 }]),
-            threads: (0..count).map(thread).collect(),
+            endpoints: count,
+            far,
+            mail: RefCell::default(),
+            channels: RefCell::new(vec![
+                Channel::default();
+                if count == 2 { 1 + usize::from(far) } else { 3 }
+            ]),
+            threads: (0..if far { 2 * count } else { count }).map(thread).collect(),
             running: Cell::new(0),
             ring_bytes,
             steps: Cell::new(0),
         }
+    }
+
+    /// The channel of an endpoint with another one, of three at the most.
+    pub fn channel_of(&self, me: usize, other: usize) -> usize {
+        if self.far { me } else { me + other - 1 }
+    }
+
+    /// Puts something on its way to a stand-in, and wakes it.
+    pub fn post(&self, to: usize, mail: Mail) {
+        self.mail.borrow_mut()[to].push_back(mail);
+        self.channels.borrow_mut()[to].bells[1 - to] = true;
     }
 
     /// Writes down what the running endpoint knows; what it read before is in that.
@@ -99,15 +126,25 @@ impl World {
     pub fn state(&self) -> u64 {
         let threads: Vec<_> =
             self.threads.iter().map(|thread| (thread.still.get(), thread.trace.get())).collect();
-        hash_of((&*self.channels.borrow(), threads))
+        hash_of((&*self.channels.borrow(), &*self.mail.borrow(), threads))
     }
 
-    /// The endpoint dies: its channels hang up.
+    /// The endpoint dies, or who stands in: its channels hang up.
     pub fn kill(&self, endpoint: usize) {
         self.threads[endpoint].still.set(Still::Died);
-        for other in (0..self.threads.len()).filter(|other| *other != endpoint) {
+        if let Some(near) = endpoint.checked_sub(self.endpoints) {
+            // One that stands in, and with it what was on its way.
             let mut channels = self.channels.borrow_mut();
-            let channel = &mut channels[channel_of(endpoint, other)];
+            channels[near].closed[1 - near] = true;
+            channels[near].bells[near] = true;
+            drop(channels);
+            self.mail.borrow_mut()[1 - near].clear();
+            self.post(1 - near, Mail::Closed);
+            return;
+        }
+        for other in (0..self.endpoints).filter(|other| *other != endpoint) {
+            let mut channels = self.channels.borrow_mut();
+            let channel = &mut channels[self.channel_of(endpoint, other)];
             let side = usize::from(endpoint > other);
             channel.closed[side] = true;
             channel.bells[1 - side] = true;

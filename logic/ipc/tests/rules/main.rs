@@ -10,8 +10,8 @@ use ipc::{
 use pair::{End, address, endpoint, join, pair as channel, with_stranger};
 use wire::ipc::{Address, Header, Kind, call_word};
 
-const LATE: Pulse = Pulse { late: true, label: None, spins: false };
-const NOW: Pulse = Pulse { late: false, label: None, spins: false };
+const LATE: Pulse = Pulse { late: true, overdue: false, label: None, spins: false };
+const NOW: Pulse = Pulse { late: false, overdue: false, label: None, spins: false };
 
 fn header(source: Address, kind: Kind, id: u64, length: usize) -> Header {
     Header { source, tag: 7, length: u32::try_from(length).unwrap(), kind, takes: 0, id }

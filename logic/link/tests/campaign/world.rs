@@ -240,7 +240,9 @@ impl World {
                     self.counts.resumed += u64::from(resumed);
                 }
                 Event::Opened { pair, content } => self.opened(side, pair, &content),
-                Event::Message { pair, bytes } => self.delivered(side, pair, bytes),
+                Event::Messages { pair, messages } => {
+                    messages.iter().for_each(|bytes| self.delivered(side, pair, bytes));
+                }
                 Event::Room(pair) => {
                     if let Some(known) = self.sides[side].known.get_mut(&pair) {
                         known.full = false;
@@ -265,13 +267,13 @@ impl World {
         assert!(self.sides[side].known.insert(pair, known).is_none(), "pair {pair} is there already");
     }
 
-    fn delivered(&mut self, side: usize, pair: Pair, bytes: Vec<u8>) {
+    fn delivered(&mut self, side: usize, pair: Pair, bytes: &[u8]) {
         let Some(known) = self.sides[side].known.get_mut(&pair) else {
             panic!("a message of {pair}, unknown")
         };
         let reference = self.references.get_mut(&known.name).expect("a pair");
         let expected = reference.sent[1 - side].pop_front();
-        assert_eq!(expected.as_ref(), Some(&bytes), "side {side}, pair {}", known.name);
+        assert_eq!(expected.as_deref(), Some(bytes), "side {side}, pair {}", known.name);
         self.counts.delivered += 1;
         known.held.push_back(bytes.len());
         let held: usize = known.held.iter().map(|bytes| bytes + 8).sum();

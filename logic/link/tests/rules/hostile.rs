@@ -154,9 +154,9 @@ proptest! {
             }
             for event in say(&mut link, &[frame]) {
                 match event {
-                    Event::Message { pair, bytes } => {
-                        prop_assert!(bytes.len() <= 2000);
-                        *taken.entry(pair).or_insert(0) += bytes.len() + 8;
+                    Event::Messages { pair, messages } => {
+                        prop_assert!(messages.iter().all(|message| message.len() <= 2000));
+                        *taken.entry(pair).or_insert(0) += messages.bytes() + 8 * messages.count();
                     }
                     Event::Opened { pair, content } => prop_assert!(pair.slot % 2 == 0 && content.len() <= 512),
                     Event::Closed { pair, .. } => drop(taken.remove(&pair)),

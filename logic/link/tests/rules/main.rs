@@ -1,5 +1,6 @@
 //! What a link does, rule by rule; and what a hostile peer, which the transport has let in, can do to it.
 
+mod classes;
 mod hostile;
 mod loss;
 
@@ -64,11 +65,11 @@ pub(crate) fn joined() -> (Link, Link) {
 }
 
 fn messages(events: &[Event]) -> Vec<(Pair, Vec<u8>)> {
-    let message = |event: &Event| match event {
-        Event::Message { pair, bytes } => Some((*pair, bytes.clone())),
+    let messages = events.iter().filter_map(|event| match event {
+        Event::Messages { pair, messages } => Some((*pair, messages)),
         _ => None,
-    };
-    events.iter().filter_map(message).collect()
+    });
+    messages.flat_map(|(pair, messages)| messages.iter().map(move |bytes| (pair, bytes.to_vec()))).collect()
 }
 
 #[test]

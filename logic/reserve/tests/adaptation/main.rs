@@ -78,7 +78,7 @@ fn one_part_that_does_not_fit_refuses_the_whole() {
     );
     assert_eq!(
         words(Promise { memory_bytes: 1 << 30, ..gold(MS, 1) }),
-        "memory in bytes: 1074790400 is promised and there is 1073741824; it would do if one asked for 1048576 less"
+        "memory: 1.0 GiB would be promised of 1 GiB; it would do if one asked for 1 MiB less"
     );
     assert!(words(promise(1, task(1, 2), 0)).contains("`gold` is on processor 1, and there are 1"));
     let twice = before.adapt(&[("gold", gold(1, 1)), ("gold", gold(1, 1))]).unwrap_err();

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::{Context, entrance, machine, mount, runs_server, service};
+use super::{Context, entrance, machine, mount, reserve, runs_server, service};
 use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{self, Command, DomainForm, RestartForm, RootForm};
 use crate::look::Found;
 use crate::model::{
-    Domain, DomainKind, Limits, LogLimits, Network, Program, Ready, Resolv, Restart, RestartPolicy, Root,
-    Signal, Stop,
+    Domain, DomainKind, Limits, LogLimits, Network, NodeChoice, Placement, Program, Ready, Resolv, Restart,
+    RestartPolicy, Root, Signal, Stop,
 };
 use crate::name::Name;
 use crate::read::{At, Field, Span};
@@ -38,6 +38,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
     let resolv = resolv(form, services.iter().any(|mount| mount.stub), cx);
     Domain {
         kind,
+        placement: placement(form, cx),
         writable: form.writable.value().copied().unwrap_or(false),
         environment: environment(form, cx),
         mounts: mount::mounts(form, cx),
@@ -51,6 +52,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
             None => limits(form),
         },
         machine,
+        reserve: reserve::reserve(form, cx),
         restart: restart(form, &program, cx),
         log: log(form),
         stop: stop(kind, form),
@@ -303,6 +305,7 @@ fn restart(form: &DomainForm, program: &Program, cx: &mut Context<'_, '_>) -> Re
             backoff_ms: BACKOFF_MS_DEFAULT,
             max_backoff_ms: MAX_BACKOFF_MS_DEFAULT,
             max_retries: None,
+            elsewhere: false,
         };
     };
     let policy = restart.policy.value().copied().unwrap_or(default);
@@ -327,6 +330,7 @@ fn restart(form: &DomainForm, program: &Program, cx: &mut Context<'_, '_>) -> Re
         backoff_ms,
         max_backoff_ms,
         max_retries: restart.max_retries.value().map(|count| count.0),
+        elsewhere: restart.elsewhere.value().copied().unwrap_or(false),
     }
 }
 
@@ -336,12 +340,36 @@ fn refuse_silent_backoff(restart: &RestartForm, cx: &mut Context<'_, '_>) {
         restart.backoff.given().map(|at| &at.span),
         restart.max_backoff.given().map(|at| &at.span),
         restart.max_retries.given().map(|at| &at.span),
+        restart.elsewhere.given().filter(|at| at.value).map(|at| &at.span),
     ];
     if let Some(span) = spans.into_iter().flatten().next() {
         cx.out
             .error(Code::Conflict, span, "with policy = \"never\" there is no restart that this could be for")
             .help("leave it out, or take policy = \"on-failure\"");
     }
+}
+
+/// On which node it may run.
+fn placement(form: &DomainForm, cx: &mut Context<'_, '_>) -> Placement {
+    let node = form.node.value().cloned().unwrap_or_default();
+    let elsewhere = form.restart.value().and_then(|restart| restart.elsewhere.given());
+    if let (NodeChoice::Named(name), Some(at)) = (&node, elsewhere)
+        && at.value
+    {
+        let message = format!("it runs on {name} alone: there is no other node to start it on");
+        cx.out
+            .error(Code::Conflict, &at.span, message)
+            .help("take node = \"any\", with `labels` if not every node will do; or leave `elsewhere` out");
+    }
+    let mut labels = BTreeMap::new();
+    for entry in form.labels.value().map_or(&[][..], |labels| labels.0.as_slice()) {
+        if let Some(name) = file::check_name(&entry.key.value, &entry.key.span, &mut cx.out)
+            && let Some(at) = &entry.value
+        {
+            labels.insert(name.as_str().to_owned(), at.value.0.clone());
+        }
+    }
+    Placement { node, labels }
 }
 
 fn log(form: &DomainForm) -> LogLimits {

@@ -8,6 +8,7 @@ mod endpoint;
 mod entrance;
 mod machine;
 mod mount;
+mod reserve;
 mod service;
 
 use std::collections::BTreeSet;
@@ -49,6 +50,9 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
         services.into_iter().map(|(name, form)| service::admit(name, form, cx)).collect();
     domains.sort_by(|a, b| a.name.cmp(&b.name));
     services.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(name) = &name {
+        reserve::keep(name, &domains, cx);
+    }
     let endpoints = named(&cx.form.endpoint, cx);
     let mut endpoints: Vec<_> =
         endpoints.into_iter().map(|(name, form)| endpoint::admit(name, form, cx)).collect();

@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use crate::bounds::*;
 use crate::model::{
-    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Network, RestartPolicy, ServiceKind,
-    Signal, Verb,
+    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, JobPolicy, Network,
+    NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb,
 };
 use crate::name::Name;
 use crate::read::{Items, Named, table_form};
 use crate::scalar::{
-    Address, Bytes, Count, Filled, Hostname, Inside, Millis, Processors, Suffix, Text, Upstream,
+    Address, Bytes, Count, Filled, Hostname, Inside, Millis, Nanos, Processors, Rate, Suffix, Text, Upstream,
 };
 
 pub(crate) use values::{
-    CacheModeWord, Capability, DomainsForm, RootForm, ServiceAt, SettingsForm, UserForm, check_name,
+    CacheModeWord, Capability, DomainsForm, Label, RootForm, ServiceAt, SettingsForm, UserForm, check_name,
 };
 
 /// The program and its arguments.
@@ -44,6 +44,10 @@ table_form! {
     DomainForm as "a domain" {
         /// How it is isolated.
         kind: DomainKind => required,
+        /// On which node it runs: a node's name, "any", or "spread": as few domains of the file that say so beside each other as can be.
+        node: NodeChoice => "any",
+        /// Labels that its node must have, with these values.
+        labels: Named<Label, LABELS_MAX> => optional,
         /// Where its file tree comes from: "host" is a read-only view of the node's own system directories.
         root: RootForm => "host",
         /// Whether it may write to its root. Not for the root "host".
@@ -71,6 +75,8 @@ table_form! {
         capabilities: Items<Capability, LIST_MAX> => optional,
         /// Limits that the kernel enforces on the domain.
         limits: LimitsForm => optional,
+        /// What is promised to the domain: admitted with all that the node has promised, and kept whatever others do.
+        reserve: ReserveForm => optional,
         /// What happens when the program ends.
         restart: RestartForm => optional,
         /// How much of its output is kept.
@@ -150,6 +156,84 @@ table_form! {
 }
 
 table_form! {
+    /// What is promised to a domain.
+    ReserveForm as "a reservation" {
+        /// Processor time.
+        cpu: ProcessorShareForm => optional,
+        /// A class of the node's link.
+        network: NetworkShareForm => optional,
+        /// Memory that is left to it when others want more: "64MiB".
+        memory: Bytes<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX> => optional,
+        /// Bandwidth of the node's disk.
+        io: DiskShareForm => optional,
+        /// Which of its jobs runs in its time.
+        policy: JobPolicy => "round-robin",
+        /// The jobs that are promised to be in time within the domain's own, by a name for each; for a policy other than "round-robin".
+        jobs: Named<JobForm, JOBS_MAX> => optional,
+        /// What keeps the processor time.
+        enforce: Enforce => "auto",
+        /// What its processes do when the budget of a period is used up.
+        outside: Outside => "held",
+        /// Whether the domain is refused where the node lacks what it takes to keep all of this; otherwise it runs, and what is not guaranteed is told.
+        strict: bool => false,
+    }
+}
+
+table_form! {
+    /// Processor time: so much in each period.
+    ProcessorShareForm as "a reservation of processor time" {
+        /// How much in each period, of one processor.
+        budget: Nanos<BUDGET_NS_MIN, PERIOD_NS_MAX> => required,
+        /// How often it is renewed.
+        period: Nanos<BUDGET_NS_MIN, PERIOD_NS_MAX> => required,
+        /// By when in each period it is had; where nothing is said, by its end.
+        deadline: Nanos<BUDGET_NS_MIN, PERIOD_NS_MAX> => optional,
+        /// Which processor gives it; where nothing is said, the node chooses.
+        processor: Count<0, PROCESSOR_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// A job: a process or a thread of the domain, with what it needs of the domain's processor time. One of `process` and `thread` says which.
+    JobForm as "a job" {
+        /// Processes by name, or by the whole command line; `*` stands for anything, `?` for one character.
+        process: Text => optional,
+        /// Threads by name, likewise.
+        thread: Text => optional,
+        /// How much it takes in each of its periods.
+        budget: Nanos<BUDGET_NS_MIN, PERIOD_NS_MAX> => required,
+        /// How often it begins, at most.
+        period: Nanos<BUDGET_NS_MIN, PERIOD_NS_MAX> => required,
+        /// By when it is done, after it began; where nothing is said, within its period.
+        deadline: Nanos<BUDGET_NS_MIN, PERIOD_NS_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// A class of the node's link.
+    NetworkShareForm as "a reservation of the network" {
+        /// What is promised, headers included: "5mbit" is five million bits per second.
+        rate: Rate<RATE_BITS_MIN, RATE_BITS_MAX> => required,
+        /// What it may use while others don't; where nothing is said, all of the link.
+        ceiling: Rate<RATE_BITS_MIN, RATE_BITS_MAX> => optional,
+        /// How much may come at once.
+        burst: Bytes<BURST_BYTES_MIN, BURST_BYTES_MAX> => "16KiB",
+        /// Who gets first what others leave.
+        class: NetworkClass => "best-effort",
+    }
+}
+
+table_form! {
+    /// Bandwidth of the node's disk: either, or both.
+    DiskShareForm as "a reservation of the disk" {
+        /// Bytes in each second.
+        bytes: Bytes<IO_BYTES_MIN, MEMORY_BYTES_MAX> => optional,
+        /// Operations in each second.
+        operations: Count<1, IO_OPERATIONS_MAX> => optional,
+    }
+}
+
+table_form! {
     /// What happens when a program ends.
     RestartForm as "a restart policy" {
         /// When it is started again; where nothing is said, a server always and a command on failure.
@@ -160,6 +244,8 @@ table_form! {
         max_backoff: Millis<BACKOFF_MS_MIN, BACKOFF_MS_MAX> => "10s",
         /// Restarts in a row after which the domain is given up; no end where nothing is said.
         max_retries: Count<0, RETRIES_MAX> => optional,
+        /// Whether it is started on another node when its own is lost.
+        elsewhere: bool => false,
     }
 }
 

@@ -4,11 +4,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use toml::de::{DeTable, DeValue};
 
 use super::{ChannelForm, DirectoryForm, ServiceAtForm};
-use crate::bounds::{DOMAINS_MAX, LOGIN_BYTES_MAX};
+use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
-    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, IdOrName, Network, RestartPolicy,
-    ServiceKind, Signal, User, Verb,
+    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, IdOrName, JobPolicy,
+    Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, User, Verb,
 };
 use crate::name::{NAME_PATTERN, Name};
 use crate::read::{At, Beside, Field, Form, Items, Span, field, required, table_form, type_name, wrong_type};
@@ -76,6 +76,75 @@ words!(Network, "network" {
     "none" => Network::None, "A network namespace of its own that has only lo.";
     "host" => Network::Host, "The node's network.";
 });
+
+words!(Enforce, "enforcement" {
+    "auto" => Enforce::Auto, "What suits the node and the domain; `tombolo reserve explain` says which, and why.";
+    "bandwidth" => Enforce::Bandwidth, "The kernel's own quota for a cgroup.";
+    "table" => Enforce::Table, "A dispatch table, worked out in advance.";
+    "deadline" => Enforce::Deadline, "The kernel's deadline class, for each thread.";
+});
+
+words!(JobPolicy, "policy for jobs" {
+    "round-robin" => JobPolicy::RoundRobin, "Each of its processes in turn; nothing is promised to any by name.";
+    "rate-monotonic" => JobPolicy::RateMonotonic, "The shorter a job's period, the sooner it runs.";
+    "deadline-monotonic" => JobPolicy::DeadlineMonotonic, "The shorter a job's deadline, the sooner it runs.";
+    "earliest-deadline" => JobPolicy::EarliestDeadline, "Whose deadline comes next.";
+});
+
+words!(Outside, "behaviour outside of a budget" {
+    "held" => Outside::Held, "They wait: the budget is also the most that they get.";
+    "idle" => Outside::Idle, "They take what nobody wants.";
+    "fair" => Outside::Fair, "They compete like everybody else.";
+});
+
+words!(NetworkClass, "class of the network" {
+    "gold" => NetworkClass::Gold, "Before all others.";
+    "silver" => NetworkClass::Silver, "After gold.";
+    "best-effort" => NetworkClass::BestEffort, "After the others.";
+});
+
+impl Form for NodeChoice {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let read = text(value, "a node's name, \"any\" or \"spread\"", span, out)?;
+        match read {
+            "any" => Some(Self::Any),
+            "spread" => Some(Self::Spread),
+            name => check_name(name, span, out).map(Self::Named),
+        }
+    }
+}
+
+inline_schema!(NodeChoice, |_generator| json_schema!({ "type": "string", "pattern": NAME_PATTERN }));
+
+/// What a label says: letters, digits, `-`, `_` and `.`.
+#[derive(Clone, Debug)]
+pub(crate) struct Label(pub(crate) String);
+
+/// What a label may say.
+const LABEL_PATTERN: &str = "^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$";
+
+impl Form for Label {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let read = text(value, "what the label says, a string", span, out)?;
+        if is_label_value(read) {
+            return Some(Self(read.to_owned()));
+        }
+        out.error(Code::BadText, span, format!("{} can't be what a label says", quoted(read))).help(format!(
+            "1 to {LABEL_BYTES_MAX} letters, digits, `-`, `_` and `.`, with a letter or a digit at both ends"
+        ));
+        None
+    }
+}
+
+fn is_label_value(text: &str) -> bool {
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    (1..=LABEL_BYTES_MAX).contains(&text.len())
+        && ends(text.chars().next())
+        && ends(text.chars().last())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+inline_schema!(Label, |_generator| json_schema!({ "type": "string", "pattern": LABEL_PATTERN }));
 
 words!(RestartPolicy, "restart policy" {
     "always" => RestartPolicy::Always, "However the program ended.";

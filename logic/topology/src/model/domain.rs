@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
+use super::placement::Placement;
+use super::reserve::Reserve;
 use crate::name::Name;
 
 /// One isolated execution environment.
@@ -17,6 +19,9 @@ pub struct Domain {
     pub name: Name,
     /// How it is isolated.
     pub kind: DomainKind,
+    /// On which node it may run.
+    #[serde(default, skip_serializing_if = "Placement::is_default")]
+    pub placement: Placement,
     /// Where its file tree comes from; always [`Root::Host`] for a process, and for a machine, which has its own.
     pub root: Root,
     /// Whether it may write to its root. Never true for [`Root::Host`].
@@ -43,6 +48,9 @@ pub struct Domain {
     pub capabilities: Vec<String>,
     /// Limits that the kernel enforces on the domain, its frontend included.
     pub limits: Limits,
+    /// What is promised to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve: Option<Reserve>,
     /// What happens when the program ends.
     pub restart: Restart,
     /// How much of its output is kept.
@@ -221,6 +229,15 @@ pub struct Restart {
     pub max_backoff_ms: u64,
     /// How many restarts in a row before the domain is given up; `None` is no end.
     pub max_retries: Option<u32>,
+    /// Whether it is started on another node when its own is lost.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub elsewhere: bool,
+}
+
+/// What stored topologies say that were written before the word was there.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// How much of a domain's output is kept.

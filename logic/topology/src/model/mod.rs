@@ -6,6 +6,8 @@
 mod domain;
 mod endpoint;
 mod machine;
+mod placement;
+mod reserve;
 mod service;
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,10 @@ pub use domain::{
 };
 pub use endpoint::{Caller, Endpoint, EndpointVerb, IpcLimits};
 pub use machine::{Accel, Disk, DiskFormat, DiskHolds, Machine, MachineKernel};
+pub use placement::{NodeChoice, Placement};
+pub use reserve::{
+    DiskShare, Enforce, Job, JobPolicy, NetworkClass, NetworkShare, Outside, ProcessorShare, Reserve, Who,
+};
 pub use service::{
     Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Service, ServiceKind, Settings, Verb,
 };

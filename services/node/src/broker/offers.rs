@@ -12,7 +12,7 @@ impl Broker {
     pub(crate) fn is_offered_by_another(&self, id: MemberId, service: &str) -> bool {
         let inner = self.lock();
         let Some(member) = inner.members.get(&id) else { return false };
-        inner.server_of(&member.identity.dc, service).is_some_and(|server| server != id)
+        inner.near_server_of(&member.identity.dc, service).is_some_and(|server| server != id)
     }
 
     /// Whether this is a channel service that the member may open.
@@ -82,7 +82,7 @@ impl Inner {
                 format!("domain {domain} may open the channel {name}, and not offer it"),
             );
         }
-        if self.server_of(dc, name).is_some_and(|server| server != id) {
+        if self.near_server_of(dc, name).is_some_and(|server| server != id) {
             return refuse(
                 Errno::BUSY,
                 format!(
@@ -92,7 +92,7 @@ impl Inner {
         }
         let services = vec![served(service)?];
         // The caller puts the reply into the outbox before it lets go of the lock: no consumer is attached before.
-        if self.server_of(dc, name).is_none() {
+        if self.near_server_of(dc, name).is_none() {
             self.server_came(dc, service, id);
         }
         Ok(Reply::Serving { id: number, services }.into())

@@ -1,5 +1,6 @@
 //! Services: who serves them, who may connect, and who is told of a change.
 
+use super::far::MAX_CHANNELS_PER_NODE;
 use super::offers::{channel_permission, nobody, server_name, shape, unknown};
 use super::{
     Channel, Identity, Inner, MAX_CHANNELS_PER_DOMAIN, MAX_CHANNELS_PER_MEMBER, MakeChannel, MemberId,
@@ -12,6 +13,7 @@ use std::time::SystemTime;
 use tokio::sync::OwnedSemaphorePermit;
 use topology::{ChannelSettings, Service, Topology};
 use wire::control::{Consumer, Event, MountedService, Reply, ServedService};
+use wire::proxy::News;
 
 /// Entrances that a program of a domain may name; all others are for those at private sockets.
 const PROGRAM_ENTRANCES: [&str; 2] = ["preload", "api"];
@@ -24,6 +26,7 @@ fn entrances_of(role: Role) -> &'static [&'static str] {
         Role::Program => &PROGRAM_ENTRANCES,
         Role::Frontend => &["device"],
         Role::Entrances => &["stub", "resolve"],
+        Role::Proxy => &[],
     }
 }
 
@@ -95,7 +98,8 @@ impl Inner {
                 ),
             );
         }
-        if hosted.iter().any(|s| self.server_of(dc, s.name.as_str()).is_some_and(|server| server != id)) {
+        if hosted.iter().any(|s| self.near_server_of(dc, s.name.as_str()).is_some_and(|server| server != id))
+        {
             return refuse(
                 Errno::BUSY,
                 format!("domain {domain} has a server already; there is one at a time"),
@@ -118,6 +122,10 @@ impl Inner {
         state.offered = offered;
         state.since = Some(SystemTime::now());
         let generation = state.generation;
+        if self.node_of(id).is_none() {
+            let (dc, service) = (dc.to_owned(), service.to_owned());
+            self.tell_nodes(&News::Served { dc, service, generation });
+        }
         if offered {
             // Programs come and go as often as they like, and a log is bounded.
             tracing::debug!(dc, service, generation, "the channel is offered");
@@ -129,11 +137,14 @@ impl Inner {
 
     pub(super) fn server_gone(&mut self, key: &(String, String)) {
         let Some(state) = self.services.get_mut(key) else { return };
-        state.server = None;
+        let server = state.server.take();
         state.since = Some(SystemTime::now());
-        let generation = state.generation;
+        let (generation, offered) = (state.generation, state.offered);
         let (dc, service) = key;
-        if state.offered {
+        if server.is_some_and(|server| self.node_of(server).is_none()) {
+            self.tell_nodes(&News::Unserved { dc: dc.clone(), service: service.clone() });
+        }
+        if offered {
             tracing::debug!(dc, service, generation, "the channel is no longer offered");
             return;
         }
@@ -162,11 +173,13 @@ impl Inner {
         let Some(server) = self.server_of(&who.dc, &wish.service) else {
             return refuse(Errno::AGAIN, nobody(&wish.service, settings.is_some()));
         };
-        self.room_for_channel(id, who)?;
-        if let Some(settings) = &settings {
-            self.room_in_service(who, wish, settings)?;
+        self.room_for(id, who, wish, settings.as_ref(), server)?;
+        if let Some(node) = self.node_of(server) {
+            return refuse(
+                Errno::AGAIN,
+                format!("no memory for a channel to node {node}; connect again later"),
+            );
         }
-        self.room_in_guests(id, who, wish, server)?;
         let deaf = || format!("{} does not read; connect again later", server_name(&wish.service, settings));
         if !self.takes_channels(server) {
             return refuse(Errno::AGAIN, deaf());
@@ -224,23 +237,40 @@ impl Inner {
         Ok((verbs, None))
     }
 
+    /// Whether there may be one more channel.
+    pub(super) fn room_for(
+        &self,
+        id: MemberId,
+        who: &Identity,
+        wish: &Wish,
+        settings: Option<&ChannelSettings>,
+        server: MemberId,
+    ) -> Result<(), Refusal> {
+        self.room_for_channel(id, who)?;
+        if let Some(settings) = settings {
+            self.room_in_service(who, wish, settings)?;
+        }
+        self.room_in_guests(id, who, wish, server)
+    }
+
     fn room_for_channel(&self, id: MemberId, who: &Identity) -> Result<(), Refusal> {
+        let most = if self.is_proxy(id) { MAX_CHANNELS_PER_NODE } else { MAX_CHANNELS_PER_MEMBER };
         let of_domain = self.channels.values().filter(|c| c.dc == who.dc && c.domain == who.domain).count();
         let of_member = self.channels.values().filter(|c| c.consumer == id).count();
-        if of_domain < MAX_CHANNELS_PER_DOMAIN && of_member < MAX_CHANNELS_PER_MEMBER {
+        if of_domain < MAX_CHANNELS_PER_DOMAIN && of_member < most {
             return Ok(());
         }
         refuse(
             Errno::MFILE,
             format!(
                 "domain {} has {of_domain} channels ({MAX_CHANNELS_PER_DOMAIN} are the most), {of_member} of them over \
-                 this connection ({MAX_CHANNELS_PER_MEMBER} are the most)",
+                 this connection ({most} are the most)",
                 who.domain
             ),
         )
     }
 
-    fn remember_channel(
+    pub(super) fn remember_channel(
         &mut self,
         number: u64,
         (consumer, server, tied): (MemberId, MemberId, bool),
@@ -314,6 +344,8 @@ impl Inner {
 pub(super) fn replaces(consumer: MemberId, who: &Identity, wish: &Wish, old: &Channel) -> bool {
     who.role != Role::Program
         && old.consumer == consumer
+        // Of other nodes' domains the consumer is their proxy, one for all of them.
+        && (old.dc.as_str(), old.domain.as_str()) == (who.dc.as_str(), who.domain.as_str())
         && old.service == wish.service
         && old.entrance == wish.entrance
 }

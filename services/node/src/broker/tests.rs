@@ -1,6 +1,7 @@
 //! The broker, with members that are only mailboxes.
 
 mod endpoints;
+mod far;
 mod machines;
 mod offers;
 

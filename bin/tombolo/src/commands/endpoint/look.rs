@@ -63,7 +63,10 @@ fn cells(row: &EndpointRow, paint: Paint) -> Vec<String> {
         row.endpoint.as_deref().map_or_else(dash, clean),
         row.address.clone().unwrap_or_else(dash),
         state,
-        row.domain.clone(),
+        match &row.node {
+            Some(node) => format!("{}@{}", row.domain, clean(node)),
+            None => row.domain.clone(),
+        },
         row.pid.map_or_else(dash, |pid| pid.to_string()),
         row.peers.to_string(),
         row.waiting.to_string(),
@@ -126,6 +129,9 @@ fn state(tree: &Value, now_unix_s: u64) -> String {
     if tree["bound"] != true {
         return format!("free: no program is bound to this name{times}");
     }
+    if let Some(node) = tree["node"].as_str() {
+        return format!("bound on node {}", clean(node));
+    }
     let pid = tree["pid"].as_u64().map_or_else(String::new, |pid| format!(" by process {pid}"));
     let since = tree["since_unix_s"]
         .as_u64()
@@ -154,9 +160,10 @@ fn whom(list: &[Value], nobody: &str) -> String {
 fn peer(entry: &Value) -> String {
     let bytes_text = entry["bytes"].as_u64().map_or_else(String::new, |count| format!(", {}", bytes(count)));
     format!(
-        "{} in {}: may {}; lets {}{bytes_text}",
+        "{} in {}{}: may {}; lets {}{bytes_text}",
         named(entry, "endpoint", "address"),
         text(entry, "domain"),
+        entry["node"].as_str().map_or_else(String::new, |node| format!(" on {}", clean(node))),
         verbs(&entry["may"]),
         verbs(&entry["lets"])
     )

@@ -6,6 +6,11 @@ use std::time::Instant;
 use crate::place::Place;
 use crate::{Failure, chain};
 
+/// Where the consoles of the guests and the words of the toolstack are.
+const LOGS: &str = "/var/log/xen";
+/// How many lines of each explain a failure.
+const LAST_LINES: usize = 6;
+
 /// The three domains.
 pub struct Domains {
     /// dom0.
@@ -37,7 +42,10 @@ impl Checks {
         self.count += 1;
         match check() {
             Ok(()) => println!("ok {name}"),
-            Err(failure) => println!("not ok {name}: {}", chain(&*failure).replace('\n', "|")),
+            Err(failure) => {
+                let said = [chain(&*failure), evidence()].concat();
+                println!("not ok {name}: {}", said.replace('\n', "|"));
+            }
         }
         self.note(name);
     }
@@ -46,6 +54,26 @@ impl Checks {
     pub fn note(&self, what: &str) {
         println!("{:.2} s: {what}", self.begin.elapsed().as_secs_f32());
     }
+}
+
+/// What explains a failure: which domains there are, and the last words of the guests and of the toolstack about them.
+fn evidence() -> String {
+    let mut text = match toolstack(&["list"]) {
+        Ok(domains) => format!("\n{domains}"),
+        Err(failure) => format!("\n{failure}\n"),
+    };
+    let logs = std::fs::read_dir(LOGS).into_iter().flatten().flatten().map(|entry| entry.path());
+    for log in logs {
+        let said = std::fs::read(&log).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let lines: Vec<&str> = said.lines().collect();
+        text += &format!("--- {}\n", log.display());
+        for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
+            text += line.trim();
+            text.push('\n');
+        }
+    }
+    text
 }
 
 /// Creates the guests and runs it all.

@@ -115,10 +115,16 @@ impl Inner {
                 Some(name) => table.names.get(name).copied(),
                 None => table.free.pop(),
             };
-            let slot = match slot {
+            // One of before this node had its number is left to whoever has it.
+            let slot = match slot.filter(|slot| numbers.is_own(*slot)) {
                 Some(slot) => slot,
                 None => numbers.slot().map_err(unwritten)?,
             };
+            let named = table.names.iter().any(|(of, at)| *at == slot && name != Some(of.as_str()));
+            if named || table.bound(slot).is_some() {
+                // Slots began again, and this one has somebody.
+                continue;
+            }
             let last = table.slots.get(&slot).map_or(0, |slot| slot.last);
             let generation = numbers.generation(last).map_err(unwritten)?;
             // The last generation has no successor: the slot is given up, and another one is taken.
@@ -219,6 +225,7 @@ impl Inner {
         }
         table.wake(&Awaited::Address(address));
         self.endpoints.of_member.entry(id).or_default().insert(address.slot);
+        self.tell_nodes_of_endpoint(&who.dc, name, address, true);
     }
 
     /// An endpoint that is there again says whom it has channels with. Where the other says the same, they are known as a pair.
@@ -244,6 +251,7 @@ impl Inner {
         for peer in met {
             self.know_pair(dc, &topology, pair_of(address.slot, peer.slot));
         }
+        self.meet_far_again(dc, address.slot);
     }
 
     /// Two whom an earlier daemon introduced are both here. What they were told last is not known: they are told anew.
@@ -315,8 +323,11 @@ impl Inner {
             slots.remove(&slot);
         }
         over.into_iter().for_each(|channel| self.endpoints.regions.over(channel));
+        let address = EndpointAddress { slot, generation: bound.generation };
+        self.forget_far(dc, &bound.peers);
+        self.tell_nodes_of_endpoint(dc, name.as_deref(), address, false);
         tracing::debug!(dc, slot, last, "an endpoint has ended");
-        self.buffers_gone(dc, EndpointAddress { slot, generation: bound.generation });
+        self.buffers_gone(dc, address);
     }
 }
 

@@ -63,6 +63,46 @@ impl Buffers {
         assert!(self.table.grants().all(|grant| self.memories.contains_key(&grant.buffer)));
     }
 
+    /// Whether there is, or was of late, such a grant.
+    pub(super) fn knows(&self, grant: u64) -> bool {
+        self.table.knows(grant)
+    }
+
+    /// Whose buffer a grant stands for.
+    pub(super) fn owner_of(&self, grant: u64) -> Option<EndpointAddress> {
+        self.table.find(grant).map(|granted| to_wire(granted.owner))
+    }
+
+    /// What a grant stands for, and the memories, for somebody's hands.
+    pub(super) fn lend(
+        &mut self,
+        to: EndpointAddress,
+        copies: bool,
+        grant: u64,
+    ) -> Result<(GrantedBuffer, Vec<OwnedFd>), Refusal> {
+        let granted = self.table.borrow(of_wire(to), copies, grant).map_err(refused_borrow)?;
+        let descriptors = match self.memories.get(&granted.buffer).map(Memories::copies) {
+            Some(Ok(descriptors)) => descriptors,
+            Some(Err(error)) => {
+                return refuse(Errno::MFILE, format!("the memory of grant {grant} can't be passed: {error}"));
+            }
+            None => return refuse(Errno::IO, format!("the memory of grant {grant} is lost")),
+        };
+        let buffer = GrantedBuffer {
+            grant: granted.grant,
+            buffer: granted.buffer,
+            place: granted.place,
+            owner: to_wire(granted.owner),
+            to: to_wire(granted.to),
+            access: match granted.access {
+                Access::Read => GrantAccess::Read,
+                Access::Write => GrantAccess::Write,
+            },
+            bytes: granted.bytes,
+        };
+        Ok((buffer, descriptors))
+    }
+
     fn is_empty(&self) -> bool {
         self.table.buffers().len() == 0 && self.table.grants().len() == 0
     }
@@ -182,7 +222,10 @@ impl Inner {
                 ),
             );
         }
-        self.tell_each(&own.dc, &done.tell, |endpoint| Event::Moved { endpoint, grant: done.grant });
+        self.tell_each(&own.dc, done.grant, &done.tell, |endpoint| Event::Moved {
+            endpoint,
+            grant: done.grant,
+        });
         Ok(Reply::Granted { id: number, grant: done.grant }.into())
     }
 
@@ -212,27 +255,10 @@ impl Inner {
             .and_then(|me| me.name);
         let copies =
             name.and_then(|name| own.topology.endpoint(name)).is_some_and(|endpoint| endpoint.copies);
-        let buffers = self.buffers_of(own)?;
-        let granted = buffers.table.borrow(of_wire(own.address), copies, grant).map_err(refused_borrow)?;
-        let descriptors = match buffers.memories.get(&granted.buffer).map(Memories::copies) {
-            Some(Ok(descriptors)) => descriptors,
-            Some(Err(error)) => {
-                return refuse(Errno::MFILE, format!("the memory of grant {grant} can't be passed: {error}"));
-            }
-            None => return refuse(Errno::IO, format!("the memory of grant {grant} is lost")),
-        };
-        let buffer = GrantedBuffer {
-            grant: granted.grant,
-            buffer: granted.buffer,
-            place: granted.place,
-            owner: to_wire(granted.owner),
-            to: to_wire(granted.to),
-            access: match granted.access {
-                Access::Read => GrantAccess::Read,
-                Access::Write => GrantAccess::Write,
-            },
-            bytes: granted.bytes,
-        };
+        if let Some(refusal) = self.why_no_loan(own, &who.domain, grant) {
+            return Err(refusal);
+        }
+        let (buffer, descriptors) = self.buffers_of(own)?.lend(own.address, copies, grant)?;
         Ok(Outgoing { reply: Reply::Borrowed { id: number, buffer }, descriptors, _room: None })
     }
 
@@ -270,7 +296,7 @@ impl Inner {
     }
 
     /// A guest shares no memory with programs of the node but by devices.
-    fn refuse_guest(&self, dc: &str, domain: &str) -> Result<(), Refusal> {
+    pub(super) fn refuse_guest(&self, dc: &str, domain: &str) -> Result<(), Refusal> {
         if !self.is_guest(dc, domain) {
             return Ok(());
         }
@@ -288,6 +314,9 @@ impl Inner {
         let Some(table) = self.endpoints.tables.get(&own.dc) else {
             return refuse(Errno::BADF, "it has ended");
         };
+        if !table.slots.contains_key(&slot) && self.is_far_endpoint(to) {
+            return self.may_grant_far(own, to);
+        }
         let known = table.slots.get(&slot);
         let caller = known.and_then(|entry| caller_in(&own.topology, table, slot, entry.name.as_deref()));
         let me = table.caller(own.slot);
@@ -295,12 +324,7 @@ impl Inner {
             && slot != own.slot
             && Self::rights_of(&own.topology, me, caller).is_none()
         {
-            return refuse(
-                Errno::PERM,
-                format!(
-                    "neither may endpoint {slot}.{generation} call this one, nor this one it: nothing is granted to it"
-                ),
-            );
+            return refuse(Errno::PERM, neither(to));
         }
         match table.bound(slot) {
             Some((bound, _)) if bound.generation == generation => self.refuse_guest(&own.dc, &bound.domain),
@@ -319,16 +343,18 @@ impl Inner {
     fn tell_over(&mut self, dc: &str, over: &[Over]) {
         for Over { granted, tell } in over {
             let grant = granted.grant;
-            self.tell_each(dc, tell, |endpoint| Event::Revoked { endpoint, grant });
+            self.tell_each(dc, grant, tell, |endpoint| Event::Revoked { endpoint, grant });
         }
     }
 
-    fn tell_each(&mut self, dc: &str, whom: &[Address], event: impl Fn(u32) -> Event) {
+    fn tell_each(&mut self, dc: &str, grant: u64, whom: &[Address], event: impl Fn(u32) -> Event) {
         for address in whom {
             let table = self.endpoints.tables.get(dc);
             let there = table.and_then(|table| table.at(to_wire(*address)));
-            if let Some(member) = there.map(|(bound, _)| bound.member) {
-                self.tell(member, event(address.slot));
+            match there.map(|(bound, _)| bound.member) {
+                Some(member) => self.tell(member, event(address.slot)),
+                None if self.is_far_endpoint(to_wire(*address)) => self.recall(dc, grant, to_wire(*address)),
+                None => {}
             }
         }
     }
@@ -348,6 +374,13 @@ fn caller_in<'a>(
         }
         None => table.caller(slot),
     }
+}
+
+/// That two have nothing to do with each other.
+pub(super) fn neither(EndpointAddress { slot, generation }: EndpointAddress) -> String {
+    format!(
+        "neither may endpoint {slot}.{generation} call this one, nor this one it: nothing is granted to it"
+    )
 }
 
 fn of_wire(address: EndpointAddress) -> Address {

@@ -1,5 +1,6 @@
 //! Introducing two endpoints to each other: one channel for each pair, an end to each.
 
+use super::far::FarPeer;
 use super::regions::{Region, lingering_most};
 use super::{Awaited, Inner, MAX_SUGGESTED, Own, Pair, called, most, pair_of, rights, short};
 use crate::broker::{
@@ -26,9 +27,11 @@ pub(super) struct Wish {
 }
 
 /// Somebody who is asked for.
-enum Found {
+pub(super) enum Found {
     /// It is here.
     Bound(u32),
+    /// It is on another node.
+    Far(FarPeer),
     /// It may come.
     Absent(Awaited, Refusal),
 }
@@ -86,6 +89,8 @@ impl Broker {
     ) -> Result<Outgoing, Refusal> {
         let other = match inner.find(own, &wish.to)? {
             Found::Bound(slot) => slot,
+            // Who asks for it waits for that node; here is only what stood in the way.
+            Found::Far(peer) => return inner.why_not_far(own, &peer),
             Found::Absent(_, refusal) if wish.waited => return refuse(Errno::TIMEDOUT, refusal.message),
             Found::Absent(_, refusal) => return Err(refusal),
         };
@@ -100,7 +105,7 @@ impl Broker {
     }
 
     /// Counts an end of a pair no longer when whoever has it is gone.
-    fn watch_end(&self, channel: u64, side: usize, notice: OwnedFd) -> Watch {
+    pub(super) fn watch_end(&self, channel: u64, side: usize, notice: OwnedFd) -> Watch {
         let broker = self.clone();
         let task = tokio::spawn(async move {
             // Rings are not its business: of this descriptor only the hang-up is awaited.
@@ -154,7 +159,7 @@ pub(super) struct Meeting {
 
 impl Inner {
     /// Who is meant, if this endpoint may know it.
-    fn find(&self, own: &Own, to: &Whom) -> Result<Found, Refusal> {
+    pub(super) fn find(&self, own: &Own, to: &Whom) -> Result<Found, Refusal> {
         match to {
             Whom::Name(name) => self.find_name(own, name),
             Whom::Address(address) => self.find_address(own, *address),
@@ -185,6 +190,11 @@ impl Inner {
             return self.not_allowed(own, name);
         }
         let slot = table.names.get(name).copied();
+        if slot.is_none_or(|slot| table.bound(slot).is_none())
+            && let Some(peer) = self.far_named(&own.dc, name)
+        {
+            return Ok(Found::Far(peer));
+        }
         match slot.filter(|slot| table.bound(*slot).is_some()) {
             Some(slot) => Ok(Found::Bound(slot)),
             None => {
@@ -204,6 +214,9 @@ impl Inner {
         let Some(me) = table.caller(own.slot) else { return refuse(Errno::BADF, "it has ended") };
         if slot == own.slot {
             return refuse(Errno::INVAL, format!("endpoint {slot} can't be introduced to itself"));
+        }
+        if let Some(peer) = self.far_in_slot(&own.dc, slot) {
+            return self.find_far(own, me, address, peer);
         }
         let Some((entry, bound)) = table.slots.get(&slot).map(|entry| (entry, entry.bound.as_ref())) else {
             let message = format!("no endpoint with the address {slot}.{generation} is bound now");
@@ -250,7 +263,7 @@ impl Inner {
         }
     }
 
-    fn not_allowed<T>(&self, own: &Own, whom: &str) -> Result<T, Refusal> {
+    pub(super) fn not_allowed<T>(&self, own: &Own, whom: &str) -> Result<T, Refusal> {
         let table = self.endpoints.tables.get(&own.dc);
         let me = table.and_then(|table| table.caller(own.slot));
         let me = match me.map(|me| (me.name, me.domain)) {
@@ -311,7 +324,7 @@ impl Inner {
     }
 
     /// Whether the distributed container, and the domains of both, may have one more.
-    fn room_for_pair(&self, own: &Own, domains: &[String; 2], bytes: u64) -> Result<(), Refusal> {
+    pub(super) fn room_for_pair(&self, own: &Own, domains: &[String; 2], bytes: u64) -> Result<(), Refusal> {
         let limits = &own.topology.ipc;
         let regions = &self.endpoints.regions;
         let table = self.endpoints.tables.get(&own.dc);
@@ -422,6 +435,8 @@ impl Inner {
                 bound.peers.remove(&peer);
             }
         }
+        table.far_pair_gone(one);
+        table.far_pair_gone(other);
     }
 
     /// Bytes of shared memory of a distributed container's endpoints.

@@ -17,7 +17,8 @@ impl Inner {
         if table.missed == 0 {
             return;
         }
-        let named: Named<'_> = table.names.iter().map(|(name, slot)| (*slot, name.as_str())).collect();
+        let mut named: Named<'_> = table.names.iter().map(|(name, slot)| (*slot, name.as_str())).collect();
+        named.extend(self.far_names(dc));
         let mut news = Vec::new();
         for (slot, bound) in
             table.slots.iter().filter_map(|(slot, entry)| Some((*slot, entry.bound.as_ref()?)))

@@ -6,7 +6,9 @@
 
 mod bind;
 mod buffers;
+mod far;
 mod introduce;
+mod loans;
 mod missed;
 mod numbers;
 mod regions;
@@ -48,6 +50,8 @@ pub(super) struct Endpoints {
     met_again: Vec<(String, (u32, u32))>,
     /// An endpoint that has just come back and misses others.
     returned: Option<(String, u32)>,
+    /// Pairs with endpoints of other nodes that those have been asked for, and which node.
+    meeting: HashMap<(String, (u32, u32)), String>,
 }
 
 /// Those of one distributed container.
@@ -61,6 +65,8 @@ struct Table {
     /// Endpoints without a name, of each domain.
     anonymous: BTreeMap<String, usize>,
     pairs: HashMap<(u32, u32), Pair>,
+    /// Endpoints of other nodes that one here has a pair with.
+    far: HashMap<u32, far::FarPeer>,
     buffers: Buffers,
     awaited: HashMap<Awaited, Arc<Notify>>,
     /// Members that wait, and for what.
@@ -136,6 +142,7 @@ impl Table {
             bound: 0,
             anonymous: BTreeMap::new(),
             pairs: HashMap::new(),
+            far: HashMap::new(),
             buffers: Buffers::new(first_grant),
             awaited: HashMap::new(),
             waiting: BTreeMap::new(),
@@ -156,12 +163,16 @@ impl Table {
         self.bound(address.slot).filter(|(bound, _)| bound.generation == address.generation)
     }
 
+    /// Where whoever is in a slot is, on this node or another one.
     fn address(&self, slot: u32) -> Option<EndpointAddress> {
-        self.bound(slot).map(|(bound, _)| EndpointAddress { slot, generation: bound.generation })
+        let here = self.bound(slot).map(|(bound, _)| EndpointAddress { slot, generation: bound.generation });
+        here.or_else(|| self.far.get(&slot).map(|peer| peer.address))
     }
 
     fn caller(&self, slot: u32) -> Option<Caller<'_>> {
-        self.bound(slot).map(|(bound, slot)| Caller { name: slot.name.as_deref(), domain: &bound.domain })
+        let here = self.bound(slot);
+        let here = here.map(|(bound, slot)| Caller { name: slot.name.as_deref(), domain: &bound.domain });
+        here.or_else(|| self.far.get(&slot).map(far::FarPeer::caller))
     }
 
     /// Wakes who waits for this.

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use wire::control::EndpointAddress;
+use wire::grants::{GRANT_BITS, node_of_grant};
+use wire::ipc::{SLOT_BITS, node_of_slot};
 
 mod hmac;
 
@@ -20,8 +22,8 @@ const LARGEST_RESERVE: u32 = 1 << 16;
 const GENERATIONS_ENOUGH: u32 = u32::MAX / 2;
 /// Bytes of a token, at most: three numbers, a code of 32 bytes in hexadecimal, and what stands between.
 const TOKEN_BYTES_MAX: usize = 96;
-/// Low bits of the number of a grant that count what one daemon gave; those above count daemons.
-const GRANT_BITS: u32 = 32;
+/// Low bits of the number of a grant that count what one daemon gave; those above count daemons, up to those of the node.
+const DAEMON_BITS: u32 = 32;
 
 /// What the registry keeps of all this.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +37,18 @@ pub(crate) struct Reserved {
     generation: u32,
     /// Daemons that there have been.
     daemons: u32,
+    /// This node's number in its cluster, in which the slots are.
+    #[serde(default, skip_serializing_if = "is_none")]
+    node: u32,
 }
+
+/// A node without a cluster writes no number, as before there were any.
+fn is_none(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Slots of one node.
+const SLOTS: u32 = 1 << SLOT_BITS;
 
 /// Where it is kept.
 pub(crate) trait Store: fmt::Debug + Send {
@@ -82,7 +95,9 @@ impl Numbers {
     ///
     /// # Errors
     /// What was kept can't be read or written, or is none of ours.
-    pub(crate) fn open(store: Box<dyn Store>) -> io::Result<Self> {
+    ///
+    /// `node` is the number of this node in its cluster; 0: it has none, or is the first.
+    pub(crate) fn open(store: Box<dyn Store>, node: u32) -> io::Result<Self> {
         let before = store.load()?;
         let (mut reserved, key) = match before {
             Some(reserved) => {
@@ -92,11 +107,18 @@ impl Numbers {
             }
             None => {
                 let key = Key::random()?;
-                (Reserved { key: key.text(), slots_end: 1, ..Reserved::default() }, key)
+                (
+                    Reserved { key: key.text(), slots_end: first_slot_of(node), node, ..Reserved::default() },
+                    key,
+                )
             }
         };
         if reserved.generation > GENERATIONS_ENOUGH {
             reserved.generation = 0;
+        }
+        if reserved.node != node {
+            // Generations go on, so no address is given twice, also to a node that comes back to a number.
+            (reserved.node, reserved.slots_end) = (node, first_slot_of(node));
         }
         reserved.daemons = reserved.daemons.wrapping_add(1).max(1);
         let (next_slot, floor) = (reserved.slots_end, reserved.generation);
@@ -115,14 +137,35 @@ impl Numbers {
 
     /// The first number of a grant of this daemon.
     pub(super) fn first_grant(&self) -> u64 {
-        u64::from(self.reserved.daemons) << GRANT_BITS | 1
+        let daemons = u64::from(self.reserved.daemons) % (1 << (GRANT_BITS - DAEMON_BITS));
+        u64::from(self.reserved.node) << GRANT_BITS | daemons << DAEMON_BITS | 1
     }
 
-    /// A slot that nobody has had.
+    /// Whether a grant was made by this node.
+    pub(super) fn is_own_grant(&self, grant: u64) -> bool {
+        node_of_grant(grant) == u64::from(self.reserved.node)
+    }
+
+    /// Whether a slot is of this node's number: not where it was bound before the node had that.
+    pub(super) fn is_own(&self, slot: u32) -> bool {
+        node_of_slot(slot) == self.reserved.node
+    }
+
+    /// A slot that nobody has had, or not with the generations that follow.
     pub(super) fn slot(&mut self) -> io::Result<u32> {
+        let all = u64::from(first_slot_of(self.reserved.node)) - 1 + u64::from(SLOTS);
+        if u64::from(self.next_slot) >= all {
+            if self.floor == 0 {
+                return Err(io::Error::other("all slots were used"));
+            }
+            // From the first one on again: what this daemon gives has greater generations than all before.
+            let first = first_slot_of(self.reserved.node);
+            self.keep(Reserved { slots_end: first, ..self.reserved.clone() })?;
+            self.next_slot = first;
+        }
         if self.next_slot == self.reserved.slots_end {
-            let end = self.next_slot.checked_add(self.reserve);
-            let slots_end = end.ok_or_else(|| io::Error::other("all slots were used"))?;
+            let end = u64::from(self.next_slot) + u64::from(self.reserve);
+            let slots_end = u32::try_from(end.min(all)).unwrap_or(u32::MAX);
             self.keep(Reserved { slots_end, ..self.reserved.clone() })?;
         }
         self.next_slot += 1;
@@ -148,7 +191,7 @@ impl Numbers {
 
     /// Whether an earlier daemon handed out this slot with this generation, if anybody did.
     pub(super) fn is_earlier(&self, address: EndpointAddress) -> bool {
-        address.slot < self.first_slot && (address.generation <= self.floor || self.floor == 0)
+        if self.floor == 0 { address.slot < self.first_slot } else { address.generation <= self.floor }
     }
 
     /// The proof of having had this address.
@@ -170,6 +213,11 @@ impl Numbers {
         let whole = version == "1" && parts.next().is_none() && address.generation != 0;
         (whole && self.key.proves(&whose.bytes(address), code)).then_some(address)
     }
+}
+
+/// The first slot of a node: 0 is nobody's.
+fn first_slot_of(node: u32) -> u32 {
+    (node << SLOT_BITS) + 1
 }
 
 /// Whose an endpoint is.
@@ -211,7 +259,7 @@ mod tests {
         let kept = Kept::default();
         let (mut slots, mut generations, mut grants) = (Vec::new(), Vec::new(), Vec::new());
         for daemon in 0..5 {
-            let mut numbers = Numbers::open(Box::new(kept.clone())).unwrap();
+            let mut numbers = Numbers::open(Box::new(kept.clone()), 0).unwrap();
             grants.push(numbers.first_grant());
             slots.extend((0..10 + daemon * 40).map(|_| numbers.slot().unwrap()));
             let mut last = 0;
@@ -232,7 +280,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_often_is_written_seldom() {
         let kept = Kept::default();
-        let mut numbers = Numbers::open(Box::new(kept.clone())).unwrap();
+        let mut numbers = Numbers::open(Box::new(kept.clone()), 0).unwrap();
         let mut last = 0;
         for _ in 0..1_000_000 {
             last = numbers.generation(last).unwrap().unwrap();
@@ -243,21 +291,58 @@ mod tests {
     #[test]
     fn the_last_generation_has_no_successor_and_the_next_daemon_starts_again_elsewhere() {
         let kept = Kept::default();
-        let mut numbers = Numbers::open(Box::new(kept.clone())).unwrap();
+        let mut numbers = Numbers::open(Box::new(kept.clone()), 0).unwrap();
         let slot = numbers.slot().unwrap();
         assert_eq!(numbers.generation(u32::MAX - 1).unwrap(), Some(u32::MAX));
         assert_eq!(numbers.generation(u32::MAX).unwrap(), None);
-        let mut next = Numbers::open(Box::new(kept)).unwrap();
+        let mut next = Numbers::open(Box::new(kept), 0).unwrap();
         assert!(!next.keeps_names() && next.slot().unwrap() > slot);
         assert_eq!(next.generation(0).unwrap(), Some(1));
     }
 
     #[test]
+    fn a_node_that_joins_a_cluster_has_slots_that_no_other_one_has() {
+        let kept = Kept::default();
+        let mut alone = Numbers::open(Box::new(kept.clone()), 0).unwrap();
+        let before = at(alone.slot().unwrap(), alone.generation(0).unwrap().unwrap());
+        let token = alone.token(WHOSE, before);
+        let mut joined = Numbers::open(Box::new(kept.clone()), 7).unwrap();
+        let slot = joined.slot().unwrap();
+        assert_eq!((node_of_slot(slot), joined.is_own(slot), joined.is_own(before.slot)), (7, true, false));
+        assert_eq!(joined.proven(WHOSE, &token), Some(before));
+        assert!(joined.is_earlier(before), "who was bound before is the same as before");
+        let mut left = Numbers::open(Box::new(kept), 0).unwrap();
+        let after = at(left.slot().unwrap(), left.generation(0).unwrap().unwrap());
+        assert!(after.slot == before.slot && after.generation > before.generation);
+    }
+
+    #[test]
+    fn who_has_used_all_slots_begins_again_with_greater_generations() {
+        let kept = Kept::default();
+        let mut first = Numbers::open(Box::new(kept.clone()), 3).unwrap();
+        first.generation(0).unwrap();
+        let mut slots = Vec::new();
+        loop {
+            match first.slot() {
+                Ok(slot) => slots.push(slot),
+                // Its generations have begun at 1.
+                Err(error) => break assert!(error.to_string().contains("all slots"), "{error}"),
+            }
+        }
+        assert_eq!(slots.len(), (SLOTS - 1) as usize);
+        assert!(slots.iter().all(|slot| node_of_slot(*slot) == 3));
+        let mut next = Numbers::open(Box::new(kept), 3).unwrap();
+        let slot = next.slot().unwrap();
+        assert_eq!(slot, slots[0]);
+        assert!(next.generation(0).unwrap().unwrap() > 1);
+    }
+
+    #[test]
     fn a_token_proves_what_it_says_and_nothing_else() {
         let kept = Kept::default();
-        let numbers = Numbers::open(Box::new(kept.clone())).unwrap();
+        let numbers = Numbers::open(Box::new(kept.clone()), 0).unwrap();
         let token = numbers.token(WHOSE, at(3, 7));
-        let next = Numbers::open(Box::new(kept)).unwrap();
+        let next = Numbers::open(Box::new(kept), 0).unwrap();
         assert_eq!(next.proven(WHOSE, &token), Some(at(3, 7)));
         let others = [
             Whose { dc: "shopw", domain: "eb", ..WHOSE },
@@ -278,7 +363,7 @@ mod tests {
         forged.extend((0..token.len()).map(|cut| token[..cut].to_owned()));
         forged.push(token.to_uppercase().replace("1.3.7", "1.+3.7"));
         assert!(forged.iter().all(|forged| next.proven(WHOSE, forged).is_none()));
-        let stranger = Numbers::open(Box::new(Kept::default())).unwrap();
+        let stranger = Numbers::open(Box::new(Kept::default()), 0).unwrap();
         assert_eq!(stranger.proven(WHOSE, &token), None);
     }
 
@@ -304,7 +389,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut numbers = Numbers::open(Box::new(Full(false.into()))).unwrap();
+        let mut numbers = Numbers::open(Box::new(Full(false.into())), 0).unwrap();
         assert!(numbers.slot().is_err() && numbers.slot().is_err());
         assert!(numbers.generation(0).is_err() && numbers.generation(0).is_err());
     }

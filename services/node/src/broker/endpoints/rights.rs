@@ -111,6 +111,7 @@ impl Inner {
             self.tell(peer, Event::Rights { endpoint, peer: address, rights });
         }
         self.tell(member, Event::Unbound { endpoint: slot, message: message.to_owned() });
+        self.part_from_far(dc, address);
         self.end_endpoint(dc, slot);
     }
 

@@ -163,6 +163,10 @@ impl Inner {
         };
         let address =
             bound.zip(found).map(|(bound, (slot, ..))| Address { slot, generation: bound.generation });
+        let elsewhere = match key {
+            Key::Name(name) if bound.is_none() => self.bound_on(dc, name),
+            _ => None,
+        };
         let has = address.and_then(|address| held.get(&address)).copied().unwrap_or_default();
         let pairs = found.zip(bound).map_or(0, |((slot, ..), bound)| self.bytes_of_pairs(table, slot, bound));
         Some(EndpointRow {
@@ -171,9 +175,14 @@ impl Inner {
                 Key::Name(name) => Some((*name).to_owned()),
                 Key::Slot(_) => None,
             },
-            address: address.map(|address| address.to_string()),
+            address: address
+                .or_else(|| {
+                    elsewhere.as_ref().map(|(_, at)| Address { slot: at.slot, generation: at.generation })
+                })
+                .map(|address| address.to_string()),
             domain: domain.to_owned(),
-            bound: bound.is_some(),
+            bound: bound.is_some() || elsewhere.is_some(),
+            node: elsewhere.map(|(node, _)| node),
             pid: bound.map(|bound| bound.pid),
             peers: bound.map_or(0, |bound| bound.peers.len()),
             waiting: self.waiting(table, key, address).count(),
@@ -255,13 +264,15 @@ impl Inner {
             .filter_map(|peer| {
                 let key = super::pair_of(slot, *peer);
                 let pair = table.pairs.get(&key)?;
-                let (other, entry) = table.bound(*peer)?;
+                let far = table.far.get(peer);
+                let (address, other) = (table.address(*peer)?, table.caller(*peer)?);
                 let [first, second] = pair.rights;
                 let rights = if key.0 == slot { first } else { second };
                 Some(json!({
-                    "address": Address { slot: *peer, generation: other.generation }.to_string(),
-                    "endpoint": entry.name,
+                    "address": Address { slot: *peer, generation: address.generation }.to_string(),
+                    "endpoint": other.name,
                     "domain": other.domain,
+                    "node": far.map(|far| far.node.as_str()),
                     "channel": pair.channel,
                     "bytes": pair.channel.map(|channel| self.endpoints.regions.bytes_of(channel)),
                     "since_unix_s": unix_seconds(pair.since),

@@ -45,7 +45,7 @@ fn shop() -> Broker {
 
 fn shop_with(file: &str, make: MakeChannel, kept: Kept) -> Broker {
     let broker = Broker::new(make);
-    broker.keep_numbers(Numbers::open(Box::new(kept)).unwrap());
+    broker.keep_numbers(Numbers::open(Box::new(kept), 0).unwrap());
     broker.set_topology("shop", Some(topology(file)));
     broker
 }

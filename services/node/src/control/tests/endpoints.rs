@@ -10,7 +10,7 @@ const FILE: &str = "name = \"shop\"\n[domain.web]\nkind = \"container\"\nroot = 
 
 fn shop() -> (Broker, tempfile::TempDir, tokio::task::JoinHandle<io::Result<()>>) {
     let broker = Broker::new(crate::daemon::make_channel);
-    broker.keep_numbers(Numbers::open(Box::new(Kept::default())).unwrap());
+    broker.keep_numbers(Numbers::open(Box::new(Kept::default()), 0).unwrap());
     let topology = topology::parse(FILE, "test.toml", Path::new("/")).unwrap_or_else(|e| panic!("{e}"));
     broker.set_topology("shop", Some(Arc::new(topology)));
     let (folder, accepting) = door_to(broker.clone());

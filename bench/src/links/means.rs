@@ -1,0 +1,44 @@
+//! By what the messages of `tombolo bench link` go.
+
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// The way, and what it takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Means {
+    /// The way.
+    pub way: Way,
+    /// Pairs that share it.
+    pub pairs: u32,
+    /// Address of the follower.
+    pub address: IpAddr,
+    /// Where this worker's certificate is.
+    pub identity: PathBuf,
+    /// The node at the other side.
+    pub peer: String,
+}
+
+/// A way of messages from node to node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// A link of ours.
+    Link {
+        /// Name of the transport.
+        transport: String,
+        /// Name of the compression.
+        compression: String,
+    },
+    /// A socket.
+    Tcp,
+    /// A socket with TLS 1.3.
+    Tls,
+    /// gRPC by tonic.
+    Grpc {
+        /// Whether over TLS 1.3.
+        tls: bool,
+    },
+    /// zenoh: two peers over TCP.
+    Zenoh,
+}

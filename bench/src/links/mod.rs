@@ -1,0 +1,278 @@
+//! Messages over a link between two nodes, beside raw sockets, gRPC and zenoh: round trips, streams of one pair and of several that share
+//! the link, bulk. The nodes are two network namespaces, joined by a veth. Links are always encrypted; the others say so where they are.
+//!
+//! A leader and a follower, processes of their own that are started afresh for each launch, make what carries the messages anew for each
+//! repetition. A message's bytes count up: they get smaller well.
+
+pub mod means;
+pub mod plan;
+pub mod promises;
+pub mod transport;
+
+use crate::channel::either;
+use crate::channel::of_window;
+use crate::channel::stage::{FOLLOW_ADDRESS, Network, note};
+use crate::channel::task::{Means as Chosen, Role, Tale, Task};
+use crate::core_line;
+use crate::ipc::stage::SWEEP;
+use crate::machine::{check_files, finish, inside};
+use crate::promise::{Promise, Verdict};
+use crate::report::{COLUMNS, Column};
+use crate::results::{Condition, Repetition, Results, rotated};
+use crate::scenario::{Arguments, BenchError, Scenario};
+use crate::undo::Undo;
+use crate::worker::Worker;
+use means::Means;
+use plan::{Arm, CASES, Case, MTU, Plan};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+use trust::Authority;
+
+/// The worker with what is ours and the kernel's.
+const OURS: &str = "link-worker";
+/// The worker with what is other people's.
+const PEERS: &str = "ipc-peer";
+/// The names of the two nodes.
+const NODES: [&str; 2] = ["lead", "follow"];
+
+/// The scenario.
+#[derive(Debug, Clone, Copy)]
+pub struct Link;
+
+impl Scenario for Link {
+    fn name(&self) -> &'static str {
+        "link"
+    }
+
+    fn about(&self) -> &'static str {
+        "messages over a link between two nodes: round trips, streams, bulk; beside raw TCP, TLS, gRPC and zenoh"
+    }
+
+    fn promises(&self) -> &'static [Promise] {
+        &promises::PROMISES
+    }
+
+    fn base(&self, condition: &Condition) -> &'static str {
+        match Case::of(condition) {
+            Some(case) if case.arms().contains(&Arm::Tcp) => Arm::Tcp.name(),
+            _ => Arm::Link.name(),
+        }
+    }
+
+    fn rank(&self, condition: &Condition, arm: &str) -> usize {
+        let arms = Case::of(condition).map_or(&[][..], Case::arms);
+        arms.iter().position(|found| found.name() == arm).unwrap_or(arms.len())
+    }
+
+    fn columns(&self, condition: &Condition) -> &'static [Column] {
+        Case::of(condition).map_or(&COLUMNS, Case::columns)
+    }
+
+    fn peers(&self) -> &'static [&'static [&'static str]] {
+        &[&["ip", "-Version"]]
+    }
+
+    fn measure(&self, arguments: &Arguments, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError> {
+        let plan = if arguments.quick { Plan::quick() } else { Plan::full() };
+        let launches = arguments.launches.unwrap_or(plan.launches).max(1);
+        measure(&Plan { launches, ..plan }, &arguments.binary, progress)
+    }
+
+    fn verdicts(&self, results: &Results) -> Vec<Verdict> {
+        promises::verdicts(results)
+    }
+}
+
+/// Runs a plan. The workers lie beside `binary`.
+///
+/// # Errors
+/// As [`Scenario::measure`].
+pub fn measure(plan: &Plan, binary: &Path, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError> {
+    let mut results = Results::default();
+    for launch in 0..plan.launches {
+        let mut stage = Stage::make(binary, &mut results.notes)?;
+        for case in CASES {
+            progress(&format!("launch {} of {}, {}", launch + 1, plan.launches, case.condition()));
+            let arms: Vec<Arm> = case.arms().iter().copied().filter(|&arm| stage.has(arm)).collect();
+            for round in 0..plan.rounds {
+                for arm in rotated(&arms, launch + round) {
+                    match stage.repeat(plan, case, arm, [launch, round]) {
+                        Ok(repetition) => results.repetitions.push(repetition),
+                        Err(error) => stage.excuse(case, arm, error, &mut results)?,
+                    }
+                }
+            }
+        }
+        stage.end()?;
+    }
+    Ok(results)
+}
+
+/// One launch.
+struct Stage {
+    // The workers end before what they live in does: fields are dropped in this order.
+    /// With what is ours, and with what is other people's.
+    teams: [Option<[Worker; 2]>; 2],
+    network: Network,
+    undo: Option<Undo>,
+    binary: PathBuf,
+    folder: PathBuf,
+    has_peers: bool,
+    meetings: u32,
+    mtu: u32,
+}
+
+impl Stage {
+    fn make(binary: &Path, notes: &mut Vec<String>) -> Result<Self, BenchError> {
+        check_files(binary, &[OURS])?;
+        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
+        let folder = tempfile::Builder::new()
+            .prefix("tombolo-bench-")
+            .tempdir()
+            .map_err(BenchError::io("making a folder"))?
+            .keep();
+        let command: [&OsStr; 3] = ["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()];
+        undo.add(&command).map_err(BenchError::io("noting what to clean up"))?;
+        certify(&folder).map_err(BenchError::io("making certificates for two nodes"))?;
+        let network = Network::make()?;
+        let has_peers = binary.with_file_name(PEERS).is_file();
+        if !has_peers {
+            let [grpc, tls, zenoh] = [Arm::Grpc, Arm::GrpcTls, Arm::Zenoh].map(Arm::name);
+            let what = format!("`{PEERS}` is not beside `{OURS}`: run `make bench-peers`");
+            note(notes, format!("no arms `{grpc}`, `{tls}`, `{zenoh}`: {what}"));
+        }
+        let (undo, binary) = (Some(undo), binary.to_path_buf());
+        Ok(Self { teams: [None, None], network, undo, binary, folder, has_peers, meetings: 0, mtu: MTU })
+    }
+
+    fn has(&self, arm: Arm) -> bool {
+        self.has_peers || !arm.is_peer()
+    }
+
+    /// The two workers of an arm, which are ready.
+    fn start(&self, arm: Arm) -> Result<[Worker; 2], BenchError> {
+        let program = if arm.is_peer() { PEERS } else { OURS };
+        let worker = |namespace: u32, name: &str| -> Result<Worker, BenchError> {
+            let command: Command = inside(namespace, self.binary.with_file_name(program));
+            let mut worker = Worker::start(format!("{program} ({name})"), command, &self.folder)?;
+            worker.expect("ready")?;
+            Ok(worker)
+        };
+        let [lead, follow] = NODES;
+        Ok([worker(self.network.lead.id(), lead)?, worker(self.network.follow.id(), follow)?])
+    }
+
+    fn task(&self, plan: &Plan, case: Case, arm: Arm, role: Role) -> Result<Task, BenchError> {
+        let [own, other] = if role == Role::Lead { NODES } else { [NODES[1], NODES[0]] };
+        let address = FOLLOW_ADDRESS.parse().map_err(io_invalid)?;
+        let means = Means {
+            way: arm.way(),
+            pairs: case.pairs,
+            address,
+            identity: self.folder.join(own),
+            peer: other.to_owned(),
+        };
+        Ok(Task {
+            role,
+            means: Chosen::Link(means),
+            work: case.work(plan.warm_up_ns, plan.window_ns),
+            bytes: case.bytes,
+            meeting: self.folder.join(format!("m{}", self.meetings)),
+            processor: None,
+        })
+    }
+
+    fn repeat(
+        &mut self,
+        plan: &Plan,
+        case: Case,
+        arm: Arm,
+        [launch, round]: [usize; 2],
+    ) -> Result<Repetition, BenchError> {
+        self.meetings += 1;
+        if self.mtu != arm.mtu() {
+            self.network.set_mtu(arm.mtu())?;
+            self.mtu = arm.mtu();
+        }
+        let [lead_task, follow_task] =
+            [self.task(plan, case, arm, Role::Lead)?, self.task(plan, case, arm, Role::Follow)?];
+        let place = usize::from(arm.is_peer());
+        if self.teams[place].is_none() {
+            self.teams[place] = Some(self.start(arm)?);
+        }
+        let Some([lead, follow]) = &mut self.teams[place] else { return Err(io_invalid("no workers")) };
+        follow.give(&follow_task)?;
+        follow.expect("waiting")?;
+        lead.give(&lead_task)?;
+        either([lead.expect("primed"), follow.expect("primed")])?;
+        let before_ns = core_line::round_trip_ns();
+        follow.say("go")?;
+        lead.say("go")?;
+        let length = Duration::from_nanos(plan.warm_up_ns + plan.window_ns);
+        let [lead, follow]: [Tale; 2] = either([lead.tale(length), follow.tale(Duration::ZERO)])?;
+        let state = core_line::state(before_ns, core_line::round_trip_ns());
+        Ok(Repetition {
+            condition: case.condition(),
+            arm: arm.name(),
+            launch,
+            round,
+            state,
+            operations: lead.operations,
+            bytes: case.bytes as u64,
+            failures: 0,
+            window_s: lead.window_ns as f64 / 1e9,
+            processor_ns: Some(of_window(&lead, lead.processor_ns + follow.processor_ns)),
+            guest_ns: None,
+            switches: Some(lead.switches + follow.switches),
+            calls: None,
+            latencies: lead.latencies,
+        })
+    }
+
+    /// What is not ours may get stuck or die: it is noted, and its workers start afresh. What is ours, or the kernel's, may not.
+    fn excuse(
+        &mut self,
+        case: Case,
+        arm: Arm,
+        error: BenchError,
+        results: &mut Results,
+    ) -> Result<(), BenchError> {
+        self.teams[usize::from(arm.is_peer())] = None;
+        if !arm.is_peer() || !matches!(error, BenchError::Protocol { .. }) {
+            return Err(error);
+        }
+        note(&mut results.notes, format!("`{}` failed once, at {}: {error}", arm.name(), case.condition()));
+        Ok(())
+    }
+
+    /// Cleans up; dropping does the same, and can't tell.
+    fn end(mut self) -> Result<(), BenchError> {
+        self.teams = [None, None];
+        if self.has_peers {
+            let mut sweep = Command::new(self.binary.with_file_name(PEERS));
+            sweep.arg(SWEEP);
+            finish(sweep)?;
+        }
+        let undo = self.undo.take();
+        undo.map_or(Ok(()), Undo::finish).map_err(BenchError::io("cleaning up"))
+    }
+}
+
+fn io_invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> BenchError {
+    BenchError::io("preparing a task")(std::io::Error::new(std::io::ErrorKind::InvalidInput, what))
+}
+
+/// A cluster of two nodes, and what they prove themselves with, in a folder each.
+fn certify(folder: &Path) -> std::io::Result<()> {
+    let now = SystemTime::now();
+    let authority = Authority::new("bench", now).map_err(std::io::Error::other)?;
+    for node in NODES {
+        let identity = authority.identity(node, now).map_err(std::io::Error::other)?;
+        let folder = folder.join(node);
+        std::fs::create_dir(&folder)?;
+        identity.store(&folder).map_err(std::io::Error::other)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! The scenario of links for real, as short as it can be: that every arm that this machine has works, not how fast.
+
+use bench::links::measure;
+use bench::links::plan::{CASES, Plan};
+
+/// A folder with the worker, and without gRPC and zenoh, whether somebody has built these or not: they have tests of their own.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().join("link-worker");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_link-worker"), place).expect("a link");
+    folder
+}
+
+#[test]
+fn every_arm_works_or_is_noted() {
+    if let Err(error) = bench::channel::stage::Network::make() {
+        println!("skipped: {error}");
+        return;
+    }
+    let folder = folder();
+    let plan = Plan { launches: 1, rounds: 1, warm_up_ns: 0, window_ns: 4_000_000 };
+    let results = measure(&plan, &folder.path().join("tombolo"), &mut |_| {}).expect("the scenario runs");
+    for case in CASES {
+        let condition = case.condition();
+        for arm in case.arms().iter().filter(|arm| !arm.is_peer()) {
+            let measured = results.of(&condition, arm.name()).next().expect("it was measured");
+            assert!(measured.operations > 0 && measured.window_s > 0.0, "{condition}: {}", arm.name());
+        }
+    }
+    let noted = |arm: &str| results.notes.iter().any(|note| note.contains(&format!("`{arm}`")));
+    assert!(["grpc", "grpc tls", "zenoh"].into_iter().all(noted), "{:?}", results.notes);
+}

@@ -1,0 +1,175 @@
+//! Services over links: who asks, who answers and whom that one asks are on three nodes.
+
+use e2e::cluster::{Bed, Host, address, etcd_program, missing};
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long a thing of the cluster may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// The quickstart over three nodes: the name server on gamma, the backend on beta, and on alpha a container that has no network.
+fn quickstart() -> String {
+    let server = address(2);
+    format!(
+        r#"
+name = "test"
+
+[domain.nameserver]
+kind = "process"
+node = "gamma"
+command = [
+    "/usr/sbin/dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--log-facility=-", "--user=nobody", "--group=nogroup",
+    "--no-resolv", "--no-hosts", "--port=5354", "--host-record=www.quickstart.test,192.0.2.7",
+]
+capabilities = ["SETGID", "SETUID"]
+ready = {{ tcp = "127.0.0.1:5354" }}
+restart = {{ policy = "always", backoff = "50ms" }}
+
+[domain.resolver]
+kind = "container"
+root = "host"
+network = "host"
+node = "beta"
+after = ["nameserver"]
+restart = {{ policy = "always", backoff = "50ms" }}
+
+[domain.web]
+kind = "container"
+root = "host"
+node = "alpha"
+command = ["sleep", "infinity"]
+services = {{ dns = "/srv/dns" }}
+
+[service.dns]
+kind = "directory"
+domain = "resolver"
+allow = [{{ domains = ["web"], verbs = ["resolve"] }}]
+
+[service.dns.settings]
+upstream = ["{server}:5354"]
+timeout = "1s"
+retries = 2
+cache = {{ mode = "none" }}
+"#
+    )
+}
+
+/// Whether an unmodified program of the container on alpha gets an answer.
+fn resolves(host: &Host) -> bool {
+    host.run(&["exec", "web", "--", "getent", "ahostsv4", "www.quickstart.test"]).out.contains("192.0.2.7")
+}
+
+#[test]
+fn a_container_resolves_through_a_backend_and_a_name_server_of_other_nodes() {
+    let Some(bed) = Bed::with_etcd(3, 3) else { return };
+    bed.join_all(3, &[]);
+    let alpha = bed.host(0);
+    alpha.up_ok(&quickstart());
+    bed.until("the name is resolved over the link", PATIENCE, || resolves(alpha));
+    let interfaces =
+        alpha.ok(&["exec", "web", "--", "sh", "-c", "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"]);
+    assert_eq!(interfaces, "lo\n", "the container has more than lo");
+    let links = alpha.json(&["link", "ls"]);
+    assert!(links.as_array().is_some_and(|links| links.len() == 2), "{links}");
+    // While it is in use the link goes over to another transport.
+    alpha.ok(&["link", "set", "beta", "--transport", "quic"]);
+    bed.until("the name is resolved over the other transport", PATIENCE, || resolves(alpha));
+    // Whoever is cut off gets its answer when the link is healed.
+    bed.switch().cut(bed.host(1).port());
+    bed.switch().heal(bed.host(1).port());
+    bed.until("the name is resolved after the cut", PATIENCE, || resolves(alpha));
+    // The proxies of the node with the backend die.
+    bed.host(1).kill_role("proxy");
+    bed.until("the name is resolved by the next proxies", PATIENCE, || resolves(alpha));
+    alpha.ok(&["down", "test"]);
+    bed.finish();
+}
+
+/// What a newcomer sees by `make demo-cluster`.
+#[test]
+fn the_demo_of_three_nodes_shows_what_it_says_and_leaves_nothing() {
+    let lacks =
+        missing().or_else(|| etcd_program().is_none().then(|| "needs etcd; run `make deps`".to_owned()));
+    if let Some(reason) = lacks {
+        println!("skipped: {reason}");
+        return;
+    }
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/cluster/demo.sh");
+    let child = Command::new(demo)
+        .env("TOMBOLO", e2e::node::binary())
+        .env("CARGO_TARGET_DIR", e2e::node::target())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the demo starts");
+    let name = format!("td{}-", child.id());
+    let output = child.wait_with_output().expect("the demo ends");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        said.matches("192.0.2.7 ").count(),
+        2,
+        "the name was not resolved over both transports:\n{said}"
+    );
+    assert!(said.contains("The counter runs elsewhere after"), "{said}");
+    let spaces = Command::new("ip").args(["netns", "list"]).output().expect("ip(8)");
+    let spaces = String::from_utf8_lossy(&spaces.stdout).into_owned();
+    assert!(!spaces.lines().any(|space| space.starts_with(&name)), "the demo left namespaces:\n{spaces}");
+}
+
+/// Looks the name up again and again until it is told to end; prints what was lost, and at the end how many there were.
+const LOOKUPS: &str = "n=0; while [ ! -e /tmp/enough ]; do
+    getent ahostsv4 www.quickstart.test | grep -q 192.0.2.7 || echo lost $n; n=$((n + 1)); done; echo asked $n";
+
+#[test]
+fn a_link_in_use_goes_over_to_raw_ethernet_and_back_without_losing_a_message() {
+    let Some(bed) = Bed::with_etcd(3, 3) else { return };
+    bed.join_all(3, &[]);
+    let alpha = bed.host(0);
+    alpha.up_ok(&quickstart());
+    bed.until("the name is resolved over the link", PATIENCE, || resolves(alpha));
+    let mut asking = alpha
+        .command(&["exec", "web", "--", "sh", "-c", LOOKUPS])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("look names up");
+    let carried = |by: &str| {
+        let links = alpha.json(&["link", "ls"]);
+        let beta = links.as_array().into_iter().flatten().find(|link| link["node"] == "beta");
+        beta.is_some_and(|beta| beta["up"] == true && beta["transport"] == by)
+    };
+    let messages = || alpha.json(&["link", "show", "beta"])["messages_in"].as_u64().unwrap_or(0);
+    for transport in ["ethernet", "tcp", "ethernet"] {
+        alpha.ok(&["link", "set", "beta", "--transport", transport]);
+        bed.until("the link goes over the other transport", PATIENCE, || carried(transport));
+        let before = messages();
+        bed.until("names are resolved over it", PATIENCE, || messages() >= before + 4);
+    }
+    // What lacks for TIPC is said on both nodes, and the link stays on what it has.
+    alpha.ok(&["link", "set", "beta", "--transport", "tipc"]);
+    let why = |host: &Host, node: &str, words: [&str; 2]| {
+        let link = host.json(&["link", "show", node]);
+        words.iter().any(|words| link["why"].as_str().is_some_and(|why| why.contains(words)))
+    };
+    bed.until("beta says what TIPC takes, or listens", PATIENCE, || {
+        let listens = bed.host(1).json(&["link", "show", "alpha"])["at"].to_string().contains("tipc:");
+        listens || why(bed.host(1), "alpha", ["modprobe tipc", "modprobe tipc"])
+    });
+    bed.until("alpha says why it is not there", PATIENCE, || {
+        why(alpha, "beta", ["does not listen by tipc", "tipc bearer"])
+    });
+    assert!(carried("ethernet"));
+    alpha.ok(&["link", "set", "beta", "--transport", "ethernet"]);
+    alpha.ok(&["exec", "web", "--", "touch", "/tmp/enough"]);
+    let mut said = String::new();
+    let mut out = asking.stdout.take().expect("its output");
+    out.read_to_string(&mut said).expect("what was lost");
+    assert!(asking.wait().expect("its end").success());
+    assert!(said.starts_with("asked "), "{said}");
+    bed.host(1).kill_role("proxy");
+    bed.until("the next proxies speak over Ethernet as well", PATIENCE, || carried("ethernet"));
+    bed.until("the name is resolved by the next proxies", PATIENCE, || resolves(alpha));
+    alpha.ok(&["down", "test"]);
+    bed.finish();
+}

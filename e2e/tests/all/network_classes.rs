@@ -1,0 +1,310 @@
+//! Promises of the network: kept beside a flood, for what is sent, what comes in and what domains of a node say to each other; found by the next daemon, given back with the last domain, and
+//! never at the expense of what somebody else has made of the link.
+
+use e2e::cluster::{Bed, Host, address};
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long something may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(25);
+/// Bytes after which it is looked who has sent how much: some thousand packets.
+const ENOUGH: u64 = 2_000_000;
+
+/// A domain that sends datagrams to a port of another node as fast as it can.
+fn sender(name: &str, port: u16, rate: &str, class: &str) -> String {
+    let program = format!(
+        "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nwhile True:\n  try:\n    s.sendto(bytes(1200), ('{}', {port}))\n  except OSError:\n    pass\n",
+        address(1)
+    );
+    domain(name, &program, rate, class)
+}
+
+/// A domain to which they are sent.
+fn receiver(name: &str, port: u16, rate: &str, class: &str) -> String {
+    let program = format!(
+        "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.bind(('0.0.0.0', {port}))\nwhile True:\n  s.recv(2000)\n"
+    );
+    domain(name, &program, rate, class)
+}
+
+fn domain(name: &str, program: &str, rate: &str, class: &str) -> String {
+    let command = serde_json::to_string(&["python3", "-c", program]).expect("it can be written");
+    format!(
+        "[domain.{name}]\nkind = \"container\"\nroot = \"host\"\nnetwork = \"host\"\ncommand = {command}\nstop = {{ timeout = \"0ms\" }}\n\
+         reserve = {{ network = {{ rate = \"{rate}\", class = \"{class}\" }} }}\n\n"
+    )
+}
+
+fn show(host: &Host, name: &str) -> Value {
+    host.json(&["reserve", "show", name])
+}
+
+fn number(row: &Value, key: &str) -> u64 {
+    row[key].as_u64().unwrap_or_else(|| panic!("no {key}: {row}"))
+}
+
+/// What a program of the node's namespaces prints.
+fn said(host: &Host, program: &str, arguments: &[&str]) -> String {
+    let output = host.inside(Path::new(program)).args(arguments).output().expect("it starts");
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn ip(host: &Host, arguments: &[&str]) {
+    let output = host.inside(Path::new("ip")).args(arguments).output().expect("it starts");
+    assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The quota that the kernel keeps, in µs; of version 1 or 2.
+fn quota_us(host: &Host, name: &str) -> u64 {
+    let top = std::fs::read_to_string(host.run_dir().join("cgroup")).expect("the cgroup");
+    let top = top.trim();
+    let files =
+        ["cpu,cpuacct", "cpu"].map(|mount| format!("/sys/fs/cgroup/{mount}/{top}/{name}/cpu.cfs_quota_us"));
+    let one = files.iter().find_map(|file| std::fs::read_to_string(file).ok());
+    let text = one.or_else(|| std::fs::read_to_string(format!("/sys/fs/cgroup/{top}/{name}/cpu.max")).ok());
+    let text = text.expect("a quota");
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+/// What of ours is left on the node's interfaces.
+fn left(host: &Host) -> String {
+    let all = said(host, "tc", &["qdisc", "show"]) + &said(host, "ip", &["link", "show"]);
+    let ours = |line: &&str| ["7462", "clsact", "ifb", "tombolo"].iter().any(|word| line.contains(word));
+    all.lines().filter(ours).collect::<Vec<_>>().join("\n")
+}
+
+/// How much two have moved while the first moved enough.
+fn meanwhile(bed: &Bed, host: &Host, names: [&str; 2], key: &str) -> [u64; 2] {
+    let count = |name: &str| number(&show(host, name), key);
+    bed.until("both move something", PATIENCE, || names.iter().all(|name| count(name) > 10_000));
+    let before = names.map(count);
+    let mut now = before;
+    bed.until("the first has moved enough", PATIENCE, || {
+        now = names.map(count);
+        now[0] - before[0] > ENOUGH
+    });
+    [now[0] - before[0], now[1] - before[1]]
+}
+
+/// Insists that the first gets more than twice what the other does, as soon as it has the processor to ask for it.
+fn gets_most(bed: &Bed, host: &Host, names: [&str; 2], key: &str) {
+    let mut moved = Vec::new();
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let [first, other] = meanwhile(bed, host, names, key);
+        if first > 2 * other {
+            return;
+        }
+        moved.push((first, other));
+    }
+    panic!("{key} of {names:?}: {moved:?}");
+}
+
+#[test]
+fn gold_keeps_its_rate_beside_a_flood_sent_and_received_whoever_dies() {
+    let Some(bed) = Bed::start(2) else { return };
+    let [alpha, beta] = [bed.host(0), bed.host(1)];
+    bed.start_daemon(alpha);
+    bed.start_daemon(beta);
+    // What comes to beta is three times what it takes, and most of it for whom it has promised least.
+    alpha.ok(&["reserve", "node", "--link", "eth0=40mbit"]);
+    beta.ok(&["reserve", "node", "--link", "eth0=10mbit"]);
+    beta.up_ok(&format!(
+        "name = \"take\"\n\n{}{}",
+        receiver("gold", 5001, "7mbit", "gold"),
+        receiver("rest", 5002, "1mbit", "best-effort")
+    ));
+    alpha.up_ok(&format!(
+        "name = \"give\"\n\n{}{}",
+        sender("flood", 5001, "8mbit", "best-effort"),
+        sender("gold", 5002, "30mbit", "gold")
+    ));
+    let none = Value::Array(Vec::new());
+    for (host, name) in [(alpha, "gold"), (alpha, "flood"), (beta, "gold"), (beta, "rest")] {
+        assert_eq!(show(host, name)["caveats"], none, "{}", show(host, name));
+    }
+    gets_most(&bed, alpha, ["gold", "flood"], "network_sent_bytes");
+    gets_most(&bed, beta, ["gold", "rest"], "network_received_bytes");
+
+    // The kernel goes on by itself, and the next daemon goes on from there.
+    let before = number(&show(alpha, "gold"), "network_sent_bytes");
+    alpha.kill_role("daemon");
+    let classes = || said(alpha, "tc", &["class", "show", "dev", "eth0"]);
+    assert!(classes().contains("rate 30Mbit") && left(alpha).contains("tombolo"), "{}", classes());
+    bed.start_daemon(alpha);
+    bed.until("the next daemon knows them", PATIENCE, || {
+        let row = show(alpha, "gold");
+        row["in_force"] == true && row["network_sent_bytes"].as_u64().is_some_and(|now| now > before)
+    });
+    assert_eq!(classes().lines().filter(|line| line.contains("parent 7462:1")).count(), 3, "{}", classes());
+    let moved = alpha.json(&["adapt", "gold", "flood", "--network", "10mbit"]);
+    assert_eq!(number(&moved, "shrinking"), 1, "{moved}");
+    assert!(classes().contains("rate 20Mbit") && classes().contains("rate 18Mbit"), "{}", classes());
+    let over = alpha.run(&["reserve", "set", "gold", "--network", "30mbit"]);
+    assert!(over.code == 1 && over.err.contains("the node can't keep this"), "{}", over.err);
+
+    for host in [alpha, beta] {
+        host.ok(&["down"]);
+        assert_eq!(left(host), "", "on {}", host.name());
+    }
+    bed.finish();
+}
+
+#[test]
+fn a_link_that_goes_comes_back_or_is_somebody_elses_is_told_and_nothing_is_half_changed() {
+    let Some(bed) = Bed::start(1) else { return };
+    let host = bed.host(0);
+    bed.start_daemon(host);
+    let node = |link: &str| host.run(&["reserve", "node", "--link", link]);
+    for (link, code, words) in [
+        ("nothing0=1mbit", 1, "nothing0 can't be the link"),
+        ("eth0=0mbit", 2, "error"),
+        ("eth0=-1mbit", 2, "error"),
+        ("eth0=5 furlongs", 2, "error"),
+        ("eth0=999999999gbit", 1, "no link carries"),
+        ("eth0", 2, "as eth0=100mbit"),
+        ("../eth0=1mbit", 1, "is no name of an interface"),
+    ] {
+        let run = node(link);
+        assert!(run.code == code && run.err.contains(words), "{link}: {} {}", run.code, run.err);
+    }
+    // Somebody else's stays.
+    let tbf = ["root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "4kb", "latency", "1s"];
+    said(host, "tc", &[&["qdisc", "add", "dev", "eth0"], &tbf[..]].concat());
+    let run = node("eth0=10mbit");
+    assert!(
+        run.code == 1 && run.err.contains("somebody else has `tbf 1:` at the root of eth0"),
+        "{}",
+        run.err
+    );
+    assert!(said(host, "tc", &["qdisc", "show", "dev", "eth0"]).contains("tbf 1:"));
+
+    let add = || {
+        ip(host, &["link", "add", "tide0", "type", "veth", "peer", "name", "tide1"]);
+        ip(host, &["link", "set", "tide0", "up"]);
+    };
+    add();
+    assert_eq!(node("tide0=10mbit").code, 0);
+    let less = host.run(&["reserve", "node", "--between", "1mbit"]);
+    assert!(less.code == 1 && less.err.contains("less than"), "{}", less.err);
+    host.ok(&["reserve", "node", "--between", "1gbit"]);
+    let text = "name = \"shop\"\n\n[domain.web]\nkind = \"container\"\nroot = \"host\"\nnetwork = \"host\"\ncommand = [\"sleep\", \"infinity\"]\nstop = { timeout = \"0ms\" }\n\
+                reserve = { strict = true, cpu = { budget = \"4ms\", period = \"40ms\" }, network = { rate = \"5mbit\", class = \"gold\" }, memory = \"16MiB\" }\n";
+    host.up_ok(text);
+    let rate = || number(&show(host, "web")["reserve"]["network"], "rate_bits");
+    let budget = || number(&show(host, "web")["reserve"]["cpu"], "budget_ns");
+    let quota_us = || quota_us(host, "shop/web");
+    assert_eq!(quota_us(), 4_000);
+    let classes = |device: &str| said(host, "tc", &["class", "show", "dev", device]);
+    assert!(classes("tide0").contains("rate 5Mbit") && classes("lo").contains("rate 5Mbit"));
+    // Any process, and what it says to others of this node.
+    let program = "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nfor n in range(100): s.sendto(bytes(1200), ('127.0.0.1', 9))\nsys.stdin.read()\n";
+    let mut run = host.command(&[
+        "reserve",
+        "run",
+        "--name",
+        "talk",
+        "--network",
+        "1mbit",
+        "--",
+        "python3",
+        "-c",
+        program,
+    ]);
+    let mut run = run
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    bed.until("what it says to others is counted", PATIENCE, || {
+        let row = host.run(&["reserve", "show", "talk", "--json"]);
+        let row: Value = serde_json::from_str(&row.out).unwrap_or_default();
+        row["network_between_bytes"].as_u64().is_some_and(|bytes| bytes >= 120_000)
+    });
+    drop(run.stdin.take());
+    assert!(run.wait().expect("it ends").success());
+
+    // A link with another name is the same link.
+    ip(host, &["link", "set", "tide0", "down"]);
+    ip(host, &["link", "set", "tide0", "name", "tide9"]);
+    ip(host, &["link", "set", "tide9", "up"]);
+    host.ok(&["reserve", "set", "web", "--network", "4mbit"]);
+    assert!(classes("tide9").contains("rate 4Mbit"), "{}", classes("tide9"));
+    ip(host, &["link", "set", "tide9", "name", "tide0"]);
+
+    // One that is gone: told, and an adaptation that can't be done changes nothing of the processor.
+    ip(host, &["link", "del", "tide0"]);
+    bed.until("it is told that the link is gone", PATIENCE, || {
+        show(host, "web")["caveats"].to_string().contains("the network is not kept now")
+    });
+    bed.until("nothing of it is left but at lo", PATIENCE, || !left(host).contains("tombolo"));
+    let refused = host.run(&["reserve", "set", "web", "--budget", "2ms", "--network", "3mbit"]);
+    assert!(refused.code == 1 && refused.err.contains("all is as before"), "{}", refused.err);
+    assert_eq!((budget(), rate(), quota_us()), (4_000_000, 4_000_000, 4_000));
+    add();
+    bed.until("classes are there again", PATIENCE, || classes("tide0").contains("rate 4Mbit"));
+    bed.until("nothing is missing", PATIENCE, || show(host, "web")["caveats"] == Value::Array(Vec::new()));
+
+    // Somebody takes the place of our classes: refused as a whole, and theirs stays.
+    said(host, "tc", &[&["qdisc", "replace", "dev", "tide0"], &tbf[..]].concat());
+    let refused = host.run(&["reserve", "set", "web", "--budget", "2ms", "--network", "3mbit"]);
+    assert!(refused.code == 1 && refused.err.contains("somebody else has `tbf 1:`"), "{}", refused.err);
+    assert_eq!((budget(), rate(), quota_us()), (4_000_000, 4_000_000, 4_000));
+    assert!(said(host, "tc", &["qdisc", "show", "dev", "tide0"]).contains("tbf 1:"));
+    said(host, "tc", &["qdisc", "del", "dev", "tide0", "root"]);
+    host.ok(&["reserve", "set", "web", "--budget", "8ms", "--network", "3mbit"]);
+    assert_eq!((budget(), rate()), (8_000_000, 3_000_000));
+    assert!(classes("tide0").contains("rate 3Mbit"));
+
+    host.ok(&["down"]);
+    assert_eq!(left(host), "");
+    bed.finish();
+}
+
+#[test]
+fn proxies_of_a_cluster_know_what_domains_are_promised_and_hear_of_adaptations() {
+    let Some(bed) = Bed::with_etcd(2, 1) else { return };
+    bed.join_all(1, &[]);
+    let alpha = bed.host(0);
+    for host in bed.hosts() {
+        host.ok(&["reserve", "node", "--link", "eth0=50mbit"]);
+    }
+    // One of them has no network but the link.
+    let domain = |name: &str, rate: &str, more: &str| {
+        format!(
+            "[domain.{name}]\nkind = \"container\"\nroot = \"host\"\nnode = \"alpha\"\ncommand = [\"sleep\", \"infinity\"]\n\
+             stop = {{ timeout = \"0ms\" }}\n{more}\nreserve = {{ network = {{ rate = \"{rate}\", class = \"gold\" }} }}\n\n"
+        )
+    };
+    let text = format!(
+        "name = \"test\"\n\n{}{}[service.frames]\nkind = \"channel\"\ndomain = \"camera\"\nallow = [{{ domains = [\"viewer\"], verbs = [\"open\"] }}]\n",
+        domain("camera", "20mbit", ""),
+        domain("viewer", "10mbit", "network = \"host\"")
+    );
+    alpha.up_ok(&text);
+    let shown = || alpha.json(&["link", "show", "beta"])["state"]["shares"].clone();
+    let rate = |name: &str| shown()["classes"][format!("test/{name}")]["rate_bits"].as_u64();
+    bed.until("the proxy knows the classes", PATIENCE, || {
+        (rate("camera"), rate("viewer")) == (Some(20_000_000), Some(10_000_000))
+    });
+    // It has a class of the link of its own, before all who borrow: what nobody is promised.
+    let classes = said(alpha, "tc", &["class", "show", "dev", "eth0"]);
+    assert!(
+        classes.lines().any(|line| line.contains("prio 0 rate 20Mbit ceil 50Mbit burst 64Kb")),
+        "{classes}"
+    );
+    alpha.ok(&["adapt", "camera", "viewer", "--network", "5mbit"]);
+    bed.until("the proxy hears of the adaptation", PATIENCE, || {
+        (rate("camera"), rate("viewer")) == (Some(15_000_000), Some(15_000_000))
+    });
+    // The next daemon finds the proxy, and tells it anew.
+    alpha.kill_role("daemon");
+    bed.start_daemon(alpha);
+    bed.until("the proxy that was found knows the classes", PATIENCE, || rate("camera") == Some(15_000_000));
+    alpha.ok(&["down", "test"]);
+    bed.until("there are no classes any more", PATIENCE, || shown()["rate_bits"] == 0);
+    assert_eq!(left(alpha), "");
+    bed.finish();
+}

@@ -1,0 +1,72 @@
+//! What a switch costs here, measured when a table starts and charged to each slot.
+
+use std::sync::mpsc;
+
+use sys::schedule::Class;
+
+use super::lane::{JOB_PRIORITY, LANE_PRIORITY};
+
+/// How often each step is measured.
+const ROUNDS: usize = 64;
+/// The dearest of so many per hundred is left out: what interrupts a measurement is not the switch.
+const COUNTED_PERCENT: usize = 95;
+/// What is added to each: the decision, two writes to a freezer, and cold caches, in ns. They can't be tried without a cgroup full of processes.
+const BASE_NS: u64 = 25_000;
+/// The most that is charged for one thread's change of class, in ns: a measurement of more was disturbed.
+const MOST_CLASS_NS: u64 = 20_000;
+
+/// What a switch costs.
+#[derive(Debug, Clone, Copy)]
+pub struct Cost {
+    class_ns: u64,
+}
+
+impl Cost {
+    /// To or from a virtual task machine with so many threads, in ns: as many leave as come.
+    pub fn for_threads(self, threads: usize) -> u64 {
+        let threads = u64::try_from(threads.max(1)).unwrap_or(u64::MAX);
+        let all = self.class_ns.saturating_mul(2).saturating_mul(threads).saturating_add(BASE_NS);
+        all.min(reserve::LONGEST_SWITCH_NS)
+    }
+}
+
+/// Whether a thread of ours may be real-time.
+///
+/// # Errors
+/// The kernel's.
+pub fn try_real_time() -> std::io::Result<()> {
+    let tried = std::thread::spawn(|| sys::schedule::set_class(0, Class::Fifo { priority: LANE_PRIORITY }));
+    tried.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()))
+}
+
+/// Measures how long it takes to change a thread's class, by one that sleeps.
+pub fn measure(real_time: bool) -> Cost {
+    let (tell, told) = mpsc::sync_channel(1);
+    let (end, ended) = mpsc::sync_channel::<()>(1);
+    let sleeper = std::thread::spawn(move || {
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        // Whoever measures waits for this, and its going ends the sleep.
+        let _ = tell.send(u32::try_from(own).unwrap_or(0));
+        let _ = ended.recv();
+    });
+    let mut spans = Vec::with_capacity(ROUNDS);
+    if let Ok(thread) = told.recv() {
+        for round in 0..ROUNDS {
+            let real = Class::RoundRobin { priority: JOB_PRIORITY };
+            let class = if real_time && round % 2 == 0 { real } else { Class::Other { nice: 0 } };
+            let before = sys::clock::clock_ns();
+            let set = sys::schedule::set_class(thread, class);
+            if set.is_ok() {
+                spans.push(sys::clock::clock_ns() - before);
+            }
+        }
+    }
+    drop(end);
+    if sleeper.join().is_err() {
+        spans.clear();
+    }
+    spans.sort_unstable();
+    let counted = spans.len() * COUNTED_PERCENT / 100;
+    let class_ns = spans.get(counted.saturating_sub(1)).copied().unwrap_or(MOST_CLASS_NS);
+    Cost { class_ns: class_ns.min(MOST_CLASS_NS) }
+}

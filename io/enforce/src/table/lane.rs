@@ -1,0 +1,421 @@
+//! One processor's thread: it asks who runs, brings that about, and sleeps until it has to ask again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, TryLockError};
+
+use reserve::Task;
+use rustix::process::Signal;
+use sys::schedule::Class;
+
+use crate::LATE_NS;
+use crate::core::{Change, Core, Recording};
+use crate::error::{EnforceError, Result};
+use crate::hierarchy::Freezer;
+use crate::ledger;
+use crate::members;
+use crate::plan::Outside;
+
+/// Priority of jobs in their time. Low, so that whatever else is real-time on the machine comes before them.
+pub const JOB_PRIORITY: u32 = 2;
+/// Priority of the job whose turn it is, and of the lowest of jobs that have a budget of their own; those above it have the next ones.
+pub const TURN_PRIORITY: u32 = 3;
+/// Priority of this thread: over those that it rules, under the guardian.
+pub const LANE_PRIORITY: u32 = 30;
+/// From when a wake-up is so late that the machine must have been away, in ns.
+const AWAY_NS: u64 = 1_000_000_000;
+/// The longest sleep, in ns: a wake-up that got lost costs no more.
+const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+
+/// What one virtual task machine was given, written by its lane and read by anybody.
+#[derive(Debug, Default)]
+pub struct Meter {
+    pub offered_ns: AtomicU64,
+    pub slots: AtomicU64,
+    pub late: AtomicU64,
+    pub worst_late_ns: AtomicU64,
+    /// When a slot has ended that began under the last change; 0: none yet.
+    pub first_end_ns: AtomicU64,
+    /// From when slots are of the last change.
+    pub fresh_from_ns: AtomicU64,
+}
+
+/// What holds processes still outside their time.
+#[derive(Debug)]
+pub enum Grip {
+    /// The freezer of their cgroup.
+    Freezer(Freezer),
+    /// Signals.
+    Signals,
+    /// Nothing: they go to another class.
+    Class,
+}
+
+/// The processes of one virtual task machine, as a lane rules them.
+#[derive(Debug)]
+pub struct Crew {
+    pub jobs: BTreeMap<u32, Vec<u32>>,
+    /// Its jobs that have a budget of their own, where that is so: then there are no turns.
+    pub ranked: Option<Ranked>,
+    pub grip: Arc<Grip>,
+    pub outside: Outside,
+    /// Whether they get a real-time class in their time.
+    pub real_time: bool,
+    /// Whether their time is nobody's: they are held, come what may.
+    pub suspended: bool,
+    pub meter: Arc<Meter>,
+}
+
+/// Who of a virtual task machine goes before whom.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ranked {
+    /// The priority of each thread that is a job; the others have [`JOB_PRIORITY`].
+    pub priorities: BTreeMap<u32, u32>,
+    /// The jobs that somebody is, by their index.
+    pub present: Vec<(u32, Option<Task>)>,
+}
+
+impl Crew {
+    /// Who is in it, as the dispatcher is told.
+    fn members(&self) -> Vec<(u32, Option<Task>)> {
+        match &self.ranked {
+            Some(ranked) => ranked.present.clone(),
+            None => self.jobs.keys().map(|process| (*process, None)).collect(),
+        }
+    }
+}
+
+/// What a lane is told.
+#[derive(Debug)]
+pub enum Order {
+    /// Another table, with crews of those who are new; answered with when it is in force.
+    Change { change: Change, crews: Vec<(String, Crew)>, answer: SyncSender<Result<u64>> },
+    /// Who is in a virtual task machine now. What is to be freed comes back in the order's place.
+    Members { id: String, jobs: BTreeMap<u32, Vec<u32>>, ranked: Option<Ranked> },
+    /// What was decided so far.
+    Recording { answer: SyncSender<Option<Recording>> },
+    /// Let everybody go, and end.
+    Stop,
+}
+
+/// What a lane and its owner share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    orders: Mutex<Vec<Order>>,
+    /// Changes with each order.
+    bell: AtomicU32,
+    /// Changes when a slot has ended that somebody waits for.
+    pub ended: AtomicU32,
+    pub resynchronised: AtomicU64,
+    pub worst_decision_ns: AtomicU64,
+    /// How many decisions took so many whole us; the last of these counts all that took longer.
+    pub decisions: [AtomicU64; DECISION_STEPS],
+}
+
+/// How many whole us are told apart in what decisions take.
+pub const DECISION_STEPS: usize = 32;
+
+impl Shared {
+    /// Gives an order. The lock is held by the giver for a push only, and never waited for by the lane.
+    pub fn order(&self, order: Order) {
+        self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(order);
+        self.bell.fetch_add(1, Ordering::SeqCst);
+        sys::schedule::wake(&self.bell);
+    }
+}
+
+struct Seat {
+    crew: Crew,
+    /// Whether its threads are in a real-time class.
+    raised: bool,
+    held: bool,
+    /// Processes that we stopped, by signal.
+    stopped: BTreeSet<u32>,
+}
+
+/// The thread's own.
+struct Lane {
+    core: Core,
+    seats: BTreeMap<usize, Seat>,
+    shared: Arc<Shared>,
+    running: Option<usize>,
+    turn: Option<u32>,
+    began_ns: u64,
+}
+
+/// Runs a processor until it is told to stop. The calling thread is the lane.
+///
+/// # Errors
+/// None that is known.
+pub fn run(shared: Arc<Shared>, record: bool) -> Result<()> {
+    let core = Core::new(sys::clock::clock_ns(), record)?;
+    let mut lane = Lane { core, seats: BTreeMap::new(), shared, running: None, turn: None, began_ns: 0 };
+    let mut due_ns = sys::clock::clock_ns();
+    loop {
+        let bell = lane.shared.bell.load(Ordering::SeqCst);
+        let missed = match lane.obey() {
+            None => break,
+            Some(missed) => missed,
+        };
+        let now = sys::clock::clock_ns();
+        if now.saturating_sub(due_ns) > AWAY_NS {
+            lane.shared.resynchronised.fetch_add(1, Ordering::Relaxed);
+        }
+        for number in lane.core.take_gone(now)? {
+            lane.dismiss(number);
+        }
+        let decision = lane.core.decide(now);
+        let took = sys::clock::clock_ns().saturating_sub(now);
+        lane.shared.worst_decision_ns.fetch_max(took, Ordering::Relaxed);
+        let step = usize::try_from(took / 1_000).unwrap_or(usize::MAX).min(DECISION_STEPS - 1);
+        if let Some(count) = lane.shared.decisions.get(step) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        lane.turn_to(decision.vtm, decision.job, now, due_ns);
+        due_ns = decision.until_ns;
+        let until = due_ns.min(now.saturating_add(LONGEST_SLEEP_NS));
+        // Orders that could not be had are had as soon as their giver lets go, which rings.
+        let expected = if missed { lane.shared.bell.load(Ordering::SeqCst) } else { bell };
+        sys::schedule::sleep_until(&lane.shared.bell, expected, until);
+        if until < due_ns {
+            due_ns = until;
+        }
+    }
+    let numbers: Vec<usize> = lane.seats.keys().copied().collect();
+    numbers.into_iter().for_each(|number| lane.dismiss(number));
+    Ok(())
+}
+
+impl Lane {
+    /// Does what was ordered. `None`: stop; `true`: somebody is just giving an order.
+    fn obey(&mut self) -> Option<bool> {
+        let orders = match self.shared.orders.try_lock() {
+            Ok(mut orders) => std::mem::take(&mut *orders),
+            Err(TryLockError::Poisoned(poisoned)) => std::mem::take(&mut *poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => return Some(true),
+        };
+        for order in orders {
+            match order {
+                Order::Stop => return None,
+                Order::Members { id, jobs, ranked } => self.new_members(&id, jobs, ranked),
+                Order::Recording { answer } => {
+                    // Who asked may have gone.
+                    let _ = answer.try_send(self.core.recording().cloned());
+                }
+                Order::Change { change, crews, answer } => {
+                    let now = sys::clock::clock_ns();
+                    let _ = answer.try_send(self.change(change, crews, now));
+                }
+            }
+        }
+        Some(false)
+    }
+
+    fn change(&mut self, change: Change, crews: Vec<(String, Crew)>, now: u64) -> Result<u64> {
+        let at_ns = self.core.change(change, now)?;
+        for (id, crew) in crews {
+            let Some(number) = self.core.number(&id) else { continue };
+            self.core.members(number, &crew.members(), now)?;
+            crew.meter.fresh_from_ns.store(at_ns, Ordering::Relaxed);
+            crew.meter.first_end_ns.store(0, Ordering::Relaxed);
+            match self.seats.get_mut(&number) {
+                Some(seat)
+                    if Arc::ptr_eq(&seat.crew.grip, &crew.grip)
+                        && (seat.crew.outside, seat.crew.suspended) == (crew.outside, crew.suspended) =>
+                {
+                    (seat.crew.jobs, seat.crew.ranked) = (crew.jobs, crew.ranked);
+                    seat.raised = false;
+                }
+                Some(seat) => {
+                    seat.give_back();
+                    *seat = Seat::new(crew);
+                    if self.running != Some(number) || seat.crew.suspended {
+                        seat.leave();
+                    }
+                }
+                None => {
+                    let mut seat = Seat::new(crew);
+                    seat.leave();
+                    self.seats.insert(number, seat);
+                }
+            }
+        }
+        Ok(at_ns)
+    }
+
+    fn new_members(&mut self, id: &str, jobs: BTreeMap<u32, Vec<u32>>, ranked: Option<Ranked>) {
+        let now = sys::clock::clock_ns();
+        let Some(number) = self.core.number(id) else { return };
+        let Some(seat) = self.seats.get_mut(&number) else { return };
+        (seat.crew.jobs, seat.crew.ranked) = (jobs, ranked);
+        if let Err(error) = self.core.members(number, &seat.crew.members(), now) {
+            tracing::warn!(%error, vtm = id, "more processes than are dispatched");
+        }
+        seat.raised = false;
+        if self.running == Some(number) && !seat.crew.suspended {
+            seat.enter(self.turn);
+        } else {
+            seat.leave();
+        }
+    }
+
+    fn dismiss(&mut self, number: usize) {
+        if self.running == Some(number) {
+            (self.running, self.turn) = (None, None);
+        }
+        if let Some(mut seat) = self.seats.remove(&number) {
+            seat.give_back();
+        }
+    }
+
+    fn turn_to(&mut self, vtm: Option<usize>, job: Option<usize>, now: u64, due_ns: u64) {
+        let turn = vtm.zip(job).and_then(|(vtm, job)| self.core.process(vtm, job));
+        if vtm == self.running {
+            if turn != self.turn
+                && let Some(seat) = vtm.and_then(|number| self.seats.get_mut(&number))
+            {
+                seat.pass_on(self.turn, turn);
+            }
+            self.turn = turn;
+            return;
+        }
+        if let Some(seat) = self.running.and_then(|number| self.seats.get_mut(&number)) {
+            seat.leave();
+            seat.count(self.began_ns, now, &self.shared);
+        }
+        let late_ns = now.saturating_sub(due_ns);
+        if let Some(seat) = vtm.and_then(|number| self.seats.get_mut(&number)) {
+            seat.enter(turn);
+            let meter = &seat.crew.meter;
+            meter.slots.fetch_add(1, Ordering::Relaxed);
+            meter.worst_late_ns.fetch_max(late_ns, Ordering::Relaxed);
+            meter.late.fetch_add(u64::from(late_ns > LATE_NS), Ordering::Relaxed);
+        }
+        (self.running, self.turn, self.began_ns) = (vtm, turn, sys::clock::clock_ns());
+    }
+}
+
+impl Seat {
+    fn new(crew: Crew) -> Self {
+        Self { crew, raised: false, held: false, stopped: BTreeSet::new() }
+    }
+
+    fn class_of(&self, process: u32, thread: u32, turn: Option<u32>) -> Class {
+        let priority = match &self.crew.ranked {
+            Some(ranked) => ranked.priorities.get(&thread).copied().unwrap_or(JOB_PRIORITY),
+            None if Some(process) == turn => TURN_PRIORITY,
+            None => JOB_PRIORITY,
+        };
+        Class::RoundRobin { priority }
+    }
+
+    fn raise(&self, process: u32, threads: &[u32], turn: Option<u32>) {
+        for thread in threads {
+            // A thread that is gone needs nothing; one that may not is seen by the scan.
+            let _ = sys::schedule::set_class(*thread, self.class_of(process, *thread, turn));
+        }
+    }
+
+    /// Its time begins.
+    fn enter(&mut self, turn: Option<u32>) {
+        if self.crew.suspended {
+            return;
+        }
+        if self.crew.real_time && !self.raised {
+            for (process, threads) in &self.crew.jobs {
+                self.raise(*process, threads, turn);
+            }
+            self.raised = true;
+        } else if self.crew.real_time {
+            self.pass_on(None, turn);
+        }
+        match &*self.crew.grip {
+            Grip::Freezer(freezer) if self.held => drop(freezer.set(false)),
+            Grip::Signals => {
+                for process in std::mem::take(&mut self.stopped) {
+                    let _ = sys::process::kill(process, Signal::CONT);
+                }
+            }
+            Grip::Freezer(_) | Grip::Class => {}
+        }
+        self.held = false;
+    }
+
+    /// Its time ends.
+    fn leave(&mut self) {
+        match &*self.crew.grip {
+            Grip::Freezer(freezer) => drop(freezer.set(true)),
+            Grip::Signals => {
+                for &process in self.crew.jobs.keys() {
+                    // Whoever is stopped already was stopped by somebody else, who will continue it.
+                    let own = self.stopped.contains(&process);
+                    let other =
+                        !own && members::state_and_start(process).is_some_and(|(state, _)| state == 'T');
+                    if !other && sys::process::kill(process, Signal::STOP).is_ok() {
+                        self.stopped.insert(process);
+                    }
+                }
+            }
+            Grip::Class => {
+                let idle = self.crew.outside == Outside::Idle;
+                for thread in self.crew.jobs.values().flatten() {
+                    // By way of the ordinary class.
+                    let _ = sys::schedule::set_class(*thread, Class::Other { nice: 0 });
+                    if idle {
+                        let _ = sys::schedule::set_class(*thread, Class::Idle);
+                    }
+                }
+                self.raised = false;
+            }
+        }
+        self.held = true;
+    }
+
+    /// Another job's turn.
+    fn pass_on(&mut self, from: Option<u32>, to: Option<u32>) {
+        // What a job with a budget of its own has for a priority does not change.
+        if !self.crew.real_time || self.crew.suspended || self.crew.ranked.is_some() {
+            return;
+        }
+        for (process, threads) in &self.crew.jobs {
+            let changes = Some(*process) == from || Some(*process) == to || from.is_none();
+            if changes && self.crew.jobs.len() > 1 {
+                self.raise(*process, threads, to);
+            }
+        }
+    }
+
+    /// Out of real time, then free.
+    fn give_back(&mut self) {
+        for thread in self.crew.jobs.values().flatten() {
+            // A thread that is gone needs nothing.
+            let _ = ledger::leave_real_time(*thread, Class::Other { nice: 0 });
+        }
+        if let Grip::Freezer(freezer) = &*self.crew.grip
+            && let Err(error) = freezer.set(false)
+        {
+            tracing::warn!(%error, "a cgroup could not be thawed");
+        }
+        for process in std::mem::take(&mut self.stopped) {
+            let _ = sys::process::kill(process, Signal::CONT);
+        }
+        (self.raised, self.held) = (false, false);
+    }
+
+    fn count(&self, began_ns: u64, now: u64, shared: &Shared) {
+        let meter = &self.crew.meter;
+        meter.offered_ns.fetch_add(now.saturating_sub(began_ns), Ordering::Relaxed);
+        let fresh = began_ns >= meter.fresh_from_ns.load(Ordering::Relaxed);
+        if fresh && meter.first_end_ns.load(Ordering::Relaxed) == 0 {
+            meter.first_end_ns.store(now, Ordering::Relaxed);
+            shared.ended.fetch_add(1, Ordering::SeqCst);
+            sys::schedule::wake(&shared.ended);
+        }
+    }
+}
+
+/// What went wrong with a lane that does not answer.
+pub fn silent() -> EnforceError {
+    EnforceError::Dispatcher("a processor's thread does not answer; the machine is overloaded by other real-time threads, or it ended".to_owned())
+}

@@ -1,0 +1,786 @@
+//! The dispatch table: a real-time thread for each processor goes by `reserve`'s dispatcher. Who has the slot runs in the round-robin class, everybody else of
+//! the plan is held, or runs as an ordinary process.
+//!
+//! Jobs are in one cgroup whose real-time bandwidth is about what they are promised together, so the kernel ends what a dead dispatcher left running.
+
+mod cost;
+mod inside;
+mod lane;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use reserve::Costs;
+use sys::schedule::Class;
+
+use crate::boost::Boost;
+use crate::core::{Change, Recording};
+use crate::enforcer::{Ability, Committed, Effect, Enforcer, Kind, Prepared, Report, VtmReport};
+use crate::error::{Context, EnforceError, Result};
+use crate::hierarchy::{self, Hierarchies, Mount, Version};
+use crate::jobs::Roster;
+use crate::ledger::{Debt, Ledger};
+use crate::members::Census;
+use crate::place::{self, Arrivals, Config, Site};
+use crate::plan::{Outside, Plan, Vtm};
+use inside::{Inside, JobTime};
+use lane::{Crew, Grip, Meter, Order, Ranked, Shared};
+
+pub use lane::LANE_PRIORITY;
+
+/// Most of a processor that is promised, in millionths: the kernel keeps 5 % from all real-time threads, and the dispatcher itself needs some.
+pub const MOST_PPM: u64 = 930_000;
+/// From when the longer span is taken, in millionths of a processor.
+const NEARLY_FULL_PPM: u64 = 700_000;
+/// What the kernel begins a cgroup's period with, and what we begin its time with, in us.
+const FIRST_BOUND_US: (u64, u64) = (1_000, 1_000_000);
+/// How long whoever is not promised anything any more stays with us after the change is in force, in ns: its processor's thread lets it go first.
+const FAREWELL_NS: u64 = 50_000_000;
+/// How long a lane may take to answer: it is the highest of its processor, but for the guardian, and sleeps.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The span over which the kernel bounds real-time time of jobs, in us, and the longest.
+const BOUND_PERIOD_US: u64 = 100_000;
+const LONGEST_BOUND_PERIOD_US: u64 = 1_000_000;
+/// Of how many virtual task machines one scan looks for who came and went: it takes time that is nobody's budget.
+const SCANNED: usize = 8;
+/// Most notes that are kept of each.
+const MOST_NOTES: usize = 8;
+
+struct Lane {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone)]
+struct Kept {
+    site: Site,
+    grip: Arc<Grip>,
+    meter: Arc<Meter>,
+    census: Census,
+    processor: usize,
+    notes: Vec<String>,
+    arrivals: Arrivals,
+    /// Who is in it, and who is which job, as its processor's thread was told last.
+    told: (BTreeMap<u32, Vec<u32>>, Roster),
+    inside: Inside,
+}
+
+impl Kept {
+    /// Looks who is in it. Returns whether its processor's thread knows somebody else.
+    fn look(&mut self, cpu: Option<&Mount>, bound: Option<&Path>) -> bool {
+        let here = self.arrivals.of(&self.site, cpu, bound, &self.census.jobs);
+        self.census.take(&here);
+        self.inside.team.look(&self.census);
+        self.census.jobs != self.told.0 || self.inside.team.roster() != &self.told.1
+    }
+
+    /// Its processor's thread is told now.
+    fn tell(&mut self) -> (BTreeMap<u32, Vec<u32>>, Option<Ranked>) {
+        self.told = (self.census.jobs.clone(), self.inside.team.roster().clone());
+        (self.census.jobs.clone(), self.inside.ranked())
+    }
+}
+
+struct Ready {
+    ticket: u64,
+    plan: Plan,
+    costs: Costs,
+    changes: Vec<(usize, Change)>,
+    sites: BTreeMap<String, Site>,
+    /// Who is not as it is in force, and who is not in it any more.
+    changed: BTreeSet<String>,
+    leaving: Vec<String>,
+    /// How long the jobs inside each take on these tables.
+    times: BTreeMap<String, Vec<JobTime>>,
+}
+
+/// Keeps promises by a table.
+pub struct Table {
+    ability: Ability,
+    config: Config,
+    hierarchies: Hierarchies,
+    ledger: Ledger,
+    lanes: BTreeMap<usize, Lane>,
+    kept: BTreeMap<String, Kept>,
+    cost: cost::Cost,
+    /// The cgroup of all jobs that bounds their real time, where there can be one.
+    bound: Option<PathBuf>,
+    /// Its runtime and period.
+    bounds_us: (u64, u64),
+    /// Who is not promised anything any more, and when that is in force.
+    leaving: Vec<(Site, u64)>,
+    real_time: bool,
+    in_force: Plan,
+    /// What a switch is charged in it.
+    costs: Costs,
+    before: Option<Plan>,
+    prepared: Option<Ready>,
+    tickets: u64,
+    generation: u64,
+    last: Option<(Committed, u64)>,
+    awaited: Vec<String>,
+    next_scanned: usize,
+}
+
+impl Table {
+    /// Begins: gives back what a dead one owes before anything else, tries what this machine lets us do, and measures what a switch costs.
+    ///
+    /// # Errors
+    /// Where the ledger can't be had, or nothing can hold processes.
+    pub fn new(config: Config) -> Result<Self> {
+        let mut ledger = Ledger::open(&config.folder)?;
+        ledger.pay()?;
+        let hierarchies = Hierarchies::discover()?;
+        let mut caveats = Vec::new();
+        let real_time = match cost::try_real_time() {
+            Ok(()) => true,
+            Err(error) => {
+                caveats.push(format!(
+                    "no real-time class here ({error}): slots begin when the kernel gets round to it, and others compete in them; run as root, or with CAP_SYS_NICE and RLIMIT_RTPRIO"
+                ));
+                false
+            }
+        };
+        let bound =
+            if real_time { make_bound(&hierarchies, &config, &mut ledger, &mut caveats)? } else { None };
+        let cost = cost::measure(real_time);
+        let processors =
+            sys::schedule::affinity(0).doing("see our processors")?.into_iter().map(|p| p as usize).collect();
+        let ability = Ability {
+            kind: Kind::Table,
+            switch_ns: cost.for_threads(1),
+            most_ppm: MOST_PPM,
+            processors,
+            caveats,
+        };
+        Ok(Self {
+            ability,
+            config,
+            hierarchies,
+            ledger,
+            lanes: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            cost,
+            bound,
+            bounds_us: FIRST_BOUND_US,
+            leaving: Vec::new(),
+            real_time,
+            in_force: Plan::default(),
+            costs: Costs::default(),
+            before: None,
+            prepared: None,
+            tickets: 0,
+            generation: 0,
+            last: None,
+            awaited: Vec::new(),
+            next_scanned: 0,
+        })
+    }
+
+    /// What one processor has decided so far, where [`Config::record`] asked for it.
+    ///
+    /// # Errors
+    /// Where its thread does not answer.
+    pub fn recording(&self, processor: usize) -> Result<Option<Recording>> {
+        let Some(lane) = self.lanes.get(&processor) else { return Ok(None) };
+        let (answer, said) = mpsc::sync_channel(1);
+        lane.shared.order(Order::Recording { answer });
+        said.recv_timeout(ANSWER_TIMEOUT).map_err(|_| lane::silent())
+    }
+
+    fn check_shares(&self, plan: &Plan) -> Result<()> {
+        for processor in plan.processors() {
+            let asked_ppm = share_ppm(plan, processor);
+            if asked_ppm > MOST_PPM {
+                return Err(EnforceError::TooMuch {
+                    kind: "table",
+                    processor,
+                    asked_ppm,
+                    most_ppm: MOST_PPM,
+                });
+            }
+        }
+        match plan.vtms.iter().find(|vtm| !self.ability.processors.contains(&vtm.processor)) {
+            Some(vtm) => Err(EnforceError::NoProcessor { id: vtm.id.clone(), processor: vtm.processor }),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes down what will be done to those who come, and bounds what all may take.
+    fn announce(&mut self, plan: &Plan, sites: &BTreeMap<String, Site>) -> Result<()> {
+        let mut owed = Vec::new();
+        for vtm in &plan.vtms {
+            let Some(site) = sites.get(&vtm.id) else { continue };
+            owed.extend(site.debts());
+            if let (Some((dir, _)), Some(bound)) = (&site.cpu, &self.bound)
+                && dir != bound
+            {
+                // Whoever is in it then, what it started too, goes back to where its own limits are: those below after those above, so they come first.
+                if let Some((from, _)) = &site.dir {
+                    let parts = hierarchy::directories(from).into_iter().filter_map(|part| {
+                        let to = dir.join(part.file_name()?);
+                        to.is_dir().then_some(Debt::Move { from: part, to })
+                    });
+                    owed.extend(parts);
+                    owed.push(Debt::Move { from: from.clone(), to: dir.clone() });
+                }
+            }
+            if grip_is_signals(vtm, site) {
+                owed.extend(stopped(site));
+            }
+        }
+        self.ledger.owe(owed)?;
+        self.ledger_stops(plan, sites)
+    }
+
+    fn ledger_stops(&mut self, plan: &Plan, sites: &BTreeMap<String, Site>) -> Result<()> {
+        let by_signal: Vec<u32> = plan
+            .vtms
+            .iter()
+            .filter_map(|vtm| sites.get(&vtm.id).filter(|site| grip_is_signals(vtm, site)))
+            .flat_map(Site::processes)
+            .collect();
+        if by_signal.is_empty() { Ok(()) } else { self.ledger.mark_stopped(&by_signal) }
+    }
+
+    fn set_bound(&mut self, plans: [&Plan; 2]) -> Result<()> {
+        let Some(bound) = &self.bound else { return Ok(()) };
+        let all = || plans.iter().flat_map(|plan| &plan.vtms);
+        let longest_us = all().map(|vtm| vtm.period_ns / 1_000).max().unwrap_or(0);
+        let fullest = plans
+            .iter()
+            .flat_map(|plan| plan.processors().into_iter().map(|number| share_ppm(plan, number)))
+            .max();
+        // Over a longer span what a table gives varies less: where little is left over, only that keeps the kernel from stepping in on its own.
+        let is_full = fullest.is_some_and(|ppm| ppm > NEARLY_FULL_PPM);
+        let shortest_us = if is_full { LONGEST_BOUND_PERIOD_US } else { BOUND_PERIOD_US };
+        let period_us = (2 * longest_us).clamp(shortest_us, LONGEST_BOUND_PERIOD_US);
+        let mut most = 0;
+        for plan in plans {
+            for processor in plan.processors() {
+                let here = plan.vtms.iter().filter(|vtm| vtm.processor == processor);
+                // What a table gives within any such span: the shares, and of each the budget of one period more.
+                let within = here.map(|vtm| {
+                    let share =
+                        u128::from(period_us) * u128::from(vtm.budget_ns) / u128::from(vtm.period_ns.max(1));
+                    u64::try_from(share).unwrap_or(u64::MAX).saturating_add(vtm.budget_ns / 1_000)
+                });
+                most = within.fold(0_u64, u64::saturating_add).max(most);
+            }
+        }
+        let runtime_us = most.clamp(1_000, period_us * MOST_PPM / 1_000_000);
+        let now = self.bounds_us;
+        if now == (runtime_us, period_us) {
+            return Ok(());
+        }
+        let (runtime, period) = (bound.join("cpu.rt_runtime_us"), bound.join("cpu.rt_period_us"));
+        let (set_runtime, set_period) = (
+            || hierarchy::write(&runtime, &runtime_us.to_string()),
+            || hierarchy::write(&period, &period_us.to_string()),
+        );
+        // In between it is never more than the kernel has, nor so little that those who run are ended.
+        let set = if period_us >= now.1 {
+            set_period().and_then(|()| set_runtime())
+        } else {
+            set_runtime().and_then(|()| set_period())
+        };
+        set.map_err(|error| EnforceError::Unable {
+            kind: "table",
+            why: format!(
+                "the kernel does not give {runtime_us} us of real-time bandwidth in {period_us} us to {} ({error}); other cgroups beside it have the rest (cpu.rt_runtime_us)",
+                bound.display()
+            ),
+        })?;
+        self.bounds_us = (runtime_us, period_us);
+        Ok(())
+    }
+
+    fn lane(&mut self, processor: usize) -> Result<()> {
+        if self.lanes.contains_key(&processor) {
+            return Ok(());
+        }
+        let shared = Arc::new(Shared::default());
+        let (own, record, real_time) = (Arc::clone(&shared), self.config.record, self.real_time);
+        let number = u32::try_from(processor).unwrap_or(u32::MAX);
+        let (up, is_up) = mpsc::sync_channel(1);
+        let work = move || {
+            let ready = sys::schedule::set_affinity(0, &[number]).and_then(|()| {
+                let class = Class::Fifo { priority: LANE_PRIORITY };
+                if real_time { sys::schedule::set_class(0, class) } else { Ok(()) }
+            });
+            let good = ready.is_ok();
+            // Whoever started us waits for this.
+            let _ = up.send(ready);
+            if good && let Err(error) = lane::run(own, record) {
+                tracing::error!(%error, processor, "the dispatcher of a processor ended");
+            }
+        };
+        let name = format!("lane {processor}");
+        let thread =
+            std::thread::Builder::new().name(name).spawn(work).doing("start a dispatcher's thread")?;
+        is_up.recv_timeout(ANSWER_TIMEOUT).map_err(|_| lane::silent())?.doing("make a thread real-time")?;
+        self.lanes.insert(processor, Lane { shared, thread: Some(thread) });
+        Ok(())
+    }
+
+    fn put(&mut self, ready: Ready, begun_ns: u64) -> Result<Committed> {
+        let Ready { plan, costs, changes, sites, changed, leaving, times, .. } = ready;
+        let mut saved = Vec::new();
+        let in_force_ns = match self.tell(&plan, changes, (sites, &changed), &mut saved) {
+            Ok(at_ns) => at_ns.max(begun_ns),
+            Err(error) => {
+                self.take_back(saved);
+                return Err(error);
+            }
+        };
+        let commit_ns = sys::clock::clock_ns() - begun_ns;
+        for kept in leaving.iter().filter_map(|id| self.kept.remove(id)) {
+            self.leaving.push((kept.site, in_force_ns));
+        }
+        self.leaving.retain(|(site, _)| self.kept.values().all(|kept| kept.site.dir != site.dir));
+        self.generation += 1;
+        let committed = Committed { generation: self.generation, commit_ns, in_force_ns };
+        self.last = Some((committed, begun_ns));
+        let waits = |(id, _): &(String, Option<Kept>)| {
+            plan.vtm(id).is_some_and(|vtm| !vtm.suspended).then(|| id.clone())
+        };
+        self.awaited = saved.iter().filter_map(waits).collect();
+        for (id, times) in times {
+            if let Some(kept) = self.kept.get_mut(&id) {
+                kept.inside.set_times(times);
+            }
+        }
+        self.costs = costs;
+        self.before = Some(std::mem::replace(&mut self.in_force, plan));
+        Ok(committed)
+    }
+
+    /// Tells each processor's thread what changes there, and waits for all of them. Who changes is in `saved`, as it was.
+    fn tell(
+        &mut self,
+        plan: &Plan,
+        changes: Vec<(usize, Change)>,
+        (mut sites, changed): (BTreeMap<String, Site>, &BTreeSet<String>),
+        saved: &mut Vec<(String, Option<Kept>)>,
+    ) -> Result<u64> {
+        let mut answers = Vec::new();
+        for (processor, change) in changes {
+            let mut crews = Vec::new();
+            let here = plan.vtms.iter().filter(|vtm| vtm.processor == processor);
+            for vtm in here.filter(|vtm| changed.contains(&vtm.id)) {
+                saved.push((vtm.id.clone(), self.kept.get(&vtm.id).cloned()));
+                let real_time = self.real_time;
+                let kept = self.keep(vtm, &mut sites)?;
+                kept.processor = processor;
+                kept.meter.first_end_ns.store(0, Ordering::Relaxed);
+                kept.meter.fresh_from_ns.store(u64::MAX, Ordering::Relaxed);
+                kept.tell();
+                crews.push((vtm.id.clone(), crew(kept, vtm, real_time)));
+            }
+            let (answer, said) = mpsc::sync_channel(1);
+            let Some(lane) = self.lanes.get(&processor) else { return Err(lane::silent()) };
+            lane.shared.order(Order::Change { change, crews, answer });
+            answers.push(said);
+        }
+        let mut in_force_ns = 0;
+        for said in answers {
+            in_force_ns = in_force_ns.max(said.recv_timeout(ANSWER_TIMEOUT).map_err(|_| lane::silent())??);
+        }
+        Ok(in_force_ns)
+    }
+
+    /// What was in force is so again, at each processor whose thread lives: an order that one of them has not looked at yet is followed by the one that undoes it.
+    fn take_back(&mut self, saved: Vec<(String, Option<Kept>)>) {
+        let now = sys::clock::clock_ns();
+        for (id, before) in saved.into_iter().rev() {
+            let came = match before {
+                Some(before) => {
+                    self.kept.insert(id, before);
+                    None
+                }
+                None => self.kept.remove(&id),
+            };
+            self.leaving.extend(came.map(|kept| (kept.site, now)));
+        }
+        for (&processor, lane) in &self.lanes {
+            let rule = self.in_force.rule(self.costs);
+            let Ok(change) = Change::build(processor, rule, &self.in_force.vtms) else { continue };
+            let here = self.in_force.vtms.iter().filter(|vtm| vtm.processor == processor);
+            let crews = here.filter_map(|vtm| {
+                let kept = self.kept.get(&vtm.id)?;
+                Some((vtm.id.clone(), crew(kept, vtm, self.real_time)))
+            });
+            // Nobody waits for the answer: there is nothing left to be done about it.
+            let (answer, _) = mpsc::sync_channel(1);
+            lane.shared.order(Order::Change { change, crews: crews.collect(), answer });
+        }
+    }
+
+    fn keep(&mut self, vtm: &Vtm, sites: &mut BTreeMap<String, Site>) -> Result<&mut Kept> {
+        let gone = || EnforceError::Gone { id: vtm.id.clone(), what: "where its processes are".to_owned() };
+        let site = sites.remove(&vtm.id).ok_or_else(gone)?;
+        let same = self.kept.get(&vtm.id).is_some_and(|kept| {
+            let is_held_alike = |old: &Vtm| (old.outside, old.suspended) == (vtm.outside, vtm.suspended);
+            kept.site == site && self.in_force.vtm(&vtm.id).is_some_and(is_held_alike)
+        });
+        if !same {
+            let grip = match vtm.outside {
+                _ if vtm.suspended => site.freezer()?.map_or(Grip::Signals, Grip::Freezer),
+                Outside::Held => site.freezer()?.map_or(Grip::Signals, Grip::Freezer),
+                Outside::Stopped => Grip::Signals,
+                Outside::Idle | Outside::Fair => Grip::Class,
+            };
+            let meter = self.kept.remove(&vtm.id).map_or_else(Arc::default, |kept| kept.meter);
+            let kept = Kept {
+                site,
+                grip: Arc::new(grip),
+                meter,
+                census: Census::default(),
+                processor: vtm.processor,
+                notes: Vec::new(),
+                arrivals: Arrivals::default(),
+                told: (BTreeMap::new(), Roster::default()),
+                inside: Inside::default(),
+            };
+            self.kept.insert(vtm.id.clone(), kept);
+        }
+        let (bound, cpu) = (self.bound.clone(), self.hierarchies.cpu.clone());
+        let kept = self.kept.get_mut(&vtm.id).ok_or_else(gone)?;
+        let others = kept.inside.team.set(&vtm.inside);
+        if !same || others || kept.processor != vtm.processor {
+            kept.look(cpu.as_ref(), bound.as_deref());
+            admit(kept, vtm, bound.as_deref());
+        }
+        Ok(kept)
+    }
+}
+
+impl Table {
+    /// Gives back those whose time with us is over.
+    fn bid_farewell(&mut self) -> Result<()> {
+        let now = sys::clock::clock_ns();
+        let is_due = |(_, at_ns): &(Site, u64)| now > at_ns.saturating_add(FAREWELL_NS);
+        for (site, _) in self.leaving.extract_if(.., |leaving| is_due(leaving)).collect::<Vec<_>>() {
+            let processes = site.processes();
+            self.ledger.pay_some(|debt| site.is_owed(debt, &processes))?;
+        }
+        Ok(())
+    }
+}
+
+/// What 99 of 100 decisions of one processor took at most, in ns.
+fn p99_ns(shared: &Shared, worst_ns: u64) -> u64 {
+    let counts = shared.decisions.each_ref().map(|count| count.load(Ordering::Relaxed));
+    let most = counts.iter().sum::<u64>() * 99 / 100;
+    let mut so_far = 0;
+    for (us, count) in (1..).zip(&counts[..lane::DECISION_STEPS - 1]) {
+        so_far += count;
+        if so_far >= most {
+            return us * 1_000;
+        }
+    }
+    worst_ns
+}
+
+/// What of a processor is asked for, in millionths.
+fn share_ppm(plan: &Plan, processor: usize) -> u64 {
+    let here = plan.vtms.iter().filter(|vtm| vtm.processor == processor);
+    let ppm = |vtm: &Vtm| {
+        let share = (u128::from(vtm.budget_ns) * 1_000_000).div_ceil(u128::from(vtm.period_ns.max(1)));
+        u64::try_from(share).unwrap_or(u64::MAX)
+    };
+    here.map(ppm).fold(0, u64::saturating_add)
+}
+
+fn grip_is_signals(vtm: &Vtm, site: &Site) -> bool {
+    let by_choice = vtm.outside == Outside::Stopped && !vtm.suspended;
+    let is_held = vtm.outside == Outside::Held || vtm.suspended;
+    by_choice || (is_held && !matches!(site.freezer(), Ok(Some(_))))
+}
+
+fn stopped(site: &Site) -> Vec<Debt> {
+    let debt = |pid: u32| {
+        let (_, start) = crate::members::state_and_start(pid)?;
+        let affinity = sys::schedule::affinity(pid).unwrap_or_default();
+        Some(Debt::Process { pid, start, nice: 0, affinity, homes: Vec::new(), stopped: true })
+    };
+    site.processes().into_iter().filter_map(debt).collect()
+}
+
+/// Binds the threads to their processor, and puts the processes where the kernel bounds them.
+fn admit(kept: &mut Kept, vtm: &Vtm, bound: Option<&Path>) {
+    let processor = u32::try_from(vtm.processor).unwrap_or(u32::MAX);
+    for (process, threads) in &kept.census.jobs {
+        if let Some(bound) = bound {
+            // A process that ended meanwhile is seen by the next scan.
+            let _ = hierarchy::write(&bound.join("cgroup.procs"), &process.to_string());
+        }
+        for thread in threads {
+            let _ = sys::schedule::set_affinity(*thread, &[processor]);
+        }
+    }
+}
+
+fn crew(kept: &Kept, vtm: &Vtm, real_time: bool) -> Crew {
+    Crew {
+        jobs: kept.census.jobs.clone(),
+        ranked: kept.inside.ranked(),
+        grip: Arc::clone(&kept.grip),
+        outside: vtm.outside,
+        real_time,
+        suspended: vtm.suspended,
+        meter: Arc::clone(&kept.meter),
+    }
+}
+
+/// The cgroup that bounds the real time of all jobs, where the kernel has that (version 1, `CONFIG_RT_GROUP_SCHED`).
+fn make_bound(
+    hierarchies: &Hierarchies,
+    config: &Config,
+    ledger: &mut Ledger,
+    caveats: &mut Vec<String>,
+) -> Result<Option<PathBuf>> {
+    let unbounded = "should the dispatcher and its guardian die in the same moment, the kernel alone bounds jobs that are real-time then, all together, to 95 % of each processor";
+    let there = hierarchies
+        .cpu
+        .as_ref()
+        .filter(|cpu| cpu.version == Version::One && cpu.path.join("cpu.rt_runtime_us").exists());
+    let Some(cpu) = there else {
+        caveats.push(format!("this kernel has no real-time bandwidth for cgroups: {unbounded}"));
+        return Ok(None);
+    };
+    let path = format!("{}+jobs", config.group);
+    let dir = cpu.path.join(&path);
+    ledger.owe(vec![
+        // Paid last: the kernel counts the time of a cgroup that was removed for some moments more, and it would be missing elsewhere.
+        Debt::File { path: dir.join("cpu.rt_runtime_us"), value: "0".to_owned() },
+        Debt::Made { dir: dir.clone() },
+        Debt::Move { from: dir.clone(), to: cpu.path.clone() },
+        Debt::Group { dir: dir.clone(), affinity: Vec::new() },
+    ])?;
+    cpu.create(&path)?;
+    match hierarchy::write(&dir.join("cpu.rt_runtime_us"), "1000") {
+        Ok(()) => Ok(Some(dir)),
+        Err(error) => {
+            caveats.push(format!("no real-time bandwidth is left for a cgroup ({error}): {unbounded}"));
+            Ok(None)
+        }
+    }
+}
+
+impl Enforcer for Table {
+    fn kind(&self) -> Kind {
+        Kind::Table
+    }
+
+    fn ability(&self) -> &Ability {
+        &self.ability
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<Prepared> {
+        plan.check()?;
+        self.check_shares(plan)?;
+        inside::refuse_deadlines(plan)?;
+        if plan.strict && !self.ability.caveats.is_empty() {
+            return Err(EnforceError::Strict(self.ability.caveats.clone()));
+        }
+        let known: BTreeMap<String, Site> =
+            self.kept.iter().map(|(id, kept)| (id.clone(), kept.site.clone())).collect();
+        let sites = place::settle(plan, &known, &self.hierarchies, &self.config, &mut self.ledger)?;
+        let most_threads = sites
+            .values()
+            .map(|site| {
+                site.processes().into_iter().map(|pid| crate::members::threads(pid).len()).sum::<usize>()
+            })
+            .max();
+        let switch_ns = self.cost.for_threads(most_threads.unwrap_or(1));
+        let costs = Costs::new(switch_ns).map_err(|error| EnforceError::Dispatcher(error.to_string()))?;
+        let mut processors = plan.processors();
+        processors.extend(self.lanes.keys().copied().filter(|known| !plan.processors().contains(known)));
+        let mut changes = Vec::new();
+        for &processor in &processors {
+            changes.push((processor, Change::build(processor, plan.rule(costs), &plan.vtms)?));
+        }
+        let times = inside::times(plan, costs, &changes);
+        self.announce(plan, &sites)?;
+        // Wide enough for both, until the next change.
+        let before = self.in_force.clone();
+        self.set_bound([&before, plan])?;
+        for processor in processors {
+            self.lane(processor)?;
+        }
+        let mut caveats = self.ability.caveats.clone();
+        for vtm in plan.vtms.iter().filter(|vtm| vtm.outside == Outside::Held) {
+            if sites.get(&vtm.id).is_some_and(|site| grip_is_signals(vtm, site)) {
+                caveats.push(format!("`{}` has no freezer: it is held by signals, which its parents see, and what it starts runs free for some moments", vtm.id));
+            }
+        }
+        caveats.extend(times.iter().flat_map(|(id, times)| inside::caveats(plan, id, times)));
+        // All that can be looked for now is not looked for in the commit.
+        let in_force: BTreeMap<&str, &Vtm> =
+            self.in_force.vtms.iter().map(|vtm| (vtm.id.as_str(), vtm)).collect();
+        let is_same = |vtm: &&Vtm| {
+            let site = self.kept.get(&vtm.id).map(|kept| &kept.site);
+            in_force.get(vtm.id.as_str()) == Some(vtm) && site.is_some() && site == sites.get(&vtm.id)
+        };
+        let changed = plan.vtms.iter().filter(|vtm| !is_same(vtm)).map(|vtm| vtm.id.clone()).collect();
+        let there: BTreeSet<&str> = plan.vtms.iter().map(|vtm| vtm.id.as_str()).collect();
+        let leaving = self.kept.keys().filter(|id| !there.contains(id.as_str())).cloned().collect();
+        self.tickets += 1;
+        let (ticket, plan) = (self.tickets, plan.clone());
+        self.prepared = Some(Ready { ticket, plan, costs, changes, sites, changed, leaving, times });
+        Ok(Prepared { ticket: self.tickets, switch_ns, caveats })
+    }
+
+    fn commit(&mut self, prepared: &Prepared) -> Result<Committed> {
+        let begun_ns = sys::clock::clock_ns();
+        match self.prepared.take() {
+            Some(ready) if ready.ticket == prepared.ticket => {
+                let _boost = Boost::begin();
+                self.put(ready, begun_ns)
+            }
+            _ => Err(EnforceError::Stale),
+        }
+    }
+
+    fn roll_back(&mut self) -> Result<Committed> {
+        let plan = self.before.take().ok_or(EnforceError::NothingToUndo)?;
+        let prepared = self.prepare(&plan)?;
+        let committed = self.commit(&prepared)?;
+        self.before = None;
+        Ok(committed)
+    }
+
+    fn effect(&mut self, at_most: Duration) -> Result<Effect> {
+        let Some((committed, begun_ns)) = self.last else {
+            return Ok(Effect { generation: 0, after_ns: Some(0) });
+        };
+        let end_ns =
+            sys::clock::clock_ns().saturating_add(u64::try_from(at_most.as_nanos()).unwrap_or(u64::MAX));
+        let mut last_ns = committed.in_force_ns;
+        for id in &self.awaited {
+            let Some(kept) = self.kept.get(id) else { continue };
+            let Some(lane) = self.lanes.get(&kept.processor) else { continue };
+            loop {
+                let ended = lane.shared.ended.load(Ordering::SeqCst);
+                let at_ns = kept.meter.first_end_ns.load(Ordering::Relaxed);
+                if at_ns > 0 {
+                    last_ns = last_ns.max(at_ns);
+                    break;
+                }
+                if sys::clock::clock_ns() >= end_ns {
+                    return Ok(Effect { generation: committed.generation, after_ns: None });
+                }
+                sys::schedule::sleep_until(&lane.shared.ended, ended, end_ns);
+            }
+        }
+        Ok(Effect { generation: committed.generation, after_ns: Some(last_ns - begun_ns) })
+    }
+
+    fn report(&mut self) -> Result<Report> {
+        let mut report =
+            Report { generation: self.generation, at_ns: sys::clock::clock_ns(), ..Report::default() };
+        for (id, kept) in &mut self.kept {
+            kept.look(self.hierarchies.cpu.as_ref(), self.bound.as_deref());
+            let meter = &kept.meter;
+            report.vtms.push(VtmReport {
+                id: id.clone(),
+                jobs: kept.census.jobs.len(),
+                threads: kept.census.threads(),
+                offered_ns: meter.offered_ns.load(Ordering::Relaxed),
+                used_ns: kept.census.used_ns(),
+                slots: meter.slots.load(Ordering::Relaxed),
+                late: meter.late.load(Ordering::Relaxed),
+                worst_late_ns: meter.worst_late_ns.load(Ordering::Relaxed),
+                notes: kept.notes.iter().cloned().chain(kept.inside.team.notes()).collect(),
+                inside: kept.inside.reports(),
+            });
+        }
+        for lane in self.lanes.values() {
+            report.resynchronised += lane.shared.resynchronised.load(Ordering::Relaxed);
+            let worst = lane.shared.worst_decision_ns.load(Ordering::Relaxed);
+            report.worst_decision_ns = report.worst_decision_ns.max(worst);
+            report.decision_p99_ns = report.decision_p99_ns.max(p99_ns(&lane.shared, worst));
+        }
+        Ok(report)
+    }
+
+    fn scan(&mut self) -> Result<()> {
+        self.bid_farewell()?;
+        let ids: Vec<String> = self.kept.keys().cloned().collect();
+        for step in 0..ids.len().min(SCANNED) {
+            let Some(id) = ids.get((self.next_scanned + step) % ids.len()) else { continue };
+            let (Some(kept), Some(vtm)) = (self.kept.get_mut(id), self.in_force.vtm(id)) else { continue };
+            let changed = kept.look(self.hierarchies.cpu.as_ref(), self.bound.as_deref());
+            let taken = self.real_time && vtm.outside.is_held() && !changed && lost_class(&kept.census);
+            if taken {
+                kept.notes.push("somebody else took a thread out of its class; set back".to_owned());
+                if kept.notes.len() > MOST_NOTES {
+                    kept.notes.remove(0);
+                }
+            }
+            if changed || taken {
+                if grip_is_signals(vtm, &kept.site) {
+                    self.ledger.owe(stopped(&kept.site))?;
+                }
+                admit(kept, vtm, self.bound.as_deref());
+                if let Some(lane) = self.lanes.get(&kept.processor) {
+                    let (jobs, ranked) = kept.tell();
+                    lane.shared.order(Order::Members { id: id.clone(), jobs, ranked });
+                }
+            }
+        }
+        self.next_scanned = if ids.is_empty() { 0 } else { (self.next_scanned + SCANNED) % ids.len() };
+        Ok(())
+    }
+
+    fn release(&mut self) -> Result<()> {
+        for lane in self.lanes.values() {
+            lane.shared.order(Order::Stop);
+        }
+        for (_, mut lane) in std::mem::take(&mut self.lanes) {
+            if let Some(thread) = lane.thread.take()
+                && thread.join().is_err()
+            {
+                tracing::error!("a dispatcher's thread panicked; what it did is given back from the ledger");
+            }
+        }
+        self.kept.clear();
+        self.leaving.clear();
+        self.bounds_us = FIRST_BOUND_US;
+        (self.in_force, self.before, self.prepared, self.last) = (Plan::default(), None, None, None);
+        self.ledger.pay()?;
+        let mut caveats = Vec::new();
+        self.bound = if self.real_time {
+            make_bound(&self.hierarchies, &self.config, &mut self.ledger, &mut caveats)?
+        } else {
+            None
+        };
+        Ok(())
+    }
+}
+
+/// Whether a thread that we put into the round-robin class is in another one.
+fn lost_class(census: &Census) -> bool {
+    let mut threads = census.jobs.values().flatten();
+    threads.any(|thread| matches!(sys::schedule::class(*thread), Ok(class) if !class.is_real_time()))
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if let Err(error) = self.release() {
+            tracing::warn!(%error, "not all could be given back");
+        }
+        if let Err(error) = self.ledger.pay() {
+            tracing::warn!(%error, "not all could be given back");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! A change that one processor can't make is made by none.
+
+use super::{Lane, Table};
+use crate::{Config, Enforcer, Members, Plan, Vtm};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+const MS: u64 = 1_000_000;
+
+/// A program that always wants to run, ends with us, and after 10 s of processor time.
+struct Hog(Child);
+
+impl Hog {
+    fn start() -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+        sys::process::kill_with_parent(&mut command);
+        sys::schedule::limit_processor_seconds(&mut command, 10);
+        Self(command.spawn().expect("a shell starts"))
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
+fn vtm(id: &str, hog: &Hog, processor: usize, budget_ms: u64) -> Vtm {
+    let members = Members::pids(&[hog.0.id()]);
+    Vtm { members, processor, ..Vtm::new(id, budget_ms * MS, 40 * MS) }
+}
+
+/// What a slot of it is long, in ns, over some of them.
+fn slot_ns(table: &mut Table, id: &str) -> u64 {
+    let mut of = || {
+        let report = table.report().expect("a report");
+        let found = report.vtms.into_iter().find(|vtm| vtm.id == id).expect("it is kept");
+        (found.offered_ns, found.slots)
+    };
+    let before = of();
+    loop {
+        let after = of();
+        if after.1 >= before.1 + 8 {
+            return (after.0 - before.0) / (after.1 - before.1);
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// The story of it: one lane had a new table, the other was dead, and what was told to be refused was half in force.
+#[test]
+fn a_change_that_a_dead_processor_can_not_make_is_made_by_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let group = format!("tombolo-test-lanes-{}", std::process::id());
+    let mut table = match Table::new(Config::new(folder.path(), group)) {
+        Ok(table) if table.real_time && table.ability.processors.contains(&1) => table,
+        other => {
+            println!("skipped: {:?}", other.map(|table| table.ability.clone()));
+            return;
+        }
+    };
+    let hogs = [Hog::start(), Hog::start()];
+    let put = |table: &mut Table, vtms: Vec<Vtm>| {
+        let prepared = table.prepare(&Plan::new(vtms)).expect("it can be kept");
+        table.commit(&prepared)
+    };
+    put(&mut table, vec![vtm("one", &hogs[0], 0, 4)]).expect("it is put in force");
+    // Its thread is there as far as anybody knows, and never answers.
+    table.lanes.insert(1, Lane { shared: Arc::default(), thread: None });
+    let before = sys::schedule::affinity(hogs[1].0.id()).expect("it is there");
+    let refused = put(&mut table, vec![vtm("one", &hogs[0], 0, 12), vtm("two", &hogs[1], 1, 4)]);
+    assert!(refused.is_err_and(|error| error.to_string().contains("does not answer")));
+    let (vtms, generation) = (table.in_force.vtms.clone(), table.generation);
+    assert_eq!((vtms.len(), vtms[0].budget_ns, generation), (1, 4 * MS, 1));
+    let long_ns = slot_ns(&mut table, "one");
+    assert!(long_ns < 8 * MS, "its slots are {long_ns} ns long, as if it had been given more");
+    // The next change is as good as any; who came and was not taken is as it was.
+    table.lanes.remove(&1);
+    put(&mut table, vec![vtm("one", &hogs[0], 0, 6)]).expect("it is put in force");
+    table.release().expect("all is given back");
+    assert_eq!(sys::schedule::affinity(hogs[1].0.id()).expect("it is there"), before);
+}

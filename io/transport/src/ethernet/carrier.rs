@@ -1,0 +1,337 @@
+//! A lane, its socket and its clock.
+
+use super::keys::Keys;
+use super::station::LanePlace;
+use crate::connection::Carry;
+use lane::{Broken, Heard, Lane};
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use sys::ethernet::{FRAMES_MAX, Room};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+use wire::lane::FRAME_BYTES_MAX;
+
+/// Bytes that one system call may bring.
+const RECEIVE_BYTES: usize = 512 << 10;
+/// System calls of one turn for what comes, before others of the runtime have theirs.
+const RECEIVES_OF_A_TURN: usize = 4;
+/// System calls of one turn for what goes.
+const SENDS_OF_A_TURN: usize = 8;
+/// Nothing of the other side in so long ends the connection, whatever the link above takes for silence.
+const SILENCE: Duration = Duration::from_secs(30);
+
+fn broken(broken: Broken) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, broken)
+}
+
+fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither.
+    #[allow(
+        deprecated,
+        reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"
+    )]
+    AsyncFd::new(socket)
+}
+
+pub(super) struct Ethernet {
+    // Before the place: its number is free only when nobody reads for it.
+    socket: AsyncFd<OwnedFd>,
+    place: LanePlace,
+    to: [u8; 6],
+    lane: Lane,
+    keys: Keys,
+    room: Room,
+    /// A state that is sealed and was not taken yet.
+    state: Vec<u8>,
+    begun: Instant,
+    heard_at: Instant,
+    timer: Option<(u64, Pin<Box<Sleep>>)>,
+    /// The connection over which the two were introduced, while it stands.
+    lifeline: Option<TcpStream>,
+    said_end: bool,
+}
+
+impl Drop for Ethernet {
+    fn drop(&mut self) {
+        let is_over = self.lane.has_left() || self.said_end && self.lane.is_drained();
+        if !is_over {
+            let now_us = self.now_us();
+            self.lane.farewell(now_us, &mut self.keys, &mut self.state);
+            // Who does not hear it finds out by silence.
+            let _unheard = self.place.send(self.to, &[&self.state]);
+        }
+    }
+}
+
+impl Ethernet {
+    pub fn new(
+        place: LanePlace,
+        to: [u8; 6],
+        mut lane: Lane,
+        keys: Keys,
+        lifeline: TcpStream,
+    ) -> io::Result<Self> {
+        let frame_bytes = place.station.frame_bytes().min(FRAME_BYTES_MAX);
+        let room = Room::new((RECEIVE_BYTES / frame_bytes).clamp(4, FRAMES_MAX), frame_bytes);
+        // A registration of its own: several lanes may wait for the same socket.
+        let socket = watch(place.station.socket().try_clone_to_owned()?)?;
+        lane.greet();
+        let now = Instant::now();
+        Ok(Self {
+            socket,
+            place,
+            to,
+            lane,
+            keys,
+            room,
+            state: Vec::new(),
+            begun: now,
+            heard_at: now,
+            timer: None,
+            lifeline: Some(lifeline),
+            said_end: false,
+        })
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Waits until something of the other side has come.
+    pub async fn heard(&mut self) -> io::Result<()> {
+        poll_fn(|cx| {
+            if let Err(error) = self.turn(cx, &mut []) {
+                return Poll::Ready(Err(error));
+            }
+            if self.lane.has_heard() {
+                return Poll::Ready(Ok(()));
+            }
+            self.is_over().map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+        })
+        .await
+    }
+
+    fn is_over(&self) -> Option<io::Error> {
+        if self.lane.has_left() {
+            return Some(io::ErrorKind::ConnectionReset.into());
+        }
+        let silent = self.heard_at.elapsed() > SILENCE;
+        silent.then(|| io::Error::new(io::ErrorKind::TimedOut, "no frame of the other node came"))
+    }
+
+    /// Takes what came, hands over what is to go, and sees to the time. Says how many bytes are in `into`. Whatever happens next wakes the context.
+    fn turn(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> io::Result<usize> {
+        self.poll_lifeline(cx);
+        let mut filled = self.lane.read(into);
+        for frame in &mut self.place.passed_on(cx.waker()) {
+            filled += self.hear(frame, into.get_mut(filled..).unwrap_or_default())?;
+        }
+        filled += self.poll_socket(cx, into.get_mut(filled..).unwrap_or_default())?;
+        self.poll_out(cx)?;
+        while self.poll_time(cx) {
+            let now_us = self.now_us();
+            self.lane.tick(now_us);
+            self.poll_out(cx)?;
+        }
+        Ok(filled)
+    }
+
+    fn poll_lifeline(&mut self, cx: &mut Context<'_>) {
+        let Some(lifeline) = &mut self.lifeline else { return };
+        let mut byte = [0; 1];
+        let ended = Pin::new(lifeline).poll_read(cx, &mut ReadBuf::new(&mut byte)).is_ready();
+        if ended {
+            self.lifeline = None;
+            let now_us = self.now_us();
+            self.lane.doubt(now_us);
+        }
+    }
+
+    fn hear(&mut self, frame: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
+        let now_us = self.now_us();
+        match self.lane.receive(now_us, frame, &mut self.keys, into).map_err(broken)? {
+            Heard::Taken(bytes) => {
+                self.heard_at = Instant::now();
+                Ok(bytes)
+            }
+            Heard::Again | Heard::Strange => Ok(0),
+        }
+    }
+
+    fn poll_socket(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        for _ in 0..RECEIVES_OF_A_TURN {
+            let Poll::Ready(ready) = self.socket.poll_read_ready(cx) else { return Ok(filled) };
+            let mut ready = ready?;
+            match self.room.receive(ready.get_inner()) {
+                Ok(came) => {
+                    if came < self.room.frames_max() {
+                        ready.clear_ready();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready.clear_ready();
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            let now = Instant::now();
+            let now_us = u64::try_from((now - self.begun).as_micros()).unwrap_or(u64::MAX);
+            for frame in self.room.frames() {
+                let Some(number) = frame.get(8..12).and_then(|bytes| bytes.first_chunk()) else { continue };
+                let number = u32::from_le_bytes(*number);
+                if number != self.place.number {
+                    self.place.pass_on(number, frame);
+                    continue;
+                }
+                let room = into.get_mut(filled..).unwrap_or_default();
+                if let Heard::Taken(bytes) =
+                    self.lane.receive(now_us, frame, &mut self.keys, room).map_err(broken)?
+                {
+                    self.heard_at = now;
+                    filled += bytes;
+                }
+            }
+            // States go out before more is looked at: the other side may wait for them.
+            self.poll_out(cx)?;
+            if !into.is_empty() && filled * 2 > into.len() {
+                break;
+            }
+        }
+        // There may be more.
+        cx.waker().wake_by_ref();
+        Ok(filled)
+    }
+
+    /// Hands over what is to go, as far as the socket takes it.
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        for _ in 0..SENDS_OF_A_TURN {
+            let now_us = self.now_us();
+            if self.state.is_empty() {
+                self.lane.state(now_us, &mut self.keys, &mut self.state);
+            }
+            let count = self.lane.prepare(&mut self.keys).min(FRAMES_MAX - 1);
+            let states = usize::from(!self.state.is_empty());
+            if count + states == 0 {
+                return Ok(());
+            }
+            let sent = {
+                let mut frames: [&[u8]; FRAMES_MAX] = [&[]; FRAMES_MAX];
+                let all = [&self.state[..]].into_iter().filter(|state| !state.is_empty());
+                for (place, frame) in frames.iter_mut().zip(all.chain(self.lane.ready().take(count))) {
+                    *place = frame;
+                }
+                self.place.send(self.to, frames.get(..count + states).unwrap_or_default())
+            };
+            match sent {
+                Ok(sent) => {
+                    if states > 0 && sent > 0 {
+                        self.state.clear();
+                    }
+                    self.lane.departed(now_us, sent.saturating_sub(states));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    match self.socket.poll_write_ready(cx) {
+                        Poll::Ready(ready) => ready?.clear_ready(),
+                        Poll::Pending => return Ok(()),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The network is full: a frame less, as if it were lost on its way.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {
+                    if states > 0 {
+                        self.state.clear();
+                    } else {
+                        self.lane.departed(now_us, 1);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // Others have their turn first.
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// True: the time has come for something.
+    fn poll_time(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(due_us) = self.lane.due_us() else { return false };
+        if due_us <= self.now_us() {
+            // It is looked at again when it is set again.
+            self.timer = None;
+            return true;
+        }
+        let early = self.timer.as_ref().is_some_and(|(set_us, _)| *set_us <= due_us);
+        if !early {
+            let at = self.begun + Duration::from_micros(due_us);
+            self.timer = Some((due_us, Box::pin(tokio::time::sleep_until(at.into()))));
+        }
+        let fired = self.timer.as_mut().is_some_and(|(_, timer)| timer.as_mut().poll(cx).is_ready());
+        if fired {
+            self.timer = None;
+        }
+        fired
+    }
+}
+
+impl Carry for Ethernet {
+    fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut taken = self.lane.offer(bytes);
+        if taken > 0 {
+            self.poll_out(cx)?;
+        } else {
+            self.turn(cx, &mut [])?;
+            if let Some(error) = self.is_over() {
+                return Poll::Ready(Err(error));
+            }
+            taken = self.lane.offer(bytes);
+            if self.lane.has_readable() {
+                // Who reads has not seen that it came.
+                cx.waker().wake_by_ref();
+            }
+        }
+        if taken > 0 { Poll::Ready(Ok(taken)) } else { Poll::Pending }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_out(cx)?;
+        if self.lane.is_sent() {
+            return Poll::Ready(Ok(()));
+        }
+        // The rest goes when the other side has said what came.
+        self.turn(cx, &mut [])?;
+        if self.lane.has_readable() {
+            cx.waker().wake_by_ref();
+        }
+        if self.lane.is_sent() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn poll_receive(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let filled = self.turn(cx, into)?;
+        if filled > 0 || self.lane.is_ended() {
+            return Poll::Ready(Ok(filled));
+        }
+        self.is_over().map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.said_end {
+            self.said_end = true;
+            self.lane.end();
+        }
+        // What comes meanwhile is not wanted.
+        let mut waste = [0; 4096];
+        while self.turn(cx, &mut waste)? > 0 {}
+        if self.lane.is_drained() || self.lane.has_left() {
+            return Poll::Ready(Ok(()));
+        }
+        self.is_over().map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+    }
+}

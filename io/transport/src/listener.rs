@@ -1,0 +1,219 @@
+//! Listening: whoever connects proves who it is before anybody hears of it, within a time, and not too many at once.
+
+use crate::connection::{Connection, HANDSHAKE_LIMIT, say_ready};
+use crate::locator::{Address, Kind, Locator, Machine};
+use crate::tcp::Known;
+use crate::tipc::{TipcListener, TipcStream};
+use crate::tls::Tls;
+use crate::{ethernet, quic, tcp};
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// Handshakes at a time: each takes memory and some ms of a processor, and ends within [`HANDSHAKE_LIMIT`].
+pub const HANDSHAKES_MAX: usize = 64;
+/// Of these from one address: one machine alone can't keep the others out.
+pub const HANDSHAKES_OF_ONE_MAX: usize = 8;
+/// After the kernel has refused to accept (too many open files, no memory), it is asked again so much later.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Somebody did not get in, or the kernel let nobody in.
+#[derive(Debug, Error)]
+#[error("{locator}: {}: {why}", .from.map_or_else(|| "nobody".to_owned(), |from| from.to_string()))]
+pub struct Refused {
+    /// Who listens.
+    pub locator: Locator,
+    /// Who it was.
+    pub from: Option<Address>,
+    /// Why.
+    pub why: RefusedWhy,
+}
+
+/// Why somebody did not get in.
+#[derive(Debug, Error)]
+pub enum RefusedWhy {
+    /// accept(2) failed.
+    #[error("can't accept: {0}")]
+    Accept(io::Error),
+    /// Too many at once.
+    #[error("{most} handshakes are under way already")]
+    Many {
+        /// So many there are.
+        most: usize,
+    },
+    /// It did not prove in time who it is.
+    #[error("the handshake did not end within {} s", HANDSHAKE_LIMIT.as_secs())]
+    Late,
+    /// TLS, QUIC or the network.
+    #[error("the handshake failed: {0}")]
+    Handshake(io::Error),
+    /// Its certificate is nobody's.
+    #[error("it is no node of this cluster: {0}")]
+    Nobody(String),
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    Quic(quinn::Endpoint),
+    Tipc(TipcListener),
+}
+
+enum Incoming {
+    Tcp(tokio::net::TcpStream),
+    Quic(Box<quinn::Incoming>),
+    Tipc(TipcStream),
+}
+
+type Shaken = (Address, Result<Connection, RefusedWhy>);
+
+/// Where a proxy is reached.
+pub struct Listener {
+    locator: Locator,
+    socket: Socket,
+    tls: Tls,
+    under_way: JoinSet<Shaken>,
+    of: HashMap<Machine, usize>,
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Listener({})", self.locator)
+    }
+}
+
+impl Listener {
+    /// Listens there; port 0 is any that is free, and so is instance 0 of a service.
+    ///
+    /// # Errors
+    /// Those of bind(2); `InvalidInput` where the certificate is of no use for QUIC; `Unsupported` where the kernel has no TIPC.
+    pub async fn bind(locator: Locator, tls: Tls) -> io::Result<Self> {
+        let (socket, address) = match locator.kind {
+            Kind::Tcp | Kind::Ethernet => {
+                let listener = TcpListener::bind(locator.address.ip()?).await?;
+                let address = listener.local_addr()?.into();
+                (Socket::Tcp(listener), address)
+            }
+            Kind::Quic => {
+                let endpoint = quic::listen(locator.address.ip()?, &tls.material())?;
+                let address = endpoint.local_addr()?.into();
+                (Socket::Quic(endpoint), address)
+            }
+            Kind::Tipc => {
+                let listener = TipcListener::bind(locator.address.tipc()?)?;
+                let address = Address::Tipc(listener.address());
+                (Socket::Tipc(listener), address)
+            }
+        };
+        let locator = Locator { kind: locator.kind, address };
+        Ok(Self { locator, socket, tls, under_way: JoinSet::new(), of: HashMap::new() })
+    }
+
+    /// Where it listens, with the port that it got.
+    #[must_use]
+    pub fn locator(&self) -> Locator {
+        self.locator
+    }
+
+    /// Waits for the next who proved who it is. Dropped before it is ready, it has lost nobody.
+    ///
+    /// # Errors
+    /// [`Refused`]: to be noted; the listener goes on.
+    pub async fn accept(&mut self) -> Result<Connection, Refused> {
+        loop {
+            let locator = self.locator;
+            tokio::select! {
+                shaken = self.under_way.join_next(), if !self.under_way.is_empty() => {
+                    if let Some(Ok((from, done))) = shaken {
+                        self.forget(from.machine());
+                        return done.map_err(|why| Refused { locator, from: Some(from), why });
+                    }
+                }
+                came = next(&self.socket) => {
+                    let (from, incoming) = match came {
+                        Ok(came) => came,
+                        Err(error) => {
+                            // tidy(sleep): the kernel tells of nothing when it can accept again.
+                            tokio::time::sleep(ACCEPT_AGAIN).await;
+                            return Err(Refused { locator, from: None, why: RefusedWhy::Accept(error) });
+                        }
+                    };
+                    self.begin(from, incoming)
+                        .map_err(|why| Refused { locator, from: Some(from), why })?;
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, from: Machine) {
+        if let Some(count) = self.of.get_mut(&from) {
+            *count -= 1;
+            if *count == 0 {
+                self.of.remove(&from);
+            }
+        }
+    }
+
+    fn begin(&mut self, from: Address, incoming: Incoming) -> Result<(), RefusedWhy> {
+        let of_one = self.of.get(&from.machine()).copied().unwrap_or(0);
+        for (there, most) in [(self.under_way.len(), HANDSHAKES_MAX), (of_one, HANDSHAKES_OF_ONE_MAX)] {
+            if there >= most {
+                if let Incoming::Quic(incoming) = incoming {
+                    incoming.refuse();
+                }
+                return Err(RefusedWhy::Many { most });
+            }
+        }
+        let incoming = match incoming {
+            Incoming::Quic(incoming) => match quic::validated(*incoming) {
+                Some(incoming) => Incoming::Quic(Box::new(incoming)),
+                // It comes again with a proof that its address is its own.
+                None => return Ok(()),
+            },
+            other => other,
+        };
+        *self.of.entry(from.machine()).or_default() += 1;
+        let (material, kind) = (self.tls.material(), self.locator.kind);
+        self.under_way.spawn(async move {
+            let shake = async {
+                let (mut carrier, who): Known = match incoming {
+                    Incoming::Tcp(socket) if kind == Kind::Ethernet => {
+                        ethernet::accept(socket, &material).await?
+                    }
+                    Incoming::Tcp(socket) => {
+                        tcp::accept(socket, &material).await.map_err(RefusedWhy::Handshake)?
+                    }
+                    Incoming::Quic(incoming) => {
+                        quic::accept(*incoming, &material).await.map_err(RefusedWhy::Handshake)?
+                    }
+                    Incoming::Tipc(socket) => {
+                        tcp::accept_over(socket, &material).await.map_err(RefusedWhy::Handshake)?
+                    }
+                };
+                let peer = who.map_err(RefusedWhy::Nobody)?;
+                say_ready(carrier.as_mut()).await.map_err(RefusedWhy::Handshake)?;
+                Ok(Connection::new(carrier, peer, kind, from))
+            };
+            let done = tokio::time::timeout(HANDSHAKE_LIMIT, shake).await;
+            (from, done.unwrap_or(Err(RefusedWhy::Late)))
+        });
+        Ok(())
+    }
+}
+
+async fn next(socket: &Socket) -> io::Result<(Address, Incoming)> {
+    match socket {
+        Socket::Tcp(listener) => {
+            listener.accept().await.map(|(socket, from)| (from.into(), Incoming::Tcp(socket)))
+        }
+        Socket::Tipc(listener) => {
+            listener.accept().await.map(|(socket, from)| (Address::Tipc(from), Incoming::Tipc(socket)))
+        }
+        Socket::Quic(endpoint) => {
+            let incoming = endpoint.accept().await.ok_or(io::ErrorKind::NotConnected)?;
+            Ok((incoming.remote_address().into(), Incoming::Quic(Box::new(incoming))))
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! A node's identity, and what it makes of the other end's.
+
+use crate::authority::{Fingerprint, Request};
+use crate::error::TrustError;
+use crate::files::{self, IDENTITY_FILE, REVOKED_FILE, TRUSTED_FILE};
+use crate::time::unix_s;
+use crate::verify::Checker;
+use crate::{NAME_SUFFIX, check_name};
+use rcgen::{KeyPair, PublicKeyData};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// Most authorities that a node believes: the one, and its successor while it is replaced.
+const MAX_AUTHORITIES: usize = 4;
+/// Most certificates that somebody may show: its own, and the authorities'.
+const MAX_CHAIN: usize = 8;
+/// Most serials that are revoked at a time; those of certificates that are over by themselves are dropped.
+const MAX_REVOKED: usize = 4096;
+/// Longest serial, in hexadecimal digits (RFC 5280: 20 bytes).
+const MAX_SERIAL_DIGITS: usize = 40;
+
+/// The number of a certificate, in hexadecimal.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Serial(String);
+
+impl Serial {
+    /// Reads what [`fmt::Display`] wrote.
+    ///
+    /// # Errors
+    /// [`TrustError::Garbage`].
+    pub fn parse(text: &str) -> Result<Self, TrustError> {
+        let good = (2..=MAX_SERIAL_DIGITS).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        if good {
+            return Ok(Self(text.to_owned()));
+        }
+        let why = "it is not in hexadecimal digits".into();
+        Err(TrustError::Garbage { what: "the number of a certificate".into(), why })
+    }
+}
+
+impl fmt::Display for Serial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Who somebody's certificate says it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// The node's name.
+    pub node: String,
+    /// Its cluster's name.
+    pub cluster: String,
+    /// The certificate's number.
+    pub serial: Serial,
+}
+
+/// Who is at the other end of a connection whose handshake was made with an [`Identity`]'s configuration (which checked it).
+///
+/// # Errors
+/// [`TrustError::Nobody`], [`TrustError::Garbage`].
+pub fn peer(chain: &[CertificateDer<'_>]) -> Result<Peer, TrustError> {
+    let certificate = chain.first().ok_or(TrustError::Nobody)?;
+    let alleged = allegation(certificate)?;
+    let node = alleged.node.ok_or_else(|| TrustError::Garbage {
+        what: "the other end's certificate".into(),
+        why: format!("it names no node (NAME{NAME_SUFFIX})"),
+    })?;
+    Ok(Peer { node, cluster: alleged.cluster, serial: alleged.serial })
+}
+
+/// Who the first certificate of a chain says it is, from PEM.
+///
+/// # Errors
+/// [`TrustError::Nobody`], [`TrustError::Garbage`].
+pub fn peer_of_pem(chain_pem: &str) -> Result<Peer, TrustError> {
+    let chain = certificates(chain_pem, MAX_CHAIN)
+        .map_err(|why| TrustError::Garbage { what: "a chain of certificates".into(), why })?;
+    peer(&chain)
+}
+
+/// What a certificate says, believed or not.
+#[derive(Debug)]
+pub(crate) struct Allegation {
+    pub(crate) node: Option<String>,
+    pub(crate) cluster: String,
+    pub(crate) serial: Serial,
+    pub(crate) until: u64,
+    pub(crate) from: u64,
+}
+
+pub(crate) fn allegation(certificate: &CertificateDer<'_>) -> Result<Allegation, TrustError> {
+    let garbage = |why: &str| TrustError::Garbage { what: "a certificate".into(), why: why.to_owned() };
+    let (rest, parsed) =
+        X509Certificate::from_der(certificate.as_ref()).map_err(|_| garbage("it can't be read"))?;
+    if !rest.is_empty() {
+        return Err(garbage("something follows it"));
+    }
+    let organization = parsed.subject().iter_organization().next();
+    let cluster = organization.and_then(|o| o.as_str().ok()).ok_or_else(|| garbage("it names no cluster"))?;
+    check_name(cluster)?;
+    let names = parsed.subject_alternative_name().map_err(|_| garbage("its names can't be read"))?;
+    let mut nodes =
+        names.iter().flat_map(|names| names.value.general_names.iter()).filter_map(|name| match name {
+            GeneralName::DNSName(name) => name.strip_suffix(NAME_SUFFIX),
+            _ => None,
+        });
+    let node = nodes.next().map(str::to_owned);
+    if nodes.next().is_some() {
+        return Err(garbage("it names more than one node"));
+    }
+    node.as_deref().map(check_name).transpose()?;
+    let serial = parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let validity = parsed.validity();
+    let seconds = |at: i64| u64::try_from(at).unwrap_or(0);
+    Ok(Allegation {
+        node,
+        cluster: cluster.to_owned(),
+        serial: Serial::parse(&serial)?,
+        until: seconds(validity.not_after.timestamp()),
+        from: seconds(validity.not_before.timestamp()),
+    })
+}
+
+/// Whether a certificate is for that key.
+pub(crate) fn has_key(certificate: &CertificateDer<'_>, key: &KeyPair) -> Result<bool, TrustError> {
+    let (_, parsed) = X509Certificate::from_der(certificate.as_ref())
+        .map_err(|_| TrustError::Garbage { what: "a certificate".into(), why: "it can't be read".into() })?;
+    Ok(parsed.public_key().raw == key.subject_public_key_info())
+}
+
+/// The cryptography: ring's.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// A node's identity. Clones are the same identity: what is renewed or revoked through one holds for the configurations that another
+/// made, from the next handshake on.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    node: String,
+    cluster: String,
+    current: RwLock<Arc<Current>>,
+    revoked: RwLock<Arc<BTreeSet<Serial>>>,
+    clock: Arc<dyn TimeProvider>,
+}
+
+/// What is replaced as a whole when the certificate is renewed.
+#[derive(Debug)]
+pub(crate) struct Current {
+    pub(crate) certified: Arc<CertifiedKey>,
+    pub(crate) roots: Arc<RootCertStore>,
+    authorities: Vec<CertificateDer<'static>>,
+    serial: Serial,
+    from: u64,
+    until: u64,
+    /// As in the files.
+    own_pem: String,
+    trusted_pem: String,
+}
+
+impl Current {
+    fn new(own_pem: &str, trusted_pem: &str) -> Result<(Self, Peer), TrustError> {
+        let garbage = |what: &str, why: String| TrustError::Garbage { what: what.to_owned(), why };
+        let (own, trusted) = ("this node's certificate", "the cluster's authorities");
+        let key =
+            PrivateKeyDer::from_pem_slice(own_pem.as_bytes()).map_err(|e| garbage(own, e.to_string()))?;
+        let chain = certificates(own_pem, MAX_CHAIN).map_err(|why| garbage(own, why))?;
+        let authorities = certificates(trusted_pem, MAX_AUTHORITIES).map_err(|why| garbage(trusted, why))?;
+        let mut roots = RootCertStore::empty();
+        for authority in &authorities {
+            roots.add(authority.clone()).map_err(|e| garbage(trusted, e.to_string()))?;
+        }
+        let who = peer(&chain)?;
+        let alleged = allegation(&chain[0])?;
+        let key = provider().key_provider.load_private_key(key).map_err(|e| garbage(own, e.to_string()))?;
+        let certified = CertifiedKey::new(chain, key);
+        certified.keys_match().map_err(|_| garbage(own, "its key is another's".into()))?;
+        let current = Self {
+            certified: Arc::new(certified),
+            roots: Arc::new(roots),
+            authorities,
+            serial: alleged.serial,
+            from: alleged.from,
+            until: alleged.until,
+            own_pem: own_pem.to_owned(),
+            trusted_pem: trusted_pem.to_owned(),
+        };
+        Ok((current, who))
+    }
+}
+
+fn certificates(pem: &str, most: usize) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).take(most + 1).collect();
+    match found {
+        Err(error) => Err(error.to_string()),
+        Ok(found) if found.is_empty() => Err("there is no certificate in it".into()),
+        Ok(found) if found.len() > most => Err(format!("it holds more than {most} certificates")),
+        Ok(found) => Ok(found),
+    }
+}
+
+impl Identity {
+    /// A node's key and chain, and the authorities that it believes, as PEM.
+    ///
+    /// # Errors
+    /// [`TrustError::Garbage`].
+    pub fn from_pem(own_pem: &str, trusted_pem: &str) -> Result<Self, TrustError> {
+        Self::with_clock(own_pem, trusted_pem, Arc::new(DefaultTimeProvider))
+    }
+
+    /// As [`Identity::from_pem`], with a clock of the caller's: for tests of what clocks do.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_clock(
+        own_pem: &str,
+        trusted_pem: &str,
+        clock: Arc<dyn TimeProvider>,
+    ) -> Result<Self, TrustError> {
+        let (current, who) = Current::new(own_pem, trusted_pem)?;
+        let inner = Inner {
+            node: who.node,
+            cluster: who.cluster,
+            current: RwLock::new(Arc::new(current)),
+            revoked: RwLock::default(),
+            clock,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Reads a node's folder; `None` where the node belongs to no cluster.
+    ///
+    /// # Errors
+    /// [`TrustError::File`], [`TrustError::Exposed`], [`TrustError::Garbage`].
+    pub fn find(folder: &Path) -> Result<Option<Self>, TrustError> {
+        let Some(own) = files::read_secret(&folder.join(IDENTITY_FILE))? else { return Ok(None) };
+        let trusted = files::read(&folder.join(TRUSTED_FILE))?.unwrap_or_default();
+        let identity = Self::from_pem(&own, &trusted)?;
+        identity.set_revoked(revoked_in(folder)?);
+        Ok(Some(identity))
+    }
+
+    /// As [`Identity::find`], for who needs one.
+    ///
+    /// # Errors
+    /// As there; [`TrustError::File`] where there is none.
+    pub fn load(folder: &Path) -> Result<Self, TrustError> {
+        Self::find(folder)?.ok_or_else(|| TrustError::File {
+            what: "read",
+            path: folder.join(IDENTITY_FILE),
+            cause: std::io::ErrorKind::NotFound.into(),
+        })
+    }
+
+    /// Reads the folder again: what another process of this node has renewed, or heard to be revoked.
+    ///
+    /// # Errors
+    /// As for [`Identity::load`]; what is in use stays.
+    pub fn reload(&self, folder: &Path) -> Result<(), TrustError> {
+        self.take_up(&Self::load(folder)?)
+    }
+
+    /// As [`Identity::reload`], out of what [`crate::open_folder`] opened.
+    ///
+    /// # Errors
+    /// As there; [`TrustError::Garbage`]: these are not the files.
+    pub fn reload_from(&self, files: Vec<OwnedFd>) -> Result<(), TrustError> {
+        let given = files.len();
+        let files: [OwnedFd; 3] = files.try_into().map_err(|_| TrustError::Garbage {
+            what: "a node's opened folder".into(),
+            why: format!("it is {given} files"),
+        })?;
+        let names = [IDENTITY_FILE, TRUSTED_FILE, REVOKED_FILE].map(Path::new);
+        let mut texts = files.into_iter().zip(names).map(|(file, name)| files::read_from(file.into(), name));
+        let mut next = || texts.next().unwrap_or_else(|| Ok(String::new()));
+        let read = Self::from_pem(&next()?, &next()?)?;
+        read.set_revoked(serials(&next()?)?);
+        self.take_up(&read)
+    }
+
+    fn take_up(&self, read: &Self) -> Result<(), TrustError> {
+        self.replace(&read.current())?;
+        self.set_revoked(read.revoked().as_ref().clone());
+        Ok(())
+    }
+
+    /// Writes it into a node's folder, for root alone.
+    ///
+    /// # Errors
+    /// [`TrustError::File`].
+    pub fn store(&self, folder: &Path) -> Result<(), TrustError> {
+        let current = self.current();
+        // What it believes first: a node with a certificate and no authority would believe nobody.
+        files::write_secret(&folder.join(TRUSTED_FILE), &current.trusted_pem)?;
+        self.store_revoked(folder)?;
+        files::write_secret(&folder.join(IDENTITY_FILE), &current.own_pem)
+    }
+
+    /// Writes down what is revoked.
+    ///
+    /// # Errors
+    /// [`TrustError::File`].
+    pub fn store_revoked(&self, folder: &Path) -> Result<(), TrustError> {
+        let text = self.revoked().iter().map(|serial| format!("{serial}\n")).collect::<String>();
+        files::write_secret(&folder.join(REVOKED_FILE), &text)
+    }
+
+    /// Removes what [`Identity::store`] wrote, and the authority: the node belongs to no cluster afterwards.
+    ///
+    /// # Errors
+    /// [`TrustError::File`].
+    pub fn forget(folder: &Path) -> Result<(), TrustError> {
+        for name in [IDENTITY_FILE, files::AUTHORITY_FILE, TRUSTED_FILE, REVOKED_FILE] {
+            let path = folder.join(name);
+            match std::fs::remove_file(&path) {
+                Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(TrustError::File { what: "remove", path, cause });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a renewed certificate into use.
+    ///
+    /// # Errors
+    /// [`TrustError::Garbage`]; [`TrustError::WrongNode`]: it is somebody else's. What is in use stays.
+    pub fn renew(&self, request: &Request, chain_pem: &str) -> Result<(), TrustError> {
+        let trusted = self.current().trusted_pem.clone();
+        let (current, _) = Current::new(&(request.key_pem() + chain_pem), &trusted)?;
+        self.replace(&Arc::new(current))
+    }
+
+    /// Believes these authorities from now on.
+    ///
+    /// # Errors
+    /// [`TrustError::Garbage`]. What is in use stays.
+    pub fn trust(&self, trusted_pem: &str) -> Result<(), TrustError> {
+        let own = self.current().own_pem.clone();
+        let (current, _) = Current::new(&own, trusted_pem)?;
+        self.replace(&Arc::new(current))
+    }
+
+    fn replace(&self, current: &Arc<Current>) -> Result<(), TrustError> {
+        let who = peer(&current.certified.cert)?;
+        if (who.node.as_str(), who.cluster.as_str()) != (self.node(), self.cluster()) {
+            let expected = self.node().to_owned();
+            return Err(TrustError::WrongNode { expected, found: who.node });
+        }
+        *self.inner.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(current);
+        Ok(())
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.inner.node
+    }
+
+    /// The cluster's name.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        &self.inner.cluster
+    }
+
+    /// The number of its certificate.
+    #[must_use]
+    pub fn serial(&self) -> Serial {
+        self.current().serial.clone()
+    }
+
+    /// Until when its certificate is valid, in seconds of Unix time.
+    #[must_use]
+    pub fn valid_until_unix_s(&self) -> u64 {
+        self.current().until
+    }
+
+    /// Whether it is time for another certificate: a third of its time is left, or less.
+    #[must_use]
+    pub fn is_due(&self, now: SystemTime) -> bool {
+        let current = self.current();
+        current.until.saturating_sub(unix_s(now)) <= current.until.saturating_sub(current.from) / 3
+    }
+
+    /// The authorities that it believes, as PEM.
+    #[must_use]
+    pub fn trusted_pem(&self) -> String {
+        self.current().trusted_pem.clone()
+    }
+
+    /// What they are known by.
+    #[must_use]
+    pub fn fingerprints(&self) -> Vec<Fingerprint> {
+        self.current().authorities.iter().map(Fingerprint::of).collect()
+    }
+
+    /// Replaces what is revoked. Past the bound (which takes more removals in 90 days than a cluster has nodes) nothing more is added.
+    pub fn set_revoked(&self, revoked: BTreeSet<Serial>) {
+        let revoked = Arc::new(revoked.into_iter().take(MAX_REVOKED).collect());
+        *self.inner.revoked.write().unwrap_or_else(PoisonError::into_inner) = revoked;
+    }
+
+    /// What is revoked.
+    #[must_use]
+    pub fn revoked(&self) -> Arc<BTreeSet<Serial>> {
+        Arc::clone(&self.inner.revoked.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.inner.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn TimeProvider> {
+        Arc::clone(&self.inner.clock)
+    }
+
+    /// Checks a chain again, as a handshake does: for connections that live long.
+    ///
+    /// # Errors
+    /// [`TrustError::OtherCluster`], [`TrustError::Expired`], [`TrustError::NotYet`], [`TrustError::Revoked`], [`TrustError::Garbage`].
+    pub fn check(&self, chain: &[CertificateDer<'_>]) -> Result<Peer, TrustError> {
+        let now =
+            self.inner.clock.current_time().unwrap_or_else(|| UnixTime::since_unix_epoch(Duration::ZERO));
+        Checker(self.clone()).check(chain, now)
+    }
+
+    /// What a server of the node's uses: the other end must be a node of the cluster. `protocols` as in ALPN.
+    ///
+    /// # Errors
+    /// [`TrustError::Crypto`].
+    pub fn server(&self, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, TrustError> {
+        Checker(self.clone()).server(protocols, true)
+    }
+
+    /// As [`Identity::server`], but lets in who shows no certificate, too: a machine that joins. Ask [`peer`] who it is.
+    ///
+    /// # Errors
+    /// [`TrustError::Crypto`].
+    pub fn server_for_joiners(&self, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, TrustError> {
+        Checker(self.clone()).server(protocols, false)
+    }
+
+    /// What a client of the node's uses; whom it expects is the name that it gives to TLS ([`crate::server_name`]).
+    ///
+    /// # Errors
+    /// [`TrustError::Crypto`].
+    pub fn client(&self, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, TrustError> {
+        Checker(self.clone()).client(protocols)
+    }
+}
+
+fn revoked_in(folder: &Path) -> Result<BTreeSet<Serial>, TrustError> {
+    serials(&files::read(&folder.join(REVOKED_FILE))?.unwrap_or_default())
+}
+
+fn serials(text: &str) -> Result<BTreeSet<Serial>, TrustError> {
+    text.lines().map(Serial::parse).collect()
+}

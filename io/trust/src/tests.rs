@@ -1,0 +1,376 @@
+//! One broken thing for each refusal, each with what a person reads.
+
+use super::*;
+use rustls::pki_types::UnixTime;
+use rustls::time_provider::TimeProvider;
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+const PROTOCOL: &[&[u8]] = &[b"test/1"];
+
+fn authority() -> Authority {
+    Authority::new("lab", SystemTime::now()).unwrap()
+}
+
+/// A handshake without a network: what the client says of it, and what the server says.
+fn shake(
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+    asked: &str,
+) -> Result<(Option<Peer>, Peer), (String, String)> {
+    let mut client = ClientConnection::new(client, server_name(asked).unwrap()).unwrap();
+    let mut server = ServerConnection::new(server).unwrap();
+    let (mut at_client, mut at_server) = (Ok(()), Ok(()));
+    for _round in 0..8 {
+        let mut wire = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut wire).unwrap();
+        }
+        let mut bytes = wire.as_slice();
+        while !bytes.is_empty() && at_server.is_ok() {
+            server.read_tls(&mut bytes).unwrap();
+            at_server = server.process_new_packets().map(drop);
+        }
+        let mut wire = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut wire).unwrap();
+        }
+        let mut bytes = wire.as_slice();
+        while !bytes.is_empty() && at_client.is_ok() {
+            client.read_tls(&mut bytes).unwrap();
+            at_client = client.process_new_packets().map(drop);
+        }
+    }
+    let said = |result: Result<(), rustls::Error>, who: &str| match result {
+        Ok(()) => String::new(),
+        Err(error) => explain(&io::Error::other(error), who),
+    };
+    if at_client.is_err() || at_server.is_err() {
+        return Err((said(at_client, asked), said(at_server, "the caller")));
+    }
+    client.writer().write_all(b"hello").unwrap();
+    let mut wire = Vec::new();
+    client.write_tls(&mut wire).unwrap();
+    server.read_tls(&mut wire.as_slice()).unwrap();
+    server.process_new_packets().unwrap();
+    let mut heard = [0; 5];
+    server.reader().read_exact(&mut heard).unwrap();
+    assert_eq!((&heard, client.alpn_protocol()), (b"hello", Some(PROTOCOL[0])));
+    let at_server = server.peer_certificates().map(|chain| peer(chain).unwrap());
+    Ok((at_server, peer(client.peer_certificates().unwrap()).unwrap()))
+}
+
+fn between(a: &Identity, b: &Identity, asked: &str) -> Result<(Option<Peer>, Peer), (String, String)> {
+    shake(a.client(PROTOCOL).unwrap(), b.server(PROTOCOL).unwrap(), asked)
+}
+
+/// A clock that differs from this machine's.
+#[derive(Debug)]
+struct Off(i64);
+
+impl TimeProvider for Off {
+    fn current_time(&self) -> Option<UnixTime> {
+        let now = i64::try_from(UnixTime::now().as_secs()).unwrap();
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now + self.0).unwrap())))
+    }
+}
+
+fn with_clock(authority: &Authority, node: &str, off_s: i64) -> Identity {
+    let request = Request::new(node).unwrap();
+    let chain = authority.sign(&request.pem().unwrap(), node, SystemTime::now()).unwrap();
+    Identity::with_clock(&(request.key_pem() + &chain), &authority.certificate_pem(), Arc::new(Off(off_s)))
+        .unwrap()
+}
+
+#[test]
+fn two_nodes_of_a_cluster_know_each_other() {
+    let authority = authority();
+    let now = SystemTime::now();
+    let (a, b) = (authority.identity("a", now).unwrap(), authority.identity("b", now).unwrap());
+    let (at_b, at_a) = between(&a, &b, "b").unwrap();
+    let at_b = at_b.unwrap();
+    assert_eq!((at_b.node.as_str(), at_b.cluster.as_str(), &at_b.serial), ("a", "lab", &a.serial()));
+    assert_eq!((at_a.node.as_str(), &at_a.serial), ("b", &b.serial()));
+    assert_eq!(b.check(&a.current().certified.cert).unwrap(), at_b);
+}
+
+#[test]
+fn another_clusters_node_is_refused_by_both_ends() {
+    let now = SystemTime::now();
+    let ours = authority().identity("a", now).unwrap();
+    let theirs = Authority::new("other", now).unwrap().identity("b", now).unwrap();
+    let (client, server) = between(&ours, &theirs, "b").unwrap_err();
+    assert!(client.contains("another cluster") && client.contains("tombolo node join"), "{client}");
+    assert!(server.contains("does not know the authority"), "{server}");
+    // Also where both clusters have one name.
+    let twin = authority().identity("b", now).unwrap();
+    assert!(between(&ours, &twin, "b").unwrap_err().0.contains("another cluster"));
+    assert!(matches!(ours.check(&twin.current().certified.cert), Err(TrustError::OtherCluster { .. })));
+}
+
+#[test]
+fn an_expired_certificate_is_refused_with_both_times() {
+    let authority = authority();
+    let long_ago = SystemTime::now() - 100 * DAY;
+    let a = authority.identity("a", SystemTime::now()).unwrap();
+    let old = authority.identity("b", long_ago).unwrap();
+    let (client, _) = between(&a, &old, "b").unwrap_err();
+    assert!(
+        client.contains("was valid until 20") && client.contains("this node's clock says 20"),
+        "{client}"
+    );
+    assert!(client.contains("tombolo node rotate"), "{client}");
+    let (_, server) = between(&old, &a, "a").unwrap_err();
+    assert!(server.contains("was valid until"), "{server}");
+}
+
+#[test]
+fn who_is_refused_hears_why() {
+    let authority = authority();
+    let now = SystemTime::now();
+    let (a, b) = (authority.identity("a", now).unwrap(), authority.identity("b", now).unwrap());
+    b.set_revoked([a.serial()].into());
+    // In TLS 1.3 the client has finished when the server looks at its certificate.
+    let (client, server) = between(&a, &b, "b").unwrap_err();
+    assert!(server.contains("is revoked"), "{server}");
+    assert!(
+        client.contains("this node was removed from the cluster") && client.contains("token"),
+        "{client}"
+    );
+    let (client, _) = between(&b, &a, "a").unwrap_err();
+    assert!(client.contains("is revoked"), "{client}");
+    assert!(matches!(b.check(&a.current().certified.cert), Err(TrustError::Revoked { .. })));
+    b.set_revoked([].into());
+    between(&a, &b, "b").unwrap();
+}
+
+#[test]
+fn clocks_that_are_hours_apart_are_no_hindrance_and_days_are_said() {
+    let authority = authority();
+    let hours = 20 * i64::try_from(HOUR.as_secs()).unwrap();
+    let now = SystemTime::now();
+    let a = authority.identity("a", now).unwrap();
+    for off in [-hours, hours] {
+        let b = with_clock(&authority, "b", off);
+        between(&a, &b, "b").unwrap();
+        between(&b, &a, "a").unwrap();
+    }
+    let early = with_clock(&authority, "b", -3 * 86_400);
+    let (client, _) = between(&early, &a, "a").unwrap_err();
+    assert!(
+        client.contains("is valid from") && client.contains("one of the two clocks is wrong"),
+        "{client}"
+    );
+    let late = with_clock(&authority, "b", 100 * 86_400);
+    let (client, server) = between(&late, &a, "a").unwrap_err();
+    assert!(client.contains("this node's clock says"), "{client}");
+    assert!(server.contains("refuses this node's certificate as expired"), "{server}");
+}
+
+#[test]
+fn a_node_other_than_expected_is_refused_by_name() {
+    let authority = authority();
+    let now = SystemTime::now();
+    let (a, b) = (authority.identity("a", now).unwrap(), authority.identity("b", now).unwrap());
+    let (client, _) = between(&a, &b, "c").unwrap_err();
+    assert!(client.contains("node b answers where node c should be"), "{client}");
+}
+
+#[test]
+fn who_shows_nothing_is_refused_unless_it_joins() {
+    let authority = authority();
+    let b = authority.identity("b", SystemTime::now()).unwrap();
+    let nobody = || joiner(authority.fingerprint(), PROTOCOL).unwrap();
+    let (client, server) = shake(nobody(), b.server(PROTOCOL).unwrap(), "b").unwrap_err();
+    assert!(server.contains("shows no certificate"), "{server}");
+    assert!(client.contains("wants a certificate"), "{client}");
+    let (who, at_joiner) = shake(nobody(), b.server_for_joiners(PROTOCOL).unwrap(), "whatever").unwrap();
+    assert!(who.is_none());
+    assert_eq!(at_joiner.node, "b");
+}
+
+#[test]
+fn a_joiner_tells_nothing_to_who_has_not_the_tokens_authority() {
+    let now = SystemTime::now();
+    let impostor = authority().identity("b", now).unwrap();
+    let config = joiner(authority().fingerprint(), PROTOCOL).unwrap();
+    let (client, _) = shake(config, impostor.server_for_joiners(PROTOCOL).unwrap(), "b").unwrap_err();
+    assert!(client.contains("another cluster"), "{client}");
+    // Nor to who shows the right authority beside a certificate that it did not issue.
+    let real = authority();
+    let chain = impostor.current().certified.cert[0].clone();
+    let forged = files::pem_of(&chain) + &real.certificate_pem();
+    let key = impostor_key(&impostor);
+    let forger = Identity::from_pem(&(key + &forged), &real.certificate_pem()).unwrap();
+    let config = joiner(real.fingerprint(), PROTOCOL).unwrap();
+    shake(config, forger.server_for_joiners(PROTOCOL).unwrap(), "b").unwrap_err();
+}
+
+fn impostor_key(identity: &Identity) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    identity.store(folder.path()).unwrap();
+    let text = std::fs::read_to_string(folder.path().join(files::IDENTITY_FILE)).unwrap();
+    let end = text.find("-----BEGIN CERTIFICATE").unwrap();
+    text[..end].to_owned()
+}
+
+#[test]
+fn no_common_protocol_is_said_as_releases_too_far_apart() {
+    let authority = authority();
+    let now = SystemTime::now();
+    let (a, b) = (authority.identity("a", now).unwrap(), authority.identity("b", now).unwrap());
+    let old = a.client(&[b"test/0"]).unwrap();
+    let (client, _) = shake(old, b.server(PROTOCOL).unwrap(), "b").unwrap_err();
+    assert!(client.contains("their releases are too far apart"), "{client}");
+}
+
+#[test]
+fn a_renewed_certificate_holds_for_configurations_that_are_in_use() {
+    let authority = authority();
+    let now = SystemTime::now();
+    let a = authority.identity("a", now - 70 * DAY).unwrap();
+    let b = authority.identity("b", now).unwrap();
+    assert!(a.is_due(now) && !b.is_due(now));
+    let config = a.client(PROTOCOL).unwrap();
+    let before = a.serial();
+    let request = Request::new("a").unwrap();
+    a.renew(&request, &authority.sign(&request.pem().unwrap(), "a", now).unwrap()).unwrap();
+    assert!(a.serial() != before && !a.is_due(now));
+    let (at_b, _) = shake(config, b.server(PROTOCOL).unwrap(), "b").unwrap();
+    assert_eq!(at_b.unwrap().serial, a.serial());
+    // What is another's, or not for this key, is refused, and what was in use stays.
+    let serial = a.serial();
+    let other = authority.sign(&request.pem().unwrap(), "c", now).unwrap();
+    assert!(matches!(a.renew(&request, &other), Err(TrustError::WrongNode { .. })));
+    let mine = authority.sign(&Request::new("a").unwrap().pem().unwrap(), "a", now).unwrap();
+    assert!(a.renew(&request, &mine).unwrap_err().to_string().contains("its key is another's"));
+    assert_eq!(a.serial(), serial);
+}
+
+#[test]
+fn a_successor_of_the_authority_is_believed_beside_it() {
+    let now = SystemTime::now();
+    let (first, second) = (authority(), authority());
+    let (a, b) = (first.identity("a", now).unwrap(), second.identity("b", now).unwrap());
+    assert!(between(&a, &b, "b").is_err());
+    let both = first.certificate_pem() + &second.certificate_pem();
+    a.trust(&both).unwrap();
+    b.trust(&both).unwrap();
+    between(&a, &b, "b").unwrap();
+    assert_eq!(a.fingerprints(), [first.fingerprint(), second.fingerprint()]);
+}
+
+#[test]
+fn a_request_gets_the_name_that_the_authority_gives_and_no_other() {
+    let authority = authority();
+    let now = SystemTime::now();
+    let request = Request::new("root").unwrap();
+    let chain = authority.sign(&request.pem().unwrap(), "b", now).unwrap();
+    let identity = Identity::from_pem(&(request.key_pem() + &chain), &authority.certificate_pem()).unwrap();
+    assert_eq!(identity.node(), "b");
+    for bad in ["", "hello", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"]
+    {
+        let refusal = authority.sign(bad, "b", now).unwrap_err().to_string();
+        assert!(refusal.contains("the request for a certificate"), "{refusal}");
+    }
+    // A request whose signature is not its key's.
+    let pem = request.pem().unwrap();
+    let at = pem.len() / 2;
+    let flipped: String =
+        pem.char_indices().map(|(n, c)| if n == at { if c == 'A' { 'B' } else { 'A' } } else { c }).collect();
+    authority.sign(&flipped, "b", now).unwrap_err();
+}
+
+#[test]
+fn names_are_checked_everywhere() {
+    for bad in ["", "-a", "a-", "A", "a.b", "a_b", "ä", "a b", "../x", &"a".repeat(64)] {
+        assert!(check_name(bad).unwrap_err().to_string().contains("1 to 63"), "{bad}");
+        Request::new(bad).unwrap_err();
+        authority().identity(bad, SystemTime::now()).unwrap_err();
+        server_name(bad).unwrap_err();
+    }
+    check_name(&"a".repeat(63)).unwrap();
+    check_name("rack-3").unwrap();
+}
+
+#[test]
+fn a_folder_keeps_it_all_and_shows_no_key_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(Identity::find(folder.path()).unwrap().is_none());
+    assert!(Authority::load(folder.path()).unwrap().is_none());
+    let authority = authority();
+    let a = authority.identity("a", SystemTime::now()).unwrap();
+    let gone = authority.identity("gone", SystemTime::now()).unwrap().serial();
+    a.set_revoked([gone.clone()].into());
+    a.store(folder.path()).unwrap();
+    authority.store(folder.path()).unwrap();
+    let read = Identity::load(folder.path()).unwrap();
+    assert_eq!((read.node(), read.serial()), ("a", a.serial()));
+    assert!(read.revoked().contains(&gone));
+    let again = Authority::load(folder.path()).unwrap().unwrap();
+    assert_eq!((again.cluster(), again.fingerprint()), ("lab", authority.fingerprint()));
+    between(&again.identity("b", SystemTime::now()).unwrap(), &read, "a").unwrap();
+
+    let renewed = authority.identity("a", SystemTime::now()).unwrap();
+    renewed.store(folder.path()).unwrap();
+    read.reload(folder.path()).unwrap();
+    assert_eq!(read.serial(), renewed.serial());
+
+    for name in [files::IDENTITY_FILE, files::AUTHORITY_FILE] {
+        let path = folder.path().join(name);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let refusal = Identity::find(folder.path()).unwrap_err().to_string();
+    assert!(refusal.contains("chmod 600") && refusal.contains("identity.pem"), "{refusal}");
+    Authority::load(folder.path()).unwrap_err();
+    Identity::forget(folder.path()).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn files_that_are_garbage_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = authority();
+    let good = authority.identity("a", SystemTime::now()).unwrap();
+    good.store(folder.path()).unwrap();
+    let path = folder.path().join(files::IDENTITY_FILE);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let other = authority.identity("b", SystemTime::now()).unwrap();
+    let stranger = impostor_key(&other) + &text[text.find("-----BEGIN CERTIFICATE").unwrap()..];
+    let without_key = text[text.find("-----BEGIN CERTIFICATE").unwrap()..].to_owned();
+    let many = text.clone() + &authority.certificate_pem().repeat(20);
+    let long = "x".repeat(300 << 10);
+    let cut = text[..text.len() / 2].to_owned();
+    let not_a_node = impostor_key(&good) + &authority.certificate_pem();
+    for (bad, why) in [
+        (String::new(), "this node's certificate"),
+        ("hello".into(), "this node's certificate"),
+        (cut, "this node's certificate"),
+        (stranger, "its key is another's"),
+        (without_key, "this node's certificate"),
+        (many, "more than"),
+        (long, "far too long"),
+        (not_a_node, "names no node"),
+    ] {
+        files::write_secret(&path, &bad).unwrap();
+        let refusal = Identity::find(folder.path()).unwrap_err().to_string();
+        assert!(refusal.contains(why), "{why}: {refusal}");
+    }
+    files::write_secret(&path, &text).unwrap();
+    for (name, bad) in
+        [(files::TRUSTED_FILE, "hello"), (files::TRUSTED_FILE, ""), (files::REVOKED_FILE, "../x")]
+    {
+        good.store(folder.path()).unwrap();
+        files::write_secret(&folder.path().join(name), bad).unwrap();
+        Identity::find(folder.path()).unwrap_err();
+    }
+    for bad in ["", "hello", good.trusted_pem().as_str()] {
+        Authority::from_pem(bad).unwrap_err();
+    }
+}

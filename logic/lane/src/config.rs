@@ -1,0 +1,84 @@
+//! What a lane is told, and what it says of frames.
+
+use thiserror::Error;
+use wire::lane::{
+    BadFrame, DATA_BYTES, HEADER_BYTES, TAG_BYTES, WINDOW_BYTES, WINDOW_FRAMES_MAX, WINDOW_FRAMES_MIN,
+};
+
+/// Of which of the two kinds of frames a number is: each has keys of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stream {
+    /// Data.
+    Data,
+    /// States.
+    State,
+}
+
+/// Seals what goes out.
+pub trait Seal {
+    /// Encrypts the body of `frame`, which stands behind its header, in place, and puts a tag of [`TAG_BYTES`] behind it. A number of a
+    /// stream is sealed once.
+    fn seal(&mut self, stream: Stream, number: u64, frame: &mut Vec<u8>);
+}
+
+/// Opens what comes.
+pub trait Open {
+    /// Decrypts the body of `frame` in place, whose header and sealed body are all of it; the body, if whoever has the keys sealed it just so.
+    fn open<'a>(&mut self, stream: Stream, number: u64, frame: &'a mut [u8]) -> Option<&'a [u8]>;
+}
+
+/// What both sides agreed upon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// The other side's station.
+    pub station: u64,
+    /// Its lane.
+    pub lane: u32,
+    /// Longest payload of a frame: what both interfaces take.
+    pub frame_bytes: usize,
+}
+
+impl Config {
+    /// Bytes of the stream that one frame carries at most.
+    #[must_use]
+    pub fn carried_bytes(&self) -> usize {
+        self.frame_bytes.saturating_sub(HEADER_BYTES + TAG_BYTES + DATA_BYTES).max(1)
+    }
+
+    /// Frames that a receiver holds at most.
+    #[must_use]
+    pub fn window_frames(&self) -> u64 {
+        let frames = (WINDOW_BYTES / self.frame_bytes.max(1)).clamp(WINDOW_FRAMES_MIN, WINDOW_FRAMES_MAX);
+        u64::try_from(frames).unwrap_or(u64::MAX)
+    }
+}
+
+/// What came of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// It was understood; so many bytes of the stream went straight to who reads.
+    Taken(usize),
+    /// It came before, or what it says is known already.
+    Again,
+    /// It is none of this lane: it is forgotten.
+    Strange,
+}
+
+/// What the other side, which has the keys, must not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Broken {
+    /// A body that is none.
+    #[error("{0}")]
+    Frame(#[from] BadFrame),
+    /// It has what was not sent.
+    #[error("it says that frame {found} has come, and {sent} were sent")]
+    Unsent {
+        /// The number.
+        found: u64,
+        /// So many were.
+        sent: u64,
+    },
+    /// Its stream goes on behind its end.
+    #[error("its stream goes on behind its end")]
+    BehindEnd,
+}

@@ -1,0 +1,215 @@
+//! What comes: frames in order, those ahead of a gap, and what is to be said of them.
+
+use crate::config::{Broken, Config};
+use std::collections::VecDeque;
+use wire::lane::{RANGES_MAX, State};
+
+/// So long what has come is not told, at most, where nothing goes out that tells of it.
+const HELD_US: u64 = 1_000;
+/// So many frames are not kept back.
+const HELD_FRAMES: u32 = 2;
+
+/// What a frame carried and nobody has read.
+#[derive(Debug)]
+struct Piece {
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inward {
+    window: u64,
+    /// All before this one have come.
+    next: u64,
+    /// What has come from `next` on, which itself is not there.
+    ahead: VecDeque<Option<Vec<u8>>>,
+    readable: VecDeque<Piece>,
+    /// Frames that were read to their end.
+    read: u64,
+    /// The number behind the last frame of the stream.
+    end: Option<u64>,
+    said_credit: u64,
+    /// Frames that came since something was said, and since when.
+    unsaid: u32,
+    unsaid_since_us: Option<u64>,
+    newest_us: u64,
+    urgent: bool,
+}
+
+/// Puts bytes at the front of `room`, into which they fit.
+fn fill(room: &mut [u8], bytes: &[u8]) {
+    if let Some(room) = room.get_mut(..bytes.len()) {
+        room.copy_from_slice(bytes);
+    }
+}
+
+impl Inward {
+    pub fn new(config: Config) -> Self {
+        let window = config.window_frames();
+        Self {
+            window,
+            next: 0,
+            ahead: VecDeque::new(),
+            readable: VecDeque::new(),
+            read: 0,
+            end: None,
+            said_credit: window,
+            unsaid: 0,
+            unsaid_since_us: None,
+            newest_us: 0,
+            urgent: false,
+        }
+    }
+
+    /// What a frame says of it: all that has come without a gap, and what may come.
+    pub fn words(&self) -> (u64, u64) {
+        (self.next, self.read + self.window)
+    }
+
+    /// Whether a frame is worth opening: it is new, and was allowed. `None`: it never was.
+    pub fn wants(&mut self, number: u64) -> Option<bool> {
+        if number >= self.read + self.window {
+            return None;
+        }
+        let place = number.checked_sub(self.next).and_then(|place| usize::try_from(place).ok());
+        let new = place.is_some_and(|place| self.ahead.get(place).is_none_or(Option::is_none));
+        // What came twice may have come because nobody was told of the first.
+        self.unsaid += u32::from(!new) * HELD_FRAMES;
+        Some(new)
+    }
+
+    /// One that is wanted has come. Says how many bytes went into `into`.
+    pub fn came(
+        &mut self,
+        now_us: u64,
+        number: u64,
+        bytes: &[u8],
+        ends: bool,
+        into: &mut [u8],
+    ) -> Result<usize, Broken> {
+        let behind_all = self.next + self.ahead.len() as u64;
+        match self.end {
+            Some(end) if number >= end || ends => return Err(Broken::BehindEnd),
+            None if ends && number + 1 < behind_all => return Err(Broken::BehindEnd),
+            None if ends => self.end = Some(number + 1),
+            _ => {}
+        }
+        self.newest_us = now_us;
+        self.unsaid += 1;
+        self.unsaid_since_us.get_or_insert(now_us);
+        let place = usize::try_from(number - self.next).unwrap_or(usize::MAX);
+        if place > 0 {
+            self.urgent = true;
+            if self.ahead.len() <= place {
+                self.ahead.resize_with(place + 1, || None);
+            }
+            if let Some(empty) = self.ahead.get_mut(place) {
+                *empty = Some(bytes.to_vec());
+            }
+            return Ok(0);
+        }
+        self.urgent |= !self.ahead.is_empty();
+        self.ahead.pop_front();
+        self.next += 1;
+        let mut filled = self.hand(bytes, into);
+        while let Some(Some(_)) = self.ahead.front() {
+            let Some(Some(bytes)) = self.ahead.pop_front() else { break };
+            self.next += 1;
+            filled += self.hand(&bytes, into.get_mut(filled..).unwrap_or_default());
+        }
+        Ok(filled)
+    }
+
+    /// Gives bytes to who reads, what does not fit later.
+    fn hand(&mut self, bytes: &[u8], into: &mut [u8]) -> usize {
+        let now = if self.readable.is_empty() { bytes.len().min(into.len()) } else { 0 };
+        let (fits, rest) = bytes.split_at(now);
+        fill(into, fits);
+        if rest.is_empty() && self.readable.is_empty() {
+            self.read += 1;
+        } else {
+            self.readable.push_back(Piece { bytes: rest.to_vec(), taken: 0 });
+        }
+        now
+    }
+
+    /// Puts what nobody has read into `into`; says how many bytes.
+    pub fn read(&mut self, into: &mut [u8]) -> usize {
+        let mut filled = 0;
+        while let Some(piece) = self.readable.front_mut() {
+            let rest = piece.bytes.get(piece.taken..).unwrap_or_default();
+            let room = into.get_mut(filled..).unwrap_or_default();
+            let now = rest.len().min(room.len());
+            fill(room, rest.get(..now).unwrap_or_default());
+            piece.taken += now;
+            filled += now;
+            if piece.taken < piece.bytes.len() {
+                break;
+            }
+            self.readable.pop_front();
+            self.read += 1;
+        }
+        filled
+    }
+
+    pub fn has_readable(&self) -> bool {
+        !self.readable.is_empty()
+    }
+
+    /// The stream has ended, and all of it was read.
+    pub fn is_ended(&self) -> bool {
+        self.end == Some(self.read)
+    }
+
+    /// The other side wants to know.
+    pub fn asked(&mut self) {
+        self.urgent = true;
+    }
+
+    /// Whether something is to be said now.
+    pub fn has_news(&self, now_us: u64) -> bool {
+        let (_, credit) = self.words();
+        self.urgent
+            || self.unsaid >= HELD_FRAMES
+            || self.due_us().is_some_and(|due| due <= now_us)
+            || credit - self.said_credit >= self.window / 4
+    }
+
+    /// When something is to be said at the latest.
+    pub fn due_us(&self) -> Option<u64> {
+        self.unsaid_since_us.map(|since| since + HELD_US)
+    }
+
+    /// A frame of data goes out that says this, and no ranges.
+    pub fn was_said(&mut self, words: (u64, u64)) {
+        if !self.urgent && words.0 == self.next {
+            (self.unsaid, self.unsaid_since_us) = (0, None);
+            self.said_credit = self.said_credit.max(words.1);
+        }
+    }
+
+    /// What there is to say.
+    pub fn state(&mut self, now_us: u64) -> State {
+        let (next, credit) = self.words();
+        let mut ranges = Vec::new();
+        let mut open: Option<u64> = None;
+        for (number, there) in (next..).zip(self.ahead.iter().map(Option::is_some).chain([false])) {
+            match (open, there) {
+                (None, true) => open = Some(number),
+                (Some(from), false) => {
+                    ranges.push((from, number));
+                    open = None;
+                    if ranges.len() == RANGES_MAX {
+                        break;
+                    }
+                }
+                _ => {}
+            }
+        }
+        let held_us = u32::try_from(now_us.saturating_sub(self.newest_us)).unwrap_or(u32::MAX);
+        self.urgent = false;
+        (self.unsaid, self.unsaid_since_us) = (0, None);
+        self.said_credit = credit;
+        State { next, credit, flags: 0, held_us, ranges }
+    }
+}

@@ -1,0 +1,182 @@
+//! A peer that has the keys and says what it likes, and frames of anybody. What must hold: no panic; what is understood is written the same; what is held
+//! stays within a window; and whoever says little makes us say little.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use lane::{Config, Heard, Lane, Open, Seal, Stream};
+use wire::lane::{
+    Data, HEADER_BYTES, Header, INTRODUCTION_BYTES, Introduction, RANGES_MAX, State, TAG_BYTES, kind,
+};
+
+/// Scripts of one run.
+const SCRIPTS: u64 = 20_000;
+
+/// Steps of one script: more bring nothing new.
+const MAX_STEPS: usize = 200;
+const CONFIG: Config = Config { station: 7, lane: 1, frame_bytes: 1500 };
+
+/// Opens all that ends with zeros: whoever plays has the keys, and may spoil a tag.
+struct Glass;
+
+impl Seal for Glass {
+    fn seal(&mut self, _: Stream, _: u64, frame: &mut Vec<u8>) {
+        frame.extend_from_slice(&[0; TAG_BYTES]);
+    }
+}
+
+impl Open for Glass {
+    fn open<'a>(&mut self, _: Stream, _: u64, frame: &'a mut [u8]) -> Option<&'a [u8]> {
+        let (front, tag) = frame.split_at(frame.len() - TAG_BYTES);
+        (tag == [0; TAG_BYTES]).then(|| &front[HEADER_BYTES..])
+    }
+}
+
+/// Numbers out of a seed.
+struct Script(u64);
+
+impl Script {
+    fn byte(&mut self) -> u8 {
+        self.below(256) as u8
+    }
+
+    fn flag(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % bound
+    }
+
+    /// Small ones, their negatives, neighbours of powers of two, and any.
+    fn word(&mut self) -> u64 {
+        match self.below(12) {
+            0 => u64::from(self.byte()).wrapping_neg(),
+            1 => 1 << self.below(64),
+            2 => (1_u64 << self.below(64)).wrapping_sub(1),
+            3 => self.0,
+            4 => self.below(2100) as u64,
+            _ => self.below(12) as u64,
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_keeps_to_nothing_breaks_its_lane_and_nothing_else() {
+    for seed in 1..=SCRIPTS {
+        let mut script = Script(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let played = std::panic::catch_unwind(move || {
+            let bytes: Vec<u8> = (0..script.below(120)).map(|_| script.byte() % 5).collect();
+            parsers(&bytes);
+            hear(&mut Lane::new(CONFIG), 0, &mut bytes.clone());
+            play(&mut script);
+        });
+        assert!(played.is_ok(), "seed {seed}");
+    }
+}
+
+fn parsers(bytes: &[u8]) {
+    if let Some(introduction) = bytes.first_chunk::<INTRODUCTION_BYTES>()
+        && let Ok(read) = Introduction::read(introduction)
+    {
+        assert_eq!(read.to_bytes(), *introduction);
+    }
+    if let Ok(header) = Header::read(bytes) {
+        assert_eq!(header.to_bytes()[..], bytes[..HEADER_BYTES]);
+    }
+    if let Ok((data, carried)) = Data::read(bytes) {
+        assert_eq!((carried.len(), &data.to_bytes()[..]), (usize::from(data.bytes), &bytes[..20]));
+    }
+    if let Ok(state) = State::read(bytes) {
+        let mut written = Vec::new();
+        state.write(&mut written);
+        assert!(written == bytes && state.ranges.len() <= RANGES_MAX);
+    }
+}
+
+/// Whether the lane goes on.
+fn hear(lane: &mut Lane, now_us: u64, frame: &mut [u8]) -> bool {
+    let mut into = [0; 700];
+    let read = lane.read(&mut into);
+    let heard = lane.receive(now_us, frame, &mut Glass, &mut into[read..]);
+    if let Ok(Heard::Taken(bytes)) = heard {
+        assert!(bytes <= into.len() - read);
+    }
+    heard.is_ok()
+}
+
+fn frame(script: &mut Script) -> Vec<u8> {
+    let number = script.word();
+    let (mut body, kind) = if script.flag() {
+        let bytes = script.below(1600);
+        let flags = u16::from(script.byte() % 3);
+        let data = Data { next: script.word(), credit: script.word(), flags, bytes: bytes as u16 };
+        let mut body = data.to_bytes().to_vec();
+        body.resize(20 + bytes, script.byte());
+        (body, kind::DATA)
+    } else {
+        let mut state = State {
+            next: script.word(),
+            credit: script.word(),
+            flags: u32::from(script.byte() % 5),
+            held_us: script.word() as u32,
+            ranges: Vec::new(),
+        };
+        for _ in 0..script.below(4) {
+            state.ranges.push((script.word(), script.word()));
+        }
+        let mut body = Vec::new();
+        state.write(&mut body);
+        (body, kind::STATE)
+    };
+    body.extend_from_slice(&[0; TAG_BYTES]);
+    if script.byte() > 250 {
+        let at = script.below(body.len());
+        body[at] ^= 1;
+    }
+    let header = Header { station: 7, lane: 1, kind, sealed: body.len() as u16, number };
+    [&header.to_bytes()[..], &body].concat()
+}
+
+fn play(script: &mut Script) {
+    let mut lane = Lane::new(CONFIG);
+    let (mut now_us, mut heard, mut said) = (0_u64, 0_u64, 0_u64);
+    let mut state = Vec::new();
+    for _ in 0..MAX_STEPS {
+        let step = script.byte();
+        match step % 8 {
+            0 => {
+                let taken = lane.offer(&vec![step; script.below(5000)]);
+                assert!(taken <= 5000);
+            }
+            1 => now_us += script.word() % 10_000_000,
+            2 => {
+                if lane.due_us().is_some_and(|due| due <= now_us) {
+                    lane.tick(now_us);
+                    heard += 1;
+                }
+            }
+            3 => lane.end(),
+            4 => {
+                let ready = lane.prepare(&mut Glass);
+                assert!(ready <= 64 && lane.ready().take(ready).all(|frame| Header::read(frame).is_ok()));
+                lane.departed(now_us, ready.min(script.below(65)));
+            }
+            _ => {
+                if !hear(&mut lane, now_us, &mut frame(script)) {
+                    return;
+                }
+                heard += 1;
+            }
+        }
+        if lane.state(now_us, &mut Glass, &mut state) {
+            assert!(Header::read(&state).is_ok() && state.len() <= CONFIG.frame_bytes);
+            said += 1;
+        }
+        assert!(said <= heard + 2, "{said} states for {heard} frames");
+    }
+    let mut all = vec![0; 2048 * 1500];
+    let read = lane.read(&mut all);
+    assert!(read < all.len(), "more is held than a window");
+}

@@ -1,0 +1,315 @@
+//! What the admin socket speaks of reservations.
+
+use serde::{Deserialize, Serialize};
+use topology::{Reserve, nanos_text};
+
+/// Processors, policy, link, memory and disk that a node has for reservations: `GET` and `POST /v1/reserve/node`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeSettings {
+    /// The processors that are for reservations, as the kernel numbers them; reservations count them from 0.
+    pub processors: Vec<usize>,
+    /// Who goes first.
+    pub policy: PolicyWord,
+    /// What one switch costs, in ns.
+    pub switch_ns: u64,
+    /// The link; absent: nothing can be promised of one.
+    #[serde(default)]
+    pub link: Option<LinkSettings>,
+    /// What domains of this node may say to each other over its loopback interface, in bits per second: classes are kept there, too. Absent: that is not kept.
+    #[serde(default)]
+    pub between_bits: Option<u64>,
+    /// Memory for reservations, in bytes.
+    pub memory_bytes: u64,
+    /// Bandwidth of the disk for reservations, in bytes per second.
+    pub disk_bytes: u64,
+    /// The same in operations per second.
+    pub disk_operations: u64,
+}
+
+/// The link of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSettings {
+    /// Its interface.
+    pub device: String,
+    /// What it carries, in bits per second.
+    pub rate_bits: u64,
+}
+
+/// Who goes first on a processor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyWord {
+    /// The shorter the period.
+    RateMonotonic,
+    /// The shorter the deadline.
+    DeadlineMonotonic,
+    /// Whose deadline comes next.
+    #[default]
+    EarliestDeadline,
+}
+
+impl From<PolicyWord> for reserve::Policy {
+    fn from(word: PolicyWord) -> Self {
+        match word {
+            PolicyWord::RateMonotonic => Self::RateMonotonic,
+            PolicyWord::DeadlineMonotonic => Self::DeadlineMonotonic,
+            PolicyWord::EarliestDeadline => Self::EarliestDeadline,
+        }
+    }
+}
+
+impl PolicyWord {
+    /// The word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RateMonotonic => "rate-monotonic",
+            Self::DeadlineMonotonic => "deadline-monotonic",
+            Self::EarliestDeadline => "earliest-deadline",
+        }
+    }
+
+    /// The policy of that word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::RateMonotonic, Self::DeadlineMonotonic, Self::EarliestDeadline]
+            .into_iter()
+            .find(|policy| policy.as_str() == word)
+    }
+}
+
+/// A virtual task machine, as `reserve ls` lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VtmRow {
+    /// `DC/DOMAIN`, or `run/NAME`.
+    pub name: String,
+    /// What it is promised.
+    pub reserve: Reserve,
+    /// The processor that gives it, as the kernel numbers it.
+    pub processor: Option<usize>,
+    /// What keeps the processor time.
+    pub kept_by: Option<String>,
+    /// Why that.
+    #[serde(default)]
+    pub kept_because: Option<String>,
+    /// Its jobs that have budgets of their own.
+    #[serde(default)]
+    pub jobs: Vec<JobRow>,
+    /// What its dispatcher says of it, where it has one.
+    #[serde(default)]
+    pub dispatched: Option<DispatchedRow>,
+    /// Whether its promise is in force: its processes are there.
+    pub in_force: bool,
+    /// Whether it is suspended.
+    pub suspended: bool,
+    /// Its worst response time, in ns, by the analysis; absent: without a bound, or nothing of a processor.
+    pub response_ns: Option<u64>,
+    /// Processor time that it has had, in µs.
+    pub cpu_us: Option<u64>,
+    /// Periods in which it wanted more than it was promised.
+    pub throttled_periods: Option<u64>,
+    /// Memory that it uses, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// How long it, or where the kernel does not tell that the node, has waited for memory, in µs.
+    pub memory_pressure_us: Option<u64>,
+    /// Bytes that its class of the link has sent.
+    pub network_sent_bytes: Option<u64>,
+    /// Bytes that have come in through it.
+    #[serde(default)]
+    pub network_received_bytes: Option<u64>,
+    /// Bytes that it has sent to others of this node.
+    #[serde(default)]
+    pub network_between_bytes: Option<u64>,
+    /// What is not guaranteed, and why.
+    pub caveats: Vec<String>,
+}
+
+/// A job inside a virtual task machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRow {
+    /// Its name.
+    pub name: String,
+    /// What it takes in each period, in ns.
+    pub budget_ns: u64,
+    /// How often it begins at most, in ns.
+    pub period_ns: u64,
+    /// How long it may take, in ns.
+    pub deadline_ns: u64,
+    /// How long it takes at worst, in ns, on the table in force, or where there is none yet on that of all that is promised; absent: earliest deadline first has no
+    /// such number.
+    pub response_ns: Option<u64>,
+    /// Whether it is always in time, by the same analysis.
+    pub in_time: bool,
+    /// Its real-time priority in its machine's slots, where a table keeps it.
+    pub priority: Option<u32>,
+    /// The processes that are it; absent: nobody looks.
+    pub processes: Option<usize>,
+    /// Their threads that are it.
+    pub threads: Option<usize>,
+    /// What these have used, in µs.
+    pub used_us: Option<u64>,
+}
+
+impl JobRow {
+    /// In words.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let by =
+            self.response_ns.map_or_else(String::new, |ns| format!(", at worst after {}", nanos_text(ns)));
+        let kept = if self.in_time { "in time" } else { "LATE at times" };
+        let first = self.priority.map_or_else(String::new, |priority| format!(", priority {priority}"));
+        let who = match (self.processes, self.threads) {
+            (Some(0), _) => ", nobody is it now".to_owned(),
+            (Some(processes), Some(threads)) => format!(", {processes} processes with {threads} threads"),
+            _ => String::new(),
+        };
+        let used = self.used_us.map_or_else(String::new, |us| format!(", has used {us} us"));
+        format!(
+            "job {}: {} in {}{by}, due after {}: {kept}{first}{who}{used}",
+            self.name,
+            nanos_text(self.budget_ns),
+            nanos_text(self.period_ns),
+            nanos_text(self.deadline_ns)
+        )
+    }
+}
+
+/// How one fares, as its dispatcher counts since it came.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DispatchedRow {
+    /// Its processes.
+    pub jobs: usize,
+    /// Their threads.
+    pub threads: usize,
+    /// Processor time that was set apart for it, in µs.
+    pub offered_us: u64,
+    /// What its threads have used, in their time and outside of it, in µs.
+    pub used_us: u64,
+    /// Slots of the table that it has had.
+    pub slots: u64,
+    /// Those of them that were late.
+    pub late_slots: u64,
+    /// How late one has begun at most, in µs.
+    pub worst_late_us: u64,
+    /// What happened to it that somebody should know.
+    pub notes: Vec<String>,
+}
+
+/// All that a node has promised: `GET /v1/reserve`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Book {
+    /// What it has.
+    pub node: NodeSettings,
+    /// What it has promised.
+    pub vtms: Vec<VtmRow>,
+    /// All resources, with who stands on whom.
+    pub resources: Vec<ResourceRow>,
+    /// Whether it is a node of a cluster: then other nodes may promise what this one can't.
+    #[serde(default)]
+    pub in_cluster: bool,
+}
+
+/// A resource.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceRow {
+    /// Its number.
+    pub id: u64,
+    /// `machine`, `team`, `job`, `class`, `memory share`, `disk share`, `processor`, `link`, `memory`, `disk`.
+    pub kind: String,
+    /// What it is called.
+    pub name: String,
+    /// What it stands on.
+    pub below: Vec<u64>,
+}
+
+/// Gives each of the named this promise, in one step: `POST /v1/reserve/adapt`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdaptRequest {
+    /// Who gets what.
+    pub changes: Vec<Change>,
+}
+
+/// One promise that becomes another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Whose.
+    pub name: String,
+    /// What.
+    pub reserve: Reserve,
+}
+
+/// Takes this from one and gives it to another, in one step: `POST /v1/reserve/move`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MoveRequest {
+    /// Who gives.
+    pub from: String,
+    /// Who gets.
+    pub to: String,
+    /// Processor time in each of the giver's periods, in ns; the other gets the same share of its own.
+    #[serde(default)]
+    pub cpu_ns: u64,
+    /// Network, in bits per second.
+    #[serde(default)]
+    pub network_bits: u64,
+    /// Memory, in bytes.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// Disk, in bytes per second.
+    #[serde(default)]
+    pub io_bytes: u64,
+    /// Disk, in operations per second.
+    #[serde(default)]
+    pub io_operations: u64,
+}
+
+/// What became of an adaptation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adapted {
+    /// What was done, in this order: those that shrink first.
+    pub steps: Vec<String>,
+    /// How many of them shrink.
+    pub shrinking: usize,
+    /// From the request until it was decided, in µs.
+    pub decide_us: u64,
+    /// From then until all was in the kernel, in µs.
+    pub commit_us: u64,
+    /// From then until the kernel began the first period with the new budget of everybody that runs, in µs; absent: nobody wanted to run.
+    pub effect_us: Option<u64>,
+    /// What is not guaranteed.
+    pub caveats: Vec<String>,
+}
+
+/// Promises something to the process that asks and those that it starts: `POST /v1/reserve/run`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunRequest {
+    /// The name, after `run/`; absent: its number.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// The process, as the node counts.
+    pub pid: u32,
+    /// What.
+    pub reserve: Reserve,
+}
+
+/// What was promised to a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ran {
+    /// The whole name.
+    pub name: String,
+    /// What is not guaranteed.
+    pub caveats: Vec<String>,
+}
+
+/// Whom to suspend or resume: `POST /v1/reserve/suspend`, `POST /v1/reserve/resume`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    /// Who.
+    pub name: String,
+}

@@ -1,0 +1,143 @@
+//! What the admin socket says of the cluster.
+
+use super::{init, join, rotate, token};
+use crate::admin::{
+    Code, InitRequest, JoinRequest, NodesView, Problem, RemoveRequest, RotateRequest, Said, TokenRequest,
+};
+use crate::node::Node;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type Shared = State<Arc<Node>>;
+
+/// Its paths.
+pub(crate) fn routes() -> Router<Arc<Node>> {
+    Router::new()
+        .route("/v1/nodes", get(nodes))
+        .route("/v1/nodes/{name}", get(show))
+        .route("/v1/cluster/init", post(init_here))
+        .route("/v1/cluster/join", post(join_here))
+        .route("/v1/cluster/token", post(make_token))
+        .route("/v1/cluster/remove", post(remove))
+        .route("/v1/cluster/rotate", post(rotate_here))
+}
+
+fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::new(Code::BadRequest, format!("the body is not understood: {error}")))
+}
+
+fn single() -> Problem {
+    Problem::new(Code::NoCluster, "this node belongs to no cluster")
+        .help("`tombolo node init` begins one, `tombolo node join` joins one")
+}
+
+async fn nodes(State(node): Shared) -> Json<NodesView> {
+    Json(match &node.cluster {
+        Some(cluster) => with_free(&node, cluster.view()).await,
+        None => NodesView::default(),
+    })
+}
+
+/// The same with what each node has left to promise. The arithmetic of many promises takes its time.
+async fn with_free(node: &Arc<Node>, mut view: NodesView) -> NodesView {
+    let Some(following) = node.following().cloned() else { return view };
+    let free = crate::incarnation::blocking(move || following.free()).await;
+    let mut free = free.unwrap_or_else(|error| {
+        tracing::warn!(error, "it is not told what nodes have left to promise");
+        BTreeMap::new()
+    });
+    for row in &mut view.nodes {
+        row.free = free.remove(&row.name);
+    }
+    view
+}
+
+async fn show(State(node): Shared, Path(name): Path<String>) -> Result<Response, Problem> {
+    let cluster = node.cluster.as_ref().ok_or_else(single)?;
+    let view = with_free(&node, cluster.view()).await;
+    let names: Vec<String> = view.nodes.iter().map(|row| row.name.clone()).collect();
+    let found = view.nodes.into_iter().find(|row| row.name == name);
+    let found = found.ok_or_else(|| {
+        Problem::new(Code::UnknownNode, format!("there is no node {name:?} in the cluster"))
+            .help(crate::node::meant(&name, &names, "nodes"))
+    })?;
+    Ok(Json(found).into_response())
+}
+
+/// Refuses where the node belongs to a cluster, unless that has removed it.
+fn must_be_single(node: &Node) -> Result<(), Problem> {
+    match &node.cluster {
+        Some(cluster) if !cluster.is_removed() => Err(Problem::new(
+            Code::Taken,
+            format!(
+                "this machine is node {} of cluster {} already",
+                cluster.me(),
+                cluster.identity().cluster()
+            ),
+        )
+        .help(format!("`tombolo node remove {}` takes it out", cluster.me()))),
+        _ => Ok(()),
+    }
+}
+
+async fn init_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem> {
+    let request: InitRequest = parsed(&body)?;
+    must_be_single(&node)?;
+    let _changing = node.changing.lock().await;
+    let said = init::init(node.place.state_dir.clone(), node.own_registry(), request).await?;
+    node.again.notify_one();
+    Ok(Json(Said { said }))
+}
+
+async fn join_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem> {
+    let request: JoinRequest = parsed(&body)?;
+    must_be_single(&node)?;
+    let _changing = node.changing.lock().await;
+    let dcs = node.dcs();
+    // What a node knows that was removed is its former cluster's.
+    if node.cluster.is_none() && !dcs.is_empty() {
+        return Err(Problem::new(Code::Taken, format!("{} is up here, which the cluster knows nothing of", dcs.join(", ")))
+            .help("`tombolo down --all` first, and `tombolo up` afterwards; or begin the cluster here (`tombolo node init`)"));
+    }
+    let said = join::join(node.place.state_dir.clone(), request).await?;
+    node.again.notify_one();
+    Ok(Json(Said { said }))
+}
+
+async fn make_token(State(node): Shared, body: Bytes) -> Result<Response, Problem> {
+    let request: TokenRequest = parsed(&body)?;
+    let cluster = node.cluster.as_ref().ok_or_else(single)?;
+    Ok(Json(token::make(cluster, request).await?).into_response())
+}
+
+async fn remove(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem> {
+    let request: RemoveRequest = parsed(&body)?;
+    let cluster = node.cluster.as_ref().ok_or_else(single)?;
+    let alive = cluster.member(&request.node).is_some_and(|member| member.alive);
+    if alive && !request.force {
+        return Err(Problem::new(Code::Taken, format!("node {} is alive", request.node)).help(
+            "stop its daemon first, or add --force: it is fenced, and what it runs may run elsewhere",
+        ));
+    }
+    let (etcd, name) = (cluster.etcd().clone(), request.node.clone());
+    super::blocking(move || join::leave(&etcd, &name)).await?;
+    Ok(Json(Said {
+        said: format!("node {} is removed, and its certificate is believed no more", request.node),
+    }))
+}
+
+async fn rotate_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem> {
+    let request: RotateRequest = parsed(&body)?;
+    let cluster = node.cluster.as_ref().ok_or_else(single)?;
+    rotate::rotate(cluster, request.revoke).await?;
+    let earlier = if request.revoke { "; earlier ones are believed no more" } else { "" };
+    let serial = cluster.identity().serial();
+    Ok(Json(Said { said: format!("node {} has another certificate: {serial}{earlier}", cluster.me()) }))
+}

@@ -1,0 +1,298 @@
+//! What goes on as long as the daemon does: keeping the lease, and following who else is there. Each has a thread, because the
+//! registry's calls block; when one stops being answered, the fence closes by the clock alone.
+
+use super::{ALIVE, AliveRecord, Cluster, NODES, NodeRecord, REVOKED, boottime_ns, failed, to_json, unix_s};
+use crate::admin::Problem;
+use lease::{Holder, Next, Terms};
+use registry::{Change, Etcd, Expected, Lease, Registry, Renewal, Watch};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use trust::Serial;
+
+const MS: u64 = 1_000_000;
+/// The shortest lease that etcd grants with its usual settings: a node that dies is noticed when it ends, which is within 3 s.
+const TTL: Duration = Duration::from_secs(2);
+/// What a node has for stopping what others may take over.
+const MARGIN_NS: u64 = 400 * MS;
+/// Renewals: three may be lost.
+const RENEW_EVERY_NS: u64 = 400 * MS;
+/// How long a renewal may take, and how long to wait after one that failed.
+const RENEW_PATIENCE: Duration = Duration::from_millis(1_200);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// How often those who follow look whether the daemon ends.
+const LOOK_AROUND: Duration = Duration::from_millis(200);
+/// Pause before the registry is asked again for everything, after it failed.
+const RELIST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Ends the threads when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Kept(Arc<AtomicBool>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Cluster {
+    /// Begins to keep the lease, and to follow the other nodes.
+    pub(crate) fn keep(&self) -> std::io::Result<Kept> {
+        let over = Arc::new(AtomicBool::new(false));
+        let (one, other) = (self.clone(), self.clone());
+        let (one_over, other_over) = (Arc::clone(&over), Arc::clone(&over));
+        std::thread::Builder::new().name("lease".into()).spawn(move || one.keep_lease(&one_over))?;
+        std::thread::Builder::new().name("members".into()).spawn(move || other.follow(&other_over))?;
+        Ok(Kept(over))
+    }
+
+    fn keep_lease(&self, over: &AtomicBool) {
+        let ttl_ns = u64::try_from(TTL.as_nanos()).unwrap_or(u64::MAX);
+        let mut holder = Holder::new(Terms { ttl_ns, margin_ns: MARGIN_NS, renew_every_ns: RENEW_EVERY_NS });
+        let mut current: Option<(u64, Lease)> = None;
+        while !over.load(Ordering::Relaxed) {
+            self.give_back(&mut holder, &mut current);
+            let now = boottime_ns();
+            let pause = match (holder.next(now), &current) {
+                (Next::Wait(until), _) => Some(Duration::from_nanos(until.saturating_sub(now))),
+                (Next::Renew, Some((number, lease))) => self.renew(&mut holder, *number, lease),
+                (Next::Grant | Next::Renew, _) => match self.begin(&mut holder, now) {
+                    Ok(begun) => {
+                        current = Some(begun);
+                        None
+                    }
+                    Err(problem) => {
+                        self.say_why(&problem.message);
+                        Some(RETRY_PAUSE)
+                    }
+                },
+            };
+            self.publish(&holder);
+            if let Some(pause) = pause {
+                // tidy(sleep): until the next renewal, or until a registry that failed is asked again.
+                std::thread::sleep(pause.min(LOOK_AROUND));
+            }
+        }
+    }
+
+    fn renew(&self, holder: &mut Holder, number: u64, lease: &Lease) -> Option<Duration> {
+        let sent = boottime_ns();
+        match self.etcd().renew(lease, RENEW_PATIENCE) {
+            Ok(Renewal::Lasts(_)) => {
+                holder.renewed(number, sent);
+                None
+            }
+            Ok(Renewal::Gone) => {
+                holder.lost(number);
+                self.say_why("its lease ended: it was cut off from the registry for too long");
+                None
+            }
+            Err(error) => {
+                self.say_why(&error.to_string());
+                Some(RETRY_PAUSE)
+            }
+        }
+    }
+
+    /// Takes another lease, and says by it that this node lives.
+    fn begin(&self, holder: &mut Holder, now: u64) -> Result<(u64, Lease), Problem> {
+        let key = format!("{ALIVE}{}", self.me());
+        let boot = boot_id();
+        let there = self.etcd().get(&key).map_err(failed)?;
+        let (expected, before) = match &there {
+            None => (Expected::Absent, None),
+            Some(entry) => {
+                (Expected::Revision(entry.revision), serde_json::from_slice::<AliveRecord>(&entry.value).ok())
+            }
+        };
+        if before.is_some_and(|before| before.boot != boot) {
+            return Err(failed(format!(
+                "another machine says that it is node {}: two machines have one state directory, or this one was restarted a moment ago",
+                self.me()
+            )));
+        }
+        if self.etcd().get(&format!("{NODES}{}", self.me())).map_err(failed)?.is_none() {
+            self.state().removed = true;
+            self.inner.changes.send_modify(|changes| *changes += 1);
+            return Err(failed(
+                "this node was removed from the cluster; `tombolo node join` makes it a member again",
+            ));
+        }
+        let lease = self.etcd().grant(TTL).map_err(failed)?;
+        let number = holder.granted(now, u64::try_from(lease.ttl().as_nanos()).unwrap_or(u64::MAX));
+        match self.show(&key, &AliveRecord { incarnation: 0, boot, since_unix_s: unix_s() }, expected, &lease)
+        {
+            Ok(incarnation) => self.inner.incarnation.store(incarnation, Ordering::Relaxed),
+            Err(problem) => {
+                // Nobody saw it; it ends by itself.
+                holder.lost(number);
+                return Err(problem);
+            }
+        }
+        let mut state = self.state();
+        state.lease = Some(lease.clone());
+        state.removed = false;
+        drop(state);
+        holder.begin(number, now);
+        Ok((number, lease))
+    }
+
+    /// Says to the others that this node lives. Returns which life it is.
+    fn show(
+        &self,
+        key: &str,
+        record: &AliveRecord,
+        expected: Expected,
+        lease: &Lease,
+    ) -> Result<u64, Problem> {
+        // The registry's own count is what no other life can have.
+        let incarnation = self.etcd().put_leased(key, &to_json(record)?, expected, lease).map_err(failed)?;
+        let record = AliveRecord { incarnation, ..record.clone() };
+        let expected = Expected::Revision(incarnation);
+        self.etcd().put_leased(key, &to_json(&record)?, expected, lease).map_err(failed)?;
+        Ok(incarnation)
+    }
+
+    /// Gives the lease back, where the cluster knows this node no more.
+    fn give_back(&self, holder: &mut Holder, current: &mut Option<(u64, Lease)>) {
+        if !self.is_removed() {
+            return;
+        }
+        let Some((number, lease)) = current.take() else { return };
+        holder.lost(number);
+        self.state().lease = None;
+        if let Err(error) = self.etcd().revoke(&lease) {
+            tracing::debug!(%error, "the lease ends by itself");
+        }
+    }
+
+    fn say_why(&self, why: &str) {
+        let mut state = self.state();
+        if state.why.as_deref() != Some(why) {
+            tracing::warn!(why, "this node's place in the cluster can't be kept for now");
+            state.why = Some(why.to_owned());
+        }
+    }
+
+    fn publish(&self, holder: &Holder) {
+        let now = boottime_ns();
+        let until = if holder.is_held(now) { holder.held_until() } else { 0 };
+        let was = self.inner.held_until.send_replace(until);
+        if (was == 0) != (until == 0) {
+            if until == 0 {
+                tracing::error!("this node is fenced: it stops what others may take over");
+            } else {
+                tracing::info!(incarnation = self.incarnation(), "this node is part of the cluster");
+                self.state().why = None;
+            }
+            self.inner.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    fn follow(&self, over: &AtomicBool) {
+        while !over.load(Ordering::Relaxed) {
+            if let Err(error) = self.follow_once(over) {
+                tracing::debug!(%error, "who is in the cluster can't be followed for now");
+                // tidy(sleep): nobody tells when a registry is back.
+                std::thread::sleep(RELIST_PAUSE);
+            }
+        }
+    }
+
+    /// Reads everything, and follows what changes, until it has to be read anew.
+    fn follow_once(&self, over: &AtomicBool) -> Result<(), Problem> {
+        let etcd = self.etcd();
+        // What changes after this is heard, perhaps twice; what is heard last is what is.
+        let watches = [ALIVE, NODES, REVOKED].map(|prefix| etcd.watch(prefix));
+        let [alive, nodes, revoked] = watches.map(|watch| watch.map_err(failed));
+        let (alive, nodes, revoked) = (alive?, nodes?, revoked?);
+        self.read_all(etcd)?;
+        while !over.load(Ordering::Relaxed) {
+            let mut changed = false;
+            if let Some(change) = alive.next(LOOK_AROUND).map_err(failed)? {
+                self.heard(change);
+                changed = true;
+            }
+            changed |= self.drain(&alive)? | self.drain(&nodes)?;
+            if self.drain(&revoked)? {
+                self.read_revoked(etcd)?;
+            }
+            if changed {
+                self.inner.changes.send_modify(|changes| *changes += 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn drain(&self, watch: &Watch) -> Result<bool, Problem> {
+        let mut any = false;
+        while let Some(change) = watch.next(Duration::ZERO).map_err(failed)? {
+            self.heard(change);
+            any = true;
+        }
+        Ok(any)
+    }
+
+    fn read_all(&self, etcd: &Etcd) -> Result<(), Problem> {
+        let nodes = etcd.list(NODES).map_err(failed)?;
+        let alive = etcd.list(ALIVE).map_err(failed)?;
+        let mut state = self.state();
+        state.records =
+            nodes.iter().filter_map(|(key, entry)| read::<NodeRecord>(key, &entry.value)).collect();
+        state.alive =
+            alive.iter().filter_map(|(key, entry)| read::<AliveRecord>(key, &entry.value)).collect();
+        state.listed = true;
+        drop(state);
+        self.inner.changes.send_modify(|changes| *changes += 1);
+        self.read_revoked(etcd)
+    }
+
+    fn read_revoked(&self, etcd: &Etcd) -> Result<(), Problem> {
+        let listed = etcd.list(REVOKED).map_err(failed)?;
+        let revoked: BTreeSet<Serial> =
+            listed.iter().filter_map(|(key, _)| Serial::parse(key.strip_prefix(REVOKED)?).ok()).collect();
+        if *self.identity().revoked() != revoked {
+            self.identity().set_revoked(revoked);
+            self.identity().store_revoked(self.trust_folder()).map_err(failed)?;
+            self.trust_changed();
+        }
+        Ok(())
+    }
+
+    fn heard(&self, change: Change) {
+        let mut state = self.state();
+        if let Some(name) = change.key.strip_prefix(ALIVE) {
+            set(&mut state.alive, name, &change);
+        } else if let Some(name) = change.key.strip_prefix(NODES) {
+            set(&mut state.records, name, &change);
+            if name == self.me() && change.value.is_none() {
+                state.removed = true;
+                state.why = Some("this node was removed from the cluster".into());
+            }
+        }
+    }
+}
+
+fn set<T: serde::de::DeserializeOwned>(map: &mut BTreeMap<String, T>, name: &str, change: &Change) {
+    let value = change.value.as_deref().and_then(|value| read::<T>(&change.key, value));
+    match value {
+        Some((_, value)) => map.insert(name.to_owned(), value),
+        None => map.remove(name),
+    };
+}
+
+/// A record by the name that ends its key. What is not understood is worth a line, and is not there.
+fn read<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Option<(String, T)> {
+    let name = key.split_once('/')?.1.to_owned();
+    serde_json::from_slice(value)
+        .inspect_err(|error| tracing::warn!(key, %error, "the registry holds what is not understood"))
+        .ok()
+        .map(|record| (name, record))
+}
+
+/// Which start of which machine this is.
+pub(crate) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned())
+}

@@ -1,0 +1,69 @@
+//! What the registry is made to say of nodes, on one in memory.
+
+use super::join::{enter, leave};
+use super::*;
+use registry::Memory;
+
+fn record(name: &str, address: &str) -> NodeRecord {
+    NodeRecord {
+        name: name.into(),
+        address: address.parse().unwrap(),
+        locators: Vec::new(),
+        labels: BTreeMap::new(),
+        cpus: 2,
+        memory_bytes: 1 << 30,
+        joined_unix_s: 1,
+        serial: format!("40{name}"),
+        version: "0.1.0".into(),
+        number: Some(1),
+    }
+}
+
+#[test]
+fn of_two_nodes_with_one_name_or_one_address_the_second_is_refused_and_leaves_nothing() {
+    let registry = Memory::default();
+    enter(&registry, &record("a", "10.0.0.1:7420")).unwrap();
+    let name = enter(&registry, &record("a", "10.0.0.2:7420")).unwrap_err();
+    assert_eq!(name.code, Code::Taken);
+    assert!(name.message.contains("the name a"), "{name}");
+    let address = enter(&registry, &record("b", "10.0.0.1:7420")).unwrap_err();
+    assert!(address.code == Code::Taken && address.message.contains("10.0.0.1:7420"), "{address}");
+    assert_eq!(registry.list("").unwrap().len(), 2, "a node, and its address");
+    enter(&registry, &record("b", "10.0.0.1:7421")).unwrap();
+}
+
+#[test]
+fn who_is_removed_is_revoked_and_makes_room() {
+    let registry = Memory::default();
+    enter(&registry, &record("a", "10.0.0.1:7420")).unwrap();
+    registry.put("alive/a", b"{}", Expected::Absent).unwrap();
+    leave(&registry, "a").unwrap();
+    let left: Vec<_> = registry.list("").unwrap().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(left, ["revoked/40a"]);
+    assert_eq!(leave(&registry, "a").unwrap_err().code, Code::UnknownNode);
+    enter(&registry, &record("a", "10.0.0.1:7420")).unwrap();
+}
+
+#[test]
+fn a_node_keeps_its_settings_whole_for_root_alone_and_refuses_what_they_are_not() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    assert!(Config::load(folder.path()).unwrap().is_none());
+    let etcd = serde_json::json!({ "endpoints": ["http://127.0.0.1:2379"], "prefix": "/t/" });
+    let config =
+        Config::new("10.0.0.1:7420".parse().unwrap(), serde_json::from_value(etcd).unwrap(), Some(7));
+    config.store(folder.path()).unwrap();
+    assert_eq!(Config::load(folder.path()).unwrap().unwrap(), config);
+    let path = folder.path().join("cluster.json");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    for bad in [
+        "",
+        "{}",
+        "hello",
+        "{\"format\":2,\"address\":\"10.0.0.1:1\",\"etcd\":{\"endpoints\":[],\"prefix\":\"\"}}",
+    ] {
+        std::fs::write(&path, bad).unwrap();
+        let refusal = Config::load(folder.path()).unwrap_err().to_string();
+        assert!(refusal.contains("cluster.json"), "{refusal}");
+    }
+}

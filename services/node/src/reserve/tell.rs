@@ -1,0 +1,355 @@
+//! What the book says of itself: rows, and how the sums add up.
+
+use super::{Book, Entry, State};
+use crate::admin::reserve as admin;
+use enforce::{Kind, VtmReport};
+use reserve::adapt::Step;
+use reserve::model::Model;
+use reserve::node::Promise;
+use reserve::{Bytes, Response, Span};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use topology::{nanos_text, rate_text, size_text};
+
+impl Book {
+    /// All that is promised.
+    pub(crate) fn rows(&self) -> admin::Book {
+        // Somebody may have taken away what was made of the link.
+        self.look_at_link();
+        let mut state = self.lock();
+        let reports = state.dispatchers.reports();
+        let both = mixed(&state);
+        let state = &*state;
+        let responses = responses(&state.model);
+        let cgroups = self.keeper.cgroups();
+        let is_elsewhere = cgroups.counts_where_it_schedules();
+        let vtms = state.entries.iter().map(|(name, entry)| {
+            let usage = if entry.in_force { cgroups.usage(&entry.cgroup) } else { domain::Usage::default() };
+            let number = state.model.node().promise(name).and_then(|promise| promise.processor);
+            let processor = number.and_then(|(number, _)| state.settings.processors.get(number).copied());
+            let moved = state.links.moved(name);
+            let mut caveats = self.caveats(entry, &both);
+            caveats.extend(state.links.caveat().filter(|_| entry.in_force && entry.now.network.is_some()));
+            admin::VtmRow {
+                name: name.clone(),
+                reserve: entry.now.clone(),
+                processor,
+                kept_by: entry.keeper().map(|kind| kind.name().to_owned()),
+                kept_because: entry.keeper().map(|_| entry.because.clone()),
+                jobs: job_rows(&state.model, name, reports.get(name)),
+                dispatched: reports.get(name).map(dispatched),
+                in_force: entry.in_force && entry.without.is_none(),
+                suspended: entry.suspended,
+                response_ns: responses.get(name).copied().flatten(),
+                cpu_us: match reports.get(name) {
+                    // Under a table it may be counted elsewhere, together with all others'.
+                    Some(report) if is_elsewhere && entry.keeper() == Some(Kind::Table) => {
+                        Some(report.used_ns / 1_000 + usage.cpu_ns.unwrap_or(0) / 1_000)
+                    }
+                    _ => usage.cpu_ns.map(|ns| ns / 1_000),
+                },
+                throttled_periods: usage.throttled_periods,
+                memory_bytes: usage.memory.used_bytes,
+                memory_pressure_us: entry
+                    .in_force
+                    .then(|| cgroups.memory_pressure_us(&entry.cgroup))
+                    .flatten(),
+                network_sent_bytes: moved.sent,
+                network_received_bytes: moved.received,
+                network_between_bytes: moved.between,
+                caveats,
+            }
+        });
+        let vtms: Vec<admin::VtmRow> = vtms.collect();
+        let resources = state.model.all().map(|(id, resource)| admin::ResourceRow {
+            id: id.number(),
+            kind: resource.kind.to_string(),
+            name: resource.name.clone(),
+            below: resource.below.iter().map(|id| id.number()).collect(),
+        });
+        let (node, resources) = (state.settings.clone(), resources.collect());
+        admin::Book { node, vtms, resources, in_cluster: false }
+    }
+
+    /// One row.
+    ///
+    /// # Errors
+    /// Where nothing is promised to anybody of that name.
+    pub(crate) fn row(&self, which: &str) -> Result<admin::VtmRow, crate::admin::Problem> {
+        let name = self.lock().find(which)?;
+        let found = self.rows().vtms.into_iter().find(|row| row.name == name);
+        found.ok_or_else(|| super::unknown(which))
+    }
+
+    /// What it is promised, in a word for a listing.
+    pub(crate) fn short(&self, name: &str) -> Option<String> {
+        let state = self.lock();
+        let entry = state.entries.get(name)?;
+        let lines = entry.now.lines();
+        let held = if entry.suspended { vec!["suspended".to_owned()] } else { Vec::new() };
+        Some(lines.into_iter().chain(held).collect::<Vec<_>>().join("; "))
+    }
+
+    /// The part of the state tree.
+    pub(crate) fn tree(&self) -> Value {
+        let rows = self.rows();
+        let vtms: BTreeMap<&str, &admin::VtmRow> =
+            rows.vtms.iter().map(|row| (row.name.as_str(), row)).collect();
+        json!({ "node": rows.node, "vtms": vtms, "adaptations": self.lock().adaptations })
+    }
+
+    /// How it all adds up: who is on which processor, how long everybody may take, which table would be.
+    pub(crate) fn explain(&self) -> Vec<String> {
+        let mut state = self.lock();
+        let reports = state.dispatchers.reports();
+        let state = &*state;
+        let model = &state.model;
+        let capacity = model.node().capacity().clone();
+        let mut lines = vec![format!(
+            "policy {}; a switch is charged {}",
+            capacity.rule.policy,
+            Span(capacity.rule.costs.switch_ns())
+        )];
+        for number in 0..capacity.processors {
+            let on: Vec<(&str, reserve::Task)> = model.node().on_processor(number).collect();
+            let tasks: Vec<reserve::Task> = on.iter().map(|(_, task)| *task).collect();
+            let cpu = state.settings.processors.get(number).copied().unwrap_or(number);
+            if on.is_empty() {
+                lines.push(format!("processor {cpu}: nothing is promised of it"));
+                continue;
+            }
+            let ppm: u128 = tasks
+                .iter()
+                .map(|task| u128::from(task.budget_ns()) * 1_000_000 / u128::from(task.period_ns()))
+                .sum();
+            let how = match capacity.rule.admit(&tasks, None) {
+                Ok(proof) => proof.to_string(),
+                Err(error) => error.to_string(),
+            };
+            lines.push(format!(
+                "processor {cpu}: {}.{:04} % promised, admitted {how}",
+                ppm / 10_000,
+                ppm % 10_000
+            ));
+            let responses = capacity.rule.responses(&tasks);
+            for (place, (name, task)) in on.iter().enumerate() {
+                let response = responses.as_ref().ok().and_then(|all| all.get(place));
+                let told = match response {
+                    Some(Response::Within(ns)) => format!("at worst after {}", Span(*ns)),
+                    _ => "when, would take too long to tell".to_owned(),
+                };
+                lines.push(format!(
+                    "  {name}: {} in each {}, {told}, due after {}",
+                    nanos_text(task.budget_ns()),
+                    nanos_text(task.period_ns()),
+                    nanos_text(task.deadline_ns())
+                ));
+            }
+            lines.push(match model.node().table(number) {
+                Ok((_, table)) => format!(
+                    "  a table for it would have {} slots in {}",
+                    table.slots().len(),
+                    Span(table.cycle_ns())
+                ),
+                Err(error) => format!("  there is no table for it: {error}"),
+            });
+        }
+        for about in state.dispatchers.about() {
+            lines.push(format!(
+                "{}: dispatcher {}, guardian {}, at most {}.{:04} % of each processor, a switch is charged {}",
+                about.kind,
+                about.pid,
+                about.guardian,
+                about.most_ppm / 10_000,
+                about.most_ppm % 10_000,
+                Span(about.switch_ns)
+            ));
+        }
+        let both = mixed(state);
+        for (name, entry) in &state.entries {
+            let why = match (entry.now.cpu, entry.keeper()) {
+                _ if entry.without.is_some() => "nothing is promised to it now".to_owned(),
+                (None, _) => "no processor time is promised to it".to_owned(),
+                (Some(_), None) => "kept by nobody now: it does not run".to_owned(),
+                (Some(_), Some(kind)) => format!("kept by {kind}, {}: {}", means(kind), entry.because),
+            };
+            lines.push(format!("{name}: {why}"));
+            lines.extend(
+                job_rows(model, name, reports.get(name)).iter().map(|row| format!("  {}", row.line())),
+            );
+            let caveats = self.caveats(entry, &both);
+            lines.extend(caveats.iter().map(|caveat| format!("  not guaranteed: {caveat}")));
+        }
+        let sum = |of: fn(&Promise) -> u64| -> u64 {
+            model.node().promises().map(|(_, promise)| of(promise)).sum()
+        };
+        let rate = sum(|promise| promise.network.map_or(0, |class| class.rate_bits));
+        lines.push(match &state.settings.link {
+            Some(link) => {
+                let between = state.settings.between_bits.map_or(String::new(), |bits| format!("; {} between domains of this node", rate_text(bits)));
+                format!("link {}: {} of {} promised, each way{between}", link.device, rate_text(rate), rate_text(link.rate_bits))
+            }
+            None => "link: none is said to be for reservations; `tombolo reserve node --link DEVICE=RATE` says one".to_owned(),
+        });
+        let size = |bytes: u64| Bytes(bytes.into());
+        let memory = sum(|promise| promise.memory_bytes);
+        lines.push(format!("memory: {} of {} promised", size(memory), size(capacity.memory_bytes)));
+        let (bytes, operations) = (sum(|promise| promise.disk.bytes), sum(|promise| promise.disk.operations));
+        lines.push(format!(
+            "disk: {} of {} a second and {operations} of {} operations a second promised",
+            size(bytes),
+            size(capacity.disk.bytes),
+            capacity.disk.operations
+        ));
+        lines
+    }
+}
+
+impl Book {
+    /// Processor time that one has had outside of its own cgroup, in ns; `None`: that is not so.
+    pub(crate) fn used_elsewhere_ns(&self, name: &str) -> Option<u64> {
+        if !self.keeper.cgroups().counts_where_it_schedules() {
+            return None;
+        }
+        let mut state = self.lock();
+        state.entries.get(name).filter(|entry| entry.keeper() == Some(Kind::Table))?;
+        state.dispatchers.reports().get(name).map(|report| report.used_ns)
+    }
+
+    /// What is not guaranteed of one now.
+    fn caveats(&self, entry: &Entry, both: &BTreeMap<Kind, String>) -> Vec<String> {
+        let mut caveats = entry.caveats.clone();
+        caveats.extend(entry.caveat().filter(|caveat| !entry.caveats.contains(caveat)));
+        caveats.extend(entry.slept.caveat());
+        if let Some(kind) = entry.keeper() {
+            caveats.extend(both.get(&kind).cloned());
+            if entry.is_by_quota() {
+                caveats.extend(self.keeper.disturbance(&entry.cgroup));
+            }
+        }
+        caveats
+    }
+}
+
+impl Entry {
+    /// What keeps its processor time, if anything does now.
+    fn keeper(&self) -> Option<Kind> {
+        self.kept_by.filter(|_| self.in_force && self.now.cpu.is_some())
+    }
+}
+
+/// What each of several enforcements at once costs the others: admission takes all on a processor for of one kind.
+fn mixed(state: &State) -> BTreeMap<Kind, String> {
+    let (table, deadline) =
+        (state.dispatchers.is_in_use(Kind::Table), state.dispatchers.is_in_use(Kind::Deadline));
+    let mut found = BTreeMap::new();
+    if deadline {
+        let words =
+            "others have deadlines in the kernel, which come before slots of a table: these may be had later";
+        found.insert(Kind::Table, words.to_owned());
+    }
+    if table || deadline {
+        let words = "who is kept by a table or by deadlines comes before all quotas: the budget may be had later in the period than the analysis says";
+        found.insert(Kind::Bandwidth, words.to_owned());
+    }
+    found
+}
+
+/// What an enforcement is.
+fn means(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Table => "a real-time thread of ours that goes by a table of all on the processor",
+        Kind::Deadline => "the kernel's deadline class for each of its threads",
+        Kind::Bandwidth => "the kernel's quota for its cgroup, before all that is promised nothing",
+        Kind::Simulator => "nobody: time is virtual",
+    }
+}
+
+/// The jobs inside one that have budgets: by what its dispatcher says, and where none keeps them now, by what admission found.
+fn job_rows(model: &Model, name: &str, report: Option<&VtmReport>) -> Vec<admin::JobRow> {
+    let one = |timed: reserve::model::Timed| {
+        let found = report.and_then(|report| report.inside.iter().find(|job| job.name == timed.name));
+        let admitted = match timed.response {
+            Some(Response::Within(ns)) => Some(ns),
+            _ => None,
+        };
+        // A dispatcher's table is that which is in force.
+        let by_table = found.filter(|job| job.priority.is_some());
+        let deadline_ns = timed.task.deadline_ns();
+        admin::JobRow {
+            response_ns: by_table.map_or(admitted, |job| job.response_ns),
+            in_time: by_table.is_none_or(|job| !job.late),
+            budget_ns: timed.task.budget_ns(),
+            period_ns: timed.task.period_ns(),
+            deadline_ns,
+            priority: found.and_then(|job| job.priority),
+            processes: found.map(|job| job.processes),
+            threads: found.map(|job| job.threads),
+            used_us: found.map(|job| job.used_ns / 1_000),
+            name: timed.name,
+        }
+    };
+    model.timed(name).into_iter().map(one).collect()
+}
+
+fn dispatched(report: &VtmReport) -> admin::DispatchedRow {
+    admin::DispatchedRow {
+        jobs: report.jobs,
+        threads: report.threads,
+        offered_us: report.offered_ns / 1_000,
+        used_us: report.used_ns / 1_000,
+        slots: report.slots,
+        late_slots: report.late,
+        worst_late_us: report.worst_late_ns / 1_000,
+        notes: report.notes.clone(),
+    }
+}
+
+/// The worst response time of everybody, in ns.
+fn responses(model: &Model) -> BTreeMap<String, Option<u64>> {
+    let capacity = model.node().capacity();
+    let mut found = BTreeMap::new();
+    for number in 0..capacity.processors {
+        let (names, tasks): (Vec<&str>, Vec<reserve::Task>) = model.node().on_processor(number).unzip();
+        let Ok(responses) = capacity.rule.responses(&tasks) else { continue };
+        for (name, response) in names.into_iter().zip(responses) {
+            let ns = if let Response::Within(ns) = response { Some(ns) } else { None };
+            found.insert(name.to_owned(), ns);
+        }
+    }
+    found
+}
+
+/// A step in words.
+pub(super) fn step(step: &Step) -> String {
+    let cpu = |promise: &Promise| {
+        promise.processor.map_or_else(
+            || "no processor time".to_owned(),
+            |(_, task)| format!("{} in {}", nanos_text(task.budget_ns()), nanos_text(task.period_ns())),
+        )
+    };
+    let network = |promise: &Promise| {
+        promise.network.map_or_else(|| "no network".to_owned(), |class| rate_text(class.rate_bits))
+    };
+    let disk = |promise: &Promise| {
+        format!("{} a second, {} operations", size_text(promise.disk.bytes), promise.disk.operations)
+    };
+    let mut parts = Vec::new();
+    if step.from.processor != step.to.processor {
+        parts.push(format!("cpu {} to {}", cpu(&step.from), cpu(&step.to)));
+    }
+    if step.from.network != step.to.network {
+        parts.push(format!("network {} to {}", network(&step.from), network(&step.to)));
+    }
+    if step.from.memory_bytes != step.to.memory_bytes {
+        parts.push(format!(
+            "memory {} to {}",
+            size_text(step.from.memory_bytes),
+            size_text(step.to.memory_bytes)
+        ));
+    }
+    if step.from.disk != step.to.disk {
+        parts.push(format!("disk {} to {}", disk(&step.from), disk(&step.to)));
+    }
+    format!("{}: {}", step.name, parts.join(", "))
+}
