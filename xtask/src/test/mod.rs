@@ -10,13 +10,16 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 use tally::Tally;
 use watched::Watched;
 
 /// How long the steps have together. A run that hangs ends with its tally before whoever started it loses patience: 90 minutes with what is built before and fuzzed behind are common.
 const PATIENCE: Duration = Duration::from_secs(62 * 60);
+
+/// How many tests of a step may fail and be tried once more. Where more of them fail, it is no accident.
+const MOST_REPEATED: usize = 6;
 
 /// How much to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,22 +216,14 @@ fn run_step(
     ends_at: Instant,
     tally: &mut Tally,
 ) -> std::io::Result<()> {
-    let mut log = File::create(logs.join(format!("{}.log", step.name)))?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(step.arguments).envs(&step.environment).current_dir(root);
-    let mut watched = Watched::start(&mut command, ends_at)?;
-    let mut counted = tally::Step::new(step.name);
-    while let Some(line) = watched.next_line()? {
-        writeln!(log, "{line}")?;
-        if counted.read(&line) {
-            println!("{line}");
-        }
+    let (mut counted, end) = read_step(root, logs, step, step.name, step.arguments, ends_at)?;
+    if end.is_ok() && (1..=MOST_REPEATED).contains(&counted.named_failures().len()) {
+        repeat(root, logs, step, ends_at, &mut counted)?;
     }
-    let end = watched.finish()?;
     let slow = counted.slow().join(", ");
     let succeeded = end.as_ref().is_ok_and(std::process::ExitStatus::success);
     if step.counts {
+        let succeeded = succeeded || counted.is_mended();
         tally.add(counted, succeeded);
     } else if !succeeded {
         tally.fail(step.name, &format!("cargo {} said no, see above", step.arguments.join(" ")));
@@ -239,5 +234,48 @@ fn run_step(
             &format!("{reason}; at work for over a minute: {}", if slow.is_empty() { "none" } else { &slow }),
         );
     }
+    Ok(())
+}
+
+/// Runs the command of a step, and reads what its tests say.
+fn read_step(
+    root: &Path,
+    logs: &Path,
+    step: &Step,
+    log: &str,
+    arguments: &[&str],
+    ends_at: Instant,
+) -> std::io::Result<(tally::Step, Result<ExitStatus, String>)> {
+    let mut log = File::create(logs.join(format!("{log}.log")))?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(arguments).envs(&step.environment).current_dir(root);
+    let mut watched = Watched::start(&mut command, ends_at)?;
+    let mut counted = tally::Step::new(step.name);
+    while let Some(line) = watched.next_line()? {
+        writeln!(log, "{line}")?;
+        if counted.read(&line) {
+            println!("{line}");
+        }
+    }
+    Ok((counted, watched.finish()?))
+}
+
+/// Tests that failed run once more, one at a time: on a machine that others use as well, who passes then is told apart
+/// from who never does.
+fn repeat(
+    root: &Path,
+    logs: &Path,
+    step: &Step,
+    ends_at: Instant,
+    counted: &mut tally::Step,
+) -> std::io::Result<()> {
+    let names = counted.named_failures();
+    announce(&format!("{}: once more, alone: {}", step.name, names.join(", ")));
+    let mut arguments: Vec<&str> = step.arguments.to_vec();
+    arguments.extend(["--exact", "--test-threads=1"]);
+    arguments.extend(names.iter().map(String::as_str));
+    let (again, _) = read_step(root, logs, step, &format!("{}-again", step.name), &arguments, ends_at)?;
+    counted.repeated(&again);
     Ok(())
 }

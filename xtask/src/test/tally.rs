@@ -1,8 +1,9 @@
 //! Counting what `cargo test` printed. A test that says `skipped: REASON` did not pass; a test program that died without
-//! its last word failed; a step that failed without a failed test counts as one failure.
+//! its last word failed; a step that failed without a failed test counts as one failure. A test that failed and passed
+//! when it was run once more counts as passed, and is named as unsteady with what it said when it failed.
 
 use crate::tidy::OTHER_PROCESS;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a test prints when it can't run here.
 const SKIPPED: &str = "skipped: ";
@@ -15,6 +16,8 @@ pub struct Tally {
     passed: usize,
     failures: Vec<String>,
     skips: Vec<String>,
+    /// What passed only when it ran again.
+    unsteady: Vec<String>,
 }
 
 /// One `cargo test`, line by line.
@@ -22,7 +25,10 @@ pub struct Tally {
 pub struct Step {
     name: String,
     ok: usize,
+    passed: BTreeSet<String>,
     failed: Vec<String>,
+    /// Those of `failed` that passed when they ran again.
+    unsteady: Vec<String>,
     failed_count: usize,
     ignored: usize,
     /// Ignored tests of the current program that are only the child of another test.
@@ -46,7 +52,9 @@ impl Step {
         Self {
             name: name.to_owned(),
             ok: 0,
+            passed: BTreeSet::new(),
             failed: Vec::new(),
+            unsteady: Vec::new(),
             failed_count: 0,
             ignored: 0,
             children: 0,
@@ -64,6 +72,26 @@ impl Step {
     /// Tests that were at work for over a minute when the last line was read.
     pub fn slow(&self) -> Vec<String> {
         self.slow.clone()
+    }
+
+    /// The tests that failed, where each has a name and nothing else went wrong.
+    pub fn named_failures(&self) -> Vec<String> {
+        let all_named = self.failed.len() == self.failed_count && self.results == self.programs;
+        if all_named { self.failed.clone() } else { Vec::new() }
+    }
+
+    /// Takes in how those that failed did when they ran again. One name in two programs is two tests, and both have to pass.
+    pub fn repeated(&mut self, again: &Step) {
+        let passed = |name: &String| again.passed.contains(name) && !again.failed.contains(name);
+        let (unsteady, failed) = std::mem::take(&mut self.failed).into_iter().partition(passed);
+        (self.unsteady, self.failed) = (unsteady, failed);
+        self.failed_count = self.failed.len();
+        self.ok += self.unsteady.len();
+    }
+
+    /// Whether all that failed has passed since.
+    pub fn is_mended(&self) -> bool {
+        !self.unsteady.is_empty() && self.failed.is_empty()
     }
 
     /// Takes in one line; returns whether a person wants to see it.
@@ -86,6 +114,8 @@ impl Step {
             line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
         {
             self.failed.push(name.to_owned());
+        } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... ok")) {
+            self.passed.insert(name.to_owned());
         } else if line.starts_with("test ") && line.contains(&format!(" ... ignored, {OTHER_PROCESS}")) {
             self.children += 1;
         } else if self.in_successes {
@@ -159,12 +189,18 @@ impl Tally {
         }));
         self.skips.extend((0..step.ignored).map(|_| format!("skipped: {}: an ignored test", step.name)));
         let before = self.failures.len();
+        let told = |test: &String| match step.why.get(test) {
+            Some(why) => format!("{test}: {}", why.trim_end()),
+            None => test.clone(),
+        };
         for test in &step.failed {
-            match step.why.get(test) {
-                Some(why) => self.fail(&step.name, &format!("{test}: {}", why.trim_end())),
-                None => self.fail(&step.name, test),
-            }
+            self.fail(&step.name, &told(test));
         }
+        self.unsteady.extend(
+            step.unsteady.iter().map(|test| {
+                format!("unsteady: {}: passed only when it ran again: {}", step.name, told(test))
+            }),
+        );
         for _ in step.failed.len()..step.failed_count {
             self.fail(&step.name, "a test without a name");
         }
@@ -199,14 +235,19 @@ impl Tally {
         self.failures.is_empty()
     }
 
-    /// A line for each test that was skipped or failed.
+    /// A line for each test that was skipped, passed at the second time only, or failed.
     pub fn explanations(&self) -> impl Iterator<Item = &str> {
-        self.skips.iter().chain(&self.failures).map(String::as_str)
+        self.skips.iter().chain(&self.unsteady).chain(&self.failures).map(String::as_str)
     }
 
     /// The last line of the run.
     pub fn summary(&self) -> String {
-        format!("{} passed, {} failed, {} skipped", self.passed, self.failures.len(), self.skips.len())
+        let unsteady = match self.unsteady.len() {
+            0 => String::new(),
+            count => format!(" ({count} of them only when run again)"),
+        };
+        let (failed, skipped) = (self.failures.len(), self.skips.len());
+        format!("{} passed{unsteady}, {failed} failed, {skipped} skipped", self.passed)
     }
 }
 
@@ -265,6 +306,60 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(tally.summary(), "1 passed, 1 failed, 2 skipped");
         assert!(!tally.holds());
         assert!(tally.explanations().any(|line| line == "FAILED: unit: a"));
+    }
+
+    #[test]
+    fn who_passes_when_it_runs_again_has_passed_and_is_told() {
+        let failing = |name: &str, why: &str| {
+            format!(
+                "test {name} ... FAILED\nfailures:\n---- {name} stdout ----\nthread '{name}' (7) panicked at src/a.rs:1:2:\n\
+                 {why}\nstack backtrace:\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n"
+            )
+        };
+        let read = |output: &str| {
+            let mut step = Step::new("unit");
+            for line in output.lines() {
+                step.read(line);
+            }
+            step
+        };
+        let ran = |again: &str| {
+            let both =
+                format!(" Running one\n{} Running two\n{}", failing("a", "once"), failing("b", "late"));
+            let mut step = read(&both);
+            assert_eq!(step.named_failures(), ["a", "b"]);
+            step.repeated(&read(again));
+            let mended = step.is_mended();
+            let mut tally = Tally::default();
+            tally.add(step, mended);
+            (tally.summary(), tally.explanations().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let (summary, said) = ran("test a ... ok\ntest b ... ok\n");
+        assert_eq!(summary, "2 passed (2 of them only when run again), 0 failed, 0 skipped");
+        assert_eq!(said[0], "unsteady: unit: passed only when it ran again: a: src/a.rs:1:2: once");
+        let (summary, said) = ran("test a ... ok\ntest b ... FAILED\n");
+        assert_eq!(summary, "1 passed (1 of them only when run again), 1 failed, 0 skipped");
+        assert_eq!(said[1], "FAILED: unit: b: src/a.rs:1:2: late");
+        // Who has not run again has not passed, and one of two with the same name is not enough.
+        assert_eq!(ran("").0, "0 passed, 2 failed, 0 skipped");
+        assert_eq!(
+            ran("test a ... ok\ntest b ... ok\ntest b ... FAILED\n").0.split(',').nth(1),
+            Some(" 1 failed")
+        );
+    }
+
+    #[test]
+    fn what_is_no_failure_of_a_test_is_not_tried_again() {
+        let mut step = Step::new("unit");
+        for line in [
+            "test a ... FAILED",
+            " Running two",
+            "test result: FAILED. 0 passed; 1 failed; 0 ignored",
+            " Running three",
+        ] {
+            step.read(line);
+        }
+        assert_eq!(step.named_failures(), [] as [&str; 0], "a program died");
     }
 
     #[test]
