@@ -108,7 +108,7 @@ pub const RECORD_KIND_SHIFT: u32 = 28;
 /// Where the sequence stands in a record's word: this many bits up. The sequence has 32 bits.
 pub const RECORD_SEQUENCE_SHIFT: u32 = 32;
 
-/// Descriptors that make one end: the region, and four pipe ends.
+/// Descriptors that make one end: the region, and four halves of doorbells.
 pub const END_DESCRIPTORS: usize = 5;
 
 /// Bytes of the memory in which the register stands that an end in a guest rings by.

@@ -32,8 +32,8 @@ pub fn pair(config: &Config) -> Result<(End, End), CreateError> {
     }
     let region = memory::make(config)?;
     let again = region.try_clone().map_err(|source| CreateError::region(0, source))?;
-    // What carries rings into a guest watches pipes.
-    let make = if config.apart { doorbell::pipe_pair } else { doorbell::pair };
+    // What carries rings into a guest takes them off once in a while only.
+    let make = if config.apart { doorbell::spacious_pair } else { doorbell::pair };
     let bell = || make().map_err(CreateError::doorbell);
     // `data` N is heard by side N; `room` N likewise.
     let (data_0, ring_data_0) = bell()?;
@@ -91,6 +91,15 @@ impl End {
             Box::new(Memfd::new(region, others, first)?)
         };
         Ok(End { side, material })
+    }
+
+    /// What the other end's host needs beside that end, where it is in a guest: a descriptor by which it is told when this end rings that there is a message, and that is
+    /// good for nothing else (`docs/spec/ring.md`).
+    ///
+    /// # Errors
+    /// Those of opening `/proc/self/fd/N`; `Unsupported` of an end that is in a guest itself.
+    pub fn sight(&self) -> std::io::Result<OwnedFd> {
+        self.material.sight()
     }
 
     /// Trusts whoever made the channel no more than any peer: it may have kept copies of our doorbells, and make them blocking. For

@@ -133,7 +133,7 @@ fn mixtures_are_refused_by_name() {
         (3, || pipe().0),
         (4, event),
         (4, || pipe().1),
-        (4, || sys::doorbell::pipe_pair().unwrap().1),
+        (4, || sys::doorbell::pair().unwrap().0),
     ];
     for (index, make) in wrong {
         let (mut list, _kept) = descriptors();
@@ -141,7 +141,7 @@ fn mixtures_are_refused_by_name() {
         let error = End::from_descriptors(list).unwrap_err();
         assert_eq!(index_of(&error), Some(index), "{error}");
     }
-    // An end of pipes with one descriptor of a device.
+    // An end of this host with one descriptor of a device.
     let (one, _other) = pair(&CONFIG).unwrap();
     let mut list = Vec::from(one.into_descriptors());
     list[3] = event();

@@ -82,10 +82,9 @@ fn descriptors_in_a_wrong_place() {
     let mut two_regions = descriptors();
     two_regions[4] = two_regions[0].try_clone().unwrap();
     assert!(matches!(open(two_regions), Err(OpenError::Descriptor { index: 0, .. })));
-    let mut blocking = descriptors();
-    blocking[1] = sys::doorbell::pipe_pair().unwrap().0;
-    rustix::fs::fcntl_setfl(&blocking[1], rustix::fs::OFlags::empty()).unwrap();
-    assert!(matches!(open(blocking), Err(OpenError::Descriptor { index: 1, .. })));
+    let mut pipe = descriptors();
+    pipe[1] = sys::doorbell::life().unwrap().0;
+    assert!(matches!(open(pipe), Err(OpenError::Descriptor { index: 1, .. })));
     let mut socket = descriptors();
     let (of_another_kind, _peer) = sys::descriptors::socket_pair().unwrap();
     socket[2] = of_another_kind;

@@ -17,7 +17,7 @@ mod verdict;
 mod writer;
 
 pub use order::{
-    Accel, DIRECTORY, Disk, DiskFormat, Doorbells, MAX_CPUS, MAX_ORDER_BYTES, MIN_MEMORY_BYTES, MachineOrder,
+    Accel, DIRECTORY, Disk, DiskFormat, MAX_CPUS, MAX_ORDER_BYTES, MIN_MEMORY_BYTES, MachineOrder,
     ORDER_FILE, OrderError, SOCKET_FILE,
 };
 pub use outcome::{

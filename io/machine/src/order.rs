@@ -50,9 +50,6 @@ pub struct MachineOrder {
     /// Whether the guest has a network card behind which the node stands for it (QEMU's user network).
     #[serde(default)]
     pub user_network: bool,
-    /// How the rings of the other ends reach the guest.
-    #[serde(default)]
-    pub doorbells: Doorbells,
     /// How long the guest's agent may take from power-on to its first words, in ms.
     // Left out where it is what it was before it could be said: a later daemon is to find the same machine.
     #[serde(default = "boot_ms", skip_serializing_if = "is_boot_ms")]
@@ -129,20 +126,6 @@ impl DiskFormat {
             Self::Qcow2 => "qcow2",
         }
     }
-}
-
-/// How the rings of the other ends reach the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Doorbells {
-    /// By this process, as the accelerator wants it.
-    #[default]
-    Auto,
-    /// QEMU listens to the other end's pipes itself: under emulation only, and only where every other end is trusted not to ring at
-    /// the wrong moment.
-    Direct,
-    /// This process listens to the pipes and writes eventfds, which become interrupts.
-    Relay,
 }
 
 /// Why an order can't be used.

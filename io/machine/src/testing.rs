@@ -1,6 +1,6 @@
 //! What tests of this crate share.
 
-use crate::order::{Accel, Doorbells, MachineOrder};
+use crate::order::{Accel, MachineOrder};
 use wire::guest::Boot;
 
 /// A machine of two processors and 128 MiB, without disk and network.
@@ -15,7 +15,6 @@ pub(crate) fn order() -> MachineOrder {
         append: String::new(),
         disk: None,
         user_network: false,
-        doorbells: Doorbells::Auto,
         boot_ms: crate::order::BOOT_MS,
         shutdown_ms: 5000,
         boot: Boot {

@@ -197,7 +197,7 @@ fn make(end: &End, region: OwnedFd, bell: OwnedFd, held: Option<vfio::Device>) -
     }
     // Held by this open file for as long as anybody has it or a map of it: see `await_release`.
     rustix::fs::flock(&region, FlockOperation::NonBlockingLockExclusive)?;
-    let (theirs, ours) = sys::doorbell::pipe_pair()?;
+    let (theirs, ours) = sys::doorbell::life()?;
     let copy = |event: &Eventfd| event.as_fd().try_clone_to_owned();
     let (data_copy, room_copy) = (copy(&data)?, copy(&room)?);
     let descriptors = if end.side == 0 {

@@ -192,8 +192,8 @@ pub(crate) struct Shape {
     pub(crate) ring_bytes: u32,
     /// What it moves.
     pub(crate) mode: ChannelMode,
-    /// Whether an end of it is in a guest: then the two ends share no kernel.
-    pub(crate) apart: bool,
+    /// Whether the consumer's end, and the server's, is in a guest: then the two share no kernel.
+    pub(crate) guests: [bool; 2],
 }
 
 /// Makes a channel.

@@ -285,15 +285,22 @@ pub(crate) fn make_channel(shape: Shape) -> io::Result<Ends> {
         ChannelMode::Messages => channel::Mode::Messages,
         ChannelMode::Stream => channel::Mode::Stream,
     };
-    config.apart = shape.apart;
+    config.apart = shape.guests.contains(&true);
     config.spin_ns = WAKE_NS.get().copied().flatten();
     let (consumer, server) = channel::pair(&config).map_err(io::Error::other)?;
+    // A guest's host is told of the rings of the other end.
+    let sight = |is_guest: bool, other: &channel::End| is_guest.then(|| other.sight()).transpose();
+    let [consumer_is_guest, server_is_guest] = shape.guests;
+    let (consumer_sight, server_sight) =
+        (sight(consumer_is_guest, &server)?, sight(server_is_guest, &consumer)?);
     let (consumer, server) = (consumer.into_descriptors(), server.into_descriptors());
     // The listening half of the doorbell that the other end rings: `docs/spec/ring.md`, the descriptors of an end. The first
     // end's region stands before it.
     let consumer_gone = server.first().map(OwnedFd::try_clone).transpose()?;
     let server_gone = consumer.get(1).map(OwnedFd::try_clone).transpose()?;
-    Ok(Ends { consumer: consumer.into(), server: server.into(), consumer_gone, server_gone })
+    let consumer = consumer.into_iter().chain(consumer_sight).collect();
+    let server = server.into_iter().chain(server_sight).collect();
+    Ok(Ends { consumer, server, consumer_gone, server_gone })
 }
 
 fn listen_admin(place: &Place) -> Result<tokio::net::UnixListener, DaemonError> {

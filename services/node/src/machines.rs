@@ -4,7 +4,7 @@ use crate::incarnation::blocking;
 use crate::node::Node;
 use crate::spec;
 use domain::{self as target, DomainSpec, Layout};
-use machine::{Disk, DiskFormat, Doorbells, MachineOrder};
+use machine::{Disk, DiskFormat, MachineOrder};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -229,7 +229,6 @@ fn order(layout: &Layout, dc: &str, domain: &Domain, machine: &Machine, found: &
             read_only: disk.read_only,
         }),
         user_network: domain.network == Network::Host,
-        doorbells: Doorbells::Auto,
         boot_ms: machine.boot_timeout_ms,
         shutdown_ms: domain.stop.timeout_ms,
         boot: boot(layout, dc, domain, machine),

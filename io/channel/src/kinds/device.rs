@@ -9,13 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use sys::doorbell::Half;
 use sys::region::Region;
 use sys::register::Register;
 use wire::ring as layout;
 
 use super::mapped::{Doorbell, Living};
-use super::memfd::check_half;
+use super::memfd::check_life;
 use super::{Bells, Material, Size, look};
 use crate::OpenError;
 
@@ -43,7 +42,7 @@ impl Device {
         if !sys::memfd::is_file(&bell).map_err(look)? {
             return Err(OpenError::Descriptor { index: index + 2, expected: "the registers of a device" });
         }
-        check_half(&life, index + 3, Half::Listener)?;
+        check_life(&life, index + 3)?;
         Ok(Device { region, data, room, bell, life, wary: false })
     }
 
@@ -91,6 +90,10 @@ impl Material for Device {
 
     fn distrust(&mut self) {
         self.wary = true;
+    }
+
+    fn sight(&self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn bells(self: Box<Self>) -> Result<Bells, OpenError> {

@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::epoll;
-use sys::doorbell::{self, Half, Heard};
+use sys::doorbell::{self, Heard};
 use sys::region::Region;
 
-use super::memfd::check_half;
+use super::memfd::check_life;
 use super::{Bell, Bells};
 use crate::shared::{Kind, Shared};
 use crate::{Mode, OpenError, Receiver, Sender, StreamReader, StreamWriter, memory};
@@ -74,7 +74,7 @@ impl<D: Doorbell> Mapped<D> {
             return Err(OpenError::Side { side });
         }
         // The one pipe of the list, as far as there is a list.
-        check_half(&life, 0, Half::Listener)?;
+        check_life(&life, 0)?;
         let keep = |source| OpenError::System { action: "keep a descriptor of a channel's end", source };
         let region = region.keeping(life.try_clone().map_err(keep)?);
         let checked = memory::check_mapped(region)?;
@@ -94,7 +94,7 @@ pub(crate) struct Living<D> {
     doorbell: D,
     /// One for both of an end.
     life: Arc<OwnedFd>,
-    /// An epoll of both, so that whoever waits watches one descriptor, as with a pipe that rings and hangs up.
+    /// An epoll of both, so that whoever waits watches one descriptor, as with a doorbell that rings and hangs up.
     both: OwnedFd,
 }
 

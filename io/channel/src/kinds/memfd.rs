@@ -44,8 +44,15 @@ impl Pair {
     }
 }
 
+/// Whether a descriptor tells of an end's life.
+pub(crate) fn check_life(descriptor: &OwnedFd, index: usize) -> Result<(), OpenError> {
+    let expected = "the reading half of a pipe that makes nobody wait";
+    let is_that = doorbell::is_life(descriptor).map_err(look)?;
+    if is_that { Ok(()) } else { Err(OpenError::Descriptor { index, expected }) }
+}
+
 /// Whether a descriptor is the half of a doorbell that belongs in its place.
-pub(crate) fn check_half(descriptor: &OwnedFd, index: usize, half: Half) -> Result<(), OpenError> {
+fn check_half(descriptor: &OwnedFd, index: usize, half: Half) -> Result<(), OpenError> {
     let is_that = doorbell::is_half(descriptor.as_fd(), half).map_err(look)?;
     let expected = match half {
         Half::Listener => "the listener's half of a doorbell",
@@ -81,6 +88,10 @@ impl Material for Memfd {
     fn distrust(&mut self) {
         self.data.wary = true;
         self.room.wary = true;
+    }
+
+    fn sight(&self) -> io::Result<OwnedFd> {
+        doorbell::sight(&self.data.theirs)
     }
 
     fn bells(self: Box<Self>) -> Result<Bells, OpenError> {

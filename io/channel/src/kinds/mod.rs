@@ -3,7 +3,7 @@
 //!
 //! | kind | region | doorbells | death |
 //! | --- | --- | --- | --- |
-//! | [`memfd`] | a sealed memfd | pipes | they hang up |
+//! | [`memfd`] | a sealed memfd | sockets | they hang up |
 //! | [`device`] | the memory of a PCI device that a hypervisor makes for the channel | eventfds, and a register to ring | a pipe hangs up |
 //! | [`mapped`] | whatever somebody else has mapped | his own [`crate::Doorbell`]s | a pipe hangs up |
 //!
@@ -39,6 +39,9 @@ pub(crate) trait Material: Debug + Send + Sync {
 
     /// Trusts whoever made it no more than any peer.
     fn distrust(&mut self);
+
+    /// By what is seen that it rings of a message.
+    fn sight(&self) -> io::Result<OwnedFd>;
 
     /// Its doorbells, in use.
     fn bells(self: Box<Self>) -> Result<Bells, OpenError>;

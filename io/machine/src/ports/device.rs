@@ -1,7 +1,7 @@
 //! An end of a channel as a device of the guest, from the packet that brings it to the port's being free again.
 
 use super::ear::{Ear, Voice};
-use super::end::{EndParts, revive, unblock};
+use super::end::{EndParts, unblock};
 use super::ivshmem::Server;
 use super::table::Table;
 use super::watch::Hush;
@@ -35,12 +35,9 @@ const VECTORS: [u8; 2] = [VECTOR_DATA, VECTOR_ROOM];
 /// How the rings of the other end reach the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hearing {
-    /// QEMU listens to the pipes. When the other end rings, or dies, in the moment in which the guest lets the device go, QEMU calls a
-    /// handler of a device that is no more: only for who trusts the other end, and measures.
-    Direct,
-    /// The kernel passes on what this process lets it, or this process listens and rings pipes of its own. It stops before the
-    /// device goes.
-    Pipes,
+    /// The kernel passes on what this process lets it, or this process listens and rings doorbells of its own. It stops before the
+    /// device goes: a ring in the moment in which the guest lets it go would have QEMU call a handler of a device that is no more.
+    Doorbells,
     /// This process listens, and writes eventfds, as KVM wants them.
     Eventfds,
     /// This process listens, and says so to the agent.
@@ -176,15 +173,12 @@ impl Device {
         hearing: Hearing,
         by_watch: bool,
     ) -> io::Result<([Ear; 2], Server, Handover, OwnedFd, (u8, u64, u64))> {
-        let EndParts { side, region, bytes, hears: [data, room], rings: [ring_data, ring_room] } = parts;
+        let EndParts { side, region, bytes, hears: [data, room], rings: [ring_data, ring_room], sight } =
+            parts;
         // Who waits for room has filled the ring: for that one there is time.
-        let ears = [Ear::new(data, hearing, by_watch)?, Ear::new(room, hearing, false)?];
-        let heard = match hearing {
-            Hearing::Direct => Some([ears[0].listener.as_fd(), ears[1].listener.as_fd()]),
-            Hearing::Pipes | Hearing::Eventfds | Hearing::Frames => {
-                ears[0].voice.as_ref().zip(ears[1].voice.as_ref()).map(|(a, b)| [a.heard_at(), b.heard_at()])
-            }
-        };
+        let ears = [Ear::new(data, hearing, sight.filter(|_| by_watch))?, Ear::new(room, hearing, None)?];
+        let heard =
+            ears[0].voice.as_ref().zip(ears[1].voice.as_ref()).map(|(a, b)| [a.heard_at(), b.heard_at()]);
         let rings = [ring_data.as_fd(), ring_room.as_fd()];
         let (server, give) = Server::introduce(region.as_fd(), rings, heard)?;
         let mut halves = Vec::new();
@@ -320,7 +314,7 @@ impl Device {
     fn settled(&mut self, table: &dyn Table, now_ms: u64) -> Next {
         let Some(handover) = self.handover.take() else { return Next::default() };
         for ear in &self.ears {
-            let Some(heard) = ear.handled(self.hearing) else { continue };
+            let Some(heard) = ear.handled() else { continue };
             match table.listeners(heard) {
                 Ok(numbers) => self.numbers.extend(numbers),
                 Err(error) => return self.give_up(format!("can't see QEMU's descriptors: {error}"), now_ms),
@@ -465,7 +459,7 @@ impl Device {
         Some(self.unplug())
     }
 
-    /// The doorbells to poll. Of a direct one only the hang-up matters: QEMU reads it.
+    /// The doorbells to poll.
     pub fn bells(
         &self,
         port: usize,
@@ -474,14 +468,9 @@ impl Device {
         // Only frames go through the port; and of a hang-up it is told once.
         let relays = matches!(self.stage, Stage::There) && (guest_reads || self.hearing != Hearing::Frames);
         self.ears.iter().enumerate().filter_map(move |(which, ear)| {
-            let events = match self.hearing {
-                Hearing::Direct => PollFlags::empty(),
-                // Its hang-up is heard all the same.
-                Hearing::Pipes if relays && ear.rests_ms.is_some() => PollFlags::empty(),
-                Hearing::Pipes | Hearing::Eventfds | Hearing::Frames if relays => PollFlags::IN,
-                Hearing::Pipes | Hearing::Eventfds | Hearing::Frames => return None,
-            };
-            (!ear.hung_up).then(|| (Bell { port, which }, ear.listener.as_fd(), events))
+            // Of one that rests the hang-up is heard all the same.
+            let events = if ear.rests_ms.is_some() { PollFlags::empty() } else { PollFlags::IN };
+            (relays && !ear.hung_up).then(|| (Bell { port, which }, ear.listener.as_fd(), events))
         })
     }
 
@@ -491,26 +480,13 @@ impl Device {
         let (Some(ear), Some(&vector)) = (self.ears.get_mut(which), VECTORS.get(which)) else {
             return Vec::new();
         };
-        let heard = match self.hearing {
-            Hearing::Direct => {
-                let dead = sys::doorbell::is_dead(&ear.listener).unwrap_or(true);
-                if dead { Heard::Death } else { Heard::Silence }
-            }
-            Hearing::Pipes | Hearing::Eventfds | Hearing::Frames => {
-                sys::doorbell::listen(&ear.listener).unwrap_or(Heard::Death)
-            }
-        };
         let mut said = Vec::new();
-        match heard {
+        match sys::doorbell::listen(&ear.listener).unwrap_or(Heard::Death) {
             Heard::Silence => {}
             Heard::Ring if ear.pass_on(now_ms) => {}
             Heard::Ring => said.push(Message::Ring { channel, vector }),
             Heard::Death => {
                 ear.hung_up = true;
-                if self.hearing == Hearing::Direct {
-                    // Where that fails QEMU turns in circles until the guest has closed its end, and no longer.
-                    ear.stand_in = revive(&ear.listener).ok();
-                }
                 said.extend(self.hangup());
             }
         }

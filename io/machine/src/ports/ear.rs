@@ -4,15 +4,14 @@ use super::device::Hearing;
 use super::watch::{Hush, Watch};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use sys::doorbell::Heard;
 use sys::eventfd::Eventfd;
 
 /// One doorbell that the guest hears.
 #[derive(Debug)]
 pub(super) struct Ear {
     pub listener: OwnedFd,
-    /// Stands for ringers that are gone.
-    pub stand_in: Option<OwnedFd>,
+    /// By which the kernel can tell of the peer's rings.
+    sight: Option<OwnedFd>,
     pub hung_up: bool,
     pub voice: Option<Voice>,
     /// Until when it is not looked for rings that the kernel has passed on.
@@ -20,29 +19,29 @@ pub(super) struct Ear {
 }
 
 /// How long a doorbell whose rings the kernel passes on is not looked at once it has rung, in ms: all that there is to do is to take the
-/// rings off, before there are as many as a pipe holds, 4096.
+/// rings off, before there are as many as a doorbell holds, some hundred.
 const REST_MS: u64 = 10;
 
 impl Ear {
-    pub fn new(listener: OwnedFd, hearing: Hearing, by_watch: bool) -> io::Result<Self> {
-        let voice = Voice::of(hearing, by_watch)?;
-        Ok(Self { listener, stand_in: None, hung_up: false, voice, rests_ms: None })
+    /// `sight`: where the kernel's help is asked for.
+    pub fn new(listener: OwnedFd, hearing: Hearing, sight: Option<OwnedFd>) -> io::Result<Self> {
+        let voice = Voice::of(hearing, sight.is_some())?;
+        Ok(Self { listener, sight, hung_up: false, voice, rests_ms: None })
     }
 
     /// Where QEMU listens with handlers that it does not take away, if it does.
-    pub fn handled(&self, hearing: Hearing) -> Option<&OwnedFd> {
-        match (&self.voice, hearing) {
-            (Some(Voice::Pipe { listener, .. }), _) => Some(listener),
-            (Some(Voice::Watch(watch)), _) => Some(watch.heard_at()),
-            (_, Hearing::Direct) => Some(&self.listener),
-            _ => None,
+    pub fn handled(&self) -> Option<&OwnedFd> {
+        match &self.voice {
+            Some(Voice::Own { listener, .. }) => Some(listener),
+            Some(Voice::Watch(watch)) => Some(watch.heard_at()),
+            Some(Voice::Event(_)) | None => None,
         }
     }
 
     /// The guest has the channel: what it is to hear is passed on, if this process need not be asked.
     pub fn open(&mut self) {
-        if let Some(Voice::Watch(watch)) = &mut self.voice {
-            watch.listen_to(self.listener.as_fd());
+        if let (Some(Voice::Watch(watch)), Some(sight)) = (&mut self.voice, &self.sight) {
+            watch.listen_to(sight.as_fd(), self.listener.as_fd());
         }
     }
 
@@ -54,15 +53,15 @@ impl Ear {
         }
     }
 
-    /// The peer has rung, and that was taken off the pipe. False: there is no way from here, the guest has to be told.
+    /// The peer has rung, and that was taken off. False: there is no way from here, the guest has to be told.
     pub fn pass_on(&mut self, now_ms: u64) -> bool {
         let Some(voice) = &self.voice else { return false };
         if !voice.passes_on() {
             voice.ring();
             return true;
         }
-        // As many rings as this may have filled the pipe: then some were not written, and nobody was told of them.
-        if sys::doorbell::listen(&self.listener).is_ok_and(|heard| heard == Heard::Ring) {
+        // A doorbell that was full has taken no more rings, and nobody was told of those.
+        if sys::doorbell::take_all(&self.listener).unwrap_or(true) {
             voice.ring();
         }
         self.rests_ms = Some(now_ms + REST_MS);
@@ -76,8 +75,8 @@ pub(super) enum Voice {
     Event(Eventfd),
     /// The kernel does it.
     Watch(Watch),
-    /// A pipe of our own: what QEMU listens to, and what we ring.
-    Pipe {
+    /// A doorbell of our own: what QEMU listens to, and what we ring.
+    Own {
         listener: OwnedFd,
         ringer: OwnedFd,
     },
@@ -89,14 +88,14 @@ impl Voice {
         let watch = || by_watch.then(|| Watch::new().ok()).flatten();
         Ok(match hearing {
             Hearing::Eventfds => Some(Self::Event(Eventfd::new()?)),
-            Hearing::Pipes => {
+            Hearing::Doorbells => {
                 if let Some(watch) = watch() {
                     return Ok(Some(Self::Watch(watch)));
                 }
-                let (listener, ringer) = sys::doorbell::pipe_pair()?;
-                Some(Self::Pipe { listener, ringer })
+                let (listener, ringer) = sys::doorbell::pair()?;
+                Some(Self::Own { listener, ringer })
             }
-            Hearing::Direct | Hearing::Frames => None,
+            Hearing::Frames => None,
         })
     }
 
@@ -104,7 +103,7 @@ impl Voice {
         match self {
             Self::Event(event) => event.as_fd(),
             Self::Watch(watch) => watch.heard_at().as_fd(),
-            Self::Pipe { listener, .. } => listener.as_fd(),
+            Self::Own { listener, .. } => listener.as_fd(),
         }
     }
 
@@ -113,7 +112,7 @@ impl Voice {
             Self::Event(event) => event.signal(),
             Self::Watch(watch) => watch.ring(),
             // It is ours at both ends: there is nothing that can be wrong with it.
-            Self::Pipe { ringer, .. } => drop(sys::doorbell::ring(ringer)),
+            Self::Own { ringer, .. } => drop(sys::doorbell::ring(ringer)),
         }
     }
 
@@ -127,7 +126,7 @@ impl Voice {
         match self {
             Self::Event(_) => true,
             Self::Watch(watch) => watch.is_quiet(),
-            Self::Pipe { listener, .. } => rustix::io::ioctl_fionread(listener) == Ok(0),
+            Self::Own { listener, .. } => rustix::io::ioctl_fionread(listener) == Ok(0),
         }
     }
 }

@@ -1,8 +1,7 @@
 //! An end of a channel as the daemon passes it, taken apart.
 
-use rustix::fs::{Mode, OFlags};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use thiserror::Error;
 
 /// The largest region that fits the window of a root port, in bytes.
@@ -25,12 +24,15 @@ pub(crate) enum EndError {
         /// What it has.
         bytes: u64,
     },
+    /// What was passed behind the end is not what it is there for.
+    #[error("the daemon passed something else in the place of a doorbell's sight")]
+    Sight,
     /// The kernel does not answer.
-    #[error("can't look at the region of a channel")]
+    #[error("can't look at a descriptor of a channel")]
     Look(#[source] io::Error),
 }
 
-/// The five descriptors of an end.
+/// The five descriptors of an end, and the sight of the other one's half by which that rings *data*.
 #[derive(Debug)]
 pub(crate) struct EndParts {
     pub side: u8,
@@ -40,10 +42,18 @@ pub(crate) struct EndParts {
     pub hears: [OwnedFd; 2],
     /// What it rings, *data* and *room*.
     pub rings: [OwnedFd; 2],
+    /// None from a daemon that passes none.
+    pub sight: Option<OwnedFd>,
 }
 
 impl EndParts {
-    pub fn of(descriptors: Vec<OwnedFd>) -> Result<Self, EndError> {
+    pub fn of(mut descriptors: Vec<OwnedFd>) -> Result<Self, EndError> {
+        let sight = if descriptors.len() > channel::End::DESCRIPTORS { descriptors.pop() } else { None };
+        if let Some(sight) = &sight
+            && !sys::doorbell::is_sight(sight).map_err(EndError::Look)?
+        {
+            return Err(EndError::Sight);
+        }
         // Which checks what each of them is.
         let end = channel::End::from_descriptors(descriptors).map_err(EndError::Channel)?;
         let descriptors = end.into_descriptors();
@@ -59,7 +69,7 @@ impl EndParts {
         if !bytes.is_power_of_two() || bytes > MAX_REGION_BYTES {
             return Err(EndError::Bytes { bytes });
         }
-        Ok(Self { side, region, bytes, hears: [data, room], rings: [peer_data, peer_room] })
+        Ok(Self { side, region, bytes, hears: [data, room], rings: [peer_data, peer_room], sight })
     }
 }
 
@@ -67,13 +77,6 @@ impl EndParts {
 /// that fills its doorbell, or rings in a certain rhythm, would stop the guest.
 pub(crate) fn unblock(halves: &[OwnedFd]) -> io::Result<()> {
     halves.iter().try_for_each(|half| Ok(rustix::io::ioctl_fionbio(half, true)?))
-}
-
-/// A writer for a doorbell whose ringers are gone, so that it no longer hangs up: who polls it without reading (QEMU does) would
-/// turn in circles.
-pub(crate) fn revive(listener: &OwnedFd) -> io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", listener.as_fd().as_raw_fd());
-    Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 #[cfg(test)]
@@ -103,14 +106,5 @@ mod tests {
         let (one, _other) = pair(&Config::default()).unwrap();
         let few = Vec::from(one.into_descriptors()).split_off(1);
         assert!(matches!(EndParts::of(few), Err(EndError::Channel(_))));
-    }
-
-    #[test]
-    fn a_doorbell_that_is_revived_hangs_up_no_more() {
-        let (listener, ringer) = sys::doorbell::pipe_pair().unwrap();
-        drop(ringer);
-        assert!(sys::doorbell::is_dead(&listener).unwrap());
-        let _writer = revive(&listener).unwrap();
-        assert!(!sys::doorbell::is_dead(&listener).unwrap());
     }
 }

@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn all_is_said_in_the_order_that_qemu_wants() {
-        let (listener, ringer) = sys::doorbell::pipe_pair().unwrap();
+        let (listener, ringer) = sys::doorbell::pair().unwrap();
         let (ring, hear) = (ringer.as_fd(), listener.as_fd());
         let (server, qemu) = Server::introduce(ring, [ring, ring], Some([hear, hear])).unwrap();
         drop(server);

@@ -42,13 +42,6 @@ impl ProcessTable {
         let info = fs::read_to_string(self.process.join(format!("fdinfo/{number}"))).ok()?;
         info.lines().find(|line| line.starts_with("inotify wd:1 ")).map(str::to_owned)
     }
-
-    /// Whether the entry can be read from only: the flags stand in octal.
-    fn only_reads(&self, number: u32) -> bool {
-        let info = fs::read_to_string(self.process.join(format!("fdinfo/{number}"))).unwrap_or_default();
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-        flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).is_some_and(|flags| flags & 3 == 0)
-    }
 }
 
 impl Table for ProcessTable {
@@ -64,8 +57,7 @@ impl Table for ProcessTable {
             let is_it = fs::read_link(&path).is_ok_and(|name| name == wanted);
             let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
             // All watches have one name: what tells them apart is what they watch.
-            let is_it =
-                |number: &u32| is_it && self.only_reads(*number) && self.first_watch(*number) == watched;
+            let is_it = |number: &u32| is_it && self.first_watch(*number) == watched;
             numbers.extend(number.filter(is_it));
         }
         Ok(numbers)
@@ -89,7 +81,7 @@ fn is_map_of(line: &str, inode: u64) -> bool {
         && words.next().is_some_and(|path| path.starts_with("/memfd:"))
 }
 
-/// The kernel's name of an open file: `pipe:[1234]`.
+/// The kernel's name of an open file: `socket:[1234]`.
 fn name_of(file: &OwnedFd) -> io::Result<PathBuf> {
     fs::read_link(Path::new("/proc/self/fd").join(file.as_raw_fd().to_string()))
 }
@@ -101,11 +93,11 @@ mod tests {
     #[test]
     fn the_listening_half_is_told_from_the_ringing_one() {
         let table = ProcessTable::of(std::process::id());
-        let (listener, ringer) = sys::doorbell::pipe_pair().unwrap();
+        let (listener, ringer) = sys::doorbell::pair().unwrap();
         let number = u32::try_from(listener.as_raw_fd()).unwrap();
-        assert_eq!(table.listeners(&ringer).unwrap(), [number]);
-        assert!(table.has_at(number, &ringer), "the same pipe");
-        let (other, _ringer) = sys::doorbell::pipe_pair().unwrap();
+        assert_eq!(table.listeners(&listener).unwrap(), [number]);
+        assert!(table.has_at(number, &listener) && !table.has_at(number, &ringer));
+        let (other, _ringer) = sys::doorbell::pair().unwrap();
         assert!(!table.has_at(number, &other));
         let watches = [super::super::watch::Watch::new(), super::super::watch::Watch::new()];
         if let [Ok(one), Ok(two)] = &watches {

@@ -1,9 +1,10 @@
 //! Rings that the kernel itself passes on to QEMU, with no process in between.
 //!
-//! To ring is to write a byte into a pipe (`docs/spec/ring.md`), and the kernel tells whoever watches the pipe's inode of each write: inotify(7).
-//! What QEMU listens to in the place of the pipe is such a watch. It becomes readable within the ringer's own call, so nobody has to be
+//! To ring is to write a byte into the ringer's half of a doorbell (`docs/spec/ring.md`), and the kernel tells whoever watches that half's inode of each write: inotify(7). The
+//! sight that comes with an end is good for that, and for nothing else.
+//! What QEMU listens to in the place of the doorbell is such a watch. It becomes readable within the ringer's own call, so nobody has to be
 //! woken on the way. It carries nothing but that: equal events that nobody has read are one, so a peer
-//! can neither fill it nor keep QEMU reading. And it can be taken off the pipe by this process alone, at any time.
+//! can neither fill it nor keep QEMU reading. And it can be taken off by this process alone, at any time.
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use std::io;
@@ -13,7 +14,7 @@ use std::thread::JoinHandle;
 /// Instances of inotify that a user can have beside ours: there are 128 for each user, and other programs want some as well.
 const SPARE_INSTANCES: usize = 16;
 
-/// Room for one event about a pipe, and more.
+/// Room for one event about a doorbell, and more.
 const EVENT_BYTES: usize = 64;
 
 /// A watch, as QEMU's ear.
@@ -32,13 +33,13 @@ impl Watch {
     /// One that hears nothing yet but [`Self::ring`].
     ///
     /// # Errors
-    /// Where the kernel does not tell of writes to pipes, or the user's instances or watches are about to run out.
+    /// Where the kernel does not tell of writes to sockets, or the user's instances or watches are about to run out.
     pub fn new() -> io::Result<Self> {
         let instance = instance()?;
         let spare = (0..SPARE_INSTANCES).map(|_| self::instance()).collect::<io::Result<Vec<_>>>()?;
         close_aside(spare);
-        let clapper = sys::doorbell::pipe_pair()?;
-        watch(&instance, &clapper.0)?;
+        let clapper = sys::doorbell::pair()?;
+        watch(&instance, &clapper.1)?;
         let new = Self { instance, hush: Some(self::instance()?), clapper, bell: None };
         new.ring();
         if new.is_quiet() {
@@ -54,9 +55,9 @@ impl Watch {
     }
 
     /// Passes on what is rung from now on, and what was rung before, if anything. Where the kernel does not, [`Self::passes_on`] says so.
-    pub fn listen_to(&mut self, bell: BorrowedFd<'_>) {
-        self.bell = watch(&self.instance, bell).ok();
-        if sys::doorbell::is_readable(bell).unwrap_or(true) {
+    pub fn listen_to(&mut self, sight: BorrowedFd<'_>, listener: BorrowedFd<'_>) {
+        self.bell = watch(&self.instance, sight).ok();
+        if sys::doorbell::is_readable(listener).unwrap_or(true) {
             self.ring();
         }
     }
@@ -113,9 +114,9 @@ fn instance() -> io::Result<OwnedFd> {
     Ok(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?)
 }
 
-/// Watches a pipe for writes.
-fn watch(instance: &OwnedFd, pipe: impl AsFd) -> io::Result<i32> {
-    let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
+/// Watches the ringer's half of a doorbell for writes.
+fn watch(instance: &OwnedFd, ringer: impl AsFd) -> io::Result<i32> {
+    let path = format!("/proc/self/fd/{}", ringer.as_fd().as_raw_fd());
     Ok(inotify::add_watch(instance, path, WatchFlags::MODIFY)?)
 }
 
@@ -123,11 +124,11 @@ fn watch(instance: &OwnedFd, pipe: impl AsFd) -> io::Result<i32> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use sys::doorbell::{listen, pipe_pair, ring};
+    use sys::doorbell::{listen, ring, sight, spacious_pair};
 
     /// A watch; none, said, where this machine has no instances or no such events.
     fn watch() -> Option<Watch> {
-        Watch::new().inspect_err(|error| println!("skipped: no watch for a pipe here: {error}")).ok()
+        Watch::new().inspect_err(|error| println!("skipped: no watch for a doorbell here: {error}")).ok()
     }
 
     /// What QEMU does: reads 512 bytes, and again as long as it gets as many. Whether it heard something.
@@ -148,17 +149,17 @@ mod tests {
     #[test]
     fn a_ring_is_passed_on_without_us() {
         let Some(mut watch) = watch() else { return };
-        let (listener, ringer) = pipe_pair().unwrap();
+        let (listener, ringer) = spacious_pair().unwrap();
         assert!(!hears(&watch) && !watch.passes_on());
         ring(&ringer).unwrap();
-        watch.listen_to(listener.as_fd());
+        watch.listen_to(sight(&ringer).unwrap().as_fd(), listener.as_fd());
         assert!(watch.passes_on());
         assert!(hears(&watch), "what was rung before is not lost");
         for _ in 0..1000 {
             ring(&ringer).unwrap();
             assert!(hears(&watch) && watch.is_quiet() && !hears(&watch));
+            listen(&listener).unwrap();
         }
-        listen(&listener).unwrap();
         assert!(!hears(&watch), "that we read is no ring");
         watch.ring();
         assert!(hears(&watch), "our own");
@@ -167,8 +168,8 @@ mod tests {
     #[test]
     fn however_often_it_is_rung_there_is_little_to_read() {
         let Some(mut watch) = watch() else { return };
-        let (listener, ringer) = pipe_pair().unwrap();
-        watch.listen_to(listener.as_fd());
+        let (listener, ringer) = spacious_pair().unwrap();
+        watch.listen_to(sight(&ringer).unwrap().as_fd(), listener.as_fd());
         for _ in 0..100_000 {
             ring(&ringer).unwrap();
         }
@@ -178,8 +179,8 @@ mod tests {
     #[test]
     fn the_death_of_the_peer_is_no_ring() {
         let Some(mut watch) = watch() else { return };
-        let (listener, ringer) = pipe_pair().unwrap();
-        watch.listen_to(listener.as_fd());
+        let (listener, ringer) = spacious_pair().unwrap();
+        watch.listen_to(sight(&ringer).unwrap().as_fd(), listener.as_fd());
         drop(ringer);
         assert!(!hears(&watch));
     }
@@ -192,7 +193,7 @@ mod tests {
         }
         for round in 0..30 {
             let mut watch = Watch::new().unwrap();
-            let (listener, ringer) = pipe_pair().unwrap();
+            let (listener, ringer) = spacious_pair().unwrap();
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 for _ in 0..2 {
@@ -203,7 +204,7 @@ mod tests {
                         }
                     });
                 }
-                watch.listen_to(listener.as_fd());
+                watch.listen_to(sight(&ringer).unwrap().as_fd(), listener.as_fd());
                 while !hears(&watch) {}
                 let hush = watch.silence().unwrap();
                 assert!(watch.silence().is_none() && !watch.passes_on());

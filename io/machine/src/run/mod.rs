@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::console::Console;
 use crate::guest::{BrokenRule, Guest};
 use crate::link::{self, Link};
-use crate::order::{Accel, Doorbells, MachineOrder};
+use crate::order::{Accel, MachineOrder};
 use crate::outcome::{CODE_OF_MACHINE, Outcome, Word};
 use crate::ports::{Bell, Hearing, Ports, ProcessTable, Step};
 use crate::qemu::kvm::probe_kvm;
@@ -306,10 +306,9 @@ impl<'a> Machine<'a> {
 
     /// How rings reach this guest.
     fn hearing(&self) -> Hearing {
-        match (self.hello_interrupts, self.order.doorbells, self.accel) {
-            (Some(true), _, Accel::Kvm) => Hearing::Eventfds,
-            (Some(true), Doorbells::Direct, Accel::Tcg | Accel::Auto) => Hearing::Direct,
-            (Some(true), Doorbells::Auto | Doorbells::Relay, Accel::Tcg | Accel::Auto) => Hearing::Pipes,
+        match (self.hello_interrupts, self.accel) {
+            (Some(true), Accel::Kvm) => Hearing::Eventfds,
+            (Some(true), Accel::Tcg | Accel::Auto) => Hearing::Doorbells,
             (Some(false) | None, ..) => Hearing::Frames,
         }
     }

@@ -1,6 +1,6 @@
 //! A machine process in a directory of its own, and its end.
 
-use machine::{Accel, Doorbells, MachineOrder, Outcome, Patience, Word};
+use machine::{Accel, MachineOrder, Outcome, Patience, Word};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,6 @@ pub fn order(qemu: &Path, kernel: &Path) -> MachineOrder {
         append: String::new(),
         disk: None,
         user_network: false,
-        doorbells: Doorbells::Auto,
         boot_ms: 30_000,
         shutdown_ms: 20_000,
         boot: boot(),

@@ -61,8 +61,11 @@ fn service(generation: u64) -> MountedService {
     }
 }
 
-fn send(socket: &OwnedFd, reply: &Reply, end: Option<End>) {
-    let descriptors: Vec<OwnedFd> = end.map_or(Vec::new(), |end| end.into_descriptors().into());
+/// `end`: one for a guest, and the other.
+fn send(socket: &OwnedFd, reply: &Reply, end: Option<(End, &End)>) {
+    let descriptors: Vec<OwnedFd> = end.map_or(Vec::new(), |(end, other)| {
+        end.into_descriptors().into_iter().chain([other.sight().unwrap()]).collect()
+    });
     let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
     packet::send(socket, reply, &borrowed).unwrap();
 }
@@ -104,7 +107,7 @@ fn channels_come_and_go_and_qemu_lives() {
             }
             Request::Connect { id, .. } => {
                 let (ours, peer) = channel::pair(&Config { apart: true, ..Config::default() }).unwrap();
-                send(&entrances, &Reply::Connected { id, channel: connected }, Some(ours));
+                send(&entrances, &Reply::Connected { id, channel: connected }, Some((ours, &peer)));
                 connected += 1;
                 let peer = peer.into_descriptors();
                 peers.push(peer);

@@ -76,8 +76,11 @@ impl Daemon {
         }
     }
 
-    fn tell(&self, reply: &Reply, end: Option<End>) {
-        let descriptors: Vec<OwnedFd> = end.map_or(Vec::new(), |end| end.into_descriptors().into());
+    /// `end`: one for a guest, and the other.
+    fn tell(&self, reply: &Reply, end: Option<(End, &End)>) {
+        let descriptors: Vec<OwnedFd> = end.map_or(Vec::new(), |(end, other)| {
+            end.into_descriptors().into_iter().chain([other.sight().unwrap()]).collect()
+        });
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         packet::send(&self.member, reply, &borrowed).unwrap();
     }
@@ -140,13 +143,13 @@ fn a_guest_has_services_channels_and_a_frontend_as_any_domain() {
     assert_eq!(heard(&frontend), Request::Services { id: 7 });
     // A channel: the guest gets it as a device, and hears of its peer's death.
     let (ours, peer) = apart();
-    daemon.tell(&Reply::Connected { id: 1, channel: 99 }, Some(ours));
+    daemon.tell(&Reply::Connected { id: 1, channel: 99 }, Some((ours, &peer)));
     daemon.tell(&Reply::About { id: 1, about: serde_json::json!("behind it") }, None);
     let [data, ..] = peer.into_descriptors();
     drop(data);
     // What can't be a device is refused in the place of the channel: the region is not of a power of two.
-    let (together, _peer) = channel::pair(&Config::default()).unwrap();
-    daemon.tell(&Reply::Connected { id: 3, channel: 100 }, Some(together));
+    let (together, peer) = channel::pair(&Config::default()).unwrap();
+    daemon.tell(&Reply::Connected { id: 3, channel: 100 }, Some((together, &peer)));
     // The guest has heard the refusal of its own words, and these three packets.
     for _ in 0..4 {
         assert!(matches!(heard(&daemon.member), Request::State { .. }));
@@ -179,11 +182,56 @@ fn the_peer_of_a_guest_hears_of_its_end() {
     let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), PATIENCE);
     let daemon = Daemon::meet(listener);
     let (ours, peer) = apart();
-    daemon.tell(&Reply::Connected { id: 1, channel: 99 }, Some(ours));
+    daemon.tell(&Reply::Connected { id: 1, channel: 99 }, Some((ours, &peer)));
     let [data, ..] = peer.into_descriptors();
     execute(place.directory.path(), "poweroff");
     wait_for_death(&data);
     assert_eq!(running.wait().word(), Word::Exited);
+}
+
+// With doorbells that were pipes, whoever spliced between one and something that makes him wait held the pipe's lock: the machine waited for it in the kernel, where no signal reaches,
+// and could not even end.
+#[test]
+fn a_peer_that_splices_holds_up_no_machine() {
+    let place = Place::new();
+    let listener = Daemon::listen(&place);
+    let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), PATIENCE);
+    let daemon = Daemon::meet(listener);
+    daemon.until(GuestState::Started);
+    let (ours, hostile) = apart();
+    daemon.tell(&Reply::Connected { id: 1, channel: 99 }, Some((ours, &hostile)));
+    let (empty, fill) = rustix::pipe::pipe().unwrap();
+    let (drain, full) = rustix::pipe::pipe().unwrap();
+    let [data, ring_data, room, ring_room, _region] = hostile.into_descriptors();
+    sys::doorbell::ring(&ring_data).unwrap();
+    sys::doorbell::ring(&ring_room).unwrap();
+    let held =
+        [(&data, &full), (&room, &full), (&empty, &ring_data), (&empty, &ring_room)].map(|(from, into)| {
+            let (from, into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
+            rustix::io::ioctl_fionbio(&from, false).unwrap();
+            rustix::io::ioctl_fionbio(&into, false).unwrap();
+            std::thread::spawn(move || {
+                rustix::pipe::splice(&from, None, &into, None, 1000, rustix::pipe::SpliceFlags::empty())
+            })
+        });
+    // The guest is told of another's death, can be asked, and ends.
+    let (theirs, other) = apart();
+    daemon.tell(&Reply::Connected { id: 2, channel: 100 }, Some((theirs, &other)));
+    drop(other);
+    // The refusal of its own words, and these two packets.
+    for _ in 0..3 {
+        assert!(matches!(heard(&daemon.member), Request::State { .. }));
+    }
+    assert_eq!(execute(place.directory.path(), "id").len(), 2);
+    execute(place.directory.path(), "poweroff");
+    let ended = running.wait();
+    assert_eq!(ended.word(), Word::Exited);
+    assert!(ended.output.contains("hangup 2\n"), "{}", ended.output);
+    drop((fill, drain));
+    for thread in held {
+        // Whether it was an error is the kernel's choice.
+        let _ended = thread.join().unwrap();
+    }
 }
 
 // A program of a guest that connects again after the daemon's death found a socket that took it and closed at once, and tried

@@ -278,7 +278,7 @@ impl Broker {
         // What speaks against it on this node is said where it is looked at again.
         let (_, settings) = inner.permission(&who, &wish).ok()?;
         inner.room_for(id, &who, &wish, settings.as_ref(), server).ok()?;
-        let shape = shape(&wish, settings, inner.is_apart(&who, server));
+        let shape = shape(&wish, settings, inner.guests(&who, server));
         let ends = (self.make)(shape).ok()?;
         let Ends { consumer, server: theirs, consumer_gone, server_gone } = ends;
         let open = Open::Channel {

@@ -159,10 +159,11 @@ impl Inner {
         domain.is_some_and(|domain| domain.kind == DomainKind::Vm)
     }
 
-    /// Whether one of two ends would be in a guest.
-    pub(super) fn is_apart(&self, who: &Identity, server: MemberId) -> bool {
+    /// Whether the consumer's end, and the server's, would be in a guest.
+    pub(super) fn guests(&self, who: &Identity, server: MemberId) -> [bool; 2] {
         let host = self.members.get(&server).map(|member| member.identity.domain.as_str());
-        [Some(who.domain.as_str()), host].into_iter().flatten().any(|domain| self.is_guest(&who.dc, domain))
+        [Some(who.domain.as_str()), host]
+            .map(|domain| domain.is_some_and(|name| self.is_guest(&who.dc, name)))
     }
 
     /// Whether the guests in which the two ends would be have room for them. Their machines would refuse as well, but then the other

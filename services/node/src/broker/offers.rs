@@ -188,10 +188,10 @@ pub(super) fn server_name(service: &str, settings: Option<ChannelSettings>) -> S
 }
 
 /// What a channel is like: of a channel service as the file says, and smaller where that is wished.
-pub(super) fn shape(wish: &Wish, settings: Option<ChannelSettings>, apart: bool) -> Shape {
+pub(super) fn shape(wish: &Wish, settings: Option<ChannelSettings>, guests: [bool; 2]) -> Shape {
     let Some(settings) = settings else {
-        return Shape { ring_bytes: wish.ring_bytes, mode: ChannelMode::Messages, apart };
+        return Shape { ring_bytes: wish.ring_bytes, mode: ChannelMode::Messages, guests };
     };
     let wished = if wish.ring_bytes == 0 { settings.ring_bytes } else { wish.ring_bytes };
-    Shape { ring_bytes: wished.min(settings.ring_bytes), mode: settings.mode, apart }
+    Shape { ring_bytes: wished.min(settings.ring_bytes), mode: settings.mode, guests }
 }

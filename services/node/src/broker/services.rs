@@ -184,7 +184,7 @@ impl Inner {
         if !self.takes_channels(server) {
             return refuse(Errno::AGAIN, deaf());
         }
-        let ends = make(shape(wish, settings, self.is_apart(who, server)))
+        let ends = make(shape(wish, settings, self.guests(who, server)))
             .map_err(|e| Refusal { errno: Errno::NOMEM, message: format!("no memory for a channel: {e}") })?;
         let channel = self.next_number();
         let consumer = Consumer {

@@ -204,7 +204,10 @@ impl Broker {
         if !inner.is_told(member) || !inner.takes_channels(member) {
             return Err(deaf());
         }
-        let Ends { consumer, server, consumer_gone, server_gone } = (self.make)(plan.shape)
+        // Here it is the other's half that asked.
+        let [guests, proxy] = plan.shape.guests;
+        let shape = Shape { guests: [proxy, guests], ..plan.shape };
+        let Ends { consumer, server, consumer_gone, server_gone } = (self.make)(shape)
             .map_err(|e| Refusal { errno: Errno::NOMEM, message: format!("no memory for a channel: {e}") })?;
         let channel = inner.next_number();
         let event =
@@ -371,14 +374,14 @@ impl Inner {
             return self.not_allowed(own, peer.caller().name.unwrap_or("without a name"));
         };
         let domain = me.domain.to_owned();
-        let apart = self.is_guest(&own.dc, &domain);
+        let is_guest = self.is_guest(&own.dc, &domain);
         let ring_bytes = own.topology.ipc.ring_bytes;
-        let bytes = if apart { apart_region_bytes(ring_bytes) } else { region_bytes(ring_bytes) };
+        let bytes = if is_guest { apart_region_bytes(ring_bytes) } else { region_bytes(ring_bytes) };
         self.room_for_pair(own, &[domain.clone(), peer.domain.clone()], bytes)?;
-        if apart && self.ends_in(&own.dc, &domain) + 1 > MAX_CHANNELS {
+        if is_guest && self.ends_in(&own.dc, &domain) + 1 > MAX_CHANNELS {
             return refuse(Errno::MFILE, crate::broker::machines::full(&domain));
         }
-        let shape = Shape { ring_bytes, mode: ChannelMode::Messages, apart };
+        let shape = Shape { ring_bytes, mode: ChannelMode::Messages, guests: [is_guest, false] };
         Ok(Plan { peer, rights, domain, shape, bytes })
     }
 

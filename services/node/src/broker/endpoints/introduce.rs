@@ -308,9 +308,10 @@ impl Inner {
         let Some(other_member) = table.bound(other).map(|(bound, _)| bound.member) else {
             return refuse(Errno::NOTCONN, "it has just ended");
         };
-        let apart = domains.iter().any(|domain| self.is_guest(&own.dc, domain));
+        let guests = domains.each_ref().map(|domain| self.is_guest(&own.dc, domain));
         let ring_bytes = own.topology.ipc.ring_bytes;
-        let bytes = if apart { apart_region_bytes(ring_bytes) } else { region_bytes(ring_bytes) };
+        let bytes =
+            if guests.contains(&true) { apart_region_bytes(ring_bytes) } else { region_bytes(ring_bytes) };
         self.room_for_pair(own, &domains, bytes)?;
         self.room_in_guests_for_pair(&who.dc, &domains)?;
         if !self.is_told(other_member) || !self.takes_channels(other_member) {
@@ -319,7 +320,7 @@ impl Inner {
                 format!("the program of endpoint {other} does not read; try again later"),
             );
         }
-        let shape = Shape { ring_bytes, mode: ChannelMode::Messages, apart };
+        let shape = Shape { ring_bytes, mode: ChannelMode::Messages, guests };
         Ok(Meeting { other, other_member, domains, rights, shape, bytes })
     }
 

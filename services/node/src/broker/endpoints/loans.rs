@@ -53,7 +53,7 @@ impl Broker {
         let node = inner.node_of_far_grant(&own, grant)?;
         // What speaks against it on this node is said where it is looked at again.
         let bytes = inner.may_borrow_far(&own, &who.domain).ok()?;
-        let shape = Shape { ring_bytes: RING_BYTES, mode: ChannelMode::Messages, apart: false };
+        let shape = Shape { ring_bytes: RING_BYTES, mode: ChannelMode::Messages, guests: [false; 2] };
         let Ends { consumer, server, consumer_gone, server_gone } = (self.make)(shape).ok()?;
         let me = inner.endpoints.tables.get(&own.dc)?.caller(own.slot)?;
         let open = Open::Grant {

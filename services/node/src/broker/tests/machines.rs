@@ -1,7 +1,7 @@
 //! Machines: who is one, what it says, and what it is told.
 
 use super::*;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 use wire::control::GuestState;
 use wire::guest::MAX_CHANNELS;
 
@@ -123,10 +123,10 @@ fn who_waits_for_a_machine_hears_of_it() {
     });
 }
 
-static APART: AtomicBool = AtomicBool::new(false);
+static GUESTS: Mutex<[bool; 2]> = Mutex::new([false; 2]);
 
 fn noting(shape: Shape) -> io::Result<Ends> {
-    APART.store(shape.apart, Ordering::SeqCst);
+    *GUESTS.lock().unwrap() = shape.guests;
     no_channel(shape)
 }
 
@@ -138,13 +138,16 @@ fn ends_that_share_no_kernel_are_made_so() {
     for (offers, service) in [(&mut edge, "frames"), (&mut web, "sound")] {
         ask(&broker, offers, Request::Offer { id: 3, service: service.into() });
     }
-    for (domain, service, apart) in
-        [("web", "frames", true), ("edge", "frames", true), ("edge", "sound", true), ("web", "sound", false)]
-    {
+    for (domain, service, guests) in [
+        ("web", "frames", [false, true]),
+        ("edge", "frames", [true, true]),
+        ("edge", "sound", [true, false]),
+        ("web", "sound", [false, false]),
+    ] {
         let mut opener = join(&broker, domain, Role::Program, false);
         let reply = ask(&broker, &mut opener, connect(service, "api"));
         assert!(matches!(reply, Reply::Connected { .. }), "{reply:?}");
-        assert_eq!(APART.load(Ordering::SeqCst), apart, "{domain} opens {service}");
+        assert_eq!(*GUESTS.lock().unwrap(), guests, "{domain} opens {service}");
     }
 }
 

@@ -185,7 +185,7 @@ fn what_is_made_is_what_was_asked_for() {
     for (mode, made) in
         [(ChannelMode::Messages, channel::Mode::Messages), (ChannelMode::Stream, channel::Mode::Stream)]
     {
-        let ends = crate::daemon::make_channel(Shape { ring_bytes: 8192, mode, apart: false }).unwrap();
+        let ends = crate::daemon::make_channel(Shape { ring_bytes: 8192, mode, guests: [false; 2] }).unwrap();
         for end in [ends.consumer, ends.server] {
             let end = channel::End::from_descriptors(end).unwrap();
             assert_eq!(end.mode().unwrap(), made);
