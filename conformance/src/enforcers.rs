@@ -236,7 +236,7 @@ pub fn budgets_are_kept_before_and_after_a_change(subject: &mut dyn Subject) {
     let tolerance = subject.tolerance();
     for (one_ms, two_ms) in [(first.0, second.0), (second.0, first.0), (first.0, second.0)] {
         subject.pass(Duration::from_millis(100));
-        let share = |name, ms| Share { name, wanted_ns: 20 * ms * MS, thousandths: tolerance };
+        let share = |name, ms: u64| Share { name, wanted_ns: 20 * ms * MS, thousandths: tolerance };
         are_given(subject, 800, &[share("one", one_ms), share("two", two_ms)], |subject, id| {
             of(subject, id).used_ns
         });
