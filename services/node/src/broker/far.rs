@@ -445,7 +445,8 @@ impl Inner {
         let (dc, service) = match open {
             Open::Channel { dc, service, .. } => (dc, service),
             Open::Grant { dc, grant, .. } => return self.domain_of_grant(dc, *grant),
-            Open::Endpoints { .. } | Open::News {} => return None,
+            Open::Endpoints { dc, to, .. } => return self.domain_of_endpoint(dc, *to),
+            Open::News {} => return None,
         };
         let service = self.topologies.get(dc)?.service(service)?;
         Some(format!("{dc}/{}", service.domain))

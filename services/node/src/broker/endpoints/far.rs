@@ -385,6 +385,16 @@ impl Inner {
         Ok(Plan { peer, rights, domain, shape, bytes })
     }
 
+    /// The domain of an endpoint of this node, as reservations call it.
+    pub(in crate::broker) fn domain_of_endpoint(
+        &self,
+        dc: &str,
+        endpoint: EndpointAddress,
+    ) -> Option<String> {
+        let (bound, _) = self.endpoints.tables.get(dc)?.at(endpoint)?;
+        Some(format!("{dc}/{}", bound.domain))
+    }
+
     /// The other node has made its half.
     fn met_far(&mut self, id: MemberId, meeting: &mut FarMeeting) -> Result<(u64, Reply), Refusal> {
         let (own, plan) = (&meeting.own, &meeting.plan);

@@ -180,6 +180,20 @@ async fn an_endpoint_of_another_node_is_found_by_its_name_and_introduced_by_both
 }
 
 #[tokio::test]
+async fn what_a_pair_that_another_node_asks_for_sends_belongs_to_the_domain_that_was_asked_for() {
+    let (mut a, mut b) = nodes();
+    let camera = bind(&a, "eye", "camera");
+    let _planner = bind(&b, "brain", "planner");
+    carry(&mut a, &mut b);
+    let (_finished, _, open) = begin(&mut a, camera.0.0, camera.1, &Whom::Name("planner".into()));
+    while b.orders.try_recv().is_ok() {}
+    b.hears(Report::Asked { pair: 9, open });
+    let belongs = b.orders.try_recv().unwrap().0;
+    assert!(matches!(&belongs, Order::Belongs { pair: 9, name } if name == "shop/brain"), "{belongs:?}");
+    assert!(matches!(b.orders.try_recv(), Ok((Order::Accept { pair: 9 }, _))));
+}
+
+#[tokio::test]
 async fn a_name_is_waited_for_on_whatever_node_it_will_be_bound() {
     let (mut a, mut b) = nodes();
     let (camera, own, _) = bind(&a, "eye", "camera");
