@@ -249,7 +249,12 @@ pub struct Room {
     each: usize,
     lengths: [usize; FRAMES_MAX],
     came: usize,
+    /// Places that the kernel was shown last.
+    shown: usize,
 }
+
+/// Places that the kernel is shown at least: to show more than come costs more than a second call where they do come.
+const SHOWN_MIN: usize = 4;
 
 impl Room {
     /// For `frames` frames, at most [`FRAMES_MAX`], with payloads of at most `each` bytes.
@@ -257,14 +262,16 @@ impl Room {
     pub fn new(frames: usize, each: usize) -> Self {
         let (frames, each) = (frames.clamp(1, FRAMES_MAX), each.max(1));
         let bytes = vec![0; frames * each].into_boxed_slice();
-        Self { bytes, each, lengths: [0; FRAMES_MAX], came: 0 }
+        Self { bytes, each, lengths: [0; FRAMES_MAX], came: 0, shown: SHOWN_MIN }
     }
 
-    /// Receives as many frames as are there and fit, and forgets those of before; does not wait. What is longer than its place is cut.
+    /// Receives as many frames as are there and fit, and forgets those of before; does not wait. What is longer than its place is cut. Where few came before,
+    /// few come at once: [`Room::is_full`].
     ///
     /// # Errors
     /// Those of recvmmsg(2), of which `WouldBlock` says that nothing is there.
     pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
+        self.shown = (2 * self.came).clamp(SHOWN_MIN, self.frames_max().max(SHOWN_MIN));
         self.came = 0;
         let no_part = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let mut parts = [no_part; FRAMES_MAX];
@@ -272,7 +279,7 @@ impl Room {
         let mut messages: [libc::mmsghdr; FRAMES_MAX] = unsafe { std::mem::zeroed() };
         let mut count = 0;
         for ((part, message), place) in
-            parts.iter_mut().zip(&mut messages).zip(self.bytes.chunks_exact_mut(self.each))
+            parts.iter_mut().zip(&mut messages).zip(self.bytes.chunks_exact_mut(self.each)).take(self.shown)
         {
             *part = libc::iovec { iov_base: place.as_mut_ptr().cast(), iov_len: place.len() };
             message.msg_hdr.msg_iov = part;
@@ -303,6 +310,12 @@ impl Room {
     #[must_use]
     pub fn frames_max(&self) -> usize {
         self.bytes.len() / self.each
+    }
+
+    /// Whether as many came as fitted: there may be more.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.came == self.shown.min(self.frames_max())
     }
 
     /// The payloads that came last.

@@ -51,6 +51,8 @@ pub mod kind {
 pub mod data_flag {
     /// The stream ends behind this.
     pub const END: u16 = 1;
+    /// The receiver says its state at once.
+    pub const ASK: u16 = 2;
 }
 
 /// Flags of a state.
@@ -312,7 +314,7 @@ impl Data {
             flags: u16_at(body, 16),
             bytes: u16_at(body, 18),
         };
-        if data.flags & !data_flag::END != 0 {
+        if data.flags & !(data_flag::END | data_flag::ASK) != 0 {
             return Err(BadFrame::Padding { what: "the flags of data", found: u64::from(data.flags) });
         }
         let carried = rest.get(..usize::from(data.bytes)).ok_or(length)?;
@@ -395,7 +397,7 @@ mod tests {
         let header = Header { station: 5, lane: 6, kind: kind::STATE, sealed: 40, number: u64::MAX };
         let frame = [&header.to_bytes()[..], &[0; 40]].concat();
         assert_eq!(Header::read(&frame), Ok(header));
-        let data = Data { next: 1, credit: 2, flags: data_flag::END, bytes: 3 };
+        let data = Data { next: 1, credit: 2, flags: data_flag::END | data_flag::ASK, bytes: 3 };
         let body = [&data.to_bytes()[..], b"abc", &[0; 9]].concat();
         assert_eq!(Data::read(&body), Ok((data, &b"abc"[..])));
         let state = State { next: 4, credit: 9, flags: 3, held_us: 8, ranges: vec![(5, 6), (8, 11)] };
@@ -449,7 +451,7 @@ mod tests {
     fn each_rule_of_a_body_is_kept() {
         let data = Data { next: 1, credit: 2, flags: 0, bytes: 4 };
         assert!(Data::read(&[&data.to_bytes()[..], b"abc"].concat()).is_err(), "more than there is");
-        let flagged = Data { flags: 2, bytes: 0, ..data };
+        let flagged = Data { flags: 4, bytes: 0, ..data };
         assert!(Data::read(&flagged.to_bytes()).is_err());
         assert!(Data::read(&[0; 19]).is_err());
         for ranges in [vec![(4, 5)], vec![(6, 6)], vec![(6, 8), (8, 9)], vec![(9, 10), (6, 7)]] {

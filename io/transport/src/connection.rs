@@ -34,6 +34,24 @@ pub trait Carry: Send {
         Poll::Ready(Ok(received))
     }
 
+    /// Longest packet that the other side hears where it lies, whatever comes before and behind it: what is longer is put together there first.
+    fn packet_bytes(&self) -> usize {
+        usize::MAX
+    }
+
+    /// A place in which the next packet, of [`Carry::packet_bytes`] at most, is put together behind what is there, and from which it goes out; [`Carry::placed`]
+    /// comes next. `None`: it has no such places, and is given bytes.
+    fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<&mut Vec<u8>>>> {
+        let _nothing_to_wait_for = cx;
+        Poll::Ready(Ok(None))
+    }
+
+    /// A packet is in the place that was given out last, or nothing is.
+    fn placed(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let _nothing_to_wait_for = cx;
+        Ok(())
+    }
+
     /// Holds little that is not sent yet, or as much as pays: what comes later may have to go first. What can't do that does nothing.
     fn hold_little(&mut self, little: bool) {
         let _ = little;

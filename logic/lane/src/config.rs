@@ -27,6 +27,20 @@ pub trait Open {
     fn open<'a>(&mut self, stream: Stream, number: u64, frame: &'a mut [u8]) -> Option<&'a [u8]>;
 }
 
+/// Takes bytes of the front of what it is given, which are next in the stream; says how many. Fewer than there are: it takes no more now.
+pub type Take<'a> = &'a mut dyn FnMut(&[u8]) -> usize;
+
+/// Takes as many as fit into `room`, one behind the other.
+pub(crate) fn into(mut room: &mut [u8]) -> impl FnMut(&[u8]) -> usize {
+    move |bytes| {
+        let now = bytes.len().min(room.len());
+        let (place, rest) = std::mem::take(&mut room).split_at_mut(now);
+        place.copy_from_slice(bytes.split_at(now).0);
+        room = rest;
+        now
+    }
+}
+
 /// What both sides agreed upon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
@@ -56,7 +70,7 @@ impl Config {
 /// What came of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// It was understood; so many bytes of the stream went straight to who reads.
+    /// It was understood; who reads took so many bytes of the stream at once.
     Taken(usize),
     /// It came before, or what it says is known already.
     Again,

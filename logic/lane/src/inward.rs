@@ -1,13 +1,13 @@
 //! What comes: frames in order, those ahead of a gap, and what is to be said of them.
 
-use crate::config::{Broken, Config};
+use crate::config::{Broken, Config, Take};
 use std::collections::VecDeque;
 use wire::lane::{RANGES_MAX, State};
 
 /// So long what has come is not told, at most, where nothing goes out that tells of it.
 const HELD_US: u64 = 1_000;
-/// So many frames are not kept back.
-const HELD_FRAMES: u32 = 2;
+/// So many frames are not kept back, whether or not who sends asks.
+const HELD_FRAMES: u32 = 64;
 
 /// What a frame carried and nobody has read.
 #[derive(Debug)]
@@ -34,13 +34,6 @@ pub(crate) struct Inward {
     unsaid_since_us: Option<u64>,
     newest_us: u64,
     urgent: bool,
-}
-
-/// Puts bytes at the front of `room`, into which they fit.
-fn fill(room: &mut [u8], bytes: &[u8]) {
-    if let Some(room) = room.get_mut(..bytes.len()) {
-        room.copy_from_slice(bytes);
-    }
 }
 
 impl Inward {
@@ -78,14 +71,14 @@ impl Inward {
         Some(new)
     }
 
-    /// One that is wanted has come. Says how many bytes went into `into`.
+    /// One that is wanted has come. Says how many bytes were taken.
     pub fn came(
         &mut self,
         now_us: u64,
         number: u64,
         bytes: &[u8],
         ends: bool,
-        into: &mut [u8],
+        take: Take<'_>,
     ) -> Result<usize, Broken> {
         let behind_all = self.next + self.ahead.len() as u64;
         match self.end {
@@ -111,20 +104,19 @@ impl Inward {
         self.urgent |= !self.ahead.is_empty();
         self.ahead.pop_front();
         self.next += 1;
-        let mut filled = self.hand(bytes, into);
+        let mut taken = self.hand(bytes, take);
         while let Some(Some(_)) = self.ahead.front() {
             let Some(Some(bytes)) = self.ahead.pop_front() else { break };
             self.next += 1;
-            filled += self.hand(&bytes, into.get_mut(filled..).unwrap_or_default());
+            taken += self.hand(&bytes, take);
         }
-        Ok(filled)
+        Ok(taken)
     }
 
-    /// Gives bytes to who reads, what does not fit later.
-    fn hand(&mut self, bytes: &[u8], into: &mut [u8]) -> usize {
-        let now = if self.readable.is_empty() { bytes.len().min(into.len()) } else { 0 };
-        let (fits, rest) = bytes.split_at(now);
-        fill(into, fits);
+    /// Gives bytes to who reads, what is not taken later.
+    fn hand(&mut self, bytes: &[u8], take: Take<'_>) -> usize {
+        let now = if self.readable.is_empty() { take(bytes).min(bytes.len()) } else { 0 };
+        let (_, rest) = bytes.split_at(now);
         if rest.is_empty() && self.readable.is_empty() {
             self.read += 1;
         } else {
@@ -133,23 +125,21 @@ impl Inward {
         now
     }
 
-    /// Puts what nobody has read into `into`; says how many bytes.
-    pub fn read(&mut self, into: &mut [u8]) -> usize {
-        let mut filled = 0;
+    /// Gives what nobody has read to who reads; says how many bytes were taken.
+    pub fn read(&mut self, take: Take<'_>) -> usize {
+        let mut taken = 0;
         while let Some(piece) = self.readable.front_mut() {
             let rest = piece.bytes.get(piece.taken..).unwrap_or_default();
-            let room = into.get_mut(filled..).unwrap_or_default();
-            let now = rest.len().min(room.len());
-            fill(room, rest.get(..now).unwrap_or_default());
+            let now = take(rest).min(rest.len());
             piece.taken += now;
-            filled += now;
+            taken += now;
             if piece.taken < piece.bytes.len() {
                 break;
             }
             self.readable.pop_front();
             self.read += 1;
         }
-        filled
+        taken
     }
 
     pub fn has_readable(&self) -> bool {
@@ -164,6 +154,11 @@ impl Inward {
     /// The other side wants to know.
     pub fn asked(&mut self) {
         self.urgent = true;
+    }
+
+    /// Who sent data wants to know: the next that goes out says it.
+    pub fn asked_with_data(&mut self) {
+        self.unsaid = self.unsaid.max(HELD_FRAMES);
     }
 
     /// Whether something is to be said now.

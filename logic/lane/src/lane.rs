@@ -1,6 +1,6 @@
 //! One side of a lane.
 
-use crate::config::{Broken, Config, Heard, Open, Seal, Stream};
+use crate::config::{Broken, Config, Heard, Open, Seal, Stream, Take, into};
 use crate::inward::Inward;
 use crate::outward::Outward;
 use wire::lane::{
@@ -49,9 +49,43 @@ impl Lane {
         }
     }
 
+    /// Bytes of the stream that one frame carries at most.
+    #[must_use]
+    pub fn carried_bytes(&self) -> usize {
+        self.config.carried_bytes()
+    }
+
     /// Takes bytes from the front of `bytes`, which go out in order; says how many.
     pub fn offer(&mut self, bytes: &[u8]) -> usize {
         self.outward.offer(bytes)
+    }
+
+    /// Whether [`Lane::place`] has one.
+    #[must_use]
+    pub fn has_place(&self) -> bool {
+        self.outward.has_place()
+    }
+
+    /// Where the bytes of one frame go, [`Lane::carried_bytes`] of them at most, behind what is there already; [`Lane::placed`] comes next. `None`: no more are
+    /// taken now.
+    pub fn place(&mut self) -> Option<&mut Vec<u8>> {
+        self.outward.place()
+    }
+
+    /// The place that was given out last has been filled, or nothing was put there.
+    pub fn placed(&mut self) {
+        self.outward.placed();
+    }
+
+    /// Whether so much waits to be handed over that it is worth a system call.
+    #[must_use]
+    pub fn has_batch(&self) -> bool {
+        self.outward.has_batch()
+    }
+
+    /// What comes later may have to go first: little is taken that is not on its way.
+    pub fn hold_little(&mut self, little: bool) {
+        self.outward.hold_little(little);
     }
 
     /// Lets the other side hear of this one.
@@ -129,9 +163,14 @@ impl Lane {
         }
     }
 
-    /// Puts bytes that have come into `into`; says how many.
-    pub fn read(&mut self, into: &mut [u8]) -> usize {
-        self.inward.read(into)
+    /// Puts bytes that have come into `room`; says how many.
+    pub fn read(&mut self, room: &mut [u8]) -> usize {
+        self.read_to(&mut into(room))
+    }
+
+    /// The same, without a place of its own for it.
+    pub fn read_to(&mut self, take: Take<'_>) -> usize {
+        self.inward.read(take)
     }
 
     /// Whether there is something to read.
@@ -140,7 +179,7 @@ impl Lane {
         self.inward.has_readable()
     }
 
-    /// A frame has come: whose it is and whether it is one is seen here. Bytes that come in order go into `into` at once, what does not fit is for
+    /// A frame has come: whose it is and whether it is one is seen here. Bytes that come in order go into `room` at once, what does not fit is for
     /// [`Lane::read`], which is to be called first.
     ///
     /// # Errors
@@ -150,9 +189,23 @@ impl Lane {
         now_us: u64,
         frame: &mut [u8],
         open: &mut dyn Open,
-        into: &mut [u8],
+        room: &mut [u8],
     ) -> Result<Heard, Broken> {
-        let heard = self.look(now_us, frame, open, into)?;
+        self.hear(now_us, frame, open, &mut into(room))
+    }
+
+    /// As [`Lane::receive`]: bytes that come in order are taken where they lie.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hear(
+        &mut self,
+        now_us: u64,
+        frame: &mut [u8],
+        open: &mut dyn Open,
+        take: Take<'_>,
+    ) -> Result<Heard, Broken> {
+        let heard = self.look(now_us, frame, open, take)?;
         match heard {
             Heard::Strange => self.strange += 1,
             Heard::Taken(_) => (self.has_heard, self.doubt) = (true, None),
@@ -166,7 +219,7 @@ impl Lane {
         now_us: u64,
         frame: &mut [u8],
         open: &mut dyn Open,
-        into: &mut [u8],
+        take: Take<'_>,
     ) -> Result<Heard, Broken> {
         let Ok(header) = Header::read(frame) else { return Ok(Heard::Strange) };
         let Some(whole) = frame.get_mut(..HEADER_BYTES + usize::from(header.sealed)) else {
@@ -182,7 +235,11 @@ impl Lane {
             let (data, bytes) = Data::read(body)?;
             self.outward.heard(now_us, (data.next, data.credit), &[], 0)?;
             let ends = data.flags & data_flag::END != 0;
-            return self.inward.came(now_us, header.number, bytes, ends, into).map(Heard::Taken);
+            let taken = self.inward.came(now_us, header.number, bytes, ends, take)?;
+            if data.flags & data_flag::ASK != 0 {
+                self.inward.asked_with_data();
+            }
+            return Ok(Heard::Taken(taken));
         }
         if header.number < self.heard_states {
             return Ok(Heard::Again);

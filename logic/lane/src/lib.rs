@@ -11,5 +11,5 @@ mod lane;
 mod outward;
 mod round_trip;
 
-pub use config::{Broken, Config, Heard, Open, Seal, Stream};
+pub use config::{Broken, Config, Heard, Open, Seal, Stream, Take};
 pub use lane::Lane;

@@ -10,12 +10,20 @@ use wire::lane::{DATA_BYTES, Data, HEADER_BYTES, Header, TAG_BYTES, data_flag, k
 pub(crate) const BATCH_FRAMES: usize = 64;
 /// Bytes that are taken and not on their way yet: what is in front of a network that is slower than its user.
 const UNSENT_BYTES: usize = 256 << 10;
+/// The same where that is to be little, and what is worth a system call.
+const UNSENT_BYTES_LITTLE: usize = 64 << 10;
+/// Long frames that are taken all the same.
+const UNSENT_FRAMES_MIN: usize = 4;
 /// A frame is lost when so many that were sent after it have come; what comes over several processors is overtaken by less.
 const OVERTAKEN_FRAMES: u64 = 16;
 /// After so many waits in a row without a word the network is taken for full.
 const SILENT_WAITS: u32 = 2;
-/// Buffers that are kept for later frames.
-const SPARE_BUFFERS: usize = 64;
+/// What has come is asked for so often while a window goes out: an answer is there before the next one is full.
+const ASKS_OF_A_WINDOW: u64 = 4;
+/// Frames without such a question, at most: frames that came are not kept for long.
+const UNASKED_FRAMES: u64 = 32;
+/// Bytes of buffers that are kept for later frames: many come free at once.
+const SPARE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -63,8 +71,12 @@ pub(crate) struct Outward {
     /// One frame may go whatever the window says.
     probes: bool,
     ends: bool,
+    /// Little may be held that is not on its way.
+    little: bool,
     /// What the last frame that was sealed says of what came, and its number.
     said: ((u64, u64), u64),
+    /// Frames that were sealed since one asked what has come.
+    unasked: u64,
     lost: u64,
     spare: Vec<Vec<u8>>,
 }
@@ -89,7 +101,9 @@ impl Outward {
             waits: 0,
             probes: false,
             ends: false,
+            little: false,
             said: ((0, 0), u64::MAX),
+            unasked: 0,
             lost: 0,
             spare: Vec::new(),
         }
@@ -113,13 +127,61 @@ impl Outward {
         frame
     }
 
+    /// Frames that may wait without being sealed.
+    fn unsent_max(&self) -> usize {
+        let (bytes, least) =
+            if self.little { (UNSENT_BYTES_LITTLE, 1) } else { (UNSENT_BYTES, UNSENT_FRAMES_MIN) };
+        (bytes / self.config.frame_bytes.max(1)).max(least)
+    }
+
+    /// What comes later may have to go first, so little is taken that is not on its way.
+    pub fn hold_little(&mut self, little: bool) {
+        self.little = little;
+    }
+
+    /// Whether so many bytes wait that they are worth a system call.
+    pub fn has_batch(&self) -> bool {
+        self.unsent.len() * self.config.frame_bytes >= UNSENT_BYTES_LITTLE
+    }
+
+    /// Whether [`Outward::place`] has one.
+    pub fn has_place(&self) -> bool {
+        !self.ends && self.unsent.len() < self.unsent_max()
+    }
+
+    /// Where the bytes of a frame of its own go, behind what is there; [`Outward::placed`] comes next. `None`: no more are taken now.
+    pub fn place(&mut self) -> Option<&mut Vec<u8>> {
+        if !self.has_place() {
+            return None;
+        }
+        let frame = self.buffer();
+        self.unsent.push_back(frame);
+        self.unsent.back_mut()
+    }
+
+    /// The place that was given out last has been filled, or nothing is to go.
+    pub fn placed(&mut self) {
+        let most = HEADER_BYTES + DATA_BYTES + self.config.carried_bytes();
+        if let Some(frame) =
+            self.unsent.pop_back_if(|frame| frame.len() <= HEADER_BYTES + DATA_BYTES || frame.len() > most)
+        {
+            self.keep(frame);
+        }
+    }
+
+    fn keep(&mut self, frame: Vec<u8>) {
+        if self.spare.len() * self.config.frame_bytes < SPARE_BYTES {
+            self.spare.push(frame);
+        }
+    }
+
     /// Takes bytes from the front of `bytes`; says how many.
     pub fn offer(&mut self, bytes: &[u8]) -> usize {
         if self.ends {
             return 0;
         }
         let full = HEADER_BYTES + DATA_BYTES + self.config.carried_bytes();
-        let most = (UNSENT_BYTES / self.config.frame_bytes.max(1)).max(4);
+        let most = self.unsent_max();
         let mut rest = bytes;
         while !rest.is_empty() {
             if self.unsent.back().is_none_or(|last| last.len() >= full) {
@@ -196,10 +258,15 @@ impl Outward {
                 frame.resize(HEADER_BYTES + DATA_BYTES + self.config.carried_bytes(), 0);
             }
             let last = self.ends && self.unsent.is_empty();
+            self.unasked += 1;
+            let asks = self.unasked >= (window / ASKS_OF_A_WINDOW).clamp(1, UNASKED_FRAMES);
+            if asks {
+                self.unasked = 0;
+            }
             let data = Data {
                 next,
                 credit,
-                flags: if last { data_flag::END } else { 0 },
+                flags: if last { data_flag::END } else { 0 } | if asks { data_flag::ASK } else { 0 },
                 bytes: u16::try_from(bytes).unwrap_or(u16::MAX),
             };
             let header = Header {
@@ -281,10 +348,8 @@ impl Outward {
             }
         }
         while self.sent.front().is_some_and(|sent| sent.place == Place::Came) {
-            if let Some(sent) = self.sent.pop_front()
-                && self.spare.len() < SPARE_BUFFERS
-            {
-                self.spare.push(sent.frame);
+            if let Some(sent) = self.sent.pop_front() {
+                self.keep(sent.frame);
             }
             self.base += 1;
         }

@@ -110,7 +110,7 @@ fn frame(script: &mut Script) -> Vec<u8> {
     let number = script.word();
     let (mut body, kind) = if script.flag() {
         let bytes = script.below(1600);
-        let flags = u16::from(script.byte() % 3);
+        let flags = u16::from(script.byte() % 5);
         let data = Data { next: script.word(), credit: script.word(), flags, bytes: bytes as u16 };
         let mut body = data.to_bytes().to_vec();
         body.resize(20 + bytes, script.byte());

@@ -13,7 +13,7 @@ use crate::locator::Locator;
 use crate::tls::Tls;
 use handle::{Shared, State};
 use inbox::Inbox;
-use link::{BadConfig, Broken, Config, Event, Link, Over, Standing, Transport};
+use link::{BadConfig, Broken, Config, Event, Link, Over, Standing, Transport, Way};
 use spin::Spin;
 use std::future::poll_fn;
 use std::io;
@@ -400,6 +400,14 @@ impl Driver {
     /// Hands over what is to go out. True: there was something.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> bool {
         let mut sent = false;
+        match self.poll_places(cx, &mut sent) {
+            Poll::Pending => return sent,
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => {
+                self.lost(&error);
+                return true;
+            }
+        }
         loop {
             if self.sent == self.outbox.len() {
                 self.gather();
@@ -438,23 +446,54 @@ impl Driver {
         sent
     }
 
+    /// Lets the link put packets together where they go out, where the carrier has places for that and nothing is to be done to them first. Ready: what there
+    /// is yet to go goes by way of the outbox.
+    fn poll_places(&mut self, cx: &mut Context<'_>, put: &mut bool) -> Poll<io::Result<()>> {
+        while self.sent == self.outbox.len() {
+            let now_ms = self.now_ms();
+            let Some(on) = &mut self.on else { break };
+            let most = on.carrier.packet_bytes();
+            let Poll::Ready(place) = on.carrier.poll_place(cx) else {
+                self.blocked.get_or_insert_with(Instant::now);
+                return Poll::Pending;
+            };
+            let Some(place) = place? else { break };
+            self.blocked = None;
+            let begin = place.len();
+            let more = self.shared.with(|state| {
+                let is_plain = state.compression == Compression::None;
+                if !is_plain || !state.link.poll_transmit(now_ms, most, place) {
+                    return false;
+                }
+                let (bytes, traffic) = ((place.len() - begin) as u64, &mut state.status.traffic);
+                traffic.packets_out += 1;
+                traffic.plain_out += bytes;
+                traffic.carried_out += bytes;
+                state.status.way = Way::None;
+                true
+            });
+            on.carrier.placed(cx)?;
+            if !more {
+                break;
+            }
+            (*put, on.unflushed) = (true, true);
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Fills the outbox, which is empty, with packets.
     fn gather(&mut self) {
         self.outbox.clear();
         self.sent = 0;
-        if self.on.is_none() {
-            return;
-        }
+        let Some(whole) = self.on.as_ref().map(|on| on.carrier.packet_bytes()) else { return };
         let now_ms = self.now_ms();
         let (outbox, packer) = (&mut self.outbox, &mut self.packer);
         let classed = self.shared.with(|state| {
             let (wanted, takes) = (state.compression, state.link.compressions());
-            let (batch, most) = if state.classed {
-                (BATCH_BYTES_CLASSED, BATCH_BYTES_CLASSED)
-            } else {
-                (BATCH_BYTES, BATCH_BYTES)
-            };
-            while outbox.len() < batch {
+            let batch = if state.classed { BATCH_BYTES_CLASSED } else { BATCH_BYTES };
+            let most = batch.min(whole);
+            // Of packets that are to come whole none is shorter for want of room.
+            while outbox.is_empty() || (outbox.len() < batch && outbox.len() + most <= batch.max(whole)) {
                 let start = outbox.len();
                 if !state.link.poll_transmit(now_ms, most, outbox) {
                     break;
@@ -522,11 +561,11 @@ impl Driver {
     fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             self.poll_send(cx);
-            if self.sent == self.outbox.len() {
-                break;
-            }
             if self.blocked.is_some() {
                 return Poll::Pending;
+            }
+            if self.sent == self.outbox.len() {
+                break;
             }
         }
         let Some(on) = &mut self.on else { return Poll::Ready(Ok(())) };

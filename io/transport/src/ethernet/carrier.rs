@@ -3,7 +3,7 @@
 use super::keys::Keys;
 use super::station::LanePlace;
 use crate::connection::Carry;
-use lane::{Broken, Heard, Lane};
+use lane::{Broken, Heard, Lane, Take};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,8 +23,15 @@ const RECEIVE_BYTES: usize = 512 << 10;
 const RECEIVES_OF_A_TURN: usize = 4;
 /// System calls of one turn for what goes.
 const SENDS_OF_A_TURN: usize = 8;
+/// Packets are no longer than what a frame carries where that is so much: of shorter ones the headers would cost more than they save.
+const PACKET_BYTES_MIN: usize = 4 << 10;
 /// Nothing of the other side in so long ends the connection, whatever the link above takes for silence.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// Takes nothing: who sends does not read.
+fn nothing(_: &[u8]) -> usize {
+    0
+}
 
 fn broken(broken: Broken) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, broken)
@@ -106,7 +113,7 @@ impl Ethernet {
     /// Waits until something of the other side has come.
     pub async fn heard(&mut self) -> io::Result<()> {
         poll_fn(|cx| {
-            if let Err(error) = self.turn(cx, &mut []) {
+            if let Err(error) = self.turn(cx, &mut nothing, 0) {
                 return Poll::Ready(Err(error));
             }
             if self.lane.has_heard() {
@@ -125,21 +132,22 @@ impl Ethernet {
         silent.then(|| io::Error::new(io::ErrorKind::TimedOut, "no frame of the other node came"))
     }
 
-    /// Takes what came, hands over what is to go, and sees to the time. Says how many bytes are in `into`. Whatever happens next wakes the context.
-    fn turn(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> io::Result<usize> {
+    /// Takes what came, hands over what is to go, and sees to the time. Says how many bytes were taken; about `most` are enough for a turn. Whatever happens
+    /// next wakes the context.
+    fn turn(&mut self, cx: &mut Context<'_>, take: Take<'_>, most: usize) -> io::Result<usize> {
         self.poll_lifeline(cx);
-        let mut filled = self.lane.read(into);
+        let mut taken = self.lane.read_to(take);
         for frame in &mut self.place.passed_on(cx.waker()) {
-            filled += self.hear(frame, into.get_mut(filled..).unwrap_or_default())?;
+            taken += self.hear(frame, take)?;
         }
-        filled += self.poll_socket(cx, into.get_mut(filled..).unwrap_or_default())?;
+        taken += self.poll_socket(cx, take, most.saturating_sub(taken))?;
         self.poll_out(cx)?;
         while self.poll_time(cx) {
             let now_us = self.now_us();
             self.lane.tick(now_us);
             self.poll_out(cx)?;
         }
-        Ok(filled)
+        Ok(taken)
     }
 
     fn poll_lifeline(&mut self, cx: &mut Context<'_>) {
@@ -153,9 +161,9 @@ impl Ethernet {
         }
     }
 
-    fn hear(&mut self, frame: &mut [u8], into: &mut [u8]) -> io::Result<usize> {
+    fn hear(&mut self, frame: &mut [u8], take: Take<'_>) -> io::Result<usize> {
         let now_us = self.now_us();
-        match self.lane.receive(now_us, frame, &mut self.keys, into).map_err(broken)? {
+        match self.lane.hear(now_us, frame, &mut self.keys, take).map_err(broken)? {
             Heard::Taken(bytes) => {
                 self.heard_at = Instant::now();
                 Ok(bytes)
@@ -164,14 +172,14 @@ impl Ethernet {
         }
     }
 
-    fn poll_socket(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
+    fn poll_socket(&mut self, cx: &mut Context<'_>, take: Take<'_>, most: usize) -> io::Result<usize> {
+        let mut taken = 0;
         for _ in 0..RECEIVES_OF_A_TURN {
-            let Poll::Ready(ready) = self.socket.poll_read_ready(cx) else { return Ok(filled) };
+            let Poll::Ready(ready) = self.socket.poll_read_ready(cx) else { return Ok(taken) };
             let mut ready = ready?;
             match self.room.receive(ready.get_inner()) {
-                Ok(came) => {
-                    if came < self.room.frames_max() {
+                Ok(_) => {
+                    if !self.room.is_full() {
                         ready.clear_ready();
                     }
                 }
@@ -191,23 +199,22 @@ impl Ethernet {
                     self.place.pass_on(number, frame);
                     continue;
                 }
-                let room = into.get_mut(filled..).unwrap_or_default();
                 if let Heard::Taken(bytes) =
-                    self.lane.receive(now_us, frame, &mut self.keys, room).map_err(broken)?
+                    self.lane.hear(now_us, frame, &mut self.keys, take).map_err(broken)?
                 {
                     self.heard_at = now;
-                    filled += bytes;
+                    taken += bytes;
                 }
             }
             // States go out before more is looked at: the other side may wait for them.
             self.poll_out(cx)?;
-            if !into.is_empty() && filled * 2 > into.len() {
+            if most > 0 && taken > most / 2 {
                 break;
             }
         }
         // There may be more.
         cx.waker().wake_by_ref();
-        Ok(filled)
+        Ok(taken)
     }
 
     /// Hands over what is to go, as far as the socket takes it.
@@ -260,6 +267,33 @@ impl Ethernet {
         Ok(())
     }
 
+    /// Whether packets are as long as what a frame carries.
+    fn has_places(&self) -> bool {
+        self.lane.carried_bytes() >= PACKET_BYTES_MIN
+    }
+
+    /// A turn of who sends and does not read.
+    ///
+    /// # Errors
+    /// It is over, or the socket fails.
+    fn poll_idle_turn(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.turn(cx, &mut nothing, 0)?;
+        if self.lane.has_readable() {
+            // Who reads has not seen that it came.
+            cx.waker().wake_by_ref();
+        }
+        self.is_over().map_or(Ok(()), Err)
+    }
+
+    /// Ready: something was taken, nothing more comes, or it is over.
+    fn poll_taken(&mut self, cx: &mut Context<'_>, take: Take<'_>, most: usize) -> Poll<io::Result<usize>> {
+        let taken = self.turn(cx, take, most)?;
+        if taken > 0 || self.lane.is_ended() {
+            return Poll::Ready(Ok(taken));
+        }
+        self.is_over().map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+    }
+
     /// True: the time has come for something.
     fn poll_time(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(due_us) = self.lane.due_us() else { return false };
@@ -287,15 +321,8 @@ impl Carry for Ethernet {
         if taken > 0 {
             self.poll_out(cx)?;
         } else {
-            self.turn(cx, &mut [])?;
-            if let Some(error) = self.is_over() {
-                return Poll::Ready(Err(error));
-            }
+            self.poll_idle_turn(cx)?;
             taken = self.lane.offer(bytes);
-            if self.lane.has_readable() {
-                // Who reads has not seen that it came.
-                cx.waker().wake_by_ref();
-            }
         }
         if taken > 0 { Poll::Ready(Ok(taken)) } else { Poll::Pending }
     }
@@ -306,19 +333,60 @@ impl Carry for Ethernet {
             return Poll::Ready(Ok(()));
         }
         // The rest goes when the other side has said what came.
-        self.turn(cx, &mut [])?;
-        if self.lane.has_readable() {
-            cx.waker().wake_by_ref();
-        }
+        self.poll_idle_turn(cx)?;
         if self.lane.is_sent() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        let filled = self.turn(cx, into)?;
-        if filled > 0 || self.lane.is_ended() {
-            return Poll::Ready(Ok(filled));
+        let most = into.len();
+        let mut room = into;
+        let mut fill = |bytes: &[u8]| {
+            let now = bytes.len().min(room.len());
+            let (place, rest) = std::mem::take(&mut room).split_at_mut(now);
+            place.copy_from_slice(bytes.split_at(now).0);
+            room = rest;
+            now
+        };
+        self.poll_taken(cx, &mut fill, most)
+    }
+
+    fn poll_hear(
+        &mut self,
+        cx: &mut Context<'_>,
+        _scratch: &mut [u8],
+        hear: &mut dyn FnMut(&[u8]),
+    ) -> Poll<io::Result<usize>> {
+        let mut all = |bytes: &[u8]| {
+            hear(bytes);
+            bytes.len()
+        };
+        self.poll_taken(cx, &mut all, usize::MAX)
+    }
+
+    fn packet_bytes(&self) -> usize {
+        if self.has_places() { self.lane.carried_bytes() } else { usize::MAX }
+    }
+
+    fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<&mut Vec<u8>>>> {
+        if !self.has_places() {
+            return Poll::Ready(Ok(None));
         }
-        self.is_over().map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+        if !self.lane.has_place() {
+            self.poll_idle_turn(cx)?;
+            if !self.lane.has_place() {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(self.lane.place()))
+    }
+
+    fn placed(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.lane.placed();
+        if self.lane.has_batch() { self.poll_out(cx) } else { Ok(()) }
+    }
+
+    fn hold_little(&mut self, little: bool) {
+        self.lane.hold_little(little);
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -327,8 +395,7 @@ impl Carry for Ethernet {
             self.lane.end();
         }
         // What comes meanwhile is not wanted.
-        let mut waste = [0; 4096];
-        while self.turn(cx, &mut waste)? > 0 {}
+        while self.turn(cx, &mut |bytes| bytes.len(), usize::MAX)? > 0 {}
         if self.lane.is_drained() || self.lane.has_left() {
             return Poll::Ready(Ok(()));
         }

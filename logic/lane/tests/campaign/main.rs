@@ -176,6 +176,39 @@ fn what_has_come_is_told_within_a_millisecond_or_with_the_next_data() {
 }
 
 #[test]
+fn who_sends_asks_in_time_and_frames_are_not_each_answered() {
+    let mut sides = pair();
+    exchange(&mut sides, 0);
+    exchange(&mut sides, 2_000);
+    let bytes = vec![7; 2_000_000];
+    let (mut offered, mut got, mut frames, mut states, mut now_us) = (0, 0, 0, 0, 3_000);
+    while got < bytes.len() {
+        now_us += 1;
+        let [from, to] = &mut sides;
+        offered += from.lane.offer(&bytes[offered..]);
+        let ready = from.lane.prepare(&mut from.paper);
+        assert!(ready > 0, "{got} bytes came, and nothing may go before a clock has run out");
+        let out: Vec<Vec<u8>> = from.lane.ready().take(ready).map(<[u8]>::to_vec).collect();
+        from.lane.departed(now_us, ready);
+        for mut frame in out {
+            frames += 1;
+            let mut hear = |bytes: &[u8]| {
+                got += bytes.len();
+                bytes.len()
+            };
+            to.lane.hear(now_us, &mut frame, &mut to.paper, &mut hear).unwrap();
+            let mut state = Vec::new();
+            if to.lane.state(now_us, &mut to.paper, &mut state) {
+                states += 1;
+                from.lane.receive(now_us, &mut state, &mut from.paper, &mut []).unwrap();
+            }
+        }
+    }
+    assert!(states * 16 <= frames, "{states} states for {frames} frames");
+    assert_eq!(sides[0].lane.lost(), 0);
+}
+
+#[test]
 fn a_station_without_keys_changes_nothing() {
     let mut sides = pair();
     sides[0].lane.offer(&[7; 5000]);
