@@ -16,6 +16,7 @@ mod outward;
 mod pairs;
 mod records;
 pub mod schedule;
+mod table;
 mod thrift;
 mod transmit;
 

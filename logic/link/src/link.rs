@@ -216,7 +216,19 @@ impl Link {
     /// # Errors
     /// See [`SendError`].
     pub fn send_parts(&mut self, pair: Pair, parts: [&[u8]; 2]) -> Result<Sent, SendError> {
-        let length = parts.iter().map(|part| part.len()).sum();
+        let queued = self.send_all_parts(pair, [parts])?;
+        Ok(if queued == 1 { Sent::Queued } else { Sent::Full })
+    }
+
+    /// Queues messages that lie in two pieces each, as long as they fit; says how many. Where one did not fit, [`Event::Room`] says when it does.
+    ///
+    /// # Errors
+    /// That of the first; one that is refused behind others says so when it is sent again.
+    pub fn send_all_parts<'a>(
+        &mut self,
+        pair: Pair,
+        messages: impl IntoIterator<Item = [&'a [u8]; 2]>,
+    ) -> Result<usize, SendError> {
         if let Some(over) = self.over {
             return Err(SendError::Over(over));
         }
@@ -224,20 +236,28 @@ impl Link {
         let queue_bytes = self.config.queue_bytes;
         let entry = self.pairs.get(pair).filter(|entry| entry.announced && !entry.out.is_closed());
         let entry = entry.ok_or(SendError::NotOpen(pair))?;
-        if length > most {
-            return Err(SendError::Long { found: length, most });
+        let mut queued = 0;
+        for parts in messages {
+            let length = parts.iter().map(|part| part.len()).sum();
+            if length > most {
+                if queued == 0 {
+                    return Err(SendError::Long { found: length, most });
+                }
+                break;
+            }
+            let needs = RECORD_HEADER_BYTES + length;
+            if entry.out.held() + needs > queue_bytes {
+                entry.out.wanted = needs;
+                break;
+            }
+            entry.out.push(record::MESSAGE, parts);
+            queued += 1;
         }
-        let needs = RECORD_HEADER_BYTES + length;
-        if entry.out.held() + needs > queue_bytes {
-            entry.out.wanted = needs;
-            return Ok(Sent::Full);
-        }
-        entry.out.push(record::MESSAGE, parts);
         // One that is in the queue already has its turn, and is looked at then.
-        if !entry.is_queued() {
+        if queued > 0 && !entry.is_queued() {
             self.settle(pair);
         }
-        Ok(Sent::Queued)
+        Ok(queued)
     }
 
     /// Whose pairs go when, among those that have something to send: all in turn (`None`), or by classes, all of which together send so many bytes per second at most.

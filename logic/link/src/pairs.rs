@@ -7,6 +7,7 @@ use crate::inward::{Inward, Owes};
 use crate::messages::Spare;
 use crate::outward::Outward;
 use crate::schedule::{Next, Schedule};
+use crate::table::Table;
 use wire::link::{Hello, Pair};
 
 #[derive(Debug)]
@@ -63,8 +64,7 @@ impl Turns {
 
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
-    /// By slot.
-    table: BTreeMap<u32, Entry>,
+    table: Table,
     /// The last generation of each slot that was ever used, of both sides.
     last: BTreeMap<u32, u32>,
     /// Slots of ours that are free again.
@@ -87,7 +87,7 @@ pub(crate) struct Pairs {
 
 impl Pairs {
     pub fn get(&mut self, pair: Pair) -> Option<&mut Entry> {
-        self.table.get_mut(&pair.slot).filter(|entry| entry.generation == pair.generation)
+        self.table.get_mut(pair.slot).filter(|entry| entry.generation == pair.generation)
     }
 
     pub fn len(&self) -> usize {
@@ -95,7 +95,7 @@ impl Pairs {
     }
 
     pub fn iter(&mut self) -> impl Iterator<Item = (Pair, &mut Entry)> + '_ {
-        self.table.iter_mut().map(|(slot, entry)| (Pair { slot: *slot, generation: entry.generation }, entry))
+        self.table.iter_mut().map(|(slot, entry)| (Pair { slot, generation: entry.generation }, entry))
     }
 
     /// Where the peer's word for a pair leads. `ours` and `theirs`: hellos.
@@ -105,7 +105,7 @@ impl Pairs {
         if pair.slot / 2 >= most {
             return Err(Broken::Slot(pair));
         }
-        if self.table.get(&pair.slot).is_some_and(|entry| entry.generation == pair.generation) {
+        if self.table.get(pair.slot).is_some_and(|entry| entry.generation == pair.generation) {
             return Ok(Place::Here);
         }
         let last = self.last.get(&pair.slot).copied().unwrap_or(0);
@@ -139,7 +139,7 @@ impl Pairs {
 
     /// A pair of the peer.
     pub fn accept(&mut self, pair: Pair, ours: &Hello, theirs: &Hello) -> Result<(), Broken> {
-        if let Some(old) = self.table.get(&pair.slot) {
+        if let Some(old) = self.table.get(pair.slot) {
             // The peer takes a place again when it knows that both have closed: then only its word for that was lost.
             if !(old.out.close_known() && old.inn.is_closed()) {
                 return Err(Broken::Reopened(pair));
@@ -193,7 +193,7 @@ impl Pairs {
 
     /// Takes a pair out of the table. The peer hears of it once more: it may not know that it knows all.
     pub fn end(&mut self, pair: Pair, side: u8) {
-        self.table.remove(&pair.slot);
+        self.table.remove(pair.slot);
         self.soon.remove(&pair);
         self.urgent.remove(&pair);
         // A place whose generations are used up is never used again.
@@ -275,7 +275,7 @@ impl Pairs {
         let known = known.filter(|(_, entry)| !entry.out.is_closed()).map(|(pair, _)| pair).collect();
         let mine = |slot: &u32| slot % 2 == u32::from(side);
         let free = self.table.iter().filter(|(slot, entry)| mine(slot) && entry.generation < u32::MAX);
-        self.free.extend(free.map(|(slot, _)| *slot));
+        self.free.extend(free.map(|(slot, _)| slot));
         self.last.retain(|slot, _| mine(slot));
         self.table.clear();
         self.schedule.clear();

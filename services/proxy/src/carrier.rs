@@ -21,6 +21,11 @@ pub trait Carrier: Debug + Send + Sync {
     /// # Errors
     /// As there.
     fn send_parts(&self, pair: Pair, parts: [&[u8]; 2]) -> Result<Sent, SendError>;
+    /// See [`link::Link::send_all_parts`].
+    ///
+    /// # Errors
+    /// As there.
+    fn send_all_parts(&self, pair: Pair, messages: &[[&[u8]; 2]]) -> Result<usize, SendError>;
     /// See [`link::Link::consumed_all`].
     fn consumed_all(&self, pair: Pair, messages: usize, bytes: usize);
     /// See [`link::Link::consumed`].

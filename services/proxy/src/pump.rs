@@ -6,9 +6,9 @@
 //! a death arrives before it, as it does on one node.
 
 use crate::carrier::Carrier;
-use channel::{End, OpenError, Piece, ReceiveError, SendError};
+use channel::{End, OpenError, Piece, ReceiveError, Receiver, SendError};
 use channel_tokio::{AsyncReceiver, AsyncSender};
-use link::{Messages, Sent};
+use link::Messages;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -21,6 +21,10 @@ const FRAGMENT_BYTES: usize = MAX_MESSAGE_BYTES as usize - 1;
 /// How long after its start, and after the time before, a pump looks whether the receiver takes longer messages than it said. It says so in its
 /// memory and does not ring; most say it at once.
 const LIMIT_LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(5)];
+/// Records that go onto the link together, at most, and so many of their bytes: more of them would share a look at the link that costs next to nothing
+/// by then.
+const BATCH_RECORDS: usize = 64;
+const BATCH_BYTES: usize = 32 * 1024;
 /// Bytes of records that are put into a ring, or onto the link, before others have their turn.
 const TURN_BYTES: usize = 256 * 1024;
 
@@ -145,38 +149,30 @@ async fn outward(
     receiver: &mut AsyncReceiver,
     mut limit: mpsc::UnboundedReceiver<u64>,
 ) -> Direction {
-    let mut record = Vec::new();
+    let mut records = Records::default();
     let mut taken = 0;
     loop {
-        let piece = tokio::select! {
+        let first = tokio::select! {
             biased;
             said = limit.recv() => {
                 let Some(said) = said else { return Direction::Pair };
                 receiver.get_mut().set_message_limit(usize::try_from(said).unwrap_or(usize::MAX));
                 continue;
             }
-            piece = receiver.receive_record(&mut record) => piece,
+            piece = receiver.receive_record(records.first()) => piece,
         };
-        let piece = match piece {
-            Ok(piece) => piece,
+        let last = first.and_then(|piece| records.add_what_is_there(piece, receiver.get_mut()));
+        side.counters.out_messages.fetch_add(records.taken.len() as u64, Relaxed);
+        side.counters.out_bytes.fetch_add(records.bytes as u64, Relaxed);
+        if !side.send_records(&records).await {
+            return Direction::Pair;
+        }
+        match last {
+            Ok(()) => {}
             Err(ReceiveError::Closed) => return Direction::End,
             Err(error) => return Direction::Broken(format!("a channel's end can't be read: {error}")),
-        };
-        side.counters.out_messages.fetch_add(1, Relaxed);
-        side.counters.out_bytes.fetch_add(record.len() as u64, Relaxed);
-        let mut rest = record.as_slice();
-        loop {
-            let (fragment, after) = rest.split_at(rest.len().min(FRAGMENT_BYTES));
-            let first = word_of(piece) | if after.is_empty() { 0 } else { word::MORE };
-            if !side.send([&[first], fragment]).await {
-                return Direction::Pair;
-            }
-            if after.is_empty() {
-                break;
-            }
-            rest = after;
         }
-        taken += record.len();
+        taken += records.bytes;
         if taken > TURN_BYTES {
             taken = 0;
             tokio::task::yield_now().await;
@@ -184,17 +180,103 @@ async fn outward(
     }
 }
 
+/// Records that were taken together; their memory is used again.
+#[derive(Debug, Default)]
+struct Records {
+    /// The word of each, and what it holds.
+    taken: Vec<(u8, Vec<u8>)>,
+    bytes: usize,
+    /// Where the next one goes.
+    place: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Records {
+    /// Forgets all; where the first is to go. Of memory for long records there is that of one.
+    fn first(&mut self) -> &mut Vec<u8> {
+        for (_, mut record) in self.taken.drain(..) {
+            if record.capacity() > self.place.capacity() {
+                std::mem::swap(&mut record, &mut self.place);
+            }
+            if record.capacity() <= BATCH_BYTES {
+                self.spare.push(record);
+            }
+        }
+        self.bytes = 0;
+        &mut self.place
+    }
+
+    /// The first is there, and is this piece: takes those that are there behind it.
+    ///
+    /// # Errors
+    /// Those of the channel's end; what was taken before stays.
+    fn add_what_is_there(&mut self, piece: Piece, receiver: &mut Receiver) -> Result<(), ReceiveError> {
+        let mut found = Some(piece);
+        while let Some(piece) = found {
+            let next = self.spare.pop().unwrap_or_default();
+            let record = std::mem::replace(&mut self.place, next);
+            self.bytes += record.len();
+            self.taken.push((word_of(piece), record));
+            if self.taken.len() == BATCH_RECORDS || self.bytes >= BATCH_BYTES {
+                break;
+            }
+            found = receiver.try_receive_record(&mut self.place)?;
+        }
+        Ok(())
+    }
+}
+
+/// A record as the messages of the link that it goes in: the word of each, and what it carries.
+fn fragments((word, record): &(u8, Vec<u8>)) -> impl Iterator<Item = (u8, &[u8])> {
+    let mut rest = Some(record.as_slice());
+    std::iter::from_fn(move || {
+        let bytes = rest?;
+        let (fragment, after) = bytes.split_at(bytes.len().min(FRAGMENT_BYTES));
+        rest = Some(after).filter(|after| !after.is_empty());
+        Some((word | if after.is_empty() { 0 } else { word::MORE }, fragment))
+    })
+}
+
 impl Side {
-    /// Sends when there is room. Whether the pair is open.
-    async fn send(&self, parts: [&[u8]; 2]) -> bool {
+    /// Sends records when there is room. Whether the pair is open.
+    async fn send_records(&self, records: &Records) -> bool {
+        let mut all = records.taken.iter().flat_map(fragments);
         loop {
-            match self.carrier.send_parts(self.pair, parts) {
-                Ok(Sent::Queued) => return true,
+            let (mut words, mut parts) = ([0; BATCH_RECORDS], [&[][..]; BATCH_RECORDS]);
+            let mut count = 0;
+            for ((word, part), (found, fragment)) in words.iter_mut().zip(&mut parts).zip(&mut all) {
+                (*word, *part) = (found, fragment);
+                count += 1;
+            }
+            if count == 0 {
+                return true;
+            }
+            let mut messages = [[&[][..]; 2]; BATCH_RECORDS];
+            for (message, (word, part)) in messages.iter_mut().zip(words.iter().zip(parts)) {
+                *message = [std::slice::from_ref(word), part];
+            }
+            if !self.send_all(messages.get(..count).unwrap_or_default()).await {
+                return false;
+            }
+        }
+    }
+
+    /// Sends messages when there is room. Whether the pair is open.
+    async fn send_all(&self, mut messages: &[[&[u8]; 2]]) -> bool {
+        while !messages.is_empty() {
+            match self.carrier.send_all_parts(self.pair, messages) {
                 // A permit stays from before, so no room is missed.
-                Ok(Sent::Full) => self.room.notified().await,
+                Ok(0) => self.room.notified().await,
+                Ok(queued) => messages = messages.get(queued..).unwrap_or_default(),
                 Err(_) => return false,
             }
         }
+        true
+    }
+
+    /// Sends one message when there is room. Whether the pair is open.
+    async fn send(&self, parts: [&[u8]; 2]) -> bool {
+        self.send_all(&[parts]).await
     }
 }
 

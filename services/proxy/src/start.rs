@@ -500,6 +500,10 @@ impl Carrier for Carried {
         self.handle.send_parts(pair, parts)
     }
 
+    fn send_all_parts(&self, pair: Pair, messages: &[[&[u8]; 2]]) -> Result<usize, SendError> {
+        self.handle.send_all_parts(pair, messages.iter().copied())
+    }
+
     fn consumed_all(&self, pair: Pair, messages: usize, bytes: usize) {
         self.handle.consumed_all(pair, messages, bytes);
     }

@@ -98,6 +98,9 @@ impl Carrier for Side {
     fn send_parts(&self, pair: Pair, parts: [&[u8]; 2]) -> Result<Sent, SendError> {
         self.with(|link| link.send_parts(pair, parts))
     }
+    fn send_all_parts(&self, pair: Pair, messages: &[[&[u8]; 2]]) -> Result<usize, SendError> {
+        self.with(|link| link.send_all_parts(pair, messages.iter().copied()))
+    }
 
     fn consumed_all(&self, pair: Pair, messages: usize, bytes: usize) {
         self.with(|link| link.consumed_all(pair, messages, bytes));

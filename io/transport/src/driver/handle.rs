@@ -247,21 +247,27 @@ impl Handle {
     /// [`Handle::send`]. Where one did not fit, [`Event::Room`] says when it does.
     ///
     /// # Errors
-    /// See [`SendError`]; those before the one that is refused are queued.
+    /// See [`Link::send_all_parts`].
     pub fn send_all<'a>(
         &self,
         pair: Pair,
         messages: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<usize, SendError> {
+        self.send_all_parts(pair, messages.into_iter().map(|message| [message, &[]]))
+    }
+
+    /// The same with messages that lie in two pieces each: see [`Link::send_all_parts`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send_all_parts<'a>(
+        &self,
+        pair: Pair,
+        messages: impl IntoIterator<Item = [&'a [u8]; 2]>,
+    ) -> Result<usize, SendError> {
         self.act(|state| {
-            let mut queued = 0;
-            for message in messages {
-                if state.link.send(pair, message)? == Sent::Full {
-                    break;
-                }
-                state.status.traffic.messages_out += 1;
-                queued += 1;
-            }
+            let queued = state.link.send_all_parts(pair, messages)?;
+            state.status.traffic.messages_out += queued as u64;
             Ok(queued)
         })
     }

@@ -273,6 +273,27 @@ fn what_does_not_fit_is_refused_with_the_bound() {
 }
 
 #[test]
+fn of_several_as_many_are_queued_as_fit_and_room_is_told_for_the_next() {
+    let (mut first, mut second) = joined();
+    let pair = first.open(b"").unwrap();
+    exchange(&mut first, &mut second, 0);
+    let (head, body) = ([7], [8; 999]);
+    // Of 4096 bytes each takes 1008.
+    assert_eq!(first.send_all_parts(pair, [[&head[..], &body]; 6]), Ok(4));
+    assert_eq!(first.send_all_parts(pair, [[&head[..], &body]; 2]), Ok(0));
+    let [of_first, of_second] = exchange(&mut first, &mut second, 0);
+    assert_eq!(of_first, [Event::Room(pair)]);
+    let whole = [&head[..], &body].concat();
+    assert_eq!(messages(&of_second), vec![(pair, whole); 4]);
+    // One that can't ever be sent does not hold up those before it, and says so when it is the first.
+    let (short, long) = ([&[1][..], &[]], [&[0; 2000][..], &[0]]);
+    assert_eq!(first.send_all_parts(pair, [short, long, short]), Ok(1));
+    let refused = first.send_all_parts(pair, [long, short]);
+    assert_eq!(refused, Err(SendError::Long { found: 2001, most: 2000 }));
+    assert_eq!(first.send_all_parts(pair, []), Ok(0));
+}
+
+#[test]
 fn what_was_lost_comes_again_though_only_the_ranges_tell() {
     let (mut first, mut second) = joined();
     for link in [&mut first, &mut second] {
