@@ -10,6 +10,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::thread::JoinHandle;
 
 /// What is passed on at once, in bytes: what a pipe holds by default.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -26,8 +27,18 @@ const STACK_BYTES: usize = 64 * 1024;
 /// # Errors
 /// Those of socketpair(2), fcntl(2) and of starting a thread.
 pub fn reader(pipe: OwnedFd) -> io::Result<OwnedFd> {
+    let (ours, theirs) = sockets()?;
+    pass_out_of(pipe, theirs)?;
+    Ok(ours)
+}
+
+/// As [`reader`], by a thread of this process for whoever has the other half of `socket`, of [`sockets`]. It ends with the pipe.
+///
+/// # Errors
+/// Those of fcntl(2) and of starting a thread.
+pub fn pass_out_of(pipe: OwnedFd, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
     rustix::io::ioctl_fionbio(&pipe, true)?;
-    beside("pipe reader", pipe, |pipe, socket| {
+    beside("pipe reader", pipe, socket, |pipe, socket| {
         let mut bytes = vec![0; CHUNK_BYTES];
         loop {
             let mut set = [PollFd::new(pipe, PollFlags::IN), PollFd::new(socket, PollFlags::RDHUP)];
@@ -67,7 +78,17 @@ pub fn finish(reader: impl AsFd) {
 /// # Errors
 /// Those of socketpair(2) and of starting a thread.
 pub fn writer(pipe: OwnedFd) -> io::Result<OwnedFd> {
-    beside("pipe writer", pipe, |pipe, socket| {
+    let (ours, theirs) = sockets()?;
+    pass_into(pipe, theirs)?;
+    Ok(ours)
+}
+
+/// As [`writer`], by a thread of this process for whoever has the other half of `socket`, of [`sockets`]. It ends with the pipe.
+///
+/// # Errors
+/// That of starting a thread.
+pub fn pass_into(pipe: OwnedFd, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
+    beside("pipe writer", pipe, socket, |pipe, socket| {
         let mut bytes = vec![0; CHUNK_BYTES];
         while let Ok((_, length)) = retry_on_intr(|| recv(socket, &mut *bytes, RecvFlags::empty())) {
             let rest = bytes.get(..length).unwrap_or_default();
@@ -78,11 +99,11 @@ pub fn writer(pipe: OwnedFd) -> io::Result<OwnedFd> {
     })
 }
 
-fn beside(
-    name: &str,
-    pipe: OwnedFd,
-    work: impl FnOnce(&OwnedFd, &OwnedFd) + Send + 'static,
-) -> io::Result<OwnedFd> {
+/// The sockets between a pipe's thread and who uses it: that one's first, which is non-blocking.
+///
+/// # Errors
+/// Those of socketpair(2), setsockopt(2) and fcntl(2).
+pub fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = rustix::net::socketpair(
         rustix::net::AddressFamily::UNIX,
         rustix::net::SocketType::STREAM,
@@ -93,14 +114,22 @@ fn beside(
         rustix::net::sockopt::set_socket_send_buffer_size(end, SOCKET_BYTES)?;
     }
     rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((ours, theirs))
+}
+
+fn beside(
+    name: &str,
+    pipe: OwnedFd,
+    socket: OwnedFd,
+    work: impl FnOnce(&OwnedFd, &OwnedFd) + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
     thread.spawn(move || {
-        work(&pipe, &theirs);
+        work(&pipe, &socket);
         // In this order, so that who hears of the end finds the pipe closed.
         drop(pipe);
-        drop(theirs);
-    })?;
-    Ok(ours)
+        drop(socket);
+    })
 }
 
 /// Passes on all of it; false where nobody takes it any more.

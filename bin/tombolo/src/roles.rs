@@ -23,6 +23,7 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         "machine" => Some(finish_with("machine", machine::run(arguments))),
         "proxy" => Some(finish("proxy", proxy::run())),
         "server" => Some(finish("server", server::run())),
+        node::PIPES_ROLE => Some(finish("pipes", node::pipes_main())),
         PROBE => Some(finish("probe", probe::run(arguments))),
         _ => of_domain(role, arguments),
     }

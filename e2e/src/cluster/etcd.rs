@@ -33,11 +33,20 @@ impl Bed {
     /// Where members do not come to answer.
     #[must_use]
     pub fn with_etcd(count: usize, members: usize) -> Option<Self> {
+        Self::with_etcd_at_times(&vec![Duration::ZERO; count], members)
+    }
+
+    /// As [`Bed::with_etcd`], of nodes as for [`Bed::start_at_times`].
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn with_etcd_at_times(uptimes: &[Duration], members: usize) -> Option<Self> {
         if program().is_none() {
             println!("skipped: needs etcd; run `make deps`");
             return None;
         }
-        let bed = Self::start(count)?;
+        let bed = Self::start_at_times(uptimes)?;
         for host in bed.hosts.iter().take(members) {
             bed.start_etcd(host, members);
         }
@@ -62,7 +71,8 @@ impl Bed {
         let log = std::fs::File::options().create(true).append(true).open(host.folder().join("etcd.log"));
         let log = log.expect("the log of etcd");
         let mut etcd = host.inside(&program().expect("an etcd"));
-        etcd.args(["--name", host.name(), "--data-dir"]).arg(folder);
+        // What the kernel has outlives a process that is killed, and disks of busy machines take longer than a lease.
+        etcd.args(["--name", host.name(), "--unsafe-no-fsync", "--data-dir"]).arg(folder);
         for (word, port) in [("client", CLIENT_PORT), ("peer", PEER_PORT)] {
             etcd.args([format!("--listen-{word}-urls"), url(host, port)]);
         }

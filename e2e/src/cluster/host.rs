@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// What a node's first process runs: it takes in orphans, and ends by nothing but a kill.
 const INIT: &str = "while :; do sleep 3600 & wait $!; done";
@@ -15,6 +16,8 @@ pub struct Host {
     name: String,
     port: Port,
     folder: PathBuf,
+    /// How long before this machine it says that it was started.
+    uptime: Duration,
     init: RefCell<Option<Init>>,
     /// What was started there and is waited for when it has ended.
     kept: RefCell<Vec<Child>>,
@@ -26,20 +29,27 @@ pub struct Init {
     child: Child,
     /// As this machine counts.
     pub pid: u32,
+    /// Whether it has a time namespace of its own.
+    has_clocks: bool,
 }
 
 impl Init {
-    /// Makes pid and mount namespaces in the network of `namespace`.
+    /// Makes pid and mount namespaces in the network of `namespace`, and of time where clocks that nobody sets are to be `uptime` ahead.
     ///
     /// # Panics
     /// Where they can't be made.
     #[must_use]
-    pub fn start(namespace: &str) -> Self {
+    pub fn start(namespace: &str, uptime: Duration) -> Self {
+        let ahead = uptime.as_secs().to_string();
+        let clocks = ["--time", "--boottime", &ahead, "--monotonic", &ahead];
+        let clocks = clocks.iter().take(if uptime.is_zero() { 0 } else { clocks.len() });
         // If the test is killed, the kernel kills what it started, and with it all of the node.
         // Not by `ip netns exec`, which hides the control groups behind a new /sys.
         let child = Command::new("nsenter")
             .args([&format!("--net=/run/netns/{namespace}"), "setpriv", "--pdeathsig", "KILL"])
-            .args(["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sh", "-c", INIT])
+            .arg("unshare")
+            .args(clocks)
+            .args(["--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sh", "-c", INIT])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -51,7 +61,7 @@ impl Init {
             pid = first_child(child.id()).filter(|pid| is_first(*pid));
             pid.is_some()
         });
-        Self { child, pid: pid.unwrap_or_default() }
+        Self { child, pid: pid.unwrap_or_default(), has_clocks: !uptime.is_zero() }
     }
 
     /// A command that runs in the node's namespaces.
@@ -59,7 +69,9 @@ impl Init {
     pub fn enter(&self) -> Command {
         let mut command = Command::new("nsenter");
         command
-            .args(["--target", &self.pid.to_string(), "--pid", "--mount", "--net", "--"])
+            .args(["--target", &self.pid.to_string()])
+            .args(self.has_clocks.then_some("--time"))
+            .args(["--pid", "--mount", "--net", "--"])
             .stdin(Stdio::null());
         command
     }
@@ -88,13 +100,14 @@ fn is_first(pid: u32) -> bool {
 }
 
 impl Host {
-    pub(super) fn new(name: &str, port: Port, folder: &Path) -> Self {
+    pub(super) fn new(name: &str, port: Port, folder: &Path, uptime: Duration) -> Self {
         std::fs::create_dir_all(folder).expect("a node's folder");
-        let init = Init::start(&port.namespace);
+        let init = Init::start(&port.namespace, uptime);
         Self {
             name: name.to_owned(),
             port,
             folder: folder.to_owned(),
+            uptime,
             init: RefCell::new(Some(init)),
             kept: RefCell::default(),
         }
@@ -238,7 +251,7 @@ impl Host {
             }
             _ => {}
         }
-        *self.init.borrow_mut() = Some(Init::start(&self.port.namespace));
+        *self.init.borrow_mut() = Some(Init::start(&self.port.namespace, self.uptime));
     }
 }
 

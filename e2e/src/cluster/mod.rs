@@ -21,6 +21,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Most nodes of a bed: more than any test needs, and addresses and names are enough for.
 pub const MAX_NODES: usize = 9;
@@ -45,7 +46,20 @@ impl Bed {
     /// Where a namespace can't be made although it should.
     #[must_use]
     pub fn start(count: usize) -> Option<Self> {
-        if let Some(reason) = missing() {
+        Self::start_at_times(&vec![Duration::ZERO; count])
+    }
+
+    /// As [`Bed::start`], a node for each of these, which were started so long before this machine.
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn start_at_times(uptimes: &[Duration]) -> Option<Self> {
+        let count = uptimes.len();
+        let clocks = uptimes.iter().any(|uptime| !uptime.is_zero());
+        let no_clocks = (clocks && !has_clocks())
+            .then(|| "this kernel has no time namespaces (CONFIG_TIME_NS)".to_owned());
+        if let Some(reason) = missing().or(no_clocks) {
             println!("skipped: {reason}");
             return None;
         }
@@ -55,11 +69,11 @@ impl Bed {
         let mut switch = Switch::new(&name);
         let hosts = NAMES
             .iter()
-            .take(count)
+            .zip(uptimes)
             .enumerate()
-            .map(|(index, name)| {
+            .map(|(index, (name, uptime))| {
                 let port = switch.plug(index, name);
-                Host::new(name, port, &folder.path().join(name))
+                Host::new(name, port, &folder.path().join(name), *uptime)
             })
             .collect();
         Some(Self { hosts, switch, folder })
@@ -127,12 +141,7 @@ impl Bed {
     ///
     /// # Panics
     /// Where it does not come to hold.
-    pub fn until(
-        &self,
-        what: &str,
-        patience: std::time::Duration,
-        mut condition: impl FnMut() -> bool,
-    ) -> std::time::Duration {
+    pub fn until(&self, what: &str, patience: Duration, mut condition: impl FnMut() -> bool) -> Duration {
         let begun = std::time::Instant::now();
         loop {
             if condition() {
@@ -149,7 +158,13 @@ impl Bed {
 }
 
 /// How often a condition is looked at.
-const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Whether nodes can have been started at different times here.
+#[must_use]
+pub fn has_clocks() -> bool {
+    Path::new("/proc/self/ns/time").exists()
+}
 
 /// What this machine lacks for several nodes.
 #[must_use]

@@ -68,6 +68,17 @@ impl Switch {
         port
     }
 
+    /// Gives a node a second card, `eth1`, without an address; all second cards are on one bridge of their own.
+    pub fn plug_second(&self, port: &Port) {
+        let (cable, namespace) = (format!("second{}", port.index), port.namespace.as_str());
+        self.ip(&["link", "add", &cable, "type", "veth", "peer", "name", "eth1", "netns", namespace]);
+        self.ip(&["link", "set", &cable, "master", &format!("br{}", BRIDGES - 1), "up"]);
+        must(
+            "set up a node's second card",
+            Command::new("ip").args(["-n", namespace, "link", "set", "eth1", "up"]),
+        );
+    }
+
     fn ip(&self, arguments: &[&str]) {
         must("set up a switch", Command::new("ip").args(["-n", &self.name]).args(arguments));
     }

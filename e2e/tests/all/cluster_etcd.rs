@@ -1,8 +1,8 @@
-//! A cluster on an etcd that has its own will: TLS with certificates of clients, full, slow, gone, put back to an older day.
+//! A cluster on an etcd that has its own will: TLS with certificates of clients, read-only, full, slow, gone, put back to an older day.
 
 use e2e::cluster::{Bed, Host, etcd_program};
 use e2e::{Run, node};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::{Pid, Signal, kill_process};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,16 @@ struct Etcd<'b> {
     host: &'b Host,
     scheme: &'static str,
     more: Vec<String>,
+    /// What etcdctl(1) shows it.
+    shown: Vec<String>,
     /// What entered the node for it: it stops when that does.
     parent: Cell<u32>,
 }
 
 impl<'b> Etcd<'b> {
     fn start(bed: &'b Bed, scheme: &'static str, more: Vec<String>) -> Self {
-        let etcd = Self { bed, host: bed.host(0), scheme, more, parent: Cell::default() };
+        let (shown, parent) = (Vec::new(), Cell::default());
+        let etcd = Self { bed, host: bed.host(0), scheme, more, shown, parent };
         etcd.spawn();
         etcd
     }
@@ -107,8 +110,39 @@ impl<'b> Etcd<'b> {
     fn ctl(&self, arguments: &[&str]) -> Run {
         let program = etcd_program().expect("an etcd").with_file_name("etcdctl");
         let mut etcdctl = self.host.inside(&program);
-        etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", &self.url()]).args(arguments);
+        etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", &self.url()]).args(&self.shown);
+        etcdctl.args(arguments);
         etcdctl.output().expect("etcdctl starts").into()
+    }
+
+    /// As [`Etcd::ctl`], insisting on success.
+    fn ctl_ok(&self, arguments: &[&str]) {
+        let run = self.ctl(arguments);
+        assert_eq!(run.code, 0, "etcdctl {arguments:?}: {run:?}");
+    }
+
+    /// From now on it asks who somebody is, by the name in the certificate: `root` may everything, `client` read and write what is ours.
+    fn know_users(&self) {
+        self.ctl_ok(&["role", "add", "tombolo"]);
+        self.lets_nodes("readwrite");
+        for (user, role) in [("root", "root"), ("client", "tombolo")] {
+            self.ctl_ok(&["user", "add", user, "--no-password"]);
+            self.ctl_ok(&["user", "grant-role", user, role]);
+        }
+        self.ctl_ok(&["auth", "enable"]);
+    }
+
+    fn lets_nodes(&self, what: &str) {
+        self.ctl_ok(&["role", "grant-permission", "tombolo", what, "/tombolo/", "--prefix=true"]);
+    }
+
+    /// Puts back what was saved in a file.
+    fn restore(&self, file: &str) {
+        let data = self.data().display().to_string();
+        let peer = ["--initial-cluster", "own=http://127.0.0.1:2380"];
+        let peer = [&peer[..], &["--initial-advertise-peer-urls", "http://127.0.0.1:2380"]].concat();
+        let restore = ["snapshot", "restore", file, "--name", "own", "--data-dir", &data];
+        self.ctl_ok(&[&restore[..], &peer].concat());
     }
 
     /// Whether this machine can have one at all.
@@ -204,7 +238,8 @@ impl<'f> Signed<'f> {
     fn issue(&self, to: &str) -> [String; 2] {
         let key = KeyPair::generate().expect("a key");
         let issuer = Issuer::new(self.params.clone(), &self.key);
-        let params = CertificateParams::new(vec![to.to_owned()]).expect("a name");
+        let mut params = CertificateParams::new(vec![to.to_owned()]).expect("a name");
+        params.distinguished_name.push(DnType::CommonName, to);
         let certificate = params.signed_by(&key, &issuer).expect("a certificate").pem();
         let file = |end: &str, text: String| {
             let path = self.folder.join(format!("{}-{to}.{end}", self.name));
@@ -230,7 +265,7 @@ fn etcd_by_tls_knows_its_clients_and_says_what_it_has_against_others() {
         format!("--trusted-ca-file={}", signed.authority()),
         "--client-cert-auth".to_owned(),
     ];
-    let etcd = Etcd::start(&bed, "https", more.into());
+    let mut etcd = Etcd::start(&bed, "https", more.into());
     bed.start_daemon(a);
     bed.start_daemon(b);
     refused(&init(a, &etcd, &[]), &["https and the authority of its certificates belong together"]);
@@ -241,16 +276,42 @@ fn etcd_by_tls_knows_its_clients_and_says_what_it_has_against_others() {
     let [certificate, key] = other.issue("client");
     let theirs = ["--etcd-ca", &signed.authority(), "--etcd-cert", &certificate, "--etcd-key", &key];
     refused(&init(a, &etcd, &theirs), &["it refuses our certificate"]);
+    let [certificate, key] = signed.issue("root");
+    etcd.shown =
+        ["--cacert", &signed.authority(), "--cert", &certificate, "--key", &key].map(Into::into).into();
+    etcd.know_users();
     let [certificate, key] = signed.issue("client");
-    let begun =
-        init(a, &etcd, &["--etcd-ca", &signed.authority(), "--etcd-cert", &certificate, "--etcd-key", &key]);
+    let ours = ["--etcd-ca", &signed.authority(), "--etcd-cert", &certificate, "--etcd-key", &key];
+    let begun = init(a, &etcd, &ours);
     assert_eq!(begun.code, 0, "{begun:?}{}", bed.logs());
     // Who joins is given what it takes.
     join_rest(&bed);
-    b.up_ok(&domain("one", "alpha"));
-    assert!(pid(b, "one").is_some());
-    b.ok(&["down", "--all"]);
+    a.up_ok(&domain("one", "beta"));
+    an_etcd_that_lets_nodes_read_alone_is_told_with_what_to_grant(&bed, &etcd);
+    a.ok(&["down", "--all"]);
     bed.finish();
+}
+
+fn an_etcd_that_lets_nodes_read_alone_is_told_with_what_to_grant(bed: &Bed, etcd: &Etcd<'_>) {
+    let [a, b] = [bed.host(0), bed.host(1)];
+    let lives = pid(b, "one");
+    assert!(lives.is_some());
+    etcd.lets_nodes("read");
+    let told = ["does not let us", "etcdctl role grant-permission"];
+    refused(&a.up(&domain("two", "beta")), &told);
+    refused(&a.run(&["node", "token"]), &told);
+    // Leases can be renewed by who may read: those that live go on.
+    assert_eq!((alive(a), alive(b), pid(b, "one")), (2, 2, lives));
+    // A daemon that comes now can't say that it lives, and says why; what may not run elsewhere goes on.
+    b.kill_role("daemon");
+    bed.start_daemon(b);
+    bed.until("it says why", PATIENCE, || fenced(b, told[0]) && fenced(b, told[1]));
+    refused(&b.up(&domain("two", "beta")), &["is cut off from its cluster", told[0]]);
+    assert_eq!(pid(b, "one"), lives);
+    etcd.lets_nodes("readwrite");
+    bed.until("every node is back", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    a.up_ok(&domain("two", "beta"));
+    assert_eq!(pid(b, "one"), lives);
 }
 
 #[test]
@@ -352,17 +413,14 @@ fn an_etcd_that_is_put_back_to_an_older_day_is_not_believed_until_somebody_has_l
     let etcd = with_a_domain(&bed);
     let lives = pid(b, "one");
     let both = |why: &str| fenced(a, why) && fenced(b, why);
-    etcd.kill();
-    let backup = bed.folder().join("backup");
-    let copied = std::process::Command::new("cp").arg("-a").args([&etcd.data(), &backup]).status();
-    assert!(copied.is_ok_and(|status| status.success()));
-    etcd.spawn();
-    bed.until("every node is back", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    // As etcd's manual has it.
+    let backup = bed.folder().join("backup").display().to_string();
+    etcd.ctl_ok(&["snapshot", "save", &backup]);
     // What is desired after the backup is lost with it.
     a.up_ok(&domain("two", "beta"));
     etcd.kill();
     std::fs::remove_dir_all(etcd.data()).expect("removed");
-    std::fs::rename(&backup, etcd.data()).expect("put back");
+    etcd.restore(&backup);
     etcd.spawn();
     bed.until("both nodes have seen it", PATIENCE, || both("it was restored from a backup"));
     refused(&a.up(&domain("three", "beta")), &["restored from a backup", "restart the daemon"]);
@@ -376,6 +434,41 @@ fn an_etcd_that_is_put_back_to_an_older_day_is_not_believed_until_somebody_has_l
     assert_eq!(pid(b, "one"), lives, "what is desired still runs on");
     bed.until("what it does not know of has ended", PATIENCE, || pid(b, "two").is_none());
     a.up_ok(&domain("two", "beta"));
+    a.ok(&["down", "--all"]);
+    bed.finish();
+}
+
+/// How many links a node says are up.
+fn links_up(host: &Host) -> usize {
+    let run = host.run(&["link", "ls", "--json"]);
+    let links: serde_json::Value = serde_json::from_str(&run.out).unwrap_or_default();
+    links.as_array().map_or(0, |links| links.iter().filter(|link| link["up"] == true).count())
+}
+
+#[test]
+fn a_daemon_that_starts_while_etcd_is_gone_goes_on_with_the_links_of_the_one_before() {
+    if Etcd::missing() {
+        return;
+    }
+    let Some(bed) = Bed::start(2) else { return };
+    let [a, b] = [bed.host(0), bed.host(1)];
+    let etcd = with_a_domain(&bed);
+    a.up_ok(&crate::joining::resolving());
+    bed.until("the name is resolved over the link", PATIENCE, || crate::joining::resolves(a));
+    let proxies = || [a, b].map(|host| node::pids_of(&host.run_dir(), "proxy"));
+    let before = proxies();
+    etcd.kill();
+    for host in [a, b] {
+        host.kill_role("daemon");
+        bed.start_daemon(host);
+        bed.until("it speaks with the proxy that it found", PATIENCE, || links_up(host) == 1);
+    }
+    assert_eq!(proxies(), before, "a proxy was replaced");
+    bed.until("the name is resolved over the link", PATIENCE, || crate::joining::resolves(a));
+    etcd.spawn();
+    bed.until("every node is back", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    assert_eq!(proxies(), before, "a proxy was replaced");
+    bed.until("the name is resolved over the link", PATIENCE, || crate::joining::resolves(a));
     a.ok(&["down", "--all"]);
     bed.finish();
 }

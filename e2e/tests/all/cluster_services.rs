@@ -170,6 +170,45 @@ fn a_link_in_use_goes_over_to_raw_ethernet_and_back_without_losing_a_message() {
     bed.host(1).kill_role("proxy");
     bed.until("the next proxies speak over Ethernet as well", PATIENCE, || carried("ethernet"));
     bed.until("the name is resolved by the next proxies", PATIENCE, || resolves(alpha));
+    frames_go_over_the_interface_that_is_chosen(&bed);
     alpha.ok(&["down", "test"]);
     bed.finish();
+}
+
+/// Of a link that goes over raw Ethernet by the first cards.
+fn frames_go_over_the_interface_that_is_chosen(bed: &Bed) {
+    let [a, b] = [bed.host(0), bed.host(1)];
+    bed.switch().plug_second(a.port());
+    bed.switch().plug_second(b.port());
+    let over = |host: &Host, peer: &str, card: &str| {
+        let link = host.json(&["link", "show", peer]);
+        link["up"] == true && link["transport"] == "ethernet" && link["interface"] == card
+    };
+    let both_over = |card: &str| over(a, "beta", card) && over(b, "alpha", card);
+    bed.until("both say which interface frames go over", PATIENCE, || both_over("eth0"));
+    for (wrong, why) in [("nope", "interface nope"), ("lo", "lo is no Ethernet"), ("", "interface")] {
+        let refused = a.run(&["link", "set", "beta", "--interface", wrong]);
+        assert!(refused.code == 2 && refused.err.contains(why), "{refused:?}");
+    }
+    a.ok(&["link", "set", "beta", "--interface", "eth1"]);
+    b.ok(&["link", "set", "alpha", "--interface", "eth1"]);
+    bed.until("the link goes over the others", PATIENCE, || both_over("eth1"));
+    // A daemon that comes later keeps to it.
+    a.kill_role("daemon");
+    bed.start_daemon(a);
+    bed.until("the link goes over it still", PATIENCE, || both_over("eth1"));
+    let before = [a, b].map(|host| received(host, "eth1"));
+    bed.until("names are resolved over it", PATIENCE, || {
+        let now = [a, b].map(|host| received(host, "eth1"));
+        resolves(a) && now.iter().zip(before).all(|(now, before)| *now >= before + 10)
+    });
+}
+
+/// How many packets a card of a node has received.
+fn received(host: &Host, card: &str) -> u64 {
+    let mut ip = Command::new("ip");
+    let shown = ip.args(["-n", &host.port().namespace, "-s", "-j", "link", "show", "dev", card]).output();
+    let shown: serde_json::Value =
+        serde_json::from_slice(&shown.expect("ip(8)").stdout).expect("what ip(8) says of a card");
+    shown.pointer("/0/stats64/rx/packets").and_then(serde_json::Value::as_u64).expect("a number")
 }

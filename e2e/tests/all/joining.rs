@@ -67,7 +67,7 @@ fn trust(host: &Host) -> PathBuf {
 }
 
 /// Asks a node's peer API as curl(1) does, with the certificate in a file, if any: what it answers or complains.
-fn ask(from: &Host, of: &Host, certificate: Option<&Path>, path: &str, more: &[&str]) -> String {
+pub(crate) fn ask(from: &Host, of: &Host, certificate: Option<&Path>, path: &str, more: &[&str]) -> String {
     let mut curl = from.inside(Path::new("curl"));
     curl.args(["--silent", "--show-error", "--insecure", "--max-time", "5"]).args(more);
     if !more.contains(&"--data") {
@@ -87,7 +87,7 @@ fn ask(from: &Host, of: &Host, certificate: Option<&Path>, path: &str, more: &[&
 const OFFERS: &str = "--alpn";
 
 /// The header by which a node says its release.
-fn release(of: &Host) -> String {
+pub(crate) fn release(of: &Host) -> String {
     format!("tombolo-release: {}", version(of))
 }
 
@@ -303,7 +303,7 @@ fn releases_that_differ_by_one_understand_each_other_and_others_are_told_what_to
 }
 
 /// A name server and a backend on beta, and on alpha a container that asks them.
-fn resolving() -> String {
+pub(crate) fn resolving() -> String {
     let server = e2e::cluster::address(1);
     format!(
         r#"
@@ -347,7 +347,7 @@ cache = {{ mode = "none" }}
     )
 }
 
-fn resolves(host: &Host) -> bool {
+pub(crate) fn resolves(host: &Host) -> bool {
     host.run(&["exec", "web", "--", "getent", "ahostsv4", "www.quickstart.test"]).out.contains("192.0.2.7")
 }
 

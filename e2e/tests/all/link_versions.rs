@@ -1,5 +1,4 @@
-//! Nodes whose releases speak different versions of the protocol of links, and nodes whose clocks are days apart: what is said on both of them, and that
-//! it costs nothing.
+//! Nodes whose releases speak different versions of the protocol of links: what is said on both of them, and that it costs nothing.
 
 use e2e::cluster::{Bed, Host};
 use std::io::{BufRead as _, BufReader};
@@ -106,5 +105,28 @@ fn a_node_that_speaks_no_common_version_of_links_is_told_on_both_and_asked_ever_
     });
     bed.start_daemon(alpha);
     bed.until("the link is up again", PATIENCE, || is_up(alpha, "beta") && is_up(beta, "alpha"));
+    what_is_not_known_of_where_it_listens_is_left(&bed);
     bed.finish();
+}
+
+/// A later release listens by what this one does not know as well: that is left and said, and the rest used.
+fn what_is_not_known_of_where_it_listens_is_left(bed: &Bed) {
+    let (alpha, beta) = (bed.host(0), bed.host(1));
+    let at = beta.json(&["link", "show", "alpha"])["at"].clone();
+    let mut at = at.as_array().into_iter().flatten().filter_map(|at| at.as_str());
+    let tcp = at.find(|at| at.starts_with("tcp:")).expect("it listens by TCP");
+    let strange = "warp:10.77.0.2:7421";
+    let offer = serde_json::json!({ "listens": [strange, tcp] }).to_string();
+    let own = beta.state_dir().join("trust/identity.pem");
+    let release = crate::joining::release(alpha);
+    let more = ["--header", &release, "--header", "content-type: application/json", "--data", &offer];
+    let said = crate::joining::ask(beta, alpha, Some(&own), "/v1/link", &more);
+    assert!(said.contains("\"listens\""), "{said}");
+    let left = || alpha.json(&["link", "show", "beta"]).pointer("/state/link/left_addresses").cloned();
+    bed.until("alpha says what it leaves", PATIENCE, || left() == Some(serde_json::json!([strange])));
+    assert!(alpha.ok(&["link", "show", "beta"]).contains(strange), "a person is told");
+    bed.switch().cut(beta.port());
+    bed.until("the link is down", PATIENCE, || !is_up(alpha, "beta"));
+    bed.switch().heal(beta.port());
+    bed.until("the link is up by what it knows", PATIENCE, || is_up(alpha, "beta") && is_up(beta, "alpha"));
 }

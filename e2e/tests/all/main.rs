@@ -1,6 +1,7 @@
 //! The end-to-end tests: real containers, a real name server, the release binary.
 
 mod channels;
+mod clocks;
 mod cluster;
 mod cluster_bed;
 mod cluster_endpoints;

@@ -281,3 +281,57 @@ fn the_log_of_another_node_is_followed() {
     a.ok(&["down", "--all"]);
     bed.finish();
 }
+
+/// Fills its output with more than is read at once, and then splices into it from where nothing comes: whoever reads that pipe is held up in the
+/// kernel meanwhile. Where it was read too soon for that, it is done again, until the file exists that is named.
+const HOLDS_ITS_PIPE: &str = "import fcntl, os, socket, sys, threading, time
+fcntl.fcntl(1, 1031, 1 << 20)
+silent, tell = socket.socketpair()
+def again():
+    while True:
+        time.sleep(1)
+        if os.path.exists(sys.argv[1]):
+            return
+        tell.send(b'x')
+threading.Thread(target=again, daemon=True).start()
+while True:
+    os.write(1, b'x' * (1 << 20))
+    os.splice(silent.fileno(), 1, 1)";
+
+/// Whether a thread of a process can't be reached by a signal.
+fn is_held_up(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut states = threads.map(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('D'))
+    });
+    states.any(|held_up| held_up)
+}
+
+/// Once a thread of the daemon itself read such a pipe: a daemon that was killed then kept its lock until the command ended, and no other one
+/// could start.
+#[test]
+fn a_command_that_holds_its_pipe_does_not_keep_the_next_daemon_away() {
+    let Some(bed) = bed() else { return };
+    let [a, b] = [bed.host(0), bed.host(1)];
+    let enough = bed.folder().join("enough");
+    let program = ["python3", "-c", HOLDS_ITS_PIPE, &enough.to_string_lossy()];
+    let mut caller = piped(a, &[&["exec", "proc", "--"], &program[..]].concat());
+    // Read, so that all the way to the pipe there is room.
+    let mut out = caller.stdout.take().expect("its output");
+    let reader = std::thread::spawn(move || out.read_to_end(&mut Vec::new()).is_ok());
+    let held_up = || pids_of(&b.run_dir(), "internal-pipes").into_iter().any(is_held_up);
+    bed.until("its pipe holds up who reads it", PATIENCE, held_up);
+    std::fs::write(&enough, "").expect("written");
+    bed.until("it stays so", PATIENCE, held_up);
+    let daemon = pid(b, "daemon");
+    assert!(!is_held_up(daemon));
+    b.kill_role("daemon");
+    bed.start_daemon(b);
+    assert_ne!(pid(b, "daemon"), daemon);
+    // It has no caller any more, and ends by being killed.
+    assert!(!caller.wait().expect("its end").success());
+    assert!(reader.join().expect("the reader"));
+    a.ok(&["down", "--all"]);
+    bed.finish();
+}

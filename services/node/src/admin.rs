@@ -504,6 +504,9 @@ pub struct LinkRow {
     pub wanted_transport: String,
     /// `none`, `lz4`, `zstd`, `auto`.
     pub compression: String,
+    /// The interface of this node that frames of raw Ethernet go over, or would; none: there is none that they could.
+    #[serde(default)]
+    pub interface: Option<String>,
     /// Where the side listens that does, as locators.
     pub at: Vec<String>,
     /// The proxy's process.
@@ -534,10 +537,14 @@ pub struct LinkRow {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkChange {
-    /// `tcp`, `quic` or `ethernet`.
+    /// `tcp`, `quic`, `ethernet` or `tipc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
     /// `none`, `lz4`, `zstd`, `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,
+    /// The interface of this node that frames of raw Ethernet go over; `auto`: the one that bears this node's address. The other node has a
+    /// setting of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
 }

@@ -14,6 +14,7 @@ mod name;
 mod number;
 pub(crate) mod peer_api;
 mod release;
+mod remembered;
 mod rotate;
 mod token;
 mod trusted;
@@ -24,10 +25,10 @@ pub(crate) use rotate::rotate_when_due;
 
 use crate::admin::{Code, NodeRow, NodesView, Problem};
 use crate::node::RegistryDebug;
-use registry::{Etcd, Expected, Lease, Registry, RegistryError};
+use registry::{Etcd, EtcdSettings, Expected, Lease, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -104,6 +105,7 @@ pub(crate) struct Cluster {
 struct Inner {
     config: Config,
     identity: Identity,
+    state_dir: PathBuf,
     folder: PathBuf,
     etcd: Etcd,
     state: Mutex<State>,
@@ -127,6 +129,15 @@ struct State {
     removed: bool,
     /// The records are what the registry said once.
     listed: bool,
+    /// What it said of nodes when an earlier daemon, or this one, could ask it last.
+    remembered: BTreeMap<String, NodeRecord>,
+}
+
+impl State {
+    /// What is known of a node: from the registry, or from earlier where that has not answered yet.
+    fn record(&self, name: &str) -> Option<&NodeRecord> {
+        if self.listed { self.records.get(name) } else { self.remembered.get(name) }
+    }
 }
 
 /// Nanoseconds of a clock that nobody sets, and that goes on while the machine sleeps.
@@ -155,13 +166,15 @@ impl Cluster {
         let Some(config) = Config::load(state_dir)? else { return Ok(None) };
         let folder = trust_folder(state_dir);
         let identity = Identity::load(&folder)?;
-        let etcd = Etcd::new(config.etcd())?;
+        let etcd = Etcd::new(nearest_first(config.etcd(), config.address.ip()))?;
+        let remembered = remembered::load(state_dir);
         let inner = Inner {
             config,
             identity,
+            state_dir: state_dir.to_owned(),
             folder,
             etcd,
-            state: Mutex::default(),
+            state: Mutex::new(State { remembered, ..State::default() }),
             changes: watch::channel(0).0,
             trust_changes: watch::channel(0).0,
             held_until: watch::channel(0).0,
@@ -216,12 +229,19 @@ impl Cluster {
     /// One node.
     pub(crate) fn member(&self, name: &str) -> Option<Member> {
         let state = self.state();
-        state.records.get(name).map(|record| member(record, state.alive.get(name)))
+        state.record(name).map(|record| member(record, state.alive.get(name)))
     }
 
     /// The number of a node, as the registry has it.
     pub(crate) fn number_of(&self, name: &str) -> Option<u32> {
-        self.state().records.get(name)?.number
+        self.state().record(name)?.number
+    }
+
+    /// Names of all nodes, this one included. `None`: the registry was never asked, by no daemon of this node.
+    pub(crate) fn names(&self) -> Option<Vec<String>> {
+        let state = self.state();
+        let records = if state.listed { &state.records } else { &state.remembered };
+        (state.listed || !records.is_empty()).then(|| records.keys().cloned().collect())
     }
 
     /// Ticks when what [`Cluster::nodes`] says has changed.
@@ -236,11 +256,6 @@ impl Cluster {
 
     fn trust_changed(&self) {
         self.inner.trust_changes.send_modify(|changes| *changes += 1);
-    }
-
-    /// Whether the registry was ever asked who is in the cluster.
-    pub(crate) fn is_known(&self) -> bool {
-        self.state().listed
     }
 
     /// Whether this node must not do what others may do in its place.
@@ -331,6 +346,25 @@ fn member(record: &NodeRecord, alive: Option<&AliveRecord>) -> Member {
         joined_unix_s: record.joined_unix_s,
         serial: record.serial.clone(),
     }
+}
+
+/// Asks the member on this machine first, where there is one: so the loss of another machine costs this one no connection that has to end first.
+fn nearest_first(mut settings: EtcdSettings, own: IpAddr) -> EtcdSettings {
+    settings.endpoints.sort_by_key(|endpoint| !is_of(endpoint, own));
+    settings
+}
+
+/// Whether the host of a URL is this address, or a loopback one.
+fn is_of(url: &str, own: IpAddr) -> bool {
+    let Some((_, rest)) = url.split_once("://") else { return false };
+    let host = rest.split('/').next().unwrap_or_default();
+    let host = match host.rsplit_once(':') {
+        // The last group of an address of IPv6 is no port.
+        Some((host, _)) if !host.contains(':') || host.ends_with(']') => host,
+        _ => host,
+    };
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip == own || ip.is_loopback())
 }
 
 /// What this machine has.

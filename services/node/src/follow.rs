@@ -5,6 +5,7 @@
 
 mod books;
 mod change;
+mod hold;
 mod of_cluster;
 mod peers;
 mod promised;
@@ -48,6 +49,8 @@ pub(crate) struct Following {
     placements: watch::Sender<u64>,
     /// How often the book of promises had changed when the cluster was told of it last.
     told_promises: watch::Sender<u64>,
+    /// What monitors know of it.
+    hold: hold::Hold,
     wake: Notify,
 }
 
@@ -81,6 +84,7 @@ impl Following {
             state: Mutex::default(),
             placements: watch::Sender::new(0),
             told_promises: watch::Sender::new(0),
+            hold: hold::Hold::default(),
             wake: Notify::new(),
         })
     }
@@ -212,7 +216,7 @@ fn known(desired: &At<Arc<crate::node::Desired>>) -> Known {
 
 /// Follows for as long as the daemon lives.
 pub(crate) async fn follow(node: Arc<Node>, following: Arc<Following>) {
-    tokio::spawn(keep_hold(Arc::clone(&node), Arc::clone(&following)));
+    hold::keep(&node, &following);
     watch_registry(&following);
     let mut changes = following.peers.changes();
     let mut promised = node.book.changes();
@@ -233,70 +237,6 @@ pub(crate) async fn follow(node: Arc<Node>, following: Arc<Following>) {
         }
         // tidy(sleep): what changes together is looked at together.
         tokio::time::sleep(GATHER).await;
-    }
-}
-
-/// Tells monitors until when this node holds its claims, and ends what may run elsewhere when it no longer does.
-async fn keep_hold(node: Arc<Node>, following: Arc<Following>) {
-    let mut hold = following.peers.hold_until();
-    // Before this daemon has a lease, what its predecessor wrote holds, and monitors keep to that.
-    let mut had_one = false;
-    loop {
-        let until = *hold.borrow_and_update();
-        had_one |= until > 0;
-        if !had_one {
-            if hold.changed().await.is_err() {
-                return;
-            }
-            continue;
-        }
-        let run_dir = node.place.run_dir.clone();
-        let written = blocking(move || domain::hold::write(&run_dir, until)).await;
-        if let Err(error) = written.and_then(|written| written.map_err(|e| e.to_string())) {
-            tracing::error!(error, "monitors can't be told how long this node holds its claims");
-        }
-        let left = Duration::from_nanos(until.saturating_sub(domain::hold::now_ns()));
-        if left.is_zero() {
-            let_go(&node).await;
-            if hold.changed().await.is_err() {
-                return;
-            }
-            continue;
-        }
-        tokio::select! {
-            changed = hold.changed() => if changed.is_err() { return },
-            // tidy(sleep): the hold runs out by itself; only the clock says so.
-            () = tokio::time::sleep(left) => {}
-        }
-    }
-}
-
-/// This node is cut off: whatever may be started elsewhere ends here, at once.
-async fn let_go(node: &Arc<Node>) {
-    let ends = node.all_supervised().into_iter().filter(|supervised| supervised.domain().restart.elsewhere);
-    let ends: Vec<_> = ends
-        .map(|supervised| {
-            tokio::spawn(async move {
-                tracing::warn!(
-                    dc = supervised.dc,
-                    domain = supervised.name,
-                    "this node is cut off: it ends here, and may start elsewhere"
-                );
-                if let Err(error) = supervised.stop_at_once().await {
-                    tracing::error!(
-                        dc = supervised.dc,
-                        domain = supervised.name,
-                        error,
-                        "what is left of it can't be removed"
-                    );
-                }
-            })
-        })
-        .collect();
-    for end in ends {
-        if let Err(error) = end.await {
-            tracing::error!(%error, "the end of a domain broke off");
-        }
     }
 }
 
@@ -575,6 +515,7 @@ fn run(
     }
     let (node, domain) = (Arc::clone(node), domain.clone());
     let (following_too, of) = (Arc::clone(following), key.clone());
+    let lapses = following.hold.lapses();
     spawn_for(following, &key, async move {
         // Of a refusal the book keeps a note, of which the next pass takes note.
         if let Err(why) = promised::enter(&node, &of.0, &domain).await {
@@ -591,6 +532,14 @@ fn run(
         if ready.is_err() && node.book.has_refused(&format!("{}/{}", of.0, of.1)) {
             if let Err(error) = supervised.stop().await {
                 tracing::error!(dc = of.0, domain = of.1, error, "what was refused can't be removed");
+            }
+            return;
+        }
+        if ready.is_err() && domain.restart.elsewhere && following_too.hold.lapsed_since(lapses) {
+            // Its monitor ended it in the middle of its start, or this daemon did. What becomes of it is decided by whoever has its claim.
+            tracing::warn!(dc = of.0, domain = of.1, "this node was cut off while it was started");
+            if let Err(error) = supervised.stop_at_once().await {
+                tracing::error!(dc = of.0, domain = of.1, error, "what was begun can't be removed");
             }
             return;
         }

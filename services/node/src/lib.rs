@@ -43,4 +43,5 @@ pub use change::look;
 pub use cluster::{ClusterError, PEER_PORT};
 pub use ground::GroundError;
 pub use own_log::{MAX_LOG_BYTES, set_aside};
+pub use remote::{PIPES_ROLE, pipes_main};
 pub use reserve::{Looking, looking, ranges};

@@ -35,6 +35,8 @@ pub(crate) const LINK_PORT: u16 = 7421;
 const INSPECT_PATIENCE: Duration = Duration::from_millis(500);
 /// How long proxies may take to end when their daemon does.
 const RETIRE_PATIENCE: Duration = Duration::from_secs(3);
+/// As an interface: the one that bears the node's address.
+const AUTO: &str = "auto";
 /// Transports that there are.
 const TRANSPORTS: [&str; 4] = ["tcp", "quic", "ethernet", "tipc"];
 /// Compressions that there are.
@@ -151,6 +153,8 @@ struct Peer {
     /// Where the other side listens.
     at: watch::Sender<Vec<String>>,
     wanted: watch::Sender<Wanted>,
+    /// The interface for frames of raw Ethernet, where one was chosen.
+    interface: watch::Sender<Option<String>>,
     /// The node is in the cluster no more.
     over: watch::Sender<bool>,
     /// Nobody keeps a proxy for it any more.
@@ -167,10 +171,25 @@ struct Seen {
     up: bool,
     since_unix_s: u64,
     transport: String,
+    /// Why the link is down, as far as this node's own proxy knows.
     why: String,
+    /// Why the other node's daemon can't be asked, where it can't.
+    unasked: Option<String>,
     /// Proxies that there were before, under this daemon.
     restarts: u64,
     inspections: BTreeMap<u64, oneshot::Sender<Value>>,
+}
+
+impl Seen {
+    /// Why the link is down, for a person. `now`: what its proxy says when it is asked.
+    fn why_down(&self, now: Option<&str>) -> String {
+        let why = now.unwrap_or(&self.why);
+        match &self.unasked {
+            None => why.to_owned(),
+            Some(unasked) if why.is_empty() => format!("its daemon can't be asked: {unasked}"),
+            Some(unasked) => format!("{why}; and its daemon can't be asked: {unasked}"),
+        }
+    }
 }
 
 impl Peer {
@@ -252,10 +271,12 @@ impl Proxies {
         if peers.contains_key(name) {
             return;
         }
+        let kept = keep::load(&self.ground, name);
         let peer = Arc::new(Peer {
             name: name.to_owned(),
             at: watch::Sender::default(),
-            wanted: watch::Sender::new(keep::load(&self.ground, name).wanted),
+            wanted: watch::Sender::new(kept.wanted),
+            interface: watch::Sender::new(kept.interface),
             over: watch::Sender::default(),
             done: watch::Sender::default(),
             seen: Mutex::default(),
@@ -300,6 +321,7 @@ impl Proxies {
             let state = self.inspect(&peer).await.unwrap_or(Value::Null);
             let number = |at: &str| state.pointer(at).and_then(Value::as_u64).unwrap_or(0);
             let stays = state.pointer("/link/stays_because").and_then(Value::as_str).unwrap_or_default();
+            let down = state.pointer("/link/why_down").and_then(Value::as_str);
             let seen = peer.seen();
             rows.push(LinkRow {
                 node: peer.name.clone(),
@@ -308,6 +330,9 @@ impl Proxies {
                 transport: if seen.up { seen.transport.clone() } else { String::new() },
                 wanted_transport: peer.wanted.borrow().transport.clone(),
                 compression: peer.wanted.borrow().compression.clone(),
+                interface: keep::interface(peer.interface.borrow().as_deref(), self.nodes.address())
+                    .map(|interface| interface.name)
+                    .ok(),
                 at: if self.dials(&peer.name) { peer.at.borrow().clone() } else { seen.listens.clone() },
                 pid: seen.pid,
                 epoch: seen.epoch,
@@ -319,7 +344,7 @@ impl Proxies {
                 messages_in: number("/in_messages"),
                 bytes_out: number("/link/bytes_out"),
                 bytes_in: number("/link/bytes_in"),
-                why: if seen.up { stays.to_owned() } else { seen.why.clone() },
+                why: if seen.up { stays.to_owned() } else { seen.why_down(down) },
             });
         }
         rows
@@ -354,6 +379,12 @@ impl Proxies {
     /// In words: no such node or transport; the other node can't be asked.
     pub(crate) async fn set(&self, node: &str, change: &LinkChange) -> Result<(), String> {
         let peer = self.peer(node).ok_or_else(|| format!("there is no node {node:?} but this one"))?;
+        if let Some(interface) = &change.interface {
+            self.choose(&peer, interface)?;
+        }
+        if change.transport.is_none() && change.compression.is_none() {
+            return Ok(());
+        }
         let mut wanted = peer.wanted.borrow().clone();
         if let Some(transport) = &change.transport {
             wanted.transport.clone_from(transport);
@@ -366,5 +397,36 @@ impl Proxies {
         let offer = Offer { listens: peer.seen().listens.clone(), wanted: Some(wanted.clone()) };
         self.nodes.call(node, offer).await.map_err(|e| format!("node {node} can't be asked: {e}"))?;
         self.want(&peer, wanted)
+    }
+
+    /// Another interface of this node for frames of raw Ethernet.
+    fn choose(&self, peer: &Peer, interface: &str) -> Result<(), String> {
+        let chosen = Some(interface).filter(|name| *name != AUTO).map(str::to_owned);
+        // Whether it would do; the proxy is given one of its own.
+        keep::station(chosen.as_deref(), self.nodes.address()).map_err(|error| {
+            format!("no frames of Ethernet can go there: {error}; `ip link` lists the interfaces")
+        })?;
+        keep::store(&self.ground, &peer.name, |kept| kept.interface.clone_from(&chosen))
+            .map_err(|e| format!("it can't be written down: {e}"))?;
+        peer.interface.send_if_modified(|now| std::mem::replace(now, chosen.clone()) != chosen);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Seen;
+
+    #[test]
+    fn what_the_proxy_knows_is_not_hidden_by_a_daemon_that_cannot_be_asked() {
+        let why = |why: &str, now: Option<&str>, unasked: Option<&str>| {
+            Seen { why: why.into(), unasked: unasked.map(Into::into), ..Seen::default() }.why_down(now)
+        };
+        assert_eq!(why("", None, None), "");
+        assert_eq!(why("cut", None, None), "cut");
+        assert_eq!(why("cut", Some("it speaks versions 40 to 41"), None), "it speaks versions 40 to 41");
+        assert_eq!(why("", None, Some("no route")), "its daemon can't be asked: no route");
+        let both = why("cut", Some("it speaks versions 40 to 41"), Some("no route"));
+        assert_eq!(both, "it speaks versions 40 to 41; and its daemon can't be asked: no route");
     }
 }

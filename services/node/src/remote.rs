@@ -3,8 +3,10 @@
 
 mod command;
 mod log;
+mod pipes;
 mod upgrade;
 
 pub(crate) use command::{Places as Commands, Running, attend};
 pub(crate) use log::{Places as Readers, lines};
+pub use pipes::{PIPES_ROLE, pipes_main};
 pub(crate) use upgrade::{Asked, Stream, asked, bridge, switched};

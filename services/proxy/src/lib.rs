@@ -8,6 +8,7 @@
 mod carrier;
 mod endpoints;
 mod lender;
+mod locators;
 mod privilege;
 
 mod pump;

@@ -1,6 +1,7 @@
 //! The start of a proxy process: its daemon says what it is to be, it reads the node's certificate, gives up its privileges, and has its
 //! link carried by `transport`.
 
+use crate::locators::{Left, Locators};
 use crate::{Carrier, Linked, privilege, serve};
 use link::{Event, OpenError, Over, SendError, Sent, Share, Standing, Timing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -51,9 +52,9 @@ pub enum StartError {
         /// Why not.
         why: String,
     },
-    /// A locator that is none.
-    #[error("{0}")]
-    Locator(String),
+    /// It is to listen, and nowhere that it can.
+    #[error("of {} there is nowhere that this proxy can listen", .0.join(", "))]
+    Nowhere(Vec<String>),
     /// It can't listen.
     #[error("can't listen at {at}, nor at the {PORTS} ports from there on: {cause}")]
     Listen {
@@ -195,14 +196,6 @@ fn drop_revoked(shown: &Shown, identity: &Identity) -> bool {
     shown.len() < before
 }
 
-fn locators(texts: &[String], first: &str) -> Result<Vec<Locator>, StartError> {
-    let read = |text: &String| text.parse::<Locator>().map_err(|e| StartError::Locator(e.to_string()));
-    let mut locators = texts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    // The wanted one is preferred, and the others are tried where it can't be had.
-    locators.sort_by_key(|locator| locator.kind.name() != first);
-    Ok(locators)
-}
-
 /// The station that its daemon has made for it; `None`: there is none, or it can't be used.
 fn station(configure: &Configure, descriptors: Vec<OwnedFd>) -> Option<Station> {
     let given = configure.station.as_ref()?;
@@ -229,11 +222,8 @@ async fn link(
         .map_err(|why| StartError::Identity { folder: configure.identity.clone(), why })?;
     tls.set_station(station(configure, descriptors));
     let dials = configure.listen.is_empty();
-    let dial = if dials {
-        Some(Dial { locators: locators(&configure.peer_at, &configure.transport)?, tls: tls.clone() })
-    } else {
-        None
-    };
+    let of_peer = Locators::read(&configure.peer_at, &configure.transport);
+    let dial = dials.then(|| Dial { locators: of_peer.known.clone(), tls: tls.clone() });
     let hello = Hello {
         oldest: VERSION_OLDEST,
         newest: VERSION,
@@ -266,7 +256,11 @@ async fn link(
     });
     let mut listens = Vec::new();
     let mut when_wanted = None;
-    for at in locators(&configure.listen, &configure.transport)? {
+    let ours = Locators::read(&configure.listen, &configure.transport);
+    if !dials && ours.known.is_empty() {
+        return Err(StartError::Nowhere(ours.left));
+    }
+    for at in ours.known {
         if at.kind == Kind::Tipc {
             when_wanted = Some(at);
             continue;
@@ -276,6 +270,7 @@ async fn link(
         tokio::spawn(take(listener, handle.clone()));
     }
     let stays: Stays = Arc::default();
+    let left: Arc<Mutex<Vec<String>>> = Arc::default();
     let (asked_for, is_asked_for) = watch::channel(configure.transport.clone());
     let (tell_listening, listening) = mpsc::unbounded_channel();
     if let Some(at) = when_wanted {
@@ -290,30 +285,39 @@ async fn link(
         };
         tokio::spawn(later.listen());
     }
-    let carrier =
-        Arc::new(Carried { handle: handle.clone(), stays: Arc::clone(&stays), identity: identity.clone() });
+    let carrier = Arc::new(Carried {
+        handle: handle.clone(),
+        stays: Arc::clone(&stays),
+        left: Arc::clone(&left),
+        identity: identity.clone(),
+    });
     let mut wanted = configure.transport.clone();
     let preferred: Preferred = Arc::default();
     if dials {
-        prefer(&preferred, configure);
+        *preferred.lock().unwrap_or_else(PoisonError::into_inner) = of_peer.first(&configure.transport);
+        leave(&left, of_peer.left);
         tokio::spawn(try_again(handle.clone(), Arc::clone(&preferred), Arc::clone(&stays)));
     }
+    let mut interface = configure.station.as_ref().map(|station| station.index);
     let reconfigure = move |to: &Configure, descriptors: Vec<OwnedFd>| {
         if let Some(station) = station(to, descriptors) {
             tls.set_station(Some(station));
+            let now = to.station.as_ref().map(|station| station.index);
+            if std::mem::replace(&mut interface, now) != now && handle.status().kind == Some(Kind::Ethernet) {
+                // The next connection goes over the new one, and carries on what this one did.
+                handle.cut("frames go over another interface from now on");
+            }
         }
         handle.set_compression(to.compression.parse().unwrap_or(Compression::None));
         asked_for.send_if_modified(|now| std::mem::replace(now, to.transport.clone()) != to.transport);
         if !dials {
             return;
         }
-        prefer(&preferred, to);
-        let Ok(locators) = locators(&to.peer_at, &to.transport) else {
-            tracing::warn!(peer_at = ?to.peer_at, "what the daemon says is no locator");
-            return;
-        };
-        let first = locators.first().copied().filter(|locator| locator.kind.name() == to.transport);
-        handle.set_locators(locators);
+        let of_peer = Locators::read(&to.peer_at, &to.transport);
+        let first = of_peer.first(&to.transport);
+        *preferred.lock().unwrap_or_else(PoisonError::into_inner) = first;
+        leave(&left, of_peer.left);
+        handle.set_locators(of_peer.known);
         let is_new = std::mem::replace(&mut wanted, to.transport.clone()) != to.transport;
         let is_other = handle.status().kind.is_some_and(|kind| kind.name() != to.transport);
         let Some(locator) = first else {
@@ -453,10 +457,13 @@ type Stays = Arc<Mutex<String>>;
 /// Where the other proxy is reached by the transport that is wanted, if it is.
 type Preferred = Arc<Mutex<Option<Locator>>>;
 
-fn prefer(preferred: &Preferred, configure: &Configure) {
-    let first = locators(&configure.peer_at, &configure.transport).ok().and_then(|all| all.first().copied());
-    let first = first.filter(|locator| locator.kind.name() == configure.transport);
-    *preferred.lock().unwrap_or_else(PoisonError::into_inner) = first;
+/// Remembers which addresses of the other proxy are of no use here.
+fn leave(known: &Mutex<Vec<String>>, left: Vec<String>) {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    if *known != left && !left.is_empty() {
+        tracing::warn!(?left, "where the other proxy listens by what this release does not know is left");
+    }
+    *known = left;
 }
 
 /// Takes a link that had to go over another transport back to the one that is wanted, when that can be had.
@@ -484,6 +491,8 @@ async fn try_again(handle: Handle, preferred: Preferred, stays: Stays) {
 struct Carried {
     handle: Handle,
     stays: Stays,
+    /// Addresses of the other proxy that are of no use here.
+    left: Arc<Mutex<Vec<String>>>,
     identity: Identity,
 }
 
@@ -537,12 +546,17 @@ impl Carrier for Carried {
     }
 
     fn loss(&self) -> String {
-        self.handle.status().last_loss.unwrap_or_else(|| "the other proxy was not found yet".into())
+        let why =
+            self.handle.status().last_loss.unwrap_or_else(|| "the other proxy was not found yet".into());
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.is_empty() { why } else { format!("{why}; {}", Left(&left)) }
     }
 
     fn state(&self) -> Value {
         let status = self.handle.status();
         let traffic = status.traffic;
+        let why_down = (status.standing != Standing::Up).then(|| self.loss());
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).clone();
         json!({
             "standing": match status.standing {
                 Standing::Down => "down",
@@ -556,6 +570,8 @@ impl Carrier for Carried {
             "round_trip_ms": status.round_trip_ms,
             "compression": status.compression.name(),
             "last_loss": status.last_loss,
+            "why_down": why_down,
+            "left_addresses": left,
             "stays_because": *self.stays.lock().unwrap_or_else(PoisonError::into_inner),
             "pairs_held": status.held.pairs,
             "outward_bytes": status.held.outward,

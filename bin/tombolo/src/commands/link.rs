@@ -28,9 +28,10 @@ pub enum LinkCommand {
   tombolo link set b --transport tipc
   tombolo link set b --compression zstd
   tombolo link set b --transport tcp --compression none
+  tombolo link set b --interface eth1
 
-Both nodes are told, and keep it. `ethernet` sends frames of our own over the interfaces that bear the nodes' addresses: for nodes on one
-switch. `tipc` is for nodes whose kernels have TIPC (`modprobe tipc`) and a bearer to each other (`tipc bearer enable media eth device eth0`). Where a
+Both nodes are told of transport and compression, and keep them. The interface is that of this node alone: say it on the other one, too. `ethernet` sends frames of our own over the interfaces that bear the nodes' addresses, or
+those that `--interface` names: for nodes on one switch. `tipc` is for nodes whose kernels have TIPC (`modprobe tipc`) and a bearer to each other (`tipc bearer enable media eth device eth0`). Where a
 transport can't be had the link stays on what it has, `link show` says why on both nodes, and it is tried again. `auto` compresses where that is sooner there.")]
     Set(SetArgs),
 }
@@ -52,7 +53,7 @@ pub struct ShowArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["transport", "compression"])))]
+#[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["transport", "compression", "interface"])))]
 pub struct SetArgs {
     /// Name of the other node
     pub node: String,
@@ -62,6 +63,9 @@ pub struct SetArgs {
     /// How it is compressed
     #[arg(long, value_parser = ["none", "lz4", "zstd", "auto"])]
     pub compression: Option<String>,
+    /// The interface of this node for `ethernet`; `auto`: the one that bears its address
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -76,8 +80,12 @@ pub fn run(place: &PlaceArgs, command: &LinkCommand) -> Result<(), Failure> {
             shown(&tree, arguments.json)
         }
         LinkCommand::Set(arguments) => {
-            let SetArgs { node, transport, compression, json } = arguments;
-            let change = LinkChange { transport: transport.clone(), compression: compression.clone() };
+            let SetArgs { node, transport, compression, interface, json } = arguments;
+            let change = LinkChange {
+                transport: transport.clone(),
+                compression: compression.clone(),
+                interface: interface.clone(),
+            };
             let tree: Value = wait(client(place)?.post(&path(node), &change))??;
             shown(&tree, *json)
         }
@@ -142,6 +150,7 @@ fn shown(tree: &Value, json: bool) -> Result<(), Failure> {
         format!("state      {state}, since {}", seconds(now_s().saturating_sub(row.since_unix_s))),
         transport(&row),
         format!("compressed {}", clean(&row.compression)),
+        format!("ethernet   over {}", row.interface.as_deref().map_or_else(|| "no interface".into(), clean)),
         format!("this side  {} {}", clean(&row.side), clean(&row.at.join(" "))),
         format!(
             "proxy      {}, its number {}, {} before",
@@ -153,6 +162,11 @@ fn shown(tree: &Value, json: bool) -> Result<(), Failure> {
         format!("bytes      {} out, {} in", bytes(row.bytes_out), bytes(row.bytes_in)),
         format!("channels   {}", row.pairs),
     ];
+    let left = tree.pointer("/state/link/left_addresses").and_then(Value::as_array);
+    let left: Vec<String> = left.into_iter().flatten().filter_map(Value::as_str).map(clean).collect();
+    if !left.is_empty() {
+        lines.push(format!("left       {} (no transport that this release knows)", left.join(" ")));
+    }
     for pair in tree.pointer("/state/pairs").and_then(Value::as_array).into_iter().flatten() {
         let text = |at: &str| clean(pair.pointer(at).and_then(Value::as_str).unwrap_or("-"));
         let number = |at: &str| pair.get(at).and_then(Value::as_u64).unwrap_or(0);

@@ -257,6 +257,7 @@ pub(super) fn settle(
         .map_err(|error| failed(format!("can't make {}: {error}", folder.display())))?;
     // What an earlier membership left.
     Identity::forget(&folder).map_err(failed)?;
+    super::remembered::forget(state_dir).map_err(failed)?;
     if let Some(authority) = authority {
         authority.store(&folder).map_err(failed)?;
     }

@@ -1,7 +1,8 @@
 //! What goes on as long as the daemon does: keeping the lease, and following who else is there. Each has a thread, because the
 //! registry's calls block; when one stops being answered, the fence closes by the clock alone.
 
-use super::{ALIVE, AliveRecord, Cluster, NODES, NodeRecord, REVOKED, boottime_ns, failed, to_json, unix_s};
+use super::{ALIVE, AliveRecord, Cluster, NODES, NodeRecord, REVOKED};
+use super::{boottime_ns, failed, remembered, to_json, unix_s};
 use crate::admin::Problem;
 use lease::{Holder, Next, Terms};
 use registry::{Change, Etcd, Expected, Lease, Registry, Renewal, Watch};
@@ -214,7 +215,11 @@ impl Cluster {
                 self.heard(change);
                 changed = true;
             }
-            changed |= self.drain(&alive)? | self.drain(&nodes)?;
+            changed |= self.drain(&alive)?;
+            if self.drain(&nodes)? {
+                self.remember();
+                changed = true;
+            }
             if self.drain(&revoked)? {
                 self.read_revoked(etcd)?;
             }
@@ -244,8 +249,24 @@ impl Cluster {
             alive.iter().filter_map(|(key, entry)| read::<AliveRecord>(key, &entry.value)).collect();
         state.listed = true;
         drop(state);
+        self.remember();
         self.inner.changes.send_modify(|changes| *changes += 1);
         self.read_revoked(etcd)
+    }
+
+    /// For a daemon that starts while the registry can't be asked.
+    fn remember(&self) {
+        let records = {
+            let mut state = self.state();
+            if state.remembered == state.records {
+                return;
+            }
+            state.remembered = state.records.clone();
+            state.records.clone()
+        };
+        if let Err(error) = remembered::store(&self.inner.state_dir, &records) {
+            tracing::warn!(%error, "who is in the cluster can't be written down for a daemon that can't ask");
+        }
     }
 
     fn read_revoked(&self, etcd: &Etcd) -> Result<(), Problem> {

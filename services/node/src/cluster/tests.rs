@@ -67,3 +67,47 @@ fn a_node_keeps_its_settings_whole_for_root_alone_and_refuses_what_they_are_not(
         assert!(refusal.contains("cluster.json"), "{refusal}");
     }
 }
+
+#[test]
+fn who_was_in_the_cluster_is_remembered_until_this_machine_is_in_another() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(remembered::load(folder.path()).is_empty());
+    let members: BTreeMap<String, NodeRecord> = [("a", "10.0.0.1:7420"), ("b", "10.0.0.2:7420")]
+        .map(|(name, address)| (name.to_owned(), record(name, address)))
+        .into();
+    remembered::store(folder.path(), &members).unwrap();
+    assert_eq!(remembered::load(folder.path()), members);
+    for bad in ["", "{\"a\":", "[]"] {
+        std::fs::write(folder.path().join("members.json"), bad).unwrap();
+        assert!(remembered::load(folder.path()).is_empty(), "{bad}");
+    }
+    remembered::store(folder.path(), &members).unwrap();
+    for _ in 0..2 {
+        remembered::forget(folder.path()).unwrap();
+        assert!(remembered::load(folder.path()).is_empty());
+    }
+}
+
+#[test]
+fn the_member_of_etcd_on_this_machine_is_asked_first_and_the_others_in_their_order() {
+    let own: IpAddr = "10.0.0.2".parse().unwrap();
+    let ordered = |endpoints: &[&str], own: IpAddr| {
+        let endpoints: Vec<String> = endpoints.iter().map(|url| (*url).to_owned()).collect();
+        nearest_first(EtcdSettings::new(&endpoints), own).endpoints
+    };
+    assert_eq!(
+        ordered(&["http://10.0.0.1:2379", "http://10.0.0.3:2379", "http://10.0.0.2:2379"], own),
+        ["http://10.0.0.2:2379", "http://10.0.0.1:2379", "http://10.0.0.3:2379"]
+    );
+    let six: IpAddr = "fd00::2".parse().unwrap();
+    assert_eq!(
+        ordered(&["https://etcd.example.org/", "https://[fd00::1]:2379", "https://[fd00::2]:2379"], six),
+        ["https://[fd00::2]:2379", "https://etcd.example.org/", "https://[fd00::1]:2379"]
+    );
+    for near in ["http://localhost:2379", "http://127.0.0.1", "https://[::1]:2379", "https://[fd00::2]"] {
+        assert!(is_of(near, six), "{near}");
+    }
+    for far in ["http://10.0.0.1:2379", "https://[fd00::3]:2", "etcd", "", "http://"] {
+        assert!(!is_of(far, six), "{far}");
+    }
+}

@@ -81,6 +81,13 @@ pub(crate) enum BooksError {
     Unreadable { key: String, why: String },
 }
 
+impl BooksError {
+    /// Whether the registry may answer when it is asked again.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Registry(RegistryError::Etcd(error)) if error.trouble.may_pass())
+    }
+}
+
 impl Books {
     /// Reads them. What is desired is parsed only where it has changed since `before`.
     pub(crate) fn read(registry: &dyn RegistryDebug, before: &Self) -> Result<Self, BooksError> {

@@ -254,11 +254,20 @@ async fn await_books(
 ) -> Result<String, Problem> {
     let deadline = Instant::now() + patience;
     loop {
-        let books = following.refresh().await.map_err(|e| failed(&e))?;
-        if let Some(found) = enough(&books)? {
-            return Ok(found);
+        let late = Instant::now() > deadline;
+        match following.refresh().await {
+            Ok(books) => {
+                if let Some(found) = enough(&books)? {
+                    return Ok(found);
+                }
+            }
+            // What is desired is written down, and followed whether this daemon can look or not.
+            Err(error) if error.may_pass() && !late => {
+                tracing::info!(%error, what, "the books of the cluster can't be read now");
+            }
+            Err(error) => return Err(failed(&error)),
         }
-        if Instant::now() > deadline {
+        if late {
             let stuck: Vec<String> = following.lock().stuck.values().cloned().collect();
             let stuck = if stuck.is_empty() { String::new() } else { format!(": {}", stuck.join("; ")) };
             return Err(Problem::new(

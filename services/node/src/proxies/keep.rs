@@ -59,6 +59,9 @@ pub(super) struct Kept {
     epoch: u64,
     #[serde(default)]
     pub(super) wanted: Wanted,
+    /// The interface for frames of raw Ethernet; none: the one that bears this node's address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) interface: Option<String>,
 }
 
 fn file(ground: &Ground, name: &str) -> PathBuf {
@@ -265,9 +268,18 @@ async fn spawn(all: &Arc<Proxies>, peer: &Peer) -> io::Result<(OwnedFd, Child, T
     Ok((socket, child, configure(all, peer, epoch)))
 }
 
-/// A socket for frames of Ethernet on the interface that bears this node's address; a proxy may not make one.
-fn station(address: IpAddr) -> io::Result<(Station, OwnedFd)> {
-    let interface = sys::ethernet::interface(&sys::ethernet::bearing(address)?)?;
+/// The interface for frames of Ethernet: the one that was chosen, or the one that bears this node's address.
+pub(super) fn interface(chosen: Option<&str>, address: IpAddr) -> io::Result<Interface> {
+    match chosen {
+        Some(name) => sys::ethernet::interface(name)
+            .map_err(|error| io::Error::new(error.kind(), format!("interface {name}: {error}"))),
+        None => sys::ethernet::interface(&sys::ethernet::bearing(address)?),
+    }
+}
+
+/// A socket for frames of Ethernet; a proxy may not make one.
+pub(super) fn station(chosen: Option<&str>, address: IpAddr) -> io::Result<(Station, OwnedFd)> {
+    let interface = interface(chosen, address)?;
     let mut number = [0; 8];
     rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
     let number = u64::from_le_bytes(number);
@@ -278,7 +290,8 @@ fn station(address: IpAddr) -> io::Result<(Station, OwnedFd)> {
 
 /// What a station comes to in an order; none where it can't be had, which is said where the transport is wanted.
 fn with_station(all: &Proxies, peer: &Peer) -> (Option<Station>, Vec<OwnedFd>) {
-    match station(all.nodes.address()) {
+    let chosen = peer.interface.borrow().clone();
+    match station(chosen.as_deref(), all.nodes.address()) {
         Ok((station, socket)) => (Some(station), vec![socket]),
         Err(error) => {
             tracing::info!(node = peer.name, %error, "no frames of Ethernet for the link to the node");
@@ -348,6 +361,7 @@ async fn converse(
     tracing::info!(node = peer.name, pid, found = fresh.is_none(), "a proxy for the node");
     let (outbox, mut orders) = orders();
     let (mut at, mut wanted) = (peer.at.subscribe(), peer.wanted.subscribe());
+    let mut interface = peer.interface.subscribe();
     let mut shares = all.shared.shares();
     shares.mark_changed();
     let mut told = Shares::default();
@@ -415,6 +429,7 @@ async fn converse(
             }
             Ok(()) = at.changed() => true,
             Ok(()) = wanted.changed() => true,
+            Ok(()) = interface.changed() => true,
             _ = ask.tick() => {
                 let idle = asking.as_ref().is_none_or(tokio::task::JoinHandle::is_finished);
                 let (is_up, by) = { let seen = peer.seen(); (seen.up, seen.transport.clone()) };
@@ -441,14 +456,15 @@ async fn converse(
 /// Tells the other node's daemon where our proxy listens, and asks where its own does.
 async fn exchange(all: Arc<Proxies>, peer: Arc<Peer>) {
     let offer = Offer { listens: peer.seen().listens.clone(), wanted: None };
-    match all.nodes.call(&peer.name, offer).await {
+    let answer = all.nodes.call(&peer.name, offer).await;
+    peer.seen().unasked = answer.as_ref().err().cloned();
+    match answer {
         Ok(answer) if !answer.listens.is_empty() && all.dials(&peer.name) => {
             peer.at.send_if_modified(|at| std::mem::replace(at, answer.listens.clone()) != answer.listens);
         }
         Ok(_) => {}
         Err(why) => {
             tracing::debug!(node = peer.name, why, "its daemon can't be asked where its proxy listens");
-            peer.seen().why = format!("its daemon can't be asked: {why}");
         }
     }
 }
@@ -466,7 +482,7 @@ fn heard(all: &Proxies, peer: &Peer, report: Report) -> Option<String> {
         Report::Over { why } => return Some(why),
         Report::Up { resumed, ref transport } => {
             let mut seen = peer.seen();
-            (seen.up, seen.since_unix_s, seen.why) = (true, now, String::new());
+            (seen.up, seen.since_unix_s, seen.why, seen.unasked) = (true, now, String::new(), None);
             seen.transport.clone_from(transport);
             tracing::info!(node = peer.name, transport, resumed, "the link to the node is up");
         }

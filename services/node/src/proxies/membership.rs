@@ -5,7 +5,7 @@ use crate::cluster::Cluster;
 use crate::node::Node;
 use crate::reserve::Shares;
 use hyper::Method;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;
@@ -17,8 +17,8 @@ impl Nodes for Cluster {
     }
 
     fn address(&self) -> IpAddr {
-        let me = self.member(Cluster::me(self));
-        me.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |me| me.address.ip())
+        // It is this node's own from when it joined, whether the registry can be asked or not.
+        self.config().address.ip()
     }
 
     fn others(&self) -> Option<Vec<String>> {
@@ -26,8 +26,7 @@ impl Nodes for Cluster {
             return Some(Vec::new());
         }
         let me = Cluster::me(self);
-        self.is_known()
-            .then(|| self.nodes().into_iter().map(|node| node.name).filter(|name| name != me).collect())
+        Some(self.names()?.into_iter().filter(|name| name != me).collect())
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

@@ -4,6 +4,7 @@
 //! through in any case: so much input as is not taken is kept here, and no more is let come.
 
 use super::Stream;
+use super::pipes::Pipes;
 use crate::admin::{Code, ExecRequest, Problem};
 use crate::watched::watched;
 use domain::{ExecOptions, Layout};
@@ -94,9 +95,12 @@ impl Running {
         let mut command = Command::from(command);
         // So that what it starts hears of its caller's end, and of the size of its terminal.
         command.process_group(0).kill_on_drop(true);
-        let (input, output, errors) =
-            if terminal { with_terminal(&mut command, size) } else { with_pipes(&mut command, interactive) }
-                .map_err(failed)?;
+        let (input, output, errors) = if terminal {
+            with_terminal(&mut command, size)
+        } else {
+            with_pipes(&mut command, interactive, layout)
+        }
+        .map_err(failed)?;
         let child = command.spawn().map_err(failed)?;
         Ok(Self { child, input, output, errors, terminal, _place: place })
     }
@@ -143,21 +147,24 @@ impl Running {
 
 type Ends = (Option<AsyncFd<OwnedFd>>, Option<AsyncFd<OwnedFd>>, Option<AsyncFd<OwnedFd>>);
 
-fn with_pipes(command: &mut Command, interactive: bool) -> io::Result<Ends> {
+fn with_pipes(command: &mut Command, interactive: bool, layout: &Layout) -> io::Result<Ends> {
     let ours = |end: OwnedFd, interest| watched(end, interest).map(Some);
+    let mut pipes = Pipes::default();
     let mut input = None;
     command.stdin(Stdio::null());
     if interactive {
         let (theirs, end) = pipe_with(PipeFlags::CLOEXEC)?;
         command.stdin(Stdio::from(theirs));
-        input = ours(aside::writer(end)?, Interest::WRITABLE)?;
+        input = ours(pipes.writer(end)?, Interest::WRITABLE)?;
     }
     let (output, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
     command.stdout(Stdio::from(theirs));
     let (errors, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
     command.stderr(Stdio::from(theirs));
-    let reader = |pipe| ours(aside::reader(pipe)?, Interest::READABLE);
-    Ok((input, reader(output)?, reader(errors)?))
+    let mut reader = |pipe| ours(pipes.reader(pipe)?, Interest::READABLE);
+    let (output, errors) = (reader(output)?, reader(errors)?);
+    pipes.start(layout)?;
+    Ok((input, output, errors))
 }
 
 fn with_terminal(command: &mut Command, size: Option<(u16, u16)>) -> io::Result<Ends> {
