@@ -288,15 +288,36 @@ fn what_a_table_or_deadlines_cannot_keep_is_kept_by_a_quota_and_said_or_refused_
     assert_eq!(text(&row, "kept_by"), "bandwidth");
     let caveats = row["caveats"].to_string();
     assert!(caveats.contains("kept by bandwidth and not by table"), "{caveats}");
+    // Who asks says the same: how much it is, and what would pass.
+    let full = "a table for `film/gold` would have 97.5 % of the processor, and 93 % are the most";
+    let passes = "it would pass with a budget of 37.2 ms for `film/gold` instead of 39 ms";
+    for asked in ["explain", "simulate"] {
+        let told = node.ok(&["reserve", asked]);
+        assert!(told.contains(full) && told.contains(passes), "{asked}: {told}");
+    }
     node.ok(&["down"]);
+    let file = node.folder().join("topology.toml");
+    let check = |node: &Node| node.run(&["check", &file.to_string_lossy()]);
+    let checked = check(&node);
+    assert_eq!(checked.code, 0, "{}", checked.err);
+    assert!(checked.err.contains("warning: film/gold: kept by bandwidth and not by table"), "{}", checked.err);
+    assert!(checked.err.contains(full) && checked.err.contains(passes), "{}", checked.err);
     for (more, words) in [
-        (", enforce = \"table\", strict = true", "the table can't keep it"),
+        (", enforce = \"table\", strict = true", full),
         (", enforce = \"deadline\", strict = true", "the deadline can't keep it"),
         (", outside = \"idle\", strict = true", "a quota holds whoever has used its budget up"),
     ] {
         let refused = node.up(&film(&[domain("gold", 39, more)]));
         assert_ne!(refused.code, 0, "{more}");
         assert!(refused.err.contains(words), "{more}: {}", refused.err);
+        if words == full {
+            let checked = check(&node);
+            assert!(checked.code != 0 && checked.err.contains("error[not-kept]"), "{}", checked.err);
+            for told in [&refused.err, &checked.err] {
+                let unwrapped = told.split_whitespace().collect::<Vec<_>>().join(" ");
+                assert!(unwrapped.contains(full) && unwrapped.contains(passes), "{told}");
+            }
+        }
         assert!(node.json(&["ps"]).as_array().is_some_and(Vec::is_empty));
     }
     assert_eq!(dispatchers_cgroups(&node), Vec::<PathBuf>::new());

@@ -37,7 +37,7 @@ pub use place::{Config, Site};
 pub use plan::{LONGEST_CGROUP, LONGEST_ID, MOST_PIDS, MOST_VTMS, Members, Order, Outside, Plan, Vtm};
 pub use remote::{Client, DISPATCHER_ROLE, GUARDIAN_ROLE, Launch, role_main};
 pub use simulator::Simulator;
-pub use table::{MOST_PPM, Table};
+pub use table::{MOST_PPM, Table, means, means_of};
 
 /// From when a slot counts as late, in ns: well over what a real-time thread takes to wake on a virtual machine, and a twentieth of the shortest slots that make sense.
 pub const LATE_NS: u64 = 500_000;

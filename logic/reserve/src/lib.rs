@@ -7,6 +7,7 @@
 //! | who runs when? | [`Table::build`]; and one decision at a time, [`dispatch::Dispatcher`] |
 //! | do the jobs inside a virtual task machine, on what its table gives? | [`inside::admit`] on [`Table::supply`] |
 //! | can this node promise that, of processor, network, memory and disk? | [`node::Node`] |
+//! | and a dispatch table, with what its switches cost and the kernel leaves it? | [`Means::share_out`] |
 //! | and move it from one to another? | [`node::Node::adapt`], a [`adapt::Transaction`]; [`changeover::first_moment`] says when tables change |
 //! | what is there, above and below, and who makes, admits, moves and suspends it? | [`model::Model`] |
 //! | what would come of it? | [`Scenario::run`] for tasks under a policy, [`world::run`] for jobs under a dispatcher, [`trace::replay`] |
@@ -26,6 +27,7 @@ mod fixed_priority;
 mod fraction;
 mod harmonic;
 pub mod inside;
+mod means;
 pub mod model;
 pub mod network;
 pub mod node;
@@ -44,6 +46,7 @@ pub use admission::{AdmitError, Rule};
 pub use effort::{MOST_STEPS, Undecided};
 pub use fixed_priority::Response;
 pub use harmonic::Discord;
+pub use means::{Means, Standing, Unkept, Wanting};
 pub use partition::{Affinity, Heuristic, MOST_PROCESSORS, PlaceError, Placement, place};
 pub use quick::{Proof, accept};
 pub use refusal::{Change, Miss, Refusal, Remedy, Span};
@@ -51,4 +54,4 @@ pub use simulate::{Arrivals, Late, MOST_LATE, Outcome, Scenario, Slot, Stretch};
 pub use supply::Supply;
 pub use table::{MOST_RELEASES, Table, TableError, Turn};
 pub use task::{Costs, CostsError, LONGEST_NS, LONGEST_SWITCH_NS, MOST_TASKS, Policy, Task, TaskError};
-pub use units::Bytes;
+pub use units::{Bytes, Percent};

@@ -95,19 +95,29 @@ impl Refusal {
         if let Some((within, work)) = overload {
             write!(f, ": in {} at worst, {} of work fall due", Span(within), Span(work))?;
         }
-        for (number, remedy) in self.remedies.iter().enumerate() {
-            let lead = if number == 0 { "; it would pass" } else { ", or" };
-            let (what, to, from) = match remedy.change {
-                Change::Budget { from_ns, to_ns } => ("a budget", to_ns, from_ns),
-                Change::Period { from_ns, to_ns } => ("a period", to_ns, from_ns),
-            };
-            let whose = name(remedy.who);
-            write!(f, "{lead} with {what} of {} for {whose} instead of {}", Span(to), Span(from))?;
-        }
-        if let (Some(who), true) = (self.sought, self.remedies.is_empty()) {
-            write!(f, "; nothing that {} could give up would help", name(who))?;
-        }
-        Ok(())
+        tell_remedies(f, &self.remedies, self.sought, name)
+    }
+}
+
+/// What would help, after what does not pass; `sought`: of whom that was looked for.
+pub(crate) fn tell_remedies<N: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    remedies: &[Remedy],
+    sought: Option<usize>,
+    name: &impl Fn(usize) -> N,
+) -> fmt::Result {
+    for (number, remedy) in remedies.iter().enumerate() {
+        let lead = if number == 0 { "; it would pass" } else { ", or" };
+        let (what, to, from) = match remedy.change {
+            Change::Budget { from_ns, to_ns } => ("a budget", to_ns, from_ns),
+            Change::Period { from_ns, to_ns } => ("a period", to_ns, from_ns),
+        };
+        let whose = name(remedy.who);
+        write!(f, "{lead} with {what} of {} for {whose} instead of {}", Span(to), Span(from))?;
+    }
+    match sought.filter(|_| remedies.is_empty()) {
+        Some(who) => write!(f, "; nothing that {} could give up would help", name(who)),
+        None => Ok(()),
     }
 }
 

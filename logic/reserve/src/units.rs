@@ -50,9 +50,34 @@ fn tell(
     write!(f, "{}.{} {name}", tenths / 10, tenths % 10)
 }
 
+/// A share, given in millionths, shown in hundredths without losing any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Percent(pub u64);
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0 / 10_000)?;
+        let rest = format!("{:04}", self.0 % 10_000);
+        let rest = rest.trim_end_matches('0');
+        if !rest.is_empty() {
+            write!(f, ".{rest}")?;
+        }
+        f.write_str(" %")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_shown_in_percent() {
+        let shown = |ppm: u64| Percent(ppm).to_string();
+        assert_eq!(
+            (shown(930_000), shown(0), shown(975_001)),
+            ("93 %".into(), "0 %".into(), "97.5001 %".into())
+        );
+    }
 
     #[test]
     fn sizes_are_shown_in_their_units() {

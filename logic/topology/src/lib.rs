@@ -35,13 +35,14 @@ mod read;
 mod scalar;
 mod schema;
 mod suggest;
+mod tables;
 
 use std::path::Path;
 
 pub use backoff::{Backoff, Decision, Exit, GiveUp, STABLE_MS};
 pub use diagnostic::{Code, Diagnostic, Diagnostics};
 pub use explain::{Access, Called, EndpointAccess, Explanation, Permission, Start, explain};
-pub use look::{Blind, Found, Look};
+pub use look::{Blind, Found, Look, Tables};
 pub use model::{
     Accel, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat,
     DiskHolds, DiskShare, Domain, DomainKind, Endpoint, EndpointVerb, Enforce, IdOrName, IpcLimits, Job,
@@ -53,6 +54,7 @@ pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};
 pub use scalar::{duration_text, nanos_text, parse_nanos, parse_rate, parse_size, rate_text, size_text};
 pub use schema::schema;
+pub use tables::{Asking, unkept, without_room};
 
 use diagnostic::Report;
 use file::TopologyForm;

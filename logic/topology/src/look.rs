@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use crate::model::Reserve;
+
 /// What is at a path of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
@@ -18,6 +20,15 @@ pub enum Found {
     Unknown,
 }
 
+/// What the node's dispatch tables can keep, and who else wants slots of them.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    /// What they cost and can have.
+    pub means: reserve::Means,
+    /// Others who want slots, by name, and whether they have them.
+    pub others: Vec<(String, Reserve, bool)>,
+}
+
 /// Looks at the node for [`crate::admit`].
 pub trait Look {
     /// What is at `path`, which is absolute.
@@ -25,6 +36,11 @@ pub trait Look {
 
     /// What the node has promised to others, to which what the file asks for is added; `None`: nobody asked it.
     fn promised(&self) -> Option<&reserve::model::Model> {
+        None
+    }
+
+    /// What tables can keep of that; `None`: nobody asked.
+    fn tables(&self) -> Option<&Tables> {
         None
     }
 }

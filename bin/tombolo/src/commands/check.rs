@@ -20,6 +20,9 @@ pub fn run(place: &PlaceArgs, arguments: &CheckArgs) -> Result<(), Failure> {
     let book = super::wait(super::client(place)?.get::<node::admin::reserve::Book>("reserve"))?.ok();
     let looking = node::looking(book.as_ref(), &known.unwrap_or_default());
     let topology = admit_beside(&text, file, &base_of(file)?, arguments.json, &looking)?;
+    for unkept in topology::unkept(&topology, &looking) {
+        eprintln!("warning: {}: kept by bandwidth and not by table: {unkept}", unkept.name);
+    }
     for warning in missing_for_machines(&topology, &place.state_dir) {
         eprintln!("warning: {warning}");
     }

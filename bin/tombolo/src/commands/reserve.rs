@@ -8,7 +8,7 @@ use node::admin::reserve::{
     AdaptRequest, Adapted, Book, Change, DispatchedRow, JobRow, LinkSettings, MoveRequest, Named,
     NodeSettings, PolicyWord, Ran, RunRequest, VtmRow,
 };
-use reserve::{Arrivals, Costs, Policy, Rule, Scenario, Span, Stretch, Task};
+use reserve::{Arrivals, Costs, Means, Percent, Policy, Rule, Scenario, Span, Stretch, Task};
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -611,24 +611,20 @@ fn simulate(place: &PlaceArgs, over_ns: u64, json: bool) -> Result<(), Failure> 
     let mut results = Vec::new();
     for (processor, all) in &on {
         let tasks: Vec<Task> = all.iter().map(|(_, task)| *task).collect();
-        let releases: u64 = tasks.iter().map(|task| over_ns.div_ceil(task.period_ns())).sum();
-        if releases > MOST_SIMULATED {
-            let words = format!(
-                "{releases} periods would be simulated on processor {processor}, and {MOST_SIMULATED} are the most"
-            );
-            return Err(Failure::misuse(words).help("give a shorter time: --over 1s"));
+        let (periods, late) = simulated(rule, &tasks, *processor, over_ns)?;
+        let mut row = serde_json::json!({ "processor": processor, "machines": all.len(), "periods": periods, "late": late });
+        let on_table = |name: &String| book.table.as_ref().is_some_and(|table| table.vtms.contains(name));
+        let tasks: Vec<Task> = all.iter().filter(|(name, _)| on_table(name)).map(|(_, task)| *task).collect();
+        if let Some(table) = book.table.as_ref().filter(|_| !tasks.is_empty()) {
+            // They come before all others, with what their switches cost.
+            let costs = Costs::new(table.switch_ns).map_err(|error| Failure::new(error.to_string()))?;
+            let (periods, late) = simulated(Rule { costs, ..rule }, &tasks, *processor, over_ns)?;
+            row["table"] = serde_json::json!({
+                "machines": tasks.len(), "periods": periods, "late": late, "switch_ns": table.switch_ns,
+                "asked_ppm": Means::asked_ppm(&tasks), "most_ppm": table.most_ppm
+            });
         }
-        let scenario = Scenario {
-            rule,
-            tasks: &tasks,
-            arrivals: Arrivals::Together,
-            given: Stretch::Whole,
-            until_ns: over_ns,
-            stop_when_late: false,
-            record: false,
-        };
-        let late = scenario.run().late.len();
-        results.push(serde_json::json!({ "processor": processor, "machines": all.len(), "periods": releases, "late": late }));
+        results.push(row);
     }
     if json {
         return print_json(&results);
@@ -636,18 +632,57 @@ fn simulate(place: &PlaceArgs, over_ns: u64, json: bool) -> Result<(), Failure> 
     if results.is_empty() {
         return print("nothing is promised of any processor\n");
     }
-    let line = |row: &serde_json::Value| {
-        let number = |key: &str| row.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
-        format!(
-            "processor {}: {} periods of {} machines in {}, {} late\n",
-            number("processor"),
-            number("periods"),
-            number("machines"),
-            nanos_text(over_ns),
-            number("late")
-        )
+    let mut lines: Vec<String> = results.iter().flat_map(|row| simulated_lines(row, over_ns)).collect();
+    let without = book.table.iter().flat_map(|table| &table.without);
+    lines.extend(without.map(|(name, why)| format!("{name}: kept by bandwidth and not by table: {why}")));
+    print(&(lines.join("\n") + "\n"))
+}
+
+/// Periods of these tasks on a processor in that time, and how many of them are late.
+fn simulated(rule: Rule, tasks: &[Task], processor: usize, over_ns: u64) -> Result<(u64, usize), Failure> {
+    let periods: u64 = tasks.iter().map(|task| over_ns.div_ceil(task.period_ns())).sum();
+    if periods > MOST_SIMULATED {
+        let words = format!(
+            "{periods} periods would be simulated on processor {processor}, and {MOST_SIMULATED} are the most"
+        );
+        return Err(Failure::misuse(words).help("give a shorter time: --over 1s"));
+    }
+    let scenario = Scenario {
+        rule,
+        tasks,
+        arrivals: Arrivals::Together,
+        given: Stretch::Whole,
+        until_ns: over_ns,
+        stop_when_late: false,
+        record: false,
     };
-    print(&results.iter().map(line).collect::<String>())
+    Ok((periods, scenario.run().late.len()))
+}
+
+/// What came of one processor, in words.
+fn simulated_lines(row: &serde_json::Value, over_ns: u64) -> Vec<String> {
+    let number =
+        |row: &serde_json::Value, key: &str| row.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let mut lines = vec![format!(
+        "processor {}: {} periods of {} machines in {}, {} late",
+        number(row, "processor"),
+        number(row, "periods"),
+        number(row, "machines"),
+        nanos_text(over_ns),
+        number(row, "late")
+    )];
+    lines.extend(row.get("table").map(|table| {
+        format!(
+            "  by its table: {} periods of {} machines, {} late; {} of at most {}, a switch is charged {}",
+            number(table, "periods"),
+            number(table, "machines"),
+            number(table, "late"),
+            Percent(number(table, "asked_ppm")),
+            Percent(number(table, "most_ppm")),
+            Span(number(table, "switch_ns"))
+        )
+    }));
+    lines
 }
 
 /// Becomes the command, in a cgroup to which something is promised.

@@ -1,7 +1,9 @@
 //! What a switch costs here, measured when a table starts and charged to each slot.
 
+use std::sync::OnceLock;
 use std::sync::mpsc;
 
+use reserve::{Costs, Means};
 use sys::schedule::Class;
 
 use super::lane::{JOB_PRIORITY, LANE_PRIORITY};
@@ -69,4 +71,21 @@ pub fn measure(real_time: bool) -> Cost {
     let counted = spans.len() * COUNTED_PERCENT / 100;
     let class_ns = spans.get(counted.saturating_sub(1)).copied().unwrap_or(MOST_CLASS_NS);
     Cost { class_ns: class_ns.min(MOST_CLASS_NS) }
+}
+
+/// What tables take and can have on this machine, where each virtual task machine has one thread; tried and measured once. A dispatcher that runs has measured for itself
+/// and knows how many threads there are.
+#[must_use]
+pub fn means() -> Means {
+    static SWITCH_NS: OnceLock<u64> = OnceLock::new();
+    let switch_ns = *SWITCH_NS.get_or_init(|| measure(try_real_time().is_ok()).for_threads(1));
+    means_of(switch_ns)
+}
+
+/// The same where a switch costs that.
+#[must_use]
+pub fn means_of(switch_ns: u64) -> Means {
+    // A cost is bounded where it is worked out; one that nobody believes is the dearest that is believed.
+    let costs = Costs::new(switch_ns.min(reserve::LONGEST_SWITCH_NS)).unwrap_or_default();
+    Means { costs, most_ppm: super::MOST_PPM }
 }

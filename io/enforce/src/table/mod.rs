@@ -15,7 +15,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use reserve::Costs;
+use reserve::{Costs, Means};
 use sys::schedule::Class;
 
 use crate::boost::Boost;
@@ -31,6 +31,7 @@ use crate::plan::{Outside, Plan, Vtm};
 use inside::{Inside, JobTime};
 use lane::{Crew, Grip, Meter, Order, Ranked, Shared};
 
+pub use cost::{means, means_of};
 pub use lane::LANE_PRIORITY;
 
 /// Most of a processor that is promised, in millionths: the kernel keeps 5 % from all real-time threads, and the dispatcher itself needs some.
@@ -487,14 +488,11 @@ fn p99_ns(shared: &Shared, worst_ns: u64) -> u64 {
     worst_ns
 }
 
-/// What of a processor is asked for, in millionths.
+/// What of a processor is asked for, in millionths. What is no demand is refused elsewhere.
 fn share_ppm(plan: &Plan, processor: usize) -> u64 {
     let here = plan.vtms.iter().filter(|vtm| vtm.processor == processor);
-    let ppm = |vtm: &Vtm| {
-        let share = (u128::from(vtm.budget_ns) * 1_000_000).div_ceil(u128::from(vtm.period_ns.max(1)));
-        u64::try_from(share).unwrap_or(u64::MAX)
-    };
-    here.map(ppm).fold(0, u64::saturating_add)
+    let tasks: Vec<reserve::Task> = here.filter_map(|vtm| vtm.task().ok()).collect();
+    Means::asked_ppm(&tasks)
 }
 
 fn grip_is_signals(vtm: &Vtm, site: &Site) -> bool {

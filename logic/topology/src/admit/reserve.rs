@@ -8,11 +8,16 @@ use crate::model::{DiskShare, Domain, DomainKind, Job, Network, NetworkShare, Pr
 use crate::name::Name;
 use crate::read::{At, Field, Named, Span};
 use crate::scalar::{nanos_text, rate_text, size_text};
-use ::reserve::TaskError;
+use crate::tables;
 use ::reserve::adapt::AdaptError;
 use ::reserve::model::{Manager, ModelError, Team, Wish};
 use ::reserve::node::{Added, NodeError};
+use ::reserve::{TaskError, Unkept};
 use std::collections::BTreeMap;
+
+/// What helps where the node can't keep something.
+const HELP: &str =
+    "`tombolo reserve ls` shows what is promised, and `tombolo reserve explain` how that adds up";
 
 /// What one domain asks for.
 pub(super) fn reserve(form: &DomainForm, cx: &mut Context<'_, '_>) -> Option<Reserve> {
@@ -220,16 +225,25 @@ pub(super) fn keep(dc: &Name, domains: &[Domain], cx: &mut Context<'_, '_>) {
     let Some(model) = cx.node.promised() else { return };
     let link_bits = model.node().capacity().link.rate_bits;
     let mut wishes: Vec<(String, &Domain, Wish, Team)> = Vec::new();
+    let mut asked: Vec<(String, &Reserve)> = Vec::new();
     for domain in domains {
-        let asked = domain.reserve.as_ref().map(|reserve| (reserve.wish(link_bits), reserve.team()));
-        if let Some((Ok(wish), Ok(team))) = asked {
-            wishes.push((format!("{dc}/{}", domain.name), domain, wish, team));
+        let Some(reserve) = &domain.reserve else { continue };
+        let name = format!("{dc}/{}", domain.name);
+        if let (Ok(wish), Ok(team)) = (reserve.wish(link_bits), reserve.team()) {
+            wishes.push((name.clone(), domain, wish, team));
+            asked.push((name, reserve));
         }
     }
-    let together: Vec<(&str, Wish)> =
-        wishes.iter().map(|(name, _, wish, _)| (name.as_str(), *wish)).collect();
-    let teams = wishes.iter().map(|(name, _, _, team)| (name.clone(), team.clone())).collect();
-    let Err(whole) = model.admit_teams(&together, teams) else { return };
+    let wished: Vec<(&str, Wish, Team)> =
+        wishes.iter().map(|(name, _, wish, team)| (name.as_str(), *wish, team.clone())).collect();
+    let whole = match tables::together(model, &wished) {
+        Ok(admitted) => {
+            let asked: Vec<(&str, &Reserve)> =
+                asked.iter().map(|(name, one)| (name.as_str(), *one)).collect();
+            return refuse_tables(&tables::of_file(&admitted, cx.node, &asked), dc, domains, cx);
+        }
+        Err(whole) => whole,
+    };
     let mut so_far = model.clone();
     let alone = wishes.iter().find_map(|(name, domain, wish, team)| {
         let team = BTreeMap::from([(name.clone(), team.clone())]);
@@ -244,9 +258,23 @@ pub(super) fn keep(dc: &Name, domains: &[Domain], cx: &mut Context<'_, '_>) {
     let help = if linkless {
         "nothing is said of the node's link: `tombolo reserve node --link DEVICE=RATE`"
     } else {
-        "`tombolo reserve ls` shows what is promised, and `tombolo reserve explain` how that adds up"
+        HELP
     };
     cx.out.error(Code::NotKept, &span, format!("the node can't keep this: {refused}")).help(help);
+}
+
+/// Who is strict and for whom a table has no room is refused; a quota keeps the others.
+fn refuse_tables(unkept: &[Unkept], dc: &Name, domains: &[Domain], cx: &mut Context<'_, '_>) {
+    for refused in unkept {
+        let is_it = |domain: &&Domain| refused.name == format!("{dc}/{}", domain.name);
+        let domain =
+            domains.iter().find(is_it).filter(|domain| domain.reserve.as_ref().is_some_and(|one| one.strict));
+        let form = domain.and_then(|domain| cx.domain_form(domain.name.as_str())?.reserve.given());
+        let Some(at) = form else { continue };
+        let span = at.value.cpu.given().map_or(&at.span, |at| &at.span).clone();
+        let words = format!("the node can't keep this: {refused}");
+        cx.out.error(Code::NotKept, &span, words).help(HELP);
+    }
 }
 
 /// The key that asks for what there is not enough of.

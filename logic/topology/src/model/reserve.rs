@@ -401,6 +401,29 @@ impl Reserve {
         Ok(())
     }
 
+    /// What is to keep its processor time (never [`Enforce::Auto`]), and why that.
+    #[must_use]
+    pub fn kept_by(&self) -> (Enforce, &'static str) {
+        let is_early = self.cpu.is_some_and(|cpu| cpu.deadline_ns < cpu.period_ns);
+        match self.enforce {
+            Enforce::Auto if self.policy == JobPolicy::EarliestDeadline => {
+                (Enforce::Deadline, "its jobs go by their deadlines, and the kernel sees when each begins")
+            }
+            Enforce::Auto if !self.policy.is_round_robin() => {
+                (Enforce::Table, "its jobs have ranks, which are priorities in a table's slots")
+            }
+            Enforce::Auto if self.strict && is_early => (
+                Enforce::Table,
+                "it is strict and has a deadline within its period, which a quota can't keep",
+            ),
+            Enforce::Auto => (
+                Enforce::Bandwidth,
+                "the kernel keeps a quota by itself whoever dies, it needs no real-time class, and it holds what is started, too",
+            ),
+            asked => (asked, "it was asked for"),
+        }
+    }
+
     /// In words, a line for each thing that is promised.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! What the admin socket speaks of reservations.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use topology::{Reserve, nanos_text};
 
 /// Processors, policy, link, memory and disk that a node has for reservations: `GET` and `POST /v1/reserve/node`.
@@ -209,6 +210,22 @@ pub struct Book {
     /// Whether it is a node of a cluster: then other nodes may promise what this one can't.
     #[serde(default)]
     pub in_cluster: bool,
+    /// What its dispatch tables take, and whom they keep.
+    #[serde(default)]
+    pub table: Option<TableRow>,
+}
+
+/// What dispatch tables take on a node, and whom they keep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableRow {
+    /// What a switch is charged, in ns.
+    pub switch_ns: u64,
+    /// Most of a processor that slots may have, in millionths.
+    pub most_ppm: u64,
+    /// Who has slots, or will have them when its processes are there.
+    pub vtms: Vec<String>,
+    /// Who asked for a table and has none, and why: a quota keeps it.
+    pub without: BTreeMap<String, String>,
 }
 
 /// A resource.

@@ -107,6 +107,8 @@ impl Book {
         }
         let asked: Vec<(&str, Wish)> = wishes.iter().map(|(name, wish, _)| (name.as_str(), *wish)).collect();
         let adaptation = state.model.admit_teams(&asked, teams).map_err(|error| refused(&error))?;
+        let coming = wishes.iter().map(|(name, _, reserve)| (name.as_str(), reserve)).collect();
+        state.admit_tables_of_change(adaptation.transaction().after(), &coming)?;
         let transaction = adaptation.transaction();
         let turns = self.turns(state, transaction.steps())?;
         let decided = Instant::now();

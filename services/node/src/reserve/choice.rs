@@ -3,28 +3,15 @@
 use super::Entry;
 use enforce::{Jobs, Kind, Members, Vtm, Who};
 use reserve::Task;
-use topology::{Enforce, JobPolicy, Outside, Reserve};
+use topology::{Enforce, Outside, Reserve};
 
 /// What keeps it, and why that.
 pub(super) fn of(reserve: &Reserve) -> (Kind, String) {
-    let is_early = reserve.cpu.is_some_and(|cpu| cpu.deadline_ns < cpu.period_ns);
-    let (kind, why) = match reserve.enforce {
-        Enforce::Bandwidth => (Kind::Bandwidth, "it was asked for"),
-        Enforce::Table => (Kind::Table, "it was asked for"),
-        Enforce::Deadline => (Kind::Deadline, "it was asked for"),
-        Enforce::Auto if reserve.policy == JobPolicy::EarliestDeadline => {
-            (Kind::Deadline, "its jobs go by their deadlines, and the kernel sees when each begins")
-        }
-        Enforce::Auto if !reserve.policy.is_round_robin() => {
-            (Kind::Table, "its jobs have ranks, which are priorities in a table's slots")
-        }
-        Enforce::Auto if reserve.strict && is_early => {
-            (Kind::Table, "it is strict and has a deadline within its period, which a quota can't keep")
-        }
-        Enforce::Auto => (
-            Kind::Bandwidth,
-            "the kernel keeps a quota by itself whoever dies, it needs no real-time class, and it holds what is started, too",
-        ),
+    let (kept_by, why) = reserve.kept_by();
+    let kind = match kept_by {
+        Enforce::Table => Kind::Table,
+        Enforce::Deadline => Kind::Deadline,
+        Enforce::Auto | Enforce::Bandwidth => Kind::Bandwidth,
     };
     (kind, why.to_owned())
 }
@@ -90,7 +77,7 @@ fn inside(reserve: &Reserve) -> Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use topology::ProcessorShare;
+    use topology::{JobPolicy, ProcessorShare};
 
     #[test]
     fn a_quota_keeps_what_it_can_and_a_table_what_is_strict_and_due_early() {

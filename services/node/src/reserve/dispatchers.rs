@@ -23,6 +23,16 @@ struct Line {
     plan: Plan,
     /// What is not guaranteed of it.
     caveats: Vec<String>,
+    /// What a switch is charged in it, in ns.
+    switch_ns: u64,
+}
+
+impl Line {
+    fn take(&mut self, plan: Plan, prepared: &Prepared) {
+        self.plan = plan;
+        self.caveats.clone_from(&prepared.caveats);
+        self.switch_ns = prepared.switch_ns;
+    }
 }
 
 /// All of them; those that nobody needs do not run.
@@ -97,8 +107,8 @@ impl Dispatchers {
             let mut client = Client::start(launch)?;
             let plan = client.in_force()?;
             tracing::info!(%kind, pid = client.pid(), kept = plan.vtms.len(), "a dispatcher keeps promises");
-            let caveats = client.ability().caveats.clone();
-            self.lines.insert(kind, Line { client, plan, caveats });
+            let (caveats, switch_ns) = (client.ability().caveats.clone(), client.ability().switch_ns);
+            self.lines.insert(kind, Line { client, plan, caveats, switch_ns });
             self.changed.notify_waiters();
             self.changed.notify_one();
         }
@@ -151,8 +161,8 @@ impl Dispatchers {
             return Err(EnforceError::Strict(missing));
         }
         line.client.commit(&prepared)?;
-        (line.plan, line.caveats) = (plan, prepared.caveats);
-        Ok(line.caveats.clone())
+        line.take(plan, &prepared);
+        Ok(prepared.caveats)
     }
 
     /// Lets one go, wherever it was kept. Who keeps nobody any more ends.
@@ -227,7 +237,7 @@ impl Dispatchers {
         plan.vtms.retain(|vtm| there(vtm, is_there));
         let prepared = line.client.prepare(&plan)?;
         line.client.commit(&prepared)?;
-        (line.plan, line.caveats) = (plan, prepared.caveats);
+        line.take(plan, &prepared);
         self.changed.notify_waiters();
         self.changed.notify_one();
         Ok(())
@@ -261,8 +271,7 @@ impl Dispatchers {
     pub(crate) fn commit(&mut self, turn: &Turn) -> Result<Committed, EnforceError> {
         let line = self.line(turn.kind)?;
         let committed = line.client.commit(&turn.prepared)?;
-        line.plan.clone_from(&turn.plan);
-        line.caveats.clone_from(&turn.prepared.caveats);
+        line.take(turn.plan.clone(), &turn.prepared);
         Ok(committed)
     }
 
@@ -310,6 +319,16 @@ impl Dispatchers {
             most_ppm: line.client.ability().most_ppm,
         };
         self.lines.iter().map(about).collect()
+    }
+
+    /// What a switch of the table is charged now, in ns, where there is one.
+    pub(crate) fn table_switch_ns(&self) -> Option<u64> {
+        self.lines.get(&Kind::Table).map(|line| line.switch_ns.max(line.client.ability().switch_ns))
+    }
+
+    /// What one is kept by now, where one of them keeps it.
+    pub(crate) fn vtm(&self, kind: Kind, name: &str) -> Option<&Vtm> {
+        self.lines.get(&kind)?.plan.vtm(name)
     }
 
     /// Whether one keeps somebody now.

@@ -14,6 +14,7 @@ mod offer;
 mod run;
 mod settings;
 mod sleeps;
+mod tables;
 mod tell;
 mod watch;
 
@@ -137,8 +138,11 @@ struct State {
 }
 
 /// Looks at the files of this node, and at what it has promised to others than one distributed container.
-#[derive(Debug)]
-pub struct Looking(Option<Model>);
+#[derive(Debug, Default)]
+pub struct Looking {
+    model: Option<Model>,
+    tables: Option<topology::Tables>,
+}
 
 impl topology::Look for Looking {
     fn look(&self, path: &Path) -> topology::Found {
@@ -146,14 +150,18 @@ impl topology::Look for Looking {
     }
 
     fn promised(&self) -> Option<&Model> {
-        self.0.as_ref()
+        self.model.as_ref()
+    }
+
+    fn tables(&self) -> Option<&topology::Tables> {
+        self.tables.as_ref()
     }
 }
 
 impl Looking {
     /// Looks at files alone: what is promised is another's to say.
     pub(crate) fn nowhere() -> Self {
-        Self(None)
+        Self::default()
     }
 }
 
@@ -177,7 +185,8 @@ pub fn looking(book: Option<&crate::admin::reserve::Book>, dc: &str) -> Looking 
             tracing::debug!(name = row.name, %error, "the daemon says that it has promised this");
         }
     }
-    Looking(model)
+    let tables = Some(tables::for_a_file(book, |name| name.starts_with(&prefix)));
+    Looking { model, tables }
 }
 
 impl Book {
@@ -239,11 +248,13 @@ impl Book {
     pub(crate) fn beside(&self, dc: &str) -> Looking {
         let state = self.lock();
         let mut model = state.model.clone();
-        for name in own(&state.entries, dc) {
+        let own = own(&state.entries, dc);
+        for name in &own {
             // Giving back is always possible.
-            let _ = model.expel(&name);
+            let _ = model.expel(name);
         }
-        Looking(Some(model))
+        let tables = tables::beside(&state, |name| own.iter().any(|own| own == name));
+        Looking { model: Some(model), tables: Some(tables) }
     }
 
     /// Enters what a distributed container is promised from now on, in place of all that it was: nothing where it goes. What was adapted and is as its file
@@ -272,6 +283,8 @@ impl Book {
         }
         let changes: Vec<(&str, Wish)> = changes.iter().map(|(name, wish)| (name.as_str(), *wish)).collect();
         let adaptation = state.model.admit_teams(&changes, teams).map_err(|error| refused(&error))?;
+        let coming = entries.iter().map(|(name, entry)| (name.as_str(), &entry.now)).collect();
+        state.admit_tables(adaptation.transaction().after(), &coming)?;
         state.model.commit(adaptation).map_err(|error| refused(&error))?;
         for name in gone {
             self.let_go_of(&mut state, &name);
@@ -421,7 +434,15 @@ impl Book {
             }
         }
         let order = reserve::Policy::from(state.settings.policy).into();
-        match state.dispatchers.put(wanted, vtm, order, entry.now.strict, &there) {
+        let full = if wanted == Kind::Table { state.why_not_on_a_table(name, entry) } else { None };
+        let put = match full {
+            Some(why) => Err(why),
+            None => {
+                let put = state.dispatchers.put(wanted, vtm, order, entry.now.strict, &there);
+                put.map_err(|error| error.to_string())
+            }
+        };
+        match put {
             Ok(more) => {
                 caveats.extend(more);
                 Ok((Some(wanted), because))
@@ -436,7 +457,10 @@ impl Book {
                     let words = "a quota does not order the jobs inside: none of their deadlines is kept";
                     caveats.push(words.to_owned());
                 }
-                Ok((Some(Kind::Bandwidth), format!("the {wanted} that was asked for can't keep it here")))
+                Ok((
+                    Some(Kind::Bandwidth),
+                    format!("the {wanted} that was asked for can't keep it here: {error}"),
+                ))
             }
         }
     }
@@ -528,6 +552,7 @@ impl Book {
             let teams =
                 entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.now.team().ok()?)));
             let admitted = model.admit_teams(&wishes, teams.collect()).map_err(|error| refused(&error))?;
+            state.admit_tables(admitted.transaction().after(), &BTreeMap::new())?;
             model.commit(admitted).map_err(|error| refused(&error))?;
             let text =
                 serde_json::to_vec(&settings).map_err(|e| Problem::new(Code::Failed, e.to_string()))?;
@@ -611,6 +636,17 @@ impl State {
         }
         let team = reserve.team().map_err(|error| Problem::new(Code::BadRequest, error.to_string()))?;
         Ok((wish, team))
+    }
+
+    /// Promises one something, with the jobs inside it, in place of what it was promised.
+    ///
+    /// # Errors
+    /// Where it can't be kept.
+    fn promise_one(&mut self, name: &str, reserve: &Reserve, wish: Wish, team: Team) -> Result<(), Problem> {
+        let teams = BTreeMap::from([(name.to_owned(), team)]);
+        let admitted = self.model.admit_teams(&[(name, wish)], teams).map_err(|error| refused(&error))?;
+        self.admit_tables(admitted.transaction().after(), &BTreeMap::from([(name, reserve)]))?;
+        self.model.commit(admitted).map_err(|error| refused(&error))
     }
 
     /// The whole name of whom a name means.

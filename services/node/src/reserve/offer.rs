@@ -1,6 +1,6 @@
 //! The book towards a cluster: what this node has and has promised, for placement; and domains that come and go one by one.
 
-use super::{Book, Entry, State, promise, settings};
+use super::{Book, Entry, State, settings};
 use crate::admin::reserve::{NodeSettings, PolicyWord};
 use reserve::model::Manager;
 use serde::{Deserialize, Serialize};
@@ -184,7 +184,7 @@ impl Book {
         }
         let mut ask = |asked: &Reserve| -> Result<(), String> {
             let (wish, team) = state.asked(asked).map_err(|problem| problem.message)?;
-            promise(&mut state.model, &name, wish, team).map_err(|error| error.to_string())
+            state.promise_one(&name, asked, wish, team).map_err(|problem| problem.message)
         };
         let mut admitted = ask(&entry.now);
         if admitted.is_err() && entry.now != reserve {

@@ -1,6 +1,6 @@
 //! Reservations of processes that are no domains: a cgroup for each, as long as a process is in it.
 
-use super::{Book, Entry, RUN, State, VTMS, keeper, promise, refused};
+use super::{Book, Entry, RUN, State, VTMS, keeper, promise};
 use crate::admin::reserve::{Ran, RunRequest};
 use crate::admin::{Code, Problem};
 use crate::node::Node;
@@ -31,7 +31,7 @@ impl Book {
         }
         let (wish, team) = state.asked(&request.reserve)?;
         let cgroup = format!("{}/{}", self.run_top, name.trim_start_matches(RUN));
-        promise(&mut state.model, &name, wish, team).map_err(|error| refused(&error))?;
+        state.promise_one(&name, &request.reserve, wish, team)?;
         let entry = Entry::new(None, request.reserve.clone(), cgroup.clone());
         state.entries.insert(name.clone(), entry);
         self.remember(&state, &name);

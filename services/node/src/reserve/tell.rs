@@ -1,12 +1,13 @@
 //! What the book says of itself: rows, and how the sums add up.
 
+use super::tables::Tabled;
 use super::{Book, Entry, State};
 use crate::admin::reserve as admin;
 use enforce::{Kind, VtmReport};
 use reserve::adapt::Step;
 use reserve::model::Model;
-use reserve::node::Promise;
-use reserve::{Bytes, Response, Span};
+use reserve::node::{Node, Promise};
+use reserve::{Bytes, Means, Percent, Response, Rule, Span, Table};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use topology::{nanos_text, rate_text, size_text};
@@ -20,7 +21,8 @@ impl Book {
         let reports = state.dispatchers.reports();
         let both = mixed(&state);
         let state = &*state;
-        let responses = responses(&state.model);
+        let tabled = state.tabled();
+        let responses = responses(&state.model, &tabled);
         let cgroups = self.keeper.cgroups();
         let is_elsewhere = cgroups.counts_where_it_schedules();
         let vtms = state.entries.iter().map(|(name, entry)| {
@@ -68,7 +70,7 @@ impl Book {
             below: resource.below.iter().map(|id| id.number()).collect(),
         });
         let (node, resources) = (state.settings.clone(), resources.collect());
-        admin::Book { node, vtms, resources, in_cluster: false }
+        admin::Book { node, vtms, resources, in_cluster: false, table: Some(tabled.row()) }
     }
 
     /// One row.
@@ -104,6 +106,7 @@ impl Book {
         let reports = state.dispatchers.reports();
         let state = &*state;
         let model = &state.model;
+        let tabled = state.tabled();
         let capacity = model.node().capacity().clone();
         let mut lines = vec![format!(
             "policy {}; a switch is charged {}",
@@ -131,10 +134,9 @@ impl Book {
                 ppm / 10_000,
                 ppm % 10_000
             ));
-            let responses = capacity.rule.responses(&tasks);
-            for (place, (name, task)) in on.iter().enumerate() {
-                let response = responses.as_ref().ok().and_then(|all| all.get(place));
-                let told = match response {
+            let responses = tabled.responses(model.node(), number);
+            for (name, task) in &on {
+                let told = match responses.get(*name) {
                     Some(Response::Within(ns)) => format!("at worst after {}", Span(*ns)),
                     _ => "when, would take too long to tell".to_owned(),
                 };
@@ -145,14 +147,16 @@ impl Book {
                     nanos_text(task.deadline_ns())
                 ));
             }
-            lines.push(match model.node().table(number) {
-                Ok((_, table)) => format!(
-                    "  a table for it would have {} slots in {}",
-                    table.slots().len(),
-                    Span(table.cycle_ns())
-                ),
-                Err(error) => format!("  there is no table for it: {error}"),
-            });
+            lines.push(table_line(model.node(), &tabled, number).unwrap_or_else(|| {
+                match model.node().table(number) {
+                    Ok((_, table)) => format!(
+                        "  a table for it would have {} slots in {}",
+                        table.slots().len(),
+                        Span(table.cycle_ns())
+                    ),
+                    Err(error) => format!("  there is no table for it: {error}"),
+                }
+            }));
         }
         for about in state.dispatchers.about() {
             lines.push(format!(
@@ -170,7 +174,12 @@ impl Book {
             let why = match (entry.now.cpu, entry.keeper()) {
                 _ if entry.without.is_some() => "nothing is promised to it now".to_owned(),
                 (None, _) => "no processor time is promised to it".to_owned(),
-                (Some(_), None) => "kept by nobody now: it does not run".to_owned(),
+                (Some(_), None) => match tabled.without.get(name) {
+                    Some(why) => format!(
+                        "kept by nobody now: it does not run; a quota will keep it, and not the table that was asked for: {why}"
+                    ),
+                    None => "kept by nobody now: it does not run".to_owned(),
+                },
                 (Some(_), Some(kind)) => format!("kept by {kind}, {}: {}", means(kind), entry.because),
             };
             lines.push(format!("{name}: {why}"));
@@ -306,18 +315,35 @@ fn dispatched(report: &VtmReport) -> admin::DispatchedRow {
 }
 
 /// The worst response time of everybody, in ns.
-fn responses(model: &Model) -> BTreeMap<String, Option<u64>> {
-    let capacity = model.node().capacity();
+fn responses(model: &Model, tabled: &Tabled) -> BTreeMap<String, Option<u64>> {
     let mut found = BTreeMap::new();
-    for number in 0..capacity.processors {
-        let (names, tasks): (Vec<&str>, Vec<reserve::Task>) = model.node().on_processor(number).unzip();
-        let Ok(responses) = capacity.rule.responses(&tasks) else { continue };
-        for (name, response) in names.into_iter().zip(responses) {
+    for number in 0..model.node().capacity().processors {
+        for (name, response) in tabled.responses(model.node(), number) {
             let ns = if let Response::Within(ns) = response { Some(ns) } else { None };
-            found.insert(name.to_owned(), ns);
+            found.insert(name, ns);
         }
     }
     found
+}
+
+/// The table of a processor that somebody is on.
+fn table_line(node: &Node, tabled: &Tabled, number: usize) -> Option<String> {
+    let (names, tasks): (Vec<&str>, Vec<reserve::Task>) = tabled.on(node, number).into_iter().unzip();
+    if names.is_empty() {
+        return None;
+    }
+    let rule = Rule { costs: tabled.means.costs, ..node.capacity().rule };
+    let built = match Table::build(rule, &tasks) {
+        Ok(table) => format!("{} slots in {}", table.slots().len(), Span(table.cycle_ns())),
+        Err(error) => error.to_string(),
+    };
+    Some(format!(
+        "  the table of {}: {built}, {} of at most {}, a switch is charged {}",
+        names.join(", "),
+        Percent(Means::asked_ppm(&tasks)),
+        Percent(tabled.means.most_ppm),
+        Span(rule.costs.switch_ns())
+    ))
 }
 
 /// A step in words.
