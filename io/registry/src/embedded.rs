@@ -1,7 +1,7 @@
 //! The registry of a single node: one redb file. Each put and delete is one durable transaction.
 
 use crate::watch::Watchers;
-use crate::{Change, Entry, Expected, Registry, RegistryError, Watch, check_key, check_value};
+use crate::{Change, Entry, Expected, Registry, RegistryError, Watch, check_all, check_key, check_value};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use std::fs::{self, File};
 use std::io;
@@ -207,6 +207,29 @@ fn next_revision(transaction: &WriteTransaction) -> Result<u64, redb::Error> {
     Ok(revision)
 }
 
+/// Writes all of these, at one revision; those that changed anything.
+fn write_all(
+    transaction: &WriteTransaction,
+    changes: &[(String, Option<Vec<u8>>)],
+) -> Result<Vec<Change>, redb::Error> {
+    let revision = next_revision(transaction)?;
+    let mut entries = transaction.open_table(ENTRIES)?;
+    let mut made = Vec::new();
+    for (key, value) in changes {
+        let was = match value {
+            Some(value) => {
+                entries.insert(key.as_str(), (revision, value.as_slice()))?;
+                true
+            }
+            None => entries.remove(key.as_str())?.is_some(),
+        };
+        if was {
+            made.push(Change { key: key.clone(), revision, value: value.clone() });
+        }
+    }
+    Ok(made)
+}
+
 impl Registry for Embedded {
     fn get(&self, key: &str) -> Result<Option<Entry>, RegistryError> {
         check_key(key)?;
@@ -245,6 +268,22 @@ impl Registry for Embedded {
             let was = transaction.open_table(ENTRIES)?.remove(key)?.is_some();
             Ok((was, was.then(|| Change { key: key.to_owned(), revision, value: None })))
         })
+    }
+
+    fn write(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError> {
+        check_all(changes)?;
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        self.heal()?;
+        let database = self.database();
+        let transaction = opened(&database)?.begin_write().map_err(redb::Error::from)?;
+        let made = write_all(&transaction, changes)?;
+        if made.is_empty() {
+            // Nothing is to be synced for what is as it was.
+            return Ok(transaction.abort().map_err(redb::Error::from)?);
+        }
+        transaction.commit().map_err(redb::Error::from)?;
+        made.iter().for_each(|change| self.watchers.tell(change));
+        Ok(())
     }
 
     fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {

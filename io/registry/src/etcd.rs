@@ -15,7 +15,7 @@ mod watching;
 pub use lease::{Lease, Renewal};
 pub use said::{EtcdError, Trouble};
 
-use crate::{Entry, Expected, Registry, RegistryError, Watch, check_key, check_value};
+use crate::{Entry, Expected, Registry, RegistryError, Watch, check_all, check_key, check_value};
 use calls::Answered;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KvClient, PutOptions,
@@ -366,6 +366,22 @@ impl Registry for Etcd {
             Err(None) if lost => Ok(true),
             Err(there) => Err(conflict(key, expected, there)),
         }
+    }
+
+    fn write(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError> {
+        check_all(changes)?;
+        let mut lost = false;
+        self.retry(&mut lost, |client| {
+            let one = |(key, value): &(String, Option<Vec<u8>>)| match value {
+                Some(value) => TxnOp::put(self.full(key), value.as_slice(), None),
+                None => TxnOp::delete(self.full(key), None),
+            };
+            let txn = Txn::new().and_then(changes.iter().map(one).collect::<Vec<_>>());
+            async move {
+                let answer = kv(&client).txn(txn).await?;
+                Ok(Answered { header: answer.header().map(Into::into), value: () })
+            }
+        })
     }
 
     fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {

@@ -18,6 +18,7 @@ pub use etcd::{
 pub use memory::Memory;
 pub use watch::{Change, Watch};
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -25,6 +26,9 @@ use thiserror::Error;
 pub const MAX_KEY_BYTES: usize = 512;
 /// Longest value, in bytes: four times the longest topology file. Bulk data never goes through the registry.
 pub const MAX_VALUE_BYTES: usize = 4 << 20;
+
+/// Most keys that are written at once: what etcd takes in one transaction where nobody says otherwise.
+pub const MAX_WRITTEN: usize = 128;
 
 /// A value and when it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +97,13 @@ pub trait Registry: Send + Sync {
     /// As for [`Registry::put`].
     fn delete(&self, key: &str, expected: Expected) -> Result<bool, RegistryError>;
 
+    /// Sets several keys, or removes those that have no value here, whatever is there: all of it or nothing, whenever the power goes. Durable when it returns. At most
+    /// [`MAX_WRITTEN`] keys, each of them once.
+    ///
+    /// # Errors
+    /// [`RegistryError::Key`], [`RegistryError::TooLarge`], [`RegistryError::TooMany`], [`RegistryError::Storage`].
+    fn write(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError>;
+
     /// Tells every later change of a key that begins with `prefix`, in the order in which they were made.
     ///
     /// # Errors
@@ -156,6 +167,9 @@ pub enum RegistryError {
     /// No possible key.
     #[error("a key has 1 to {MAX_KEY_BYTES} bytes; this one has {0}")]
     Key(usize),
+    /// More than are written at once, or one of them twice.
+    #[error("{0} keys are written at once, each of them once; {MAX_WRITTEN} are the most")]
+    TooMany(usize),
     /// The value is too long.
     #[error("the value of {key} has {bytes} bytes; {MAX_VALUE_BYTES} are the most")]
     TooLarge {
@@ -175,6 +189,19 @@ pub(crate) fn check_key(key: &str) -> Result<(), RegistryError> {
 pub(crate) fn check_value(key: &str, value: &[u8]) -> Result<(), RegistryError> {
     if value.len() > MAX_VALUE_BYTES {
         return Err(RegistryError::TooLarge { key: key.to_owned(), bytes: value.len() });
+    }
+    Ok(())
+}
+
+/// Refuses what can't be written at once.
+pub(crate) fn check_all(changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError> {
+    let keys: BTreeSet<&str> = changes.iter().map(|(key, _)| key.as_str()).collect();
+    if changes.len() > MAX_WRITTEN || keys.len() < changes.len() {
+        return Err(RegistryError::TooMany(changes.len()));
+    }
+    for (key, value) in changes {
+        check_key(key)?;
+        check_value(key, value.as_deref().unwrap_or_default())?;
     }
     Ok(())
 }

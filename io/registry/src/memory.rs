@@ -1,7 +1,7 @@
 //! A registry in memory: gone with the process. For tests.
 
 use crate::watch::Watchers;
-use crate::{Change, Entry, Expected, Registry, RegistryError, Watch, check_key, check_value};
+use crate::{Change, Entry, Expected, Registry, RegistryError, Watch, check_all, check_key, check_value};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -69,6 +69,26 @@ impl Registry for Memory {
         state.revision += 1;
         self.watchers.tell(&Change { key: key.to_owned(), revision: state.revision, value: None });
         Ok(true)
+    }
+
+    fn write(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError> {
+        check_all(changes)?;
+        let mut state = self.lock();
+        state.revision += 1;
+        let revision = state.revision;
+        for (key, value) in changes {
+            let was = match value {
+                Some(value) => {
+                    state.entries.insert(key.clone(), Entry { value: value.clone(), revision });
+                    true
+                }
+                None => state.entries.remove(key).is_some(),
+            };
+            if was {
+                self.watchers.tell(&Change { key: key.clone(), revision, value: value.clone() });
+            }
+        }
+        Ok(())
     }
 
     fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {

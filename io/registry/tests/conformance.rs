@@ -12,6 +12,7 @@ fn check_all<R: Registry>(make: impl Fn() -> R) {
     what_was_put_is_got(&make());
     a_list_has_exactly_its_prefix_in_order(&make());
     a_wrong_belief_changes_nothing(&make());
+    several_keys_are_written_at_once_or_none(&make());
     revisions_grow_and_never_come_back(&make());
     impossible_keys_and_values_are_refused(&make());
     watchers_hear_their_changes_in_order(&make());
@@ -56,6 +57,34 @@ fn a_wrong_belief_changes_nothing(registry: &impl Registry) {
         registry.put("new", b"", Expected::Revision(second)),
         Err(RegistryError::Conflict { found: None, .. })
     ));
+}
+
+fn several_keys_are_written_at_once_or_none(registry: &impl Registry) {
+    let key = |name: &str| format!("several/{name}");
+    registry.put(&key("gone"), b"x", Expected::Anything).unwrap();
+    let watch = registry.watch("several/").unwrap();
+    let value = |text: &str| Some(text.as_bytes().to_vec());
+    let changes = [(key("a"), value("1")), (key("gone"), None), (key("never"), None), (key("z"), value("2"))];
+    registry.write(&changes).unwrap();
+    let there: Vec<(String, Vec<u8>)> =
+        registry.list("several/").unwrap().into_iter().map(|(key, entry)| (key, entry.value)).collect();
+    assert_eq!(there, [(key("a"), b"1".to_vec()), (key("z"), b"2".to_vec())]);
+    let mut heard: Vec<_> = (0..3).map(|_| watch.next(PATIENCE).unwrap().unwrap().key).collect();
+    heard.sort();
+    assert_eq!(heard, [key("a"), key("gone"), key("z")]);
+    // What one of them may not be, none is.
+    let long = "k".repeat(registry::MAX_KEY_BYTES + 1);
+    assert!(registry.write(&[(key("b"), value("3")), (long, value("4"))]).is_err());
+    assert!(matches!(
+        registry.write(&[(key("b"), value("3")), (key("b"), None)]),
+        Err(RegistryError::TooMany(2))
+    ));
+    let many: Vec<_> = (0..=registry::MAX_WRITTEN).map(|n| (key(&format!("n{n}")), value("5"))).collect();
+    assert!(registry.write(&many).is_err());
+    assert_eq!(registry.list("several/").unwrap().len(), 2);
+    registry.write(&many[1..]).unwrap();
+    registry.write(&[]).unwrap();
+    assert_eq!(registry.list("several/n").unwrap().len(), registry::MAX_WRITTEN);
 }
 
 fn revisions_grow_and_never_come_back(registry: &impl Registry) {

@@ -63,8 +63,9 @@ impl Book {
         self.conclude(done)
     }
 
-    /// Waits for its effect, and counts it.
+    /// Has it written down, waits for its effect, and counts it.
     fn conclude(&self, done: Result<Done, Problem>) -> Result<Adapted, Problem> {
+        self.write_down();
         let done = done.and_then(|done| self.await_effect(done));
         let mut state = self.lock();
         let counted = &mut state.adaptations;
@@ -132,7 +133,7 @@ impl Book {
                 }
                 entry.now.clone_from(reserve);
             }
-            self.remember(state, name);
+            state.unwritten.mark(name);
         }
         self.publish(state);
         // All but processor time is in force when the kernel has read it back.
@@ -341,8 +342,9 @@ impl Book {
                     (entry.now.enforce, entry.now.outside) = (before.enforce, before.outside);
                     (entry.now.policy, entry.now.jobs) = (before.policy, before.jobs);
                 }
-                self.remember(&state, &name);
+                state.unwritten.mark(&name);
                 drop(state);
+                self.write_down();
                 if let Err(error) = self.keep(&name) {
                     tracing::error!(name, error, "it can't be kept as before");
                 }

@@ -17,6 +17,7 @@ mod sleeps;
 mod tables;
 mod tell;
 mod watch;
+mod written;
 
 use crate::admin::reserve::NodeSettings;
 use crate::admin::{Code, Problem};
@@ -37,6 +38,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use topology::{Reserve, Topology};
+use written::Unwritten;
 
 pub(crate) use link::{Shares, follow as follow_link};
 pub(crate) use offer::{Ground, Offer, Refused};
@@ -117,6 +119,8 @@ pub(crate) struct Book {
     registry: Arc<dyn RegistryDebug>,
     run_top: String,
     state: Mutex<State>,
+    /// Whose turn it is to write to the registry; taken before `state`, never after it.
+    writing: Mutex<()>,
     /// For proxies.
     shares: tokio::sync::watch::Sender<link::Shares>,
     /// For the cluster: ticks when anything is promised, or no longer.
@@ -131,6 +135,7 @@ struct State {
     links: Links,
     dispatchers: Dispatchers,
     adaptations: Adaptations,
+    unwritten: Unwritten,
     /// Who could not be kept what is strict, and why, until somebody asks.
     refused: BTreeMap<String, String>,
     /// Counts processes that came without a name.
@@ -219,6 +224,7 @@ impl Book {
             links,
             dispatchers,
             adaptations: Adaptations::default(),
+            unwritten: Unwritten::default(),
             refused: BTreeMap::new(),
             runs: 0,
         };
@@ -227,6 +233,7 @@ impl Book {
             registry,
             run_top: format!("{top}+run"),
             state: Mutex::new(state),
+            writing: Mutex::default(),
             shares: tokio::sync::watch::Sender::default(),
             changes: tokio::sync::watch::Sender::default(),
         })
@@ -294,7 +301,7 @@ impl Book {
             let changed = state.entries.get(&name).is_none_or(|known| known.now != entry.now);
             state.entries.insert(name.clone(), entry);
             if changed {
-                self.remember(&state, &name);
+                state.unwritten.mark(&name);
             }
         }
         state.refused.retain(|name, _| name.split_once('/').is_none_or(|(of, _)| of != dc));
@@ -302,12 +309,14 @@ impl Book {
             self.keeper.stand_down();
         }
         self.publish(&state);
+        drop(state);
+        self.write_down();
         Ok(())
     }
 
     /// The entry that a domain is to have whose file says this: what was adapted and is as its file was stays so.
     fn entry_of(&self, state: &State, name: &str, reserve: Reserve, cgroup: &str) -> Entry {
-        let known = state.entries.get(name).cloned().or_else(|| self.remembered(name));
+        let known = state.entries.get(name).cloned().or_else(|| self.remembered(state, name));
         if let Some(known) = known.filter(|known| known.file.as_ref() == Some(&reserve)) {
             return known;
         }
@@ -319,7 +328,7 @@ impl Book {
         }
     }
 
-    /// Strikes one out, and has nobody keep it any more.
+    /// Strikes one out, and has nobody keep it any more; the registry is told by whoever asks.
     fn let_go_of(&self, state: &mut State, name: &str) {
         if let Some(entry) = state.entries.remove(name) {
             state.links.drop_class(name);
@@ -328,7 +337,7 @@ impl Book {
                 tracing::warn!(name, error, "a promise that is over can't be taken from its cgroup");
             }
         }
-        self.forget(name);
+        state.unwritten.mark(name);
     }
 
     /// Which cgroups are there.
@@ -526,7 +535,9 @@ impl Book {
             held.map_err(|error| failed(keeper::said(error)))?;
         }
         state.mark_suspended(&name, suspended);
-        self.remember(&state, &name);
+        state.unwritten.mark(&name);
+        drop(state);
+        self.write_down();
         Ok(())
     }
 
@@ -573,36 +584,6 @@ impl Book {
             self.keep(&name).map_err(|why| Problem::new(Code::Failed, format!("{name}: {why}")))?;
         }
         Ok(())
-    }
-
-    fn remembered(&self, name: &str) -> Option<Entry> {
-        let entry = self.registry.get(&format!("{VTMS}{name}")).ok()??;
-        serde_json::from_slice(&entry.value).ok()
-    }
-
-    fn remember(&self, state: &State, name: &str) {
-        let Some(entry) = state.entries.get(name) else { return };
-        // A file says it again by itself.
-        if entry.file.as_ref() == Some(&entry.now) && !entry.suspended {
-            return self.forget(name);
-        }
-        let put = serde_json::to_vec(entry).map_err(|error| error.to_string()).and_then(|text| {
-            let put = self.registry.put(&format!("{VTMS}{name}"), &text, Expected::Anything);
-            put.map_err(|error| error.to_string())
-        });
-        if let Err(error) = put {
-            tracing::error!(
-                name,
-                error,
-                "what it is promised can't be written down: the next daemon goes by the file"
-            );
-        }
-    }
-
-    fn forget(&self, name: &str) {
-        if let Err(error) = self.registry.delete(&format!("{VTMS}{name}"), Expected::Anything) {
-            tracing::error!(name, %error, "what it was promised can't be struck out");
-        }
     }
 }
 
@@ -714,4 +695,30 @@ fn refused(error: &ModelError) -> Problem {
 
 fn empty_model(settings: &NodeSettings) -> Result<Model, String> {
     Model::new(settings::capacity(settings)?, Heuristic::WorstFit).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topology::ProcessorShare;
+
+    /// A book of a node that has promised nothing, over that registry; and the folder of its files.
+    pub(super) fn book(registry: Arc<dyn RegistryDebug>) -> (Book, tempfile::TempDir) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let layout = domain::Layout {
+            run_dir: folder.path().join("run"),
+            state_dir: folder.path().join("state"),
+            cgroup_name: "tombolo-of-nobody".to_owned(),
+            program: "/nowhere/tombolo".into(),
+        };
+        let cgroups = domain::Cgroups::discover().expect("cgroups");
+        (Book::open(cgroups, &layout, registry).expect("a book"), folder)
+    }
+
+    /// So much in each 40 ms.
+    pub(super) fn reserve(budget_ms: u64) -> Reserve {
+        let (budget_ns, period_ns) = (budget_ms * 1_000_000, 40_000_000);
+        let cpu = ProcessorShare { budget_ns, period_ns, deadline_ns: period_ns, processor: None };
+        Reserve { cpu: Some(cpu), ..Reserve::default() }
+    }
 }

@@ -198,6 +198,8 @@ impl Book {
                 self.drop_entry(&mut state, &name);
                 self.refuse(&mut state, &name, &why);
                 self.publish(&state);
+                drop(state);
+                self.write_down();
                 return Err(why);
             }
             if known.as_ref().is_some_and(|known| known.without.is_some() && known.file == entry.file) {
@@ -211,8 +213,10 @@ impl Book {
         }
         state.refused.remove(&name);
         state.entries.insert(name.clone(), entry);
-        self.remember(&state, &name);
+        state.unwritten.mark(&name);
         self.publish(&state);
+        drop(state);
+        self.write_down();
         Ok(())
     }
 
@@ -224,6 +228,8 @@ impl Book {
             self.publish(&state);
         }
         state.refused.remove(name);
+        drop(state);
+        self.write_down();
     }
 
     pub(super) fn refuse(&self, state: &mut State, name: &str, why: &str) {

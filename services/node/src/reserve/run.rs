@@ -34,9 +34,10 @@ impl Book {
         state.promise_one(&name, &request.reserve, wish, team)?;
         let entry = Entry::new(None, request.reserve.clone(), cgroup.clone());
         state.entries.insert(name.clone(), entry);
-        self.remember(&state, &name);
+        state.unwritten.mark(&name);
         self.publish(&state);
         drop(state);
+        self.write_down();
         let begun = self.keeper.cgroups().create(&cgroup).map_err(keeper::said);
         let begun = begun.and_then(|()| self.keep(&name));
         let begun =
@@ -59,7 +60,7 @@ impl Book {
         state.links.drop_class(name);
         state.dispatchers.drop_vtm(name, &self.there());
         self.publish(&state);
-        self.forget(name);
+        state.unwritten.mark(name);
         let cgroups = self.keeper.cgroups();
         if let Err(error) = self.keeper.release(&entry.cgroup) {
             tracing::warn!(name, error, "its cgroup can't be set free");
@@ -70,6 +71,8 @@ impl Book {
             tracing::warn!(name, %error, "its cgroup can't be removed");
         }
         cgroups.remove_if_empty(&self.run_top);
+        drop(state);
+        self.write_down();
     }
 
     /// Enters those that an earlier daemon knew and that are still there; their names. The others are struck out.
@@ -79,7 +82,8 @@ impl Book {
         for (key, entry) in known {
             let name = key.trim_start_matches(VTMS).to_owned();
             let Ok(entry) = serde_json::from_slice::<Entry>(&entry.value) else {
-                self.forget(&name);
+                self.lock().unwritten.mark(&name);
+                self.write_down();
                 continue;
             };
             let lives = !self.keeper.cgroups().processes(&entry.cgroup).is_empty();

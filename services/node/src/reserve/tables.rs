@@ -161,6 +161,7 @@ mod tests {
     use super::super::adapt::Adaptations;
     use super::super::dispatchers::Dispatchers;
     use super::super::network::Links;
+    use super::super::written::Unwritten;
     use super::super::{empty_model, settings};
     use super::*;
     use crate::admin::reserve::NodeSettings;
@@ -173,7 +174,17 @@ mod tests {
         let dispatchers = Dispatchers::new("/nowhere".into(), "/nowhere/enforce".into(), "nobody".into());
         let (links, adaptations) = (Links::default(), Adaptations::default());
         let (entries, refused) = (BTreeMap::new(), BTreeMap::new());
-        State { settings, model, entries, links, dispatchers, adaptations, refused, runs: 0 }
+        State {
+            settings,
+            model,
+            entries,
+            links,
+            dispatchers,
+            adaptations,
+            unwritten: Unwritten::default(),
+            refused,
+            runs: 0,
+        }
     }
 
     fn reserve(budget_ms: u64, enforce: Enforce, strict: bool) -> Reserve {
@@ -195,7 +206,10 @@ mod tests {
         let why = promise(&mut state, "a/gold", &reserve(38, Enforce::Table, true)).expect_err("95 %");
         let words = "a table for `a/gold` would have 95 % of the processor, and 93 % are the most";
         assert!(why.contains(words), "{why}");
-        assert!(why.contains("it would pass with a budget of 37.2 ms for `a/gold` instead of 38 ms"), "{why}");
+        assert!(
+            why.contains("it would pass with a budget of 37.2 ms for `a/gold` instead of 38 ms"),
+            "{why}"
+        );
         assert!(state.model.node().promises().next().is_none(), "nothing is promised");
         // A quota can have it.
         promise(&mut state, "a/gold", &reserve(38, Enforce::Bandwidth, true)).expect("a quota has room");
