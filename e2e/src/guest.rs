@@ -12,9 +12,9 @@ use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-/// How long the guest may take for everything. It takes a minute or so; a machine with six times the work for its processors gets
+/// How long the guest may take for everything. It takes a minute or two; a machine with six times the work for its processors gets
 /// what it needs.
-const DEADLINE: Duration = Duration::from_secs(400);
+const DEADLINE: Duration = Duration::from_secs(600);
 /// The guest's memory, in MiB: four times what the image and the domains take.
 const MEMORY_MIB: &str = "1500";
 /// A root for domains, with nothing but busybox.

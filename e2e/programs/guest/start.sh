@@ -174,6 +174,52 @@ frontend_dies() {
     has 192.0.2.10 "$(cat /tmp/found)" && has 192.0.2.20 "$(cat /tmp/found)"
 }
 
+# A command that never rests, with 8 ms in each 40 kept by $1; it is process $job, in the cgroup $job_cgroup.
+promise() {
+    tombolo reserve run --name "$1" --budget 8ms --period 40ms --enforce "$1" -- /bin/sh -c 'while :; do :; done' >"/tmp/said.$1" 2>&1 &
+    job=$!
+    until_true kept "$1" || { cat "/tmp/said.$1"; tombolo reserve show "run/$1"; return 1; }
+    job_cgroup=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$job/cgroup)
+    has "/$1" "$job_cgroup"
+}
+kept() { has "\"kept_by\": \"$1\"" "$(tombolo reserve show "run/$1" --json)" && has '"in_force": true' "$(tombolo reserve show "run/$1" --json)"; }
+# The scheduling class, as sched(7) numbers them, and the ticks that it has had.
+class_is() { is "$1" "$(cut -d' ' -f41 /proc/$job/stat)"; }
+ticks() { cut -d' ' -f14 /proc/$job/stat; }
+ran_since() { [ "$(ticks)" -gt "$1" ]; }
+runs() { until_true ran_since "$(ticks)"; }
+role() {
+    for process in /proc/[0-9]*; do
+        if tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q " $1 $TOMBOLO_RUN_DIR"; then echo "${process#/proc/}"; fi
+    done
+}
+no_dispatcher() { [ -z "$(role internal-dispatcher)$(role internal-guardian)" ] && [ ! -e "$TOMBOLO_RUN_DIR/enforce" ]; }
+# With its last process the promise is over, and nothing of it is left.
+taken_down() {
+    kill -9 $job
+    wait $job
+    until_true [ ! -e "$job_cgroup" ] && until_true no_dispatcher
+}
+
+throttled() { [ "$(sed -n 's/^nr_throttled //p' "$job_cgroup/cpu.stat")" -gt 0 ]; }
+kept_by_quota() {
+    promise bandwidth && is "8000 40000" "$(cat "$job_cgroup/cpu.max")" && until_true throttled && runs && taken_down
+}
+kept_by_deadline() { promise deadline && until_true class_is 6 && runs && taken_down; }
+frozen() { is 1 "$(cat "$job_cgroup/cgroup.freeze")"; }
+kept_by_table() { promise table && until_true class_is 2 && until_true frozen && runs && taken_down; }
+
+is_free() { class_is 0 && ! frozen; }
+# Nobody stays held, and the next daemon has it kept again.
+keepers_die() {
+    promise table && until_true class_is 2 || return 1
+    dispatcher=$(role internal-dispatcher)
+    a_number "$dispatcher" || { echo "no dispatcher: $dispatcher"; return 1; }
+    kill -9 "$dispatcher" "$(tombolo inspect node/pid)"
+    until_true is_free && runs || { cat "$job_cgroup/cgroup.freeze" /proc/$job/stat; return 1; }
+    has "nothing to do" "$(tombolo up $topology)" && until_true kept table && until_true class_is 2 && runs && taken_down
+}
+
 daemon_dies() {
     before=$(pid_at domains/web/pid)
     kill -9 "$(tombolo inspect node/pid)"
@@ -221,6 +267,13 @@ for runtime in runc crun; do
     check usage_is_told usage_is_told
     check backend_dies backend_dies
     check frontend_dies frontend_dies
+    if [ $runtime = runc ]; then
+        # Of these no runtime knows.
+        check kept_by_quota kept_by_quota
+        check kept_by_deadline kept_by_deadline
+        check kept_by_table kept_by_table
+        check keepers_die keepers_die
+    fi
     check daemon_dies daemon_dies
     tombolo ps
     tail -n 40 $TOMBOLO_STATE_DIR/daemon.log
