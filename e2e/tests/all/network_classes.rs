@@ -308,3 +308,110 @@ fn proxies_of_a_cluster_know_what_domains_are_promised_and_hear_of_adaptations()
     assert_eq!(left(alpha), "");
     bed.finish();
 }
+
+/// Takes what two domains of the other node send, and says each time that another 64 KiB of one have come.
+const SINK: &str = "
+import threading, tombolo
+def take(name, channel):
+  had = 0
+  with channel:
+    while True:
+      message = channel.read()
+      if message is None:
+        return
+      had += len(message)
+      while had >= 65536:
+        had -= 65536
+        print('had', name, flush=True)
+def offer(name):
+  with tombolo.offer(name) as offered:
+    for channel in offered:
+      threading.Thread(target=take, args=(name, channel), daemon=True).start()
+other = threading.Thread(target=offer, args=('of-gold',), daemon=True)
+other.start()
+offer('of-flood')
+";
+
+/// Sends to one of them as fast as it is taken.
+const FLOOD: &str = "
+import sys, tombolo
+with tombolo.open(sys.argv[1], wait=100) as channel:
+  while True:
+    channel.write(bytes(8192))
+";
+
+/// How long the cluster has for what is judged: nothing but minutes without a processor takes as long.
+const LONG_PATIENCE: Duration = Duration::from_secs(120);
+/// How often 64 KiB of the first are waited for before it is looked what the other one has had: about two megabytes.
+const TURNS: usize = 32;
+
+#[test]
+fn a_gold_pair_keeps_its_rate_while_another_floods_through_the_same_proxies() {
+    let Some(bed) = Bed::with_etcd(2, 1) else { return };
+    bed.join_all(1, &[]);
+    let [alpha, beta] = [bed.host(0), bed.host(1)];
+    alpha.ok(&["reserve", "node", "--link", "eth0=10mbit"]);
+    let one = |name: &str, node: &str, command: &[&str], more: &str| {
+        let command = serde_json::to_string(command).expect("it can be written");
+        format!(
+            "[domain.{name}]\nkind = \"container\"\nroot = \"host\"\nnode = \"{node}\"\ncommand = {command}\nstop = {{ timeout = \"0ms\" }}\n\
+             environment = {{ PYTHONPATH = \"/run/tombolo/python\" }}\n{more}\n"
+        )
+    };
+    let sends = |name: &str, rate: &str, class: &str| {
+        let reserve = format!("reserve = {{ network = {{ rate = \"{rate}\", class = \"{class}\" }} }}\n");
+        one(name, "alpha", &["python3", "-c", FLOOD, &format!("of-{name}")], &reserve)
+    };
+    let service = |name: &str| {
+        format!(
+            "[service.of-{name}]\nkind = \"channel\"\ndomain = \"sink\"\nallow = [{{ domains = [\"{name}\"], verbs = [\"open\"] }}]\n\n"
+        )
+    };
+    alpha.up_ok(&format!(
+        "name = \"test\"\n\n{}{}{}{}{}",
+        one("sink", "beta", &["python3", "-c", SINK], ""),
+        sends("gold", "8mbit", "gold"),
+        sends("flood", "1mbit", "best-effort"),
+        service("gold"),
+        service("flood")
+    ));
+    let had = || {
+        let log = beta.run(&["logs", "sink"]).out;
+        ["had of-gold", "had of-flood"].map(|said| log.lines().filter(|line| line.contains(said)).count())
+    };
+    // Both are on their way; what was sent before the classes were known does not count.
+    bed.until("both have sent something", LONG_PATIENCE, || had().iter().all(|count| *count >= 2));
+    let shown = || alpha.json(&["link", "show", "beta"])["state"]["shares"]["classes"].clone();
+    bed.until("the proxy knows the classes", LONG_PATIENCE, || {
+        ["test/gold", "test/flood"].iter().all(|name| shown()[name]["rate_bits"].is_u64())
+    });
+    let mut seen = Vec::new();
+    let begun = std::time::Instant::now();
+    // Eight of ten to one: more than twice as much is enough to tell, as soon as both had the processor to ask for it.
+    let keeps = |seen: &mut Vec<[usize; 2]>| {
+        let before = had();
+        let mut now = before;
+        bed.until("gold goes on", LONG_PATIENCE, || {
+            now = had();
+            now[0] >= before[0] + TURNS
+        });
+        let [gold, flood] = [now[0] - before[0], now[1] - before[1]];
+        seen.push([gold, flood]);
+        gold > 2 * flood
+    };
+    while !keeps(&mut seen) {
+        assert!(
+            begun.elapsed() < LONG_PATIENCE,
+            "64 KiB that gold and the flood have had: {seen:?}{}",
+            bed.logs()
+        );
+    }
+    // What gold leaves is the other one's.
+    let before = had();
+    alpha.ok(&["reserve", "suspend", "gold"]);
+    bed.until("the flood has what is left", LONG_PATIENCE, || had()[1] >= before[1] + TURNS);
+    alpha.ok(&["reserve", "resume", "gold"]);
+    alpha.ok(&["down", "test"]);
+    assert_eq!(left(alpha), "");
+    bed.finish();
+}
