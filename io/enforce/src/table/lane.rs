@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex, TryLockError};
+use std::time::Duration;
 
 use reserve::Task;
 use rustix::process::Signal;
@@ -27,6 +28,9 @@ pub const LANE_PRIORITY: u32 = 30;
 const AWAY_NS: u64 = 1_000_000_000;
 /// The longest sleep, in ns: a wake-up that got lost costs no more.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+
+/// How long an answer of a lane is looked for before it is slept for, in ns: some wake-ups between processors.
+const SPIN_NS: u64 = 200_000;
 
 /// What one virtual task machine was given, written by its lane and read by anybody.
 #[derive(Debug, Default)]
@@ -413,6 +417,22 @@ impl Seat {
             sys::schedule::wake(&shared.ended);
         }
     }
+}
+
+/// Waits for what a lane answers. `spins`: the caller is real-time and below each lane, so it keeps no lane from its processor, and saves the wake-up where it is on another one.
+///
+/// # Errors
+/// Where none comes in that time, or the lane has ended.
+pub fn answer<T>(said: &Receiver<T>, at_most: Duration, spins: bool) -> Result<T> {
+    let end_ns = sys::clock::clock_ns() + if spins { SPIN_NS } else { 0 };
+    while sys::clock::clock_ns() < end_ns {
+        match said.try_recv() {
+            Ok(answer) => return Ok(answer),
+            Err(TryRecvError::Empty) => std::hint::spin_loop(),
+            Err(TryRecvError::Disconnected) => return Err(silent()),
+        }
+    }
+    said.recv_timeout(at_most).map_err(|_| silent())
 }
 
 /// What went wrong with a lane that does not answer.

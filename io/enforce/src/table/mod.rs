@@ -390,7 +390,7 @@ impl Table {
         }
         let mut in_force_ns = 0;
         for said in answers {
-            in_force_ns = in_force_ns.max(said.recv_timeout(ANSWER_TIMEOUT).map_err(|_| lane::silent())??);
+            in_force_ns = in_force_ns.max(lane::answer(&said, ANSWER_TIMEOUT, self.real_time)??);
         }
         Ok(in_force_ns)
     }
