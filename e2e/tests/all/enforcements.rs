@@ -300,7 +300,11 @@ fn what_a_table_or_deadlines_cannot_keep_is_kept_by_a_quota_and_said_or_refused_
     let check = |node: &Node| node.run(&["check", &file.to_string_lossy()]);
     let checked = check(&node);
     assert_eq!(checked.code, 0, "{}", checked.err);
-    assert!(checked.err.contains("warning: film/gold: kept by bandwidth and not by table"), "{}", checked.err);
+    assert!(
+        checked.err.contains("warning: film/gold: kept by bandwidth and not by table"),
+        "{}",
+        checked.err
+    );
     assert!(checked.err.contains(full) && checked.err.contains(passes), "{}", checked.err);
     for (more, words) in [
         (", enforce = \"table\", strict = true", full),
