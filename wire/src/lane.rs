@@ -110,22 +110,31 @@ pub enum BadFrame {
     },
 }
 
+/// The bytes from there on; zeros where there are fewer, which who calls has ruled out.
+#[inline]
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut found = [0; N];
-    for (to, from) in found.iter_mut().zip(bytes.iter().skip(at)) {
-        *to = *from;
-    }
-    found
+    bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
 }
 
+/// Puts a field in its place; all places are within what is written.
+#[inline]
+fn put<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
+    if let Some(place) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+        *place = field;
+    }
+}
+
+#[inline]
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array(bytes, at))
 }
 
+#[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array(bytes, at))
 }
 
+#[inline]
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
@@ -148,19 +157,12 @@ impl Introduction {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; INTRODUCTION_BYTES] {
         let mut bytes = [0; INTRODUCTION_BYTES];
-        let fields: [(usize, &[u8]); 6] = [
-            (0, &MAGIC.to_le_bytes()),
-            (8, &VERSION.to_le_bytes()),
-            (16, &self.station.to_le_bytes()),
-            (24, &self.lane.to_le_bytes()),
-            (28, &self.frame_bytes.to_le_bytes()),
-            (32, &self.mac),
-        ];
-        for (at, field) in fields {
-            for (to, from) in bytes.iter_mut().skip(at).zip(field) {
-                *to = *from;
-            }
-        }
+        put(&mut bytes, 0, MAGIC.to_le_bytes());
+        put(&mut bytes, 8, VERSION.to_le_bytes());
+        put(&mut bytes, 16, self.station.to_le_bytes());
+        put(&mut bytes, 24, self.lane.to_le_bytes());
+        put(&mut bytes, 28, self.frame_bytes.to_le_bytes());
+        put(&mut bytes, 32, self.mac);
         bytes
     }
 
@@ -220,20 +222,14 @@ pub struct Header {
 impl Header {
     /// Its bytes.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        let fields: [(usize, &[u8]); 5] = [
-            (0, &self.station.to_be_bytes()),
-            (8, &self.lane.to_le_bytes()),
-            (12, &[self.kind, 0]),
-            (14, &self.sealed.to_le_bytes()),
-            (16, &self.number.to_le_bytes()),
-        ];
-        for (at, field) in fields {
-            for (to, from) in bytes.iter_mut().skip(at).zip(field) {
-                *to = *from;
-            }
-        }
+        put(&mut bytes, 0, self.station.to_be_bytes());
+        put(&mut bytes, 8, self.lane.to_le_bytes());
+        put(&mut bytes, 12, [self.kind, 0]);
+        put(&mut bytes, 14, self.sealed.to_le_bytes());
+        put(&mut bytes, 16, self.number.to_le_bytes());
         bytes
     }
 
@@ -241,6 +237,7 @@ impl Header {
     ///
     /// # Errors
     /// It is none.
+    #[inline]
     pub fn read(frame: &[u8]) -> Result<Self, BadFrame> {
         if frame.len() < HEADER_BYTES {
             return Err(BadFrame::Length { what: "a frame", found: frame.len() });
@@ -285,19 +282,13 @@ pub struct Data {
 impl Data {
     /// Its bytes.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self) -> [u8; DATA_BYTES] {
         let mut bytes = [0; DATA_BYTES];
-        let fields: [(usize, &[u8]); 4] = [
-            (0, &self.next.to_le_bytes()),
-            (8, &self.credit.to_le_bytes()),
-            (16, &self.flags.to_le_bytes()),
-            (18, &self.bytes.to_le_bytes()),
-        ];
-        for (at, field) in fields {
-            for (to, from) in bytes.iter_mut().skip(at).zip(field) {
-                *to = *from;
-            }
-        }
+        put(&mut bytes, 0, self.next.to_le_bytes());
+        put(&mut bytes, 8, self.credit.to_le_bytes());
+        put(&mut bytes, 16, self.flags.to_le_bytes());
+        put(&mut bytes, 18, self.bytes.to_le_bytes());
         bytes
     }
 
@@ -305,6 +296,7 @@ impl Data {
     ///
     /// # Errors
     /// It is none.
+    #[inline]
     pub fn read(body: &[u8]) -> Result<(Self, &[u8]), BadFrame> {
         let length = BadFrame::Length { what: "data", found: body.len() };
         let rest = body.get(DATA_BYTES..).ok_or(length)?;

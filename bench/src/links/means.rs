@@ -17,6 +17,8 @@ pub struct Means {
     pub identity: PathBuf,
     /// The node at the other side.
     pub peer: String,
+    /// The program whose role a proxy is.
+    pub program: PathBuf,
 }
 
 /// A way of messages from node to node.
@@ -41,4 +43,28 @@ pub enum Way {
     },
     /// zenoh: two peers over TCP.
     Zenoh,
+    /// Copies between a buffer of the follower's and the leader's memory, by both nodes' proxies.
+    Copies {
+        /// Name of the transport between the proxies.
+        transport: String,
+        /// Which way the bytes go.
+        direction: Direction,
+    },
+    /// Questions and answers over a socket, of which one carries as many bytes as a copy.
+    Asked {
+        /// Whether with TLS 1.3.
+        tls: bool,
+        /// Which way the bytes go.
+        direction: Direction,
+    },
+}
+
+/// Which way the bytes of a copy go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// To the leader.
+    In,
+    /// To the follower.
+    Out,
 }

@@ -4,6 +4,7 @@
 //! A leader and a follower, processes of their own that are started afresh for each launch, make what carries the messages anew for each
 //! repetition. A message's bytes count up: they get smaller well.
 
+pub mod copies;
 pub mod means;
 pub mod plan;
 pub mod promises;
@@ -34,6 +35,9 @@ use trust::Authority;
 const OURS: &str = "link-worker";
 /// The worker with what is other people's.
 const PEERS: &str = "ipc-peer";
+/// Ends whatever is in a network namespace: proxies outlive whoever started them.
+const END_ALL: &str = "for process in /proc/[0-9]*; do \
+    [ \"$(readlink \"$process/ns/net\" 2>/dev/null)\" = \"$1\" ] && kill -KILL \"${process#/proc/}\" 2>/dev/null; done; true";
 /// The names of the two nodes.
 const NODES: [&str; 2] = ["lead", "follow"];
 
@@ -95,7 +99,7 @@ pub fn measure(plan: &Plan, binary: &Path, progress: &mut dyn FnMut(&str)) -> Re
         let mut stage = Stage::make(binary, &mut results.notes)?;
         for case in CASES {
             progress(&format!("launch {} of {}, {}", launch + 1, plan.launches, case.condition()));
-            let arms: Vec<Arm> = case.arms().iter().copied().filter(|&arm| stage.has(arm)).collect();
+            let arms: Vec<Arm> = case.arms().iter().copied().filter(|&arm| stage.has(case, arm)).collect();
             for round in 0..plan.rounds {
                 for arm in rotated(&arms, launch + round) {
                     match stage.repeat(plan, case, arm, [launch, round]) {
@@ -110,6 +114,14 @@ pub fn measure(plan: &Plan, binary: &Path, progress: &mut dyn FnMut(&str)) -> Re
     Ok(results)
 }
 
+/// What is there to take part.
+struct Has {
+    /// What is other people's.
+    peers: bool,
+    /// The program whose role a proxy is.
+    proxies: bool,
+}
+
 /// One launch.
 struct Stage {
     // The workers end before what they live in does: fields are dropped in this order.
@@ -119,7 +131,7 @@ struct Stage {
     undo: Option<Undo>,
     binary: PathBuf,
     folder: PathBuf,
-    has_peers: bool,
+    has: Has,
     meetings: u32,
     mtu: u32,
 }
@@ -137,6 +149,15 @@ impl Stage {
         undo.add(&command).map_err(BenchError::io("noting what to clean up"))?;
         certify(&folder).map_err(BenchError::io("making certificates for two nodes"))?;
         let network = Network::make()?;
+        for node in [&network.lead, &network.follow] {
+            let namespace = apart(node.id()).map_err(BenchError::io("looking at a namespace"))?;
+            let command = ["sh", "-c", END_ALL, "sh", &namespace];
+            undo.add(&command).map_err(BenchError::io("noting what to clean up"))?;
+        }
+        let has_proxies = binary.with_file_name(copies::PROGRAM).is_file();
+        if !has_proxies {
+            note(notes, format!("no copies by a link: `{}` is not beside `{OURS}`", copies::PROGRAM));
+        }
         let has_peers = binary.with_file_name(PEERS).is_file();
         if !has_peers {
             let [grpc, tls, zenoh] = [Arm::Grpc, Arm::GrpcTls, Arm::Zenoh].map(Arm::name);
@@ -144,11 +165,13 @@ impl Stage {
             note(notes, format!("no arms `{grpc}`, `{tls}`, `{zenoh}`: {what}"));
         }
         let (undo, binary) = (Some(undo), binary.to_path_buf());
-        Ok(Self { teams: [None, None], network, undo, binary, folder, has_peers, meetings: 0, mtu: MTU })
+        let has = Has { peers: has_peers, proxies: has_proxies };
+        Ok(Self { teams: [None, None], network, undo, binary, folder, has, meetings: 0, mtu: MTU })
     }
 
-    fn has(&self, arm: Arm) -> bool {
-        self.has_peers || !arm.is_peer()
+    fn has(&self, case: Case, arm: Arm) -> bool {
+        let is_ours = matches!(arm.way(), means::Way::Link { .. });
+        (self.has.peers || !arm.is_peer()) && (self.has.proxies || !(is_ours && case.has_proxies()))
     }
 
     /// The two workers of an arm, which are ready.
@@ -168,11 +191,12 @@ impl Stage {
         let [own, other] = if role == Role::Lead { NODES } else { [NODES[1], NODES[0]] };
         let address = FOLLOW_ADDRESS.parse().map_err(io_invalid)?;
         let means = Means {
-            way: arm.way(),
+            way: case.way(arm),
             pairs: case.pairs,
             address,
             identity: self.folder.join(own),
             peer: other.to_owned(),
+            program: self.binary.with_file_name(copies::PROGRAM),
         };
         Ok(Task {
             role,
@@ -250,7 +274,7 @@ impl Stage {
     /// Cleans up; dropping does the same, and can't tell.
     fn end(mut self) -> Result<(), BenchError> {
         self.teams = [None, None];
-        if self.has_peers {
+        if self.has.peers {
             let mut sweep = Command::new(self.binary.with_file_name(PEERS));
             sweep.arg(SWEEP);
             finish(sweep)?;
@@ -258,6 +282,16 @@ impl Stage {
         let undo = self.undo.take();
         undo.map_or(Ok(()), Undo::finish).map_err(BenchError::io("cleaning up"))
     }
+}
+
+/// The network namespace of a process, which must not be ours.
+fn apart(process: u32) -> std::io::Result<String> {
+    let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net"));
+    let namespace = of(&process.to_string())?;
+    if namespace == of("self")? {
+        return Err(std::io::Error::other("a node of the bench has no network of its own"));
+    }
+    Ok(namespace.to_string_lossy().into_owned())
 }
 
 fn io_invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> BenchError {

@@ -1,6 +1,6 @@
 //! What is compared, and under which conditions.
 
-use super::means::Way;
+use super::means::{Direction, Way};
 use crate::channel::plan::size;
 use crate::channel::task::Work;
 use crate::report::{Column, column};
@@ -30,6 +30,10 @@ pub enum Arm {
     LongLink,
     /// The same over raw Ethernet.
     LongEthernet,
+    /// A link over TCP with TLS, on a network within one machine, which takes the longest frames that there are.
+    LongestLink,
+    /// The same over raw Ethernet.
+    LongestEthernet,
     /// A socket.
     Tcp,
     /// A socket with TLS 1.3.
@@ -43,13 +47,16 @@ pub enum Arm {
 }
 
 use Arm::{
-    Auto, Ethernet, Grpc, GrpcTls, Link, LongEthernet, LongLink, Lz4, Quic, QuicAuto, Tcp, Tls, Zenoh, Zstd,
+    Auto, Ethernet, Grpc, GrpcTls, Link, LongEthernet, LongLink, LongestEthernet, LongestLink, Lz4, Quic,
+    QuicAuto, Tcp, Tls, Zenoh, Zstd,
 };
 
 /// Longest payload of the frames of any switch, in bytes.
 pub const MTU: u32 = 1500;
 /// What switches take between the nodes of a cluster, where they are told to ("jumbo frames").
 pub const LONG_MTU: u32 = 9000;
+/// What the networks within one machine take: bridges and pairs of veth.
+pub const LONGEST_MTU: u32 = 65_535;
 
 impl Arm {
     /// Its name in tables.
@@ -65,6 +72,8 @@ impl Arm {
             Ethernet => "link ethernet",
             LongLink => "link, mtu 9000",
             LongEthernet => "link ethernet, mtu 9000",
+            LongestLink => "link, mtu 65535",
+            LongestEthernet => "link ethernet, mtu 65535",
             Tcp => "tcp",
             Tls => "tls",
             Grpc => "grpc",
@@ -82,7 +91,11 @@ impl Arm {
     /// Longest payload of a frame of the network that it runs on.
     #[must_use]
     pub fn mtu(self) -> u32 {
-        if matches!(self, LongLink | LongEthernet) { LONG_MTU } else { MTU }
+        match self {
+            LongLink | LongEthernet => LONG_MTU,
+            LongestLink | LongestEthernet => LONGEST_MTU,
+            _ => MTU,
+        }
     }
 
     /// Its way.
@@ -93,8 +106,8 @@ impl Arm {
             compression: compression.into(),
         };
         match self {
-            Link | LongLink => link("tcp", "none"),
-            Ethernet | LongEthernet => link("ethernet", "none"),
+            Link | LongLink | LongestLink => link("tcp", "none"),
+            Ethernet | LongEthernet | LongestEthernet => link("ethernet", "none"),
             Lz4 => link("tcp", "lz4"),
             Zstd => link("tcp", "zstd"),
             Auto => link("tcp", "auto"),
@@ -116,6 +129,10 @@ pub enum Kind {
     RoundTrip,
     /// Messages one after the other.
     Stream,
+    /// Copies out of a buffer of the other node, one after the other.
+    CopyIn,
+    /// The same into one.
+    CopyOut,
 }
 
 /// One condition.
@@ -142,8 +159,19 @@ pub const STREAM_1K: Case = stream(1 << 10, 1);
 /// Bulk.
 pub const BULK: Case = stream(256 << 10, 1);
 
+const fn copy(kind: Kind, bytes: usize) -> Case {
+    Case { kind, bytes, pairs: 1 }
+}
+
+/// Copies out of a buffer of the other node: short ones, which cost a round trip, and long ones, which stream.
+pub const COPIES_IN: [Case; 3] =
+    [copy(Kind::CopyIn, 4 << 10), copy(Kind::CopyIn, 64 << 10), copy(Kind::CopyIn, 1 << 20)];
+/// The same into one.
+pub const COPIES_OUT: [Case; 3] =
+    [copy(Kind::CopyOut, 4 << 10), copy(Kind::CopyOut, 64 << 10), copy(Kind::CopyOut, 1 << 20)];
+
 /// All conditions, in the order of the report.
-pub const CASES: [Case; 8] = [
+pub const CASES: [Case; 14] = [
     ROUND_TRIP,
     STREAM_64,
     STREAM_1K,
@@ -152,6 +180,12 @@ pub const CASES: [Case; 8] = [
     stream(64, 8),
     stream(64, 32),
     stream(16 << 10, 32),
+    COPIES_IN[0],
+    COPIES_IN[1],
+    COPIES_IN[2],
+    COPIES_OUT[0],
+    COPIES_OUT[1],
+    COPIES_OUT[2],
 ];
 
 impl Case {
@@ -161,6 +195,8 @@ impl Case {
         let work = match self.kind {
             Kind::RoundTrip => "round trip",
             Kind::Stream => "stream",
+            Kind::CopyIn => "copy in",
+            Kind::CopyOut => "copy out",
         };
         let pairs = self.pairs.to_string();
         Condition(vec![("work", work.into()), ("message", size(self.bytes)), ("pairs", pairs)])
@@ -176,7 +212,9 @@ impl Case {
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         match (self.kind, self.pairs) {
-            (Kind::RoundTrip, _) => &[Link, Auto, Quic, Ethernet, Tcp, Tls, Grpc, GrpcTls, Zenoh],
+            (Kind::RoundTrip, _) => {
+                &[Link, Auto, Quic, Ethernet, LongestEthernet, Tcp, Tls, Grpc, GrpcTls, Zenoh]
+            }
             (Kind::Stream, 1) => &[
                 Link,
                 Lz4,
@@ -187,6 +225,8 @@ impl Case {
                 Ethernet,
                 LongLink,
                 LongEthernet,
+                LongestLink,
+                LongestEthernet,
                 Tcp,
                 Tls,
                 Grpc,
@@ -194,7 +234,29 @@ impl Case {
                 Zenoh,
             ],
             (Kind::Stream, _) => &[Link, Auto, Quic, Ethernet],
+            (Kind::CopyIn | Kind::CopyOut, _) => &[Link, Quic, Ethernet, Tcp, Tls],
         }
+    }
+
+    /// The way of one of them.
+    #[must_use]
+    pub fn way(self, arm: Arm) -> Way {
+        let direction = match self.kind {
+            Kind::CopyIn => Direction::In,
+            Kind::CopyOut => Direction::Out,
+            Kind::RoundTrip | Kind::Stream => return arm.way(),
+        };
+        match arm.way() {
+            Way::Link { transport, .. } => Way::Copies { transport, direction },
+            Way::Tls => Way::Asked { tls: true, direction },
+            _ => Way::Asked { tls: false, direction },
+        }
+    }
+
+    /// Whether proxies take part.
+    #[must_use]
+    pub fn has_proxies(self) -> bool {
+        matches!(self.kind, Kind::CopyIn | Kind::CopyOut)
     }
 
     /// The columns of its table.
@@ -213,7 +275,13 @@ impl Case {
             column("GiB/s", "gib_s", Metric::Bandwidth, 2).and_ratio(),
             column("cpu us/op", "processor_us", Metric::Processor, 1),
         ];
+        // What the proxies use is not counted, so neither is the processor time of the rest.
+        const COPIES: [Column; 2] = [
+            column("p50 us", "p50_us", Metric::P50, 1).and_ratio(),
+            column("GiB/s", "gib_s", Metric::Bandwidth, 2),
+        ];
         match self.kind {
+            Kind::CopyIn | Kind::CopyOut => &COPIES,
             Kind::RoundTrip => &ROUND_TRIP,
             Kind::Stream if self.bytes < BULK_BYTES => &MESSAGES,
             Kind::Stream => &BYTES,
@@ -224,7 +292,9 @@ impl Case {
     #[must_use]
     pub fn work(self, warm_up_ns: u64, window_ns: u64) -> Work {
         match self.kind {
-            Kind::RoundTrip => Work::RoundTrips { at_once: 1, gap_ns: 0, warm_up_ns, window_ns },
+            Kind::RoundTrip | Kind::CopyIn | Kind::CopyOut => {
+                Work::RoundTrips { at_once: 1, gap_ns: 0, warm_up_ns, window_ns }
+            }
             Kind::Stream => Work::Stream { warm_up_ns, window_ns },
         }
     }

@@ -1,5 +1,6 @@
 //! One end of what is ours and the kernel's.
 
+use super::copies::{Asked, Copies};
 use super::means::{Means, Way};
 use crate::channel::meeting::Meeting;
 use crate::channel::stage::LINE;
@@ -51,8 +52,18 @@ pub fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Re
             job.run(Bytes::new(socket.try_clone()?, socket, task.bytes))
         }
         Way::Tls => match task.role {
-            Role::Lead => job.run(lead_tls(means, task, meeting)?),
-            Role::Follow => job.run(follow_tls(means, task, meeting)?),
+            Role::Lead => job.run(Stream::new(lead_tls(means, task, meeting)?, task.bytes)),
+            Role::Follow => job.run(Stream::new(follow_tls(means, task, meeting)?, task.bytes)),
+        },
+        Way::Copies { transport, direction } => {
+            job.run(Copies::open(means, task, (transport, *direction), meeting)?)
+        }
+        Way::Asked { tls: false, direction } => {
+            job.run(Asked::new(socket(means, task.role, meeting)?, task, *direction))
+        }
+        Way::Asked { tls: true, direction } => match task.role {
+            Role::Lead => job.run(Asked::new(lead_tls(means, task, meeting)?, task, *direction)),
+            Role::Follow => job.run(Asked::new(follow_tls(means, task, meeting)?, task, *direction)),
         },
         Way::Grpc { .. } | Way::Zenoh => {
             Err(io::Error::new(io::ErrorKind::Unsupported, "gRPC and zenoh are in `ipc-peer`"))
@@ -103,25 +114,17 @@ pub fn tell(address: SocketAddr, meeting: &mut Meeting) -> io::Result<()> {
     meeting.give::<OwnedFd>(address.port().to_string().as_bytes(), &[])
 }
 
-fn lead_tls(
-    means: &Means,
-    task: &Task,
-    meeting: &mut Meeting,
-) -> io::Result<Stream<impl Read + Write + use<>>> {
+fn lead_tls(means: &Means, task: &Task, meeting: &mut Meeting) -> io::Result<impl Read + Write + use<>> {
     let config = identity(means)?.client(&[PROTOCOL]).map_err(io::Error::other)?;
     let name = trust::server_name(&means.peer).map_err(io::Error::other)?;
     let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
-    Ok(Stream::new(StreamOwned::new(session, socket(means, task.role, meeting)?), task.bytes))
+    Ok(StreamOwned::new(session, socket(means, task.role, meeting)?))
 }
 
-fn follow_tls(
-    means: &Means,
-    task: &Task,
-    meeting: &mut Meeting,
-) -> io::Result<Stream<impl Read + Write + use<>>> {
+fn follow_tls(means: &Means, task: &Task, meeting: &mut Meeting) -> io::Result<impl Read + Write + use<>> {
     let config = identity(means)?.server(&[PROTOCOL]).map_err(io::Error::other)?;
     let session = ServerConnection::new(config).map_err(io::Error::other)?;
-    Ok(Stream::new(StreamOwned::new(session, socket(means, task.role, meeting)?), task.bytes))
+    Ok(StreamOwned::new(session, socket(means, task.role, meeting)?))
 }
 
 /// Messages of one size over what reads and writes.

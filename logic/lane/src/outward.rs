@@ -276,9 +276,10 @@ impl Outward {
                 sealed: u16::try_from(frame.len() - HEADER_BYTES + TAG_BYTES).unwrap_or(u16::MAX),
                 number,
             };
-            let heads = header.to_bytes().into_iter().chain(data.to_bytes());
-            for (to, from) in frame.iter_mut().zip(heads) {
-                *to = from;
+            if let Some((place, behind)) = frame.split_first_chunk_mut()
+                && let Some(words) = behind.first_chunk_mut()
+            {
+                (*place, *words) = (header.to_bytes(), data.to_bytes());
             }
             seal.seal(Stream::Data, number, &mut frame);
             self.said = ((next, credit), number);
