@@ -399,20 +399,23 @@ fn a_second_controller_of_a_quota_is_told_and_set_back() {
     node.finish();
 }
 
+/// Brings a file up; a daemon that is started for it has not this capability, nor has anything that it starts.
+fn up_without(node: &Node, capability: &str, text: &str) -> e2e::node::Run {
+    let file = node.folder().join("topology.toml");
+    fs::write(&file, text).expect("the topology is written");
+    let inner = node.command(&["up", &file.to_string_lossy()]);
+    let mut command = std::process::Command::new("setpriv");
+    let without = format!("-{capability}");
+    command.args(["--inh-caps", &without, "--bounding-set", &without, "--"]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    command.output().expect("setpriv starts").into()
+}
+
 /// The story of it: a daemon that may not make anything real-time is no reason to promise nothing, nor to promise what is not kept.
 #[test]
 fn without_the_right_to_real_time_what_is_not_guaranteed_is_said_and_what_is_strict_refused() {
     let Some(node) = Node::start() else { return };
-    let up = |domains: &[String]| {
-        let file = node.folder().join("topology.toml");
-        fs::write(&file, film(domains)).expect("the topology is written");
-        let inner = node.command(&["up", &file.to_string_lossy()]);
-        let mut command = std::process::Command::new("setpriv");
-        command.args(["--inh-caps", "-sys_nice", "--bounding-set", "-sys_nice", "--"]);
-        command.arg(inner.get_program()).args(inner.get_args());
-        let run: e2e::node::Run = command.output().expect("setpriv starts").into();
-        run
-    };
+    let up = |domains: &[String]| up_without(&node, "sys_nice", &film(domains));
     let first = up(&[domain("gold", 8, TABLE), domain("late", 6, DEADLINE)]);
     assert_eq!(first.code, 0, "{}{}", first.err, node.daemon_log());
     let (gold, late) = (show(&node, "gold"), show(&node, "late"));
@@ -423,5 +426,41 @@ fn without_the_right_to_real_time_what_is_not_guaranteed_is_said_and_what_is_str
     node.ok(&["down"]);
     let strict = up(&[domain("gold", 8, ", enforce = \"table\", strict = true")]);
     assert!(strict.code != 0 && strict.err.contains("no real-time class here"), "{}", strict.err);
+    node.finish();
+}
+
+/// The same of the network: nothing is made of the link, so nothing of it is kept, and that is said with what is missing.
+#[test]
+fn without_the_right_to_the_network_what_is_not_guaranteed_is_said_and_what_is_strict_refused() {
+    const NETWORK: &str = ", network = { rate = \"1mbit\" }";
+    let Some(node) = Node::start() else { return };
+    let talks = |network: &str, more: &str| {
+        format!(
+            "name = \"film\"\n\n[domain.talks]\nkind = \"container\"\nroot = \"host\"\nnetwork = \"host\"\n\
+             command = [\"sleep\", \"infinity\"]\nstop = {{ timeout = \"0ms\" }}\n\
+             reserve = {{ cpu = {{ budget = \"4ms\", period = \"40ms\" }}{network}{more} }}\n"
+        )
+    };
+    // The daemon that this starts is the one that all others ask.
+    let first = up_without(&node, "net_admin", &talks("", ""));
+    assert_eq!(first.code, 0, "{}{}", first.err, node.daemon_log());
+    node.ok(&["down"]);
+    node.ok(&["reserve", "node", "--link", "lo=10mbit"]);
+    let up = node.up(&talks(NETWORK, ""));
+    assert_eq!(up.code, 0, "{}{}", up.err, node.daemon_log());
+    let row = show(&node, "talks");
+    let caveats = row["caveats"].to_string();
+    assert!(caveats.contains("the network is not kept: can't make classes on lo"), "{caveats}");
+    assert!(caveats.contains("the daemon takes CAP_NET_ADMIN for that"), "{caveats}");
+    assert!(row["in_force"] == true && text(&row, "kept_by") == "bandwidth", "the rest of it is kept: {row}");
+    node.ok(&["down"]);
+    let strict = node.up(&talks(NETWORK, ", strict = true"));
+    assert_ne!(strict.code, 0, "{}", strict.out);
+    assert!(
+        strict.err.contains("can't be kept whole") && strict.err.contains("CAP_NET_ADMIN"),
+        "{}",
+        strict.err
+    );
+    assert!(node.json(&["ps"]).as_array().is_some_and(Vec::is_empty));
     node.finish();
 }

@@ -65,9 +65,11 @@ impl Kept {
     fn open(settings: &NodeSettings) -> Result<Self, String> {
         let link = settings.link.clone().ok_or("nothing is said of the node's link")?;
         let opened = Traffic::open(&link.device, link.rate_bits);
-        let outgoing = opened.map_err(|error| format!("can't make classes on {}: {error}", link.device))?;
+        let outgoing =
+            opened.map_err(|error| format!("can't make classes on {}: {}", link.device, said(&error)))?;
         let mut lacks = Vec::new();
-        let mut told = |what: &str, error: io::Error| lacks.push(format!("{what} is not kept: {error}"));
+        let mut told =
+            |what: &str, error: io::Error| lacks.push(format!("{what} is not kept: {}", said(&error)));
         let incoming = match link.device.as_str() {
             // What it brings is what was sent over it.
             LOOPBACK => None,
@@ -196,7 +198,7 @@ impl Links {
             self.renew(settings)?;
         }
         let kept = self.kept.take().ok_or("there are no classes")?;
-        let set = kept.set(number, wanted, before).map_err(|error| error.to_string());
+        let set = kept.set(number, wanted, before).map_err(|error| said(&error));
         let whole = set.is_ok() || kept.is_whole();
         self.kept = Some(kept);
         if let Err(why) = set {
@@ -206,7 +208,7 @@ impl Links {
             }
             self.renew(settings).map_err(|again| format!("{why}; {again}"))?;
             let kept = self.kept.as_ref().ok_or("there are no classes")?;
-            kept.set(number, wanted, None).map_err(|error| error.to_string())?;
+            kept.set(number, wanted, None).map_err(|error| said(&error))?;
         }
         if known.as_ref().is_none_or(|known| known.cgroup != cgroup) {
             mark(cgroup, number, cgroups)?;
@@ -400,7 +402,18 @@ fn mark(cgroup: &str, number: u16, cgroups: &Cgroups) -> Result<(), String> {
     let opened = rustix::fs::open(&at, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let directory = opened.map_err(|error| format!("can't open {}: {error}", at.display()))?;
     sys::socket_priority::set_for_cgroup(directory.as_fd(), priority(number))
-        .map_err(|error| format!("whose packets they are can't be told: {error}"))
+        .map_err(|error| format!("whose packets they are can't be told: {}", said(&error)))
+}
+
+/// What went wrong, and what the daemon lacks for it where that is so.
+fn said(error: &io::Error) -> String {
+    let lacks = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; the daemon takes CAP_NET_ADMIN for that, and CAP_BPF or CAP_SYS_ADMIN to tell whose packets they are: start it as root"
+        }
+        _ => "",
+    };
+    format!("{error}{lacks}")
 }
 
 #[cfg(test)]
