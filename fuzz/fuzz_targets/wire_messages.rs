@@ -9,11 +9,11 @@ use wire::guest::{Decoder, Message};
 use wire::meeting::Greeting;
 use wire::service::{Header, Phase};
 use wire::xen::Offer;
-use wire::{control, service};
+use wire::{control, proxy, service};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 11 {
+    match kind % 15 {
         0 => message(bytes),
         1 => {
             if let Ok(query) = AddressQuery::decode(bytes) {
@@ -41,6 +41,10 @@ fuzz_target!(|bytes: &[u8]| {
         7 => json::<service::Export>(bytes),
         8 => port(bytes),
         9 => json::<service::OpenInfo>(bytes),
+        11 => json::<proxy::Order>(bytes),
+        12 => json::<proxy::Report>(bytes),
+        13 => json::<proxy::Open>(bytes),
+        14 => json::<proxy::News>(bytes),
         _ => {
             if let Ok(offer) = Offer::parse(bytes) {
                 assert_eq!(Offer::parse(offer.to_string().as_bytes()), Ok(offer));
