@@ -367,14 +367,20 @@ fn a_gold_pair_keeps_its_rate_while_another_floods_through_the_same_proxies() {
             "[service.of-{name}]\nkind = \"channel\"\ndomain = \"sink\"\nallow = [{{ domains = [\"{name}\"], verbs = [\"open\"] }}]\n\n"
         )
     };
-    alpha.up_ok(&format!(
+    let text = format!(
         "name = \"test\"\n\n{}{}{}{}{}",
         one("sink", "beta", &["python3", "-c", SINK], ""),
         sends("gold", "8mbit", "gold"),
         sends("flood", "1mbit", "best-effort"),
         service("gold"),
         service("flood")
-    ));
+    );
+    // What alpha has is told to the cluster with its next sign of life, the link with it.
+    bed.until("it comes up", LONG_PATIENCE, || {
+        let up = alpha.up(&text);
+        println!("{}", up.err);
+        up.code == 0
+    });
     let had = || {
         let log = beta.run(&["logs", "sink"]).out;
         ["had of-gold", "had of-flood"].map(|said| log.lines().filter(|line| line.contains(said)).count())
