@@ -111,6 +111,8 @@ impl Endpoint {
         poll: &mut impl FnMut(&mut ipc::Endpoint<Pair>, Pulse) -> Poll<T>,
     ) -> Result<T, Trouble> {
         self.show_held();
+        // Whose answers always come while it spins never sleeps, and would never hear of another daemon.
+        self.hear_at_times()?;
         let mut pulse = Pulse::default();
         let mut begun = None;
         let mut late_since = None;
