@@ -241,6 +241,12 @@ int tombolo_endpoint_copy_out(tombolo_handle endpoint, const void *from, size_t 
 int tombolo_endpoint_copy(tombolo_handle endpoint, int64_t from, uint64_t from_offset, int64_t to, uint64_t to_offset,
                           uint64_t length, int64_t timeout_ns);
 
+/* The same between a granted buffer and one's own, so that both ends of a transfer can each make a part of it. */
+int tombolo_endpoint_copy_to_own(tombolo_handle endpoint, int64_t from, uint64_t from_offset, tombolo_handle buffer,
+                                 uint64_t offset, uint64_t length, int64_t timeout_ns);
+int tombolo_endpoint_copy_from_own(tombolo_handle endpoint, tombolo_handle buffer, uint64_t offset, int64_t to,
+                                   uint64_t to_offset, uint64_t length, int64_t timeout_ns);
+
 /*
  * EVENT LOOPS. tombolo_poll_descriptor(endpoint, TOMBOLO_READING) is readable when there may be something to receive: then receive with
  * a time-out of 0 until EAGAIN. tombolo_wait(endpoint, TOMBOLO_READING, ...) sleeps until there is. channel.h has the rules of both. This

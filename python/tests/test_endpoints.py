@@ -367,6 +367,14 @@ class Bound(Case):
             self.assertEqual(len(answer.read(4000)), 96)
             user.copy(grant, back, 6, from_offset=1000, to_offset=100)
             self.assertEqual(answer.read(100, 6), b"golden")
+            with user.buffer(100) as own:
+                user.copy_to_own(grant, own, 6, from_offset=1000, to_offset=50)
+                self.assertEqual(own.read(50, 6), b"golden")
+                user.copy_from_own(own, back, 6, from_offset=50, to_offset=200)
+                self.assertEqual(answer.read(200, 6), b"golden")
+                with self.assertRaises(OSError) as caught:
+                    user.copy_to_own(grant, own, 6, to_offset=95)
+                self.assertEqual(caught.exception.errno, errno.ERANGE)
             with self.assertRaises(tombolo.Refused):
                 user.copy_out(b"x", grant)
             with self.assertRaises(OSError) as caught:

@@ -103,6 +103,8 @@ _declare("tombolo_endpoint_granted", _INT, _HANDLE, _GRANT, ctypes.POINTER(_Gran
 _declare("tombolo_endpoint_copy_in", _INT, _HANDLE, _GRANT, _LONG, _BYTES, _SIZE, _TIME)
 _declare("tombolo_endpoint_copy_out", _INT, _HANDLE, _BYTES, _SIZE, _GRANT, _LONG, _TIME)
 _declare("tombolo_endpoint_copy", _INT, _HANDLE, _GRANT, _LONG, _GRANT, _LONG, _LONG, _TIME)
+_declare("tombolo_endpoint_copy_to_own", _INT, _HANDLE, _GRANT, _LONG, _HANDLE, _LONG, _LONG, _TIME)
+_declare("tombolo_endpoint_copy_from_own", _INT, _HANDLE, _HANDLE, _LONG, _GRANT, _LONG, _LONG, _TIME)
 _declare("tombolo_buffer_read", _INT, _HANDLE, _LONG, _BYTES, _SIZE)
 _declare("tombolo_buffer_write", _INT, _HANDLE, _LONG, _BYTES, _SIZE)
 
@@ -505,6 +507,48 @@ class Endpoint(Handle):
         self._again(
             lambda: int(
                 library.tombolo_endpoint_copy(self._handle, source, from_offset, target, to_offset, length, ns)
+            )
+        )
+
+    def copy_to_own(
+        self,
+        grant: int,
+        buffer: OwnBuffer,
+        length: int,
+        *,
+        from_offset: int = 0,
+        to_offset: int = 0,
+        timeout: Optional[float] = None,
+    ) -> None:
+        """Copies from a granted buffer to one of one's own."""
+        _check_range(min(from_offset, to_offset), length)
+        source, target, ns = _grant_number(grant), buffer._handle, _answer_ns(timeout)
+        self._again(
+            lambda: int(
+                library.tombolo_endpoint_copy_to_own(
+                    self._handle, source, from_offset, target, to_offset, length, ns
+                )
+            )
+        )
+
+    def copy_from_own(
+        self,
+        buffer: OwnBuffer,
+        grant: int,
+        length: int,
+        *,
+        from_offset: int = 0,
+        to_offset: int = 0,
+        timeout: Optional[float] = None,
+    ) -> None:
+        """Copies from a buffer of one's own to a granted one."""
+        _check_range(min(from_offset, to_offset), length)
+        source, target, ns = buffer._handle, _grant_number(grant), _answer_ns(timeout)
+        self._again(
+            lambda: int(
+                library.tombolo_endpoint_copy_from_own(
+                    self._handle, source, from_offset, target, to_offset, length, ns
+                )
             )
         )
 

@@ -21,6 +21,18 @@ const SPREAD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0x6a09_e667_f3bc_c909];
 
 /// One end of something that carries long messages of one size.
 pub trait Bulk {
+    /// Writes words into the message that is sent next, each at its place. What has its messages elsewhere than in `message` writes there.
+    ///
+    /// # Errors
+    /// Where a place is not inside.
+    fn stamp(&mut self, message: &mut [u8], words: &[(usize, u64); PLACES]) -> io::Result<()> {
+        for &(place, word) in words {
+            let bytes = message.get_mut(place..place + WORD_BYTES).ok_or(io::ErrorKind::InvalidInput)?;
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        Ok(())
+    }
+
     /// Sends a message; when this returns, its memory may be used for the next.
     ///
     /// # Errors
@@ -78,12 +90,9 @@ pub fn words_at(message: &[u8], places: &[usize; PLACES]) -> io::Result<[u64; PL
     Ok(words)
 }
 
-fn stamp(message: &mut [u8], number: u64, places: &[usize; PLACES]) {
-    for &place in places {
-        if let Some(bytes) = message.get_mut(place..place + WORD_BYTES) {
-            bytes.copy_from_slice(&word(number, place).to_ne_bytes());
-        }
-    }
+/// What stands at all places of a message.
+fn words(number: u64, places: &[usize; PLACES]) -> [(usize, u64); PLACES] {
+    places.map(|place| (place, word(number, place)))
 }
 
 impl Messages<'_, '_> {
@@ -121,7 +130,7 @@ fn pour(bulk: &mut impl Bulk, bytes: usize, warm_up_ns: u64, window_ns: u64) -> 
         let first = number;
         while clock_ns() < instant_ns {
             for _ in 0..per_look {
-                stamp(&mut message, number, &places);
+                Bulk::stamp(bulk, &mut message, &words(number, &places))?;
                 Bulk::give(bulk, &message)?;
                 number += 1;
             }
@@ -133,7 +142,7 @@ fn pour(bulk: &mut impl Bulk, bytes: usize, warm_up_ns: u64, window_ns: u64) -> 
     // What is on its way now and arrives in the window does not count: an error against the fast, and a small one.
     let opens = clock_ns();
     let operations = pour_until(bulk, opens + window_ns)?;
-    stamp(&mut message, LAST, &places);
+    bulk.stamp(&mut message, &words(LAST, &places))?;
     bulk.give(&message)?;
     bulk.acknowledged()?;
     Ok(Tale { operations: operations + 1, window_ns: clock_ns() - opens, ..Tale::default() })
@@ -169,7 +178,8 @@ mod tests {
             let places = places(bytes);
             assert!(places[0] == 0 && places[PLACES - 1] + 2 * WORD_BYTES > bytes, "{places:?}");
             let mut message = vec![0; bytes];
-            stamp(&mut message, 7, &places);
+            let mut through = Through(Vec::new(), |_, _| {});
+            through.stamp(&mut message, &words(7, &places)).expect("they are inside");
             let found = words_at(&message, &places).expect("they are inside");
             assert_eq!(found, places.map(|place| word(7, place)));
         }
@@ -208,7 +218,7 @@ mod tests {
         let mut message = vec![0; 16 << 10];
         through.0.clear();
         for number in [0, 1, 2, LAST] {
-            stamp(&mut message, number, &places);
+            through.stamp(&mut message, &words(number, &places))?;
             through.give(&message)?;
         }
         drink(&mut through, 16 << 10)

@@ -71,6 +71,8 @@ pub struct Tuning {
     pub buffer_bytes: usize,
     /// Bytes that go at once: a long message is cut into such pieces where a way does not take it whole.
     pub piece_bytes: usize,
+    /// Whether each end copies a half of every message, where the sender copies into a buffer of the receiver's.
+    pub halves: bool,
     /// Whether a stream socket may hold small messages back (without `TCP_NODELAY`).
     pub gathers: bool,
 }
@@ -79,6 +81,6 @@ impl Tuning {
     /// With everything as it is by default, for messages of so many bytes.
     #[must_use]
     pub const fn plain(message_bytes: usize) -> Self {
-        Self { buffer_bytes: 0, piece_bytes: message_bytes, gathers: false }
+        Self { buffer_bytes: 0, piece_bytes: message_bytes, halves: false, gathers: false }
     }
 }

@@ -246,7 +246,11 @@ impl Bench<'_> {
                 let gathers = if tuning.gathers { ", gathering" } else { "" };
                 let [buffer, piece] =
                     [tuning.buffer_bytes, tuning.piece_bytes].map(crate::channel::plan::size);
-                let buffer = if tuning.buffer_bytes == 0 { "default".into() } else { buffer };
+                let buffer = match tuning {
+                    Tuning { halves: true, .. } => "a half by each end".into(),
+                    Tuning { buffer_bytes: 0, .. } => "default".into(),
+                    _ => buffer,
+                };
                 let pieces =
                     if tuning.piece_bytes == case.bytes { String::new() } else { format!(" by {piece}") };
                 let words: Vec<String> = case.condition().0.into_iter().map(|(_, value)| value).collect();

@@ -16,7 +16,8 @@ const BULK_BYTES: usize = 4096;
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arm {
-    /// Endpoints as they are by default: requests; buffered messages in batches; copies straight into the receiver's buffer, told of by messages.
+    /// Endpoints as they are by default: requests; buffered messages in batches; copies straight into the receiver's buffer, told of by messages, by the
+    /// sender or half by each end.
     Tombolo,
     /// Endpoints that never spin.
     Asleep,
@@ -24,7 +25,9 @@ pub enum Arm {
     Unbatched,
     /// A rendezvous for each message.
     Rendezvous,
-    /// Copies straight into the receiver's buffer, told of by notices.
+    /// Copies straight into the receiver's buffer, by the sender alone.
+    OneSided,
+    /// The same, told of by notices.
     ByNotices,
     /// Copies by way of a buffer of the sender's: both ends copy.
     Twice,
@@ -60,6 +63,7 @@ impl Arm {
             Self::Asleep => "tombolo asleep",
             Self::Unbatched => "tombolo unbatched",
             Self::Rendezvous => "tombolo rendezvous",
+            Self::OneSided => "tombolo, one copies",
             Self::ByNotices => "tombolo by notices",
             Self::Twice => "tombolo, both copy",
             Self::Pipe => "pipe",
@@ -90,6 +94,7 @@ impl Arm {
             (Self::Asleep, _) => Way::Requests { spin: false },
             (Self::Unbatched, _) => Way::Messages { batch_bytes: 0 },
             (Self::Rendezvous, _) => Way::Sends,
+            (Self::OneSided, _) => Way::Places { hints: Hints::Messages },
             (Self::ByNotices, _) => Way::Places { hints: Hints::Notices },
             (Self::Twice, _) => Way::Slots,
             (Self::Pipe, _) => Way::Pipe,
@@ -131,9 +136,13 @@ impl Arm {
             // The first is what everybody may have.
             Self::Queue => pieces(&[(0, 8 << 10), (1 << 20, 64 << 10), (4 << 20, 256 << 10)]),
             // The parts are whole messages, two at least.
-            Self::Tombolo | Self::ByNotices if case.kind == Kind::Copy => buffers(&[256 << 10, 1 << 20]),
+            Self::Tombolo if case.kind == Kind::Copy => {
+                let halves = Tuning { halves: true, ..plain };
+                [buffers(&[256 << 10, 1 << 20]), vec![halves]].concat()
+            }
+            Self::OneSided | Self::ByNotices => buffers(&[256 << 10, 1 << 20]),
             Self::Twice => pieces(&[(512 << 10, 32 << 10), (1 << 20, 64 << 10), (2 << 20, 256 << 10)]),
-            Self::Tombolo | Self::Unbatched | Self::Rendezvous | Self::Asleep | Self::ByNotices => {
+            Self::Tombolo | Self::Unbatched | Self::Rendezvous | Self::Asleep => {
                 buffers(&[256 << 10, 1 << 20])
             }
             Self::Grpc if case.kind == Kind::Copy => pieces(&[(0, 64 << 10), (0, 1 << 20)]),
@@ -247,7 +256,7 @@ impl Case {
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         use Arm::{
-            Asleep, ByNotices, Fifo, Grpc, Pages, Pipe, Queue, Rendezvous, Seqpacket, Tcp, Tombolo, Twice,
+            Asleep, ByNotices, Fifo, Grpc, OneSided, Pages, Pipe, Queue, Rendezvous, Seqpacket, Tcp, Tombolo, Twice,
             Unbatched, Unix, Zenoh,
         };
         match self.kind {
@@ -261,7 +270,9 @@ impl Case {
                 &[Tombolo, Unbatched, Rendezvous, Pipe, Fifo, Queue, Unix, Seqpacket, Tcp, Grpc, Zenoh]
             }
             Kind::Pairs(_) => &[Tombolo, Rendezvous, Pipe, Fifo, Queue, Unix, Seqpacket, Tcp, Grpc, Zenoh],
-            Kind::Copy => &[Tombolo, ByNotices, Twice, Pipe, Fifo, Queue, Unix, Seqpacket, Tcp, Grpc, Zenoh],
+            Kind::Copy => {
+                &[Tombolo, OneSided, ByNotices, Twice, Pipe, Fifo, Queue, Unix, Seqpacket, Tcp, Grpc, Zenoh]
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 use sys::channel_abi::{Channels, Failure, Handle, Options, Outcome, Patience};
-use sys::endpoint_abi::{Access, Endpoints, Granted, Message, Outgoing, Peer, Place};
+use sys::endpoint_abi::{Access, Endpoints, Granted, Message, Outgoing, OwnPlace, Peer, Place};
 
 /// What the options say of an endpoint.
 fn options_of(options: &Options) -> Outcome<endpoint::Options> {
@@ -335,6 +335,42 @@ impl Endpoints for Library {
                 length,
                 deadline_of(patience),
             );
+            copied.map_err(|error| refusals::of(&error, patience))
+        })
+    }
+
+    fn copy_to_own(
+        &self,
+        endpoint: Handle,
+        from: Place,
+        to: OwnPlace,
+        length: u64,
+        patience: Patience,
+    ) -> Outcome<()> {
+        let (grant, patience) = (grant_of(from.grant)?, for_an_answer(patience));
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        self.member_and_buffer(endpoint, to.buffer, |member, owned| {
+            let own = (&mut owned.0, to.offset);
+            let copied =
+                member.endpoint.copy_to_own((grant, from.offset), own, length, deadline_of(patience));
+            copied.map_err(|error| refusals::of(&error, patience))
+        })
+    }
+
+    fn copy_from_own(
+        &self,
+        endpoint: Handle,
+        from: OwnPlace,
+        to: Place,
+        length: u64,
+        patience: Patience,
+    ) -> Outcome<()> {
+        let (grant, patience) = (grant_of(to.grant)?, for_an_answer(patience));
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        self.member_and_buffer(endpoint, from.buffer, |member, owned| {
+            let own = (&owned.0, from.offset);
+            let copied =
+                member.endpoint.copy_from_own(own, (grant, to.offset), length, deadline_of(patience));
             copied.map_err(|error| refusals::of(&error, patience))
         })
     }

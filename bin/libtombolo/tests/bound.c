@@ -367,8 +367,8 @@ static void test_third_party(void)
 {
 	tombolo_handle planner = bound("planner"), motor = bound("motor"), copier = bound("copier");
 	tombolo_handle source, target;
-	int64_t from, to;
-	char bytes[8];
+	int64_t from, to, back;
+	char bytes[16];
 	CHECK(tombolo_endpoint_find(planner, "motor", 0) != TOMBOLO_NOBODY);
 	CHECK((source = tombolo_endpoint_buffer(planner, 1 << 20, TOMBOLO_ACCESS_READ)) > 0);
 	CHECK((target = tombolo_endpoint_buffer(motor, 1 << 20, TOMBOLO_ACCESS_WRITE)) > 0);
@@ -380,6 +380,16 @@ static void test_third_party(void)
 	FAILS(tombolo_endpoint_copy(copier, from, 0, to, 4, 1 << 20, SECOND), ERANGE);
 	FAILS(tombolo_endpoint_copy(copier, to, 0, from, 0, 4, SECOND), EACCES);
 	FAILS(tombolo_endpoint_copy(copier, from, UINT64_MAX, to, 0, UINT64_MAX, SECOND), ERANGE);
+	/* Each end makes a half of what goes from one's buffer to the other's. */
+	CHECK(tombolo_buffer_write(source, 2000, "half and half", 14) == 0);
+	CHECK((back = tombolo_endpoint_grant(motor, target, tombolo_endpoint_address(planner))) > 0);
+	CHECK(tombolo_endpoint_copy_from_own(planner, source, 2000, back, 3000, 7, SECOND) == 0);
+	CHECK(tombolo_endpoint_copy_to_own(motor, from, 2007, target, 3007, 7, SECOND) == 0);
+	CHECK(tombolo_buffer_read(target, 3000, bytes, 14) == 0 && strcmp(bytes, "half and half") == 0);
+	FAILS(tombolo_endpoint_copy_to_own(motor, from, 0, target, 1, 1 << 20, SECOND), ERANGE);
+	FAILS(tombolo_endpoint_copy_to_own(motor, from, 1, target, 0, 1 << 20, SECOND), ERANGE);
+	FAILS(tombolo_endpoint_copy_from_own(motor, target, 0, from, 0, 1, SECOND), EACCES);
+	FAILS(tombolo_endpoint_copy_to_own(motor, from, 0, motor, 0, 1, SECOND), EINVAL);
 	/* Who has granted is gone. */
 	CHECK(tombolo_close(planner) == 0 && tombolo_close(source) == 0);
 	CHECK(tombolo_endpoint_copy(copier, from, 0, to, 0, 8, 5 * SECOND) == -1 && (errno == EOWNERDEAD || errno == EKEYREVOKED));

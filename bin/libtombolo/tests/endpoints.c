@@ -308,6 +308,8 @@ static void test_wrong_handles(void)
 		FAILS(tombolo_endpoint_copy_in(bad, 1, 0, bytes, 4, 0), number);
 		FAILS(tombolo_endpoint_copy_out(bad, bytes, 4, 1, 0, 0), number);
 		FAILS(tombolo_endpoint_copy(bad, 1, 0, 2, 0, 4, 0), number);
+		FAILS(tombolo_endpoint_copy_to_own(bad, 1, 0, bad, 0, 4, 0), number);
+		FAILS(tombolo_endpoint_copy_from_own(bad, bad, 0, 1, 0, 4, 0), number);
 		FAILS(tombolo_buffer_read(bad, 0, bytes, 4), number);
 		FAILS(tombolo_buffer_write(bad, 0, bytes, 4), number);
 		FAILS(tombolo_endpoint_unbind(bad), number);
@@ -663,7 +665,7 @@ static void test_nonsense(void)
 		address = addresses[random / 4 % 6];
 		length = lengths[random / 32 % 4];
 		errno = 0;
-		switch (random / 128 % 18) {
+		switch (random / 128 % 20) {
 		case 0: result = tombolo_endpoint_send(handle, address, 1, bytes, length, 0); break;
 		case 1: result = tombolo_endpoint_send_buffered(handle, address, 2, bytes, length, 0); break;
 		case 2: result = tombolo_endpoint_call(handle, address, 3, bytes, length, bytes, length, &message, 0); break;
@@ -684,6 +686,8 @@ static void test_nonsense(void)
 		case 14: result = tombolo_endpoint_flush(handle); break;
 		case 15: result = tombolo_endpoint_descriptor(handle); break;
 		case 16: result = tombolo_wait(handle, (int)(random / 8192 % 3), 0); break;
+		case 17: result = tombolo_endpoint_copy_to_own(handle, (int64_t)(random / 2), random, handles[random / 8192 % 4], random, length, 0); break;
+		case 18: result = tombolo_endpoint_copy_from_own(handle, handles[random / 8192 % 4], random, 1, random, length, 0); break;
 		default: result = tombolo_endpoint_buffer(handle, length, (int)(random / 8192 % 3)); break;
 		}
 		if (result != -1)

@@ -151,7 +151,7 @@ impl Buffer {
         Ok(())
     }
 
-    fn check(&self, offset: u64, length: usize) -> Result<usize, Failed<OutOfRange>> {
+    pub(crate) fn check(&self, offset: u64, length: usize) -> Result<usize, Failed<OutOfRange>> {
         if !self.origin.is_here() {
             return Err(Trouble::Forked.into());
         }

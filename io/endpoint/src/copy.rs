@@ -22,6 +22,7 @@ use crate::loans::{Loan, Lost};
 use crate::member::{Answer, Member, RETRY, Ticket, of_wire};
 use crate::{Endpoint, Failed, Step};
 
+mod own;
 #[cfg(test)]
 mod tests;
 
@@ -210,6 +211,24 @@ impl Memory {
             Data::Write(region) => copy_between(region, offset, to, to_offset, length),
         }
     }
+
+    /// False: it may only be read.
+    fn copy_from(&self, offset: usize, from: &Region, from_offset: usize, length: usize) -> bool {
+        match &self.data {
+            Data::Read(_) => false,
+            Data::Write(region) => {
+                copy_between(from, from_offset, region, offset, length);
+                true
+            }
+        }
+    }
+}
+
+/// Where a copy was made.
+enum Made {
+    Here,
+    /// The memory is on another node: it is still to be made, over a loan.
+    Nowhere,
 }
 
 /// What a grant says after a copy, or before it.
@@ -256,6 +275,22 @@ impl Endpoint {
         mut way: Way<'_>,
         deadline: Option<Instant>,
     ) -> Result<(), Failed<CopyError>> {
+        match self.on_memory(grant, (offset, way.len()), deadline, |memory, at| memory.copy(at, &mut way))? {
+            Made::Here => Ok(()),
+            Made::Nowhere => self.cross(grant, offset, &mut way, deadline),
+        }
+    }
+
+    /// Makes a copy where the memory of a grant is, from an offset in it on, once or again, until the grant stands after it. `work` says whether the memory is
+    /// good for it.
+    #[inline]
+    fn on_memory(
+        &mut self,
+        grant: GrantId,
+        (offset, length): (u64, usize),
+        deadline: Option<Instant>,
+        mut work: impl FnMut(&Memory, usize) -> bool,
+    ) -> Result<Made, Failed<CopyError>> {
         self.check_here()?;
         if self.member.is_some() && self.borrowings.uses().is_multiple_of(COPIES_PER_LOOK) {
             self.hear()?;
@@ -271,20 +306,20 @@ impl Endpoint {
                         self.hold(grant, deadline)?;
                     }
                     if self.loans.find(grant).is_some() {
-                        return self.cross(grant, offset, &mut way, deadline);
+                        return Ok(Made::Nowhere);
                     }
                     continue;
                 }
             };
-            let at = check(entry, offset, way.len())?;
-            if !entry.memory.copy(at, &mut way) {
+            let at = check(entry, offset, length)?;
+            if !work(&entry.memory, at) {
                 return Err(Failed::Call(CopyError::NotWritable(grant)));
             }
             // REVOKE, OVER: what was copied counts if the grant stands after it.
             fence(Ordering::SeqCst);
             let (state, life) = (entry.state(), entry.life);
             match self.verdict(grant, state, life).map_err(Failed::Call)? {
-                Verdict::Good => return Ok(()),
+                Verdict::Good => return Ok(Made::Here),
                 Verdict::Again => {}
             }
         }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use ipc::grants::{Access, check_range};
 
+use crate::buffer::Buffer;
 use crate::copy::{Borrow, CopyError, MOVING, Way};
 use crate::failed::Trouble;
 use crate::grants::{GrantId, Granted};
@@ -13,6 +14,7 @@ use crate::{Endpoint, Failed, Step};
 
 /// Bytes that are copied at a time between two grants of which one is of another node: so a copy of any length takes so much memory.
 const BOUNCE_BYTES: usize = 1024 * 1024;
+
 /// A copy from or to one grant, in steps ([`Endpoint::step_copy_in`], [`Endpoint::step_copy_out`]).
 #[derive(Debug)]
 pub struct Copying {
@@ -31,7 +33,7 @@ impl Copying {
     }
 }
 
-/// A copy between two grants of which one has its memory on another node, piece by piece: where each stands, and how long it is. Of ranges that overlap the
+/// A copy between two grants, or a grant and a buffer of one's own, of which one has its memory on another node, piece by piece: where each stands, and how long it is. Of ranges that overlap the
 /// end comes first that is not written before it was read.
 #[derive(Debug)]
 pub struct Pieces {
@@ -57,6 +59,45 @@ impl Pieces {
             return Err(CopyError::NotWritable(target.grant));
         }
         Ok(Pieces { from, to, length, done: 0, any: false })
+    }
+
+    /// Of a copy to a buffer of one's own.
+    ///
+    /// # Errors
+    /// [`CopyError::OutOfRange`], before anything is written; [`Failed::Forked`].
+    pub fn to_own(
+        (source, from): (&Granted, u64),
+        (own, to): (&Buffer, u64),
+        length: usize,
+    ) -> Result<Pieces, Failed<CopyError>> {
+        own.check(to, length).map_err(Failed::of)?;
+        let wanted = u64::try_from(length).unwrap_or(u64::MAX);
+        check_range(from, wanted, source.bytes).map_err(CopyError::from).map_err(Failed::Call)?;
+        Ok(Pieces { from, to, length, done: 0, any: false })
+    }
+
+    /// Of a copy from a buffer of one's own.
+    ///
+    /// # Errors
+    /// [`CopyError::OutOfRange`], [`CopyError::NotWritable`]: before anything is written; [`Failed::Forked`].
+    pub fn from_own(
+        (own, from): (&Buffer, u64),
+        (target, to): (&Granted, u64),
+        length: usize,
+    ) -> Result<Pieces, Failed<CopyError>> {
+        if target.access == Access::Read {
+            return Err(Failed::Call(CopyError::NotWritable(target.grant)));
+        }
+        let Pieces { from: to, to: from, .. } = Pieces::to_own((target, to), (own, from), length)?;
+        Ok(Pieces { from, to, length, done: 0, any: false })
+    }
+}
+
+impl Pieces {
+    /// Bytes of the longest.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.length.min(BOUNCE_BYTES)
     }
 }
 
@@ -89,7 +130,7 @@ impl Endpoint {
         let (source, target) = (self.hold(from, deadline)?, self.hold(to, deadline)?);
         let pieces =
             Pieces::of((&source, from_offset), (&target, to_offset), length).map_err(Failed::Call)?;
-        let mut bytes = vec![0; length.min(BOUNCE_BYTES)];
+        let mut bytes = vec![0; pieces.longest()];
         for (from_at, to_at, length) in pieces {
             let piece = bytes.get_mut(..length).unwrap_or_default();
             self.copy_in(from, from_at, piece, deadline)?;

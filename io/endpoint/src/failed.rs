@@ -38,6 +38,20 @@ pub enum Failed<E> {
     Interrupted,
 }
 
+impl<E> Failed<E> {
+    /// The same of a call that this one was a part of.
+    pub fn of<F: From<E>>(self) -> Failed<F> {
+        match self {
+            Failed::Call(error) => Failed::Call(error.into()),
+            Failed::System { action, source } => Failed::System { action, source },
+            Failed::Daemon(error) => Failed::Daemon(error),
+            Failed::Forked => Failed::Forked,
+            Failed::Ended { why } => Failed::Ended { why },
+            Failed::Interrupted => Failed::Interrupted,
+        }
+    }
+}
+
 /// What can befall any call.
 #[derive(Debug)]
 pub(crate) enum Trouble {

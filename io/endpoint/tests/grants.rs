@@ -71,6 +71,30 @@ fn bytes_go_from_a_buffer_and_to_one() {
 }
 
 #[test]
+fn each_end_makes_a_half_of_a_transfer_between_their_buffers() {
+    const BYTES: usize = 1 << 20;
+    let half = BYTES as u64 / 2;
+    let bed = Bed::new();
+    let (mut giver, mut taker) = bed.two(["left", "right"]);
+    let mut source = giver.buffer(BYTES, Access::Read).unwrap();
+    let mut target = taker.buffer(BYTES, Access::Write).unwrap();
+    let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+    source.write(0, &bytes).unwrap();
+    let to_read = giver.grant(&mut source, taker.address()).unwrap();
+    let to_write = taker.grant(&mut target, giver.address()).unwrap();
+    giver.copy_from_own((&source, 0), (to_write, 0), BYTES / 2, soon()).unwrap();
+    taker.copy_to_own((to_read, half), (&mut target, half), BYTES / 2, soon()).unwrap();
+    assert!(bytes_of(&target) == bytes);
+    // What may be read only is not written, and what is over is over.
+    let refused = taker.copy_from_own((&target, 0), (to_read, 0), 1, soon());
+    assert!(matches!(call_error(refused), CopyError::NotWritable(_)));
+    giver.revoke(&mut source, to_read).unwrap();
+    let over = taker.copy_to_own((to_read, 0), (&mut target, 0), 1, soon());
+    assert!(matches!(call_error(over), CopyError::Revoked(_)));
+    assert!(bytes_of(&target) == bytes);
+}
+
+#[test]
 fn ranges_that_are_not_inside_are_refused_wherever_they_are_named() {
     let bed = Bed::new();
     let (mut one, mut other) = bed.two(["left", "right"]);
@@ -95,6 +119,13 @@ fn ranges_that_are_not_inside_are_refused_wherever_they_are_named() {
             call_error(other.copy((grant, 0), (grant, offset), length, soon())),
             CopyError::OutOfRange(_)
         ));
+        let mut own = other.buffer(100, Access::Read).unwrap();
+        for [at, own_at] in [[offset, 0], [0, offset]] {
+            let to = other.copy_to_own((grant, at), (&mut own, own_at), length, soon());
+            assert!(matches!(call_error(to), CopyError::OutOfRange(_)));
+            let from = other.copy_from_own((&own, own_at), (grant, at), length, soon());
+            assert!(matches!(call_error(from), CopyError::OutOfRange(_)));
+        }
         let refused = call_error(buffer.read(offset, &mut bytes));
         assert_eq!((refused.offset, refused.bytes), (offset, 100));
         call_error(buffer.write(offset, &bytes));
@@ -576,13 +607,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
     #[test]
-    fn copies_do_what_slices_do(ops in prop::collection::vec((0..3_u8, 0..70_u64, 0..70_u64, 0..70_usize), 1..60)) {
+    fn copies_do_what_slices_do(ops in prop::collection::vec((0..5_u8, 0..70_u64, 0..70_u64, 0..70_usize), 1..60)) {
         const BYTES: usize = 64;
         let bed = Bed::new();
         let (mut one, mut other) = bed.two(["left", "right"]);
         let mut buffer = one.buffer(BYTES, Access::Write).unwrap();
         let grant = one.grant(&mut buffer, other.address()).unwrap();
-        let mut model = vec![0_u8; BYTES];
+        let mut own = other.buffer(BYTES, Access::Read).unwrap();
+        let (mut model, mut of_own) = (vec![0_u8; BYTES], vec![0_u8; BYTES]);
         for (step, (op, from, to, length)) in ops.into_iter().enumerate() {
             let range = |offset: u64| usize::try_from(offset).ok().map(|at| at..at + length).filter(|range| range.end <= BYTES);
             match op {
@@ -596,14 +628,27 @@ proptest! {
                     let copied = copied(&mut other, grant, from, length).ok();
                     prop_assert_eq!(copied, range(from).map(|range| model[range].to_vec()));
                 }
-                _ => {
+                2 => {
                     let done = other.copy((grant, from), (grant, to), length, soon()).is_ok();
                     let both = range(from).zip(range(to));
                     prop_assert_eq!(done, both.is_some());
                     if let Some((from, to)) = both { model.copy_within(from, to.start); }
                 }
+                3 => {
+                    let done = other.copy_to_own((grant, from), (&mut own, to), length, soon()).is_ok();
+                    let both = range(from).zip(range(to));
+                    prop_assert_eq!(done, both.is_some());
+                    if let Some((from, to)) = both { of_own[to].copy_from_slice(&model[from]); }
+                }
+                _ => {
+                    let done = other.copy_from_own((&own, from), (grant, to), length, soon()).is_ok();
+                    let both = range(from).zip(range(to));
+                    prop_assert_eq!(done, both.is_some());
+                    if let Some((from, to)) = both { model[to].copy_from_slice(&of_own[from]); }
+                }
             }
             prop_assert_eq!(&bytes_of(&buffer), &model);
+            prop_assert_eq!(&bytes_of(&own), &of_own);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use endpoint::{Borrow, CopyError, Copying, Failed, GrantId, Granted, Pieces, Step};
+use endpoint::{Borrow, Buffer, CopyError, Copying, Failed, GrantId, Granted, Pieces, Step};
 
 use crate::Endpoint;
 use crate::call::Call;
@@ -84,6 +84,68 @@ impl Endpoint {
             if self.inner.is_elsewhere(from.0) || self.inner.is_elsewhere(to.0) {
                 let pieces = Pieces::of((&source, from.1), (&target, to.1), length).map_err(Failed::Call)?;
                 return self.copy_across((from.0, to.0), pieces, deadline).await;
+            }
+        }
+    }
+
+    /// Copies bytes of a granted buffer to a buffer of one's own; as [`Endpoint::copy_in`].
+    ///
+    /// # Errors
+    /// See [`CopyError`].
+    pub async fn copy_to_own(
+        &mut self,
+        (from, offset): (GrantId, u64),
+        (own, own_offset): (&mut Buffer, u64),
+        length: usize,
+        deadline: Option<Instant>,
+    ) -> Result<(), Failed<CopyError>> {
+        loop {
+            let granted = self.borrow(from, deadline).await?;
+            if self.inner.is_elsewhere(from) {
+                let pieces = Pieces::to_own((&granted, offset), (own, own_offset), length)?;
+                let mut bytes = vec![0; pieces.longest()];
+                for (at, own_at, length) in pieces {
+                    let piece = bytes.get_mut(..length).unwrap_or_default();
+                    self.copy_in(from, at, piece, deadline).await?;
+                    own.write(own_at, piece).map_err(Failed::of)?;
+                }
+                return Ok(());
+            }
+            let now = Some(Instant::now());
+            match self.inner.copy_to_own((from, offset), (own, own_offset), length, now) {
+                Err(Failed::Call(CopyError::TimedOut(..))) => {}
+                copied => return copied,
+            }
+        }
+    }
+
+    /// Copies bytes of a buffer of one's own to one that was granted to be written; as [`Endpoint::copy_out`].
+    ///
+    /// # Errors
+    /// See [`CopyError`].
+    pub async fn copy_from_own(
+        &mut self,
+        (own, own_offset): (&Buffer, u64),
+        (to, offset): (GrantId, u64),
+        length: usize,
+        deadline: Option<Instant>,
+    ) -> Result<(), Failed<CopyError>> {
+        loop {
+            let granted = self.borrow(to, deadline).await?;
+            if self.inner.is_elsewhere(to) {
+                let pieces = Pieces::from_own((own, own_offset), (&granted, offset), length)?;
+                let mut bytes = vec![0; pieces.longest()];
+                for (own_at, at, length) in pieces {
+                    let piece = bytes.get_mut(..length).unwrap_or_default();
+                    own.read(own_at, piece).map_err(Failed::of)?;
+                    self.copy_out(piece, to, at, deadline).await?;
+                }
+                return Ok(());
+            }
+            let now = Some(Instant::now());
+            match self.inner.copy_from_own((own, own_offset), (to, offset), length, now) {
+                Err(Failed::Call(CopyError::TimedOut(..))) => {}
+                copied => return copied,
             }
         }
     }

@@ -138,6 +138,13 @@ fn granted_buffers_are_copied_from_and_to() {
         user.copy((grant, 1000), (back, 0), 6, soon()).await.unwrap();
         answer.read(0, &mut bytes).unwrap();
         assert_eq!(&bytes, b"golden");
+        let mut own = user.get_mut().buffer(100, Access::Read).unwrap();
+        user.copy_to_own((grant, 1000), (&mut own, 50), 6, soon()).await.unwrap();
+        user.copy_from_own((&own, 50), (back, 30), 6, soon()).await.unwrap();
+        answer.read(30, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"golden");
+        let outside = user.copy_to_own((grant, 0), (&mut own, 95), 6, soon()).await;
+        assert!(matches!(outside, Err(Failed::Call(CopyError::OutOfRange(_)))), "{outside:?}");
         let borrowed = user.borrow(grant, soon()).await.unwrap();
         assert_eq!((borrowed.bytes, borrowed.access), (1 << 20, Access::Read));
         owner.get_mut().revoke(&mut answer, back).unwrap();

@@ -1,6 +1,6 @@
 //! The C functions, without their C names; and the macro that gives them those.
 
-use super::{Access, Address, Endpoints, Granted, Message, Outgoing, Peer, Place};
+use super::{Access, Address, Endpoints, Granted, Message, Outgoing, OwnPlace, Peer, Place};
 use crate::channel_abi::memory::{self, must, put};
 use crate::channel_abi::{Handle, Options, Outcome, call, copy_text, count_of, name_at};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
@@ -420,6 +420,42 @@ pub fn copy(
     })
 }
 
+/// `tombolo_endpoint_copy_to_own` of the header.
+#[allow(clippy::too_many_arguments, reason = "the header has them")]
+pub fn copy_to_own(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    from: i64,
+    from_offset: u64,
+    buffer: Handle,
+    offset: u64,
+    length: u64,
+    timeout_ns: i64,
+) -> c_int {
+    call::call(-1, || {
+        let (from, to) = (Place { grant: from, offset: from_offset }, OwnPlace { buffer, offset });
+        endpoints.copy_to_own(endpoint, from, to, length, call::patience(timeout_ns)?).map(|()| 0)
+    })
+}
+
+/// `tombolo_endpoint_copy_from_own` of the header.
+#[allow(clippy::too_many_arguments, reason = "the header has them")]
+pub fn copy_from_own(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    buffer: Handle,
+    offset: u64,
+    to: i64,
+    to_offset: u64,
+    length: u64,
+    timeout_ns: i64,
+) -> c_int {
+    call::call(-1, || {
+        let (from, to) = (OwnPlace { buffer, offset }, Place { grant: to, offset: to_offset });
+        endpoints.copy_from_own(endpoint, from, to, length, call::patience(timeout_ns)?).map(|()| 0)
+    })
+}
+
 /// `tombolo_buffer_read` of the header.
 ///
 /// # Safety
@@ -746,6 +782,34 @@ macro_rules! export_endpoints {
             timeout_ns: i64,
         ) -> ctypes::c_int {
             abi::copy(&$endpoints, endpoint, from, from_offset, to, to_offset, length, timeout_ns)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_copy_to_own(
+            endpoint: Held,
+            from: i64,
+            from_offset: u64,
+            buffer: Held,
+            offset: u64,
+            length: u64,
+            timeout_ns: i64,
+        ) -> ctypes::c_int {
+            abi::copy_to_own(&$endpoints, endpoint, from, from_offset, buffer, offset, length, timeout_ns)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_copy_from_own(
+            endpoint: Held,
+            buffer: Held,
+            offset: u64,
+            to: i64,
+            to_offset: u64,
+            length: u64,
+            timeout_ns: i64,
+        ) -> ctypes::c_int {
+            abi::copy_from_own(&$endpoints, endpoint, buffer, offset, to, to_offset, length, timeout_ns)
         }
 
         /// See `include/tombolo/endpoint.h`.

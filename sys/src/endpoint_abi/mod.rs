@@ -33,6 +33,15 @@ pub struct Place {
     pub offset: u64,
 }
 
+/// Where in one's own buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnPlace {
+    /// The buffer, as the program says.
+    pub buffer: Handle,
+    /// Bytes from its start.
+    pub offset: u64,
+}
+
 /// What stands behind the C functions. Called from any thread, also from several at once with the same handle, and with handles and
 /// addresses that never existed: that is an error, and nothing else.
 pub trait Endpoints: Sync {
@@ -112,4 +121,22 @@ pub trait Endpoints: Sync {
     fn copy_out(&self, endpoint: Handle, from: &[u8], to: Place, patience: Patience) -> Outcome<()>;
     /// `tombolo_endpoint_copy`.
     fn copy(&self, endpoint: Handle, from: Place, to: Place, length: u64, patience: Patience) -> Outcome<()>;
+    /// `tombolo_endpoint_copy_to_own`.
+    fn copy_to_own(
+        &self,
+        endpoint: Handle,
+        from: Place,
+        to: OwnPlace,
+        length: u64,
+        patience: Patience,
+    ) -> Outcome<()>;
+    /// `tombolo_endpoint_copy_from_own`.
+    fn copy_from_own(
+        &self,
+        endpoint: Handle,
+        from: OwnPlace,
+        to: Place,
+        length: u64,
+        patience: Patience,
+    ) -> Outcome<()>;
 }

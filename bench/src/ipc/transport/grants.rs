@@ -15,7 +15,7 @@ const PARTS_MAX: usize = 32;
 /// Fewest: while one is copied out another is filled.
 const PARTS_MIN: usize = 2;
 /// The bit, or the tag, that says that everything was taken.
-const TAKEN: usize = 63;
+pub(super) const TAKEN: usize = 63;
 /// Number of the one grant.
 const GRANT: u64 = 1;
 /// So many bytes are told of at once, or a quarter of the parts: a word to the other end costs as much as some KiB.
@@ -25,8 +25,8 @@ const HINT_BYTES: usize = 64;
 
 /// What the two tell each other of parts.
 #[derive(Debug)]
-struct Signals {
-    couple: Couple,
+pub(super) struct Signals {
+    pub couple: Couple,
     hints: Hints,
     /// Parts that the other one has told of, and TAKEN.
     told: u64,
@@ -39,7 +39,7 @@ struct Signals {
 
 impl Signals {
     /// For so many parts of so many bytes.
-    fn open(
+    pub fn open(
         meeting: &mut Meeting,
         role: Role,
         hints: Hints,
@@ -54,7 +54,7 @@ impl Signals {
         Ok(Self { couple, hints, told, untold: 0, at_once: at_once as u32, payload: Vec::new() })
     }
 
-    fn tell(&mut self, part: usize) -> io::Result<()> {
+    pub fn tell(&mut self, part: usize) -> io::Result<()> {
         let Couple { endpoint, peer } = &mut self.couple;
         match self.hints {
             Hints::Notices => {
@@ -68,7 +68,7 @@ impl Signals {
     }
 
     /// Tells of all parts that the other one has not been told of.
-    fn show(&mut self) -> io::Result<()> {
+    pub fn show(&mut self) -> io::Result<()> {
         let Couple { endpoint, peer } = &mut self.couple;
         match std::mem::take(&mut self.untold) {
             0 => endpoint.flush().map_err(io::Error::other),
@@ -76,7 +76,7 @@ impl Signals {
         }
     }
 
-    fn wait_for(&mut self, part: usize) -> io::Result<()> {
+    pub fn wait_for(&mut self, part: usize) -> io::Result<()> {
         while self.told & 1 << part == 0 {
             if self.untold != 0 {
                 self.show()?;
@@ -108,7 +108,7 @@ pub struct Slots {
 
 /// What either side has of the buffer.
 #[derive(Debug)]
-enum Memory {
+pub(super) enum Memory {
     Owned(Buffer),
     Granted(GrantId),
 }
@@ -222,12 +222,7 @@ impl Bulk for Places {
         let (part, offset) = self.turn();
         self.signals.wait_for(part)?;
         let Memory::Owned(buffer) = &self.memory else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let mut words = [0; PLACES];
-        for (word, &place) in words.iter_mut().zip(places) {
-            let mut bytes = [0; size_of::<u64>()];
-            buffer.read(offset + place as u64, &mut bytes).map_err(io::Error::other)?;
-            *word = u64::from_ne_bytes(bytes);
-        }
+        let words = words_of(buffer, offset, places)?;
         self.signals.tell(part)?;
         Ok(words)
     }
@@ -242,6 +237,17 @@ impl Bulk for Places {
     }
 }
 
+/// The words at these places of a message that begins at an offset of a buffer.
+pub(super) fn words_of(buffer: &Buffer, offset: u64, places: &[usize; PLACES]) -> io::Result<[u64; PLACES]> {
+    let mut words = [0; PLACES];
+    for (word, &place) in words.iter_mut().zip(places) {
+        let mut bytes = [0; size_of::<u64>()];
+        buffer.read(offset + place as u64, &mut bytes).map_err(io::Error::other)?;
+        *word = u64::from_ne_bytes(bytes);
+    }
+    Ok(words)
+}
+
 /// What the follower needs to know of a grant, beside its two memories.
 #[derive(Debug, Serialize, Deserialize)]
 struct Word {
@@ -251,7 +257,7 @@ struct Word {
 }
 
 /// Makes a buffer and grants it to the other.
-fn own(meeting: &mut Meeting, couple: &mut Couple, bytes: usize, access: Access) -> io::Result<Memory> {
+pub(super) fn own(meeting: &mut Meeting, couple: &mut Couple, bytes: usize, access: Access) -> io::Result<Memory> {
     let Couple { endpoint, peer } = couple;
     let mut buffer = endpoint.buffer_alone(bytes, access).map_err(io::Error::other)?;
     let handed = endpoint.grant_alone(&mut buffer, *peer, GRANT).map_err(io::Error::other)?;
@@ -262,7 +268,7 @@ fn own(meeting: &mut Meeting, couple: &mut Couple, bytes: usize, access: Access)
 }
 
 /// Takes the grant that the other gives.
-fn take(meeting: &mut Meeting, couple: &mut Couple, access: Access) -> io::Result<Memory> {
+pub(super) fn take(meeting: &mut Meeting, couple: &mut Couple, access: Access) -> io::Result<Memory> {
     let (word, descriptors) = meeting.take(2)?;
     let [data, states] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
     let Word { buffer, bytes, place } = serde_json::from_slice(&word).map_err(io::Error::other)?;

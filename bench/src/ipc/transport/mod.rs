@@ -3,6 +3,7 @@
 mod endpoint;
 mod flow;
 mod grants;
+mod halves;
 pub mod kernel;
 mod records;
 
@@ -73,6 +74,7 @@ fn copies(means: &Means, task: &Task, meeting: &mut Meeting, job: Messages<'_, '
     let (bytes, tuning) = (task.bytes, &means.tuning);
     match means.way {
         Way::Slots => job.copy(grants::Slots::open(meeting, task, tuning)?),
+        Way::Places { .. } if tuning.halves => job.copy(halves::Halves::open(meeting, task)?),
         Way::Places { hints } => job.copy(grants::Places::open(meeting, task, tuning, hints)?),
         Way::Pipe => {
             let (reader, writer) = kernel::pipe(meeting, task, tuning)?;

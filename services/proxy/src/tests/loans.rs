@@ -120,6 +120,10 @@ async fn bytes_go_from_a_buffer_of_another_node_and_to_one() {
             assert!(outside(call_error(grantee.copy((grant, offset), (grant, 0), length, soon()))));
             assert!(outside(call_error(grantee.copy((grant, 0), (grant, offset), length, soon()))));
         }
+        let mut own = grantee.buffer_alone(BYTES, Access::Read).expect("a buffer");
+        own.write(0, &[7; BYTES]).expect("written");
+        grantee.copy_from_own((&own, 1), (grant, 0), BYTES - 1, soon()).expect("copied");
+        assert!(bytes_of(&buffer)[..BYTES - 1] == bytes_of(&own)[1..]);
         buffer.write(0, b"0123456789").expect("written");
         grantee.copy((grant, 0), (grant, 2), 8, soon()).expect("copied");
         assert_eq!(bytes_of(&buffer)[..10], *b"0101234567");
@@ -145,6 +149,13 @@ async fn what_was_granted_to_be_read_is_not_written_and_crosses_to_a_buffer_of_t
         ));
         grantee.copy((grant, 5), (to, 0), (3 << 20) - 5, soon()).expect("copied");
         assert!(bytes_of(&target)[..(3 << 20) - 5] == bytes_of(&buffer)[5..]);
+        let mut own = grantee.buffer_alone(3 << 20, Access::Read).expect("a buffer");
+        let refused = grantee.copy_from_own((&own, 0), (grant, 0), 1, soon());
+        assert!(matches!(call_error(refused), CopyError::NotWritable(_)));
+        grantee.copy_to_own((grant, 5), (&mut own, 0), (3 << 20) - 5, soon()).expect("copied");
+        assert!(bytes_of(&own)[..(3 << 20) - 5] == bytes_of(&buffer)[5..]);
+        let outside = grantee.copy_to_own((grant, 6), (&mut own, 0), (3 << 20) - 5, soon());
+        assert!(matches!(call_error(outside), CopyError::OutOfRange(_)));
         drop(owner);
     })
     .await;
