@@ -119,7 +119,7 @@ impl Bench<'_> {
         }
         for round in 0..self.plan.rounds {
             for arm in rotated(&arms, self.launch + round) {
-                let Some(&tuning) = self.tuned.get(&(case.tuned_by(), arm)) else { continue };
+                let Some(&tuning) = self.tuned.get(&(case, arm)) else { continue };
                 match self.repeat(case, arm, tuning, round, self.plan.window_ns(case)) {
                     Ok(repetition) => results.repetitions.push(repetition),
                     Err(error) => self.excuse(case, arm, error, results)?,
@@ -131,7 +131,6 @@ impl Bench<'_> {
 
     /// Finds the quickest tuning. One that this machine does not allow is not chosen; the first is what everybody may have.
     fn tune(&mut self, case: Case, arm: Arm, results: &mut Results) -> Result<(), BenchError> {
-        let case = case.tuned_by();
         if self.tuned.contains_key(&(case, arm)) {
             return Ok(());
         }
@@ -147,7 +146,7 @@ impl Bench<'_> {
                 note(&mut results.notes, format!("`{}` {what} ({error})", arm.name()));
                 continue;
             }
-            let found = self.repeat(case, arm, tuning, 0, self.plan.trial_ns)?;
+            let found = self.repeat(case, arm, tuning, 0, self.plan.trial_ns(case))?;
             let rate = found.operations as f64 / found.window_s.max(f64::MIN_POSITIVE);
             if best.is_none_or(|(quickest, _)| rate > quickest) {
                 best = Some((rate, tuning));

@@ -142,6 +142,8 @@ impl Arm {
             }
             Self::OneSided | Self::ByNotices => buffers(&[256 << 10, 1 << 20]),
             Self::Twice => pieces(&[(512 << 10, 32 << 10), (1 << 20, 64 << 10), (2 << 20, 256 << 10)]),
+            // Those of several pairs share the processors' caches.
+            Self::Tombolo if case.pairs() > 1 => buffers(&[64 << 10, 128 << 10, 256 << 10, 1 << 20]),
             Self::Tombolo | Self::Unbatched | Self::Rendezvous | Self::Asleep => {
                 buffers(&[256 << 10, 1 << 20])
             }
@@ -256,8 +258,8 @@ impl Case {
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         use Arm::{
-            Asleep, ByNotices, Fifo, Grpc, OneSided, Pages, Pipe, Queue, Rendezvous, Seqpacket, Tcp, Tombolo, Twice,
-            Unbatched, Unix, Zenoh,
+            Asleep, ByNotices, Fifo, Grpc, OneSided, Pages, Pipe, Queue, Rendezvous, Seqpacket, Tcp, Tombolo,
+            Twice, Unbatched, Unix, Zenoh,
         };
         match self.kind {
             Kind::RoundTrip | Kind::Sparse | Kind::OneProcessor | Kind::PairsRoundTrip(_) => {
@@ -274,12 +276,6 @@ impl Case {
                 &[Tombolo, OneSided, ByNotices, Twice, Pipe, Fifo, Queue, Unix, Seqpacket, Tcp, Grpc, Zenoh]
             }
         }
-    }
-
-    /// The case whose trials decide how an arm is tuned in this one.
-    #[must_use]
-    pub fn tuned_by(self) -> Self {
-        if matches!(self.kind, Kind::Pairs(_)) { case(Kind::Stream, self.bytes) } else { self }
     }
 
     /// The columns of its table.
@@ -387,6 +383,12 @@ impl Plan {
         Self { launches: 1, rounds: 2, window_ns: 30_000_000, pairs_window_ns: 60_000_000, ..full }
     }
 
+    /// The window of a trial of a case, in ns: that of several pairs is longer, as with the window.
+    #[must_use]
+    pub fn trial_ns(&self, case: Case) -> u64 {
+        if case.pairs() > 1 { self.pairs_window_ns / 2 } else { self.trial_ns }
+    }
+
     /// The window of a case, in ns.
     #[must_use]
     pub fn window_ns(&self, case: Case) -> u64 {
@@ -404,7 +406,6 @@ mod tests {
             assert_eq!(Case::of(&case.condition()), Some(case));
             assert!(case.arms().contains(&Arm::Tombolo), "{case:?}");
             assert!(KERNEL.iter().all(|arm| case.arms().contains(arm)), "{case:?}");
-            assert!(CASES.contains(&case.tuned_by()));
         }
     }
 

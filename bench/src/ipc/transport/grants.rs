@@ -257,7 +257,12 @@ struct Word {
 }
 
 /// Makes a buffer and grants it to the other.
-pub(super) fn own(meeting: &mut Meeting, couple: &mut Couple, bytes: usize, access: Access) -> io::Result<Memory> {
+pub(super) fn own(
+    meeting: &mut Meeting,
+    couple: &mut Couple,
+    bytes: usize,
+    access: Access,
+) -> io::Result<Memory> {
     let Couple { endpoint, peer } = couple;
     let mut buffer = endpoint.buffer_alone(bytes, access).map_err(io::Error::other)?;
     let handed = endpoint.grant_alone(&mut buffer, *peer, GRANT).map_err(io::Error::other)?;
