@@ -4,6 +4,7 @@
 //! is an [`Endpoints`]'s.
 
 mod export;
+mod names;
 mod structs;
 
 pub use export::*;
