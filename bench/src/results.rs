@@ -128,6 +128,15 @@ pub struct Results {
 }
 
 impl Results {
+    /// Adds what a reader has to know, once.
+    pub fn note(&mut self, notes: Vec<String>) {
+        for note in notes {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+    }
+
     /// The conditions, sorted as they were met.
     #[must_use]
     pub fn conditions(&self) -> Vec<Condition> {

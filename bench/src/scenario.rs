@@ -130,6 +130,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::ipc::Ipc),
         Box::new(crate::links::Link),
         Box::new(crate::reserve::Reserve),
+        Box::new(crate::reserve::Tables),
     ]
 }
 

@@ -66,17 +66,9 @@ impl Drop for Sleeper {
 
 /// Measures all that this machine can; what it can't is told.
 pub(super) fn measure(plan: &Plan, put: &mut Put<'_>) -> Vec<String> {
-    let mut notes = Vec::new();
-    for (kind, rows) in [(Kind::Table, TABLE), (Kind::Bandwidth, BANDWIDTH), (Kind::Deadline, DEADLINE)] {
-        for row in rows {
-            // Hundreds of cgroups take seconds to come and go: where it is only tried whether all works, once is enough.
-            if row.0 == MANY && kind != Kind::Table && plan.commits < FEW {
-                continue;
-            }
-            if let Err(why) = commits(kind, row, plan, put) {
-                notes.push(format!("no changes under {kind} among {}: {why}", row.0));
-            }
-        }
+    let mut notes = tables(plan, put);
+    for (kind, rows) in [(Kind::Bandwidth, BANDWIDTH), (Kind::Deadline, DEADLINE)] {
+        notes.extend(changes(kind, rows, plan, put));
     }
     for (count, name, worst) in [
         (2, "decide 2x2, real processes", "decide 2x2, real processes, worst"),
@@ -84,6 +76,25 @@ pub(super) fn measure(plan: &Plan, put: &mut Put<'_>) -> Vec<String> {
     ] {
         if let Err(why) = decisions(count, name, worst, put) {
             notes.push(format!("no decisions among {count} times {count} real processes: {why}"));
+        }
+    }
+    notes
+}
+
+/// Changes of a table alone.
+pub(super) fn tables(plan: &Plan, put: &mut Put<'_>) -> Vec<String> {
+    changes(Kind::Table, TABLE, plan, put)
+}
+
+fn changes(kind: Kind, rows: [Row; 4], plan: &Plan, put: &mut Put<'_>) -> Vec<String> {
+    let mut notes = Vec::new();
+    for row in rows {
+        // Hundreds of cgroups take seconds to come and go: where it is only tried whether all works, once is enough.
+        if row.0 == MANY && kind != Kind::Table && plan.commits < FEW {
+            continue;
+        }
+        if let Err(why) = commits(kind, row, plan, put) {
+            notes.push(format!("no changes under {kind} among {}: {why}", row.0));
         }
     }
     notes

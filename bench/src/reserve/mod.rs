@@ -18,6 +18,10 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy)]
 pub struct Reserve;
 
+/// What of it is measured by itself: changes of a dispatch table, in some seconds for each launch.
+#[derive(Debug, Clone, Copy)]
+pub struct Tables;
+
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -170,6 +174,47 @@ impl Scenario for Reserve {
     }
 }
 
+impl Scenario for Tables {
+    fn name(&self) -> &'static str {
+        "reserve --part table"
+    }
+
+    fn about(&self) -> &'static str {
+        "reservations: changes of a dispatch table alone"
+    }
+
+    fn promises(&self) -> &'static [Promise] {
+        Reserve.promises()
+    }
+
+    fn base(&self, condition: &Condition) -> &'static str {
+        Reserve.base(condition)
+    }
+
+    fn peers(&self) -> &'static [&'static [&'static str]] {
+        Reserve.peers()
+    }
+
+    fn measure(&self, arguments: &Arguments, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError> {
+        let plan = if arguments.quick { Plan::quick() } else { Plan::full() };
+        let launches = arguments.launches.unwrap_or(plan.launches).max(1);
+        let mut results = Results::default();
+        for launch in 0..launches {
+            progress(&format!("launch {} of {launches}: changes of a table", launch + 1));
+            let mut put = |name: &'static str, unit: &'static str, value: f64| {
+                results.figures.push(Figure { name, unit, launch, value });
+            };
+            let notes = enforced::tables(&plan, &mut put);
+            results.note(notes);
+        }
+        Ok(results)
+    }
+
+    fn verdicts(&self, results: &Results) -> Vec<Verdict> {
+        Reserve.verdicts(results)
+    }
+}
+
 /// Measures what this machine can; what it can't is noted.
 #[must_use]
 pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Results {
@@ -194,11 +239,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Results {
         if let Err(why) = link::measure(plan, &mut put) {
             notes.push(format!("no classes of a link: {why}"));
         }
-        for note in notes {
-            if !results.notes.contains(&note) {
-                results.notes.push(note);
-            }
-        }
+        results.note(notes);
     }
     results
 }

@@ -338,6 +338,9 @@ pub struct BenchArgs {
     /// What the domains are (`directory`; default: containers)
     #[arg(long, value_name = "KIND", value_parser = ["vm"], conflicts_with = "between")]
     pub kind: Option<String>,
+    /// A part by itself (`reserve`)
+    #[arg(long, value_name = "PART", value_parser = ["table"], conflicts_with_all = ["between", "kind"])]
+    pub part: Option<String>,
     /// Numbers of domains to measure with (`directory`)
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     pub domains: Vec<usize>,

@@ -153,6 +153,49 @@ fn a_table_dies_and_those_that_were_idle_are_ordinary() {
     dies(Kind::Table, Outside::Idle, false);
 }
 
+/// Time goes to and fro between two without a pause, by commits that wait for nobody, and at some moment of one of them the dispatcher dies.
+#[test]
+fn a_table_dies_in_the_middle_of_changes_and_nobody_is_held() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for outside in [Outside::Held, Outside::Stopped] {
+        for round in 0..6 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let hogs = [Hog::start(), Hog::start()];
+            let before = hogs.each_ref().map(Hog::state);
+            let Some(mut client) = start(&launch(folder.path(), Kind::Table)) else { return };
+            let mut plan = plan(&hogs.each_ref(), outside);
+            put(&mut client, &plan);
+            let dispatcher = client.pid();
+            // Somewhere between the first request and what follows some hundred of them.
+            let moment = Duration::from_micros(sys::clock::clock_ns() / 7 % 60_000);
+            let killer = std::thread::spawn(move || {
+                // tidy(sleep): a death comes at a random moment
+                std::thread::sleep(moment);
+                kill_and_wait(dispatcher);
+            });
+            let end = Instant::now() + PATIENCE;
+            let mut changes = 0;
+            let mut change = |plan: &Plan| {
+                let prepared = client.prepare(plan)?;
+                client.commit(&prepared)
+            };
+            while change(&plan).is_ok() {
+                changes += 1;
+                plan.vtms[0].budget_ns = if changes % 2 == 0 { 3 } else { 2 } * MS;
+                plan.vtms[1].budget_ns = if changes % 2 == 0 { 3 } else { 4 } * MS;
+                assert!(Instant::now() < end, "nobody has killed it");
+            }
+            killer.join().expect("it was killed");
+            for (hog, before) in hogs.iter().zip(before) {
+                let what = format!("{outside:?}, round {round}, after {changes} changes and {moment:?}");
+                until(&format!("{what}: as before"), || hog.state() == before);
+                let used = hog.used_ns();
+                until(&format!("{what}: it runs"), || hog.used_ns() > used + MS);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_quotas_keeper_dies_and_nobody_is_throttled() {
     dies(Kind::Bandwidth, Outside::Held, false);

@@ -144,6 +144,8 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step> {
             "ring",
             "--package",
             "ipc",
+            "--package",
+            "enforce",
             "--test",
             "model",
             "--test",

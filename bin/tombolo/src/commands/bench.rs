@@ -36,9 +36,10 @@ pub fn run(arguments: &BenchArgs) -> Result<(), Failure> {
 /// The scenario by its whole name, as the list has it.
 fn scenario(arguments: &BenchArgs) -> Option<String> {
     let name = arguments.scenario.as_ref()?;
-    Some(match (&arguments.between, &arguments.kind) {
-        (Some(ends), _) => format!("{name} --between {ends}"),
-        (_, Some(kind)) => format!("{name} --kind {kind}"),
+    Some(match (&arguments.between, &arguments.kind, &arguments.part) {
+        (Some(ends), _, _) => format!("{name} --between {ends}"),
+        (_, Some(kind), _) => format!("{name} --kind {kind}"),
+        (_, _, Some(part)) => format!("{name} --part {part}"),
         _ => name.clone(),
     })
 }

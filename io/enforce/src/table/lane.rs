@@ -1,9 +1,9 @@
 //! One processor's thread: it asks who runs, brings that about, and sleeps until it has to ask again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
-use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 use reserve::Task;
@@ -17,6 +17,8 @@ use crate::hierarchy::Freezer;
 use crate::ledger;
 use crate::members;
 use crate::plan::Outside;
+
+use super::orders::{BETWEEN, Found, Orders};
 
 /// Priority of jobs in their time. Low, so that whatever else is real-time on the machine comes before them.
 pub const JOB_PRIORITY: u32 = 2;
@@ -106,9 +108,7 @@ pub enum Order {
 /// What a lane and its owner share.
 #[derive(Debug, Default)]
 pub struct Shared {
-    orders: Mutex<Vec<Order>>,
-    /// Changes with each order.
-    bell: AtomicU32,
+    pub(super) orders: Orders<Order>,
     /// Changes when a slot has ended that somebody waits for.
     pub ended: AtomicU32,
     pub resynchronised: AtomicU64,
@@ -121,11 +121,13 @@ pub struct Shared {
 pub const DECISION_STEPS: usize = 32;
 
 impl Shared {
-    /// Gives an order. The lock is held by the giver for a push only, and never waited for by the lane.
-    pub fn order(&self, order: Order) {
-        self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(order);
-        self.bell.fetch_add(1, Ordering::SeqCst);
-        sys::schedule::wake(&self.bell);
+    /// Gives an order, and wakes the lane where it may sleep. `true`: the lane decides nothing any more without it.
+    pub fn order(&self, order: Order) -> bool {
+        let found = self.orders.give(order);
+        if found == (Found::Between { first: true }) {
+            sys::schedule::wake(self.orders.place());
+        }
+        found != Found::Within
     }
 }
 
@@ -157,11 +159,9 @@ pub fn run(shared: Arc<Shared>, record: bool) -> Result<()> {
     let mut lane = Lane { core, seats: BTreeMap::new(), shared, running: None, turn: None, began_ns: 0 };
     let mut due_ns = sys::clock::clock_ns();
     loop {
-        let bell = lane.shared.bell.load(Ordering::SeqCst);
-        let missed = match lane.obey() {
-            None => break,
-            Some(missed) => missed,
-        };
+        if !lane.obey() {
+            break;
+        }
         let now = sys::clock::clock_ns();
         if now.saturating_sub(due_ns) > AWAY_NS {
             lane.shared.resynchronised.fetch_add(1, Ordering::Relaxed);
@@ -179,9 +179,9 @@ pub fn run(shared: Arc<Shared>, record: bool) -> Result<()> {
         lane.turn_to(decision.vtm, decision.job, now, due_ns);
         due_ns = decision.until_ns;
         let until = due_ns.min(now.saturating_add(LONGEST_SLEEP_NS));
-        // Orders that could not be had are had as soon as their giver lets go, which rings.
-        let expected = if missed { lane.shared.bell.load(Ordering::SeqCst) } else { bell };
-        sys::schedule::sleep_until(&lane.shared.bell, expected, until);
+        if lane.shared.orders.end() {
+            sys::schedule::sleep_until(lane.shared.orders.place(), BETWEEN, until);
+        }
         if until < due_ns {
             due_ns = until;
         }
@@ -192,16 +192,11 @@ pub fn run(shared: Arc<Shared>, record: bool) -> Result<()> {
 }
 
 impl Lane {
-    /// Does what was ordered. `None`: stop; `true`: somebody is just giving an order.
-    fn obey(&mut self) -> Option<bool> {
-        let orders = match self.shared.orders.try_lock() {
-            Ok(mut orders) => std::mem::take(&mut *orders),
-            Err(TryLockError::Poisoned(poisoned)) => std::mem::take(&mut *poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => return Some(true),
-        };
-        for order in orders {
+    /// Begins a round, and does what was ordered. `false`: stop.
+    fn obey(&mut self) -> bool {
+        for order in self.shared.orders.begin() {
             match order {
-                Order::Stop => return None,
+                Order::Stop => return false,
                 Order::Members { id, jobs, ranked } => self.new_members(&id, jobs, ranked),
                 Order::Recording { answer } => {
                     // Who asked may have gone.
@@ -213,7 +208,7 @@ impl Lane {
                 }
             }
         }
-        Some(false)
+        true
     }
 
     fn change(&mut self, change: Change, crews: Vec<(String, Crew)>, now: u64) -> Result<u64> {

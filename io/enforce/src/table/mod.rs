@@ -3,15 +3,18 @@
 //!
 //! Jobs are in one cgroup whose real-time bandwidth is about what they are promised together, so the kernel ends what a dead dispatcher left running.
 
+mod commit;
 mod cost;
+mod horizon;
 mod inside;
 mod lane;
+mod orders;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,8 +31,15 @@ use crate::ledger::{Debt, Ledger};
 use crate::members::Census;
 use crate::place::{self, Arrivals, Config, Site};
 use crate::plan::{Outside, Plan, Vtm};
+use horizon::Horizon;
 use inside::{Inside, JobTime};
 use lane::{Crew, Grip, Meter, Order, Ranked, Shared};
+
+/// What orders are made of; `tests/model.rs` has other ones.
+mod atomics {
+    pub use std::sync::atomic::{AtomicU32, Ordering};
+    pub use std::sync::{Arc, Mutex};
+}
 
 pub use cost::{means, means_of};
 pub use lane::LANE_PRIORITY;
@@ -55,6 +65,7 @@ const MOST_NOTES: usize = 8;
 struct Lane {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    horizon: Horizon,
 }
 
 #[derive(Clone)]
@@ -96,6 +107,8 @@ struct Ready {
     /// Who is not as it is in force, and who is not in it any more.
     changed: BTreeSet<String>,
     leaving: Vec<String>,
+    /// The processors on which time only goes from one to another: their threads are not waited for.
+    exchanges: BTreeSet<usize>,
     /// How long the jobs inside each take on these tables.
     times: BTreeMap<String, Vec<JobTime>>,
 }
@@ -125,6 +138,10 @@ pub struct Table {
     generation: u64,
     last: Option<(Committed, u64)>,
     awaited: Vec<String>,
+    /// What threads will say of the last change that were not waited for.
+    unheard: Vec<Receiver<Result<u64>>>,
+    /// When the last change is in force, as far as threads have said.
+    heard_ns: u64,
     next_scanned: usize,
 }
 
@@ -179,6 +196,8 @@ impl Table {
             generation: 0,
             last: None,
             awaited: Vec::new(),
+            unheard: Vec::new(),
+            heard_ns: 0,
             next_scanned: 0,
         })
     }
@@ -325,139 +344,8 @@ impl Table {
         let thread =
             std::thread::Builder::new().name(name).spawn(work).doing("start a dispatcher's thread")?;
         is_up.recv_timeout(ANSWER_TIMEOUT).map_err(|_| lane::silent())?.doing("make a thread real-time")?;
-        self.lanes.insert(processor, Lane { shared, thread: Some(thread) });
+        self.lanes.insert(processor, Lane { shared, thread: Some(thread), horizon: Horizon::default() });
         Ok(())
-    }
-
-    fn put(&mut self, ready: Ready, begun_ns: u64) -> Result<Committed> {
-        let Ready { plan, costs, changes, sites, changed, leaving, times, .. } = ready;
-        let mut saved = Vec::new();
-        let in_force_ns = match self.tell(&plan, changes, (sites, &changed), &mut saved) {
-            Ok(at_ns) => at_ns.max(begun_ns),
-            Err(error) => {
-                self.take_back(saved);
-                return Err(error);
-            }
-        };
-        let commit_ns = sys::clock::clock_ns() - begun_ns;
-        for kept in leaving.iter().filter_map(|id| self.kept.remove(id)) {
-            self.leaving.push((kept.site, in_force_ns));
-        }
-        self.leaving.retain(|(site, _)| self.kept.values().all(|kept| kept.site.dir != site.dir));
-        self.generation += 1;
-        let committed = Committed { generation: self.generation, commit_ns, in_force_ns };
-        self.last = Some((committed, begun_ns));
-        let waits = |(id, _): &(String, Option<Kept>)| {
-            plan.vtm(id).is_some_and(|vtm| !vtm.suspended).then(|| id.clone())
-        };
-        self.awaited = saved.iter().filter_map(waits).collect();
-        for (id, times) in times {
-            if let Some(kept) = self.kept.get_mut(&id) {
-                kept.inside.set_times(times);
-            }
-        }
-        self.costs = costs;
-        self.before = Some(std::mem::replace(&mut self.in_force, plan));
-        Ok(committed)
-    }
-
-    /// Tells each processor's thread what changes there, and waits for all of them. Who changes is in `saved`, as it was.
-    fn tell(
-        &mut self,
-        plan: &Plan,
-        changes: Vec<(usize, Change)>,
-        (mut sites, changed): (BTreeMap<String, Site>, &BTreeSet<String>),
-        saved: &mut Vec<(String, Option<Kept>)>,
-    ) -> Result<u64> {
-        let mut answers = Vec::new();
-        for (processor, change) in changes {
-            let mut crews = Vec::new();
-            let here = plan.vtms.iter().filter(|vtm| vtm.processor == processor);
-            for vtm in here.filter(|vtm| changed.contains(&vtm.id)) {
-                saved.push((vtm.id.clone(), self.kept.get(&vtm.id).cloned()));
-                let real_time = self.real_time;
-                let kept = self.keep(vtm, &mut sites)?;
-                kept.processor = processor;
-                kept.meter.first_end_ns.store(0, Ordering::Relaxed);
-                kept.meter.fresh_from_ns.store(u64::MAX, Ordering::Relaxed);
-                kept.tell();
-                crews.push((vtm.id.clone(), crew(kept, vtm, real_time)));
-            }
-            let (answer, said) = mpsc::sync_channel(1);
-            let Some(lane) = self.lanes.get(&processor) else { return Err(lane::silent()) };
-            lane.shared.order(Order::Change { change, crews, answer });
-            answers.push(said);
-        }
-        let mut in_force_ns = 0;
-        for said in answers {
-            in_force_ns = in_force_ns.max(lane::answer(&said, ANSWER_TIMEOUT, self.real_time)??);
-        }
-        Ok(in_force_ns)
-    }
-
-    /// What was in force is so again, at each processor whose thread lives: an order that one of them has not looked at yet is followed by the one that undoes it.
-    fn take_back(&mut self, saved: Vec<(String, Option<Kept>)>) {
-        let now = sys::clock::clock_ns();
-        for (id, before) in saved.into_iter().rev() {
-            let came = match before {
-                Some(before) => {
-                    self.kept.insert(id, before);
-                    None
-                }
-                None => self.kept.remove(&id),
-            };
-            self.leaving.extend(came.map(|kept| (kept.site, now)));
-        }
-        for (&processor, lane) in &self.lanes {
-            let rule = self.in_force.rule(self.costs);
-            let Ok(change) = Change::build(processor, rule, &self.in_force.vtms) else { continue };
-            let here = self.in_force.vtms.iter().filter(|vtm| vtm.processor == processor);
-            let crews = here.filter_map(|vtm| {
-                let kept = self.kept.get(&vtm.id)?;
-                Some((vtm.id.clone(), crew(kept, vtm, self.real_time)))
-            });
-            // Nobody waits for the answer: there is nothing left to be done about it.
-            let (answer, _) = mpsc::sync_channel(1);
-            lane.shared.order(Order::Change { change, crews: crews.collect(), answer });
-        }
-    }
-
-    fn keep(&mut self, vtm: &Vtm, sites: &mut BTreeMap<String, Site>) -> Result<&mut Kept> {
-        let gone = || EnforceError::Gone { id: vtm.id.clone(), what: "where its processes are".to_owned() };
-        let site = sites.remove(&vtm.id).ok_or_else(gone)?;
-        let same = self.kept.get(&vtm.id).is_some_and(|kept| {
-            let is_held_alike = |old: &Vtm| (old.outside, old.suspended) == (vtm.outside, vtm.suspended);
-            kept.site == site && self.in_force.vtm(&vtm.id).is_some_and(is_held_alike)
-        });
-        if !same {
-            let grip = match vtm.outside {
-                _ if vtm.suspended => site.freezer()?.map_or(Grip::Signals, Grip::Freezer),
-                Outside::Held => site.freezer()?.map_or(Grip::Signals, Grip::Freezer),
-                Outside::Stopped => Grip::Signals,
-                Outside::Idle | Outside::Fair => Grip::Class,
-            };
-            let meter = self.kept.remove(&vtm.id).map_or_else(Arc::default, |kept| kept.meter);
-            let kept = Kept {
-                site,
-                grip: Arc::new(grip),
-                meter,
-                census: Census::default(),
-                processor: vtm.processor,
-                notes: Vec::new(),
-                arrivals: Arrivals::default(),
-                told: (BTreeMap::new(), Roster::default()),
-                inside: Inside::default(),
-            };
-            self.kept.insert(vtm.id.clone(), kept);
-        }
-        let (bound, cpu) = (self.bound.clone(), self.hierarchies.cpu.clone());
-        let kept = self.kept.get_mut(&vtm.id).ok_or_else(gone)?;
-        let others = kept.inside.team.set(&vtm.inside);
-        if !same || others || kept.processor != vtm.processor {
-            kept.look(cpu.as_ref(), bound.as_deref());
-            admit(kept, vtm, bound.as_deref());
-        }
-        Ok(kept)
     }
 }
 
@@ -629,9 +517,11 @@ impl Enforcer for Table {
         let changed = plan.vtms.iter().filter(|vtm| !is_same(vtm)).map(|vtm| vtm.id.clone()).collect();
         let there: BTreeSet<&str> = plan.vtms.iter().map(|vtm| vtm.id.as_str()).collect();
         let leaving = self.kept.keys().filter(|id| !there.contains(id.as_str())).cloned().collect();
+        let exchanges = self.exchanges(plan, &sites);
         self.tickets += 1;
         let (ticket, plan) = (self.tickets, plan.clone());
-        self.prepared = Some(Ready { ticket, plan, costs, changes, sites, changed, leaving, times });
+        let ready = Ready { ticket, plan, costs, changes, sites, changed, leaving, exchanges, times };
+        self.prepared = Some(ready);
         Ok(Prepared { ticket: self.tickets, switch_ns, caveats })
     }
 
@@ -660,7 +550,18 @@ impl Enforcer for Table {
         };
         let end_ns =
             sys::clock::clock_ns().saturating_add(u64::try_from(at_most.as_nanos()).unwrap_or(u64::MAX));
-        let mut last_ns = committed.in_force_ns;
+        while let Some(said) = self.unheard.last() {
+            let left = Duration::from_nanos(end_ns.saturating_sub(sys::clock::clock_ns()));
+            match said.recv_timeout(left) {
+                Ok(at_ns) => self.heard_ns = self.heard_ns.max(at_ns?),
+                Err(RecvTimeoutError::Disconnected) => return Err(lane::silent()),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Ok(Effect { generation: committed.generation, after_ns: None });
+                }
+            }
+            self.unheard.pop();
+        }
+        let mut last_ns = self.heard_ns.max(begun_ns);
         for id in &self.awaited {
             let Some(kept) = self.kept.get(id) else { continue };
             let Some(lane) = self.lanes.get(&kept.processor) else { continue };
@@ -750,6 +651,7 @@ impl Enforcer for Table {
         }
         self.kept.clear();
         self.leaving.clear();
+        self.unheard.clear();
         self.bounds_us = FIRST_BOUND_US;
         (self.in_force, self.before, self.prepared, self.last) = (Plan::default(), None, None, None);
         self.ledger.pay()?;

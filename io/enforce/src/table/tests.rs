@@ -1,9 +1,10 @@
 //! A change that one processor can't make is made by none.
 
-use super::{Lane, Table};
+use super::{Horizon, Lane, Table};
 use crate::{Config, Enforcer, Members, Plan, Vtm};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const MS: u64 = 1_000_000;
 
@@ -67,7 +68,7 @@ fn a_change_that_a_dead_processor_can_not_make_is_made_by_none() {
     };
     put(&mut table, vec![vtm("one", &hogs[0], 0, 4)]).expect("it is put in force");
     // Its thread is there as far as anybody knows, and never answers.
-    table.lanes.insert(1, Lane { shared: Arc::default(), thread: None });
+    table.lanes.insert(1, Lane { shared: Arc::default(), thread: None, horizon: Horizon::default() });
     let before = sys::schedule::affinity(hogs[1].0.id()).expect("it is there");
     let refused = put(&mut table, vec![vtm("one", &hogs[0], 0, 12), vtm("two", &hogs[1], 1, 4)]);
     assert!(refused.is_err_and(|error| error.to_string().contains("does not answer")));
@@ -80,4 +81,46 @@ fn a_change_that_a_dead_processor_can_not_make_is_made_by_none() {
     put(&mut table, vec![vtm("one", &hogs[0], 0, 6)]).expect("it is put in force");
     table.release().expect("all is given back");
     assert_eq!(sys::schedule::affinity(hogs[1].0.id()).expect("it is there"), before);
+}
+
+/// What goes from one to another is committed when it is given to a thread that decides nothing at the time: it can't decide anything without it. What others may get is waited for.
+#[test]
+fn an_exchange_waits_for_nobody_and_what_is_given_up_is_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let group = format!("tombolo-test-exchange-{}", std::process::id());
+    let mut table = match Table::new(Config::new(folder.path(), group)) {
+        Ok(table) if table.real_time => table,
+        other => {
+            println!("skipped: {:?}", other.map(|table| table.ability.clone()));
+            return;
+        }
+    };
+    let hogs = [Hog::start(), Hog::start()];
+    let plan = |budgets: [u64; 2]| {
+        Plan::new(vec![vtm("one", &hogs[0], 0, budgets[0]), vtm("two", &hogs[1], 0, budgets[1])])
+    };
+    let put = |table: &mut Table, plan: &Plan| {
+        let prepared = table.prepare(plan).expect("it can be kept");
+        table.commit(&prepared)
+    };
+    put(&mut table, &plan([8, 4])).expect("it is put in force");
+    // The real one has had it: it is in force at a time that it has said itself, and both have slots of it.
+    let exchanged = put(&mut table, &plan([4, 8])).expect("it is put in force");
+    let effect = table.effect(Duration::from_secs(5)).expect("it is seen");
+    assert_eq!((effect.generation, effect.after_ns.is_some()), (exchanged.generation, true));
+    let (short_ns, long_ns) = (slot_ns(&mut table, "one"), slot_ns(&mut table, "two"));
+    assert!(short_ns < 6 * MS && long_ns > 6 * MS, "slots of {short_ns} and {long_ns} ns");
+    // One that sleeps and never wakes.
+    let asleep: Arc<super::Shared> = Arc::default();
+    assert!(asleep.orders.end());
+    let real = table.lanes.insert(0, Lane { shared: asleep, thread: None, horizon: Horizon::default() });
+    let begun = Instant::now();
+    let exchanged = put(&mut table, &plan([8, 4])).expect("it is put in force");
+    assert!(begun.elapsed() < super::ANSWER_TIMEOUT, "it was waited for");
+    let effect = table.effect(Duration::from_millis(10)).expect("nobody has failed");
+    assert_eq!((effect.generation, effect.after_ns), (exchanged.generation, None));
+    let refused = put(&mut table, &plan([7, 4]));
+    assert!(refused.is_err_and(|error| error.to_string().contains("does not answer")));
+    table.lanes.extend(real.map(|lane| (0, lane)));
+    table.release().expect("all is given back");
 }

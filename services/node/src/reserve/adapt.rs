@@ -251,7 +251,12 @@ impl Book {
             let committed = committed.map_err(|error| (turn.kind.name().to_owned(), error.to_string()))?;
             told.did.push(Did::Turn(number));
             told.generations.push((turn.kind, committed.generation));
-            in_force_ns = in_force_ns.max(committed.in_force_ns);
+            let of_it = |step: &&Step| {
+                state.entries.get(&step.name).is_some_and(|entry| entry.kept_by == Some(turn.kind))
+            };
+            if gives_up(steps.iter().filter(of_it)) {
+                in_force_ns = in_force_ns.max(committed.in_force_ns);
+            }
         }
         for (number, step) in steps.iter().enumerate().skip(shrinking) {
             let by_quota = state.entries.get(&step.name).is_some_and(Entry::is_by_quota);
@@ -364,6 +369,17 @@ fn share(promise: &Promise) -> u128 {
     task.map_or(0, |task| (u128::from(task.budget_ns()) << 20) / u128::from(task.period_ns().max(1)))
 }
 
+/// Whether all of these together leave more of a processor to others than before; what goes from one of them to another does not.
+fn gives_up<'a>(steps: impl Iterator<Item = &'a Step>) -> bool {
+    let number = |promise: &Promise| promise.processor.map(|(number, _)| number);
+    let mut shares: BTreeMap<Option<usize>, (u128, u128)> = BTreeMap::new();
+    for step in steps {
+        shares.entry(number(&step.from)).or_default().0 += share(&step.from);
+        shares.entry(number(&step.to)).or_default().1 += share(&step.to);
+    }
+    shares.values().any(|(from, to)| to < from)
+}
+
 /// Until that time of the monotonic clock, or as long as an adaptation may take to have effect.
 fn wait_until(at_ns: u64) {
     let left = Duration::from_nanos(at_ns.saturating_sub(sys::clock::clock_ns()));
@@ -444,4 +460,33 @@ fn shifted(state: &State, from: &str, to: &str, request: &MoveRequest) -> Result
         )));
     }
     Ok(vec![Change { name: from.to_owned(), reserve: giver }, Change { name: to.to_owned(), reserve: taker }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reserve::Task;
+
+    fn step(name: &str, from: Option<(usize, u64)>, to: Option<(usize, u64)>) -> Step {
+        let promise = |what: Option<(usize, u64)>| {
+            let processor = what.map(|(number, budget_ns)| (number, Task::new(budget_ns, 100).unwrap()));
+            Promise { processor, network: None, memory_bytes: 0, disk: reserve::node::Disk::default() }
+        };
+        Step { name: name.to_owned(), from: promise(from), to: promise(to) }
+    }
+
+    #[test]
+    fn what_goes_from_one_to_another_is_given_up_to_nobody() {
+        let given = [step("a", Some((0, 30)), Some((0, 20))), step("b", Some((0, 10)), Some((0, 20)))];
+        assert!(!gives_up(given.iter()));
+        assert!(gives_up(given[..1].iter()));
+        assert!(!gives_up(given[1..].iter()));
+        // Step by step it comes to the same.
+        let halves = [step("a", Some((0, 30)), Some((0, 10))), step("a", Some((0, 10)), Some((0, 40)))];
+        assert!(!gives_up(halves.iter()));
+        // Another processor has it: the first has something left.
+        assert!(gives_up([step("a", Some((0, 30)), Some((1, 40)))].iter()));
+        assert!(gives_up([step("a", Some((0, 30)), None)].iter()));
+        assert!(!gives_up(std::iter::empty()));
+    }
 }
