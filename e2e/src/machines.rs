@@ -69,6 +69,14 @@ pub fn image(peer: &str) -> &'static Image {
     })
 }
 
+/// A guest whose kernel runs guests of its own: on an emulated processor, which can be asked to do that as AMD's are.
+pub fn image_with_kvm() -> Image {
+    let programs = GuestPrograms::find(binary()).expect("busybox");
+    let mut spec = image::guest(kernel().expect("a kernel"), &programs);
+    spec.modules.push("kvm-amd".to_owned());
+    build(&spec)
+}
+
 /// A guest that has busybox, the modules of our guests, and `init` as its first program.
 pub fn bare_image(init: &str) -> Image {
     let mut spec = Spec::new(kernel().expect("a kernel"));

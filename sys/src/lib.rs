@@ -15,6 +15,8 @@ pub mod ethernet;
 pub mod eventfd;
 pub mod fork;
 pub mod futex;
+#[cfg(target_arch = "x86_64")]
+pub mod kvm;
 pub mod membarrier;
 pub mod memfd;
 pub mod message_queue;

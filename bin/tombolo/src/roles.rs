@@ -20,6 +20,7 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         "agent" => Some(finish("agent", agent::run())),
         ::agent::ENTER_ROLE => Some(ExitCode::from(u8::try_from(::agent::enter_main()).unwrap_or(u8::MAX))),
         "frontend" => Some(finish("frontend", frontend::run())),
+        ::machine::KVM_ROLE => Some(ExitCode::from(::machine::kvm_main())),
         "machine" => Some(finish_with("machine", machine::run(arguments))),
         "proxy" => Some(finish("proxy", proxy::run())),
         "server" => Some(finish("server", server::run())),

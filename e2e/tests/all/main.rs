@@ -19,6 +19,7 @@ mod guest;
 mod hostile;
 mod inside;
 mod joining;
+mod kvm;
 mod languages;
 mod link_versions;
 mod machine_channels;

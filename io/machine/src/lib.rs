@@ -4,6 +4,7 @@ mod asks;
 mod clock;
 mod console;
 pub mod guest;
+mod kvm;
 mod link;
 mod order;
 mod outcome;
@@ -16,6 +17,7 @@ mod testing;
 mod verdict;
 mod writer;
 
+pub use kvm::{KVM_ROLE, NoKvm, Step, kvm_main, probe_kvm};
 pub use order::{
     Accel, DIRECTORY, Disk, DiskFormat, MAX_CPUS, MAX_ORDER_BYTES, MIN_MEMORY_BYTES, MachineOrder,
     ORDER_FILE, OrderError, SOCKET_FILE,
@@ -23,5 +25,4 @@ pub use order::{
 pub use outcome::{
     CODE_OF_KILL, CODE_OF_MACHINE, MAX_MESSAGE_BYTES, MAX_OUTCOME_BYTES, OUTCOME_FILE, Outcome, Word, clean,
 };
-pub use qemu::kvm::{NoKvm, probe_kvm};
 pub use run::{Ended, Patience, run, run_with};

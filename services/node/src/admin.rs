@@ -223,6 +223,9 @@ pub struct MachineRow {
     pub memory_bytes: u64,
     /// What runs the guest's instructions: `kvm` or `tcg`. These and what follows are absent while there is no machine.
     pub accel: Option<String>,
+    /// Why they are emulated, where the node was to choose; absent also where an earlier daemon did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulated_because: Option<String>,
     /// Version of QEMU.
     pub qemu: Option<String>,
     /// `booting`, or `running`: its command, or what `exec` starts.

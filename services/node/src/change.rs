@@ -163,8 +163,18 @@ async fn execute(node: &Arc<Node>, dc: &str, plan: &Plan, teller: &Teller) -> Re
         })?;
         let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         teller.tell(Progress::Finished { step: index + 1, of, what, took_ms }).await;
+        if let Some(text) = worth_saying(node, step) {
+            teller.tell(Progress::Note { text }).await;
+        }
     }
     Ok(())
+}
+
+/// What whoever waits for a step should know of how it was done.
+fn worth_saying(node: &Node, step: &Step) -> Option<String> {
+    let (Step::Start { domain } | Step::Restart { after: domain, .. }) = step else { return None };
+    let why = crate::machines::emulated_because(node, domain)?;
+    Some(format!("{} is emulated, which is several times slower: {why}", domain.name))
 }
 
 async fn perform(node: &Arc<Node>, dc: &str, step: &Step) -> Result<(), String> {

@@ -57,10 +57,10 @@ pub(crate) async fn find(node: &Arc<Node>, domain: &Domain, machine: &Machine) -
         check_files(&machine)?;
         let qemu = qemu();
         let accel = match (machine.accel, &qemu) {
-            (Accel::Auto, Some(qemu)) => probed(&node, qemu),
-            (Accel::Auto, None) => machine::Accel::Auto,
-            (Accel::Kvm, _) => machine::Accel::Kvm,
             (Accel::Tcg, _) => machine::Accel::Tcg,
+            (Accel::Auto, None) => machine::Accel::Auto,
+            (Accel::Kvm, None) => machine::Accel::Kvm,
+            (wanted, Some(qemu)) => decide(wanted, try_kvm(&node, qemu))?,
         };
         let built = match &machine.kernel {
             MachineKernel::Built { directory } => Some(build(&node, name.as_str(), directory.as_deref())?),
@@ -71,10 +71,33 @@ pub(crate) async fn find(node: &Arc<Node>, domain: &Domain, machine: &Machine) -
     .await?
 }
 
-/// What an emulator with `accel = "auto"` is to use. It is tried once: a KVM that does not work takes its time to say so.
-fn probed(node: &Node, qemu: &Path) -> machine::Accel {
-    let works = node.kvm.get_or_init(|| machine::probe_kvm(qemu).map_err(|error| error.to_string()));
-    if works.is_ok() { machine::Accel::Kvm } else { machine::Accel::Tcg }
+/// Whether KVM works here. It is tried once in the life of a daemon: a KVM that does not work takes its time to say so.
+fn try_kvm<'n>(node: &'n Node, qemu: &Path) -> &'n Result<(), String> {
+    node.kvm.get_or_init(|| {
+        let works = machine::probe_kvm(&node.layout.program, qemu).map_err(|error| error.to_string());
+        match &works {
+            Ok(()) => tracing::info!("KVM works: virtual machines use it"),
+            Err(why) => tracing::warn!(why, "virtual machines are emulated, which is several times slower"),
+        }
+        works
+    })
+}
+
+/// What runs the guest's instructions, given what the file wants and whether KVM works.
+fn decide(wanted: Accel, kvm: &Result<(), String>) -> Result<machine::Accel, String> {
+    match (wanted, kvm) {
+        (Accel::Tcg, _) | (Accel::Auto, Err(_)) => Ok(machine::Accel::Tcg),
+        (Accel::Auto | Accel::Kvm, Ok(())) => Ok(machine::Accel::Kvm),
+        (Accel::Kvm, Err(why)) => {
+            Err(format!("`accel = \"kvm\"`, and {why}; take `accel = \"auto\"` or \"tcg\""))
+        }
+    }
+}
+
+/// Why a machine whose file leaves the choice to the node is emulated, where it is; none before the first one was started.
+pub(crate) fn emulated_because(node: &Node, domain: &Domain) -> Option<String> {
+    let chosen = domain.machine.as_ref().is_some_and(|machine| machine.accel == Accel::Auto);
+    node.kvm.get().filter(|_| chosen)?.as_ref().err().cloned()
 }
 
 fn build(node: &Node, domain: &str, directory: Option<&Path>) -> Result<(PathBuf, PathBuf), String> {

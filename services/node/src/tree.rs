@@ -246,10 +246,13 @@ fn machine_row(
 ) -> Option<MachineRow> {
     let admitted = domain.machine.as_ref()?;
     let said = node.broker.machine(dc, domain.name.as_str());
+    let emulated = said.as_ref().is_some_and(|machine| machine.accel == machine::Accel::Tcg.word());
+    let why = crate::machines::emulated_because(node, domain).filter(|_| emulated);
     Some(MachineRow {
         cpus: admitted.cpus,
         memory_bytes: admitted.memory_bytes,
         accel: said.as_ref().map(|machine| machine.accel.clone()),
+        emulated_because: why,
         qemu: said.as_ref().map(|machine| machine.qemu.clone()),
         guest: said.as_ref().map(|machine| machine.guest().to_owned()),
         said: said.map(|machine| machine.message).filter(|message| !message.is_empty()),

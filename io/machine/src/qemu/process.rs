@@ -3,16 +3,21 @@
 use super::command_line::{self, Inherited};
 use crate::order::{Accel, MachineOrder};
 use crate::outcome::clean;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags};
 use rustix::pipe::PipeFlags;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 /// Most bytes of QEMU's standard output and error that are kept: its last words.
 const LAST_WORDS_BYTES: usize = 4096;
 /// Longest form of them in a message, in bytes.
 const SHOWN_BYTES: usize = 400;
+
+/// How long a process that was killed may take to be gone.
+const KILLED: Duration = Duration::from_secs(2);
 
 /// A running QEMU.
 #[derive(Debug)]
@@ -104,7 +109,7 @@ impl Drop for Qemu {
 }
 
 /// Starts a program with descriptors of ours under their own numbers, nothing to read, and one pipe for all that it writes.
-pub(super) fn spawn(mut command: Command, descriptors: &[&OwnedFd]) -> io::Result<(Child, LastWords)> {
+pub(crate) fn spawn(mut command: Command, descriptors: &[&OwnedFd]) -> io::Result<(Child, LastWords)> {
     let (pipe, its_words) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&pipe, true)?;
     command.stdin(Stdio::null()).stdout(its_words.try_clone()?).stderr(its_words).env_clear();
@@ -119,9 +124,31 @@ pub(super) fn spawn(mut command: Command, descriptors: &[&OwnedFd]) -> io::Resul
     Ok((started?, LastWords { pipe: Some(pipe), bytes: Vec::new() }))
 }
 
+/// Waits so long for the end of a process, and kills it then: `None`. One that even then does not end is left there: nothing that hangs
+/// holds the caller up.
+pub(crate) fn end_of(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
+    let in_time = has_ended(child, patience);
+    if !matches!(in_time, Ok(true)) {
+        // It may have ended by itself: then it is waited for all the same.
+        drop(child.kill());
+        if !has_ended(child, KILLED)? {
+            return in_time.map(|_| None);
+        }
+    }
+    let status = child.wait()?;
+    Ok(in_time?.then_some(status))
+}
+
+fn has_ended(child: &Child, patience: Duration) -> io::Result<bool> {
+    let ended = sys::process::pidfd_open(child.id())?;
+    let mut polled = [PollFd::new(&ended, PollFlags::IN)];
+    let ready = rustix::io::retry_on_intr(|| poll(&mut polled, Some(&session::timespec(patience))))?;
+    Ok(ready > 0)
+}
+
 /// The end of what a program wrote.
 #[derive(Debug)]
-pub(super) struct LastWords {
+pub(crate) struct LastWords {
     pipe: Option<OwnedFd>,
     bytes: Vec<u8>,
 }
@@ -142,6 +169,11 @@ impl LastWords {
             // Words that can't be read are words that were not said: the exit status speaks.
             Err(_) => self.pipe = None,
         }
+    }
+
+    /// All that is kept.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// The last lines that fit.

@@ -11,11 +11,11 @@ use crate::asks::Asks;
 use crate::clock::Clock;
 use crate::console::Console;
 use crate::guest::{BrokenRule, Guest};
+use crate::kvm::probe_kvm;
 use crate::link::{self, Link};
 use crate::order::{Accel, MachineOrder};
 use crate::outcome::{CODE_OF_MACHINE, Outcome, Word};
 use crate::ports::{Bell, Hearing, Ports, ProcessTable, Step};
-use crate::qemu::kvm::probe_kvm;
 use crate::qemu::process::{Qemu, Sockets};
 use crate::qemu::qmp::{Command, Qmp};
 use crate::relay::Relay;
@@ -33,6 +33,9 @@ use wire::guest::MAX_PAYLOAD_BYTES;
 const PORT_READ_BYTES: usize = 64 * 1024;
 /// How long to trust that the folder of the control socket tells of a daemon that comes, in ms.
 const LOOK_AGAIN_MS: u64 = 1000;
+
+/// This very program, whatever its place is called in here.
+const OURSELVES: &str = "/proc/self/exe";
 
 /// What an answer of QEMU's is to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,10 +149,11 @@ fn try_run(
 
 /// What executes the guest's instructions: never `auto`.
 fn choose(order: &MachineOrder) -> Result<Accel, Outcome> {
+    let try_kvm = || probe_kvm(Path::new(OURSELVES), &order.qemu);
     match order.accel {
         Accel::Tcg => Ok(Accel::Tcg),
-        Accel::Auto => Ok(if probe_kvm(&order.qemu).is_ok() { Accel::Kvm } else { Accel::Tcg }),
-        Accel::Kvm => match probe_kvm(&order.qemu) {
+        Accel::Auto => Ok(if try_kvm().is_ok() { Accel::Kvm } else { Accel::Tcg }),
+        Accel::Kvm => match try_kvm() {
             Ok(()) => Ok(Accel::Kvm),
             Err(why) => Err(Outcome::new(Word::NoKvm, format!("{why}; take `accel = \"auto\"` or \"tcg\""))),
         },

@@ -85,6 +85,17 @@ fn a_later_daemon_finds_what_the_earlier_one_found_and_so_the_same_machine() {
 }
 
 #[test]
+fn kvm_is_taken_where_a_guest_runs_and_refused_where_it_was_asked_for_and_does_not() {
+    let bad = Err("a guest under it does not run".to_owned());
+    assert_eq!(decide(Accel::Auto, &Ok(())), Ok(machine::Accel::Kvm));
+    assert_eq!(decide(Accel::Auto, &bad), Ok(machine::Accel::Tcg));
+    assert_eq!(decide(Accel::Tcg, &Ok(())), Ok(machine::Accel::Tcg));
+    assert_eq!(decide(Accel::Kvm, &Ok(())), Ok(machine::Accel::Kvm));
+    let refusal = decide(Accel::Kvm, &bad).unwrap_err();
+    assert!(refusal.contains("does not run; take `accel = \"auto\"`"), "{refusal}");
+}
+
+#[test]
 fn a_file_that_only_a_privileged_root_could_open_is_refused_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
