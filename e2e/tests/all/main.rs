@@ -18,6 +18,7 @@ mod faults;
 mod guest;
 mod hostile;
 mod inside;
+mod interrupted;
 mod joining;
 mod kvm;
 mod languages;

@@ -29,6 +29,7 @@ pub(crate) async fn promises(node: &Arc<Node>) {
     let adopted = {
         let node = Arc::clone(node);
         let adopted = move || {
+            node.book.forget_all_but(|name| is_in_a_file(&node, name));
             node.book.adopt_dispatchers();
             let adopted = node.book.adopt_runs();
             node.book.clear_link();
@@ -40,6 +41,15 @@ pub(crate) async fn promises(node: &Arc<Node>) {
     for name in adopted {
         tokio::spawn(crate::reserve::watch(Arc::clone(node), name));
     }
+}
+
+/// Whether there is a domain of this name, `DC/DOMAIN`, on whichever node it is.
+fn is_in_a_file(node: &Node, name: &str) -> bool {
+    let Some((dc, domain)) = name.split_once('/') else { return false };
+    let of_it = |topology: Arc<topology::Topology>| {
+        topology.domains.iter().any(|other| other.name.as_str() == domain)
+    };
+    node.topology(dc).is_some_and(of_it)
 }
 
 /// Takes over every desired domain that runs, and sweeps whatever else is there.

@@ -38,7 +38,7 @@ async fn try_up(
         return Ok((format!("nothing to do: {dc} is as the file says"), false));
     }
     // As a whole, before anything is touched; the kernel is told step by step.
-    enter(node, &dc, Some(&topology)).await.map_err(untouched)?;
+    begin(node, &dc, Some(&topology)).await.map_err(untouched)?;
     teller.tell(Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() }).await;
     let begun = Instant::now();
     let done = match execute(node, &dc, &plan, teller).await {
@@ -52,6 +52,8 @@ async fn try_up(
         }
         return Err(roll_back(node, &dc, &plan, done, problem, teller).await);
     }
+    // The file comes first: whoever finds it finds what goes with it, or makes that anew.
+    written(node, &dc).await;
     let count = plan.steps.len();
     let took = begun.elapsed().as_secs_f64();
     Ok((format!("{dc} is up: {count} step{} in {took:.1} s", if count == 1 { "" } else { "s" }), true))
@@ -68,6 +70,21 @@ async fn turn<'n>(node: &'n Node, teller: &Teller) -> tokio::sync::MutexGuard<'n
     }
     teller.tell(Progress::Note { text: "waiting for another change to finish".into() }).await;
     node.changing.lock().await
+}
+
+/// Enters what is promised by a file that is about to be in force, and is not written down before it is.
+async fn begin(node: &Arc<Node>, dc: &str, topology: Option<&Topology>) -> Result<(), Problem> {
+    let (node, dc, topology) = (Arc::clone(node), dc.to_owned(), topology.cloned());
+    let begin = move || node.book.begin(&dc, topology.as_ref(), &node.layout.cgroup_name);
+    crate::incarnation::blocking(begin).await.map_err(|why| Problem::new(Code::Failed, why))?
+}
+
+/// The file is written down; what is promised by it follows.
+async fn written(node: &Arc<Node>, dc: &str) {
+    let (book, name) = (Arc::clone(node), dc.to_owned());
+    if let Err(error) = crate::incarnation::blocking(move || book.book.settle(&name)).await {
+        tracing::error!(dc, error, "what is promised can't be written down");
+    }
 }
 
 /// Enters what is promised in a distributed container from now on.

@@ -223,7 +223,12 @@ impl Dispatchers {
         is_there: &dyn Fn(&str) -> bool,
     ) -> Result<(), EnforceError> {
         let is_it = self.lines.get(&kind).is_some_and(|line| line.client.pid() == dead);
-        if is_it { self.revive(kind, is_there) } else { Ok(()) }
+        if !is_it {
+            // It was not needed any more, and has ended in order.
+            return Ok(());
+        }
+        tracing::error!(%kind, pid = dead, "a dispatcher has died: its guardian gives back what it held, and another one goes on");
+        self.revive(kind, is_there)
     }
 
     /// Another dispatcher in the place of one that died: first it gives back what that held, then what was in force is so again.

@@ -270,6 +270,17 @@ impl Book {
     /// # Errors
     /// Where the node can't keep it; the book is as before.
     pub(crate) fn enter(&self, dc: &str, topology: Option<&Topology>, cgroup: &str) -> Result<(), Problem> {
+        self.begin(dc, topology, cgroup)?;
+        self.settle(dc);
+        Ok(())
+    }
+
+    /// The same for a file that is not written down yet: what the registry is to know of it waits for [`Book::settle`], so that a daemon that dies before leaves
+    /// the file before with what was adapted of it.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn begin(&self, dc: &str, topology: Option<&Topology>, cgroup: &str) -> Result<(), Problem> {
         let mut state = self.lock();
         let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
         for domain in topology.map_or(&[][..], |topology| topology.domains.as_slice()) {
@@ -294,12 +305,18 @@ impl Book {
         state.admit_tables(adaptation.transaction().after(), &coming)?;
         state.model.commit(adaptation).map_err(|error| refused(&error))?;
         for name in gone {
+            state.unwritten.wait(&name);
             self.let_go_of(&mut state, &name);
         }
         for (name, entry) in entries {
             let entry = Entry { without: None, ..entry };
-            let changed = state.entries.get(&name).is_none_or(|known| known.now != entry.now);
+            let known = state.entries.get(&name);
+            let is_new = known.is_none_or(|known| known.file != entry.file);
+            let changed = is_new || known.is_none_or(|known| known.now != entry.now);
             state.entries.insert(name.clone(), entry);
+            if is_new {
+                state.unwritten.wait(&name);
+            }
             if changed {
                 state.unwritten.mark(&name);
             }
@@ -309,20 +326,21 @@ impl Book {
             self.keeper.stand_down();
         }
         self.publish(&state);
-        drop(state);
-        self.write_down();
         Ok(())
     }
 
     /// The entry that a domain is to have whose file says this: what was adapted and is as its file was stays so.
     fn entry_of(&self, state: &State, name: &str, reserve: Reserve, cgroup: &str) -> Entry {
-        let known = state.entries.get(name).cloned().or_else(|| self.remembered(state, name));
-        if let Some(known) = known.filter(|known| known.file.as_ref() == Some(&reserve)) {
-            return known;
+        let is_of_it = |known: &Entry| known.file.as_ref() == Some(&reserve);
+        let known = state.entries.get(name);
+        if let Some(known) = known.filter(|known| is_of_it(known)) {
+            return known.clone();
         }
-        let entry = Entry::new(Some(reserve.clone()), reserve, format!("{cgroup}/{name}"));
+        let entry = self.remembered(state, name).filter(is_of_it).unwrap_or_else(|| {
+            Entry::new(Some(reserve.clone()), reserve.clone(), format!("{cgroup}/{name}"))
+        });
         // It is told what is new of it when its turn comes.
-        match state.entries.get(name).cloned() {
+        match known.cloned() {
             Some(Entry { in_force, kept_by, because, .. }) => Entry { in_force, kept_by, because, ..entry },
             None => entry,
         }

@@ -75,7 +75,6 @@ pub(crate) async fn look_after(node: Arc<Node>) {
                 }
             }
             Some((kind, pid)) = one_has_died(&seen) => {
-                tracing::error!(%kind, pid, "a dispatcher has died: its guardian gives back what it held, and another one goes on");
                 let node = Arc::clone(&node);
                 match blocking(move || node.book.follow(kind, pid)).await {
                     Ok(Ok(())) => pause = FIRST_PAUSE,

@@ -4,9 +4,9 @@
 //! begins, as it is in force then, in one transaction. So what is written last is what is in force, what is on the disk was in force at one moment, whenever the daemon is killed, and whoever
 //! waited for its turn finds that its own was written along.
 
-use super::{Book, Entry, State, VTMS};
+use super::{Book, Entry, RUN, State, VTMS};
 use registry::MAX_WRITTEN;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 /// Whose entries differ from what the registry has.
@@ -15,6 +15,8 @@ pub(super) struct Unwritten {
     /// By name, the number of the last mark.
     marks: BTreeMap<String, u64>,
     last: u64,
+    /// Whose file is another one that is not written down yet. Until it is, the registry has what goes with the file before, for a daemon that finds that.
+    waiting: BTreeSet<String>,
 }
 
 impl Unwritten {
@@ -24,9 +26,19 @@ impl Unwritten {
         self.marks.insert(name.to_owned(), self.last);
     }
 
-    /// Whether the registry does not know the last of one yet.
+    /// It is not to be written before its file is.
+    pub(super) fn wait(&mut self, name: &str) {
+        self.waiting.insert(name.to_owned());
+    }
+
+    /// Whether what the registry has of one is over.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.marks.contains_key(name)
+        self.marks.contains_key(name) && !self.waiting.contains(name)
+    }
+
+    /// What is to be written now.
+    fn due(&self) -> impl Iterator<Item = (&String, &u64)> {
+        self.marks.iter().filter(|(name, _)| !self.waiting.contains(*name))
     }
 
     /// What was written is what these marks were for.
@@ -44,7 +56,7 @@ type Values = Vec<(String, Option<Vec<u8>>)>;
 impl Book {
     /// Has the registry know all that is in force, as far as it is marked; not to be called while the book is locked.
     pub(super) fn write_down(&self) {
-        if self.lock().unwritten.marks.is_empty() {
+        if self.lock().unwritten.due().next().is_none() {
             return;
         }
         let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +73,29 @@ impl Book {
         }
     }
 
-    /// What the registry has of one that is not in the book.
+    /// The file of a distributed container that was entered is written down, or the one before it is in its place again: what goes with it follows.
+    pub(crate) fn settle(&self, dc: &str) {
+        self.lock().unwritten.waiting.retain(|name| !is_of(name, dc));
+        self.write_down();
+    }
+
+    /// Forgets what was adapted of domains that no file has any more: a daemon that ended a distributed container died before it had done so.
+    pub(crate) fn forget_all_but(&self, is_in_a_file: impl Fn(&str) -> bool) {
+        let known = match self.registry.list(VTMS) {
+            Ok(known) => known,
+            Err(error) => {
+                tracing::error!(%error, "what was promised before can't be read");
+                return;
+            }
+        };
+        let names = known.iter().filter_map(|(key, _)| key.strip_prefix(VTMS));
+        for name in names.filter(|name| !name.starts_with(RUN) && !is_in_a_file(name)) {
+            self.lock().unwritten.mark(name);
+        }
+        self.write_down();
+    }
+
+    /// What the registry has of one, where that is not over.
     pub(super) fn remembered(&self, state: &State, name: &str) -> Option<Entry> {
         if state.unwritten.has(name) {
             // What it has is over.
@@ -74,8 +108,8 @@ impl Book {
 
 impl State {
     fn marked(&self) -> (Vec<(String, u64)>, Values) {
-        let marks = self.unwritten.marks.iter().map(|(name, mark)| (name.clone(), *mark));
-        let values = self.unwritten.marks.keys().map(|name| {
+        let marks = self.unwritten.due().map(|(name, mark)| (name.clone(), *mark));
+        let values = self.unwritten.due().map(|(name, _)| {
             let entry = self.entries.get(name).filter(|entry| !entry.is_as_its_file_says());
             (format!("{VTMS}{name}"), entry.and_then(|entry| text(name, entry)))
         });
@@ -88,6 +122,11 @@ impl Entry {
     fn is_as_its_file_says(&self) -> bool {
         self.file.as_ref() == Some(&self.now) && !self.suspended
     }
+}
+
+/// Whether a domain of this name is one of this distributed container.
+fn is_of(name: &str, dc: &str) -> bool {
+    name.split_once('/').is_some_and(|(of, _)| of == dc)
 }
 
 fn text(name: &str, entry: &Entry) -> Option<Vec<u8>> {
@@ -243,5 +282,69 @@ mod tests {
         drop(state);
         book.write_down();
         assert_eq!(full.0.list(VTMS).unwrap().len(), 1);
+    }
+
+    /// One domain that is promised so much.
+    fn file(dc: &str, budget_ms: u64) -> topology::Topology {
+        let text = format!(
+            "name = \"{dc}\"\n[domain.gold]\nkind = \"process\"\ncommand = [\"true\"]\n\
+             reserve = {{ cpu = {{ budget = \"{budget_ms}ms\", period = \"40ms\" }} }}\n"
+        );
+        topology::parse(&text, "film.toml", std::path::Path::new("/")).expect("a topology")
+    }
+
+    fn promised(book: &Book, name: &str) -> u64 {
+        book.lock().entries[name].now.cpu.expect("a budget").budget_ns / 1_000_000
+    }
+
+    /// A daemon was killed between the promises of a file and the file: its successor went on with the file before, and what had been adapted of
+    /// that was forgotten, though whoever had adapted it had been told that it was done.
+    #[test]
+    fn what_was_adapted_is_there_until_another_file_is_written_down_and_gone_then() {
+        let registry = Arc::new(Memory::default());
+        let (book, _folder) = book(Arc::clone(&registry) as _);
+        let (red, blue) = (file("film", 12), file("film", 8));
+        book.enter("film", Some(&red), "top").expect("there is room");
+        let change = Change { name: "film/gold".into(), reserve: reserve(10) };
+        book.adapt(&AdaptRequest { changes: vec![change] }).expect("there is room");
+        let successor = |file: &topology::Topology| {
+            let (book, _folder) = super::super::tests::book(Arc::clone(&registry) as _);
+            book.enter("film", Some(file), "top").expect("there is room");
+            promised(&book, "film/gold")
+        };
+        // The other file is on its way, and an adaptation of somebody else is written down meanwhile.
+        book.begin("film", Some(&blue), "top").expect("there is room");
+        book.lock().unwritten.mark("run/a");
+        book.write_down();
+        assert_eq!((promised(&book, "film/gold"), successor(&red)), (8, 10));
+        // It did not come up: what was before is so again, with what was adapted of it.
+        book.enter("film", Some(&red), "top").expect("there is room");
+        assert_eq!((promised(&book, "film/gold"), successor(&red)), (10, 10));
+        // It came up, and was written down: of what was before nothing comes back, not even with the file.
+        book.begin("film", Some(&blue), "top").expect("there is room");
+        book.settle("film");
+        assert_eq!((successor(&blue), registry.list(VTMS).unwrap().len()), (8, 0));
+        book.enter("film", Some(&red), "top").expect("there is room");
+        assert_eq!(promised(&book, "film/gold"), 12);
+    }
+
+    /// A daemon was killed between the end of a distributed container and the end of its promises: who brought it up again found what had once been adapted.
+    #[test]
+    fn what_was_adapted_of_a_file_that_is_gone_is_forgotten_at_the_next_start() {
+        let registry = Arc::new(Memory::default());
+        let (first, _folder) = book(Arc::clone(&registry) as _);
+        for dc in ["film", "shop"] {
+            first.enter(dc, Some(&file(dc, 8)), "top").expect("there is room");
+            let change = Change { name: format!("{dc}/gold"), reserve: reserve(10) };
+            first.adapt(&AdaptRequest { changes: vec![change] }).expect("there is room");
+        }
+        registry.put(&format!("{VTMS}run/a"), b"of no file", Expected::Anything).unwrap();
+        let (next, _folder) = book(Arc::clone(&registry) as _);
+        next.enter("shop", Some(&file("shop", 8)), "top").expect("there is room");
+        next.forget_all_but(|name| name == "shop/gold");
+        let left: Vec<String> = registry.list(VTMS).unwrap().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(left, ["reserve/vtm/run/a", "reserve/vtm/shop/gold"]);
+        next.enter("film", Some(&file("film", 8)), "top").expect("there is room");
+        assert_eq!((promised(&next, "film/gold"), promised(&next, "shop/gold")), (8, 10));
     }
 }
