@@ -83,12 +83,16 @@ impl Memory for Region {
         Region::copy_in(self, offset, from);
     }
     #[inline]
-    fn put_words<const N: usize>(&self, offset: usize, words: [u64; N]) {
-        Region::put_words(self, offset, words.map(u64::to_le));
+    fn put_words<const N: usize>(&self, offset: usize, mut words: [u64; N]) {
+        // No `map`: it is not always inlined, and costs more than the rest of a message.
+        words.iter_mut().for_each(|word| *word = word.to_le());
+        Region::put_words(self, offset, words);
     }
     #[inline]
     fn words<const N: usize>(&self, offset: usize) -> [u64; N] {
-        Region::words::<N>(self, offset).map(u64::from_le)
+        let mut words = Region::words::<N>(self, offset);
+        words.iter_mut().for_each(|word| *word = u64::from_le(*word));
+        words
     }
     #[inline]
     fn will_write(&self, offset: usize) {
