@@ -452,6 +452,8 @@ fn without_the_right_to_the_network_what_is_not_guaranteed_is_said_and_what_is_s
     let caveats = row["caveats"].to_string();
     assert!(caveats.contains("the network is not kept: can't make classes on lo"), "{caveats}");
     assert!(caveats.contains("the daemon takes CAP_NET_ADMIN for that"), "{caveats}");
+    let shown = node.ok(&["reserve", "show", "talks"]);
+    assert_eq!(shown.matches("the network is not kept").count(), 1, "it is said once: {shown}");
     assert!(row["in_force"] == true && text(&row, "kept_by") == "bandwidth", "the rest of it is kept: {row}");
     node.ok(&["down"]);
     let strict = node.up(&talks(NETWORK, ", strict = true"));

@@ -22,6 +22,9 @@ const PROXY_SHARE: u64 = 100;
 /// How much a proxy may send at once, in bytes: some of its own longest writes to a socket.
 const PROXY_BURST_BYTES: u64 = 64 << 10;
 
+/// What every caveat begins with that is about all of the network.
+const NOT_KEPT: &str = "the network is not kept";
+
 /// The link that classes are kept on.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
@@ -152,7 +155,7 @@ impl Links {
     ) -> Vec<String> {
         match self.change(name, cgroup, promise, settings, cgroups) {
             Ok(caveats) => caveats,
-            Err(why) => vec![format!("the network is not kept: {why}")],
+            Err(why) => vec![format!("{NOT_KEPT}: {why}")],
         }
     }
 
@@ -256,9 +259,15 @@ impl Links {
         before != self.trouble
     }
 
-    /// What is not guaranteed of the network, to one who is promised some.
-    pub(crate) fn caveat(&self) -> Option<String> {
-        self.trouble.as_ref().map(|why| format!("the network is not kept now: {why}"))
+    /// Whether classes are where they should be.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.trouble.is_none()
+    }
+
+    /// What is not guaranteed of the network now, to one who is promised some; nothing where what is known of that one says it already.
+    pub(crate) fn caveat_beside(&self, known: &[String]) -> Option<String> {
+        let is_said = known.iter().any(|caveat| caveat.starts_with(NOT_KEPT));
+        self.trouble.as_ref().filter(|_| !is_said).map(|why| format!("{NOT_KEPT} now: {why}"))
     }
 
     /// A proxy is there, or about to be: its sockets belong to a class of its own.
@@ -421,6 +430,28 @@ mod tests {
     use super::*;
     use crate::admin::reserve::LinkSettings;
     use std::process::Command;
+
+    /// Once two lines said that the network was not kept, one of them "now", with the same reason.
+    #[test]
+    fn a_network_that_is_not_kept_is_told_once() {
+        let mut links = Links::default();
+        assert_eq!(links.caveat_beside(&[]), None);
+        links.trouble = Some("no such interface".to_owned());
+        let other = "memory is not kept: this kernel has no control group for it".to_owned();
+        // It was kept, and is so no longer.
+        let told = links.caveat_beside(std::slice::from_ref(&other)).unwrap();
+        assert_eq!(told, "the network is not kept now: no such interface");
+        // It never was.
+        let nowhere = Cgroups::discover().unwrap();
+        let class = reserve::network::Class { rate_bits: 8, ceiling_bits: 8, burst_bytes: 1, precedence: 0 };
+        let promise = Promise { network: Some(class), ..Promise::default() };
+        let link = Some(LinkSettings { device: "no-such-link".into(), rate_bits: 8 });
+        let settings = NodeSettings { link, ..super::super::settings::found() };
+        let known = links.keep("shop/web", "tombolo-of-nobody", &promise, &settings, &nowhere);
+        assert!(known.len() == 1 && !links.is_kept(), "{known:?}");
+        assert_eq!(links.caveat_beside(&known), None);
+        assert!(links.caveat_beside(&[other]).is_some());
+    }
 
     /// In a network namespace and a cgroup of their own: what a program of the cgroup sends is counted at its class, and at the rest no more.
     #[test]

@@ -159,7 +159,7 @@ impl Book {
         let kept = state.entries.iter().filter(|(_, entry)| entry.in_force && entry.without.is_none());
         Ground {
             settings: state.settings.clone(),
-            link_is_kept: state.links.caveat().is_none(),
+            link_is_kept: state.links.is_kept(),
             in_force: kept.map(|(name, entry)| (name.clone(), entry.now.clone())).collect(),
         }
     }

@@ -31,7 +31,9 @@ impl Book {
             let processor = number.and_then(|(number, _)| state.settings.processors.get(number).copied());
             let moved = state.links.moved(name);
             let mut caveats = self.caveats(entry, &both);
-            caveats.extend(state.links.caveat().filter(|_| entry.in_force && entry.now.network.is_some()));
+            if entry.in_force && entry.now.network.is_some() {
+                caveats.extend(state.links.caveat_beside(&caveats));
+            }
             admin::VtmRow {
                 name: name.clone(),
                 reserve: entry.now.clone(),
