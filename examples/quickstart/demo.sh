@@ -161,6 +161,7 @@ if [ -n "$why" ]; then
 else
     [ "$(readlink "$state_dir/kernel" 2>/dev/null || true)" = "$kernel_before" ] || linked_kernel=yes
     echo 'The same file with one more domain: of all that is up, nothing is started anew.'
+    echo 'The first time, the node makes a small system for the guest; and where KVM does not run guests, it is emulated. Both take some seconds.'
     show 'tombolo up examples/quickstart/with-machine.toml'
     show 'tombolo ps'
     show 'tombolo exec edge -- uname -r'
