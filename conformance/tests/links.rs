@@ -1,13 +1,20 @@
 //! The suite of links, over every transport.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use conformance::links::{SCENARIOS, stage::CABLES};
+use conformance::links::SCENARIOS;
+use conformance::links::stage::{BARE, CABLES};
+use conformance::links::weather::NO_IP;
 use sys::namespace::{UnshareFlags, unshare};
 use transport::Kind;
 
 fn conforms(kind: Kind) {
+    conforms_but(kind, "");
+}
+
+/// But for one scenario.
+fn conforms_but(kind: Kind, without: &str) {
     let mut failed = Vec::new();
-    for scenario in SCENARIOS {
+    for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != without) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let begun = std::time::Instant::now();
         let done = runtime.block_on(scenario.run(kind));
@@ -40,26 +47,56 @@ fn tipc() {
     conforms(Kind::Tipc);
 }
 
-/// In a network of this thread alone, whose cables take frames as long as this.
-fn ethernet(mtu: &str) {
+/// In a network of this thread alone, whose cables take frames as long as this; `more` is done to it.
+fn ethernet(mtu: &str, more: &str) {
+    if has_cables(mtu, more) {
+        conforms(Kind::Ethernet);
+    }
+}
+
+fn has_cables(mtu: &str, more: &str) -> bool {
     if let Err(error) = unshare(UnshareFlags::NEWNET) {
         println!("skipped: no network namespace: {error}");
-        return;
+        return false;
     }
-    let laid = std::process::Command::new("sh").args(["-c", CABLES]).env("MTU", mtu).status();
-    if !laid.is_ok_and(|status| status.success()) {
+    let script = format!("{CABLES} && {more}");
+    let laid = std::process::Command::new("sh").args(["-c", &script]).env("MTU", mtu).status();
+    let is_laid = laid.is_ok_and(|status| status.success());
+    if !is_laid {
         println!("skipped: no cables can be laid (ip link add ... type veth)");
-        return;
     }
-    conforms(Kind::Ethernet);
+    is_laid
 }
 
 #[test]
 fn ethernet_with_the_frames_of_any_switch() {
-    ethernet("1500");
+    ethernet("1500", "true");
 }
 
 #[test]
 fn ethernet_with_long_frames() {
-    ethernet("9000");
+    ethernet("9000", "true");
+}
+
+/// A card that cuts nothing: the kernel cuts packets before it, and frames come one by one.
+#[test]
+fn ethernet_where_packets_are_cut_on_their_way() {
+    ethernet(
+        "1500",
+        "for name in near far near-way far-way; do ip link set $name gso_max_size 2000 || exit; done",
+    );
+}
+
+#[test]
+fn ethernet_where_one_node_s_kernel_knows_nothing_of_covers() {
+    ethernet("1500", &format!("ip link add {BARE} type veth peer name {BARE}-way"));
+}
+
+/// What is in between drops the cover: after a moment frames go without.
+#[test]
+fn ethernet_where_what_is_in_between_takes_no_ip() {
+    // The first connection takes a second more: the load would be over before anything is exchanged.
+    if has_cables("1500", &format!("ip link add {NO_IP} type veth peer name {NO_IP}-way")) {
+        conforms_but(Kind::Ethernet, "transports are exchanged under load");
+    }
 }

@@ -1,5 +1,7 @@
 //! Frames of Ethernet with an `EtherType` of their own (packet(7)), several with one system call.
 
+pub mod bundles;
+
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::ffi::CStr;
 use std::io;
@@ -147,29 +149,36 @@ pub fn open(interface: &Interface, ether_type: u16, station: u64) -> io::Result<
     bound(interface, ether_type, Some(station))
 }
 
-/// Lets nothing through but frames of this type that begin with these bytes, for good.
-fn filter(socket: &OwnedFd, ether_type: u16, station: u64) -> io::Result<()> {
-    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let unless = |k: u32, skip: u8| libc::sock_filter {
-        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-        jt: 0,
-        jf: skip,
-        k,
-    };
-    let load = libc::BPF_LD | libc::BPF_ABS;
-    let mut program = [
-        statement(load | libc::BPF_H, PROTOCOL_AT),
-        unless(u32::from(ether_type), 5),
-        statement(load | libc::BPF_W, 0),
-        unless((station >> 32) as u32, 3),
-        statement(load | libc::BPF_W, 4),
-        unless(station as u32, 1),
-        statement(libc::BPF_RET | libc::BPF_K, ALL),
-        statement(libc::BPF_RET | libc::BPF_K, 0),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+fn statement(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
+
+/// Goes on where what was loaded is `k`, and passes over so many statements where it is not.
+fn jump(k: u32, over: u8) -> libc::sock_filter {
+    libc::sock_filter { code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, jt: 0, jf: over, k }
+}
+
+/// Lets what a program comes to the end of through and nothing else, for good: a jump over all that is left, and one, is a refusal.
+fn take(socket: &OwnedFd, program: &mut Vec<libc::sock_filter>) -> io::Result<()> {
+    program.extend([ALL, 0].map(|bytes| statement(libc::BPF_RET | libc::BPF_K, bytes)));
+    let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let filter = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
     option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)?;
     option(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32)
+}
+
+/// Lets nothing through but frames of this type that begin with these bytes.
+fn filter(socket: &OwnedFd, ether_type: u16, station: u64) -> io::Result<()> {
+    let load = libc::BPF_LD | libc::BPF_ABS;
+    let mut program = vec![
+        statement(load | libc::BPF_H, PROTOCOL_AT),
+        jump(u32::from(ether_type), 5),
+        statement(load | libc::BPF_W, 0),
+        jump((station >> 32) as u32, 3),
+        statement(load | libc::BPF_W, 4),
+        jump(station as u32, 1),
+    ];
+    take(socket, &mut program)
 }
 
 fn bound(interface: &Interface, ether_type: u16, station: Option<u64>) -> io::Result<OwnedFd> {
@@ -179,13 +188,24 @@ fn bound(interface: &Interface, ether_type: u16, station: Option<u64>) -> io::Re
     if let Some(station) = station {
         filter(&socket, ether_type, station)?;
     }
+    room_for(&socket)?;
+    bind(&socket, interface, ether_type)?;
+    Ok(socket)
+}
+
+/// Sets what a socket may hold.
+fn room_for(socket: &OwnedFd) -> io::Result<()> {
     for (forced, plain, bytes) in [
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BYTES),
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BYTES),
     ] {
-        option(&socket, libc::SOL_SOCKET, forced, &bytes)
-            .or_else(|_| option(&socket, libc::SOL_SOCKET, plain, &bytes))?;
+        option(socket, libc::SOL_SOCKET, forced, &bytes)
+            .or_else(|_| option(socket, libc::SOL_SOCKET, plain, &bytes))?;
     }
+    Ok(())
+}
+
+fn bind(socket: &OwnedFd, interface: &Interface, ether_type: u16) -> io::Result<()> {
     let at = address(interface.index, ether_type, [0; 6]);
     // SAFETY: the descriptor is open, `at` is an address of this family that lives until the call returns, and its length goes with it.
     let bound = unsafe {
@@ -195,7 +215,7 @@ fn bound(interface: &Interface, ether_type: u16, station: Option<u64>) -> io::Re
             size_of::<libc::sockaddr_ll>() as libc::socklen_t,
         )
     };
-    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// As [`open`], for all frames of the type, whomever they are for: what stands in a path hears them.
@@ -337,7 +357,7 @@ mod tests {
     const TYPE: u16 = 0x88b6;
 
     /// In a network namespace of this thread alone: a cable with two ends.
-    fn cable() -> Option<[Interface; 2]> {
+    pub(super) fn cable() -> Option<[Interface; 2]> {
         if let Err(error) = unshare(UnshareFlags::NEWNET) {
             println!("skipped: no network namespace: {error}");
             return None;

@@ -47,6 +47,12 @@ pub mod kind {
     pub const STATE: u8 = 2;
 }
 
+/// Flags of an introduction. Others are a later release's, and say nothing to this one.
+pub mod introduction_flag {
+    /// The station sends and hears frames under a [`cover`](crate::cover) as well, several at a time.
+    pub const COVER: u16 = 1;
+}
+
 /// Flags of data.
 pub mod data_flag {
     /// The stream ends behind this.
@@ -112,13 +118,13 @@ pub enum BadFrame {
 
 /// The bytes from there on; zeros where there are fewer, which who calls has ruled out.
 #[inline]
-fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
 }
 
 /// Puts a field in its place; all places are within what is written.
 #[inline]
-fn put<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
+pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
     if let Some(place) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
         *place = field;
     }
@@ -150,6 +156,8 @@ pub struct Introduction {
     pub mac: [u8; 6],
     /// Longest payload of a frame that its interface takes.
     pub frame_bytes: u32,
+    /// See [`introduction_flag`].
+    pub flags: u16,
 }
 
 impl Introduction {
@@ -163,6 +171,7 @@ impl Introduction {
         put(&mut bytes, 24, self.lane.to_le_bytes());
         put(&mut bytes, 28, self.frame_bytes.to_le_bytes());
         put(&mut bytes, 32, self.mac);
+        put(&mut bytes, 38, self.flags.to_le_bytes());
         bytes
     }
 
@@ -179,8 +188,7 @@ impl Introduction {
         if version != VERSION {
             return Err(BadFrame::Version { found: version });
         }
-        let padding =
-            u64::from(u16_at(bytes, 10)) | u64::from(u32_at(bytes, 12)) | u64::from(u16_at(bytes, 38));
+        let padding = u64::from(u16_at(bytes, 10)) | u64::from(u32_at(bytes, 12));
         if padding | u64_at(bytes, 40) != 0 {
             return Err(BadFrame::Padding { what: "an introduction", found: padding | u64_at(bytes, 40) });
         }
@@ -189,6 +197,7 @@ impl Introduction {
             lane: u32_at(bytes, 24),
             mac: array(bytes, 32),
             frame_bytes: u32_at(bytes, 28),
+            flags: u16_at(bytes, 38),
         };
         let frame_bytes = usize::try_from(introduction.frame_bytes).unwrap_or(usize::MAX);
         if !(FRAME_BYTES_MIN..=FRAME_BYTES_MAX).contains(&frame_bytes) {
@@ -380,8 +389,13 @@ impl State {
 mod tests {
     use super::*;
 
-    const INTRODUCTION: Introduction =
-        Introduction { station: 7 << 60 | 9, lane: 3, mac: [2, 0, 0, 0, 0, 9], frame_bytes: 9000 };
+    const INTRODUCTION: Introduction = Introduction {
+        station: 7 << 60 | 9,
+        lane: 3,
+        mac: [2, 0, 0, 0, 0, 9],
+        frame_bytes: 9000,
+        flags: introduction_flag::COVER | 0x8000,
+    };
 
     #[test]
     fn what_is_written_is_read() {
@@ -407,7 +421,7 @@ mod tests {
     #[test]
     fn each_rule_of_an_introduction_is_kept() {
         for (at, byte) in
-            [(0, 0), (8, 2), (9, 1), (10, 1), (12, 1), (28, 0), (31, 1), (32, 3), (38, 1), (47, 1)]
+            [(0, 0), (8, 2), (9, 1), (10, 1), (12, 1), (28, 0), (31, 1), (32, 3), (40, 1), (47, 1)]
         {
             let mut bytes = INTRODUCTION.to_bytes();
             bytes[at] = byte;

@@ -124,16 +124,14 @@ impl Proxy {
     }
 }
 
-/// A socket for frames of Ethernet, and for what.
+/// Sockets for frames of Ethernet, and for what.
 fn station() -> io::Result<(Option<Station>, Vec<OwnedFd>)> {
-    let interface = sys::ethernet::interface(LINE)?;
-    let mut number = [0; 8];
-    rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
-    let number = u64::from_le_bytes(number);
-    let socket = sys::ethernet::open(&interface, wire::lane::ETHER_TYPE, number)?;
-    let sys::ethernet::Interface { name, index, mac, mtu } = interface;
-    let station = Station { interface: name, index, mac, mtu, number: format!("{number:016x}") };
-    Ok((Some(station), vec![socket]))
+    let made = transport::Station::open(LINE)?;
+    let (socket, covered) = made.sockets();
+    let sockets = [Some(socket), covered].into_iter().flatten().map(|socket| socket.try_clone_to_owned());
+    let sys::ethernet::Interface { name, index, mac, mtu } = made.interface().clone();
+    let station = Station { interface: name, index, mac, mtu, number: format!("{:016x}", made.number()) };
+    Ok((Some(station), sockets.collect::<io::Result<_>>()?))
 }
 
 /// What a side has of the buffer.

@@ -34,6 +34,9 @@ pub struct Cluster {
     road: Option<Road>,
 }
 
+/// A cable of this name says that the kernel of [`FAR`] knows nothing of frames under a cover.
+pub const BARE: &str = "bare";
+
 /// What makes them: each node has one end of a cable, called as the node is, and the path has the other two.
 pub const CABLES: &str = "ip link set lo up \
     && ip link add near type veth peer name near-way && ip link add far type veth peer name far-way \
@@ -67,7 +70,9 @@ impl Cluster {
             self.authority.identity(node, SystemTime::now()).map_err(Failure::during("make an identity"))?;
         let tls = Tls::of(&identity).map_err(Failure::during("use an identity"))?;
         if self.road.is_some() {
-            tls.set_station(Some(Station::open(node).map_err(Failure::during("open a station"))?));
+            let station = Station::open(node).map_err(Failure::during("open a station"))?;
+            let bare = node == FAR && sys::ethernet::interface(BARE).is_ok();
+            tls.set_station(if bare { station.uncovered() } else { Some(station) });
         }
         Ok(tls)
     }

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use sys::ethernet::bundles::{self, Bundle, Hears};
 use sys::ethernet::{FRAMES_MAX, Interface, Room, interface};
 use sys::tipc;
 use tokio::io::unix::AsyncFd;
@@ -18,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use transport::{Address, TipcListener, TipcStream};
+use wire::cover;
 use wire::lane::ETHER_TYPE;
 use wire::link::TIPC_SERVICE;
 
@@ -193,10 +195,13 @@ impl Weather {
     }
 }
 
+/// A cable of this name says that nothing of IP passes between the others.
+pub const NO_IP: &str = "no-ip";
+
 /// What frames of Ethernet pass on their way from one cable to the other.
 pub struct Road {
     path: Arc<Path>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Road {
@@ -219,32 +224,90 @@ impl Road {
             return Ok(None);
         };
         let path = Weather::path();
-        let pass = |from: Interface, by: Interface, to: Interface| -> Done<JoinHandle<()>> {
-            let open = |interface: &Interface| {
-                let socket = sys::ethernet::open_to_all(interface, ETHER_TYPE)?;
-                // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither.
-                #[allow(
-                    deprecated,
-                    reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"
-                )]
-                AsyncFd::new(socket)
-            };
-            let sockets = [
-                open(&from).map_err(Failure::during("listen on a cable"))?,
-                open(&by).map_err(Failure::during("speak on a cable"))?,
-            ];
-            Ok(tokio::spawn(frames(sockets, by, to.mac, path.clone())))
-        };
-        let tasks = [pass(near_way.clone(), far_way.clone(), far)?, pass(far_way, near_way, near)?];
+        let mut tasks = Vec::new();
+        for (from, by, to) in [(&near_way, &far_way, &far), (&far_way, &near_way, &near)] {
+            let (mac, passes) = (to.mac, path.clone());
+            let bare = [bare(from)?, bare(by)?];
+            tasks.push(tokio::spawn(frames(bare, Way::Bare(by.index, mac), passes.clone())));
+            if bundles::is_known() && interface(NO_IP).is_err() {
+                let covered = [covered(from)?, covered(by)?];
+                tasks.push(tokio::spawn(frames(covered, Way::Covered([by.mac, mac]), passes)));
+            }
+        }
         Ok(Some(Self { path, tasks }))
     }
 }
 
-async fn frames([from, by]: [AsyncFd<OwnedFd>; 2], way: Interface, to: [u8; 6], path: Arc<Path>) {
+fn watched(socket: io::Result<OwnedFd>) -> Done<AsyncFd<OwnedFd>> {
+    // Deprecated for types whose descriptor can change or close while it is watched. An `OwnedFd` can do neither.
+    #[allow(
+        deprecated,
+        reason = "an `OwnedFd` keeps what the unsafe constructor asks for, and `unsafe` lives in `sys`"
+    )]
+    let socket = socket.and_then(AsyncFd::new);
+    socket.map_err(Failure::during("be on a cable"))
+}
+
+fn bare(interface: &Interface) -> Done<AsyncFd<OwnedFd>> {
+    watched(sys::ethernet::open_to_all(interface, ETHER_TYPE))
+}
+
+fn covered(interface: &Interface) -> Done<AsyncFd<OwnedFd>> {
+    let hears = Hears { ether_type: cover::ETHER_TYPE, words: cover::words(0), byte: cover::BYTE };
+    watched(bundles::open_to_all(interface, &hears))
+}
+
+/// How frames go on.
+enum Way {
+    /// By this interface, to this address.
+    Bare(u32, [u8; 6]),
+    /// From one address to another.
+    Covered([[u8; 6]; 2]),
+}
+
+impl Way {
+    /// The frames of what came, each as it is for its station.
+    fn frames<'a>(&self, place: &'a mut [u8]) -> Vec<&'a [u8]> {
+        if matches!(self, Self::Bare(..)) {
+            return vec![place];
+        }
+        let Some((packet, length)) = bundles::packet(place) else { return Vec::new() };
+        let packet = &*packet;
+        let found = station(packet.get(46..).unwrap_or_default());
+        let Some(frames) = found.and_then(|station| packet.get(cover::frames(packet, station)?)) else {
+            return Vec::new();
+        };
+        frames.chunks(length.unwrap_or(frames.len()).max(1)).collect()
+    }
+
+    /// Has frames of one length go on. What does not fit any more is lost.
+    fn pass_on(&self, socket: &AsyncFd<OwnedFd>, frames: &[&[u8]]) {
+        let lost = match self {
+            Self::Bare(index, to) => sys::ethernet::send(socket, (*index, ETHER_TYPE, *to), frames).is_err(),
+            Self::Covered([from, to]) => {
+                let bytes = frames.iter().map(|frame| frame.len()).sum();
+                let head = frames.first().and_then(|frame| station(frame));
+                let head = head.map(|station| cover::head(*from, *to, station, bytes));
+                head.is_none_or(|head| {
+                    let bundle = Bundle { head: &head, frames };
+                    bundles::send(socket, &[bundle], (cover::UDP_AT, cover::CHECKSUM_AT)).is_err()
+                })
+            }
+        };
+        let _lost = lost;
+    }
+}
+
+/// The station that stands in front.
+fn station(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk().map(|number| u64::from_be_bytes(*number))
+}
+
+async fn frames([from, by]: [AsyncFd<OwnedFd>; 2], way: Way, path: Arc<Path>) {
     // A flow is what is for one lane; it began when its first frame came.
     let mut flows: HashMap<Vec<u8>, u64> = HashMap::new();
     let mut held = None;
-    let mut room = Room::new(FRAMES_MAX, DATAGRAM_BYTES);
+    let mut room = Room::new(FRAMES_MAX, bundles::place_bytes(DATAGRAM_BYTES));
     loop {
         let Ok(mut ready) = from.readable().await else { return };
         match room.receive(ready.get_inner()) {
@@ -255,15 +318,18 @@ async fn frames([from, by]: [AsyncFd<OwnedFd>; 2], way: Interface, to: [u8; 6], 
             }
             Err(_) => return,
         }
-        for frame in room.frames() {
-            let cuts = path.sky.borrow().cuts;
-            let flow = frame.get(..12).unwrap_or_default().to_vec();
-            if *flows.entry(flow).or_insert(cuts) != cuts {
-                continue;
+        for place in room.frames() {
+            let mut passing = Vec::new();
+            for frame in way.frames(place) {
+                let cuts = path.sky.borrow().cuts;
+                let flow = frame.get(..12).unwrap_or_default().to_vec();
+                if *flows.entry(flow).or_insert(cuts) == cuts {
+                    passing.extend(weathered(&path, frame, &mut held));
+                }
             }
-            for frame in weathered(&path, frame, &mut held) {
-                // What does not fit any more is lost.
-                let _lost = sys::ethernet::send(&by, (way.index, ETHER_TYPE, to), &[&frame]).is_err();
+            for alike in passing.chunk_by(|one, other| one.len() == other.len()) {
+                let alike: Vec<&[u8]> = alike.iter().map(Vec::as_slice).collect();
+                way.pass_on(&by, &alike);
             }
         }
     }

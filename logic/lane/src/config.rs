@@ -5,6 +5,9 @@ use wire::lane::{
     BadFrame, DATA_BYTES, HEADER_BYTES, TAG_BYTES, WINDOW_BYTES, WINDOW_FRAMES_MAX, WINDOW_FRAMES_MIN,
 };
 
+/// Bytes that the cipher takes at once.
+const BLOCK_BYTES: usize = 16;
+
 /// Of which of the two kinds of frames a number is: each has keys of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stream {
@@ -50,13 +53,16 @@ pub struct Config {
     pub lane: u32,
     /// Longest payload of a frame: what both interfaces take.
     pub frame_bytes: usize,
+    /// So many frames go with one packet of the kernel's, if all but the last are of one length and that is not longer; 1: each goes by itself.
+    pub bundle_frames: usize,
 }
 
 impl Config {
-    /// Bytes of the stream that one frame carries at most.
+    /// Bytes of the stream that one frame carries at most: with them its body is of whole blocks of the cipher, because a part of one costs more than several.
     #[must_use]
     pub fn carried_bytes(&self) -> usize {
-        self.frame_bytes.saturating_sub(HEADER_BYTES + TAG_BYTES + DATA_BYTES).max(1)
+        let body = self.frame_bytes.saturating_sub(HEADER_BYTES + TAG_BYTES);
+        (body - body % BLOCK_BYTES).saturating_sub(DATA_BYTES).max(1)
     }
 
     /// Frames that a receiver holds at most.

@@ -7,7 +7,7 @@ use wire::lane::{RANGES_MAX, State};
 /// So long what has come is not told, at most, where nothing goes out that tells of it.
 const HELD_US: u64 = 1_000;
 /// So many frames are not kept back, whether or not who sends asks.
-const HELD_FRAMES: u32 = 64;
+const HELD_FRAMES: u32 = 128;
 
 /// What a frame carried and nobody has read.
 #[derive(Debug)]

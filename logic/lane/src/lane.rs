@@ -148,7 +148,12 @@ impl Lane {
 
     /// Makes frames of data ready to be handed over; says how many are, at most those of one call.
     pub fn prepare(&mut self, seal: &mut dyn Seal) -> usize {
-        self.outward.prepare(seal, self.inward.words())
+        self.outward.prepare(seal, self.inward.words(), false)
+    }
+
+    /// The same, where more bytes come soon: a frame that they go into is not made ready yet.
+    pub fn prepare_whole(&mut self, seal: &mut dyn Seal) -> usize {
+        self.outward.prepare(seal, self.inward.words(), true)
     }
 
     /// The frames that are ready, in the order in which they are to go.

@@ -6,8 +6,10 @@ use crate::round_trip::RoundTrip;
 use std::collections::VecDeque;
 use wire::lane::{DATA_BYTES, Data, HEADER_BYTES, Header, TAG_BYTES, data_flag, kind};
 
-/// Frames that are handed over at once, at most: one system call.
+/// Frames that are handed over at once, at most, where each goes by itself: one system call.
 pub(crate) const BATCH_FRAMES: usize = 64;
+/// A frame of which so many eighths are full is made as long as those that it goes with.
+const PADDED_EIGHTHS: usize = 7;
 /// Bytes that are taken and not on their way yet: what is in front of a network that is slower than its user.
 const UNSENT_BYTES: usize = 256 << 10;
 /// The same where that is to be little, and what is worth a system call.
@@ -20,8 +22,9 @@ const OVERTAKEN_FRAMES: u64 = 16;
 const SILENT_WAITS: u32 = 2;
 /// What has come is asked for so often while a window goes out: an answer is there before the next one is full.
 const ASKS_OF_A_WINDOW: u64 = 4;
-/// Frames without such a question, at most: frames that came are not kept for long.
-const UNASKED_FRAMES: u64 = 32;
+/// Bytes of frames without such a question, and frames, at most: what came is not kept for long.
+const UNASKED_BYTES: usize = 128 << 10;
+const UNASKED_FRAMES: usize = 32;
 /// Bytes of buffers that are kept for later frames: many come free at once.
 const SPARE_BYTES: usize = 1 << 20;
 
@@ -238,28 +241,52 @@ impl Outward {
         self.trip.smooth_us()
     }
 
-    /// Makes frames ready to be handed over; says how many are.
-    pub fn prepare(&mut self, seal: &mut dyn Seal, (next, credit): (u64, u64)) -> usize {
+    /// Frames that are handed over at once.
+    fn batch(&self) -> usize {
+        if self.config.bundle_frames > 1 { self.config.bundle_frames.min(BATCH_FRAMES) } else { BATCH_FRAMES }
+    }
+
+    /// Whether the frame that is next to be sealed is to wait for more bytes: it is the last one, and not full.
+    fn is_part(&self) -> bool {
+        let full = HEADER_BYTES + DATA_BYTES + self.config.carried_bytes();
+        !self.ends && self.unsent.len() == 1 && self.unsent.front().is_some_and(|frame| frame.len() < full)
+    }
+
+    /// What a frame is to be as long as, with what says nothing: where others go with it they are of one length.
+    fn padded(&self, frame: &[u8], number: u64) -> usize {
+        let (head, carried) = (HEADER_BYTES + DATA_BYTES, self.config.carried_bytes());
+        let nearly = 8 * frame.len().saturating_sub(head) >= PADDED_EIGHTHS * carried;
+        // So long frames come through, or nothing does.
+        let first = number == 0;
+        if first || (nearly && self.config.bundle_frames > 1 && !self.unsent.is_empty()) {
+            head + carried
+        } else {
+            frame.len()
+        }
+    }
+
+    /// Makes frames ready to be handed over; says how many are. `whole`: more bytes come soon, and a frame that they go into waits for them.
+    pub fn prepare(&mut self, seal: &mut dyn Seal, (next, credit): (u64, u64), whole: bool) -> usize {
+        let batch = self.batch();
         let (base, sent) = (self.base, &self.sent);
         self.waiting.retain(|number| {
             let place = number.checked_sub(base).and_then(|place| usize::try_from(place).ok());
             place.and_then(|place| sent.get(place)).is_some_and(|sent| sent.place == Place::Waiting)
         });
         let window = self.congestion.window();
-        while self.waiting.len() < BATCH_FRAMES
+        let unasked_max = (UNASKED_BYTES / self.config.frame_bytes.max(1)).max(UNASKED_FRAMES) as u64;
+        while self.waiting.len() < batch
+            && !(whole && self.is_part())
             && self.flying + (self.waiting.len() as u64) < window
             && self.fresh() < self.credit
         {
             let Some(mut frame) = self.unsent.pop_front() else { break };
             let number = self.fresh();
             let bytes = frame.len() - HEADER_BYTES - DATA_BYTES;
-            if number == 0 {
-                // So long frames come through, or nothing does.
-                frame.resize(HEADER_BYTES + DATA_BYTES + self.config.carried_bytes(), 0);
-            }
+            frame.resize(self.padded(&frame, number), 0);
             let last = self.ends && self.unsent.is_empty();
             self.unasked += 1;
-            let asks = self.unasked >= (window / ASKS_OF_A_WINDOW).clamp(1, UNASKED_FRAMES);
+            let asks = self.unasked >= (window / ASKS_OF_A_WINDOW).clamp(1, unasked_max);
             if asks {
                 self.unasked = 0;
             }
@@ -288,7 +315,7 @@ impl Outward {
         }
         let room = usize::try_from(window.saturating_sub(self.flying)).unwrap_or(usize::MAX);
         let room = room.max(usize::from(self.probes));
-        self.waiting.len().min(room).min(BATCH_FRAMES)
+        self.waiting.len().min(room).min(batch)
     }
 
     /// The frames that wait, as they are to go.

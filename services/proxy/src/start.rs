@@ -199,16 +199,19 @@ fn drop_revoked(shown: &Shown, identity: &Identity) -> bool {
 /// The station that its daemon has made for it; `None`: there is none, or it can't be used.
 fn station(configure: &Configure, descriptors: Vec<OwnedFd>) -> Option<Station> {
     let given = configure.station.as_ref()?;
-    let Ok([socket]) = <[OwnedFd; 1]>::try_from(descriptors) else {
+    let mut sockets = descriptors.into_iter();
+    let Some(socket) = sockets.next() else {
         tracing::warn!("the daemon names a station and gives no socket");
         return None;
     };
+    // One for frames under a cover, where the kernel knows how.
+    let sockets = (socket, sockets.next());
     let wire::proxy::Station { interface, index, mac, mtu, number } = given.clone();
     let Ok(number) = u64::from_str_radix(&number, 16) else {
         tracing::warn!(number, "what the daemon says is no station's number");
         return None;
     };
-    let made = Station::of(socket, Interface { name: interface, index, mac, mtu }, number);
+    let made = Station::of(sockets, Interface { name: interface, index, mac, mtu }, number);
     made.map_err(|error| tracing::warn!(%error, "no frames of Ethernet")).ok()
 }
 

@@ -128,7 +128,8 @@ struct Ears<'a> {
 impl Ears<'_> {
     /// Hears the packets that are whole.
     fn hear(&mut self, bytes: &[u8]) {
-        if self.deaf {
+        // Of a packet that is not whole yet nobody has to know.
+        if self.deaf || self.inbox.keep(bytes) {
             return;
         }
         let Self { now_ms, inbox, packer, unpacked, up, .. } = self;

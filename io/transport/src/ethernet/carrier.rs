@@ -1,24 +1,29 @@
 //! A lane, its socket and its clock.
 
+use super::covered;
 use super::keys::Keys;
-use super::station::LanePlace;
+use super::station::{LanePlace, Way};
 use crate::connection::Carry;
-use lane::{Broken, Heard, Lane, Take};
+use lane::{Broken, Heard, Lane, Seal, Take};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use sys::ethernet::bundles::place_bytes;
 use sys::ethernet::{FRAMES_MAX, Room};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
+use wire::cover::HEAD_BYTES;
 use wire::lane::FRAME_BYTES_MAX;
 
 /// Bytes that one system call may bring.
 const RECEIVE_BYTES: usize = 512 << 10;
+/// Packets that one system call may bring, where each may be of 64 KiB or of one frame.
+const RECEIVE_PACKETS: usize = 32;
 /// System calls of one turn for what comes, before others of the runtime have theirs.
 const RECEIVES_OF_A_TURN: usize = 4;
 /// System calls of one turn for what goes.
@@ -50,7 +55,7 @@ pub(super) struct Ethernet {
     // Before the place: its number is free only when nobody reads for it.
     socket: AsyncFd<OwnedFd>,
     place: LanePlace,
-    to: [u8; 6],
+    way: Way,
     lane: Lane,
     keys: Keys,
     room: Room,
@@ -71,7 +76,7 @@ impl Drop for Ethernet {
             let now_us = self.now_us();
             self.lane.farewell(now_us, &mut self.keys, &mut self.state);
             // Who does not hear it finds out by silence.
-            let _unheard = self.place.send(self.to, &[&self.state]);
+            let _unheard = self.place.send(&mut self.way, &[&self.state]);
         }
     }
 }
@@ -79,21 +84,24 @@ impl Drop for Ethernet {
 impl Ethernet {
     pub fn new(
         place: LanePlace,
-        to: [u8; 6],
+        way: Way,
         mut lane: Lane,
         keys: Keys,
         lifeline: TcpStream,
     ) -> io::Result<Self> {
         let frame_bytes = place.station.frame_bytes().min(FRAME_BYTES_MAX);
-        let room = Room::new((RECEIVE_BYTES / frame_bytes).clamp(4, FRAMES_MAX), frame_bytes);
+        let room = match way {
+            Way::Bare(_) => Room::new((RECEIVE_BYTES / frame_bytes).clamp(4, FRAMES_MAX), frame_bytes),
+            Way::Covered(_) => Room::new(RECEIVE_PACKETS, place_bytes(HEAD_BYTES + FRAME_BYTES_MAX)),
+        };
         // A registration of its own: several lanes may wait for the same socket.
-        let socket = watch(place.station.socket().try_clone_to_owned()?)?;
+        let socket = watch(place.socket(&way).try_clone_to_owned()?)?;
         lane.greet();
         let now = Instant::now();
         Ok(Self {
             socket,
             place,
-            to,
+            way,
             lane,
             keys,
             room,
@@ -192,19 +200,31 @@ impl Ethernet {
             }
             let now = Instant::now();
             let now_us = u64::try_from((now - self.begun).as_micros()).unwrap_or(u64::MAX);
-            for frame in self.room.frames() {
-                let Some(number) = frame.get(8..12).and_then(|bytes| bytes.first_chunk()) else { continue };
-                let number = u32::from_le_bytes(*number);
-                if number != self.place.number {
-                    self.place.pass_on(number, frame);
-                    continue;
+            let Self { room, place, lane, keys, .. } = self;
+            let station = matches!(self.way, Way::Covered(_)).then(|| place.station.number());
+            let mut heard = false;
+            for came in room.frames() {
+                let (bare, covered) = match station {
+                    None => (Some(came), None),
+                    Some(station) => (None, Some(covered::frames(came, station))),
+                };
+                for frame in bare.into_iter().chain(covered.into_iter().flatten()) {
+                    let Some(number) = frame.get(8..12).and_then(|bytes| bytes.first_chunk()) else {
+                        continue;
+                    };
+                    let number = u32::from_le_bytes(*number);
+                    if number != place.number {
+                        place.pass_on(number, frame);
+                    } else if let Heard::Taken(bytes) =
+                        lane.hear(now_us, frame, keys, take).map_err(broken)?
+                    {
+                        heard = true;
+                        taken += bytes;
+                    }
                 }
-                if let Heard::Taken(bytes) =
-                    self.lane.hear(now_us, frame, &mut self.keys, take).map_err(broken)?
-                {
-                    self.heard_at = now;
-                    taken += bytes;
-                }
+            }
+            if heard {
+                self.heard_at = now;
             }
             // States go out before more is looked at: the other side may wait for them.
             self.poll_out(cx)?;
@@ -219,12 +239,21 @@ impl Ethernet {
 
     /// Hands over what is to go, as far as the socket takes it.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.poll_out_of(cx, Lane::prepare)
+    }
+
+    /// The same, of what `prepare` makes ready.
+    fn poll_out_of(
+        &mut self,
+        cx: &mut Context<'_>,
+        prepare: fn(&mut Lane, &mut dyn Seal) -> usize,
+    ) -> io::Result<()> {
         for _ in 0..SENDS_OF_A_TURN {
             let now_us = self.now_us();
             if self.state.is_empty() {
                 self.lane.state(now_us, &mut self.keys, &mut self.state);
             }
-            let count = self.lane.prepare(&mut self.keys).min(FRAMES_MAX - 1);
+            let count = prepare(&mut self.lane, &mut self.keys).min(FRAMES_MAX - 1);
             let states = usize::from(!self.state.is_empty());
             if count + states == 0 {
                 return Ok(());
@@ -235,7 +264,7 @@ impl Ethernet {
                 for (place, frame) in frames.iter_mut().zip(all.chain(self.lane.ready().take(count))) {
                     *place = frame;
                 }
-                self.place.send(self.to, frames.get(..count + states).unwrap_or_default())
+                self.place.send(&mut self.way, frames.get(..count + states).unwrap_or_default())
             };
             match sent {
                 Ok(sent) => {
@@ -319,7 +348,8 @@ impl Carry for Ethernet {
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut taken = self.lane.offer(bytes);
         if taken > 0 {
-            self.poll_out(cx)?;
+            // More may come soon; what is not worth a frame yet goes when nothing does.
+            self.poll_out_of(cx, Lane::prepare_whole)?;
         } else {
             self.poll_idle_turn(cx)?;
             taken = self.lane.offer(bytes);

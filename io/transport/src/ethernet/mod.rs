@@ -2,6 +2,7 @@
 //! keys; from then on nothing but frames counts. That the TCP connection ends is a hint: the other side is asked whether it is there.
 
 mod carrier;
+mod covered;
 mod keys;
 mod station;
 
@@ -13,21 +14,26 @@ use crate::locator::Locator;
 use crate::tcp::Known;
 use crate::tls::{Material, server_name};
 use carrier::Ethernet;
+use covered::{Covered, bundle_frames};
 use keys::Keys;
 use lane::{Config, Lane};
 use rustls::pki_types::CertificateDer;
+use station::{LanePlace, Way};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
-use wire::lane::{INTRODUCTION_BYTES, Introduction};
+use wire::cover::COVER_BYTES;
+use wire::lane::{INTRODUCTION_BYTES, Introduction, introduction_flag};
 
 /// What TLS says that introductions speak.
 const ALPN: &[u8] = b"tombolo-lane/1";
 /// The first frames come through within this time, or none do: less than a handshake may take, so that it can be said.
 const FRAMES_LIMIT: Duration = Duration::from_secs(3);
+/// The same of frames under a cover, which something in between may not like: there is time left to do without.
+const COVERED_LIMIT: Duration = Duration::from_secs(1);
 
 fn station(material: &Material) -> io::Result<Station> {
     let none = "this node sends no frames of its own: its proxy was given no socket for them (no interface of Ethernet bears the node's address, \
@@ -35,40 +41,72 @@ fn station(material: &Material) -> io::Result<Station> {
     material.station.clone().ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, none))
 }
 
-/// Each says where it is reached, and hears where the other is.
+/// What both sides have agreed upon.
+struct Agreed {
+    place: LanePlace,
+    theirs: Introduction,
+    config: Config,
+    /// Frames go under a cover.
+    covered: bool,
+}
+
+/// Each says where it is reached, and hears where the other is. `covers`: frames may go under a cover.
 async fn introduce<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     station: &Station,
-    lane: u32,
-) -> io::Result<Introduction> {
+    covers: bool,
+) -> io::Result<Agreed> {
+    let place = station.lane();
     let frame_bytes = u32::try_from(station.frame_bytes()).unwrap_or(u32::MAX);
-    let ours = Introduction { station: station.number(), lane, mac: station.interface().mac, frame_bytes };
+    let flags = if covers { introduction_flag::COVER } else { 0 };
+    let (number, lane, mac) = (station.number(), place.number, station.interface().mac);
+    let ours = Introduction { station: number, lane, mac, frame_bytes, flags };
     stream.write_all(&ours.to_bytes()).await?;
     stream.flush().await?;
     let mut theirs = [0; INTRODUCTION_BYTES];
     stream.read_exact(&mut theirs).await?;
-    Introduction::read(&theirs).map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad))
+    let theirs =
+        Introduction::read(&theirs).map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad))?;
+    let covered = flags & theirs.flags & introduction_flag::COVER != 0;
+    let longest = usize::try_from(theirs.frame_bytes).unwrap_or(usize::MAX).min(station.frame_bytes());
+    let frame_bytes = longest - if covered { COVER_BYTES } else { 0 };
+    let bundle_frames = if covered { bundle_frames(frame_bytes) } else { 1 };
+    let config = Config { station: theirs.station, lane: theirs.lane, frame_bytes, bundle_frames };
+    Ok(Agreed { place, theirs, config, covered })
 }
 
-fn config(station: &Station, theirs: &Introduction) -> Config {
-    let frame_bytes = usize::try_from(theirs.frame_bytes).unwrap_or(usize::MAX);
-    let frame_bytes = frame_bytes.min(station.frame_bytes());
-    Config { station: theirs.station, lane: theirs.lane, frame_bytes }
-}
+impl Agreed {
+    fn carrier(self, keys: Keys, lifeline: TcpStream) -> io::Result<Ethernet> {
+        let Self { place, theirs, config, covered } = self;
+        let way = if covered {
+            Way::Covered(Covered::new(place.station.interface().mac, &theirs))
+        } else {
+            Way::Bare(theirs.mac)
+        };
+        Ethernet::new(place, way, Lane::new(config), keys, lifeline)
+    }
 
-/// Waits until a frame has come.
-async fn hear(carrier: &mut Ethernet, station: &Station, theirs: &Introduction) -> io::Result<()> {
-    let heard = tokio::time::timeout(FRAMES_LIMIT, carrier.heard()).await;
-    heard.unwrap_or_else(|_| {
-        let [a, b, c, d, e, f] = theirs.mac;
-        let bytes = config(station, theirs).frame_bytes;
+    /// That nothing comes through.
+    fn nothing(&self) -> io::Error {
+        let [a, b, c, d, e, f] = self.theirs.mac;
         let why = format!(
-            "frames of {bytes} bytes between {} and {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} don't come through: the nodes are on \
+            "frames of {} bytes between {} and {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} don't come through: the nodes are on \
              different Ethernets, or what is between them takes shorter frames only",
-            station.interface().name
+            self.config.frame_bytes,
+            self.place.station.interface().name
         );
-        Err(io::Error::new(io::ErrorKind::TimedOut, why))
-    })
+        io::Error::new(io::ErrorKind::TimedOut, why)
+    }
+}
+
+/// A carrier by which frames come, if they do within this time.
+async fn heard(agreed: Agreed, keys: Keys, lifeline: TcpStream, limit: Duration) -> io::Result<Ethernet> {
+    let nothing = agreed.nothing();
+    let mut carrier = agreed.carrier(keys, lifeline)?;
+    match tokio::time::timeout(limit, carrier.heard()).await {
+        Ok(heard) => heard.map(|()| carrier),
+        Err(_) => Err(nothing),
+    }
 }
 
 pub(crate) async fn connect(
@@ -77,8 +115,29 @@ pub(crate) async fn connect(
     peer: &str,
 ) -> Result<Known, ConnectError> {
     let unreachable = |source| ConnectError::Unreachable { locator, source };
-    let not_ready = |source| ConnectError::NotReady { locator, source };
     let station = station(material).map_err(unreachable)?;
+    let address = locator.address.ip().map_err(unreachable)?;
+    if station.covers_to(address) {
+        match attempt(locator, material, peer, (&station, true)).await {
+            Err(ConnectError::NotReady { source, .. }) if source.kind() == io::ErrorKind::TimedOut => {
+                tracing::info!(%locator, "no frames under a cover come through: they go bare");
+                station.bare_to(address);
+            }
+            made => return made,
+        }
+    }
+    attempt(locator, material, peer, (&station, false)).await
+}
+
+/// Connects, with frames under a cover if the other side has it so, or without.
+async fn attempt(
+    locator: Locator,
+    material: &Material,
+    peer: &str,
+    (station, covers): (&Station, bool),
+) -> Result<Known, ConnectError> {
+    let unreachable = |source| ConnectError::Unreachable { locator, source };
+    let not_ready = |source| ConnectError::NotReady { locator, source };
     let name = server_name(peer).map_err(|_| ConnectError::Name(peer.to_owned()))?;
     let mut config_tls = rustls::ClientConfig::clone(&material.client);
     config_tls.alpn_protocols = vec![ALPN.to_vec()];
@@ -94,12 +153,9 @@ pub(crate) async fn connect(
         session.export_keying_material(to, label, Some(context)).map(drop)
     };
     let keys = Keys::of(export, true).map_err(handshake)?;
-    let place = station.lane();
-    let theirs = introduce(&mut stream, &station, place.number).await.map_err(not_ready)?;
-    let lane = Lane::new(config(&station, &theirs));
-    let lifeline = stream.into_inner().0;
-    let mut carrier = Ethernet::new(place, theirs.mac, lane, keys, lifeline).map_err(unreachable)?;
-    hear(&mut carrier, &station, &theirs).await.map_err(not_ready)?;
+    let agreed = introduce(&mut stream, station, covers).await.map_err(not_ready)?;
+    let limit = if agreed.covered { COVERED_LIMIT } else { FRAMES_LIMIT };
+    let carrier = heard(agreed, keys, stream.into_inner().0, limit).await.map_err(not_ready)?;
     Ok((Box::new(carrier), who))
 }
 
@@ -118,12 +174,8 @@ pub(crate) async fn accept(socket: TcpStream, material: &Material) -> Result<Kno
         session.export_keying_material(to, label, Some(context)).map(drop)
     };
     let keys = Keys::of(export, false).map_err(RefusedWhy::Handshake)?;
-    let place = station.lane();
-    let theirs = introduce(&mut stream, &station, place.number).await.map_err(RefusedWhy::Handshake)?;
-    let lane = Lane::new(config(&station, &theirs));
-    let lifeline = stream.into_inner().0;
-    let carrier = Ethernet::new(place, theirs.mac, lane, keys, lifeline).map_err(RefusedWhy::Handshake)?;
-    let mut carrier = carrier;
-    hear(&mut carrier, &station, &theirs).await.map_err(RefusedWhy::Handshake)?;
-    Ok((Box::new(carrier), Ok(who)))
+    let covers = station.covers();
+    let agreed = introduce(&mut stream, &station, covers).await.map_err(RefusedWhy::Handshake)?;
+    let carrier = heard(agreed, keys, stream.into_inner().0, FRAMES_LIMIT).await;
+    Ok((Box::new(carrier.map_err(RefusedWhy::Handshake)?), Ok(who)))
 }

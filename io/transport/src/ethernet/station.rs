@@ -1,15 +1,25 @@
 //! A station: where a proxy hears and says frames on one Ethernet, for all lanes that it has there.
 
+use super::covered::Covered;
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 use sys::ethernet::Interface;
+use sys::ethernet::bundles::{self, Hears};
+use wire::cover;
 use wire::lane::{ETHER_TYPE, FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 
 /// Frames that another lane has taken from the socket and this one has not looked at, at most: more are lost, and come again.
 const INBOX_FRAMES_MAX: usize = 256;
+
+/// Where frames under a cover did not come through they are not tried again for so long: each try takes a second.
+const BARE_FOR: Duration = Duration::from_secs(60);
+/// Places of which that is remembered, at most.
+const BARE_MAX: usize = 256;
 
 /// What a lane gets of others that read from the same socket.
 #[derive(Debug, Default)]
@@ -31,9 +41,13 @@ pub struct Station(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     socket: OwnedFd,
+    /// For frames under a cover, where the kernel knows how.
+    covered: Option<OwnedFd>,
     interface: Interface,
     number: u64,
     lanes: Mutex<Lanes>,
+    /// Where frames under a cover do not come through, and until when that is believed.
+    bare: Mutex<HashMap<SocketAddr, Instant>>,
 }
 
 impl Station {
@@ -47,19 +61,39 @@ impl Station {
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
         let number = u64::from_le_bytes(bytes);
         let socket = sys::ethernet::open(&interface, ETHER_TYPE, number)?;
-        Self::of(socket, interface, number)
+        let hears = Hears { ether_type: cover::ETHER_TYPE, words: cover::words(number), byte: cover::BYTE };
+        let covered = bundles::is_known().then(|| bundles::open(&interface, &hears)).transpose()?;
+        Self::of((socket, covered), interface, number)
     }
 
-    /// One that somebody else has opened: the socket of [`sys::ethernet::open`], and for what.
+    /// One that somebody else has opened: the sockets of [`sys::ethernet::open`] and, where the kernel knows how, [`bundles::open`], and for what.
     ///
     /// # Errors
     /// `InvalidInput` where its frames are too short.
-    pub fn of(socket: OwnedFd, interface: Interface, number: u64) -> io::Result<Self> {
+    pub fn of(
+        (socket, covered): (OwnedFd, Option<OwnedFd>),
+        interface: Interface,
+        number: u64,
+    ) -> io::Result<Self> {
         if usize::try_from(interface.mtu).is_ok_and(|mtu| mtu < FRAME_BYTES_MIN) {
             let why = format!("the frames of {} are shorter than {FRAME_BYTES_MIN} bytes", interface.name);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        Ok(Self(Arc::new(Inner { socket, interface, number, lanes: Mutex::default() })))
+        Ok(Self(Arc::new(Inner {
+            socket,
+            covered,
+            interface,
+            number,
+            lanes: Mutex::default(),
+            bare: Mutex::default(),
+        })))
+    }
+
+    /// The same without the means for frames under a cover, as on an older kernel. None: it has lanes.
+    #[must_use]
+    pub fn uncovered(self) -> Option<Self> {
+        let inner = Arc::into_inner(self.0)?;
+        Some(Self(Arc::new(Inner { covered: None, ..inner })))
     }
 
     /// Its number: what frames for it begin with.
@@ -74,10 +108,31 @@ impl Station {
         &self.0.interface
     }
 
-    /// Its socket, to be handed on.
+    /// Its sockets, to be handed on: for frames, and for those under a cover.
     #[must_use]
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.0.socket.as_fd()
+    pub fn sockets(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.0.socket.as_fd(), self.0.covered.as_ref().map(AsFd::as_fd))
+    }
+
+    /// Whether it has what frames under a cover take.
+    pub(super) fn covers(&self) -> bool {
+        self.0.covered.is_some()
+    }
+
+    /// The same, where they came through to who is introduced there, or were not tried lately.
+    pub(super) fn covers_to(&self, at: SocketAddr) -> bool {
+        let bare = self.0.bare.lock().unwrap_or_else(PoisonError::into_inner);
+        self.covers() && bare.get(&at).is_none_or(|until| *until <= Instant::now())
+    }
+
+    /// Frames under a cover did not come through to who is introduced there.
+    pub(super) fn bare_to(&self, at: SocketAddr) {
+        let now = Instant::now();
+        let mut bare = self.0.bare.lock().unwrap_or_else(PoisonError::into_inner);
+        bare.retain(|_, until| *until > now);
+        if bare.len() < BARE_MAX {
+            bare.insert(at, now + BARE_FOR);
+        }
     }
 
     /// Longest payload of a frame.
@@ -110,6 +165,15 @@ pub(super) struct LanePlace {
     pub number: u32,
 }
 
+/// How frames go to the other side of a lane.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// As they are, to an address.
+    Bare([u8; 6]),
+    /// Under a cover.
+    Covered(Covered),
+}
+
 impl Drop for LanePlace {
     fn drop(&mut self) {
         self.station.lanes().of.remove(&self.number);
@@ -117,10 +181,24 @@ impl Drop for LanePlace {
 }
 
 impl LanePlace {
-    /// Sends frames to an address of this Ethernet; says how many went.
-    pub fn send(&self, to: [u8; 6], frames: &[&[u8]]) -> io::Result<usize> {
-        let Inner { socket, interface, .. } = &*self.station.0;
-        sys::ethernet::send(socket, (interface.index, ETHER_TYPE, to), frames)
+    /// The socket of a way.
+    pub fn socket(&self, way: &Way) -> BorrowedFd<'_> {
+        let Inner { socket, covered, .. } = &*self.station.0;
+        match (way, covered) {
+            (Way::Covered(_), Some(covered)) => covered.as_fd(),
+            _ => socket.as_fd(),
+        }
+    }
+
+    /// Sends frames; says how many went.
+    pub fn send(&self, way: &mut Way, frames: &[&[u8]]) -> io::Result<usize> {
+        let socket = self.socket(way);
+        match way {
+            Way::Bare(to) => {
+                sys::ethernet::send(socket, (self.station.interface().index, ETHER_TYPE, *to), frames)
+            }
+            Way::Covered(covered) => covered.send(socket, frames),
+        }
     }
 
     /// Gives a frame to the lane that it is for, if there is one.

@@ -17,7 +17,8 @@ const BYTES: usize = 400_000;
 const LIMIT_US: u64 = 60_000_000;
 
 fn config(to: u64, frame_bytes: usize) -> Config {
-    Config { station: to, lane: u32::try_from(to).unwrap(), frame_bytes }
+    let bundle_frames = if frame_bytes == 1452 { 45 } else { 1 };
+    Config { station: to, lane: u32::try_from(to).unwrap(), frame_bytes, bundle_frames }
 }
 
 fn stream(seed: u64, bytes: usize) -> Vec<u8> {
@@ -75,7 +76,9 @@ impl Side {
         if self.lane.state(now_us, &mut self.paper, &mut state) {
             to.push(state);
         }
-        let ready = self.lane.prepare(&mut self.paper);
+        let whole = self.offered < self.out.len() && random.below(2) == 0;
+        let prepare = if whole { Lane::prepare_whole } else { Lane::prepare };
+        let ready = prepare(&mut self.lane, &mut self.paper);
         // The socket may take some only.
         let taken = ready.min(1 + random.below(64) as usize);
         to.extend(self.lane.ready().take(taken).map(<[u8]>::to_vec));
@@ -99,7 +102,7 @@ impl Side {
 
 fn play(seed: u64) {
     let mut random = XorShift::new(seed);
-    let frame_bytes = [1500, 1500, 9000, 65_535][random.below(4) as usize];
+    let frame_bytes = [1452, 1500, 9000, 65_535][random.below(4) as usize];
     let mut sides = [Side::new(seed, 1, frame_bytes), Side::new(seed, 2, frame_bytes)];
     let mut network = Network::new(Weather::of(&mut random));
     let mut now_us = 0;
@@ -206,6 +209,55 @@ fn who_sends_asks_in_time_and_frames_are_not_each_answered() {
     }
     assert!(states * 16 <= frames, "{states} states for {frames} frames");
     assert_eq!(sides[0].lane.lost(), 0);
+}
+
+/// A lane whose frames go several with one packet, and what `prepare` makes ready of it after `offer` has given it bytes.
+fn bundled(
+    offer: impl FnOnce(&mut Lane),
+    prepare: fn(&mut Lane, &mut dyn lane::Seal) -> usize,
+) -> Vec<usize> {
+    let mut lane = Side::new(7, 1, 1452).lane;
+    let mut paper = Paper::new(1);
+    let greeting = lane.prepare(&mut paper);
+    lane.departed(0, greeting);
+    offer(&mut lane);
+    let ready = prepare(&mut lane, &mut paper);
+    lane.ready().take(ready).map(<[u8]>::len).collect()
+}
+
+#[test]
+fn a_frame_that_is_not_full_waits_where_more_comes_soon_and_goes_where_not() {
+    let carried = config(1, 1452).carried_bytes();
+    let offer = |bytes: usize| {
+        move |lane: &mut Lane| {
+            assert_eq!(lane.offer(&vec![7; bytes]), bytes);
+        }
+    };
+    assert_eq!(bundled(offer(3 * carried + 9), Lane::prepare_whole), [1448; 3], "whole blocks of the cipher");
+    assert_eq!(bundled(offer(3 * carried + 9), Lane::prepare), [1448, 1448, 1448, 1448 - carried + 9]);
+    assert_eq!(bundled(offer(9), Lane::prepare_whole), [0; 0]);
+    assert_eq!(bundled(offer(60 * carried), Lane::prepare_whole), [1448; 45], "as many as one packet takes");
+    let end = |lane: &mut Lane| {
+        lane.offer(&[7; 9]);
+        lane.end();
+    };
+    assert_eq!(bundled(end, Lane::prepare_whole), [1448 - carried + 9], "behind the end nothing comes");
+}
+
+#[test]
+fn a_frame_that_is_nearly_full_is_made_as_long_as_those_it_goes_with() {
+    let carried = config(1, 1452).carried_bytes();
+    let place = |lengths: &'static [usize]| {
+        move |lane: &mut Lane| {
+            for missing in lengths {
+                let place = lane.place().unwrap();
+                place.extend(vec![7; carried - missing]);
+                lane.placed();
+            }
+        }
+    };
+    assert_eq!(bundled(place(&[3, 80, 0, 20]), Lane::prepare), [1448, 1448, 1448, 1428]);
+    assert_eq!(bundled(place(&[700, 0]), Lane::prepare), [748, 1448], "that would cost more than it saves");
 }
 
 #[test]

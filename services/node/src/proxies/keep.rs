@@ -18,8 +18,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use sys::ethernet::Interface;
+use sys::ethernet::bundles::{self, Hears};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use wire::cover;
 use wire::proxy::{Configure, Order, Report, Station, VERSION};
 
 /// Pause after a proxy has ended; it doubles up to [`PAUSE_MAX`] while they end soon.
@@ -277,22 +279,26 @@ pub(super) fn interface(chosen: Option<&str>, address: IpAddr) -> io::Result<Int
     }
 }
 
-/// A socket for frames of Ethernet; a proxy may not make one.
-pub(super) fn station(chosen: Option<&str>, address: IpAddr) -> io::Result<(Station, OwnedFd)> {
+/// Sockets for frames of Ethernet, bare ones and, where the kernel knows how, those under a cover; a proxy may not make them.
+pub(super) fn station(chosen: Option<&str>, address: IpAddr) -> io::Result<(Station, Vec<OwnedFd>)> {
     let interface = interface(chosen, address)?;
     let mut number = [0; 8];
     rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
     let number = u64::from_le_bytes(number);
-    let socket = sys::ethernet::open(&interface, wire::lane::ETHER_TYPE, number)?;
+    let mut sockets = vec![sys::ethernet::open(&interface, wire::lane::ETHER_TYPE, number)?];
+    if bundles::is_known() {
+        let hears = Hears { ether_type: cover::ETHER_TYPE, words: cover::words(number), byte: cover::BYTE };
+        sockets.push(bundles::open(&interface, &hears)?);
+    }
     let Interface { name, index, mac, mtu } = interface;
-    Ok((Station { interface: name, index, mac, mtu, number: format!("{number:016x}") }, socket))
+    Ok((Station { interface: name, index, mac, mtu, number: format!("{number:016x}") }, sockets))
 }
 
 /// What a station comes to in an order; none where it can't be had, which is said where the transport is wanted.
 fn with_station(all: &Proxies, peer: &Peer) -> (Option<Station>, Vec<OwnedFd>) {
     let chosen = peer.interface.borrow().clone();
     match station(chosen.as_deref(), all.nodes.address()) {
-        Ok((station, socket)) => (Some(station), vec![socket]),
+        Ok((station, sockets)) => (Some(station), sockets),
         Err(error) => {
             tracing::info!(node = peer.name, %error, "no frames of Ethernet for the link to the node");
             (None, Vec::new())

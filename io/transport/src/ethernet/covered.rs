@@ -1,0 +1,174 @@
+//! Frames under a cover ([`wire::cover`]): as many as one packet takes go with one, which the kernel or the card cuts, or nobody.
+
+use std::io;
+use std::os::fd::AsFd;
+use sys::ethernet::bundles::{self, BUNDLES_MAX, Bundle};
+use wire::cover::{self, BUNDLE_BYTES_MAX, BUNDLE_FRAMES_MAX, CHECKSUM_AT, HEAD_BYTES, UDP_AT};
+use wire::lane::Introduction;
+
+/// To where frames go under a cover, and from where.
+#[derive(Debug)]
+pub(super) struct Covered {
+    from: [u8; 6],
+    to: [u8; 6],
+    station: u64,
+    /// Frames in one packet, at most: one where the kernel can't cut after all.
+    most: usize,
+}
+
+/// Frames of so many bytes that go with one packet.
+pub(super) fn bundle_frames(frame_bytes: usize) -> usize {
+    (BUNDLE_BYTES_MAX / frame_bytes.max(1)).clamp(1, BUNDLE_FRAMES_MAX)
+}
+
+/// How many of the first frames go with one packet: those of one length, and one that is shorter.
+fn together(frames: &[&[u8]], most: usize) -> usize {
+    let length = frames.first().map_or(0, |frame| frame.len());
+    let most = most.min(bundle_frames(length));
+    let alike = frames.iter().take(most).take_while(|frame| frame.len() == length).count();
+    let shorter = frames.get(alike).is_some_and(|frame| alike < most && frame.len() < length);
+    alike + usize::from(shorter)
+}
+
+impl Covered {
+    /// From the interface with this address to the other side.
+    pub fn new(from: [u8; 6], theirs: &Introduction) -> Self {
+        Self { from, to: theirs.mac, station: theirs.station, most: BUNDLE_FRAMES_MAX }
+    }
+
+    /// Sends frames; says how many went.
+    pub fn send(&mut self, socket: impl AsFd, frames: &[&[u8]]) -> io::Result<usize> {
+        let mut heads = [[0; HEAD_BYTES]; BUNDLES_MAX];
+        let mut bundles = [Bundle { head: &[], frames: &[] }; BUNDLES_MAX];
+        let (mut rest, mut count) = (frames, 0);
+        for (head, bundle) in heads.iter_mut().zip(&mut bundles) {
+            if rest.is_empty() {
+                break;
+            }
+            let (now, behind) = rest.split_at(together(rest, self.most));
+            *head = cover::head(self.from, self.to, self.station, now.iter().map(|frame| frame.len()).sum());
+            *bundle = Bundle { head, frames: now };
+            (rest, count) = (behind, count + 1);
+        }
+        let bundles = bundles.get(..count).unwrap_or_default();
+        match bundles::send(&socket, bundles, (UDP_AT, CHECKSUM_AT)) {
+            Ok(went) => Ok(bundles.iter().take(went).map(|bundle| bundle.frames.len()).sum()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput && self.most > 1 => {
+                tracing::info!(%error, "the kernel cuts no packets here: frames go one by one");
+                self.most = 1;
+                Err(io::ErrorKind::Interrupted.into())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The frames of what came in a place of the room, for `station`: whatever stands there, pieces of it, which are frames where they can be opened.
+pub(super) fn frames(place: &mut [u8], station: u64) -> impl Iterator<Item = &mut [u8]> {
+    let found = bundles::packet(place).and_then(|(packet, length)| {
+        let frames = packet.get_mut(cover::frames(packet, station)?)?;
+        Some((length.unwrap_or(frames.len()).max(1), frames))
+    });
+    found.into_iter().flat_map(|(length, frames)| frames.chunks_mut(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_one_length_go_together_and_a_shorter_one_ends_it() {
+        let frame = |length: usize| vec![0_u8; length];
+        let lengths = |lengths: &[usize], most| {
+            let frames: Vec<Vec<u8>> = lengths.iter().map(|length| frame(*length)).collect();
+            together(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>(), most)
+        };
+        assert_eq!(lengths(&[], 64), 0);
+        assert_eq!(lengths(&[9], 64), 1);
+        assert_eq!(lengths(&[9, 9, 9, 8, 9], 64), 4);
+        assert_eq!(lengths(&[9, 9, 9, 10], 64), 3);
+        assert_eq!(lengths(&[8, 9], 64), 1);
+        assert_eq!(lengths(&[9, 9, 8], 2), 2);
+        assert_eq!(lengths(&[9, 9, 8], 1), 1);
+        assert_eq!(lengths(&[1452; 64], 64), 45, "below 64 KiB");
+        assert_eq!(lengths(&[65_487; 2], 64), 1);
+        assert_eq!(bundle_frames(1452), 45);
+        assert_eq!(bundle_frames(65_487), 1);
+    }
+
+    /// The kernel's word, the cover, and what is behind it.
+    fn place(length: u16, bytes: &[u8]) -> Vec<u8> {
+        let mut word = [0; 10];
+        word[1] = if length > 0 { 5 } else { 0 };
+        word[4..6].copy_from_slice(&length.to_ne_bytes());
+        [&word[..], &cover::head([2; 6], [4; 6], 7, bytes.len()), bytes].concat()
+    }
+
+    fn cut(mut place: Vec<u8>) -> Vec<usize> {
+        frames(&mut place, 7).map(|frame| frame.len()).collect()
+    }
+
+    #[test]
+    fn what_comes_is_cut_as_it_says_and_nothing_of_it_is_beyond_what_is_there() {
+        assert_eq!(cut(place(40, &[1; 100])), [40, 40, 20]);
+        assert_eq!(cut(place(0, &[1; 100])), [100]);
+        assert_eq!(cut(place(u16::MAX, &[1; 100])), [100]);
+        assert_eq!(cut(place(0, &[])), [0; 0]);
+        let mut padded = place(0, &[1; 3]);
+        padded.extend([0; 40]);
+        assert_eq!(cut(padded), [3]);
+        assert_eq!(cut([&place(0, &[1; 100])[..80]].concat()), [0; 0], "less than UDP says");
+        assert_eq!(cut(vec![0; 5]), [0; 0]);
+        let mut other = place(0, &[1; 100]);
+        other[10 + 53] ^= 1;
+        assert_eq!(cut(other), [0; 0], "another station's");
+    }
+
+    /// What this thread's network has counted, of IPv6 or ICMPv6.
+    fn counted(name: &str) -> u64 {
+        let all = std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
+        let line = all.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        line.unwrap_or(0)
+    }
+
+    #[test]
+    fn nobody_s_ip_takes_or_answers_what_is_under_a_cover() {
+        use sys::ethernet::bundles::Hears;
+        use sys::namespace::{UnshareFlags, unshare};
+        let script = "ip link add one type veth peer name two && ip link set one up && ip link set two up";
+        let cable = || std::process::Command::new("sh").args(["-c", script]).status();
+        if unshare(UnshareFlags::NEWNET).is_err() || !cable().is_ok_and(|status| status.success()) {
+            return println!("skipped: no network namespace, or no cable");
+        }
+        let [one, two] = ["one", "two"].map(|name| sys::ethernet::interface(name).unwrap());
+        let hears = |station| Hears {
+            ether_type: cover::ETHER_TYPE,
+            words: cover::words(station),
+            byte: cover::BYTE,
+        };
+        let [from, to] =
+            [(&one, 1), (&two, 7)].map(|(at, station)| bundles::open(at, &hears(station)).unwrap());
+        let theirs = Introduction { station: 7, lane: 0, mac: two.mac, frame_bytes: 1500, flags: 1 };
+        let mut covered = Covered::new(one.mac, &theirs);
+        let dropped = || counted("Ip6InHdrErrors") + counted("Ip6InDiscards");
+        let before = (
+            dropped(),
+            counted("Ip6InDelivers") + counted("Ip6InNoRoutes") + counted("Icmp6OutDestUnreachs"),
+        );
+        let sent: [&[u8]; 3] = [&[1; 1448], &[2; 1448], &[3; 9]];
+        assert_eq!(covered.send(&from, &sent).unwrap(), 3);
+        let mut room = sys::ethernet::Room::new(4, bundles::place_bytes(65_535));
+        let came = loop {
+            if room.receive(&to).is_ok() {
+                let came = room.frames().flat_map(|place| frames(place, 7).map(|frame| frame.to_vec()));
+                break came.collect::<Vec<_>>();
+            }
+        };
+        assert_eq!(came, sent);
+        while dropped() == before.0 {
+            std::thread::yield_now();
+        }
+        let after = counted("Ip6InDelivers") + counted("Ip6InNoRoutes") + counted("Icmp6OutDestUnreachs");
+        assert_eq!(after, before.1, "what IP took, had no route for, or answered");
+    }
+}
