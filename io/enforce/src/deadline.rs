@@ -6,7 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use reserve::Policy;
+use reserve::{
+    DEADLINE_PERIODS_NS as PERIODS_NS, LEAST_DEADLINE_BUDGET_NS as LEAST_RUNTIME_NS, Policy, Standing,
+    Wanting,
+};
 use sys::schedule::Class;
 
 use crate::enforcer::{Ability, Committed, Effect, Enforcer, Kind, Prepared, Report, VtmReport};
@@ -18,14 +21,8 @@ use crate::members::Census;
 use crate::place::{self, Arrivals, Config, Site};
 use crate::plan::{Plan, Vtm};
 
-/// Most of each processor that the kernel gives to this class, in millionths: 95 %, of which it keeps 5 for ordinary threads.
-const MOST_PPM: u64 = 900_000;
-/// Shortest runtime that the kernel takes, in ns.
-const LEAST_RUNTIME_NS: u64 = 1024;
 /// What is asked for to see whether the class can be had: less would be used up before it is given back, on a slow machine, and then nothing is had for a whole period.
 const TRIED_RUNTIME_NS: u64 = 20_000_000;
-/// Shortest and longest period that the kernel takes, in ns.
-const PERIODS_NS: std::ops::RangeInclusive<u64> = 100_000..=4_194_304_000;
 /// Most notes that are kept of each.
 const MOST_NOTES: usize = 8;
 
@@ -94,7 +91,7 @@ impl Deadline {
         let ability = Ability {
             kind: Kind::Deadline,
             switch_ns: 0,
-            most_ppm: MOST_PPM,
+            most_ppm: crate::room::room(everywhere.len(), &BTreeSet::new()).most_ppm,
             processors: everywhere.iter().map(|&processor| processor as usize).collect(),
             caveats: vec![
                 "a budget is divided among the threads that there are: one that sleeps keeps its part from the others"
@@ -119,6 +116,24 @@ impl Deadline {
             generation: 0,
             last: None,
         })
+    }
+
+    /// The same question that admission asks, of what the kernel has now.
+    fn check_room(&self, plan: &Plan) -> Result<()> {
+        if plan.vtms.is_empty() {
+            return Ok(());
+        }
+        let ours = self.kept.values().flat_map(|kept| kept.set.keys().copied()).collect();
+        let mut wanting = Vec::with_capacity(plan.vtms.len());
+        for vtm in &plan.vtms {
+            let standing =
+                if self.in_force.vtm(&vtm.id) == Some(vtm) { Standing::Has } else { Standing::Plain };
+            wanting.push(Wanting { name: vtm.id.clone(), task: vtm.task()?, standing, jobs: None });
+        }
+        match crate::room::room(self.everywhere.len(), &ours).share_out(wanting).first() {
+            Some(unkept) => Err(EnforceError::Unable { kind: "deadline", why: unkept.to_string() }),
+            None => Ok(()),
+        }
     }
 
     fn put(&mut self, plan: Plan, mut sites: BTreeMap<String, Site>) -> Result<Committed> {
@@ -211,7 +226,7 @@ impl Deadline {
 }
 
 /// The processors that are there.
-fn online() -> Result<Vec<u32>> {
+pub fn online() -> Result<Vec<u32>> {
     let path = std::path::Path::new("/sys/devices/system/cpu/online");
     let text = crate::hierarchy::read(path)?;
     let mut found = Vec::new();
@@ -258,7 +273,7 @@ fn divide(kept: &mut Kept, vtm: &Vtm, everywhere: &[u32], force: bool) -> Result
                 return Err(EnforceError::Unable {
                     kind: "deadline",
                     why: format!(
-                        "the kernel has no room for `{}`: others have deadlines on this machine",
+                        "the kernel has no room for `{}`: others have taken deadlines on this machine meanwhile",
                         vtm.id
                     ),
                 });
@@ -371,24 +386,7 @@ impl Enforcer for Deadline {
         if plan.strict && !plan.vtms.is_empty() {
             return Err(EnforceError::Strict(self.ability.caveats.clone()));
         }
-        let ppm =
-            |vtm: &Vtm| (u128::from(vtm.budget_ns) * 1_000_000).div_ceil(u128::from(vtm.period_ns.max(1)));
-        let asked: u128 = plan.vtms.iter().map(ppm).sum();
-        let most_ppm = MOST_PPM * self.everywhere.len() as u64;
-        if asked > u128::from(most_ppm) {
-            let asked_ppm = u64::try_from(asked).unwrap_or(u64::MAX);
-            return Err(EnforceError::TooMuch { kind: "deadline", processor: 0, asked_ppm, most_ppm });
-        }
-        if let Some(vtm) = plan.vtms.iter().find(|vtm| !PERIODS_NS.contains(&vtm.period_ns)) {
-            let why = format!(
-                "`{}` has a period of {} ns, and the kernel takes {} to {}",
-                vtm.id,
-                vtm.period_ns,
-                PERIODS_NS.start(),
-                PERIODS_NS.end()
-            );
-            return Err(EnforceError::Unable { kind: "deadline", why });
-        }
+        self.check_room(plan)?;
         plan.vtms.iter().try_for_each(check_jobs)?;
         let known: BTreeMap<String, Site> =
             self.kept.iter().map(|(id, kept)| (id.clone(), kept.site.clone())).collect();

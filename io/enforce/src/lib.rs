@@ -24,6 +24,7 @@ pub mod members;
 mod place;
 mod plan;
 mod remote;
+mod room;
 mod simulator;
 mod table;
 
@@ -36,6 +37,7 @@ pub use jobs::{Job, Jobs, LONGEST_PATTERN, MOST_RANKED, TURN_NS, Who, is_like};
 pub use place::{Config, Site};
 pub use plan::{LONGEST_CGROUP, LONGEST_ID, MOST_PIDS, MOST_VTMS, Members, Order, Outside, Plan, Vtm};
 pub use remote::{Client, DISPATCHER_ROLE, GUARDIAN_ROLE, Launch, role_main};
+pub use room::deadline_room;
 pub use simulator::Simulator;
 pub use table::{MOST_PPM, Table, means, means_of};
 

@@ -8,6 +8,7 @@
 //! | do the jobs inside a virtual task machine, on what its table gives? | [`inside::admit`] on [`Table::supply`] |
 //! | can this node promise that, of processor, network, memory and disk? | [`node::Node`] |
 //! | and a dispatch table, with what its switches cost and the kernel leaves it? | [`Means::share_out`] |
+//! | and the kernel's deadline class? | [`DeadlineRoom::share_out`] |
 //! | and move it from one to another? | [`node::Node::adapt`], a [`adapt::Transaction`]; [`changeover::first_moment`] says when tables change |
 //! | what is there, above and below, and who makes, admits, moves and suspends it? | [`model::Model`] |
 //! | what would come of it? | [`Scenario::run`] for tasks under a policy, [`world::run`] for jobs under a dispatcher, [`trace::replay`] |
@@ -20,6 +21,7 @@
 pub mod adapt;
 mod admission;
 pub mod changeover;
+mod deadlines;
 pub mod dispatch;
 mod earliest_deadline;
 mod effort;
@@ -43,6 +45,7 @@ mod units;
 pub mod world;
 
 pub use admission::{AdmitError, Rule};
+pub use deadlines::{DEADLINE_PERIODS_NS, DeadlineRoom, LEAST_DEADLINE_BUDGET_NS};
 pub use effort::{MOST_STEPS, Undecided};
 pub use fixed_priority::Response;
 pub use harmonic::Discord;

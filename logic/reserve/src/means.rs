@@ -1,6 +1,7 @@
 //! What dispatch tables can keep of what was admitted: their switches cost time that is nobody's, and the kernel leaves them less than a whole processor.
 
 use crate::admission::{AdmitError, Rule};
+use crate::deadlines::{DEADLINE_PERIODS_NS, DeadlineRoom, LEAST_DEADLINE_BUDGET_NS};
 use crate::inside;
 use crate::refusal::{self, Change, Refusal, Remedy};
 use crate::table::{Table, TableError};
@@ -41,19 +42,19 @@ pub struct Wanting {
     pub jobs: Option<(Policy, Vec<(String, Task)>)>,
 }
 
-/// Why one has no slots.
+/// Why one can't be kept as it asked to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unkept {
     /// Who.
     pub name: String,
-    /// Those who would be on the table, it among them.
-    names: Vec<String>,
+    /// Those who would be kept so, it among them.
+    pub(crate) names: Vec<String>,
     switch_ns: u64,
-    why: Why,
+    pub(crate) why: Why,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Why {
+pub(crate) enum Why {
     /// More than slots may have.
     Full { asked_ppm: u64, most_ppm: u64, remedies: Vec<Remedy>, who: usize },
     /// With the switches somebody would miss.
@@ -62,6 +63,25 @@ enum Why {
     Inside { machine: String, jobs: Vec<String>, cause: AdmitError },
     /// There is none.
     NoTable(TableError),
+    /// More than the kernel's deadline class may have.
+    NoRoom { asked_ppm: u64, room: DeadlineRoom, remedies: Vec<Remedy>, who: usize },
+    /// Numbers that it does not take.
+    NoDeadline { remedies: Vec<Remedy>, who: usize },
+}
+
+impl Unkept {
+    pub(crate) fn new(name: String, names: Vec<String>, switch_ns: u64, why: Why) -> Self {
+        Self { name, names, switch_ns, why }
+    }
+
+    /// What can't keep it: `table` or `deadline`.
+    #[must_use]
+    pub fn by(&self) -> &'static str {
+        match self.why {
+            Why::NoRoom { .. } | Why::NoDeadline { .. } => "deadline",
+            Why::Full { .. } | Why::Late(_) | Why::Inside { .. } | Why::NoTable(_) => "table",
+        }
+    }
 }
 
 impl Means {
@@ -83,7 +103,7 @@ impl Means {
             if let Err(why) = self.check(policy, &have, place) {
                 let names = have.iter().map(|one| one.name.clone()).collect();
                 let switch_ns = self.costs.switch_ns();
-                without.push(Unkept { name: have.remove(place).name, names, switch_ns, why });
+                without.push(Unkept::new(have.remove(place).name, names, switch_ns, why));
             }
         }
         without
@@ -169,7 +189,7 @@ impl Means {
 }
 
 /// The number nearest to `bad`, towards `limit`, that passes. `bad` does not, and from the first that does on all do.
-fn closest(bad: u64, limit: u64, passes: impl Fn(u64) -> bool) -> Option<u64> {
+pub(crate) fn closest(bad: u64, limit: u64, passes: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut bad, mut good) = (bad, limit);
     if limit > 0 && !passes(limit) {
         return None;
@@ -220,6 +240,31 @@ impl fmt::Display for Unkept {
                 )
             }
             Why::NoTable(error) => write!(f, "there is no table for {}: {error}", all()),
+            Why::NoRoom { asked_ppm, room, remedies, who } => {
+                write!(
+                    f,
+                    "deadlines for {} would have {} of a processor, and the kernel leaves its deadline class {} on {} processors",
+                    all(),
+                    Percent(*asked_ppm),
+                    Percent(room.most_ppm.saturating_mul(u64::try_from(room.processors).unwrap_or(u64::MAX))),
+                    room.processors
+                )?;
+                if room.others_ppm > 0 {
+                    write!(f, ", of which others on this machine have {}", Percent(room.others_ppm))?;
+                }
+                refusal::tell_remedies(f, remedies, Some(*who), &name)
+            }
+            Why::NoDeadline { remedies, who } => {
+                write!(
+                    f,
+                    "{} can't have a deadline: the kernel takes periods of {} to {}, and budgets of {} at least",
+                    name(*who),
+                    refusal::Span(*DEADLINE_PERIODS_NS.start()),
+                    refusal::Span(*DEADLINE_PERIODS_NS.end()),
+                    refusal::Span(LEAST_DEADLINE_BUDGET_NS)
+                )?;
+                refusal::tell_remedies(f, remedies, Some(*who), &name)
+            }
         }
     }
 }

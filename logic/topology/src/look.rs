@@ -20,12 +20,14 @@ pub enum Found {
     Unknown,
 }
 
-/// What the node's dispatch tables can keep, and who else wants slots of them.
+/// What the node's dispatch tables and the kernel's deadline class can keep, and who else wants that.
 #[derive(Clone, Debug)]
 pub struct Tables {
-    /// What they cost and can have.
+    /// What tables cost and can have.
     pub means: reserve::Means,
-    /// Others who want slots, by name, and whether they have them.
+    /// What the deadline class has.
+    pub room: reserve::DeadlineRoom,
+    /// Others who want either, by name, and whether they have it.
     pub others: Vec<(String, Reserve, bool)>,
 }
 
@@ -39,7 +41,7 @@ pub trait Look {
         None
     }
 
-    /// What tables can keep of that; `None`: nobody asked.
+    /// What tables and deadlines can keep of that; `None`: nobody asked.
     fn tables(&self) -> Option<&Tables> {
         None
     }

@@ -1,10 +1,10 @@
-//! Whose processor time dispatch tables are to keep, and for whom they have no room.
+//! Whose processor time dispatch tables or the kernel's deadline class are to keep, and for whom they have no room.
 
 use crate::look::Look;
 use crate::model::{Enforce, Reserve, Topology};
 use reserve::model::{Adaptation, Manager, Model, ModelError, Team, Wish};
 use reserve::node::Node;
-use reserve::{Means, Standing, Unkept, Wanting};
+use reserve::{DeadlineRoom, Means, Standing, Unkept, Wanting};
 use std::collections::BTreeMap;
 
 /// Somebody who is promised something.
@@ -14,24 +14,26 @@ pub struct Asking<'a> {
     pub name: &'a str,
     /// What it is promised.
     pub reserve: &'a Reserve,
-    /// Whether it has slots for that now.
+    /// Whether it has slots or deadlines for that now.
     pub has: bool,
 }
 
-/// Those of all that want slots for whom a node that promises this has none.
+/// Those of all that want slots, or deadlines, for whom a node that promises this has none. What deadlines have is looked at where somebody wants some.
 #[must_use]
 pub fn without_room<'a>(
     node: &Node,
     means: Means,
+    room: impl FnOnce() -> DeadlineRoom,
     asking: impl IntoIterator<Item = Asking<'a>>,
 ) -> Vec<Unkept> {
     let rule = node.capacity().rule;
     let mut on: BTreeMap<usize, Vec<Wanting>> = BTreeMap::new();
+    let mut deadlines = Vec::new();
     for Asking { name, reserve, has } in asking {
         let promised = node.promise(name).and_then(|promise| promise.processor);
-        let Some((number, task)) = promised.filter(|_| reserve.kept_by().0 == Enforce::Table) else {
-            continue;
-        };
+        let keeper = reserve.kept_by().0;
+        let is_kept_so = matches!(keeper, Enforce::Table | Enforce::Deadline);
+        let Some((number, task)) = promised.filter(|_| is_kept_so) else { continue };
         let standing = match (has, reserve.strict) {
             (true, _) => Standing::Has,
             (false, true) => Standing::Strict,
@@ -41,12 +43,23 @@ pub fn without_room<'a>(
             let timed = reserve.jobs.iter().filter_map(|(name, job)| Some((name.clone(), job.task().ok()?)));
             (policy, timed.collect())
         });
-        on.entry(number).or_default().push(Wanting { name: name.to_owned(), task, standing, jobs });
+        let wanting = Wanting { name: name.to_owned(), task, standing, jobs };
+        if keeper == Enforce::Table {
+            on.entry(number).or_default().push(wanting)
+        } else {
+            deadlines.push(wanting)
+        }
     }
-    on.into_values().flat_map(|wanting| means.at_least(rule.costs).share_out(rule.policy, wanting)).collect()
+    let tables =
+        on.into_values().flat_map(|wanting| means.at_least(rule.costs).share_out(rule.policy, wanting));
+    let mut unkept: Vec<Unkept> = tables.collect();
+    if !deadlines.is_empty() {
+        unkept.extend(room().share_out(deadlines));
+    }
+    unkept
 }
 
-/// Those of a file for whom the node's tables have no room: a quota keeps them, or they are refused where they are `strict`.
+/// Those of a file for whom the node's tables, or the kernel's deadline class, have no room: a quota keeps them, or they are refused where they are `strict`.
 #[must_use]
 pub fn unkept(topology: &Topology, look: &dyn Look) -> Vec<Unkept> {
     let Some(model) = look.promised() else { return Vec::new() };
@@ -81,7 +94,8 @@ pub(crate) fn of_file(admitted: &Adaptation, look: &dyn Look, asked: &[(&str, &R
     let Some(tables) = look.tables() else { return Vec::new() };
     let others = tables.others.iter().map(|(name, reserve, has)| Asking { name, reserve, has: *has });
     let own = asked.iter().map(|(name, reserve)| Asking { name, reserve, has: false });
-    let mut found = without_room(admitted.transaction().after(), tables.means, others.chain(own));
+    let mut found =
+        without_room(admitted.transaction().after(), tables.means, || tables.room, others.chain(own));
     found.retain(|unkept| asked.iter().any(|(name, _)| *name == unkept.name));
     found
 }

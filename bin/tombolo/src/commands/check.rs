@@ -21,7 +21,7 @@ pub fn run(place: &PlaceArgs, arguments: &CheckArgs) -> Result<(), Failure> {
     let looking = node::looking(book.as_ref(), &known.unwrap_or_default());
     let topology = admit_beside(&text, file, &base_of(file)?, arguments.json, &looking)?;
     for unkept in topology::unkept(&topology, &looking) {
-        eprintln!("warning: {}: kept by bandwidth and not by table: {unkept}", unkept.name);
+        eprintln!("warning: {}: kept by bandwidth and not by {}: {unkept}", unkept.name, unkept.by());
     }
     for warning in missing_for_machines(&topology, &place.state_dir) {
         eprintln!("warning: {warning}");

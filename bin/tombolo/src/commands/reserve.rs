@@ -635,6 +635,8 @@ fn simulate(place: &PlaceArgs, over_ns: u64, json: bool) -> Result<(), Failure> 
     let mut lines: Vec<String> = results.iter().flat_map(|row| simulated_lines(row, over_ns)).collect();
     let without = book.table.iter().flat_map(|table| &table.without);
     lines.extend(without.map(|(name, why)| format!("{name}: kept by bandwidth and not by table: {why}")));
+    let without = book.deadline.iter().flat_map(|deadline| &deadline.without);
+    lines.extend(without.map(|(name, why)| format!("{name}: kept by bandwidth and not by deadline: {why}")));
     print(&(lines.join("\n") + "\n"))
 }
 

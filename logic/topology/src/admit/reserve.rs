@@ -263,7 +263,7 @@ pub(super) fn keep(dc: &Name, domains: &[Domain], cx: &mut Context<'_, '_>) {
     cx.out.error(Code::NotKept, &span, format!("the node can't keep this: {refused}")).help(help);
 }
 
-/// Who is strict and for whom a table has no room is refused; a quota keeps the others.
+/// Who is strict and for whom a table or deadlines have no room is refused; a quota keeps the others.
 fn refuse_tables(unkept: &[Unkept], dc: &Name, domains: &[Domain], cx: &mut Context<'_, '_>) {
     for refused in unkept {
         let is_it = |domain: &&Domain| refused.name == format!("{dc}/{}", domain.name);

@@ -213,6 +213,24 @@ pub struct Book {
     /// What its dispatch tables take, and whom they keep.
     #[serde(default)]
     pub table: Option<TableRow>,
+    /// What the kernel's deadline class has, and for whom, where somebody wants deadlines.
+    #[serde(default)]
+    pub deadline: Option<DeadlineRow>,
+}
+
+/// What the kernel's deadline class has on a node, and whom it keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadlineRow {
+    /// Over how many processors.
+    pub processors: usize,
+    /// Most of each of them that all deadlines may have, in millionths.
+    pub most_ppm: u64,
+    /// What others than those who are promised something have of that, in millionths of one processor.
+    pub others_ppm: u64,
+    /// Who has deadlines, or will have them when its processes are there.
+    pub vtms: Vec<String>,
+    /// Who asked for deadlines and has none, and why: a quota keeps it.
+    pub without: BTreeMap<String, String>,
 }
 
 /// What dispatch tables take on a node, and whom they keep.

@@ -336,6 +336,11 @@ impl Dispatchers {
         self.lines.get(&kind)?.plan.vtm(name)
     }
 
+    /// All that are kept so now.
+    pub(crate) fn vtms(&self, kind: Kind) -> impl Iterator<Item = &Vtm> {
+        self.lines.get(&kind).into_iter().flat_map(|line| &line.plan.vtms)
+    }
+
     /// Whether one keeps somebody now.
     pub(crate) fn is_in_use(&self, kind: Kind) -> bool {
         self.lines.contains_key(&kind)

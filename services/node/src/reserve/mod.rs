@@ -461,7 +461,7 @@ impl Book {
             }
         }
         let order = reserve::Policy::from(state.settings.policy).into();
-        let full = if wanted == Kind::Table { state.why_not_on_a_table(name, entry) } else { None };
+        let full = state.why_not(name, entry);
         let put = match full {
             Some(why) => Err(why),
             None => {

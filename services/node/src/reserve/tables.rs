@@ -1,23 +1,29 @@
-//! What dispatch tables can keep of what the book promises: admission knows what their switches cost, and how much of a processor they can have.
+//! What dispatch tables and the kernel's deadline class can keep of what the book promises: admission knows what switches cost, how much of a processor slots can have, and what
+//! the kernel has for deadlines.
 
-use super::{Entry, State};
-use crate::admin::reserve::{Book as BookRow, TableRow};
+use super::{Entry, State, choice};
+use crate::admin::reserve::{Book as BookRow, DeadlineRow, TableRow};
 use crate::admin::{Code, Problem};
-use enforce::Kind;
+use enforce::{Kind, Vtm};
 use reserve::node::Node;
-use reserve::{Means, Response, Rule, Task, Unkept};
+use reserve::{DeadlineRoom, Means, Response, Rule, Task, Unkept};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Asking, Enforce, Reserve, Tables};
 
 /// Promises that are to become these.
 pub(super) type Coming<'a> = BTreeMap<&'a str, &'a Reserve>;
 
-/// Who is on a table, now or when its processes are there, and who is not though it asked.
+/// Who is on a table or has deadlines, now or when its processes are there, and who has not though it asked.
 #[derive(Debug)]
 pub(super) struct Tabled {
     pub(super) means: Means,
+    /// Where somebody asks for deadlines.
+    pub(super) room: Option<DeadlineRoom>,
     has: BTreeSet<String>,
+    timed: BTreeSet<String>,
     pub(super) without: BTreeMap<String, String>,
+    /// What those without have asked for.
+    by: BTreeMap<String, Kind>,
 }
 
 impl State {
@@ -30,24 +36,35 @@ impl State {
     pub(super) fn without_room(&self, node: &Node, coming: &Coming) -> Vec<Unkept> {
         let known = self.entries.iter().filter(|(name, _)| !coming.contains_key(name.as_str()));
         let known = known.filter_map(|(name, entry)| {
-            let is_there = self.dispatchers.vtm(Kind::Table, name).is_some();
+            let is_there = self.told(name, &entry.now).is_some();
             // What keeps it is something else, and it does not ask again.
             let is_settled = entry.in_force && !is_there;
             let has = is_there || entry.now.strict;
             (!is_settled && entry.without.is_none()).then_some(Asking { name, reserve: &entry.now, has })
         });
         let coming = coming.iter().map(|(name, reserve)| {
-            let told = self.dispatchers.vtm(Kind::Table, name);
+            let told = self.told(name, reserve);
             let has = told.zip(reserve.cpu).is_some_and(|(vtm, cpu)| {
                 (vtm.budget_ns, vtm.period_ns, vtm.deadline_ns)
                     == (cpu.budget_ns, cpu.period_ns, cpu.deadline_ns)
             });
             Asking { name, reserve, has }
         });
-        topology::without_room(node, self.means(), known.chain(coming))
+        topology::without_room(node, self.means(), || self.room(), known.chain(coming))
     }
 
-    /// Refuses what no table can keep of these, where that is strict.
+    /// What the kernel's deadline class has beside what is ours.
+    pub(super) fn room(&self) -> DeadlineRoom {
+        let told = self.dispatchers.vtms(Kind::Deadline);
+        enforce::deadline_room(told.filter_map(|vtm| vtm.members.cgroup.as_deref()))
+    }
+
+    /// One as its dispatcher was told of it, where it has the one that it asks for.
+    fn told(&self, name: &str, reserve: &Reserve) -> Option<&Vtm> {
+        self.dispatchers.vtm(choice::of(reserve).0, name)
+    }
+
+    /// Refuses what no table or deadline can keep of these, where that is strict.
     ///
     /// # Errors
     /// Who it is, and what would pass.
@@ -59,19 +76,21 @@ impl State {
         refuse(self.without_room(node, coming).iter().find(|unkept| is_strict(&unkept.name)))
     }
 
-    /// The same of a change of those who are there: who has slots stays on its table, or nothing is changed.
+    /// The same of a change of those who are there: who has slots stays on its table, who has deadlines keeps them, or nothing is changed.
     ///
     /// # Errors
     /// As [`State::admit_tables`].
     pub(super) fn admit_tables_of_change(&self, node: &Node, coming: &Coming) -> Result<(), Problem> {
-        let has = |name: &str| self.dispatchers.vtm(Kind::Table, name).is_some();
+        let has = |name: &str| {
+            [Kind::Table, Kind::Deadline].into_iter().any(|kind| self.dispatchers.vtm(kind, name).is_some())
+        };
         let unkept = self.without_room(node, coming);
         refuse(unkept.iter().find(|unkept| has(&unkept.name)))?;
         self.admit_tables(node, coming)
     }
 
-    /// Why a table has no room for one that is to be kept by it now.
-    pub(super) fn why_not_on_a_table(&self, name: &str, entry: &Entry) -> Option<String> {
+    /// Why a table or the deadline class has no room for one that is to be kept by it now.
+    pub(super) fn why_not(&self, name: &str, entry: &Entry) -> Option<String> {
         let unkept = self.without_room(self.model.node(), &BTreeMap::from([(name, &entry.now)]));
         unkept.iter().find(|unkept| unkept.name == name).map(ToString::to_string)
     }
@@ -81,17 +100,29 @@ impl State {
         let unkept = self.without_room(self.model.node(), &BTreeMap::new());
         let mut without: BTreeMap<String, String> =
             unkept.iter().map(|unkept| (unkept.name.clone(), unkept.to_string())).collect();
-        let mut has = BTreeSet::new();
-        let wants = |entry: &Entry| entry.now.kept_by().0 == Enforce::Table && entry.without.is_none();
-        for (name, entry) in self.entries.iter().filter(|(_, entry)| wants(entry)) {
-            let is_there = self.dispatchers.vtm(Kind::Table, name).is_some();
+        let (mut has, mut timed) = (BTreeSet::new(), BTreeSet::new());
+        for (name, entry) in self.entries.iter().filter(|(_, entry)| entry.without.is_none()) {
+            let all = match entry.now.kept_by().0 {
+                Enforce::Table => &mut has,
+                Enforce::Deadline => &mut timed,
+                Enforce::Auto | Enforce::Bandwidth => continue,
+            };
+            let is_there = self.told(name, &entry.now).is_some();
             if entry.in_force && !is_there {
                 without.insert(name.clone(), entry.because.clone());
             } else if !without.contains_key(name) {
-                has.insert(name.clone());
+                all.insert(name.clone());
             }
         }
-        Tabled { means: self.means().at_least(self.model.node().capacity().rule.costs), has, without }
+        let means = self.means().at_least(self.model.node().capacity().rule.costs);
+        let by: BTreeMap<String, Kind> = without
+            .keys()
+            .filter_map(|name| Some((name.clone(), choice::of(&self.entries.get(name)?.now).0)))
+            .collect();
+        // Looked at by whoever asks for it, and only where somebody has to do with it.
+        let is_asked = !timed.is_empty() || by.values().any(|kind| *kind == Kind::Deadline);
+        let room = is_asked.then(|| self.room());
+        Tabled { means, room, has, timed, without, by }
     }
 }
 
@@ -120,8 +151,24 @@ impl Tabled {
             switch_ns: self.means.costs.switch_ns(),
             most_ppm: self.means.most_ppm,
             vtms: self.has.iter().cloned().collect(),
-            without: self.without.clone(),
+            without: self.without_by(Kind::Table),
         }
+    }
+
+    /// The same of the deadline class, where somebody has to do with it.
+    pub(super) fn deadline_row(&self) -> Option<DeadlineRow> {
+        self.room.map(|room| DeadlineRow {
+            processors: room.processors,
+            most_ppm: room.most_ppm,
+            others_ppm: room.others_ppm,
+            vtms: self.timed.iter().cloned().collect(),
+            without: self.without_by(Kind::Deadline),
+        })
+    }
+
+    fn without_by(&self, kind: Kind) -> BTreeMap<String, String> {
+        let of = self.without.iter().filter(|(name, _)| self.by.get(*name) == Some(&kind));
+        of.map(|(name, why)| (name.clone(), why.clone())).collect()
     }
 }
 
@@ -129,30 +176,35 @@ impl Tabled {
 pub(super) fn for_a_file(book: Option<&BookRow>, is_own: impl Fn(&str) -> bool) -> Tables {
     let said = book.and_then(|book| book.table.as_ref());
     let means = said.map_or_else(enforce::means, |table| enforce::means_of(table.switch_ns));
+    // What somebody has by the daemon is its own to say; where nobody has any, all that there is are others'.
+    let room = book.and_then(|book| book.deadline.as_ref()).map_or_else(
+        || enforce::deadline_room(std::iter::empty()),
+        |row| DeadlineRoom { processors: row.processors, most_ppm: row.most_ppm, others_ppm: row.others_ppm },
+    );
     let rows = book.map_or(&[][..], |book| book.vtms.as_slice());
     let others = rows.iter().filter(|row| !is_own(&row.name)).filter_map(|row| {
-        let is_there = row.kept_by.as_deref() == Some(Kind::Table.name());
+        let is_there = row.kept_by.as_deref() == Some(choice::of(&row.reserve).0.name());
         let is_settled = row.in_force && !is_there;
         (!is_settled).then(|| (row.name.clone(), row.reserve.clone(), is_there || row.reserve.strict))
     });
-    Tables { means, others: others.collect() }
+    Tables { means, room, others: others.collect() }
 }
 
 /// The same in the daemon.
 pub(super) fn beside(state: &State, is_own: impl Fn(&str) -> bool) -> Tables {
     let others = state.entries.iter().filter(|(name, _)| !is_own(name)).filter_map(|(name, entry)| {
-        let is_there = state.dispatchers.vtm(Kind::Table, name).is_some();
+        let is_there = state.told(name, &entry.now).is_some();
         let is_settled = entry.in_force && !is_there;
         (!is_settled).then(|| (name.clone(), entry.now.clone(), is_there || entry.now.strict))
     });
-    Tables { means: state.means(), others: others.collect() }
+    Tables { means: state.means(), room: state.room(), others: others.collect() }
 }
 
 fn refuse(unkept: Option<&Unkept>) -> Result<(), Problem> {
     let Some(unkept) = unkept else { return Ok(()) };
     let problem = Problem::new(Code::NotAdmitted, format!("the node can't keep this: {unkept}"));
     Err(problem.help(
-        "`tombolo reserve explain` shows what its tables keep; `enforce = \"bandwidth\"` has a quota keep it",
+        "`tombolo reserve explain` shows what tables and deadlines keep; `enforce = \"bandwidth\"` has a quota keep it",
     ))
 }
 
@@ -221,7 +273,7 @@ mod tests {
         promise(&mut state, "a/gold", &reserve(20, Enforce::Table, true)).expect("half of it");
         promise(&mut state, "a/late", &reserve(18, Enforce::Table, false)).expect("a quota has room");
         let late = state.entries["a/late"].clone();
-        let why = state.why_not_on_a_table("a/late", &late).expect("95 % together");
+        let why = state.why_not("a/late", &late).expect("95 % together");
         assert!(why.contains("a table for `a/gold`, `a/late` would have 95 %"), "{why}");
         assert!(why.contains("17.2 ms for `a/late` instead of 18 ms"), "{why}");
         let row = state.tabled().row();
@@ -253,5 +305,34 @@ mod tests {
         state.model = empty_model(&state.settings).expect("a model");
         promise(&mut state, "a/gold", &reserve(20, Enforce::Table, true)).expect("18 ms of switches");
         assert_eq!(state.tabled().means.costs.switch_ns(), 9_000_000);
+    }
+    #[test]
+    fn more_deadlines_than_the_kernel_has_room_for_are_refused_with_what_would_pass_where_that_is_strict() {
+        let mut state = state();
+        let processors = state.room().processors;
+        state.settings.processors = (0..processors).collect();
+        state.model = empty_model(&state.settings).expect("a model");
+        let mut without = 0;
+        // A deadline on each processor, each nearly whole.
+        for number in 0..processors {
+            let name = format!("a/{number}");
+            match promise(&mut state, &name, &reserve(38, Enforce::Deadline, true)) {
+                Ok(()) => {}
+                Err(why) => {
+                    without += 1;
+                    assert!(why.contains("and the kernel leaves its deadline class"), "{why}");
+                    assert!(!state.entries.contains_key(&name));
+                }
+            }
+        }
+        assert!(without > 0, "{processors} of 95 % each are more than 90 % of each");
+        // Who is not strict goes without, and that is told beside who has room.
+        promise(&mut state, "a/plain", &reserve(38, Enforce::Deadline, false)).expect("a quota has room");
+        let plain = state.entries["a/plain"].clone();
+        let why = state.why_not("a/plain", &plain).expect("there is no room");
+        assert!(why.contains("a budget of") && why.contains("for `a/plain` instead of 38 ms"), "{why}");
+        let row = state.tabled().deadline_row().expect("somebody asks for deadlines");
+        assert_eq!(row.without.keys().collect::<Vec<_>>(), ["a/plain"]);
+        assert!(!row.vtms.is_empty() && state.tabled().row().without.is_empty());
     }
 }

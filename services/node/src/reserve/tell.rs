@@ -1,7 +1,7 @@
 //! What the book says of itself: rows, and how the sums add up.
 
 use super::tables::Tabled;
-use super::{Book, Entry, State};
+use super::{Book, Entry, State, choice};
 use crate::admin::reserve as admin;
 use enforce::{Kind, VtmReport};
 use reserve::adapt::Step;
@@ -72,7 +72,14 @@ impl Book {
             below: resource.below.iter().map(|id| id.number()).collect(),
         });
         let (node, resources) = (state.settings.clone(), resources.collect());
-        admin::Book { node, vtms, resources, in_cluster: false, table: Some(tabled.row()) }
+        admin::Book {
+            node,
+            vtms,
+            resources,
+            in_cluster: false,
+            table: Some(tabled.row()),
+            deadline: tabled.deadline_row(),
+        }
     }
 
     /// One row.
@@ -171,14 +178,23 @@ impl Book {
                 Span(about.switch_ns)
             ));
         }
+        lines.extend(tabled.room.map(|room| {
+            format!(
+                "deadlines: the kernel leaves them {} of a processor on {} processors, of which others on this machine have {}",
+                Percent(room.left_ppm().saturating_add(room.others_ppm)),
+                room.processors,
+                Percent(room.others_ppm)
+            )
+        }));
         let both = mixed(state);
         for (name, entry) in &state.entries {
+            let asked = choice::of(&entry.now).0;
             let why = match (entry.now.cpu, entry.keeper()) {
                 _ if entry.without.is_some() => "nothing is promised to it now".to_owned(),
                 (None, _) => "no processor time is promised to it".to_owned(),
                 (Some(_), None) => match tabled.without.get(name) {
                     Some(why) => format!(
-                        "kept by nobody now: it does not run; a quota will keep it, and not the table that was asked for: {why}"
+                        "kept by nobody now: it does not run; a quota will keep it, and not the {asked} that was asked for: {why}"
                     ),
                     None => "kept by nobody now: it does not run".to_owned(),
                 },
