@@ -466,3 +466,117 @@ fn without_the_right_to_the_network_what_is_not_guaranteed_is_said_and_what_is_s
     assert!(node.json(&["ps"]).as_array().is_some_and(Vec::is_empty));
     node.finish();
 }
+
+/// A domain that sleeps, with nearly all of a processor by deadlines.
+fn nearly_all(processor: usize, more: &str) -> String {
+    format!(
+        "[domain.d{processor:03}]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"sleep\", \"1000\"]\n\
+         stop = {{ timeout = \"0ms\" }}\n\
+         reserve = {{ cpu = {{ budget = \"38ms\", period = \"40ms\", processor = {processor} }}{DEADLINE}{more} }}\n\n"
+    )
+}
+
+/// The story of it: a file was admitted, and its last domain refused by the kernel when it was about to start, with no word of how much there would have been.
+#[test]
+fn more_deadlines_than_the_kernel_has_are_known_before_anything_starts() {
+    let Some(node) = Node::start() else { return };
+    let count = std::thread::available_parallelism().expect("processors").get();
+    let last = format!("d{:03}", count - 1);
+    let file = |more: &str| film(&(0..count).map(|number| nearly_all(number, more)).collect::<Vec<_>>());
+    node.up_ok(&file(""));
+    let row = show(&node, &last);
+    let words = [
+        "deadlines for `film/d",
+        "and the kernel leaves its deadline class",
+        &format!("for `film/{last}` instead of 38 ms"),
+    ];
+    let has = |told: &str| {
+        let unwrapped = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        words.iter().all(|words| unwrapped.contains(*words))
+    };
+    assert_eq!(text(&row, "kept_by"), "bandwidth", "{row}");
+    assert!(has(&row["caveats"].to_string()), "{row}");
+    assert!(row["caveats"].to_string().contains("kept by bandwidth and not by deadline"), "{row}");
+    for asked in ["explain", "simulate"] {
+        let told = node.ok(&["reserve", asked]);
+        assert!(has(&told), "{asked}: {told}");
+    }
+    if count > 1 {
+        assert_eq!(text(&show(&node, "d000"), "kept_by"), "deadline");
+    }
+    // Who runs beside them is told the same, and so is who sets it.
+    let set = node.run(&["reserve", "set", &last, "--budget", "38ms", "--enforce", "deadline", "--strict"]);
+    assert!(set.code != 0 && has(&set.err), "{}", set.err);
+    node.ok(&["down"]);
+    let checked = node.run(&["check", &node.folder().join("topology.toml").to_string_lossy()]);
+    assert!(checked.code == 0 && has(&checked.err), "{}", checked.err);
+    assert!(
+        checked.err.contains(&format!("warning: film/{last}: kept by bandwidth and not by deadline")),
+        "{}",
+        checked.err
+    );
+    let refused = node.up(&file(", strict = true"));
+    assert!(refused.code != 0 && has(&refused.err) && refused.err.contains("not-kept"), "{}", refused.err);
+    assert!(node.json(&["ps"]).as_array().is_some_and(Vec::is_empty));
+    // Who has deadlines and asks for more than there is keeps what it has.
+    if (2..5).contains(&count) {
+        node.up_ok(&file("").replace(
+            &format!("38ms\", period = \"40ms\", processor = {}", count - 1),
+            &format!("30ms\", period = \"40ms\", processor = {}", count - 1),
+        ));
+        assert_eq!(text(&show(&node, &last), "kept_by"), "deadline");
+        let set = node.run(&["reserve", "set", &last, "--budget", "37ms"]);
+        assert!(set.code != 0 && set.err.contains("leaves its deadline class"), "{}", set.err);
+        let row = show(&node, &last);
+        assert_eq!(
+            (text(&row, "kept_by"), number(&row, "/reserve/cpu/budget_ns")),
+            ("deadline", 30_000_000),
+            "{row}"
+        );
+    }
+    node.finish();
+}
+
+/// Runs the binary where each hierarchy of control groups is mounted read-only, and so does a daemon that is started for it.
+fn where_control_groups_are_read_only(node: &Node, arguments: &[&str]) -> e2e::node::Run {
+    const SCRIPT: &str = "awk '$3 ~ /^cgroup/ {print $2}' /proc/mounts | while read -r at; do \
+         mount --bind \"$at\" \"$at\" && mount -o remount,bind,ro \"$at\" || exit 99; done; exec \"$@\"";
+    let inner = node.command(arguments);
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, "sh"]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    command.output().expect("unshare starts").into()
+}
+
+/// The story of it: a daemon in a container that may not write to its control groups refused to run a command at all.
+#[test]
+fn where_control_groups_are_read_only_a_command_runs_without_a_promise_that_is_said_and_strict_is_refused() {
+    let Some(node) = Node::start() else { return };
+    let run = |more: &[&str]| {
+        let first = ["reserve", "run", "--budget", "5ms", "--period", "40ms"];
+        where_control_groups_are_read_only(&node, &[&first[..], more, &["--", "echo", "it", "ran"]].concat())
+    };
+    // The daemon that this starts is the one that all others ask; a domain has to be held together by something.
+    let file = node.folder().join("topology.toml");
+    fs::write(&file, film(&[domain("gold", 8, "")])).expect("the topology is written");
+    let up = where_control_groups_are_read_only(&node, &["up", &file.to_string_lossy()]);
+    assert!(
+        up.code != 0 && up.err.contains("cannot create cgroup") && up.err.contains("Read-only"),
+        "{}",
+        up.err
+    );
+    let plain = run(&[]);
+    assert_eq!(plain.code, 0, "{}{}", plain.err, node.daemon_log());
+    assert!(plain.out.contains("it ran"), "{}", plain.out);
+    assert!(plain.err.contains("not guaranteed: nothing is promised to it"), "{}", plain.err);
+    assert!(plain.err.contains("is read-only, and what keeps promises is written there"), "{}", plain.err);
+    let strict = run(&["--strict"]);
+    assert!(strict.code != 0 && !strict.out.contains("it ran"), "{}", strict.out);
+    assert!(
+        strict.err.contains("this is strict") && strict.err.contains("mount the control groups writable"),
+        "{}",
+        strict.err
+    );
+    assert!(node.json(&["reserve", "ls"])["vtms"].as_array().is_some_and(Vec::is_empty));
+    node.finish();
+}

@@ -89,6 +89,10 @@ fn check_cgroups(lack: &mut impl FnMut(String, &str, &str)) {
     if !cgroups.usable() {
         return lack("a cgroup hierarchy".into(), "holding the processes of a domain together", mount);
     }
+    if let Some(place) = cgroups.read_only() {
+        let what = format!("the right to write to {}, which is mounted read-only", place.display());
+        return lack(what, "holding the processes of a domain together, and keeping what is promised", mount);
+    }
     for (controller, why) in [("cpu", "limits.cpu"), ("memory", "limits.memory"), ("pids", "limits.pids")] {
         if !cgroups.offers(controller) {
             lack(

@@ -227,6 +227,15 @@ impl Bandwidth {
                 why: "no mounted cgroup hierarchy has the controller `cpu`; mount one, or boot a kernel with CONFIG_CFS_BANDWIDTH".to_owned(),
             });
         };
+        if cpu.is_read_only() {
+            return Err(EnforceError::Unable {
+                kind: "bandwidth",
+                why: format!(
+                    "{} is read-only, and a quota is written there; mount it writable, or have a table keep it, which stops processes by signals where it has no control groups",
+                    cpu.path.display()
+                ),
+            });
+        }
         if !cpu.path.join("cgroup.procs").exists()
             || rustix::fs::access(&cpu.path, rustix::fs::Access::WRITE_OK).is_err()
         {

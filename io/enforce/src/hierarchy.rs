@@ -90,6 +90,11 @@ impl Hierarchies {
         self.freezer.as_ref().or(self.cpu.as_ref())
     }
 
+    /// Those of which nothing can be written from where we are.
+    pub fn read_only(&self) -> impl Iterator<Item = &Mount> {
+        self.each().filter(|mount| mount.is_read_only())
+    }
+
     /// Each hierarchy once.
     pub fn each(&self) -> impl Iterator<Item = &Mount> {
         let second = self.cpu.iter().filter(|cpu| Some(*cpu) != self.freezer.as_ref());
@@ -98,6 +103,13 @@ impl Hierarchies {
 }
 
 impl Mount {
+    /// Whether nothing of it can be written from where we are, whoever we are, as in many containers.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        rustix::fs::statvfs(&self.path)
+            .is_ok_and(|of| of.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+    }
+
     /// Makes a cgroup with the controller `cpu` at work in it, where there is none.
     ///
     /// # Errors

@@ -162,9 +162,11 @@ fn listed(
     }
     // `/` of its name would be a level more.
     let path = format!("{}/vtm-{}", config.group, vtm.id.replace('/', "+"));
+    // Nobody is moved about where nothing can be written.
+    let writable: Vec<&Mount> = hierarchies.each().filter(|mount| !mount.is_read_only()).collect();
     let mut owed = Vec::new();
     for &(pid, start) in &pids {
-        let homes = hierarchies.each().filter_map(|mount| mount.of_process(pid)).collect();
+        let homes = writable.iter().filter_map(|mount| mount.of_process(pid)).collect();
         let affinity = sys::schedule::affinity(pid).unwrap_or_default();
         let nice = match sys::schedule::class(pid) {
             Ok(sys::schedule::Class::Other { nice }) => nice,
@@ -172,7 +174,7 @@ fn listed(
         };
         owed.push(Debt::Process { pid, start, nice, affinity, homes, stopped: false });
     }
-    for mount in hierarchies.each() {
+    for mount in &writable {
         if !mount.path.join(&config.group).is_dir() {
             owed.push(Debt::Made { dir: mount.path.join(&config.group) });
         }
@@ -184,7 +186,7 @@ fn listed(
     }
     ledger.owe(owed)?;
     let mut made = Vec::new();
-    for mount in hierarchies.each() {
+    for mount in writable {
         match mount.create(&path).and_then(|dir| put(&dir, &pids).map(|()| dir)) {
             Ok(dir) => made.push((mount, dir)),
             Err(error) => tracing::debug!(%error, vtm = vtm.id, "no cgroup of its own"),
@@ -229,7 +231,15 @@ impl Site {
     pub fn freezer(&self) -> Result<Option<Freezer>> {
         match &self.dir {
             Some((dir, version)) if dir.join(Freezer::name(*version)).exists() => {
-                Freezer::open(dir, *version).map(Some)
+                match Freezer::open(dir, *version) {
+                    // Nobody can freeze anything from here, so there is none.
+                    Err(EnforceError::File { source, .. })
+                        if source.kind() == std::io::ErrorKind::ReadOnlyFilesystem =>
+                    {
+                        Ok(None)
+                    }
+                    other => other.map(Some),
+                }
             }
             _ => Ok(None),
         }

@@ -118,6 +118,17 @@ impl Cgroups {
         self.hierarchies.iter().any(Hierarchy::holds_domains)
     }
 
+    /// The first hierarchy of those that hold domains of which nothing can be written from here, whoever we are, as in many containers: nothing can be held together or kept then.
+    #[must_use]
+    pub fn read_only(&self) -> Option<&Path> {
+        let is_read_only = |mount: &Path| {
+            rustix::fs::statvfs(mount)
+                .is_ok_and(|of| of.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+        };
+        let mounts = self.hierarchies.iter().filter(|h| h.holds_domains()).map(|h| h.mount.as_path());
+        mounts.into_iter().find(|mount| is_read_only(mount))
+    }
+
     /// The controllers that some hierarchy offers.
     #[must_use]
     pub fn offers(&self, controller: &str) -> bool {

@@ -155,6 +155,7 @@ impl Table {
         ledger.pay()?;
         let hierarchies = Hierarchies::discover()?;
         let mut caveats = Vec::new();
+        caveats.extend(without_control_groups(&hierarchies));
         let real_time = match cost::try_real_time() {
             Ok(()) => true,
             Err(error) => {
@@ -424,6 +425,15 @@ fn crew(kept: &Kept, vtm: &Vtm, real_time: bool) -> Crew {
     }
 }
 
+/// What can't be had where the hierarchy that freezes is not ours to write.
+fn without_control_groups(hierarchies: &Hierarchies) -> Option<String> {
+    let freezer = hierarchies.freezer.as_ref().filter(|mount| mount.is_read_only())?;
+    Some(format!(
+        "{} is read-only, so nobody is frozen: who is held is stopped by signals, which its parents see, and what it starts runs free for some moments; mount the control groups writable to have whole groups held",
+        freezer.path.display()
+    ))
+}
+
 /// The cgroup that bounds the real time of all jobs, where the kernel has that (version 1, `CONFIG_RT_GROUP_SCHED`).
 fn make_bound(
     hierarchies: &Hierarchies,
@@ -440,6 +450,13 @@ fn make_bound(
         caveats.push(format!("this kernel has no real-time bandwidth for cgroups: {unbounded}"));
         return Ok(None);
     };
+    if cpu.is_read_only() {
+        caveats.push(format!(
+            "{} is read-only, so nothing bounds the real time of jobs: {unbounded}",
+            cpu.path.display()
+        ));
+        return Ok(None);
+    }
     let path = format!("{}+jobs", config.group);
     let dir = cpu.path.join(&path);
     ledger.owe(vec![

@@ -7,6 +7,7 @@ use crate::node::Node;
 use crate::watched::watched;
 use reserve::model::Manager;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
@@ -30,6 +31,9 @@ impl Book {
             ));
         }
         let (wish, team) = state.asked(&request.reserve)?;
+        if let Some(place) = self.keeper.cgroups().read_only() {
+            return unpromised(name, place, request.reserve.strict);
+        }
         let cgroup = format!("{}/{}", self.run_top, name.trim_start_matches(RUN));
         state.promise_one(&name, &request.reserve, wish, team)?;
         let entry = Entry::new(None, request.reserve.clone(), cgroup.clone());
@@ -106,6 +110,19 @@ impl Book {
     fn cgroup_of(&self, name: &str) -> Option<String> {
         self.lock().entries.get(name).map(|entry| entry.cgroup.clone())
     }
+}
+
+/// It runs, and nothing is promised to it, for there is nowhere to keep it; what is strict does not.
+fn unpromised(name: String, place: &Path, strict: bool) -> Result<Ran, Problem> {
+    let why = format!(
+        "nothing is promised to it: {} is read-only, and what keeps promises is written there",
+        place.display()
+    );
+    if strict {
+        let problem = Problem::new(Code::NotAdmitted, format!("this is strict, and {why}"));
+        return Err(problem.help("mount the control groups writable, or run it without --strict"));
+    }
+    Ok(Ran { name, caveats: vec![why] })
 }
 
 fn run_name(state: &mut State, wanted: Option<&str>) -> Result<String, Problem> {
