@@ -23,6 +23,10 @@ use wire::link::{Hello, Pair, VERSION, VERSION_OLDEST};
 const WINDOW_BYTES: u32 = 2 << 20;
 /// Longest message.
 const MESSAGE_BYTES: u32 = 1 << 20;
+/// Short messages are handed over so many at once, as a proxy hands over what lies in a channel.
+const BATCH_MESSAGES: usize = 64;
+/// Bytes of such a batch, at most.
+const BATCH_BYTES: usize = 16 << 10;
 /// So much of what was taken is told at once, at most: well below a window.
 const TOLD_BYTES: usize = 64 << 10;
 /// A silent peer is lost after so long: longer than any window of a bench.
@@ -165,6 +169,8 @@ struct Linked {
     came: VecDeque<(Pair, link::Messages)>,
     /// What is taken from now; the first of it was handed out.
     now: Option<(Pair, link::Messages)>,
+    /// Messages that were not handed over yet, one behind the other, and where each ends; of the only pair.
+    batch: (Vec<u8>, Vec<usize>),
     /// Pairs on which the last message has come.
     ended: usize,
     /// Taken of a pair and not told yet: messages, and their bytes.
@@ -227,6 +233,7 @@ impl Linked {
             turn: 0,
             came: VecDeque::new(),
             now: None,
+            batch: (Vec::new(), Vec::new()),
             ended: 0,
             taken: None,
             role: task.role,
@@ -310,14 +317,48 @@ impl Linked {
 
     fn send_on(&mut self, pair: Pair, message: &[u8]) -> io::Result<()> {
         while self.handle.send(pair, message).map_err(io::Error::other)? == Sent::Full {
-            loop {
-                match self.next()? {
-                    Event::Room(_) => break,
-                    Event::Messages { pair, messages } => self.came.push_back((pair, messages)),
-                    other => return Err(unexpected(&other)),
-                }
+            self.await_room()?;
+        }
+        Ok(())
+    }
+
+    fn await_room(&mut self) -> io::Result<()> {
+        loop {
+            match self.next()? {
+                Event::Room(_) => return Ok(()),
+                Event::Messages { pair, messages } => self.came.push_back((pair, messages)),
+                other => return Err(unexpected(&other)),
             }
         }
+    }
+
+    /// Puts a message behind those that go with it.
+    fn gather(&mut self, message: &[u8]) -> io::Result<()> {
+        let (bytes, ends) = &mut self.batch;
+        bytes.extend_from_slice(message);
+        ends.push(bytes.len());
+        let full = ends.len() == BATCH_MESSAGES || bytes.len() + message.len() > BATCH_BYTES;
+        if full { self.hand_over() } else { Ok(()) }
+    }
+
+    /// Hands over what was gathered.
+    fn hand_over(&mut self) -> io::Result<()> {
+        let (bytes, ends) = std::mem::take(&mut self.batch);
+        let Some(pair) = self.pairs.first().copied().filter(|_| !ends.is_empty()) else { return Ok(()) };
+        let (mut begin, mut handed) = (0, 0);
+        while handed < ends.len() {
+            let rest = ends.get(handed..).unwrap_or_default().iter();
+            let messages = rest.scan(begin, |from, end| bytes.get(std::mem::replace(from, *end)..*end));
+            let queued = self.handle.send_all(pair, messages).map_err(io::Error::other)?;
+            handed += queued;
+            begin = handed.checked_sub(1).and_then(|last| ends.get(last)).copied().unwrap_or(0);
+            if queued == 0 {
+                self.await_room()?;
+            }
+        }
+        self.batch = (bytes, ends);
+        self.batch.0.clear();
+        self.batch.1.clear();
         Ok(())
     }
 }
@@ -343,6 +384,10 @@ fn config(role: Role, pairs: u32) -> Config {
 
 impl Transport for Linked {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        if self.pairs.len() == 1 && message.len() <= BATCH_BYTES / 2 {
+            return self.gather(message);
+        }
+        self.hand_over()?;
         if message.first() == Some(&LAST) {
             // The last of all pairs: what was sent before it may be on any of them.
             return self.pairs.clone().into_iter().try_for_each(|pair| self.send_on(pair, message));
@@ -352,7 +397,12 @@ impl Transport for Linked {
         self.send_on(pair, message)
     }
 
+    fn flush(&mut self) -> io::Result<()> {
+        self.hand_over()
+    }
+
     fn receive(&mut self) -> io::Result<&[u8]> {
+        self.hand_over()?;
         loop {
             if let Some((_, messages)) = &mut self.now {
                 messages.pass();

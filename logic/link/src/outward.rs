@@ -10,6 +10,9 @@ const REPEATS_OF_A_LOSS: u32 = 3;
 /// The time until something is sent again doubles so often at most.
 const DOUBLINGS_MAX: u32 = 4;
 
+/// Records of so many bytes are put together first: to put a piece into the queue costs more than its bytes.
+const SHORT_BYTES: usize = 128;
+
 #[derive(Debug)]
 pub(crate) struct Outward {
     /// From `acked` on.
@@ -97,9 +100,21 @@ impl Outward {
     /// A record, whose content lies in two pieces.
     pub fn push(&mut self, kind: u32, parts: [&[u8]; 2]) {
         let length = parts.iter().map(|part| part.len()).sum();
+        let header = record_header(kind, length);
+        let mut short = [0; SHORT_BYTES];
+        if let Some(whole) = short.get_mut(..RECORD_HEADER_BYTES + length) {
+            let mut rest = &mut *whole;
+            for piece in [&header, parts[0], parts[1]] {
+                let (place, behind) = rest.split_at_mut(piece.len());
+                place.copy_from_slice(piece);
+                rest = behind;
+            }
+            self.bytes.extend(&*whole);
+            return;
+        }
         self.bytes.reserve(RECORD_HEADER_BYTES + length);
         // Of a slice, and not of an array: it is copied at once.
-        self.bytes.extend(&record_header(kind, length));
+        self.bytes.extend(&header);
         parts.into_iter().for_each(|part| self.bytes.extend(part));
     }
 
