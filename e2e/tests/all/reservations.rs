@@ -316,3 +316,87 @@ fn memory_and_disk_move_with_the_processor_in_one_step_and_back_when_one_has_not
     node.ok(&["down"]);
     node.finish();
 }
+
+/// The hierarchy of a controller, as the daemon alone sees it: writable, or not.
+fn remount(daemon: u32, place: &str, option: &str) -> bool {
+    let (pid, options) = (daemon.to_string(), format!("remount,bind,{option}"));
+    let mut command = std::process::Command::new("nsenter");
+    command.args(["--target", &pid, "--mount", "mount", "-o", &options, place]);
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// The story of it: the processor had been moved already when the kernel did not take what was to be moved of the memory, or of the disk.
+#[test]
+fn an_adaptation_of_whose_parts_the_kernel_takes_all_but_one_changes_nothing() {
+    let Some(node) = Node::start() else { return };
+    let places = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup/blkio"];
+    if !places.iter().all(|place| Path::new(place).is_dir()) {
+        println!("skipped: only version 1 of cgroups has a hierarchy for each part");
+        return;
+    }
+    let file = node.folder().join("topology.toml");
+    let text = film(8, 8).replace("memory = \"16MiB\"", "memory = \"16MiB\", io = { bytes = \"4MB\" }");
+    std::fs::write(&file, text).expect("the topology is written");
+    // A daemon with mounts of its own.
+    let script =
+        "for at in \"$0\" \"$1\"; do mount --bind \"$at\" \"$at\" || exit 99; done; shift; exec \"$@\"";
+    let inner = node.command(&["up", &file.to_string_lossy()]);
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]).args(places);
+    let up: e2e::node::Run =
+        command.arg(inner.get_program()).args(inner.get_args()).output().expect("unshare starts").into();
+    assert_eq!(up.code, 0, "{}{}", up.err, node.daemon_log());
+    let daemon = node.pids("daemon").first().copied().expect("a daemon");
+    let soft = |name: &str| kept(&node, name, "memory.soft_limit_in_bytes", "memory.low").trim().to_owned();
+    let disk = |name: &str| kept(&node, name, "blkio.throttle.write_bps_device", "io.max");
+    let all =
+        || ["gold", "rest"].map(|name| (budget(&node, name), quota_us(&node, name), soft(name), disk(name)));
+    let throttled = !show(&node, "gold")["caveats"].to_string().contains("the disk is not kept");
+    let adapt = ["adapt", "rest", "gold", "--cpu", "2ms", "--memory", "4MiB", "--io-bytes", "1MB"];
+    let before = all();
+    for place in places.iter().take(if throttled { 2 } else { 1 }) {
+        assert!(remount(daemon, place, "ro"), "{place} is read-only for the daemon");
+        let refused = node.run(&adapt);
+        assert!(
+            refused.code == 1 && refused.err.contains("and all is as before"),
+            "{place}: {}",
+            refused.err
+        );
+        assert!(refused.err.contains("Read-only"), "{place}: {}", refused.err);
+        assert_eq!(all(), before, "{place}");
+        assert!(remount(daemon, place, "rw"), "{place} is writable again");
+    }
+    node.ok(&adapt);
+    assert_eq!(
+        (budget(&node, "gold"), quota_us(&node, "gold"), soft("gold")),
+        (10 * MS, 10_000, (20 << 20).to_string())
+    );
+    node.ok(&["down"]);
+    node.finish();
+}
+
+/// The order of a node is changed by the command line where all that is promised is kept by the other one, too.
+#[test]
+fn another_policy_of_the_node_is_taken_where_all_is_kept_by_it_and_refused_by_name_where_not() {
+    let Some(node) = Node::start() else { return };
+    // 25 of 60 and 20 of 40 are 92 % of a processor; where the shorter period goes first, the longer one takes 65.
+    node.up_ok(&film(25, 20).replacen("period = \"40ms\"", "period = \"60ms\"", 1));
+    let policy = || node.json(&["reserve", "node"])["policy"].as_str().expect("a policy").to_owned();
+    assert_eq!(policy(), "earliest-deadline");
+    node.ok(&["reserve", "node", "--policy", "earliest-deadline"]);
+    let rows = || node.ok(&["reserve", "explain"]);
+    assert!(rows().contains("policy earliest deadline first"), "{}", rows());
+    let refused = node.run(&["reserve", "node", "--policy", "rate-monotonic"]);
+    assert!(refused.code == 1 && refused.err.contains("`film/gold`"), "{}", refused.err);
+    assert!(refused.err.contains("it would pass with"), "{}", refused.err);
+    assert_eq!(policy(), "earliest-deadline", "nothing has changed");
+    node.ok(&["reserve", "set", "gold", "--budget", "20ms"]);
+    for (word, told) in [("rate-monotonic", "rate monotonic"), ("deadline-monotonic", "deadline monotonic")] {
+        node.ok(&["reserve", "node", "--policy", word]);
+        assert_eq!(policy(), word);
+        assert!(rows().to_lowercase().replace('-', " ").contains(&format!("policy {told}")), "{}", rows());
+        assert!(node.ok(&["reserve", "simulate"]).contains("0 late"));
+    }
+    node.ok(&["down"]);
+    node.finish();
+}

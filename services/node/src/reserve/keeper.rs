@@ -2,7 +2,7 @@
 
 use domain::{Cgroups, Device, Quota, QuotaFile};
 use reserve::node::Promise;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -18,6 +18,8 @@ pub(crate) struct Keeper {
     device: Option<Device>,
     /// The quotas that we told the kernel, by their cgroups: open, for a change has no time to look for them.
     quotas: Mutex<BTreeMap<String, Told>>,
+    /// The cgroups whose promise of the disk the kernel has taken: what it does not take of them afterwards is a failure, and no lack of the machine.
+    disks: Mutex<BTreeSet<String>>,
 }
 
 #[derive(Debug)]
@@ -34,8 +36,8 @@ pub(crate) type Caveats = Vec<String>;
 
 impl Keeper {
     pub(crate) fn new(cgroups: Cgroups, top: &str, state_dir: &Path) -> Self {
-        let quotas = Mutex::default();
-        Self { cgroups, top: top.to_owned(), device: Device::of(state_dir), quotas }
+        let (quotas, disks) = (Mutex::default(), Mutex::default());
+        Self { cgroups, top: top.to_owned(), device: Device::of(state_dir), quotas, disks }
     }
 
     pub(crate) fn cgroups(&self) -> &Cgroups {
@@ -48,6 +50,8 @@ impl Keeper {
     /// Where the kernel refuses what it can do.
     pub(crate) fn keep(&self, cgroup: &str, promise: &Promise, prefer: bool) -> Result<Caveats, String> {
         let mut caveats = Vec::new();
+        // The cgroup may be another one than it was.
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner).remove(cgroup);
         self.keep_cpu(cgroup, promise, &mut caveats)?;
         self.keep_memory(cgroup, promise, &mut caveats)?;
         self.keep_disk(cgroup, promise, &mut caveats)?;
@@ -253,8 +257,18 @@ impl Keeper {
             }
             return Ok(());
         };
-        match self.cgroups.promise_disk(cgroup, device, promise.disk.bytes, promise.disk.operations) {
-            Ok(()) => Ok(()),
+        let done = self.cgroups.promise_disk(cgroup, device, promise.disk.bytes, promise.disk.operations);
+        let mut disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
+        match done {
+            Ok(()) => {
+                if wanted {
+                    disks.insert(cgroup.to_owned());
+                } else {
+                    disks.remove(cgroup);
+                }
+                Ok(())
+            }
+            Err(error) if disks.contains(cgroup) => Err(said(error)),
             Err(error) if wanted => {
                 caveats.push(format!("the disk is not kept: {}", said(error)));
                 Ok(())
@@ -266,6 +280,7 @@ impl Keeper {
 
     /// Lets go: no quota, no preference.
     pub(crate) fn release(&self, cgroup: &str) -> Result<(), String> {
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner).remove(cgroup);
         if !self.cgroups.exists(cgroup) {
             self.leave(cgroup);
             return Ok(());
