@@ -11,9 +11,9 @@ const CLIENT_PORT: u16 = 2379;
 /// Where members reach each other.
 const PEER_PORT: u16 = 2380;
 /// How often a leader shows itself, and how long it may be silent before another is elected. Short, so that a lease may be, too: etcd
-/// grants none under one and a half elections.
-const BEAT_MS: &str = "100";
-const ELECTION_MS: &str = "600";
+/// grants none under one and a half elections. They are those of `docs/clusters.md`.
+const BEAT_MS: &str = "50";
+const ELECTION_MS: &str = "300";
 /// How long members may take until they answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
