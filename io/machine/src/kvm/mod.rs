@@ -40,7 +40,7 @@ pub enum NoKvm {
         wrong: String,
     },
     /// QEMU can't use it.
-    #[error("{DEVICE} works, but {0}")]
+    #[error("a guest of the node's runs under {DEVICE}, but {0}")]
     Qemu(#[source] NotTaken),
 }
 

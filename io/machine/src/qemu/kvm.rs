@@ -25,13 +25,13 @@ const WORKED: i32 = 3;
 #[derive(Debug, Error)]
 pub enum NotTaken {
     /// It could not be tried.
-    #[error("QEMU can't be tried under it: {0}")]
+    #[error("QEMU can't be tried under KVM: {0}")]
     Try(#[source] io::Error),
     /// A machine did not get as far as its first instruction.
-    #[error("a machine of QEMU's that halts at once did not get there within {PATIENCE:?}")]
+    #[error("a machine of QEMU's that halts at once did not get there under KVM within {PATIENCE:?}")]
     Hangs,
     /// QEMU refused.
-    #[error("QEMU can't use it: {0}")]
+    #[error("QEMU can't use KVM: {0}")]
     Refused(String),
 }
 

@@ -16,6 +16,7 @@ use crate::link::{self, Link};
 use crate::order::{Accel, MachineOrder};
 use crate::outcome::{CODE_OF_MACHINE, Outcome, Word};
 use crate::ports::{Bell, Hearing, Ports, ProcessTable, Step};
+use crate::qemu::kvm::try_kvm;
 use crate::qemu::process::{Qemu, Sockets};
 use crate::qemu::qmp::{Command, Qmp};
 use crate::relay::Relay;
@@ -147,13 +148,16 @@ fn try_run(
     machine.go()
 }
 
-/// What executes the guest's instructions: never `auto`.
+/// What executes the guest's instructions: never `auto`. Where a daemon wrote `kvm`, it has seen a guest run; what is left to be seen is that QEMU can use it
+/// here, in the container.
 fn choose(order: &MachineOrder) -> Result<Accel, Outcome> {
-    let try_kvm = || probe_kvm(Path::new(OURSELVES), &order.qemu);
     match order.accel {
         Accel::Tcg => Ok(Accel::Tcg),
-        Accel::Auto => Ok(if try_kvm().is_ok() { Accel::Kvm } else { Accel::Tcg }),
-        Accel::Kvm => match try_kvm() {
+        Accel::Auto => {
+            let works = probe_kvm(Path::new(OURSELVES), &order.qemu).is_ok();
+            Ok(if works { Accel::Kvm } else { Accel::Tcg })
+        }
+        Accel::Kvm => match try_kvm(&order.qemu) {
             Ok(()) => Ok(Accel::Kvm),
             Err(why) => Err(Outcome::new(Word::NoKvm, format!("{why}; take `accel = \"auto\"` or \"tcg\""))),
         },
