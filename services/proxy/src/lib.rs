@@ -7,6 +7,8 @@
 
 mod carrier;
 mod endpoints;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod lender;
 mod locators;
 mod privilege;

@@ -28,17 +28,17 @@ use wire::proxy::{
 /// News that may wait for the other node to take them: some for each of the services and endpoints that a node may have.
 const MAX_WAITING_NEWS: usize = 64 * 1024;
 /// Pumps that may be there: as many as pairs, of either side, and as many that still deliver to their ends what came before their pairs were over.
-const MAX_PUMPS: usize = 4 * MAX_PAIRS as usize;
+pub(crate) const MAX_PUMPS: usize = 4 * MAX_PAIRS as usize;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Switch {
     carrier: Arc<dyn Carrier>,
-    pairs: BTreeMap<Pair, Kept>,
+    pub(crate) pairs: BTreeMap<Pair, Kept>,
     /// Opens of the daemon that the other node has not answered.
-    opens: HashMap<u64, Pair>,
-    asked: usize,
-    pumps: usize,
+    pub(crate) opens: HashMap<u64, Pair>,
+    pub(crate) asked: usize,
+    pub(crate) pumps: usize,
     news: VecDeque<News>,
     news_pair: Option<Pair>,
     shares: Shares,
@@ -59,8 +59,9 @@ struct Counts {
     moved: [u64; 4],
 }
 
+/// What a pair is.
 #[derive(Debug)]
-enum Kept {
+pub(crate) enum Kept {
     /// Ours, for news.
     NewsOut,
     /// Theirs, for news.
