@@ -56,15 +56,20 @@ fn ip(host: &Host, arguments: &[&str]) {
     assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The quota that the kernel keeps, in µs; of version 1 or 2.
-fn quota_us(host: &Host, name: &str) -> u64 {
+/// What the kernel keeps for a domain: a file of version 1 of cgroups, in one of these hierarchies, or of version 2.
+fn kept(host: &Host, name: &str, (hierarchies, one): (&[&str], &str), two: &str) -> String {
     let top = std::fs::read_to_string(host.run_dir().join("cgroup")).expect("the cgroup");
     let top = top.trim();
-    let files =
-        ["cpu,cpuacct", "cpu"].map(|mount| format!("/sys/fs/cgroup/{mount}/{top}/{name}/cpu.cfs_quota_us"));
-    let one = files.iter().find_map(|file| std::fs::read_to_string(file).ok());
-    let text = one.or_else(|| std::fs::read_to_string(format!("/sys/fs/cgroup/{top}/{name}/cpu.max")).ok());
-    let text = text.expect("a quota");
+    let read = |path: String| std::fs::read_to_string(path).ok();
+    let first =
+        hierarchies.iter().find_map(|mount| read(format!("/sys/fs/cgroup/{mount}/{top}/{name}/{one}")));
+    let text = first.or_else(|| read(format!("/sys/fs/cgroup/{top}/{name}/{two}")));
+    text.expect("a file of the kernel").trim().to_owned()
+}
+
+/// The quota that the kernel keeps, in µs.
+fn quota_us(host: &Host, name: &str) -> u64 {
+    let text = kept(host, name, (&["cpu,cpuacct", "cpu"], "cpu.cfs_quota_us"), "cpu.max");
     text.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
 }
 
@@ -258,6 +263,62 @@ fn a_link_that_goes_comes_back_or_is_somebody_elses_is_told_and_nothing_is_half_
     assert_eq!((budget(), rate()), (8_000_000, 3_000_000));
     assert!(classes("tide0").contains("rate 3Mbit"));
 
+    host.ok(&["down"]);
+    assert_eq!(left(host), "");
+    bed.finish();
+}
+
+#[test]
+fn one_adaptation_moves_the_processor_the_network_memory_and_the_disk_or_nothing() {
+    let Some(bed) = Bed::start(1) else { return };
+    let host = bed.host(0);
+    bed.start_daemon(host);
+    ip(host, &["link", "add", "tide0", "type", "veth", "peer", "name", "tide1"]);
+    ip(host, &["link", "set", "tide0", "up"]);
+    host.ok(&["reserve", "node", "--link", "tide0=10mbit"]);
+    let domain = |name: &str| {
+        format!(
+            "[domain.{name}]\nkind = \"container\"\nroot = \"host\"\nnetwork = \"host\"\ncommand = [\"sleep\", \"infinity\"]\nstop = {{ timeout = \"0ms\" }}\n\
+             reserve = {{ cpu = {{ budget = \"8ms\", period = \"40ms\" }}, network = {{ rate = \"4mbit\" }}, memory = \"16MiB\", io = {{ bytes = \"4MB\" }} }}\n\n"
+        )
+    };
+    host.up_ok(&format!("name = \"film\"\n\n{}{}", domain("gold"), domain("rest")));
+    // A state directory on no disk has none to throttle, which is told.
+    let throttled = !show(host, "gold")["caveats"].to_string().contains("the disk is not kept");
+    let of_kernel = |name: &str| {
+        let file = |hierarchy: &str, one: &str, two: &str| {
+            kept(host, &format!("film/{name}"), (&[hierarchy], one), two)
+        };
+        let disk = match throttled {
+            true => file("blkio", "blkio.throttle.write_bps_device", "io.max"),
+            false => String::new(),
+        };
+        (
+            quota_us(host, &format!("film/{name}")),
+            file("memory", "memory.soft_limit_in_bytes", "memory.low"),
+            disk,
+        )
+    };
+    let rate = |name: &str| number(&show(host, name)["reserve"]["network"], "rate_bits");
+    let classes = || said(host, "tc", &["class", "show", "dev", "tide0"]);
+    let all = ["--cpu", "2ms", "--network", "1mbit", "--memory", "4MiB", "--io-bytes", "1MB"];
+    let moved = host.json(&[&["adapt", "rest", "gold"], &all[..]].concat());
+    assert!(moved["commit_ns"].as_u64().is_some_and(|ns| ns > 0), "{moved}");
+    let (gold, rest) = (of_kernel("gold"), of_kernel("rest"));
+    assert_eq!((gold.0, rest.0), (10_000, 6_000));
+    assert_eq!((rate("gold"), rate("rest")), (5_000_000, 3_000_000));
+    assert!(classes().contains("rate 5Mbit") && classes().contains("rate 3Mbit"), "{}", classes());
+    assert_eq!((gold.1.as_str(), rest.1.as_str()), ("20971520", "12582912"));
+    assert!(!throttled || gold.2.contains("5000000") && rest.2.contains("3000000"), "{gold:?} {rest:?}");
+
+    // Somebody else has the link, so its part can't be done: nothing moves.
+    let tbf = ["root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "4kb", "latency", "1s"];
+    said(host, "tc", &[&["qdisc", "replace", "dev", "tide0"], &tbf[..]].concat());
+    let refused = host.run(&[&["adapt", "rest", "gold"], &all[..]].concat());
+    assert!(refused.code == 1 && refused.err.contains("somebody else has `tbf 1:`"), "{}", refused.err);
+    assert_eq!((of_kernel("gold"), of_kernel("rest")), (gold, rest));
+    assert_eq!((rate("gold"), rate("rest")), (5_000_000, 3_000_000));
+    said(host, "tc", &["qdisc", "del", "dev", "tide0", "root"]);
     host.ok(&["down"]);
     assert_eq!(left(host), "");
     bed.finish();
