@@ -303,7 +303,9 @@ fn one_adaptation_moves_the_processor_the_network_memory_and_the_disk_or_nothing
     let classes = || said(host, "tc", &["class", "show", "dev", "tide0"]);
     let all = ["--cpu", "2ms", "--network", "1mbit", "--memory", "4MiB", "--io-bytes", "1MB"];
     let moved = host.json(&[&["adapt", "rest", "gold"], &all[..]].concat());
-    assert!(moved["commit_ns"].as_u64().is_some_and(|ns| ns > 0), "{moved}");
+    assert!(moved["commit_us"].as_u64().is_some_and(|us| us > 0), "{moved}");
+    let steps = moved["steps"].to_string();
+    assert!(steps.contains("disk 4000000B a second to 3000000B a second\""), "{steps}");
     let (gold, rest) = (of_kernel("gold"), of_kernel("rest"));
     assert_eq!((gold.0, rest.0), (10_000, 6_000));
     assert_eq!((rate("gold"), rate("rest")), (5_000_000, 3_000_000));

@@ -376,7 +376,11 @@ pub(super) fn step(step: &Step) -> String {
         promise.network.map_or_else(|| "no network".to_owned(), |class| rate_text(class.rate_bits))
     };
     let disk = |promise: &Promise| {
-        format!("{} a second, {} operations", size_text(promise.disk.bytes), promise.disk.operations)
+        let (bytes, operations) = (promise.disk.bytes, promise.disk.operations);
+        let bytes = (bytes > 0).then(|| format!("{} a second", size_text(bytes)));
+        let operations = (operations > 0).then(|| format!("{operations} operations a second"));
+        let both: Vec<String> = bytes.into_iter().chain(operations).collect();
+        if both.is_empty() { "nothing".to_owned() } else { both.join(" and ") }
     };
     let mut parts = Vec::new();
     if step.from.processor != step.to.processor {
