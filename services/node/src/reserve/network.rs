@@ -7,6 +7,7 @@ use interface::incoming::{self, Incoming};
 use interface::traffic::{Class, Counted, FIRST_CLASS, Traffic, priority, sweep};
 use reserve::node::Promise;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
@@ -29,6 +30,8 @@ const NOT_KEPT: &str = "the network is not kept";
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     kept: Option<Kept>,
+    /// Where something of ours may be, also while nothing is kept: the interface, and whether the loopback as well.
+    made: Option<(String, bool)>,
     classes: BTreeMap<String, Given>,
     /// Cgroups of proxies, by node.
     proxies: BTreeMap<String, String>,
@@ -223,6 +226,9 @@ impl Links {
     fn open(&mut self, settings: &NodeSettings) -> Result<Kept, String> {
         let opened = Kept::open(settings);
         self.trouble = opened.as_ref().err().cloned();
+        if let Ok(kept) = &opened {
+            self.made = Some((kept.link.device.clone(), kept.between.is_some()));
+        }
         opened
     }
 
@@ -351,10 +357,14 @@ impl Links {
     pub(crate) fn forget(&mut self) {
         self.classes.clear();
         self.trouble = None;
-        if let Some(kept) = self.kept.take()
-            && let Err(error) = kept.close()
-        {
-            tracing::warn!(device = kept.link.device, %error, "the classes of the link can't be taken away");
+        let Some((device, between)) = self.made.take() else { return };
+        let closed = match self.kept.take() {
+            Some(kept) => kept.close(),
+            // Somebody has taken a part of it away; the rest is still ours.
+            None => sweep_all(&device, between),
+        };
+        if let Err(error) = closed {
+            tracing::warn!(device, %error, "the classes of the link can't be taken away");
         }
     }
 
@@ -362,8 +372,7 @@ impl Links {
     pub(crate) fn clear_left(&self, settings: &NodeSettings, names: &BTreeSet<String>) {
         let Some(link) = settings.link.as_ref().filter(|_| self.classes.is_empty()) else { return };
         let cleared = if names.is_empty() {
-            let between = if settings.between_bits.is_some() { sweep(LOOPBACK) } else { Ok(()) };
-            sweep(&link.device).and(incoming::sweep(&link.device)).and(between)
+            sweep_all(&link.device, settings.between_bits.is_some())
         } else {
             let numbers: BTreeSet<u16> = names.iter().map(|name| first_number(name)).collect();
             Traffic::found(&link.device)
@@ -385,6 +394,16 @@ impl Links {
             between: kept.between.as_ref().and_then(sent),
         }
     }
+}
+
+/// Takes away all that is ours of an interface, and of the loopback; what somebody else has made stays. An interface that is gone has nothing.
+fn sweep_all(device: &str, between: bool) -> io::Result<()> {
+    let outgoing = sweep(device).or_else(|error| match error.raw_os_error() {
+        Some(code) if code == Errno::NODEV.raw_os_error() => Ok(()),
+        _ => Err(error),
+    });
+    let between = if between { sweep(LOOPBACK) } else { Ok(()) };
+    outgoing.and(incoming::sweep(device)).and(between)
 }
 
 /// The number that a class has by its name, where nobody else has it.
