@@ -7,6 +7,7 @@
 //! bootstrap confidence intervals over launches.
 
 pub mod channel;
+pub mod choice;
 pub mod control_group;
 pub mod core_line;
 pub mod directory;

@@ -1,5 +1,6 @@
 //! Scenarios, and how one is run from the command line.
 
+use crate::choice::Choice;
 use crate::environment::Environment;
 use crate::promise::{Promise, Verdict};
 use crate::report::{self, Column};
@@ -14,6 +15,8 @@ pub struct Arguments {
     pub scenario: String,
     /// Short: to see that it works, not to quote.
     pub quick: bool,
+    /// What is measured of it.
+    pub choice: Choice,
     /// Numbers of domains; empty: the scenario's own.
     pub domains: Vec<usize>,
     /// How often everything is started afresh; `None`: the scenario's own number.
@@ -35,6 +38,19 @@ pub enum BenchError {
         /// All there are.
         known: String,
     },
+    /// A scenario has nothing of that name.
+    #[error("there is no {what} `{asked}`; there are:{known}")]
+    Choice {
+        /// What was chosen: a case, an arm.
+        what: &'static str,
+        /// What was asked for.
+        asked: String,
+        /// All there are, each in a line.
+        known: String,
+    },
+    /// A scenario that is measured whole.
+    #[error("`{0}` is measured as a whole: it has no `--case` and no `--arm`")]
+    Whole(&'static str),
     /// The machine lacks something.
     #[error("the bench needs {what}: {how}")]
     Missing {
@@ -99,6 +115,10 @@ pub trait Scenario {
     fn rank(&self, _: &Condition, _arm: &str) -> usize {
         0
     }
+    /// Its conditions with the arms of each, where some of them can be measured by themselves.
+    fn choices(&self) -> Option<Vec<(Condition, Vec<&'static str>)>> {
+        None
+    }
     /// Commands that print the versions of the programs that take part.
     fn peers(&self) -> &'static [&'static [&'static str]];
     /// Measures. `progress` is told, now and then, what is being done.
@@ -148,6 +168,11 @@ pub fn run(
         let known = all.iter().map(|scenario| scenario.name()).collect::<Vec<_>>().join(", ");
         BenchError::Unknown { asked: arguments.scenario.clone(), known }
     })?;
+    match scenario.choices() {
+        Some(choices) => arguments.choice.check(&choices)?,
+        None if arguments.choice.is_all() => {}
+        None => return Err(BenchError::Whole(scenario.name())),
+    }
     let environment = Environment::read(scenario.peers());
     let results = scenario.measure(arguments, progress)?;
     let verdicts = scenario.verdicts(&results);
@@ -166,6 +191,7 @@ mod tests {
         let arguments = Arguments {
             scenario: "directroy".into(),
             quick: true,
+            choice: Choice::default(),
             domains: vec![],
             launches: None,
             json: false,

@@ -2,6 +2,7 @@
 
 use bench::channel::plan::{Arm, CALLS, CASES, Kind, Plan, Timing};
 use bench::channel::{Channel, measure};
+use bench::choice::Choice;
 use bench::results::Metric;
 use bench::{Results, Scenario, report};
 use std::path::Path;
@@ -33,7 +34,7 @@ fn every_arm_works_or_is_noted_and_nothing_is_left() {
         println!("skipped: needs two processors");
         return;
     }
-    let results = measure(&shortest(), worker(), &mut |_| {}).expect("the scenario runs");
+    let results = measure(&shortest(), &Choice::default(), worker(), &mut |_| {}).expect("the scenario runs");
     for case in CASES {
         let condition = case.condition();
         for arm in case.arms() {

@@ -21,6 +21,7 @@ fn every_arm_answers_in_two_domains_and_nothing_is_left() {
     let arguments = Arguments {
         scenario: "directory".into(),
         quick: true,
+        choice: bench::choice::Choice::default(),
         domains: vec![2],
         launches: Some(1),
         json: true,

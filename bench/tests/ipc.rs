@@ -1,5 +1,6 @@
 //! The scenario of endpoints for real, as short as it can be: that every arm that this machine has works, not how fast.
 
+use bench::choice::Choice;
 use bench::ipc::plan::{CASES, Plan};
 use bench::ipc::{Ipc, measure};
 use bench::{Results, Scenario, report};
@@ -36,7 +37,7 @@ fn every_arm_works_or_is_noted() {
     }
     let folder = folder();
     let binary = folder.path().join("tombolo");
-    let results = measure(&shortest(), &binary, &mut |_| {}).expect("the scenario runs");
+    let results = measure(&shortest(), &Choice::default(), &binary, &mut |_| {}).expect("the scenario runs");
     for case in CASES {
         let condition = case.condition();
         for arm in case.arms() {

@@ -1,5 +1,6 @@
 //! The scenario of links for real, as short as it can be: that every arm that this machine has works, not how fast.
 
+use bench::choice::Choice;
 use bench::links::copies::PROGRAM;
 use bench::links::measure;
 use bench::links::plan::{Arm, CASES, Plan};
@@ -27,7 +28,8 @@ fn every_arm_works_or_is_noted() {
     }
     let folder = folder();
     let plan = Plan { launches: 1, rounds: 1, warm_up_ns: 0, window_ns: 4_000_000 };
-    let results = measure(&plan, &folder.path().join("tombolo"), &mut |_| {}).expect("the scenario runs");
+    let results = measure(&plan, &Choice::default(), &folder.path().join("tombolo"), &mut |_| {})
+        .expect("the scenario runs");
     let noted = |arm: &str| results.notes.iter().any(|note| note.contains(&format!("`{arm}`")));
     for case in CASES {
         let condition = case.condition();

@@ -96,6 +96,7 @@ fn a_guest_looks_names_up_by_every_arm() {
     let arguments = Arguments {
         scenario: Guest.name().into(),
         quick: true,
+        choice: bench::choice::Choice::default(),
         domains: vec![],
         launches: Some(1),
         json: true,

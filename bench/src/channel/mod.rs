@@ -18,6 +18,7 @@ pub mod task;
 pub mod transport;
 pub mod work;
 
+use crate::choice::Choice;
 use crate::core_line;
 use crate::promise::{Promise, Verdict};
 use crate::report::{COLUMNS, Column};
@@ -69,6 +70,12 @@ impl Scenario for Channel {
         Case::of(condition).map_or(&COLUMNS, Case::columns)
     }
 
+    fn choices(&self) -> Option<Vec<(Condition, Vec<&'static str>)>> {
+        let choices =
+            CASES.iter().map(|case| (case.condition(), case.arms().iter().map(|arm| arm.name()).collect()));
+        Some(choices.collect())
+    }
+
     fn peers(&self) -> &'static [&'static [&'static str]] {
         &[&["ldd", "--version"], &["strace", "--version"]]
     }
@@ -76,7 +83,7 @@ impl Scenario for Channel {
     fn measure(&self, arguments: &Arguments, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError> {
         let plan = if arguments.quick { Plan::quick() } else { Plan::full() };
         let launches = arguments.launches.unwrap_or(plan.launches).max(1);
-        measure(&Plan { launches, ..plan }, &arguments.binary, progress)
+        measure(&Plan { launches, ..plan }, &arguments.choice, &arguments.binary, progress)
     }
 
     fn verdicts(&self, results: &Results) -> Vec<Verdict> {
@@ -88,18 +95,25 @@ impl Scenario for Channel {
 ///
 /// # Errors
 /// As [`Scenario::measure`].
-pub fn measure(plan: &Plan, binary: &Path, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError> {
+pub fn measure(
+    plan: &Plan,
+    choice: &Choice,
+    binary: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Results, BenchError> {
     let processors = two_processors()?;
     let mut results = Results::default();
     for launch in 0..plan.launches {
         let stage = Stage::make(binary, &mut results.notes)?;
-        let mut bench = Bench { plan, processors, workers: BTreeMap::new(), stage, launch };
-        for case in CASES {
+        let mut bench = Bench { plan, choice, processors, workers: BTreeMap::new(), stage, launch };
+        for case in CASES.into_iter().filter(|case| choice.takes(&case.condition())) {
             progress(&format!("launch {} of {}, {}", launch + 1, plan.launches, case.condition()));
             bench.run(case, &mut results)?;
         }
-        progress(&format!("launch {} of {}, idle channels", launch + 1, plan.launches));
-        bench.idle(&mut results)?;
+        if choice.is_all() {
+            progress(&format!("launch {} of {}, idle channels", launch + 1, plan.launches));
+            bench.idle(&mut results)?;
+        }
         bench.workers.clear();
         bench.stage.end()?;
     }
@@ -127,6 +141,7 @@ struct Pair {
 /// One launch.
 struct Bench<'a> {
     plan: &'a Plan,
+    choice: &'a Choice,
     /// Of the leader and the follower.
     processors: [u32; 2],
     // The workers end before the stage does: fields are dropped in this order.
@@ -137,7 +152,8 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn run(&mut self, case: Case, results: &mut Results) -> Result<(), BenchError> {
-        let arms: Vec<Arm> = case.arms().iter().copied().filter(|&arm| self.stage.has(arm)).collect();
+        let takes = |arm: &Arm| self.choice.takes_arm(arm.name()) && self.stage.has(*arm);
+        let arms: Vec<Arm> = case.arms().iter().copied().filter(takes).collect();
         if case == CALLS {
             return self.count_calls(&arms, results);
         }

@@ -447,6 +447,7 @@ mod tests {
         Arguments {
             scenario: "directory".into(),
             quick,
+            choice: crate::choice::Choice::default(),
             domains,
             launches: None,
             json: false,

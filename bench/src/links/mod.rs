@@ -10,10 +10,10 @@ pub mod plan;
 pub mod promises;
 pub mod transport;
 
-use crate::channel::either;
-use crate::channel::of_window;
 use crate::channel::stage::{FOLLOW_ADDRESS, Network, note};
 use crate::channel::task::{Means as Chosen, Role, Tale, Task};
+use crate::channel::{either, of_window, two_processors};
+use crate::choice::Choice;
 use crate::core_line;
 use crate::ipc::stage::SWEEP;
 use crate::machine::{check_files, finish, inside};
@@ -74,6 +74,12 @@ impl Scenario for Link {
         Case::of(condition).map_or(&COLUMNS, Case::columns)
     }
 
+    fn choices(&self) -> Option<Vec<(Condition, Vec<&'static str>)>> {
+        let choices =
+            CASES.iter().map(|case| (case.condition(), case.arms().iter().map(|arm| arm.name()).collect()));
+        Some(choices.collect())
+    }
+
     fn peers(&self) -> &'static [&'static [&'static str]] {
         &[&["ip", "-Version"]]
     }
@@ -81,7 +87,7 @@ impl Scenario for Link {
     fn measure(&self, arguments: &Arguments, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError> {
         let plan = if arguments.quick { Plan::quick() } else { Plan::full() };
         let launches = arguments.launches.unwrap_or(plan.launches).max(1);
-        measure(&Plan { launches, ..plan }, &arguments.binary, progress)
+        measure(&Plan { launches, ..plan }, &arguments.choice, &arguments.binary, progress)
     }
 
     fn verdicts(&self, results: &Results) -> Vec<Verdict> {
@@ -93,13 +99,19 @@ impl Scenario for Link {
 ///
 /// # Errors
 /// As [`Scenario::measure`].
-pub fn measure(plan: &Plan, binary: &Path, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError> {
+pub fn measure(
+    plan: &Plan,
+    choice: &Choice,
+    binary: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Results, BenchError> {
     let mut results = Results::default();
     for launch in 0..plan.launches {
         let mut stage = Stage::make(binary, &mut results.notes)?;
-        for case in CASES {
+        for case in CASES.into_iter().filter(|case| choice.takes(&case.condition())) {
             progress(&format!("launch {} of {}, {}", launch + 1, plan.launches, case.condition()));
-            let arms: Vec<Arm> = case.arms().iter().copied().filter(|&arm| stage.has(case, arm)).collect();
+            let takes = |arm: &Arm| choice.takes_arm(arm.name()) && stage.has(case, *arm);
+            let arms: Vec<Arm> = case.arms().iter().copied().filter(takes).collect();
             for round in 0..plan.rounds {
                 for arm in rotated(&arms, launch + round) {
                     match stage.repeat(plan, case, arm, [launch, round]) {
@@ -132,6 +144,8 @@ struct Stage {
     binary: PathBuf,
     folder: PathBuf,
     has: Has,
+    /// Of each node, where there are two: what is in a node shares it.
+    processors: Option<[u32; 2]>,
     meetings: u32,
     mtu: u32,
 }
@@ -166,7 +180,18 @@ impl Stage {
         }
         let (undo, binary) = (Some(undo), binary.to_path_buf());
         let has = Has { peers: has_peers, proxies: has_proxies };
-        Ok(Self { teams: [None, None], network, undo, binary, folder, has, meetings: 0, mtu: MTU })
+        let processors = two_processors().ok();
+        Ok(Self {
+            teams: [None, None],
+            network,
+            undo,
+            binary,
+            folder,
+            has,
+            processors,
+            meetings: 0,
+            mtu: MTU,
+        })
     }
 
     fn has(&self, case: Case, arm: Arm) -> bool {
@@ -204,7 +229,7 @@ impl Stage {
             work: case.work(plan.warm_up_ns, plan.window_ns),
             bytes: case.bytes,
             meeting: self.folder.join(format!("m{}", self.meetings)),
-            processor: None,
+            processor: self.processors.map(|[lead, follow]| if role == Role::Lead { lead } else { follow }),
         })
     }
 

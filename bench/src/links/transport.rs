@@ -19,10 +19,10 @@ use transport::{COMPRESSIONS, Dial, Events, Handle, Kind, Listener, Locator, Set
 use trust::Identity;
 use wire::link::{Hello, Pair, VERSION, VERSION_OLDEST};
 
-/// Window and queue of a pair: several of the longest messages.
-const WINDOW_BYTES: u32 = 2 << 20;
+/// Window and queue of a pair: two of the longest messages, and little more than a proxy has.
+const WINDOW_BYTES: u32 = 640 << 10;
 /// Longest message.
-const MESSAGE_BYTES: u32 = 1 << 20;
+const MESSAGE_BYTES: u32 = 256 << 10;
 /// Short messages are handed over so many at once, as a proxy hands over what lies in a channel.
 const BATCH_MESSAGES: usize = 64;
 /// Bytes of such a batch, at most.

@@ -344,6 +344,12 @@ pub struct BenchArgs {
     /// Numbers of domains to measure with (`directory`)
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     pub domains: Vec<usize>,
+    /// Only conditions that have these words (`channel`, `ipc`, `link`): 'stream,message=64 B'. May be repeated
+    #[arg(long, value_name = "WORD,...", conflicts_with_all = ["between", "kind", "part"])]
+    pub case: Vec<String>,
+    /// Only this arm, by its name in the tables (`channel`, `ipc`, `link`). May be repeated
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["between", "kind", "part"])]
+    pub arm: Vec<String>,
     /// How often everything is started afresh
     #[arg(long, value_name = "N")]
     pub launches: Option<usize>,

@@ -2,6 +2,7 @@
 
 use crate::cli::BenchArgs;
 use crate::output::{Failure, print};
+use bench::choice::Choice;
 use bench::{Arguments, BenchError};
 use std::io::{IsTerminal, stderr, stdout};
 
@@ -15,6 +16,7 @@ pub fn run(arguments: &BenchArgs) -> Result<(), Failure> {
     let asked = Arguments {
         scenario,
         quick: arguments.quick,
+        choice: Choice { cases: arguments.case.clone(), arms: arguments.arm.clone() },
         domains: arguments.domains.clone(),
         launches: arguments.launches,
         json: arguments.json,
@@ -28,7 +30,9 @@ pub fn run(arguments: &BenchArgs) -> Result<(), Failure> {
     };
     match bench::run(&asked, &mut stdout().lock(), &mut progress) {
         Ok(_promises) => Ok(()),
-        Err(error @ BenchError::Unknown { .. }) => Err(Failure::misuse(error.to_string())),
+        Err(error @ (BenchError::Unknown { .. } | BenchError::Choice { .. } | BenchError::Whole(_))) => {
+            Err(Failure::misuse(error.to_string()))
+        }
         Err(error) => Err(Failure::new(crate::output::with_causes(&error))),
     }
 }
