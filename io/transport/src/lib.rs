@@ -5,14 +5,18 @@
 //! [`link::Link`] and carries it over such connections: it connects again when one is lost, exchanges one for another while messages flow,
 //! gathers what goes out, compresses it, and hands events out. Its user has a [`Handle`], whose calls never wait, and [`Events`].
 
+mod buffer;
 mod compress;
 mod connect;
 mod connection;
 mod driver;
+mod encrypted;
 mod ethernet;
 mod listener;
 mod locator;
 mod quic;
+mod records;
+mod shake;
 mod tcp;
 mod tipc;
 mod tls;

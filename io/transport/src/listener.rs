@@ -2,7 +2,7 @@
 
 use crate::connection::{Connection, HANDSHAKE_LIMIT, say_ready};
 use crate::locator::{Address, Kind, Locator, Machine};
-use crate::tcp::Known;
+use crate::shake::{Known, accept_over};
 use crate::tipc::{TipcListener, TipcStream};
 use crate::tls::Tls;
 use crate::{ethernet, quic, tcp};
@@ -189,7 +189,7 @@ impl Listener {
                         quic::accept(*incoming, &material).await.map_err(RefusedWhy::Handshake)?
                     }
                     Incoming::Tipc(socket) => {
-                        tcp::accept_over(socket, &material).await.map_err(RefusedWhy::Handshake)?
+                        accept_over(socket, &material).await.map_err(RefusedWhy::Handshake)?
                     }
                 };
                 let peer = who.map_err(RefusedWhy::Nobody)?;

@@ -4,7 +4,7 @@
 use crate::connect::ConnectError;
 use crate::connection::Carry;
 use crate::locator::Locator;
-use crate::tcp::Known;
+use crate::shake::Known;
 use crate::tls::Material;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{

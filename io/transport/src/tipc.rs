@@ -2,8 +2,9 @@
 //! encrypts nothing that we ask it to.
 
 use crate::connect::ConnectError;
+use crate::encrypted::Socket;
 use crate::locator::Locator;
-use crate::tcp::{Known, Socket, connect_over};
+use crate::shake::{Known, connect_over};
 use crate::tls::Material;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

@@ -486,17 +486,17 @@ impl Driver {
     fn gather(&mut self) {
         self.outbox.clear();
         self.sent = 0;
-        let Some(whole) = self.on.as_ref().map(|on| on.carrier.packet_bytes()) else { return };
+        if self.on.is_none() {
+            return;
+        }
         let now_ms = self.now_ms();
         let (outbox, packer) = (&mut self.outbox, &mut self.packer);
         let classed = self.shared.with(|state| {
             let (wanted, takes) = (state.compression, state.link.compressions());
             let batch = if state.classed { BATCH_BYTES_CLASSED } else { BATCH_BYTES };
-            let most = batch.min(whole);
-            // Of packets that are to come whole none is shorter for want of room.
-            while outbox.is_empty() || (outbox.len() < batch && outbox.len() + most <= batch.max(whole)) {
+            while outbox.len() < batch {
                 let start = outbox.len();
-                if !state.link.poll_transmit(now_ms, most, outbox) {
+                if !state.link.poll_transmit(now_ms, batch, outbox) {
                     break;
                 }
                 let plain = outbox.len() - start;

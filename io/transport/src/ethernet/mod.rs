@@ -11,7 +11,7 @@ pub use station::Station;
 use crate::connect::ConnectError;
 use crate::listener::RefusedWhy;
 use crate::locator::Locator;
-use crate::tcp::Known;
+use crate::shake::Known;
 use crate::tls::{Material, server_name};
 use carrier::Ethernet;
 use covered::{Covered, bundle_frames};

@@ -1,0 +1,44 @@
+//! A buffer of which a part is filled.
+
+pub(crate) struct Buffer {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    pub fn new(bytes: usize) -> Self {
+        Self { bytes: vec![0; bytes].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    pub fn filled(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub fn filled_mut(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.start..self.end).unwrap_or_default()
+    }
+
+    pub fn room(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.end..).unwrap_or_default()
+    }
+
+    pub fn fill(&mut self, bytes: usize) {
+        self.end = (self.end + bytes).min(self.bytes.len());
+    }
+
+    pub fn take(&mut self, bytes: usize) {
+        self.start = (self.start + bytes).min(self.end);
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Moves what is filled to the front, where the room behind it is less than `bytes`.
+    pub fn make_room(&mut self, bytes: usize) {
+        if self.bytes.len() - self.end < bytes {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
+}
