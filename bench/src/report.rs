@@ -94,13 +94,17 @@ pub fn text(
     }
     results.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
     writeln!(out)?;
+    let mut missing = Vec::new();
     for promise in scenario.promises() {
         match verdicts.iter().find(|verdict| verdict.promise == promise.id) {
             Some(verdict) => writeln!(out, "{}", sentence(verdict))?,
-            None => writeln!(out, "not judged {}: this run did not measure it", promise.id)?,
+            None => missing.push(promise.id),
         }
     }
-    Ok(())
+    if missing.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "not judged, because this run did not measure it: {}", missing.join(", "))
 }
 
 /// What the figures are.
@@ -315,7 +319,7 @@ mod tests {
             text.lines().find(|line| line.trim_start().starts_with("stub")).expect("the row of the stub");
         assert!(row.contains(" 20.0  2.00 ") && row.contains("1 far, 1 FAILED"), "{row}");
         assert!(text.contains("note: the third arm needs root"));
-        assert!(text.contains("not judged directory.private.p50"), "{text}");
+        assert!(text.contains("not judged, because") && text.contains("directory.private.p50"), "{text}");
         assert!(text.contains("cache=none domains=8") && text.contains("memory per further domain: 2.50"));
     }
 
