@@ -1,11 +1,12 @@
 //! The suite of links, over every transport.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use conformance::links::SCENARIOS;
 use conformance::links::stage::{BARE, CABLES};
+use conformance::links::talk::{Plan, both};
 use conformance::links::weather::NO_IP;
+use conformance::links::{Bed, Done, SCENARIOS, ensure};
 use sys::namespace::{UnshareFlags, unshare};
-use transport::Kind;
+use transport::{Compression, Kind};
 
 fn conforms(kind: Kind) {
     conforms_but(kind, "");
@@ -90,6 +91,34 @@ fn ethernet_where_packets_are_cut_on_their_way() {
 #[test]
 fn ethernet_where_one_node_s_kernel_knows_nothing_of_covers() {
     ethernet("1500", &format!("ip link add {BARE} type veth peer name {BARE}-way"));
+}
+
+/// Bulk, and the middle of it has a way that cuts.
+const BULK: Plan = Plan { pairs: 2, messages: 40, lengths: &[100_000, 9, 300_000], text: false };
+
+/// What is in between begins to cut: the link goes on with shorter frames, and nothing is lost or comes twice.
+#[test]
+fn ethernet_where_what_is_in_between_begins_to_cut() {
+    if !has_cables("1500", "true") {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let done: Done<()> = runtime.block_on(async {
+        let Bed { near, far, weather, .. } = &mut Bed::make(Kind::Ethernet, Compression::None).await?;
+        let weather = &weather[&Kind::Ethernet];
+        let cuts = async {
+            weather.after(1_000_000).await?;
+            let cut = "for name in near-way far-way; do ip link set $name gso_max_size 2000 || exit; done";
+            let is_done = std::process::Command::new("sh").args(["-c", cut]).status();
+            ensure(is_done.is_ok_and(|status| status.success()), || "it does not cut".into())?;
+            std::future::pending().await
+        };
+        both((near, far), BULK, cuts).await?;
+        let status = near.handle.status();
+        println!("{status:?}");
+        ensure(status.traffic.connections > 1, || format!("no connection was given up: {status:?}"))
+    });
+    done.unwrap();
 }
 
 /// What is in between drops the cover: after a moment frames go without.

@@ -30,6 +30,9 @@ pub const RANGES_MAX: usize = 16;
 pub const FRAME_BYTES_MIN: usize = 1500;
 /// Longest that a lane makes use of.
 pub const FRAME_BYTES_MAX: usize = 65_535;
+/// A long frame, which goes on ways that don't cut whatever their interfaces take: a packet of it, its cover and what kernels put in front of that is no
+/// longer than 64 KiB, and its body is of whole blocks of the cipher.
+pub const LONG_FRAME_BYTES: usize = 65_432;
 /// What a receiver holds of frames that were not read, in bytes of frames.
 pub const WINDOW_BYTES: usize = 4_194_304;
 /// Fewest frames of a window.
@@ -38,6 +41,9 @@ pub const WINDOW_FRAMES_MIN: usize = 64;
 pub const WINDOW_FRAMES_MAX: usize = 2048;
 /// A key seals so many frames, as a power of two; then it is the next one's turn.
 pub const KEY_FRAMES_LOG: u32 = 20;
+
+/// Where a frame says how long its sealed body is.
+const SEALED_AT: usize = 14;
 
 /// What a frame is.
 pub mod kind {
@@ -51,6 +57,8 @@ pub mod kind {
 pub mod introduction_flag {
     /// The station sends and hears frames under a [`cover`](crate::cover) as well, several at a time.
     pub const COVER: u16 = 1;
+    /// The station sends and hears long frames under a cover.
+    pub const LONG: u16 = 2;
 }
 
 /// Flags of data.
@@ -228,6 +236,14 @@ pub struct Header {
     pub number: u64,
 }
 
+/// Bytes of the first frame of those that `frames` begins with, which were cut, or are to be, into pieces of `cut` bytes: as many, if the frame does not say
+/// that it is longer, and what is there at most. Nothing that it says has any other effect.
+#[must_use]
+pub fn first_frame(frames: &[u8], cut: usize) -> usize {
+    let says = HEADER_BYTES + usize::from(u16_at(frames, SEALED_AT));
+    says.max(cut).max(1).min(frames.len())
+}
+
 impl Header {
     /// Its bytes.
     #[must_use]
@@ -237,7 +253,7 @@ impl Header {
         put(&mut bytes, 0, self.station.to_be_bytes());
         put(&mut bytes, 8, self.lane.to_le_bytes());
         put(&mut bytes, 12, [self.kind, 0]);
-        put(&mut bytes, 14, self.sealed.to_le_bytes());
+        put(&mut bytes, SEALED_AT, self.sealed.to_le_bytes());
         put(&mut bytes, 16, self.number.to_le_bytes());
         bytes
     }
@@ -255,7 +271,7 @@ impl Header {
             station: u64::from_be_bytes(array(frame, 0)),
             lane: u32_at(frame, 8),
             kind: array::<1>(frame, 12)[0],
-            sealed: u16_at(frame, 14),
+            sealed: u16_at(frame, SEALED_AT),
             number: u64_at(frame, 16),
         };
         let padding = array::<1>(frame, 13)[0];

@@ -19,8 +19,8 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use transport::{Address, TipcListener, TipcStream};
-use wire::cover;
-use wire::lane::ETHER_TYPE;
+use wire::cover::{self, BUNDLE_BYTES_MAX};
+use wire::lane::{ETHER_TYPE, first_frame};
 use wire::link::TIPC_SERVICE;
 
 /// Bytes that are passed on at once.
@@ -231,7 +231,7 @@ impl Road {
             tasks.push(tokio::spawn(frames(bare, Way::Bare(by.index, mac), passes.clone())));
             if bundles::is_known() && interface(NO_IP).is_err() {
                 let covered = [covered(from)?, covered(by)?];
-                tasks.push(tokio::spawn(frames(covered, Way::Covered([by.mac, mac]), passes)));
+                tasks.push(tokio::spawn(frames(covered, Way::Covered([by.mac, mac], by.mtu), passes)));
             }
         }
         Ok(Some(Self { path, tasks }))
@@ -261,8 +261,8 @@ fn covered(interface: &Interface) -> Done<AsyncFd<OwnedFd>> {
 enum Way {
     /// By this interface, to this address.
     Bare(u32, [u8; 6]),
-    /// From one address to another.
-    Covered([[u8; 6]; 2]),
+    /// From one address to another, over an interface that takes payloads of so many bytes.
+    Covered([[u8; 6]; 2], u32),
 }
 
 impl Way {
@@ -277,19 +277,28 @@ impl Way {
         let Some(frames) = found.and_then(|station| packet.get(cover::frames(packet, station)?)) else {
             return Vec::new();
         };
-        frames.chunks(length.unwrap_or(frames.len()).max(1)).collect()
+        let mut rest = frames;
+        std::iter::from_fn(|| {
+            let frame;
+            (frame, rest) = rest.split_at(first_frame(rest, length.unwrap_or(rest.len())));
+            (!frame.is_empty()).then_some(frame)
+        })
+        .collect()
     }
 
     /// Has frames of one length go on. What does not fit any more is lost.
     fn pass_on(&self, socket: &AsyncFd<OwnedFd>, frames: &[&[u8]]) {
         let lost = match self {
             Self::Bare(index, to) => sys::ethernet::send(socket, (*index, ETHER_TYPE, *to), frames).is_err(),
-            Self::Covered([from, to]) => {
+            Self::Covered([from, to], mtu) => {
                 let bytes = frames.iter().map(|frame| frame.len()).sum();
                 let head = frames.first().and_then(|frame| station(frame));
                 let head = head.map(|station| cover::head(*from, *to, station, bytes));
                 head.is_none_or(|head| {
-                    let bundle = Bundle { head: &head, frames };
+                    let whole = usize::try_from(*mtu).unwrap_or(usize::MAX) - cover::COVER_BYTES;
+                    let length = frames.first().map_or(0, |frame| frame.len());
+                    let cut = (frames.len() > 1 || length > whole).then_some(length.min(whole));
+                    let bundle = Bundle { head: &head, frames, cut };
                     bundles::send(socket, &[bundle], (cover::UDP_AT, cover::CHECKSUM_AT)).is_err()
                 })
             }
@@ -329,7 +338,10 @@ async fn frames([from, by]: [AsyncFd<OwnedFd>; 2], way: Way, path: Arc<Path>) {
             }
             for alike in passing.chunk_by(|one, other| one.len() == other.len()) {
                 let alike: Vec<&[u8]> = alike.iter().map(Vec::as_slice).collect();
-                way.pass_on(&by, &alike);
+                let together = BUNDLE_BYTES_MAX / alike.first().map_or(1, |frame| frame.len().max(1));
+                for packet in alike.chunks(together.max(1)) {
+                    way.pass_on(&by, packet);
+                }
             }
         }
     }

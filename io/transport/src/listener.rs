@@ -50,6 +50,9 @@ pub enum RefusedWhy {
     /// TLS, QUIC or the network.
     #[error("the handshake failed: {0}")]
     Handshake(io::Error),
+    /// It has given this connection up, and makes another one.
+    #[error("it goes on with another connection")]
+    Again,
     /// Its certificate is nobody's.
     #[error("it is no node of this cluster: {0}")]
     Nobody(String),
@@ -128,6 +131,9 @@ impl Listener {
                 shaken = self.under_way.join_next(), if !self.under_way.is_empty() => {
                     if let Some(Ok((from, done))) = shaken {
                         self.forget(from.machine());
+                        if matches!(done, Err(RefusedWhy::Again)) {
+                            continue;
+                        }
                         return done.map_err(|why| Refused { locator, from: Some(from), why });
                     }
                 }

@@ -55,6 +55,8 @@ pub struct Config {
     pub frame_bytes: usize,
     /// So many frames go with one packet of the kernel's, if all but the last are of one length and that is not longer; 1: each goes by itself.
     pub bundle_frames: usize,
+    /// Frames of so many bytes come through if any do. A longer one comes where nothing on the way cuts, and ways change.
+    pub sure_bytes: usize,
 }
 
 impl Config {

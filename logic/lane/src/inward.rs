@@ -54,6 +54,11 @@ impl Inward {
         }
     }
 
+    /// Whether the first frame has come.
+    pub fn has_come(&self) -> bool {
+        self.next > 0
+    }
+
     /// What a frame says of it: all that has come without a gap, and what may come.
     pub fn words(&self) -> (u64, u64) {
         (self.next, self.read + self.window)

@@ -52,7 +52,7 @@ impl Lane {
     /// Bytes of the stream that one frame carries at most.
     #[must_use]
     pub fn carried_bytes(&self) -> usize {
-        self.config.carried_bytes()
+        self.outward.carried_bytes()
     }
 
     /// Takes bytes from the front of `bytes`, which go out in order; says how many.
@@ -126,6 +126,24 @@ impl Lane {
     #[must_use]
     pub fn has_heard(&self) -> bool {
         self.has_heard
+    }
+
+    /// The first frames of data have come, from the other side and there: those that are as long as any.
+    #[must_use]
+    pub fn has_exchanged(&self) -> bool {
+        self.inward.has_come() && self.outward.has_come()
+    }
+
+    /// The first frame of the other side's data has come.
+    #[must_use]
+    pub fn has_data(&self) -> bool {
+        self.inward.has_come()
+    }
+
+    /// Long frames do not come through any more, and the other side is heard: the way is another one.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.outward.is_cut()
     }
 
     /// Frames that were taken for lost.

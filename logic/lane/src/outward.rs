@@ -16,10 +16,17 @@ const UNSENT_BYTES: usize = 256 << 10;
 const UNSENT_BYTES_LITTLE: usize = 64 << 10;
 /// Long frames that are taken all the same.
 const UNSENT_FRAMES_MIN: usize = 4;
+/// Bytes of the stream that a frame carries at most where little is to be held: what comes later waits for no more than that.
+const CARRIED_BYTES_LITTLE: usize = 32 << 10;
 /// A frame is lost when so many that were sent after it have come; what comes over several processors is overtaken by less.
 const OVERTAKEN_FRAMES: u64 = 16;
 /// After so many waits in a row without a word the network is taken for full.
 const SILENT_WAITS: u32 = 2;
+/// So often and for so long the other side answers and has not got a long frame that it was sent again: then it is cut on its way.
+const CUT_ANSWERS: u32 = 5;
+const CUT_AFTER_US: u64 = 500_000;
+/// After so many waits it is asked whether such a frame came.
+const CUT_ASKS_FROM: u32 = 2;
 /// What has come is asked for so often while a window goes out: an answer is there before the next one is full.
 const ASKS_OF_A_WINDOW: u64 = 4;
 /// Bytes of frames without such a question, and frames, at most: what came is not kept for long.
@@ -45,6 +52,15 @@ struct Sent {
     order: u64,
     /// How often.
     times: u32,
+}
+
+/// What is known of the first frame that has not come, a long one, since it was sent again.
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    since_us: u64,
+    /// It was sent again, and nothing was heard since.
+    asked: bool,
+    answers: u32,
 }
 
 #[derive(Debug)]
@@ -81,6 +97,8 @@ pub(crate) struct Outward {
     /// Frames that were sealed since one asked what has come.
     unasked: u64,
     lost: u64,
+    doubt: Option<Doubt>,
+    is_cut: bool,
     spare: Vec<Vec<u8>>,
 }
 
@@ -108,6 +126,8 @@ impl Outward {
             said: ((0, 0), u64::MAX),
             unasked: 0,
             lost: 0,
+            doubt: None,
+            is_cut: false,
             spare: Vec::new(),
         }
     }
@@ -128,6 +148,27 @@ impl Outward {
         frame.reserve(self.config.frame_bytes);
         frame.resize(HEADER_BYTES + DATA_BYTES, 0);
         frame
+    }
+
+    /// Bytes of the stream that a frame carries at most.
+    pub fn carried_bytes(&self) -> usize {
+        let most = self.config.carried_bytes();
+        if self.little { most.min(CARRIED_BYTES_LITTLE) } else { most }
+    }
+
+    /// A frame before it is sealed, when it is full.
+    fn full(&self) -> usize {
+        HEADER_BYTES + DATA_BYTES + self.carried_bytes()
+    }
+
+    /// Whether some of what was sent has come.
+    pub fn has_come(&self) -> bool {
+        self.base > 0
+    }
+
+    /// Long frames do not come through any more, and others do.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Frames that may wait without being sealed.
@@ -183,7 +224,7 @@ impl Outward {
         if self.ends {
             return 0;
         }
-        let full = HEADER_BYTES + DATA_BYTES + self.config.carried_bytes();
+        let full = self.full();
         let most = self.unsent_max();
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -248,7 +289,7 @@ impl Outward {
 
     /// Whether the frame that is next to be sealed is to wait for more bytes: it is the last one, and not full.
     fn is_part(&self) -> bool {
-        let full = HEADER_BYTES + DATA_BYTES + self.config.carried_bytes();
+        let full = self.full();
         !self.ends && self.unsent.len() == 1 && self.unsent.front().is_some_and(|frame| frame.len() < full)
     }
 
@@ -368,7 +409,7 @@ impl Outward {
             self.credit = credit;
             (self.waits, self.waits_since_us) = (0, now_us);
         }
-        let (used, mut came, mut sample) = (self.flying, 0, None);
+        let (used, base, mut came, mut sample) = (self.flying, self.base, 0, None);
         let fronts = (self.base < next).then_some((self.base, next));
         for (from, end) in fronts.into_iter().chain(ranges.iter().copied()) {
             for number in from.max(self.base)..end {
@@ -381,6 +422,7 @@ impl Outward {
             }
             self.base += 1;
         }
+        self.answered(now_us, self.base > base);
         if came > 0 {
             if let Some((_, us)) = sample {
                 self.trip.measured(us, held_us);
@@ -391,6 +433,28 @@ impl Outward {
         }
         self.congestion.on_its_way(now_us, self.flying > 0);
         Ok(())
+    }
+
+    /// Something was heard. `came`: the first frame that had not come has.
+    fn answered(&mut self, now_us: u64, came: bool) {
+        if came {
+            self.doubt = None;
+        }
+        let Some(doubt) = self.doubt.as_mut().filter(|doubt| doubt.asked) else { return };
+        (doubt.asked, doubt.answers) = (false, doubt.answers + 1);
+        let long_ago = now_us.saturating_sub(doubt.since_us) >= CUT_AFTER_US;
+        self.is_cut |= long_ago && doubt.answers >= CUT_ANSWERS;
+    }
+
+    /// A frame is sent again. True: it is the first, and long, and the other side is to say that it lives.
+    fn doubts(&mut self, now_us: u64, place: usize) -> bool {
+        let long = self.sent.get(place).is_some_and(|sent| sent.frame.len() > self.config.sure_bytes);
+        if place > 0 || !long {
+            return false;
+        }
+        let doubt = self.doubt.get_or_insert(Doubt { since_us: now_us, asked: false, answers: 0 });
+        doubt.asked = true;
+        self.waits >= CUT_ASKS_FROM
     }
 
     /// One has come; whether that is news.
@@ -452,7 +516,7 @@ impl Outward {
         [overdue, self.overtaken_at_us].into_iter().flatten().min()
     }
 
-    /// What is overdue is sent again. True: the other side is to be asked, because nothing is on its way that it would answer.
+    /// What is overdue is sent again. True: the other side is to be asked, because nothing is on its way that it would surely answer.
     pub fn tick(&mut self, now_us: u64) -> bool {
         if self.overtaken_at_us.is_some_and(|at| at <= now_us) {
             self.find_lost(now_us);
@@ -478,6 +542,7 @@ impl Outward {
             self.lost += 1;
             self.probes = true;
             self.waiting.push_front(self.base + place as u64);
+            return self.doubts(now_us, place);
         }
         false
     }

@@ -29,13 +29,15 @@ pub struct Hears {
     pub byte: (u32, u8),
 }
 
-/// A packet that is handed over: `frames`, behind a copy of `head` each. All but the last are of one length, and that is not longer.
+/// A packet that is handed over: `frames`, behind one `head`. Where it is cut, each piece has a copy of that in front.
 #[derive(Debug, Clone, Copy)]
 pub struct Bundle<'a> {
     /// Ethernet's header and those behind it, as they are in front of all frames together.
     pub head: &'a [u8],
     /// What is behind it.
     pub frames: &'a [&'a [u8]],
+    /// Bytes of a piece, but for the last, which may be shorter, where it may be cut; `None`: it goes as it is.
+    pub cut: Option<usize>,
 }
 
 /// From where on the kernel sums up for the checksum, and where it puts that, from there.
@@ -97,13 +99,11 @@ fn filter(socket: &OwnedFd, hears: &Hears) -> io::Result<()> {
 fn word(bundle: &Bundle<'_>, checksum: Checksum) -> io::Result<[u8; WORD_BYTES]> {
     let short =
         |number: usize| u16::try_from(number).map_err(|_| io::ErrorKind::InvalidInput).map(u16::to_ne_bytes);
-    let length = bundle.frames.first().map_or(0, |frame| frame.len());
-    let cut = bundle.frames.len() > 1;
     let mut word = [0; WORD_BYTES];
-    (word[0], word[1]) = (NEEDS_CHECKSUM, if cut { CUT_AS_UDP } else { 0 });
+    (word[0], word[1]) = (NEEDS_CHECKSUM, if bundle.cut.is_some() { CUT_AS_UDP } else { 0 });
     for (place, number) in word[2..].chunks_exact_mut(2).zip([
         bundle.head.len(),
-        if cut { length } else { 0 },
+        bundle.cut.unwrap_or(0),
         checksum.0,
         checksum.1,
     ]) {
@@ -227,8 +227,8 @@ mod tests {
         let frames: Vec<Vec<u8>> = (0..30).map(|number| vec![number; 1400]).chain([vec![99; 17]]).collect();
         let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         let (head_all, head_one) = (head(&two, &frames), head(&two, &frames[..1]));
-        let bundles =
-            [Bundle { head: &head_all, frames: &frames }, Bundle { head: &head_one, frames: &frames[..1] }];
+        let bundles = [(&head_all, &frames[..], Some(1400)), (&head_one, &frames[..1], None)]
+            .map(|(head, frames, cut)| Bundle { head, frames, cut });
         assert_eq!(send(&from, &bundles, CHECKSUM).unwrap(), 2);
         let came = await_frames(&mut room, &to, 32);
         assert!(came.iter().zip(frames.iter().chain(&frames[..1])).all(|(came, sent)| came == sent));
@@ -268,7 +268,7 @@ mod tests {
         let mut room = Room::new(8, place_bytes(65_535));
         // A port of a bridge passes nothing on in its first moments.
         let came = loop {
-            send(&from, &[Bundle { head: &head, frames: &frames }], CHECKSUM).unwrap();
+            send(&from, &[Bundle { head: &head, frames: &frames, cut: Some(1400) }], CHECKSUM).unwrap();
             if let Some(came) = receive(&mut room, &to).pop() {
                 break came;
             }
@@ -290,7 +290,8 @@ mod tests {
             heads.push(other);
         }
         heads.push(good);
-        let bundles: Vec<Bundle<'_>> = heads.iter().map(|head| Bundle { head, frames: &frame }).collect();
+        let bundles: Vec<Bundle<'_>> =
+            heads.iter().map(|head| Bundle { head, frames: &frame, cut: None }).collect();
         assert_eq!(send(&from, &bundles, CHECKSUM).unwrap(), 8);
         let mut room = Room::new(8, place_bytes(2000));
         let mut came = await_frames(&mut room, &to, 2);

@@ -2,11 +2,12 @@
 
 use super::covered;
 use super::keys::Keys;
-use super::station::{LanePlace, Way};
+use super::station::{LanePlace, Reach, Way};
 use crate::connection::Carry;
 use lane::{Broken, Heard, Lane, Seal, Take};
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -67,6 +68,8 @@ pub(super) struct Ethernet {
     /// The connection over which the two were introduced, while it stands.
     lifeline: Option<TcpStream>,
     said_end: bool,
+    /// Who has connected says where.
+    leads_to: Option<SocketAddr>,
 }
 
 impl Drop for Ethernet {
@@ -111,6 +114,7 @@ impl Ethernet {
             timer: None,
             lifeline: Some(lifeline),
             said_end: false,
+            leads_to: None,
         })
     }
 
@@ -118,13 +122,18 @@ impl Ethernet {
         u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Waits until something of the other side has come.
-    pub async fn heard(&mut self) -> io::Result<()> {
+    /// It was made to who is introduced there.
+    pub fn leads_to(&mut self, address: SocketAddr) {
+        self.leads_to = Some(address);
+    }
+
+    /// Waits until enough of the other side has come.
+    pub async fn heard(&mut self, enough: fn(&Lane) -> bool) -> io::Result<()> {
         poll_fn(|cx| {
             if let Err(error) = self.turn(cx, &mut nothing, 0) {
                 return Poll::Ready(Err(error));
             }
-            if self.lane.has_heard() {
+            if enough(&self.lane) {
                 return Poll::Ready(Ok(()));
             }
             self.is_over().map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
@@ -135,6 +144,13 @@ impl Ethernet {
     fn is_over(&self) -> Option<io::Error> {
         if self.lane.has_left() {
             return Some(io::ErrorKind::ConnectionReset.into());
+        }
+        if self.lane.is_cut() {
+            if let Some(address) = self.leads_to {
+                self.place.station.limit_to(address, Reach::Covered);
+            }
+            let why = "long frames don't come through any more: what is in between cuts them now";
+            return Some(io::Error::other(why));
         }
         let silent = self.heard_at.elapsed() > SILENCE;
         silent.then(|| io::Error::new(io::ErrorKind::TimedOut, "no frame of the other node came"))

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use sys::ethernet::bundles::{self, BUNDLES_MAX, Bundle};
 use wire::cover::{self, BUNDLE_BYTES_MAX, BUNDLE_FRAMES_MAX, CHECKSUM_AT, HEAD_BYTES, UDP_AT};
-use wire::lane::Introduction;
+use wire::lane::{Introduction, first_frame};
 
 /// To where frames go under a cover, and from where.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(super) struct Covered {
     station: u64,
     /// Frames in one packet, at most: one where the kernel can't cut after all.
     most: usize,
+    /// A frame that is longer goes by itself, and is cut by this where something on the way cuts.
+    sure_bytes: usize,
 }
 
 /// Frames of so many bytes that go with one packet.
@@ -21,9 +23,10 @@ pub(super) fn bundle_frames(frame_bytes: usize) -> usize {
     (BUNDLE_BYTES_MAX / frame_bytes.max(1)).clamp(1, BUNDLE_FRAMES_MAX)
 }
 
-/// How many of the first frames go with one packet: those of one length, and one that is shorter.
-fn together(frames: &[&[u8]], most: usize) -> usize {
+/// How many of the first frames go with one packet: those of one length, and one that is shorter; or one that is longer than this.
+fn together(frames: &[&[u8]], most: usize, sure_bytes: usize) -> usize {
     let length = frames.first().map_or(0, |frame| frame.len());
+    let most = if length > sure_bytes { 1 } else { most };
     let most = most.min(bundle_frames(length));
     let alike = frames.iter().take(most).take_while(|frame| frame.len() == length).count();
     let shorter = frames.get(alike).is_some_and(|frame| alike < most && frame.len() < length);
@@ -31,23 +34,34 @@ fn together(frames: &[&[u8]], most: usize) -> usize {
 }
 
 impl Covered {
-    /// From the interface with this address to the other side.
-    pub fn new(from: [u8; 6], theirs: &Introduction) -> Self {
-        Self { from, to: theirs.mac, station: theirs.station, most: BUNDLE_FRAMES_MAX }
+    /// From the interface with this address to the other side; frames of so many bytes go over both interfaces as they are.
+    pub fn new(from: [u8; 6], theirs: &Introduction, sure_bytes: usize) -> Self {
+        Self { from, to: theirs.mac, station: theirs.station, most: BUNDLE_FRAMES_MAX, sure_bytes }
+    }
+
+    /// Whether the first frame goes only where nothing cuts.
+    fn is_long(&self, frames: &[&[u8]]) -> bool {
+        frames.first().is_some_and(|frame| frame.len() > self.sure_bytes)
+    }
+
+    /// By what a packet of these frames may be cut.
+    fn cut(&self, frames: &[&[u8]]) -> Option<usize> {
+        let length = frames.first().map_or(0, |frame| frame.len());
+        (frames.len() > 1 || length > self.sure_bytes).then_some(length.min(self.sure_bytes))
     }
 
     /// Sends frames; says how many went.
     pub fn send(&mut self, socket: impl AsFd, frames: &[&[u8]]) -> io::Result<usize> {
         let mut heads = [[0; HEAD_BYTES]; BUNDLES_MAX];
-        let mut bundles = [Bundle { head: &[], frames: &[] }; BUNDLES_MAX];
+        let mut bundles = [Bundle { head: &[], frames: &[], cut: None }; BUNDLES_MAX];
         let (mut rest, mut count) = (frames, 0);
         for (head, bundle) in heads.iter_mut().zip(&mut bundles) {
             if rest.is_empty() {
                 break;
             }
-            let (now, behind) = rest.split_at(together(rest, self.most));
+            let (now, behind) = rest.split_at(together(rest, self.most, self.sure_bytes));
             *head = cover::head(self.from, self.to, self.station, now.iter().map(|frame| frame.len()).sum());
-            *bundle = Bundle { head, frames: now };
+            *bundle = Bundle { head, frames: now, cut: self.cut(now) };
             (rest, count) = (behind, count + 1);
         }
         let bundles = bundles.get(..count).unwrap_or_default();
@@ -58,6 +72,10 @@ impl Covered {
                 self.most = 1;
                 Err(io::ErrorKind::Interrupted.into())
             }
+            // Shorter ones may do.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput && self.is_long(frames) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, error))
+            }
             Err(error) => Err(error),
         }
     }
@@ -67,9 +85,15 @@ impl Covered {
 pub(super) fn frames(place: &mut [u8], station: u64) -> impl Iterator<Item = &mut [u8]> {
     let found = bundles::packet(place).and_then(|(packet, length)| {
         let frames = packet.get_mut(cover::frames(packet, station)?)?;
-        Some((length.unwrap_or(frames.len()).max(1), frames))
+        Some((length.unwrap_or(frames.len()), frames))
     });
-    found.into_iter().flat_map(|(length, frames)| frames.chunks_mut(length))
+    let (cut, mut rest) = found.map_or((0, &mut [][..]), |(cut, frames)| (cut, frames));
+    std::iter::from_fn(move || {
+        let length = first_frame(rest, cut);
+        let (frame, behind) = std::mem::take(&mut rest).split_at_mut_checked(length)?;
+        rest = behind;
+        (!frame.is_empty()).then_some(frame)
+    })
 }
 
 #[cfg(test)]
@@ -81,7 +105,7 @@ mod tests {
         let frame = |length: usize| vec![0_u8; length];
         let lengths = |lengths: &[usize], most| {
             let frames: Vec<Vec<u8>> = lengths.iter().map(|length| frame(*length)).collect();
-            together(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>(), most)
+            together(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>(), most, 1452)
         };
         assert_eq!(lengths(&[], 64), 0);
         assert_eq!(lengths(&[9], 64), 1);
@@ -92,6 +116,7 @@ mod tests {
         assert_eq!(lengths(&[9, 9, 8], 1), 1);
         assert_eq!(lengths(&[1452; 64], 64), 45, "below 64 KiB");
         assert_eq!(lengths(&[65_487; 2], 64), 1);
+        assert_eq!(lengths(&[1453; 4], 64), 1, "one that may be cut goes by itself");
         assert_eq!(bundle_frames(1452), 45);
         assert_eq!(bundle_frames(65_487), 1);
     }
@@ -110,18 +135,32 @@ mod tests {
 
     #[test]
     fn what_comes_is_cut_as_it_says_and_nothing_of_it_is_beyond_what_is_there() {
-        assert_eq!(cut(place(40, &[1; 100])), [40, 40, 20]);
-        assert_eq!(cut(place(0, &[1; 100])), [100]);
-        assert_eq!(cut(place(u16::MAX, &[1; 100])), [100]);
+        assert_eq!(cut(place(40, &[0; 100])), [40, 40, 20]);
+        assert_eq!(cut(place(0, &[0; 100])), [100]);
+        assert_eq!(cut(place(u16::MAX, &[0; 100])), [100]);
         assert_eq!(cut(place(0, &[])), [0; 0]);
-        let mut padded = place(0, &[1; 3]);
+        let mut padded = place(0, &[0; 3]);
         padded.extend([0; 40]);
         assert_eq!(cut(padded), [3]);
-        assert_eq!(cut([&place(0, &[1; 100])[..80]].concat()), [0; 0], "less than UDP says");
+        assert_eq!(cut([&place(0, &[0; 100])[..80]].concat()), [0; 0], "less than UDP says");
         assert_eq!(cut(vec![0; 5]), [0; 0]);
-        let mut other = place(0, &[1; 100]);
+        let mut other = place(0, &[0; 100]);
         other[10 + 53] ^= 1;
         assert_eq!(cut(other), [0; 0], "another station's");
+    }
+
+    #[test]
+    fn a_frame_that_says_that_it_is_longer_than_the_cut_is_as_long_as_that_if_it_is_there() {
+        let says = |sealed: u8| {
+            let mut frames = vec![0; 200];
+            frames[14] = sealed;
+            frames
+        };
+        assert_eq!(cut(place(40, &says(100))), [124, 40, 36]);
+        assert_eq!(cut(place(40, &says(10))), [40, 40, 40, 40, 40]);
+        assert_eq!(cut(place(40, &says(255))), [200]);
+        assert_eq!(cut(place(40, &[255; 200])), [200]);
+        assert_eq!(cut(place(40, &[0; 7])), [7]);
     }
 
     /// What this thread's network has counted, of IPv6 or ICMPv6.
@@ -149,13 +188,13 @@ mod tests {
         let [from, to] =
             [(&one, 1), (&two, 7)].map(|(at, station)| bundles::open(at, &hears(station)).unwrap());
         let theirs = Introduction { station: 7, lane: 0, mac: two.mac, frame_bytes: 1500, flags: 1 };
-        let mut covered = Covered::new(one.mac, &theirs);
+        let mut covered = Covered::new(one.mac, &theirs, 1448);
         let dropped = || counted("Ip6InHdrErrors") + counted("Ip6InDiscards");
         let before = (
             dropped(),
             counted("Ip6InDelivers") + counted("Ip6InNoRoutes") + counted("Icmp6OutDestUnreachs"),
         );
-        let sent: [&[u8]; 3] = [&[1; 1448], &[2; 1448], &[3; 9]];
+        let sent: [&[u8]; 3] = [&[0; 1448], &[0; 1448], &[3; 9]];
         assert_eq!(covered.send(&from, &sent).unwrap(), 3);
         let mut room = sys::ethernet::Room::new(4, bundles::place_bytes(65_535));
         let came = loop {

@@ -18,15 +18,16 @@ use covered::{Covered, bundle_frames};
 use keys::Keys;
 use lane::{Config, Lane};
 use rustls::pki_types::CertificateDer;
-use station::{LanePlace, Way};
+use station::{LanePlace, Reach, Way};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use wire::cover::COVER_BYTES;
-use wire::lane::{INTRODUCTION_BYTES, Introduction, introduction_flag};
+use wire::lane::{INTRODUCTION_BYTES, Introduction, LONG_FRAME_BYTES, introduction_flag};
 
 /// What TLS says that introductions speak.
 const ALPN: &[u8] = b"tombolo-lane/1";
@@ -34,6 +35,8 @@ const ALPN: &[u8] = b"tombolo-lane/1";
 const FRAMES_LIMIT: Duration = Duration::from_secs(3);
 /// The same of frames under a cover, which something in between may not like: there is time left to do without.
 const COVERED_LIMIT: Duration = Duration::from_secs(1);
+/// The same of long frames, which are cut on most ways that leave the machine.
+const LONG_LIMIT: Duration = Duration::from_millis(250);
 
 fn station(material: &Material) -> io::Result<Station> {
     let none = "this node sends no frames of its own: its proxy was given no socket for them (no interface of Ethernet bears the node's address, \
@@ -46,19 +49,38 @@ struct Agreed {
     place: LanePlace,
     theirs: Introduction,
     config: Config,
-    /// Frames go under a cover.
-    covered: bool,
+    reach: Reach,
 }
 
-/// Each says where it is reached, and hears where the other is. `covers`: frames may go under a cover.
+/// What a station says of what it may send and hear.
+fn flags(reach: Reach) -> u16 {
+    match reach {
+        Reach::Bare => 0,
+        Reach::Covered => introduction_flag::COVER,
+        Reach::Long => introduction_flag::COVER | introduction_flag::LONG,
+    }
+}
+
+/// What both may, where frames of so many bytes go over both interfaces as they are under a cover.
+fn agreed(flags: u16, sure_bytes: usize) -> Reach {
+    if flags & introduction_flag::COVER == 0 {
+        Reach::Bare
+    } else if flags & introduction_flag::LONG == 0 || sure_bytes >= LONG_FRAME_BYTES {
+        Reach::Covered
+    } else {
+        Reach::Long
+    }
+}
+
+/// Each says where it is reached, and hears where the other is.
 async fn introduce<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     station: &Station,
-    covers: bool,
+    reach: Reach,
 ) -> io::Result<Agreed> {
     let place = station.lane();
     let frame_bytes = u32::try_from(station.frame_bytes()).unwrap_or(u32::MAX);
-    let flags = if covers { introduction_flag::COVER } else { 0 };
+    let flags = flags(reach);
     let (number, lane, mac) = (station.number(), place.number, station.interface().mac);
     let ours = Introduction { station: number, lane, mac, frame_bytes, flags };
     stream.write_all(&ours.to_bytes()).await?;
@@ -67,21 +89,27 @@ async fn introduce<S: AsyncRead + AsyncWrite + Unpin>(
     stream.read_exact(&mut theirs).await?;
     let theirs =
         Introduction::read(&theirs).map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad))?;
-    let covered = flags & theirs.flags & introduction_flag::COVER != 0;
     let longest = usize::try_from(theirs.frame_bytes).unwrap_or(usize::MAX).min(station.frame_bytes());
-    let frame_bytes = longest - if covered { COVER_BYTES } else { 0 };
-    let bundle_frames = if covered { bundle_frames(frame_bytes) } else { 1 };
-    let config = Config { station: theirs.station, lane: theirs.lane, frame_bytes, bundle_frames };
-    Ok(Agreed { place, theirs, config, covered })
+    let reach = agreed(flags & theirs.flags, longest - COVER_BYTES);
+    let (frame_bytes, sure_bytes) = match reach {
+        Reach::Bare => (longest, longest),
+        Reach::Covered => (longest - COVER_BYTES, longest - COVER_BYTES),
+        Reach::Long => (LONG_FRAME_BYTES, longest - COVER_BYTES),
+    };
+    let bundle_frames = if reach == Reach::Covered { bundle_frames(frame_bytes) } else { 1 };
+    let (station, lane) = (theirs.station, theirs.lane);
+    let config = Config { station, lane, frame_bytes, bundle_frames, sure_bytes };
+    Ok(Agreed { place, theirs, config, reach })
 }
 
 impl Agreed {
     fn carrier(self, keys: Keys, lifeline: TcpStream) -> io::Result<Ethernet> {
-        let Self { place, theirs, config, covered } = self;
-        let way = if covered {
-            Way::Covered(Covered::new(place.station.interface().mac, &theirs))
-        } else {
-            Way::Bare(theirs.mac)
+        let Self { place, theirs, config, reach } = self;
+        let way = match reach {
+            Reach::Bare => Way::Bare(theirs.mac),
+            Reach::Covered | Reach::Long => {
+                Way::Covered(Covered::new(place.station.interface().mac, &theirs, config.sure_bytes))
+            }
         };
         Ethernet::new(place, way, Lane::new(config), keys, lifeline)
     }
@@ -100,10 +128,15 @@ impl Agreed {
 }
 
 /// A carrier by which frames come, if they do within this time.
-async fn heard(agreed: Agreed, keys: Keys, lifeline: TcpStream, limit: Duration) -> io::Result<Ethernet> {
+async fn heard(
+    agreed: Agreed,
+    keys: Keys,
+    lifeline: TcpStream,
+    (limit, enough): (Duration, fn(&Lane) -> bool),
+) -> io::Result<Ethernet> {
     let nothing = agreed.nothing();
     let mut carrier = agreed.carrier(keys, lifeline)?;
-    match tokio::time::timeout(limit, carrier.heard()).await {
+    match tokio::time::timeout(limit, carrier.heard(enough)).await {
         Ok(heard) => heard.map(|()| carrier),
         Err(_) => Err(nothing),
     }
@@ -117,31 +150,32 @@ pub(crate) async fn connect(
     let unreachable = |source| ConnectError::Unreachable { locator, source };
     let station = station(material).map_err(unreachable)?;
     let address = locator.address.ip().map_err(unreachable)?;
-    if station.covers_to(address) {
-        match attempt(locator, material, peer, (&station, true)).await {
-            Err(ConnectError::NotReady { source, .. }) if source.kind() == io::ErrorKind::TimedOut => {
-                tracing::info!(%locator, "no frames under a cover come through: they go bare");
-                station.bare_to(address);
-            }
-            made => return made,
-        }
+    let mut reach = station.reach_to(address);
+    loop {
+        let error = match attempt(locator, material, peer, (&station, address, &mut reach)).await {
+            Ok(known) => return Ok(known),
+            Err(error) => error,
+        };
+        let silent = matches!(&error, ConnectError::NotReady { source, .. } if source.kind() == io::ErrorKind::TimedOut);
+        let Some(less) = reach.less().filter(|_| silent) else { return Err(error) };
+        tracing::info!(%locator, failed = ?reach, then = ?less, "frames don't come through in this way");
+        station.limit_to(address, less);
+        reach = less;
     }
-    attempt(locator, material, peer, (&station, false)).await
 }
 
-/// Connects, with frames under a cover if the other side has it so, or without.
+/// Connects, with such frames as `reach` says if the other side has it so, or with less; says then what was agreed upon.
 async fn attempt(
     locator: Locator,
     material: &Material,
     peer: &str,
-    (station, covers): (&Station, bool),
+    (station, address, reach): (&Station, SocketAddr, &mut Reach),
 ) -> Result<Known, ConnectError> {
     let unreachable = |source| ConnectError::Unreachable { locator, source };
     let not_ready = |source| ConnectError::NotReady { locator, source };
     let name = server_name(peer).map_err(|_| ConnectError::Name(peer.to_owned()))?;
     let mut config_tls = rustls::ClientConfig::clone(&material.client);
     config_tls.alpn_protocols = vec![ALPN.to_vec()];
-    let address = locator.address.ip().map_err(unreachable)?;
     let socket = TcpStream::connect(address).await.map_err(unreachable)?;
     socket.set_nodelay(true).map_err(unreachable)?;
     let handshake = |error: io::Error| ConnectError::Handshake { locator, why: error.to_string() };
@@ -153,9 +187,15 @@ async fn attempt(
         session.export_keying_material(to, label, Some(context)).map(drop)
     };
     let keys = Keys::of(export, true).map_err(handshake)?;
-    let agreed = introduce(&mut stream, station, covers).await.map_err(not_ready)?;
-    let limit = if agreed.covered { COVERED_LIMIT } else { FRAMES_LIMIT };
-    let carrier = heard(agreed, keys, stream.into_inner().0, limit).await.map_err(not_ready)?;
+    let agreed = introduce(&mut stream, station, *reach).await.map_err(not_ready)?;
+    *reach = agreed.reach;
+    let waits: (Duration, fn(&Lane) -> bool) = match agreed.reach {
+        Reach::Bare => (FRAMES_LIMIT, Lane::has_heard),
+        Reach::Covered => (COVERED_LIMIT, Lane::has_heard),
+        Reach::Long => (LONG_LIMIT, Lane::has_exchanged),
+    };
+    let mut carrier = heard(agreed, keys, stream.into_inner().0, waits).await.map_err(not_ready)?;
+    carrier.leads_to(address);
     Ok((Box::new(carrier), who))
 }
 
@@ -174,8 +214,14 @@ pub(crate) async fn accept(socket: TcpStream, material: &Material) -> Result<Kno
         session.export_keying_material(to, label, Some(context)).map(drop)
     };
     let keys = Keys::of(export, false).map_err(RefusedWhy::Handshake)?;
-    let covers = station.covers();
-    let agreed = introduce(&mut stream, &station, covers).await.map_err(RefusedWhy::Handshake)?;
-    let carrier = heard(agreed, keys, stream.into_inner().0, FRAMES_LIMIT).await;
-    Ok((Box::new(carrier.map_err(RefusedWhy::Handshake)?), Ok(who)))
+    let reach = station.reach();
+    let agreed = introduce(&mut stream, &station, reach).await.map_err(RefusedWhy::Handshake)?;
+    let enough = if agreed.reach == Reach::Long { Lane::has_data } else { Lane::has_heard };
+    let asks_less = agreed.reach.less().is_some();
+    let carrier = heard(agreed, keys, stream.into_inner().0, (FRAMES_LIMIT, enough)).await;
+    let carrier = carrier.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionReset if asks_less => RefusedWhy::Again,
+        _ => RefusedWhy::Handshake(error),
+    })?;
+    Ok((Box::new(carrier), Ok(who)))
 }

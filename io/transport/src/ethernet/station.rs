@@ -16,10 +16,32 @@ use wire::lane::{ETHER_TYPE, FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 /// Frames that another lane has taken from the socket and this one has not looked at, at most: more are lost, and come again.
 const INBOX_FRAMES_MAX: usize = 256;
 
-/// Where frames under a cover did not come through they are not tried again for so long: each try takes a second.
-const BARE_FOR: Duration = Duration::from_secs(60);
+/// Where frames did not come through that way they are not tried again for so long: each try takes up to a second.
+const LIMITED_FOR: Duration = Duration::from_secs(60);
 /// Places of which that is remembered, at most.
-const BARE_MAX: usize = 256;
+const LIMITED_MAX: usize = 256;
+
+/// What frames a lane may have; each can do what those before can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reach {
+    /// Each by itself.
+    Bare,
+    /// Several under a cover.
+    Covered,
+    /// Long ones under a cover.
+    Long,
+}
+
+impl Reach {
+    /// The next that asks less of what is in between.
+    pub fn less(self) -> Option<Self> {
+        match self {
+            Self::Long => Some(Self::Covered),
+            Self::Covered => Some(Self::Bare),
+            Self::Bare => None,
+        }
+    }
+}
 
 /// What a lane gets of others that read from the same socket.
 #[derive(Debug, Default)]
@@ -46,8 +68,8 @@ struct Inner {
     interface: Interface,
     number: u64,
     lanes: Mutex<Lanes>,
-    /// Where frames under a cover do not come through, and until when that is believed.
-    bare: Mutex<HashMap<SocketAddr, Instant>>,
+    /// Where not all frames come through, those that may, and until when that is believed.
+    limited: Mutex<HashMap<SocketAddr, (Instant, Reach)>>,
 }
 
 impl Station {
@@ -85,7 +107,7 @@ impl Station {
             interface,
             number,
             lanes: Mutex::default(),
-            bare: Mutex::default(),
+            limited: Mutex::default(),
         })))
     }
 
@@ -114,24 +136,25 @@ impl Station {
         (self.0.socket.as_fd(), self.0.covered.as_ref().map(AsFd::as_fd))
     }
 
-    /// Whether it has what frames under a cover take.
-    pub(super) fn covers(&self) -> bool {
-        self.0.covered.is_some()
+    /// What it has the sockets for.
+    pub(super) fn reach(&self) -> Reach {
+        if self.0.covered.is_some() { Reach::Long } else { Reach::Bare }
     }
 
-    /// The same, where they came through to who is introduced there, or were not tried lately.
-    pub(super) fn covers_to(&self, at: SocketAddr) -> bool {
-        let bare = self.0.bare.lock().unwrap_or_else(PoisonError::into_inner);
-        self.covers() && bare.get(&at).is_none_or(|until| *until <= Instant::now())
+    /// The same, but for what did lately not come through to who is introduced there.
+    pub(super) fn reach_to(&self, at: SocketAddr) -> Reach {
+        let limited = self.0.limited.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = limited.get(&at).filter(|(until, _)| *until > Instant::now());
+        limit.map_or(self.reach(), |(_, limit)| self.reach().min(*limit))
     }
 
-    /// Frames under a cover did not come through to who is introduced there.
-    pub(super) fn bare_to(&self, at: SocketAddr) {
+    /// No more than this comes through to who is introduced there.
+    pub(super) fn limit_to(&self, at: SocketAddr, limit: Reach) {
         let now = Instant::now();
-        let mut bare = self.0.bare.lock().unwrap_or_else(PoisonError::into_inner);
-        bare.retain(|_, until| *until > now);
-        if bare.len() < BARE_MAX {
-            bare.insert(at, now + BARE_FOR);
+        let mut limited = self.0.limited.lock().unwrap_or_else(PoisonError::into_inner);
+        limited.retain(|_, (until, _)| *until > now);
+        if limited.len() < LIMITED_MAX {
+            limited.insert(at, (now + LIMITED_FOR, limit));
         }
     }
 

@@ -7,7 +7,7 @@ mod network;
 
 use lane::{Config, Heard, Lane};
 use network::{Network, Paper, Weather, XorShift};
-use wire::lane::{Header, State, kind, state_flag};
+use wire::lane::{Header, LONG_FRAME_BYTES, State, kind, state_flag};
 
 /// Campaigns of one run.
 const CAMPAIGNS: u64 = 120;
@@ -18,7 +18,8 @@ const LIMIT_US: u64 = 60_000_000;
 
 fn config(to: u64, frame_bytes: usize) -> Config {
     let bundle_frames = if frame_bytes == 1452 { 45 } else { 1 };
-    Config { station: to, lane: u32::try_from(to).unwrap(), frame_bytes, bundle_frames }
+    let sure_bytes = if frame_bytes == LONG_FRAME_BYTES { 1452 } else { frame_bytes };
+    Config { station: to, lane: u32::try_from(to).unwrap(), frame_bytes, bundle_frames, sure_bytes }
 }
 
 fn stream(seed: u64, bytes: usize) -> Vec<u8> {
@@ -102,11 +103,12 @@ impl Side {
 
 fn play(seed: u64) {
     let mut random = XorShift::new(seed);
-    let frame_bytes = [1452, 1500, 9000, 65_535][random.below(4) as usize];
+    let frame_bytes = [1452, 1500, 9000, 65_535, LONG_FRAME_BYTES][random.below(5) as usize];
     let mut sides = [Side::new(seed, 1, frame_bytes), Side::new(seed, 2, frame_bytes)];
     let mut network = Network::new(Weather::of(&mut random));
     let mut now_us = 0;
     while !sides.iter().all(Side::is_done) {
+        assert!(!sides.iter().any(|side| side.lane.is_cut()), "nothing cuts");
         assert!(now_us < LIMIT_US, "{} and {} of {BYTES} bytes came", sides[0].got, sides[1].got);
         now_us += 20 + random.below(200);
         for (place, side) in sides.iter_mut().enumerate() {
