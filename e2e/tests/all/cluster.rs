@@ -248,6 +248,10 @@ fn five_nodes_lose_two_at_once_and_etcd_its_leader() {
     bed.host(0).up_ok(&text);
     let leader = bed.etcd_leader(5);
     let second = (leader + 1) % 5;
+    let dead = [bed.host(leader).name(), bed.host(second).name()];
+    let of_dead = |node: &str| dead.contains(&node);
+    let before: Vec<(&str, String)> =
+        names.iter().map(|name| (*name, node_of(bed.host(0), name).expect("it runs"))).collect();
     let at = now_ns();
     bed.host(leader).kill();
     bed.host(second).kill();
@@ -255,6 +259,14 @@ fn five_nodes_lose_two_at_once_and_etcd_its_leader() {
     bed.until("all live on what is left", PATIENCE, || {
         names.iter().all(|name| lives(&bed, name).lives_after(at + 2 * NOTICE_NS))
     });
+    // When the last life of a domain began, if that was after the kill.
+    let anew = |name: &str| lives(&bed, name).lives().last().map(|life| life.from_ns).filter(|from| *from > at);
+    let moved = before.iter().filter(|(_, node)| of_dead(node)).filter_map(|(name, _)| anew(name)).max();
+    let for_nothing = before.iter().filter(|(name, node)| !of_dead(node) && anew(name).is_some()).count();
+    println!(
+        "all lived again {} ms after the kill; {for_nothing} domains of nodes that lived were started anew",
+        (moved.expect("what the dead nodes ran was started anew") - at) / 1_000_000
+    );
     let rows = ps(left);
     assert!(rows.iter().all(|(_, _, state)| state == "running"), "{rows:?}");
     for name in names {

@@ -7,6 +7,10 @@
 //!
 //! Nothing here waits or looks at a clock: times are handed in, in nanoseconds.
 
+mod doubts;
+
+pub use doubts::{Doubt, Doubts, Suspicion};
+
 /// How long a lease lasts, and how it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
