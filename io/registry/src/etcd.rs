@@ -7,11 +7,13 @@
 //! bytes into one key under one belief can't tell who was first; claims name their writer.)
 
 mod calls;
+mod doubts;
 mod lease;
 mod probe;
 mod said;
 mod watching;
 
+pub use doubts::{Bound, Counted, Doubted, Watched};
 pub use lease::{Lease, Renewal};
 pub use said::{EtcdError, Trouble};
 

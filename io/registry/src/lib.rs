@@ -13,7 +13,8 @@ mod watch;
 
 pub use embedded::Embedded;
 pub use etcd::{
-    DEADLINE, DEFAULT_PREFIX, Etcd, EtcdError, EtcdSettings, EtcdTls, Lease, MAX_ENDPOINTS, Renewal, Trouble,
+    Bound, Counted, DEADLINE, DEFAULT_PREFIX, Doubted, Etcd, EtcdError, EtcdSettings, EtcdTls, Lease,
+    MAX_ENDPOINTS, Renewal, Trouble, Watched,
 };
 pub use memory::Memory;
 pub use watch::{Change, Watch};

@@ -54,7 +54,7 @@ impl Holder {
         Self { terms, has_one: false, held_until: 0, sent: 0, lease: 0 }
     }
 
-    /// A lease was granted for so long; it was asked for at `sent`. Nothing is held before [`Holder::renewed`] or [`Holder::begin`].
+    /// A lease was granted for so long; it was asked for at `sent`. Nothing is held before [`Holder::renewed`].
     pub fn granted(&mut self, sent: u64, ttl_ns: u64) -> u64 {
         self.terms.ttl_ns = ttl_ns;
         self.has_one = true;
@@ -62,11 +62,6 @@ impl Holder {
         self.sent = sent;
         self.lease += 1;
         self.lease
-    }
-
-    /// What others see of the lease is in place; it was granted at `sent`.
-    pub fn begin(&mut self, lease: u64, sent: u64) {
-        self.renewed(lease, sent);
     }
 
     /// The lease was renewed by what was sent at `sent`.

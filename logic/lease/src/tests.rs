@@ -68,7 +68,7 @@ fn run(seed: u64) -> (u64, u64) {
                 Message::Granted { sent, lease } => {
                     if names.1 < lease {
                         names = (holder.granted(sent, TERMS.ttl_ns), lease);
-                        holder.begin(names.0, sent);
+                        holder.renewed(names.0, sent);
                     }
                 }
                 Message::Renew { sent, lease } => {
@@ -126,7 +126,7 @@ fn a_good_network_holds_it_for_good() {
     assert_eq!((holder.next(0), holder.is_held(0)), (Next::Grant, false));
     let lease = holder.granted(10 * MS, TERMS.ttl_ns);
     assert!(!holder.is_held(11 * MS), "others do not see it yet");
-    holder.begin(lease, 10 * MS);
+    holder.renewed(lease, 10 * MS);
     assert!(holder.is_held(1_609 * MS) && !holder.is_held(1_610 * MS));
     assert_eq!(holder.next(20 * MS), Next::Wait(510 * MS));
     assert_eq!(holder.next(510 * MS), Next::Renew);
@@ -141,13 +141,13 @@ fn a_good_network_holds_it_for_good() {
 fn what_is_lost_is_lost_at_once_and_news_of_it_does_not_bring_it_back() {
     let mut holder = Holder::new(TERMS);
     let first = holder.granted(0, TERMS.ttl_ns);
-    holder.begin(first, 0);
+    holder.renewed(first, 0);
     holder.lost(first);
     assert_eq!((holder.held_until(), holder.next(1)), (0, Next::Grant));
     holder.renewed(first, 500 * MS);
     assert!(!holder.is_held(501 * MS));
     let second = holder.granted(600 * MS, TERMS.ttl_ns);
-    holder.begin(second, 600 * MS);
+    holder.renewed(second, 600 * MS);
     holder.lost(first);
     holder.renewed(first, 9_000 * MS);
     assert_eq!(holder.held_until(), 2_200 * MS);

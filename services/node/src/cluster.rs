@@ -6,6 +6,7 @@
 pub(crate) mod admin_api;
 mod call;
 mod config;
+mod doubts;
 mod init;
 mod issued;
 mod join;
@@ -76,6 +77,9 @@ pub(crate) struct AliveRecord {
     /// Which machine, since when it was started: two machines with one name are noticed.
     pub(crate) boot: String,
     pub(crate) since_unix_s: u64,
+    /// It counts no renewal while a doubt of it stands, and believes in one that it counts for less than this after it was sent. None: it is of a release that knows of no doubts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) answers_within_ms: Option<u64>,
 }
 
 /// A node of the cluster, as far as this one knows.

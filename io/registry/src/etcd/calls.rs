@@ -12,6 +12,8 @@ use tokio::time::Instant;
 
 /// Pause before the endpoints are asked once more, if all failed at once.
 const ROUND_PAUSE: Duration = Duration::from_millis(100);
+/// The same where one endpoint is asked again and again.
+const HERE_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a call may take, and how long one endpoint of it.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +75,39 @@ impl Etcd {
         self.try_all(USUAL, true, lost, work)
     }
 
+    /// Calls something that may be called twice, `one` at a time, at the endpoint that others use: they are not moved to another by one that is short of time.
+    pub(crate) fn call_here<T, F, W>(
+        &self,
+        one: Duration,
+        all: Duration,
+        mut work: F,
+    ) -> Result<T, RegistryError>
+    where
+        F: FnMut(Client) -> W,
+        W: Future<Output = Result<Answered<T>, etcd_client::Error>> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.refuse_if_back()?;
+        let until = Instant::now() + all;
+        loop {
+            let limit = until.min(Instant::now() + one);
+            match self.try_one(self.shared.current(), limit, &mut work) {
+                Ok(value) => return Ok(value),
+                Err(error) if error.trouble.is_of_endpoint() && limit + HERE_PAUSE < until => {}
+                Err(error) => return Err(error.into()),
+            }
+            // tidy(sleep): nobody tells when a leader is there.
+            std::thread::sleep(HERE_PAUSE);
+        }
+    }
+
+    /// Not every answer says where etcd is: a lease may be in the backup, too, and would be renewed.
+    fn refuse_if_back(&self) -> Result<(), RegistryError> {
+        let Some(what) = self.shared.went_back.get() else { return Ok(()) };
+        let endpoints = &self.shared.settings.endpoints;
+        Err(EtcdError::new(Trouble::WentBack, endpoints, what.clone()).into())
+    }
+
     fn try_all<T, F, W>(
         &self,
         patience: Patience,
@@ -85,11 +120,7 @@ impl Etcd {
         W: Future<Output = Result<Answered<T>, etcd_client::Error>> + Send + 'static,
         T: Send + 'static,
     {
-        // Not every answer says where etcd is: a lease may be in the backup, too, and would be renewed.
-        if let Some(what) = self.shared.went_back.get() {
-            let endpoints = &self.shared.settings.endpoints;
-            return Err(EtcdError::new(Trouble::WentBack, endpoints, what.clone()).into());
-        }
+        self.refuse_if_back()?;
         let until = Instant::now() + patience.all;
         let mut probed = false;
         loop {

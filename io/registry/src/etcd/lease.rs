@@ -13,6 +13,11 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// One that somebody else was granted, to be ended.
+    pub(crate) fn known(id: i64) -> Self {
+        Self { id, ttl: Duration::ZERO }
+    }
+
     pub(crate) fn id(&self) -> i64 {
         self.id
     }

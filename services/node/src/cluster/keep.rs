@@ -1,20 +1,23 @@
-//! What goes on as long as the daemon does: keeping the lease, and following who else is there. Each has a thread, because the
+//! What goes on as long as the daemon does: keeping the lease, doubting others, and following who else is there. Each has a thread, because the
 //! registry's calls block; when one stops being answered, the fence closes by the clock alone.
 
+use super::doubts::{self, Keys, MAX_WORDS, Word};
 use super::{ALIVE, AliveRecord, Cluster, NODES, NodeRecord, REVOKED};
 use super::{boottime_ns, failed, remembered, to_json, unix_s};
 use crate::admin::Problem;
 use lease::{Holder, Next, Terms};
-use registry::{Change, Etcd, Expected, Lease, Registry, Renewal, Watch};
+use registry::{Change, Counted, Entry, Etcd, Expected, Lease, Registry, RegistryError, Watch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 use trust::Serial;
 
 const MS: u64 = 1_000_000;
 /// The shortest lease that etcd grants with its usual settings: a node that dies is noticed when it ends, which is within 3 s.
 const TTL: Duration = Duration::from_secs(2);
+pub(super) const TTL_NS: u64 = 2_000 * MS;
 /// What a node has for stopping what others may take over.
 const MARGIN_NS: u64 = 400 * MS;
 /// Renewals: three may be lost.
@@ -26,6 +29,16 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 const LOOK_AROUND: Duration = Duration::from_millis(200);
 /// Pause before the registry is asked again for everything, after it failed.
 const RELIST_PAUSE: Duration = Duration::from_millis(500);
+
+/// A lease, and the life that began with it.
+#[derive(Debug)]
+struct Life {
+    /// What the holder calls the lease.
+    number: u64,
+    lease: Lease,
+    /// The revision of this node's key among those who live.
+    revision: u64,
+}
 
 /// Ends the threads when it is dropped.
 #[derive(Debug)]
@@ -41,28 +54,30 @@ impl Cluster {
     /// Begins to keep the lease, and to follow the other nodes.
     pub(crate) fn keep(&self) -> std::io::Result<Kept> {
         let over = Arc::new(AtomicBool::new(false));
-        let (one, other) = (self.clone(), self.clone());
-        let (one_over, other_over) = (Arc::clone(&over), Arc::clone(&over));
-        std::thread::Builder::new().name("lease".into()).spawn(move || one.keep_lease(&one_over))?;
+        let (say, words) = sync_channel(MAX_WORDS);
+        let (one, other, third) = (self.clone(), self.clone(), self.clone());
+        let [one_over, other_over, third_over] = [(); 3].map(|()| Arc::clone(&over));
+        std::thread::Builder::new().name("lease".into()).spawn(move || one.keep_lease(&say, &one_over))?;
         std::thread::Builder::new().name("members".into()).spawn(move || other.follow(&other_over))?;
+        std::thread::Builder::new()
+            .name("doubts".into())
+            .spawn(move || third.doubt_others(&words, &third_over))?;
         Ok(Kept(over))
     }
 
-    fn keep_lease(&self, over: &AtomicBool) {
-        let ttl_ns = u64::try_from(TTL.as_nanos()).unwrap_or(u64::MAX);
-        let mut holder = Holder::new(Terms { ttl_ns, margin_ns: MARGIN_NS, renew_every_ns: RENEW_EVERY_NS });
-        let mut current: Option<(u64, Lease)> = None;
+    fn keep_lease(&self, say: &SyncSender<Word>, over: &AtomicBool) {
+        let mut holder =
+            Holder::new(Terms { ttl_ns: TTL_NS, margin_ns: MARGIN_NS, renew_every_ns: RENEW_EVERY_NS });
+        let mut current: Option<Life> = None;
         while !over.load(Ordering::Relaxed) {
             self.give_back(&mut holder, &mut current);
             let now = boottime_ns();
             let pause = match (holder.next(now), &current) {
                 (Next::Wait(until), _) => Some(Duration::from_nanos(until.saturating_sub(now))),
-                (Next::Renew, Some((number, lease))) => self.renew(&mut holder, *number, lease),
+                (Next::Renew, Some(life)) => self.renew(&mut holder, life, say),
                 (Next::Grant | Next::Renew, _) => match self.begin(&mut holder, now) {
-                    Ok(begun) => {
-                        current = Some(begun);
-                        None
-                    }
+                    // What is held is held from the first renewal on that says that nobody doubts it.
+                    Ok(begun) => self.renew(&mut holder, current.insert(begun), say),
                     Err(problem) => {
                         self.say_why(&problem.message);
                         Some(RETRY_PAUSE)
@@ -77,27 +92,62 @@ impl Cluster {
         }
     }
 
-    fn renew(&self, holder: &mut Holder, number: u64, lease: &Lease) -> Option<Duration> {
+    fn renew(&self, holder: &mut Holder, life: &Life, say: &SyncSender<Word>) -> Option<Duration> {
         let sent = boottime_ns();
-        match self.etcd().renew(lease, RENEW_PATIENCE) {
-            Ok(Renewal::Lasts(_)) => {
-                holder.renewed(number, sent);
-                None
-            }
-            Ok(Renewal::Gone) => {
-                holder.lost(number);
+        // Who does not listen knows that it is slow already.
+        let _full = say.try_send(Word::Asked(sent));
+        let keys = Keys::of(self.me());
+        let watched = keys.watched(life.revision);
+        let counted = self.etcd().renew_undoubted(&life.lease, watched, RENEW_PATIENCE);
+        if counted.is_ok() {
+            let _full = say.try_send(Word::Answered);
+        }
+        let said = match counted {
+            Ok(Counted::Doubted(there)) => self.answer(&keys, life, &there),
+            other => other,
+        };
+        match said {
+            Ok(Counted::Lasts) => holder.renewed(life.number, sent),
+            // Somebody else took that doubt away: the next renewal says what there is.
+            Ok(Counted::Doubted(_)) => {}
+            Ok(Counted::Gone) => {
+                holder.lost(life.number);
                 self.say_why("its lease ended: it was cut off from the registry for too long");
-                None
+                // What is bound to it and is not gone goes at once, and not when another life of this node is on its way.
+                if let Err(error) = self.etcd().revoke(&life.lease) {
+                    tracing::debug!(%error, "the lease ends by itself");
+                }
             }
             Err(error) => {
                 self.say_why(&error.to_string());
-                Some(RETRY_PAUSE)
+                return Some(RETRY_PAUSE);
             }
         }
+        None
+    }
+
+    /// Takes a doubt of this node away. Its life lasts if it could: then none stood at a moment after the renewal was sent that found this one.
+    fn answer(&self, keys: &Keys, life: &Life, there: &Entry) -> Result<Counted, RegistryError> {
+        let said = doubts::read(self.me(), there);
+        if let Some(record) = said.filter(|record| record.over) {
+            if record.life == life.revision {
+                tracing::warn!(by = record.by, "another node found that this one's life is over");
+                return Ok(Counted::Gone);
+            }
+            // An earlier life was ended, and that is not done yet: claims that are bound to it go before this one begins.
+            for (key, bound) in self.etcd().list_bound(&keys.doubt)? {
+                if key == keys.doubt && bound.entry == *there {
+                    self.etcd().revoke_bound(&bound)?;
+                }
+            }
+        }
+        let answered = self.etcd().answer(keys.watched(life.revision), there.revision, RENEW_PATIENCE)?;
+        tracing::debug!(answered, "this node was doubted");
+        Ok(if answered { Counted::Lasts } else { Counted::Doubted(there.clone()) })
     }
 
     /// Takes another lease, and says by it that this node lives.
-    fn begin(&self, holder: &mut Holder, now: u64) -> Result<(u64, Lease), Problem> {
+    fn begin(&self, holder: &mut Holder, now: u64) -> Result<Life, Problem> {
         let key = format!("{ALIVE}{}", self.me());
         let boot = boot_id();
         let there = self.etcd().get(&key).map_err(failed)?;
@@ -122,45 +172,48 @@ impl Cluster {
         }
         let lease = self.etcd().grant(TTL).map_err(failed)?;
         let number = holder.granted(now, u64::try_from(lease.ttl().as_nanos()).unwrap_or(u64::MAX));
-        match self.show(&key, &AliveRecord { incarnation: 0, boot, since_unix_s: unix_s() }, expected, &lease)
-        {
-            Ok(incarnation) => self.inner.incarnation.store(incarnation, Ordering::Relaxed),
+        let answers_within_ms = u64::try_from(lease.ttl().as_millis()).ok();
+        let record = AliveRecord { incarnation: 0, boot, since_unix_s: unix_s(), answers_within_ms };
+        let revision = match self.show(&key, &record, expected, &lease) {
+            Ok((incarnation, revision)) => {
+                self.inner.incarnation.store(incarnation, Ordering::Relaxed);
+                revision
+            }
             Err(problem) => {
                 // Nobody saw it; it ends by itself.
                 holder.lost(number);
                 return Err(problem);
             }
-        }
+        };
         let mut state = self.state();
         state.lease = Some(lease.clone());
         state.removed = false;
         drop(state);
-        holder.begin(number, now);
-        Ok((number, lease))
+        Ok(Life { number, lease, revision })
     }
 
-    /// Says to the others that this node lives. Returns which life it is.
+    /// Says to the others that this node lives. Returns which life it is, and the revision of what says so.
     fn show(
         &self,
         key: &str,
         record: &AliveRecord,
         expected: Expected,
         lease: &Lease,
-    ) -> Result<u64, Problem> {
+    ) -> Result<(u64, u64), Problem> {
         // The registry's own count is what no other life can have.
         let incarnation = self.etcd().put_leased(key, &to_json(record)?, expected, lease).map_err(failed)?;
         let record = AliveRecord { incarnation, ..record.clone() };
         let expected = Expected::Revision(incarnation);
-        self.etcd().put_leased(key, &to_json(&record)?, expected, lease).map_err(failed)?;
-        Ok(incarnation)
+        let revision = self.etcd().put_leased(key, &to_json(&record)?, expected, lease).map_err(failed)?;
+        Ok((incarnation, revision))
     }
 
     /// Gives the lease back, where the cluster knows this node no more.
-    fn give_back(&self, holder: &mut Holder, current: &mut Option<(u64, Lease)>) {
+    fn give_back(&self, holder: &mut Holder, current: &mut Option<Life>) {
         if !self.is_removed() {
             return;
         }
-        let Some((number, lease)) = current.take() else { return };
+        let Some(Life { number, lease, .. }) = current.take() else { return };
         holder.lost(number);
         self.state().lease = None;
         if let Err(error) = self.etcd().revoke(&lease) {
