@@ -260,7 +260,8 @@ fn five_nodes_lose_two_at_once_and_etcd_its_leader() {
         names.iter().all(|name| lives(&bed, name).lives_after(at + 2 * NOTICE_NS))
     });
     // When the last life of a domain began, if that was after the kill.
-    let anew = |name: &str| lives(&bed, name).lives().last().map(|life| life.from_ns).filter(|from| *from > at);
+    let anew =
+        |name: &str| lives(&bed, name).lives().last().map(|life| life.from_ns).filter(|from| *from > at);
     let moved = before.iter().filter(|(_, node)| of_dead(node)).filter_map(|(name, _)| anew(name)).max();
     let for_nothing = before.iter().filter(|(name, node)| !of_dead(node) && anew(name).is_some()).count();
     println!(

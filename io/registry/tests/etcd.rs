@@ -5,8 +5,8 @@
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use registry::testing::{EtcdServers, etcd_program};
 use registry::{
-    Bound, Counted, Doubted, Etcd, EtcdSettings, EtcdTls, Expected, Registry, RegistryError, Renewal, Trouble,
-    Watched,
+    Bound, Counted, Doubted, Etcd, EtcdSettings, EtcdTls, Expected, Registry, RegistryError, Renewal,
+    Trouble, Watched,
 };
 use std::time::{Duration, Instant};
 

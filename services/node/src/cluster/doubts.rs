@@ -199,7 +199,10 @@ impl Cluster {
         let watched = keys.watched(other.life());
         let ended = self.etcd().end_doubted(watched, &other.alive, doubt.revision, &to_json(&record)?);
         if ended.map_err(failed)? {
-            tracing::warn!(node = other.name, "it left a doubt stand for as long as its lease lasts: its life is over");
+            tracing::warn!(
+                node = other.name,
+                "it left a doubt stand for as long as its lease lasts: its life is over"
+            );
             self.end(other);
             return Ok(());
         }
