@@ -309,8 +309,13 @@ fn an_etcd_that_lets_nodes_read_alone_is_told_with_what_to_grant(bed: &Bed, etcd
     let told = ["does not let us", "etcdctl role grant-permission"];
     refused(&a.up(&domain("two", "beta")), &told);
     refused(&a.run(&["node", "token"]), &told);
-    // Leases can be renewed by who may read: those that live go on.
-    assert_eq!((alive(a), alive(b), pid(b, "one")), (2, 2, lives));
+    // Leases can be renewed by who may read: those that live go on, for longer than a lease lasts.
+    let begun = Instant::now();
+    bed.until("some leases are over", PATIENCE, || {
+        assert_eq!((alive(a), alive(b)), (2, 2), "a node is cut off{}", bed.logs());
+        begun.elapsed() > Duration::from_secs(4)
+    });
+    assert_eq!(pid(b, "one"), lives);
     // A daemon that comes now can't say that it lives, and says why; what may not run elsewhere goes on.
     b.kill_role("daemon");
     bed.start_daemon(b);

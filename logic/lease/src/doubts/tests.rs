@@ -236,11 +236,9 @@ impl World {
         let clock = self.nodes[index].clock(now);
         let node = &mut self.nodes[index];
         match told {
-            Told::Begun { life } => {
-                if life > node.lease.1 {
-                    let lease = node.holder.granted(sent, TERMS.ttl_ns);
-                    (node.lease, node.lasts, node.clear) = ((lease, life), sent, 0);
-                }
+            Told::Begun { life } if life > node.lease.1 => {
+                let lease = node.holder.granted(sent, TERMS.ttl_ns);
+                (node.lease, node.lasts, node.clear) = ((lease, life), sent, 0);
             }
             Told::Renewed { life, ok } if life == node.lease.1 => {
                 if ok {
