@@ -3,7 +3,7 @@
 
 use conformance::links::stage::{BARE, CABLES};
 use conformance::links::talk::{Plan, both};
-use conformance::links::weather::NO_IP;
+use conformance::links::weather::{IP_ALONE, NO_IP};
 use conformance::links::{Bed, Done, SCENARIOS, ensure};
 use sys::namespace::{UnshareFlags, unshare};
 use transport::{Compression, Kind};
@@ -91,6 +91,12 @@ fn ethernet_where_packets_are_cut_on_their_way() {
 #[test]
 fn ethernet_where_one_node_s_kernel_knows_nothing_of_covers() {
     ethernet("1500", &format!("ip link add {BARE} type veth peer name {BARE}-way"));
+}
+
+/// Frames that go alone go outside the cover, until the first is lost there.
+#[test]
+fn ethernet_where_what_is_in_between_takes_ip_alone() {
+    ethernet("1500", &format!("ip link add {IP_ALONE} type veth peer name {IP_ALONE}-way"));
 }
 
 /// Bulk, and the middle of it has a way that cuts.

@@ -237,6 +237,21 @@ pub fn send(
 ) -> io::Result<usize> {
     let count = frames.len().min(FRAMES_MAX);
     let mut at = address(index, ether_type, to);
+    if let [frame] = frames {
+        // SAFETY: the descriptor is open for as long as `socket` is borrowed; `frame` is borrowed and goes with its length, `at` is an address of this
+        // family that outlives the call and goes with its length as well. The kernel reads both only.
+        let sent = unsafe {
+            libc::sendto(
+                socket.as_fd().as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                libc::MSG_DONTWAIT,
+                (&raw const at).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        };
+        return if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) };
+    }
     let no_part = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut parts = [no_part; FRAMES_MAX];
     // SAFETY: mmsghdr is plain data of the C library, for which all bits zero are a value: no name, no control data, no parts.

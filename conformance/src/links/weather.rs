@@ -198,6 +198,9 @@ impl Weather {
 /// A cable of this name says that nothing of IP passes between the others.
 pub const NO_IP: &str = "no-ip";
 
+/// A cable of this name says that nothing but IP passes between the others.
+pub const IP_ALONE: &str = "ip-alone";
+
 /// What frames of Ethernet pass on their way from one cable to the other.
 pub struct Road {
     path: Arc<Path>,
@@ -227,8 +230,10 @@ impl Road {
         let mut tasks = Vec::new();
         for (from, by, to) in [(&near_way, &far_way, &far), (&far_way, &near_way, &near)] {
             let (mac, passes) = (to.mac, path.clone());
-            let bare = [bare(from)?, bare(by)?];
-            tasks.push(tokio::spawn(frames(bare, Way::Bare(by.index, mac), passes.clone())));
+            if interface(IP_ALONE).is_err() {
+                let bare = [bare(from)?, bare(by)?];
+                tasks.push(tokio::spawn(frames(bare, Way::Bare(by.index, mac), passes.clone())));
+            }
             if bundles::is_known() && interface(NO_IP).is_err() {
                 let covered = [covered(from)?, covered(by)?];
                 tasks.push(tokio::spawn(frames(covered, Way::Covered([by.mac, mac], by.mtu), passes)));

@@ -174,6 +174,12 @@ impl Lane {
         self.outward.prepare(seal, self.inward.words(), true)
     }
 
+    /// Whether the frame that is ready is the only one: nothing that it could overtake, or be overtaken by, is on its way.
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        self.outward.is_single()
+    }
+
     /// The frames that are ready, in the order in which they are to go.
     pub fn ready(&self) -> impl Iterator<Item = &[u8]> {
         self.outward.ready()

@@ -274,6 +274,11 @@ impl Outward {
         self.sent.is_empty() && self.unsent.is_empty()
     }
 
+    /// Nothing is on its way, and one frame at most waits for that.
+    pub fn is_single(&self) -> bool {
+        self.flying == 0 && self.waiting.len() == 1 && self.unsent.is_empty()
+    }
+
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -327,7 +332,9 @@ impl Outward {
             frame.resize(self.padded(&frame, number), 0);
             let last = self.ends && self.unsent.is_empty();
             self.unasked += 1;
-            let asks = self.unasked >= (window / ASKS_OF_A_WINDOW).clamp(1, unasked_max);
+            // Who is answered anyhow has little on its way.
+            let most = (window / ASKS_OF_A_WINDOW).clamp(1, unasked_max);
+            let asks = self.unasked >= most && self.sent.len() as u64 + 1 >= most;
             if asks {
                 self.unasked = 0;
             }

@@ -76,6 +76,7 @@ pub fn start(settings: Settings) -> Result<(Handle, Events, Driver), BadConfig> 
     let driver = Driver {
         shared: shared.clone(),
         begun: Instant::now(),
+        now: Instant::now(),
         tls,
         on: None,
         dialing: None,
@@ -169,6 +170,8 @@ enum Turn {
 pub struct Driver {
     shared: Arc<Shared>,
     begun: Instant,
+    /// As it was when this turn began: to ask the clock costs more than most of a turn.
+    now: Instant,
     tls: Option<Tls>,
     on: Option<On>,
     dialing: Option<Dialing>,
@@ -226,11 +229,12 @@ impl Driver {
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from((self.now - self.begun).as_millis()).unwrap_or(u64::MAX)
     }
 
     /// One turn. Ready: there is more to do, now or perhaps soon; others of the runtime may go first.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
+        self.now = Instant::now();
         self.take_orders(cx);
         self.poll_dialing(cx);
         let mut busy = self.poll_receive(cx);
@@ -245,10 +249,10 @@ impl Driver {
             return Poll::Ready(Turn::Busy);
         }
         if busy {
-            self.spin.happened();
+            self.spin.happened(self.now);
             return Poll::Ready(Turn::Busy);
         }
-        if self.on.is_some() && self.blocked.is_none() && self.spin.again() {
+        if self.on.is_some() && self.blocked.is_none() && self.spin.again(self.now) {
             return Poll::Ready(Turn::Idle);
         }
         Poll::Pending
@@ -274,7 +278,7 @@ impl Driver {
             self.attempts = 0;
             if self.on.is_none() {
                 self.dialing = None;
-                self.again_at = Some(Instant::now());
+                self.again_at = Some(self.now);
             }
         }
         if let Some((locator, tell)) = switch {
@@ -295,8 +299,7 @@ impl Driver {
         if self.tls.is_none() {
             return;
         }
-        if self.dialing.is_none() && self.on.is_none() && self.again_at.is_none_or(|at| at <= Instant::now())
-        {
+        if self.dialing.is_none() && self.on.is_none() && self.again_at.is_none_or(|at| at <= self.now) {
             let attempts = usize::try_from(self.attempts).unwrap_or(0);
             let next = self.shared.with(|state| {
                 let most = state.locators.len().max(1);
@@ -305,7 +308,7 @@ impl Driver {
             match next {
                 Some(locator) => self.dial(locator, None),
                 // Told where, it is woken.
-                None => self.again_at = Some(Instant::now() + BACKOFF_MAX),
+                None => self.again_at = Some(self.now + BACKOFF_MAX),
             }
         }
         let Some(dialing) = &mut self.dialing else { return };
@@ -328,7 +331,7 @@ impl Driver {
     fn back_off(&mut self, why: &str) {
         let doubled = BACKOFF_MIN.saturating_mul(1 << self.attempts.min(16));
         self.attempts = self.attempts.saturating_add(1);
-        self.again_at = Some(Instant::now() + doubled.min(BACKOFF_MAX));
+        self.again_at = Some(self.now + doubled.min(BACKOFF_MAX));
         tracing::debug!(peer = self.shared.peer, why, "no connection");
         self.shared.with(|state| state.status.last_loss = Some(why.to_owned()));
     }
@@ -401,15 +404,16 @@ impl Driver {
     /// Hands over what is to go out. True: there was something.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> bool {
         let mut sent = false;
+        let emptied;
         match self.poll_places(cx, &mut sent) {
             Poll::Pending => return sent,
-            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Ok(all)) => emptied = all,
             Poll::Ready(Err(error)) => {
                 self.lost(&error);
                 return true;
             }
         }
-        loop {
+        while !emptied {
             if self.sent == self.outbox.len() {
                 self.gather();
             }
@@ -448,8 +452,8 @@ impl Driver {
     }
 
     /// Lets the link put packets together where they go out, where the carrier has places for that and nothing is to be done to them first. Ready: what there
-    /// is yet to go goes by way of the outbox.
-    fn poll_places(&mut self, cx: &mut Context<'_>, put: &mut bool) -> Poll<io::Result<()>> {
+    /// is yet to go goes by way of the outbox; true: nothing is.
+    fn poll_places(&mut self, cx: &mut Context<'_>, put: &mut bool) -> Poll<io::Result<bool>> {
         while self.sent == self.outbox.len() {
             let now_ms = self.now_ms();
             let Some(on) = &mut self.on else { break };
@@ -461,25 +465,29 @@ impl Driver {
             let Some(place) = place? else { break };
             self.blocked = None;
             let begin = place.len();
-            let more = self.shared.with(|state| {
-                let is_plain = state.compression == Compression::None;
-                if !is_plain || !state.link.poll_transmit(now_ms, most, place) {
-                    return false;
+            let (plain, more, classed) = self.shared.with(|state| {
+                let plain = state.compression == Compression::None;
+                if !plain || !state.link.poll_transmit(now_ms, most, place) {
+                    return (plain, false, state.classed);
                 }
                 let (bytes, traffic) = ((place.len() - begin) as u64, &mut state.status.traffic);
                 traffic.packets_out += 1;
                 traffic.plain_out += bytes;
                 traffic.carried_out += bytes;
                 state.status.way = Way::None;
-                true
+                (plain, true, state.classed)
             });
             on.carrier.placed(cx)?;
+            if on.little != classed {
+                on.little = classed;
+                on.carrier.hold_little(classed);
+            }
             if !more {
-                break;
+                return Poll::Ready(Ok(plain));
             }
             (*put, on.unflushed) = (true, true);
         }
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(false))
     }
 
     /// Fills the outbox, which is empty, with packets.
@@ -526,8 +534,7 @@ impl Driver {
         let again =
             self.again_at.filter(|_| self.on.is_none() && self.dialing.is_none() && self.tls.is_some());
         let Some(at) = [due, again].into_iter().flatten().min() else { return false };
-        let now = Instant::now();
-        if at <= now {
+        if at <= self.now {
             self.tick();
             return true;
         }

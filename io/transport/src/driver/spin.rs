@@ -25,13 +25,13 @@ impl Spin {
     }
 
     /// Something happened.
-    pub fn happened(&mut self) {
+    pub fn happened(&mut self, now: Instant) {
         if self.most.is_zero() {
             return;
         }
         if let Some(since) = self.quiet.take() {
             let short = if self.asleep { self.most * SHORT_ASLEEP } else { self.most };
-            let soon = since.elapsed() < short;
+            let soon = now.saturating_duration_since(since) < short;
             let gain = match (soon, self.asleep) {
                 (true, false) => PAID,
                 (true, true) => WOULD_HAVE_PAID,
@@ -43,12 +43,12 @@ impl Spin {
     }
 
     /// Nothing happened: whether to look again at once.
-    pub fn again(&mut self) -> bool {
+    pub fn again(&mut self, now: Instant) -> bool {
         if self.most.is_zero() || self.asleep {
             return false;
         }
-        let since = *self.quiet.get_or_insert_with(Instant::now);
-        if self.worth > 0 && since.elapsed() < self.most {
+        let since = *self.quiet.get_or_insert(now);
+        if self.worth > 0 && now.saturating_duration_since(since) < self.most {
             return true;
         }
         if self.worth > 0 {
@@ -68,16 +68,16 @@ mod tests {
     /// One wait that ends after `wait`; whether it was spun through.
     fn wait(spin: &mut Spin, wait: Duration) -> bool {
         let begun = Instant::now();
-        while spin.again() {
+        while spin.again(Instant::now()) {
             if begun.elapsed() >= wait {
-                spin.happened();
+                spin.happened(Instant::now());
                 return true;
             }
         }
         while begun.elapsed() < wait {
             std::hint::spin_loop();
         }
-        spin.happened();
+        spin.happened(Instant::now());
         false
     }
 
@@ -87,7 +87,7 @@ mod tests {
         for _ in 0..200 {
             wait(&mut spin, 4 * SHORT_ASLEEP * SHORT);
         }
-        assert!(!spin.again(), "it spins for nothing");
+        assert!(!spin.again(Instant::now()), "it spins for nothing");
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn no_time_to_spin_means_never() {
         let mut spin = Spin::new(Duration::ZERO);
-        spin.happened();
-        assert!(!spin.again());
+        spin.happened(Instant::now());
+        assert!(!spin.again(Instant::now()));
     }
 }

@@ -52,9 +52,26 @@ fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(socket)
 }
 
+/// How one frame goes that has the way for itself: as it is, because IP looks at nothing of that.
+struct Single {
+    socket: AsyncFd<OwnedFd>,
+    to: [u8; 6],
+    bytes_max: usize,
+    /// Frames that were lost before the first went so: with one more, none goes so any more.
+    lost: Option<u64>,
+}
+
+/// Which socket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ear {
+    Way,
+    Single,
+}
+
 pub(super) struct Ethernet {
     // Before the place: its number is free only when nobody reads for it.
     socket: AsyncFd<OwnedFd>,
+    single: Option<Single>,
     place: LanePlace,
     way: Way,
     lane: Lane,
@@ -63,6 +80,8 @@ pub(super) struct Ethernet {
     /// A state that is sealed and was not taken yet.
     state: Vec<u8>,
     begun: Instant,
+    /// As it was when this side was called, or handed over or received something last: to ask the clock costs more than most calls do.
+    now: Instant,
     heard_at: Instant,
     timer: Option<(u64, Pin<Box<Sleep>>)>,
     /// The connection over which the two were introduced, while it stands.
@@ -76,7 +95,7 @@ impl Drop for Ethernet {
     fn drop(&mut self) {
         let is_over = self.lane.has_left() || self.said_end && self.lane.is_drained();
         if !is_over {
-            let now_us = self.now_us();
+            let now_us = self.read_clock();
             self.lane.farewell(now_us, &mut self.keys, &mut self.state);
             // Who does not hear it finds out by silence.
             let _unheard = self.place.send(&mut self.way, &[&self.state]);
@@ -103,6 +122,7 @@ impl Ethernet {
         let now = Instant::now();
         Ok(Self {
             socket,
+            single: None,
             place,
             way,
             lane,
@@ -110,6 +130,7 @@ impl Ethernet {
             room,
             state: Vec::new(),
             begun: now,
+            now,
             heard_at: now,
             timer: None,
             lifeline: Some(lifeline),
@@ -118,8 +139,22 @@ impl Ethernet {
         })
     }
 
+    /// Both sides hear frames that are not under the cover as well: up to so many bytes to this address.
+    pub fn hears_both(mut self, to: Option<([u8; 6], usize)>) -> io::Result<Self> {
+        if let Some((to, bytes_max)) = to {
+            let socket = watch(self.place.bare_socket().try_clone_to_owned()?)?;
+            self.single = Some(Single { socket, to, bytes_max, lost: None });
+        }
+        Ok(self)
+    }
+
     fn now_us(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+        u64::try_from((self.now - self.begun).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn read_clock(&mut self) -> u64 {
+        self.now = Instant::now();
+        self.now_us()
     }
 
     /// It was made to who is introduced there.
@@ -152,19 +187,22 @@ impl Ethernet {
             let why = "long frames don't come through any more: what is in between cuts them now";
             return Some(io::Error::other(why));
         }
-        let silent = self.heard_at.elapsed() > SILENCE;
+        let silent = self.now - self.heard_at > SILENCE;
         silent.then(|| io::Error::new(io::ErrorKind::TimedOut, "no frame of the other node came"))
     }
 
     /// Takes what came, hands over what is to go, and sees to the time. Says how many bytes were taken; about `most` are enough for a turn. Whatever happens
     /// next wakes the context.
     fn turn(&mut self, cx: &mut Context<'_>, take: Take<'_>, most: usize) -> io::Result<usize> {
+        self.read_clock();
         self.poll_lifeline(cx);
         let mut taken = self.lane.read_to(take);
         for frame in &mut self.place.passed_on(cx.waker()) {
             taken += self.hear(frame, take)?;
         }
-        taken += self.poll_socket(cx, take, most.saturating_sub(taken))?;
+        for ear in [Ear::Way, Ear::Single] {
+            taken += self.poll_socket(cx, ear, take, most.saturating_sub(taken))?;
+        }
         self.poll_out(cx)?;
         while self.poll_time(cx) {
             let now_us = self.now_us();
@@ -189,17 +227,28 @@ impl Ethernet {
         let now_us = self.now_us();
         match self.lane.hear(now_us, frame, &mut self.keys, take).map_err(broken)? {
             Heard::Taken(bytes) => {
-                self.heard_at = Instant::now();
+                self.heard_at = self.now;
                 Ok(bytes)
             }
             Heard::Again | Heard::Strange => Ok(0),
         }
     }
 
-    fn poll_socket(&mut self, cx: &mut Context<'_>, take: Take<'_>, most: usize) -> io::Result<usize> {
+    fn poll_socket(
+        &mut self,
+        cx: &mut Context<'_>,
+        ear: Ear,
+        take: Take<'_>,
+        most: usize,
+    ) -> io::Result<usize> {
         let mut taken = 0;
         for _ in 0..RECEIVES_OF_A_TURN {
-            let Poll::Ready(ready) = self.socket.poll_read_ready(cx) else { return Ok(taken) };
+            let socket = match (ear, &self.single) {
+                (Ear::Way, _) => &self.socket,
+                (Ear::Single, Some(single)) => &single.socket,
+                (Ear::Single, None) => return Ok(taken),
+            };
+            let Poll::Ready(ready) = socket.poll_read_ready(cx) else { return Ok(taken) };
             let mut ready = ready?;
             match self.room.receive(ready.get_inner()) {
                 Ok(_) => {
@@ -214,10 +263,10 @@ impl Ethernet {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
-            let now = Instant::now();
-            let now_us = u64::try_from((now - self.begun).as_micros()).unwrap_or(u64::MAX);
+            let now_us = self.read_clock();
             let Self { room, place, lane, keys, .. } = self;
-            let station = matches!(self.way, Way::Covered(_)).then(|| place.station.number());
+            let covered = ear == Ear::Way && matches!(self.way, Way::Covered(_));
+            let station = covered.then(|| place.station.number());
             let mut heard = false;
             for came in room.frames() {
                 let (bare, covered) = match station {
@@ -240,7 +289,7 @@ impl Ethernet {
                 }
             }
             if heard {
-                self.heard_at = now;
+                self.heard_at = self.now;
             }
             // States go out before more is looked at: the other side may wait for them.
             self.poll_out(cx)?;
@@ -251,6 +300,16 @@ impl Ethernet {
         // There may be more.
         cx.waker().wake_by_ref();
         Ok(taken)
+    }
+
+    /// Sends the frame that is ready as it is, if it is the only one and may go so. False: it did not go.
+    fn sends_single(&mut self) -> bool {
+        let lost = self.lane.lost();
+        let Some(single) = &mut self.single else { return false };
+        let is_good = *single.lost.get_or_insert(lost) == lost && self.lane.is_single();
+        let frame = self.lane.ready().next().filter(|frame| is_good && frame.len() <= single.bytes_max);
+        // What does not go so goes the other way.
+        frame.is_some_and(|frame| self.place.send_bare(single.to, frame).is_ok())
     }
 
     /// Hands over what is to go, as far as the socket takes it.
@@ -273,6 +332,11 @@ impl Ethernet {
             let states = usize::from(!self.state.is_empty());
             if count + states == 0 {
                 return Ok(());
+            }
+            let now_us = self.read_clock();
+            if (count, states) == (1, 0) && self.sends_single() {
+                self.lane.departed(now_us, 1);
+                continue;
             }
             let sent = {
                 let mut frames: [&[u8]; FRAMES_MAX] = [&[]; FRAMES_MAX];

@@ -111,7 +111,8 @@ impl Agreed {
                 Way::Covered(Covered::new(place.station.interface().mac, &theirs, config.sure_bytes))
             }
         };
-        Ethernet::new(place, way, Lane::new(config), keys, lifeline)
+        let single = (reach == Reach::Long).then_some((theirs.mac, config.sure_bytes));
+        Ethernet::new(place, way, Lane::new(config), keys, lifeline)?.hears_both(single)
     }
 
     /// That nothing comes through.

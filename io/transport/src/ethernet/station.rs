@@ -224,6 +224,17 @@ impl LanePlace {
         }
     }
 
+    /// The socket for frames as they are.
+    pub fn bare_socket(&self) -> BorrowedFd<'_> {
+        self.station.0.socket.as_fd()
+    }
+
+    /// Sends one frame as it is.
+    pub fn send_bare(&self, to: [u8; 6], frame: &[u8]) -> io::Result<usize> {
+        let index = self.station.interface().index;
+        sys::ethernet::send(self.bare_socket(), (index, ETHER_TYPE, to), &[frame])
+    }
+
     /// Gives a frame to the lane that it is for, if there is one.
     pub fn pass_on(&self, number: u32, frame: &[u8]) {
         let mut lanes = self.station.lanes();
