@@ -320,7 +320,9 @@ async fn switches(kind: Kind) -> Done {
     let both_weathers = &*weather;
     let trouble = async {
         // What a way takes is found out with the first connection.
-        both_weathers[&kind].after(40_000).await?;
+        while handle.standing() != Standing::Up {
+            both_weathers[&kind].after(1).await?;
+        }
         for way in ways.into_iter().cycle().take(8) {
             handle.switch(way).await.map_err(Failure::during("exchange the transport"))?;
             ensure(handle.status().kind == Some(way.kind), || "another kind".into())?;
