@@ -404,17 +404,19 @@ impl Driver {
     /// Hands over what is to go out. True: there was something.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> bool {
         let mut sent = false;
-        let emptied;
-        match self.poll_places(cx, &mut sent) {
+        let emptied = match self.poll_places(cx, &mut sent) {
             Poll::Pending => return sent,
-            Poll::Ready(Ok(all)) => emptied = all,
+            Poll::Ready(Ok(all)) => all,
             Poll::Ready(Err(error)) => {
                 self.lost(&error);
                 return true;
             }
-        }
-        while !emptied {
+        };
+        loop {
             if self.sent == self.outbox.len() {
+                if emptied {
+                    break;
+                }
                 self.gather();
             }
             let Some(on) = &mut self.on else { break };
