@@ -476,6 +476,52 @@ fn nodes_that_are_doubted_while_etcd_stands_still_go_on() {
     bed.finish();
 }
 
+/// What etcd holds at a key: the value, the revision, and in JSON nothing where there is none.
+fn held(etcd: &Etcd<'_>, key: &str) -> serde_json::Value {
+    let run = etcd.ctl(&["get", key, "--write-out", "json"]);
+    let said: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
+    said["kvs"][0].clone()
+}
+
+/// Whoever may write into etcd can write doubts, too: of them only the word that this very life is over ends it, and the node comes back.
+#[test]
+fn doubts_that_are_garbage_or_of_another_life_end_nothing() {
+    if Etcd::missing() {
+        return;
+    }
+    let Some(bed) = Bed::start(2) else { return };
+    let etcd = with_a_domain(&bed);
+    let [a, b] = [bed.host(0), bed.host(1)];
+    let lives = pid(b, "one");
+    bed.until("both take part", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    let lived = incarnations(a);
+    let (doubt, earlier) = ("/tombolo/doubt/beta", "/tombolo/claim/of/an-earlier-life");
+    let lease = etcd.ctl(&["lease", "grant", "600"]).out;
+    let lease = format!("--lease={}", lease.split_whitespace().nth(1).expect("its number"));
+    for value in ["garbage", r#"{"life":1}"#, r#"{"life":1,"by":"x"}"#] {
+        etcd.ctl_ok(&["put", doubt, value]);
+        bed.until("it is taken away", PATIENCE, || held(&etcd, doubt).is_null());
+    }
+    // What is bound to an earlier life goes with it, before this one goes on.
+    etcd.ctl_ok(&["put", earlier, r#"{"node":"beta","incarnation":1}"#, &lease]);
+    etcd.ctl_ok(&["put", doubt, r#"{"life":1,"by":"x","over":true}"#, &lease]);
+    bed.until("it is taken away", PATIENCE, || held(&etcd, doubt).is_null());
+    assert!(held(&etcd, earlier).is_null(), "a claim of a life that is over stays");
+    assert_eq!(incarnations(a), lived, "a life was ended{}", bed.logs());
+    // And now the life that it has.
+    let life = held(&etcd, "/tombolo/alive/beta")["mod_revision"].as_u64().expect("a revision");
+    etcd.ctl_ok(&["put", doubt, &format!(r#"{{"life":{life},"by":"x","over":true}}"#)]);
+    bed.until("it has another life", PATIENCE, || {
+        let live = incarnations(a);
+        live.len() == 2 && live[0] == lived[0] && live[1] > lived[1]
+    });
+    bed.until("both take part again", PATIENCE, || alive(a) == 2 && alive(b) == 2);
+    bed.until("nothing is left of it", PATIENCE, || held(&etcd, doubt).is_null());
+    assert_eq!(pid(b, "one"), lives, "what may not run elsewhere goes on");
+    a.ok(&["down", "--all"]);
+    bed.finish();
+}
+
 #[test]
 fn an_etcd_that_is_put_back_to_an_older_day_is_not_believed_until_somebody_has_looked() {
     if Etcd::missing() {
