@@ -226,3 +226,33 @@ pub(crate) async fn accept(socket: TcpStream, material: &Material) -> Result<Kno
     })?;
     Ok((Box::new(carrier), Ok(who)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_frames_are_for_two_that_know_them_where_others_would_be_shorter() {
+        let all = flags(Reach::Long);
+        assert_eq!(agreed(all, 1452), Reach::Long);
+        assert_eq!(agreed(all, LONG_FRAME_BYTES), Reach::Covered);
+        // Proxies of before know covers, or nothing.
+        assert_eq!(agreed(all & flags(Reach::Covered), 1452), Reach::Covered);
+        assert_eq!(agreed(all & flags(Reach::Bare), 1452), Reach::Bare);
+        assert_eq!(agreed(introduction_flag::LONG, 1452), Reach::Bare, "a flag that is nothing by itself");
+    }
+
+    #[test]
+    fn what_did_not_come_through_is_not_tried_again_at_once() {
+        let [here, there] = [7, 8].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let file = || std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let interface = sys::ethernet::Interface { name: "one".into(), index: 1, mac: [2; 6], mtu: 1500 };
+        let station = Station::of((file(), Some(file())), interface, 7).unwrap();
+        assert_eq!(station.reach_to(here), Reach::Long);
+        station.limit_to(here, Reach::Covered);
+        assert_eq!((station.reach_to(here), station.reach_to(there)), (Reach::Covered, Reach::Long));
+        station.limit_to(here, Reach::Bare);
+        assert_eq!(station.reach_to(here), Reach::Bare);
+        assert_eq!(station.uncovered().unwrap().reach_to(there), Reach::Bare);
+    }
+}
