@@ -63,8 +63,8 @@ impl Doubts {
     /// All others are doubted now.
     pub fn doubted_all(&mut self, now: u64) {
         let longest = self.suspicion.longest_pause_ns;
-        // One that was quiet for long begins anew; while answers stay slow, doubts get rarer.
-        let quiet = now.saturating_sub(self.rest_until) > longest;
+        // While answers stay slow, doubts get rarer; who had nothing to doubt for as long as it rested last begins anew.
+        let quiet = now.saturating_sub(self.rest_until) > self.pause_ns;
         self.pause_ns =
             if quiet { self.suspicion.pause_ns } else { self.pause_ns.saturating_mul(2).min(longest) };
         self.rest_until = now.saturating_add(self.pause_ns);
