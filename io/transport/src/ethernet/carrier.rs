@@ -57,9 +57,17 @@ struct Single {
     socket: AsyncFd<OwnedFd>,
     to: [u8; 6],
     bytes_max: usize,
-    /// Frames that were lost before the first went so: with one more, none goes so any more.
+    /// Frames that were lost before the last went so: with one more, none goes so for a while.
     lost: Option<u64>,
+    /// How often that happened in a row, and until when none goes so.
+    failed: u32,
+    not_before: Instant,
 }
+
+/// Where such a frame was lost none goes so for so long, and twice as long the next time; a peer that was busy is not taken for a way that drops them.
+const SINGLE_AGAIN: Duration = Duration::from_millis(100);
+/// It doubles so often.
+const SINGLE_DOUBLINGS: u32 = 10;
 
 /// Which socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -143,7 +151,7 @@ impl Ethernet {
     pub fn hears_both(mut self, to: Option<([u8; 6], usize)>) -> io::Result<Self> {
         if let Some((to, bytes_max)) = to {
             let socket = watch(self.place.bare_socket().try_clone_to_owned()?)?;
-            self.single = Some(Single { socket, to, bytes_max, lost: None });
+            self.single = Some(Single { socket, to, bytes_max, lost: None, failed: 0, not_before: self.now });
         }
         Ok(self)
     }
@@ -306,10 +314,20 @@ impl Ethernet {
     fn sends_single(&mut self) -> bool {
         let lost = self.lane.lost();
         let Some(single) = &mut self.single else { return false };
-        let is_good = *single.lost.get_or_insert(lost) == lost && self.lane.is_single();
+        match single.lost.take() {
+            Some(before) if before == lost => single.failed = 0,
+            Some(_) => {
+                single.failed = (single.failed + 1).min(SINGLE_DOUBLINGS);
+                single.not_before = self.now + SINGLE_AGAIN * (1 << single.failed);
+            }
+            None => {}
+        }
+        let is_good = single.not_before <= self.now && self.lane.is_single();
         let frame = self.lane.ready().next().filter(|frame| is_good && frame.len() <= single.bytes_max);
         // What does not go so goes the other way.
-        frame.is_some_and(|frame| self.place.send_bare(single.to, frame).is_ok())
+        let went = frame.is_some_and(|frame| self.place.send_bare(single.to, frame).is_ok());
+        single.lost = went.then_some(lost);
+        went
     }
 
     /// Hands over what is to go, as far as the socket takes it.
