@@ -2,6 +2,7 @@
 
 use super::stage::{Bed, Cluster, FAR, NEAR, Side, accept, config, is_stream, local, silence_ms};
 use super::talk::{Plan, both};
+use super::weather::Weather;
 use super::{Done, Failure, ensure, within};
 use link::{Broken, Closed, Event, Link, Over, Sent, Standing, Transport};
 use std::future::{pending, poll_fn, ready};
@@ -12,8 +13,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use transport::{
-    Address, Carry, Compression, ConnectError, Connection, HANDSHAKES_OF_ONE_MAX, Kind, Listener, RefusedWhy,
-    Settings, SwitchError, TipcStream, connect,
+    Address, Carry, Compression, ConnectError, Connection, HANDSHAKES_OF_ONE_MAX, Handle, Kind, Listener,
+    RefusedWhy, Settings, SwitchError, TipcStream, connect,
 };
 use wire::lane::LONG_FRAME_BYTES;
 use wire::link::{Frame, PACKET_BODY_BYTES_MAX, Packet, Pair, compression, packet};
@@ -187,11 +188,21 @@ async fn goodbye(kind: Kind) -> Done {
     ensure(matches!(over, Ok(Over::Goodbye { reason: 9 })), || format!("{over:?}"))
 }
 
+/// What a way takes is found out with the first connection.
+async fn until_up(handle: &Handle, weather: &Weather) -> Done {
+    while handle.standing() != Standing::Up {
+        weather.after(1).await?;
+    }
+    Ok(())
+}
+
 async fn cuts_in_packets(kind: Kind) -> Done {
     let mut bed = Bed::make(kind, Compression::Lz4).await?;
+    let handle = bed.near.handle.clone();
     let Bed { near, far, weather, .. } = &mut bed;
     let weather = &weather[&kind];
     let trouble = async {
+        until_up(&handle, weather).await?;
         for at in [1_u64, 700, 40_000, 5, 123_457, 16_406] {
             if is_stream(kind) {
                 let goal = weather.passed() + 20_000 + at;
@@ -319,10 +330,7 @@ async fn switches(kind: Kind) -> Done {
     let Bed { near, far, weather, .. } = &mut bed;
     let both_weathers = &*weather;
     let trouble = async {
-        // What a way takes is found out with the first connection.
-        while handle.standing() != Standing::Up {
-            both_weathers[&kind].after(1).await?;
-        }
+        until_up(&handle, &both_weathers[&kind]).await?;
         for way in ways.into_iter().cycle().take(8) {
             handle.switch(way).await.map_err(Failure::during("exchange the transport"))?;
             ensure(handle.status().kind == Some(way.kind), || "another kind".into())?;
