@@ -303,7 +303,7 @@ impl Way {
                     let whole = usize::try_from(*mtu).unwrap_or(usize::MAX) - cover::COVER_BYTES;
                     let length = frames.first().map_or(0, |frame| frame.len());
                     let cut = (frames.len() > 1 || length > whole).then_some(length.min(whole));
-                    let bundle = Bundle { head: &head, frames, cut };
+                    let bundle = Bundle { head: &head, frames, cut, in_one_piece: 0 };
                     bundles::send(socket, &[bundle], (cover::UDP_AT, cover::CHECKSUM_AT)).is_err()
                 })
             }

@@ -38,6 +38,8 @@ pub struct Bundle<'a> {
     pub frames: &'a [&'a [u8]],
     /// Bytes of a piece, but for the last, which may be shorter, where it may be cut; `None`: it goes as it is.
     pub cut: Option<usize>,
+    /// So many of the packet's bytes, the head at least, are to lie in one piece of the kernel's memory.
+    pub in_one_piece: usize,
 }
 
 /// From where on the kernel sums up for the checksum, and where it puts that, from there.
@@ -99,14 +101,15 @@ fn filter(socket: &OwnedFd, hears: &Hears) -> io::Result<()> {
 fn word(bundle: &Bundle<'_>, checksum: Checksum) -> io::Result<[u8; WORD_BYTES]> {
     let short =
         |number: usize| u16::try_from(number).map_err(|_| io::ErrorKind::InvalidInput).map(u16::to_ne_bytes);
+    let head = bundle.head.len();
+    let all = head + bundle.frames.iter().map(|frame| frame.len()).sum::<usize>();
+    // Who reads this takes it for the length of the headers, and has them in one piece with what is in front.
+    let in_one_piece = bundle.in_one_piece.min(all).max(head);
     let mut word = [0; WORD_BYTES];
     (word[0], word[1]) = (NEEDS_CHECKSUM, if bundle.cut.is_some() { CUT_AS_UDP } else { 0 });
-    for (place, number) in word[2..].chunks_exact_mut(2).zip([
-        bundle.head.len(),
-        bundle.cut.unwrap_or(0),
-        checksum.0,
-        checksum.1,
-    ]) {
+    for (place, number) in
+        word[2..].chunks_exact_mut(2).zip([in_one_piece, bundle.cut.unwrap_or(0), checksum.0, checksum.1])
+    {
         place.copy_from_slice(&short(number)?);
     }
     Ok(word)
@@ -116,7 +119,8 @@ fn word(bundle: &Bundle<'_>, checksum: Checksum) -> io::Result<[u8; WORD_BYTES]>
 /// of all of them.
 ///
 /// # Errors
-/// Those of sendmmsg(2) at the first bundle: `WouldBlock` says that there is no room now, `InvalidInput` that the kernel can't cut.
+/// Those of sendmmsg(2) at the first bundle: `WouldBlock` says that there is no room now, `InvalidInput` that the kernel can't cut, `ENOBUFS` that the network is
+/// full, or that there is no such piece of memory.
 pub fn send(socket: impl AsFd, bundles: &[Bundle<'_>], checksum: Checksum) -> io::Result<usize> {
     let no_part = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut parts = [no_part; FRAMES_MAX + 2 * BUNDLES_MAX];
@@ -228,7 +232,7 @@ mod tests {
         let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         let (head_all, head_one) = (head(&two, &frames), head(&two, &frames[..1]));
         let bundles = [(&head_all, &frames[..], Some(1400)), (&head_one, &frames[..1], None)]
-            .map(|(head, frames, cut)| Bundle { head, frames, cut });
+            .map(|(head, frames, cut)| Bundle { head, frames, cut, in_one_piece: 0 });
         assert_eq!(send(&from, &bundles, CHECKSUM).unwrap(), 2);
         let came = await_frames(&mut room, &to, 32);
         assert!(came.iter().zip(frames.iter().chain(&frames[..1])).all(|(came, sent)| came == sent));
@@ -268,13 +272,43 @@ mod tests {
         let mut room = Room::new(8, place_bytes(65_535));
         // A port of a bridge passes nothing on in its first moments.
         let came = loop {
-            send(&from, &[Bundle { head: &head, frames: &frames, cut: Some(1400) }], CHECKSUM).unwrap();
+            let bundle = Bundle { head: &head, frames: &frames, cut: Some(1400), in_one_piece: 20_000 };
+            send(&from, &[bundle], CHECKSUM).unwrap();
             if let Some(came) = receive(&mut room, &to).pop() {
                 break came;
             }
             std::thread::yield_now();
         };
         assert_eq!((came.0.len(), came.1), (30 * 1400, Some(1400)));
+    }
+
+    #[test]
+    fn what_lies_in_one_piece_comes_as_what_does_not() {
+        let Some([one, two]) = cable() else { return };
+        if !is_known() {
+            return println!("skipped: this kernel can't cut packets of such sockets");
+        }
+        let (from, to) = (open(&one, &HEARS).unwrap(), open(&two, &HEARS).unwrap());
+        let frame: Vec<u8> = (0..65_432_u32).map(|at| ((at * at) >> 7) as u8).collect();
+        let frames = [&frame[..]];
+        let head = head(&two, &frames);
+        let mut room = Room::new(4, place_bytes(65_535));
+        for in_one_piece in [0, HEAD_BYTES, 40_000, 62 << 10, usize::MAX] {
+            let bundle = Bundle { head: &head, frames: &frames, cut: Some(1400), in_one_piece };
+            assert_eq!(send(&from, &[bundle], CHECKSUM).unwrap(), 1, "{in_one_piece}");
+            let came = loop {
+                if let Some(came) = receive(&mut room, &to).pop() {
+                    break came;
+                }
+            };
+            assert!(came.0 == frame, "{in_one_piece}");
+        }
+        let length = |in_one_piece| {
+            let bundle = Bundle { head: &head, frames: &frames, cut: None, in_one_piece };
+            let word = word(&bundle, CHECKSUM).unwrap();
+            u16::from_ne_bytes([word[2], word[3]])
+        };
+        assert_eq!([0, 62, 1000, usize::MAX].map(length), [62, 62, 1000, 62 + 65_432]);
     }
 
     #[test]
@@ -290,8 +324,8 @@ mod tests {
             heads.push(other);
         }
         heads.push(good);
-        let bundles: Vec<Bundle<'_>> =
-            heads.iter().map(|head| Bundle { head, frames: &frame, cut: None }).collect();
+        let bundle = |head| Bundle { head, frames: &frame, cut: None, in_one_piece: usize::MAX };
+        let bundles: Vec<Bundle<'_>> = heads.iter().map(|head| bundle(head)).collect();
         assert_eq!(send(&from, &bundles, CHECKSUM).unwrap(), 8);
         let mut room = Room::new(8, place_bytes(2000));
         let mut came = await_frames(&mut room, &to, 2);

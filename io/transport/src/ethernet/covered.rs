@@ -6,6 +6,12 @@ use sys::ethernet::bundles::{self, BUNDLES_MAX, Bundle};
 use wire::cover::{self, BUNDLE_BYTES_MAX, BUNDLE_FRAMES_MAX, CHECKSUM_AT, HEAD_BYTES, UDP_AT};
 use wire::lane::{Introduction, first_frame};
 
+/// So many bytes of a packet with one frame lie in one piece of the kernel's memory, if there is one: 64 KiB with what the kernel has around it. That it is longer
+/// than the lists of free memory that each processor has for itself is what it is for.
+const ONE_PIECE_BYTES: usize = 62 << 10;
+/// Where there was none, so many packets go in several.
+const SCATTERED_PACKETS: u32 = 1000;
+
 /// To where frames go under a cover, and from where.
 #[derive(Debug)]
 pub(super) struct Covered {
@@ -16,6 +22,8 @@ pub(super) struct Covered {
     most: usize,
     /// A frame that is longer goes by itself, and is cut by this where something on the way cuts.
     sure_bytes: usize,
+    /// So many more packets lie in several pieces of memory.
+    scattered: u32,
 }
 
 /// Frames of so many bytes that go with one packet.
@@ -36,7 +44,14 @@ fn together(frames: &[&[u8]], most: usize, sure_bytes: usize) -> usize {
 impl Covered {
     /// From the interface with this address to the other side; frames of so many bytes go over both interfaces as they are.
     pub fn new(from: [u8; 6], theirs: &Introduction, sure_bytes: usize) -> Self {
-        Self { from, to: theirs.mac, station: theirs.station, most: BUNDLE_FRAMES_MAX, sure_bytes }
+        Self {
+            from,
+            to: theirs.mac,
+            station: theirs.station,
+            most: BUNDLE_FRAMES_MAX,
+            sure_bytes,
+            scattered: 0,
+        }
     }
 
     /// Whether the first frame goes only where nothing cuts.
@@ -50,10 +65,37 @@ impl Covered {
         (frames.len() > 1 || length > self.sure_bytes).then_some(length.min(self.sure_bytes))
     }
 
+    /// How much of a packet of these frames lies in one piece. What a card or a kernel cuts is cut without a copy where it does not.
+    fn in_one_piece(&self, frames: &[&[u8]]) -> usize {
+        if frames.len() == 1 && self.scattered == 0 { ONE_PIECE_BYTES } else { 0 }
+    }
+
+    /// What to do where packets did not go.
+    fn failed(&mut self, error: io::Error, frames: &[&[u8]]) -> io::Error {
+        let full = rustix::io::Errno::NOBUFS.raw_os_error();
+        match error.kind() {
+            io::ErrorKind::InvalidInput if self.most > 1 => {
+                tracing::info!(%error, "the kernel cuts no packets here: frames go one by one");
+                self.most = 1;
+                io::ErrorKind::Interrupted.into()
+            }
+            // Shorter ones may do.
+            io::ErrorKind::InvalidInput if self.is_long(frames) => {
+                io::Error::new(io::ErrorKind::TimedOut, error)
+            }
+            // The network is full, or the memory is in many pieces: it shows.
+            _ if error.raw_os_error() == Some(full) && self.scattered == 0 => {
+                self.scattered = SCATTERED_PACKETS;
+                io::ErrorKind::Interrupted.into()
+            }
+            _ => error,
+        }
+    }
+
     /// Sends frames; says how many went.
     pub fn send(&mut self, socket: impl AsFd, frames: &[&[u8]]) -> io::Result<usize> {
         let mut heads = [[0; HEAD_BYTES]; BUNDLES_MAX];
-        let mut bundles = [Bundle { head: &[], frames: &[], cut: None }; BUNDLES_MAX];
+        let mut bundles = [Bundle { head: &[], frames: &[], cut: None, in_one_piece: 0 }; BUNDLES_MAX];
         let (mut rest, mut count) = (frames, 0);
         for (head, bundle) in heads.iter_mut().zip(&mut bundles) {
             if rest.is_empty() {
@@ -61,22 +103,17 @@ impl Covered {
             }
             let (now, behind) = rest.split_at(together(rest, self.most, self.sure_bytes));
             *head = cover::head(self.from, self.to, self.station, now.iter().map(|frame| frame.len()).sum());
-            *bundle = Bundle { head, frames: now, cut: self.cut(now) };
+            let (cut, in_one_piece) = (self.cut(now), self.in_one_piece(now));
+            *bundle = Bundle { head, frames: now, cut, in_one_piece };
             (rest, count) = (behind, count + 1);
         }
         let bundles = bundles.get(..count).unwrap_or_default();
         match bundles::send(&socket, bundles, (UDP_AT, CHECKSUM_AT)) {
-            Ok(went) => Ok(bundles.iter().take(went).map(|bundle| bundle.frames.len()).sum()),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput && self.most > 1 => {
-                tracing::info!(%error, "the kernel cuts no packets here: frames go one by one");
-                self.most = 1;
-                Err(io::ErrorKind::Interrupted.into())
+            Ok(went) => {
+                self.scattered = self.scattered.saturating_sub(u32::try_from(went).unwrap_or(u32::MAX));
+                Ok(bundles.iter().take(went).map(|bundle| bundle.frames.len()).sum())
             }
-            // Shorter ones may do.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput && self.is_long(frames) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, error))
-            }
-            Err(error) => Err(error),
+            Err(error) => Err(self.failed(error, frames)),
         }
     }
 }
@@ -119,6 +156,25 @@ mod tests {
         assert_eq!(lengths(&[1453; 4], 64), 1, "one that may be cut goes by itself");
         assert_eq!(bundle_frames(1452), 45);
         assert_eq!(bundle_frames(65_487), 1);
+    }
+
+    #[test]
+    fn where_there_is_no_piece_of_memory_packets_go_in_several_for_a_while() {
+        let theirs = Introduction { station: 7, lane: 0, mac: [4; 6], frame_bytes: 1500, flags: 3 };
+        let mut covered = Covered::new([2; 6], &theirs, 1448);
+        let frame = [&[0; 9000][..]];
+        assert_eq!(covered.in_one_piece(&frame), ONE_PIECE_BYTES);
+        assert_eq!(covered.in_one_piece(&[frame[0]; 2]), 0, "it is cut");
+        let full = || io::Error::from(rustix::io::Errno::NOBUFS);
+        assert_eq!(covered.failed(full(), &frame).kind(), io::ErrorKind::Interrupted, "again at once");
+        assert_eq!(covered.in_one_piece(&frame), 0);
+        assert_eq!(
+            covered.failed(full(), &frame).raw_os_error(),
+            full().raw_os_error(),
+            "the network is full"
+        );
+        covered.scattered = 0;
+        assert_eq!(covered.in_one_piece(&frame), ONE_PIECE_BYTES);
     }
 
     /// The kernel's word, the cover, and what is behind it.
