@@ -223,12 +223,13 @@ impl Bed {
     pub async fn make(kind: Kind, compression: Compression) -> Done<Self> {
         let cluster = Cluster::new("conformance")?;
         let tls = cluster.tls(FAR)?;
+        // One side looks for what comes before it sleeps, and the other is told.
         let settings = |peer: &str, side, dial| Settings {
             peer: peer.to_owned(),
             link: config(side, 1),
             compression,
             dial,
-            spin: Duration::ZERO,
+            spin: Duration::from_micros(if side == 0 { 50 } else { 0 }),
         };
         let far = Side::start(settings(NEAR, 1, None))?;
         let (mut weather, mut locators, mut accepting) = (BTreeMap::new(), Vec::new(), Vec::new());

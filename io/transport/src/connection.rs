@@ -34,6 +34,14 @@ pub trait Carry: Send {
         Poll::Ready(Ok(received))
     }
 
+    /// Looks for what came without waiting to be told, and keeps it; whether there is something. For who looks again and again: to be told takes longer.
+    ///
+    /// # Errors
+    /// It fails.
+    fn look(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Longest packet that the other side hears where it lies, whatever comes before and behind it: what is longer is put together there first.
     fn packet_bytes(&self) -> usize {
         usize::MAX

@@ -33,6 +33,8 @@ const BATCH_BYTES_CLASSED: usize = 32 << 10;
 const SCRATCH_BYTES: usize = 256 << 10;
 /// How often a turn receives before it lets others of its runtime have theirs.
 const RECEIVES_OF_A_TURN: usize = 4;
+/// How often a turn that has nothing to do looks for what came, before others have theirs: about as long as that of the runtime takes.
+const LOOKS_OF_A_TURN: usize = 4;
 /// The first wait before connecting again; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// A node that is back is found after so long at the latest.
@@ -253,9 +255,29 @@ impl Driver {
             return Poll::Ready(Turn::Busy);
         }
         if self.on.is_some() && self.blocked.is_none() && self.spin.again(self.now) {
-            return Poll::Ready(Turn::Idle);
+            let came = self.looks(cx);
+            return Poll::Ready(if came { Turn::Busy } else { Turn::Idle });
         }
         Poll::Pending
+    }
+
+    /// Looks for what came some times more, because others of the runtime want nothing most of the time, and takes it.
+    fn looks(&mut self, cx: &mut Context<'_>) -> bool {
+        for _ in 0..LOOKS_OF_A_TURN {
+            let Some(on) = &mut self.on else { return false };
+            match on.carrier.look() {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.poll_receive(cx);
+                    return true;
+                }
+                Err(error) => {
+                    self.lost(&error);
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// What the user wants of the connection.

@@ -85,6 +85,9 @@ pub(super) struct Ethernet {
     lane: Lane,
     keys: Keys,
     room: Room,
+    /// On which socket something came last, and what is in the room that nobody has heard.
+    heard_by: Ear,
+    looked: Option<Ear>,
     /// A state that is sealed and was not taken yet.
     state: Vec<u8>,
     begun: Instant,
@@ -136,6 +139,8 @@ impl Ethernet {
             lane,
             keys,
             room,
+            heard_by: Ear::Way,
+            looked: None,
             state: Vec::new(),
             begun: now,
             now,
@@ -205,6 +210,10 @@ impl Ethernet {
         self.read_clock();
         self.poll_lifeline(cx);
         let mut taken = self.lane.read_to(take);
+        if let Some(ear) = self.looked.take() {
+            taken += self.hear_room(ear, take)?;
+            self.poll_out(cx)?;
+        }
         for frame in &mut self.place.passed_on(cx.waker()) {
             taken += self.hear(frame, take)?;
         }
@@ -271,34 +280,8 @@ impl Ethernet {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
-            let now_us = self.read_clock();
-            let Self { room, place, lane, keys, .. } = self;
-            let covered = ear == Ear::Way && matches!(self.way, Way::Covered(_));
-            let station = covered.then(|| place.station.number());
-            let mut heard = false;
-            for came in room.frames() {
-                let (bare, covered) = match station {
-                    None => (Some(came), None),
-                    Some(station) => (None, Some(covered::frames(came, station))),
-                };
-                for frame in bare.into_iter().chain(covered.into_iter().flatten()) {
-                    let Some(number) = frame.get(8..12).and_then(|bytes| bytes.first_chunk()) else {
-                        continue;
-                    };
-                    let number = u32::from_le_bytes(*number);
-                    if number != place.number {
-                        place.pass_on(number, frame);
-                    } else if let Heard::Taken(bytes) =
-                        lane.hear(now_us, frame, keys, take).map_err(broken)?
-                    {
-                        heard = true;
-                        taken += bytes;
-                    }
-                }
-            }
-            if heard {
-                self.heard_at = self.now;
-            }
+            self.read_clock();
+            taken += self.hear_room(ear, take)?;
             // States go out before more is looked at: the other side may wait for them.
             self.poll_out(cx)?;
             if most > 0 && taken > most / 2 {
@@ -307,6 +290,35 @@ impl Ethernet {
         }
         // There may be more.
         cx.waker().wake_by_ref();
+        Ok(taken)
+    }
+
+    /// Hears what came last, on this socket. Says how many bytes were taken.
+    fn hear_room(&mut self, ear: Ear, take: Take<'_>) -> io::Result<usize> {
+        let now_us = self.now_us();
+        let Self { room, place, lane, keys, .. } = self;
+        let covered = ear == Ear::Way && matches!(self.way, Way::Covered(_));
+        let station = covered.then(|| place.station.number());
+        let (mut taken, mut heard) = (0, false);
+        for came in room.frames() {
+            let (bare, covered) = match station {
+                None => (Some(came), None),
+                Some(station) => (None, Some(covered::frames(came, station))),
+            };
+            for frame in bare.into_iter().chain(covered.into_iter().flatten()) {
+                let Some(number) = frame.get(8..12).and_then(|bytes| bytes.first_chunk()) else { continue };
+                let number = u32::from_le_bytes(*number);
+                if number != place.number {
+                    place.pass_on(number, frame);
+                } else if let Heard::Taken(bytes) = lane.hear(now_us, frame, keys, take).map_err(broken)? {
+                    heard = true;
+                    taken += bytes;
+                }
+            }
+        }
+        if heard {
+            (self.heard_at, self.heard_by) = (self.now, ear);
+        }
         Ok(taken)
     }
 
@@ -489,6 +501,26 @@ impl Carry for Ethernet {
             bytes.len()
         };
         self.poll_taken(cx, &mut all, usize::MAX)
+    }
+
+    fn look(&mut self) -> io::Result<bool> {
+        if self.looked.is_some() {
+            return Ok(true);
+        }
+        let socket = match (self.heard_by, &self.single) {
+            (Ear::Single, Some(single)) => &single.socket,
+            _ => &self.socket,
+        };
+        match self.room.receive(socket.get_ref()) {
+            Ok(_) => {
+                self.looked = Some(self.heard_by);
+                Ok(true)
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn packet_bytes(&self) -> usize {
