@@ -237,6 +237,12 @@ fn a_drained_node_gives_away_what_may_move_and_keeps_the_rest() {
     down_all(bed, 2);
 }
 
+/// How many nodes are alive, as one says.
+fn alive(host: &Host) -> usize {
+    let nodes = host.json(&["node", "ls"])["nodes"].as_array().cloned().unwrap_or_default();
+    nodes.iter().filter(|node| node["alive"] == true).count()
+}
+
 #[test]
 fn five_nodes_lose_two_at_once_and_etcd_its_leader() {
     let Some(bed) = cluster(5, &[]) else { return };
@@ -254,8 +260,14 @@ fn five_nodes_lose_two_at_once_and_etcd_its_leader() {
         names.iter().map(|name| (*name, node_of(bed.host(0), name).expect("it runs"))).collect();
     let at = now_ns();
     bed.host(leader).kill();
+    let leader_died = now_ns();
     bed.host(second).kill();
     let left = bed.host((leader + 2) % 5);
+    bed.until("both are noticed", PATIENCE, || alive(left) == 3);
+    println!(
+        "noticed {} ms after the leader's node was dead, as `node ls` says",
+        (now_ns() - leader_died) / 1_000_000
+    );
     bed.until("all live on what is left", PATIENCE, || {
         names.iter().all(|name| lives(&bed, name).lives_after(at + 2 * NOTICE_NS))
     });
