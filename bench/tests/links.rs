@@ -30,10 +30,15 @@ fn every_arm_works_or_is_noted() {
     let plan = Plan { launches: 1, rounds: 1, warm_up_ns: 0, window_ns: 4_000_000 };
     let results = measure(&plan, &Choice::default(), &folder.path().join("tombolo"), &mut |_| {})
         .expect("the scenario runs");
+    let has_tipc = transport::check_tipc().is_ok();
     let noted = |arm: &str| results.notes.iter().any(|note| note.contains(&format!("`{arm}`")));
     for case in CASES {
         let condition = case.condition();
         for arm in case.arms().iter().filter(|arm| !arm.is_peer()) {
+            if *arm == Arm::Tipc && !has_tipc {
+                assert!(noted(arm.name()), "{:?}", results.notes);
+                continue;
+            }
             if case.has_proxies()
                 && !folder.path().join(PROGRAM).exists()
                 && *arm != Arm::Tcp

@@ -84,6 +84,8 @@ fn spec(peer: &Path) -> Result<Spec, String> {
     }
     program("qemu-system-x86_64")?;
     let [busybox, ip, tipc] = [program("busybox")?, program("ip")?, program("tipc")?];
+    // Those of busybox start what else it has instead of what is on the path.
+    let [nsenter, unshare] = [program("nsenter")?, program("unshare")?];
     let unpacked = target().join("debian/kernel");
     let kernel = Kernel::find(&unpacked).map_err(|error| format!("{error}; run `make deps`"))?;
     let mut spec = Spec::new(kernel);
@@ -98,7 +100,11 @@ fn spec(peer: &Path) -> Result<Spec, String> {
     }
     spec.entries.push(image::Entry::Device { to: "/dev/console".into(), mode: 0o600, number: (5, 1) });
     spec.program(busybox, "/usr/bin/busybox").program(ip, "/usr/sbin/ip").program(tipc, "/usr/sbin/tipc");
+    spec.program(nsenter, "/usr/sbin/nsenter").program(unshare, "/usr/sbin/unshare");
     spec.program(peer, "/usr/bin/tipc_peer");
+    for role in ["tombolo", "link-worker"] {
+        spec.link(format!("/usr/bin/{role}"), "tipc_peer");
+    }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     spec.file(here.join("programs/tipc/init.sh"), "/init", 0o755);
     Ok(spec)

@@ -20,11 +20,14 @@ pub const FOLLOW_ADDRESS: &str = "198.18.0.2";
 /// Name of the interface that joins them, in each.
 pub const LINE: &str = "line";
 
-/// A namespace with nothing but loopback; it stays until the input ends.
+/// A peer that is silent for so many ms is lost to TIPC: as long as to a link of the bench.
+const TOLERANCE_MS: &str = "10000";
+
+/// A namespace with nothing but loopback; it stays until the input ends. Nobody reads what it says then: the `cat` of busybox would notice, and end.
 const ALONE: &str = "set -e
 ip link set lo up
 echo up
-exec cat";
+exec cat >/dev/null";
 
 /// The stage of one launch.
 #[derive(Debug)]
@@ -184,6 +187,24 @@ impl Network {
         [&self.lead, &self.follow]
             .into_iter()
             .try_for_each(|child| ip(child.id(), &["link", "set", LINE, "mtu", &bytes]))
+    }
+
+    /// From now on TIPC finds the other end. That takes it a moment, and it says nothing; who connects tries until then.
+    ///
+    /// # Errors
+    /// `Unsupported`, with what to do, where the kernel has no TIPC; [`BenchError::Missing`] without its tool; what that says.
+    pub fn join_by_tipc(&self) -> Result<(), BenchError> {
+        transport::check_tipc().map_err(BenchError::io("asking for TIPC"))?;
+        check_programs(&["tipc"])?;
+        let on = ["media", "eth", "device", LINE];
+        for child in [&self.lead, &self.follow] {
+            for what in [&["enable"][..], &["set", "tolerance", TOLERANCE_MS]] {
+                let mut command = inside(child.id(), "tipc");
+                command.arg("bearer").args(what).args(on);
+                finish(command)?;
+            }
+        }
+        Ok(())
     }
 }
 

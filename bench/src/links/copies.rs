@@ -3,6 +3,7 @@
 //! round, over a socket, with TLS and without.
 
 use super::means::{Direction, Means};
+use super::transport::anywhere;
 use crate::channel::meeting::Meeting;
 use crate::channel::stage::LINE;
 use crate::channel::task::{LAST, MORE, Role, Task};
@@ -12,7 +13,6 @@ use endpoint::{Access, Address, Buffer, Endpoint, GrantId, Options};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use session::packet;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -95,9 +95,7 @@ impl Proxy {
             Role::Lead => {
                 ("lead", Vec::new(), vec![String::from_utf8_lossy(&meeting.take(0)?.0).into_owned()])
             }
-            Role::Follow => {
-                ("follow", vec![format!("{transport}:{}", SocketAddr::new(means.address, 0))], Vec::new())
-            }
+            Role::Follow => ("follow", vec![anywhere(transport, means)?.to_string()], Vec::new()),
         };
         let (station, sockets) = if transport == "ethernet" { station()? } else { (None, Vec::new()) };
         let configure = Configure {
@@ -112,11 +110,14 @@ impl Proxy {
             station,
         };
         self.say(&Order::Configure(configure), &sockets)?;
-        let listens = self.hear(|report| match report {
-            Report::Hello { listens, .. } => Some(listens),
-            _ => None,
-        })?;
         if role == Role::Follow {
+            // By TIPC it listens a moment after it has said hello.
+            let listens = self.hear(|report| match report {
+                Report::Hello { listens: at, .. } | Report::Listening { at } => {
+                    Some(at).filter(|at| !at.is_empty())
+                }
+                _ => None,
+            })?;
             let at = listens.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
             meeting.give::<OwnedFd>(at.as_bytes(), &[])?;
         }

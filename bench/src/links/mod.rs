@@ -107,7 +107,7 @@ pub fn measure(
 ) -> Result<Results, BenchError> {
     let mut results = Results::default();
     for launch in 0..plan.launches {
-        let mut stage = Stage::make(binary, &mut results.notes)?;
+        let mut stage = Stage::make(binary, choice, &mut results.notes)?;
         for case in CASES.into_iter().filter(|case| choice.takes(&case.condition())) {
             progress(&format!("launch {} of {}, {}", launch + 1, plan.launches, case.condition()));
             let takes = |arm: &Arm| choice.takes_arm(arm.name()) && stage.has(case, *arm);
@@ -132,6 +132,8 @@ struct Has {
     peers: bool,
     /// The program whose role a proxy is.
     proxies: bool,
+    /// TIPC from node to node.
+    tipc: bool,
 }
 
 /// One launch.
@@ -151,7 +153,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn make(binary: &Path, notes: &mut Vec<String>) -> Result<Self, BenchError> {
+    fn make(binary: &Path, choice: &Choice, notes: &mut Vec<String>) -> Result<Self, BenchError> {
         check_files(binary, &[OURS])?;
         let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
         let folder = tempfile::Builder::new()
@@ -178,8 +180,15 @@ impl Stage {
             let what = format!("`{PEERS}` is not beside `{OURS}`: run `make bench-peers`");
             note(notes, format!("no arms `{grpc}`, `{tls}`, `{zenoh}`: {what}"));
         }
+        let has_tipc = choice.takes_arm(Arm::Tipc.name()) && {
+            let joined = network.join_by_tipc();
+            if let Err(error) = &joined {
+                note(notes, format!("no arm `{}`: {error}", Arm::Tipc.name()));
+            }
+            joined.is_ok()
+        };
         let (undo, binary) = (Some(undo), binary.to_path_buf());
-        let has = Has { peers: has_peers, proxies: has_proxies };
+        let has = Has { peers: has_peers, proxies: has_proxies, tipc: has_tipc };
         let processors = two_processors().ok();
         Ok(Self {
             teams: [None, None],
@@ -196,7 +205,9 @@ impl Stage {
 
     fn has(&self, case: Case, arm: Arm) -> bool {
         let is_ours = matches!(arm.way(), means::Way::Link { .. });
-        (self.has.peers || !arm.is_peer()) && (self.has.proxies || !(is_ours && case.has_proxies()))
+        (self.has.peers || !arm.is_peer())
+            && (self.has.tipc || arm != Arm::Tipc)
+            && (self.has.proxies || !(is_ours && case.has_proxies()))
     }
 
     /// The two workers of an arm, which are ready.

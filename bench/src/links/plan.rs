@@ -34,6 +34,8 @@ pub enum Arm {
     LongestLink,
     /// The same over raw Ethernet.
     LongestEthernet,
+    /// A link over TIPC with TLS.
+    Tipc,
     /// A socket.
     Tcp,
     /// A socket with TLS 1.3.
@@ -48,7 +50,7 @@ pub enum Arm {
 
 use Arm::{
     Auto, Ethernet, Grpc, GrpcTls, Link, LongEthernet, LongLink, LongestEthernet, LongestLink, Lz4, Quic,
-    QuicAuto, Tcp, Tls, Zenoh, Zstd,
+    QuicAuto, Tcp, Tipc, Tls, Zenoh, Zstd,
 };
 
 /// Longest payload of the frames of any switch, in bytes.
@@ -74,6 +76,7 @@ impl Arm {
             LongEthernet => "link ethernet, mtu 9000",
             LongestLink => "link, mtu 65535",
             LongestEthernet => "link ethernet, mtu 65535",
+            Tipc => "link tipc",
             Tcp => "tcp",
             Tls => "tls",
             Grpc => "grpc",
@@ -113,6 +116,7 @@ impl Arm {
             Auto => link("tcp", "auto"),
             Quic => link("quic", "none"),
             QuicAuto => link("quic", "auto"),
+            Tipc => link("tipc", "none"),
             Tcp => Way::Tcp,
             Tls => Way::Tls,
             Grpc => Way::Grpc { tls: false },
@@ -213,7 +217,7 @@ impl Case {
     pub fn arms(self) -> &'static [Arm] {
         match (self.kind, self.pairs) {
             (Kind::RoundTrip, _) => {
-                &[Link, Auto, Quic, Ethernet, LongestEthernet, Tcp, Tls, Grpc, GrpcTls, Zenoh]
+                &[Link, Auto, Quic, Ethernet, LongestEthernet, Tipc, Tcp, Tls, Grpc, GrpcTls, Zenoh]
             }
             (Kind::Stream, 1) => &[
                 Link,
@@ -227,14 +231,15 @@ impl Case {
                 LongEthernet,
                 LongestLink,
                 LongestEthernet,
+                Tipc,
                 Tcp,
                 Tls,
                 Grpc,
                 GrpcTls,
                 Zenoh,
             ],
-            (Kind::Stream, _) => &[Link, Auto, Quic, Ethernet],
-            (Kind::CopyIn | Kind::CopyOut, _) => &[Link, Quic, Ethernet, Tcp, Tls],
+            (Kind::Stream, _) => &[Link, Auto, Quic, Ethernet, Tipc],
+            (Kind::CopyIn | Kind::CopyOut, _) => &[Link, Quic, Ethernet, Tipc, Tcp, Tls],
         }
     }
 
@@ -335,7 +340,7 @@ mod tests {
     fn every_condition_is_one_case_and_has_a_link_over_each_transport() {
         for case in CASES {
             assert_eq!(Case::of(&case.condition()), Some(case));
-            assert!([Link, Quic, Ethernet].iter().all(|arm| case.arms().contains(arm)), "{case:?}");
+            assert!([Link, Quic, Ethernet, Tipc].iter().all(|arm| case.arms().contains(arm)), "{case:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use transport::{COMPRESSIONS, Dial, Events, Handle, Kind, Listener, Locator, Settings, Station, Tls};
 use trust::Identity;
-use wire::link::{Hello, Pair, VERSION, VERSION_OLDEST};
+use wire::link::{Hello, Pair, TIPC_SERVICE, VERSION, VERSION_OLDEST};
 
 /// Window and queue of a pair: two of the longest messages, and little more than a proxy has.
 const WINDOW_BYTES: u32 = 640 << 10;
@@ -118,6 +118,19 @@ pub fn tell(address: SocketAddr, meeting: &mut Meeting) -> io::Result<()> {
     meeting.give::<OwnedFd>(address.port().to_string().as_bytes(), &[])
 }
 
+/// Where a follower's link listens: at any port of its address, or any instance of the service of TIPC.
+///
+/// # Errors
+/// `Other` for a transport that there is not.
+pub fn anywhere(transport: &str, means: &Means) -> io::Result<Locator> {
+    let locator = if transport == Kind::Tipc.name() {
+        format!("{transport}:{TIPC_SERVICE}:0")
+    } else {
+        format!("{transport}:{}", SocketAddr::new(means.address, 0))
+    };
+    locator.parse().map_err(io::Error::other)
+}
+
 fn lead_tls(means: &Means, task: &Task, meeting: &mut Meeting) -> io::Result<impl Read + Write + use<>> {
     let config = identity(means)?.client(&[PROTOCOL]).map_err(io::Error::other)?;
     let name = trust::server_name(&means.peer).map_err(io::Error::other)?;
@@ -190,19 +203,16 @@ impl Linked {
         if transport == Kind::Ethernet.name() {
             tls.set_station(Some(Station::open(LINE)?));
         }
-        let locator = |port| -> io::Result<Locator> {
-            let address = SocketAddr::new(means.address, port);
-            format!("{transport}:{address}").parse().map_err(io::Error::other)
-        };
         let mut listener = None;
         let dial = match task.role {
             Role::Lead => {
-                let port = place(means, meeting)?.port();
-                Some(Dial { locators: vec![locator(port)?], tls })
+                let (at, _) = meeting.take(0)?;
+                let at = String::from_utf8_lossy(&at).parse().map_err(io::Error::other)?;
+                Some(Dial { locators: vec![at], tls })
             }
             Role::Follow => {
-                let bound = runtime.block_on(Listener::bind(locator(0)?, tls))?;
-                tell(bound.locator().address.ip()?, meeting)?;
+                let bound = runtime.block_on(Listener::bind(anywhere(transport, means)?, tls))?;
+                meeting.give::<OwnedFd>(bound.locator().to_string().as_bytes(), &[])?;
                 listener = Some(bound);
                 None
             }

@@ -50,4 +50,7 @@ tipc_peer near
 cat /tmp/far
 tipc node list
 tipc link list
+up "the bench begins"
+tipc_peer bench
+up "it ends"
 poweroff -f

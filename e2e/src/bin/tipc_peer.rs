@@ -5,16 +5,23 @@
 //! tipc_peer missing module|bearer  what is said without TIPC in the kernel, and without a bearer
 //! tipc_peer near                   makes the checks; the other is at 10.78.0.2
 //! tipc_peer far                    is the other
+//! tipc_peer bench                  links over TIPC in `tombolo bench link`, between nodes of its own
 //! ```
+//!
+//! It is the programs that the bench starts, too: called `link-worker` it is that, and with the word `proxy` what `tombolo` is with it.
 //!
 //! Each check is a line on standard output: `ok NAME` or `not ok NAME: why`.
 
+use bench::choice::Choice;
+use bench::links::plan::{Arm, CASES, Plan as Measured};
 use conformance::links::stage::{FAR, NEAR, Side, accept, config};
 use conformance::links::talk::{Plan, talk};
 use conformance::links::weather::{go_by_relay, relay};
 use conformance::links::{Cluster, Done, Failure, SCENARIOS, ensure, within};
-use e2e::tipc_guest::{is_of_suite, suite};
+use e2e::tipc_guest::{ALL, is_of_suite, suite};
 use std::future::{pending, ready};
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime};
 use sys::tipc;
@@ -53,19 +60,44 @@ const TRIES: usize = 20;
 const CUTS: usize = 2;
 /// Each round opens pairs, of which there can't be many more.
 const ROUNDS_MAX: usize = 24;
+/// Where the programs that the bench starts are said to be.
+const BINARY: &str = "/usr/bin/tombolo";
+/// Its check: part of the suite by this name, with all that the bench measures.
+const CHECK_OF_BENCH: &str = "bench_of_links";
+/// What the bench measures without the suite.
+const CASES_IN_SHORT: [&str; 2] = ["round trip", "stream,64 B,pairs=8"];
+/// As short as it can be: that it works, not how fast.
+const MEASURED: Measured = Measured { launches: 1, rounds: 1, warm_up_ns: 0, window_ns: 4_000_000 };
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<String> = std::env::args().collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [name, ..] if name.ends_with("link-worker") => {
+            bench::channel::work::main(bench::links::transport::with)
+        }
+        [_, "proxy", ..] => ended(proxy_of_a_node()),
+        [_, "bench"] => {
+            judge(CHECK_OF_BENCH, measured());
+            ExitCode::SUCCESS
+        }
+        words => ended(peer(words.get(1..).unwrap_or_default())),
+    }
+}
+
+fn peer(words: &[&str]) -> Done {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event loop");
-    let done = runtime.block_on(async {
-        match words.as_slice() {
+    runtime.block_on(async {
+        match words {
             ["missing", what] => missing(what).await,
             ["near"] => near().await,
             ["far"] => far().await,
-            _ => Err(Failure("usage: tipc_peer missing module|bearer, near or far".into())),
+            _ => Err(Failure("usage: tipc_peer missing module|bearer, near, far or bench".into())),
         }
-    });
+    })
+}
+
+fn ended(done: Done) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -93,6 +125,37 @@ fn by_tipc() -> Locator {
 
 fn by_tcp() -> Done<Locator> {
     BY_TCP.parse().map_err(Failure::during("read a locator"))
+}
+
+fn proxy_of_a_node() -> Done {
+    let listener =
+        std::io::stdin().as_fd().try_clone_to_owned().map_err(Failure::during("take its socket"))?;
+    proxy::run(listener).map(drop).map_err(Failure::during("serve"))
+}
+
+/// Links over TIPC have results in the bench, also after a network with other frames, which takes TIPC's link down.
+fn measured() -> Done {
+    let arms = [Arm::LongestLink, Arm::Tipc].map(|arm| arm.name().to_owned()).to_vec();
+    let in_short = CASES_IN_SHORT.map(str::to_owned).to_vec();
+    let cases = if suite().is_some_and(|asked| asked == ALL || CHECK_OF_BENCH.contains(&asked)) {
+        Vec::new()
+    } else {
+        in_short
+    };
+    let choice = Choice { cases, arms };
+    let begun = Instant::now();
+    let mut progress = |what: &str| println!("{} ms: {what}", begun.elapsed().as_millis());
+    let results = bench::links::measure(&MEASURED, &choice, Path::new(BINARY), &mut progress)
+        .map_err(Failure::during("measure"))?;
+    progress("it was measured");
+    ensure(results.notes.iter().all(|note| !note.contains(Arm::Tipc.name())), || results.notes.join("|"))?;
+    for condition in CASES.iter().map(|case| case.condition()).filter(|condition| choice.takes(condition)) {
+        let found = results.of(&condition, Arm::Tipc.name()).next();
+        let operations = found.map_or(0, |repetition| repetition.operations);
+        ensure(operations > 0, || format!("{condition}: nothing was measured"))?;
+        println!("{condition}: {operations}");
+    }
+    Ok(())
 }
 
 /// What is said where something is missing says how to get it.

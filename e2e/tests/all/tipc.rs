@@ -48,6 +48,11 @@ fn a_link_under_load_goes_from_tipc_to_tcp_and_back_without_losing_a_message() {
     holds("exchanges_between_nodes");
 }
 
+#[test]
+fn the_bench_of_links_measures_those_over_tipc() {
+    holds("bench_of_links");
+}
+
 /// The suite takes minutes on a machine that is emulated: `cargo xtask test tipc`.
 fn asked_for() -> Option<String> {
     let asked = suite();

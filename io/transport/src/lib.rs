@@ -28,5 +28,5 @@ pub use driver::{Dial, Driver, Events, Handle, Settings, Status, SwitchError, Tr
 pub use ethernet::Station;
 pub use listener::{HANDSHAKES_MAX, HANDSHAKES_OF_ONE_MAX, Listener, Refused, RefusedWhy};
 pub use locator::{Address, BadLocator, Kind, Locator};
-pub use tipc::{TipcListener, TipcStream};
+pub use tipc::{TipcListener, TipcStream, check_tipc};
 pub use tls::{ALPN, Tls, Who};

@@ -42,6 +42,14 @@ fn explained(error: io::Error) -> io::Error {
     }
 }
 
+/// Looks whether this node's kernel has TIPC; one that has the module loads it for that.
+///
+/// # Errors
+/// `Unsupported`, with what to do, where it has not; those of socket(2).
+pub fn check_tipc() -> io::Result<()> {
+    tipc::socket().map(drop).map_err(explained)
+}
+
 /// Why nobody is found who serves what is asked for.
 fn unserved() -> &'static str {
     let alone = tipc::socket().and_then(tipc::local);
