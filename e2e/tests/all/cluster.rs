@@ -1,5 +1,6 @@
 //! Several nodes as one: a distributed container that spans them, and what becomes of it when nodes, links and etcd fail.
 
+use crate::cluster_etcd::alive;
 use e2e::cluster::{Bed, Host, Witness, now_ns};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -235,12 +236,6 @@ fn a_drained_node_gives_away_what_may_move_and_keeps_the_rest() {
         ps(a)
     );
     down_all(bed, 2);
-}
-
-/// How many nodes are alive, as one says.
-fn alive(host: &Host) -> usize {
-    let nodes = host.json(&["node", "ls"])["nodes"].as_array().cloned().unwrap_or_default();
-    nodes.iter().filter(|node| node["alive"] == true).count()
 }
 
 #[test]

@@ -190,7 +190,8 @@ fn join_rest(bed: &Bed) {
     });
 }
 
-fn alive(host: &Host) -> usize {
+/// How many nodes are alive, as one says; none where it can't say so, or is fenced.
+pub(super) fn alive(host: &Host) -> usize {
     let run = host.run(&["node", "ls", "--json"]);
     let said: serde_json::Value = serde_json::from_str(&run.out).unwrap_or_default();
     if said["fenced"] == true {
