@@ -1,14 +1,27 @@
 //! A real name server (dnsmasq) on a port of its own.
 
 use std::fmt::Write as _;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A port of 127.0.0.1 that is free for UDP now.
+/// The first of the ports that processes are given, and how many there are: below those from which the kernel takes
+/// one for who names none.
+const FIRST_PORT: u16 = 20_000;
+const PORTS: u16 = 12_000;
+
+/// A port of 127.0.0.1 that is free for UDP and TCP now, and that nobody gets who asks the kernel for any.
 pub fn free_port() -> u16 {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("a free UDP port");
-    socket.local_addr().expect("its address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let own = (std::process::id() % u32::from(PORTS)) as u16;
+    (0..PORTS)
+        .map(|_| FIRST_PORT + (own + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS) % PORTS)
+        .find(|port| {
+            let at = (Ipv4Addr::LOCALHOST, *port);
+            UdpSocket::bind(at).is_ok() && TcpListener::bind(at).is_ok()
+        })
+        .expect("a free port")
 }
 
 /// A running dnsmasq that answers for `tombolo.example`; ended when dropped.

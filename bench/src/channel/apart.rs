@@ -119,8 +119,11 @@ mod tests {
     use crate::channel::work::converse;
     use std::sync::mpsc;
 
+    /// An address of the loopback from which no connection leaves: a port of it that was free stays so.
+    const APART: &str = "127.0.80.1";
+
     fn task(role: Role, work: Work, port: u16) -> Task {
-        let means = Means::Network { address: "127.0.0.1".into(), port };
+        let means = Means::Network { address: APART.into(), port };
         Task { role, means, work, bytes: 64, meeting: PathBuf::new(), processor: None }
     }
 
@@ -150,8 +153,7 @@ mod tests {
     }
 
     fn tales(work: Work) -> [Tale; 2] {
-        let port =
-            TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+        let port = TcpListener::bind((APART, 0)).and_then(|free| free.local_addr()).expect("a port").port();
         let (said, hears) = mpsc::channel();
         std::thread::scope(|scope| {
             let follow = scope.spawn(move || tale(&task(Role::Follow, work, port), said));

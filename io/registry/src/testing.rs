@@ -1,16 +1,23 @@
-//! An etcd to test with: Debian's, started on ports of the loopback that are free, in a folder that goes with it.
+//! An etcd to test with: Debian's, at an address of the loopback that is this process's alone, in a folder that goes
+//! with it.
 
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long members may take until they answer.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 /// How long between two looks whether they do.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The loopback's addresses that are given to processes by their ids: 127.64.0.0/10, and ids have 22 bits.
+const OWN: u32 = 0x7f40_0000;
+/// The first port of an own address that is tried.
+const FIRST_PORT: u16 = 20_000;
 
 /// One or more members of an etcd. Killed, with all that they keep, when it is dropped.
 #[derive(Debug)]
@@ -41,33 +48,41 @@ pub fn etcd_program() -> Option<PathBuf> {
     places.chain(installed).find(|path| path.is_file())
 }
 
+/// Where the members are that this process starts.
+#[must_use]
+pub fn own_address() -> Ipv4Addr {
+    Ipv4Addr::from(OWN | (std::process::id() & 0x3f_ffff))
+}
+
+/// A port that nobody takes before a member does, nor while it is killed: a connection within the loopback leaves from
+/// 127.0.0.1, and from ports of that address.
+fn own_port() -> io::Result<SocketAddr> {
+    static NEXT: AtomicU16 = AtomicU16::new(FIRST_PORT);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        match TcpListener::bind((own_address(), port)) {
+            // Somebody listens at this port of every address.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && port >= FIRST_PORT => {}
+            tried => return tried?.local_addr(),
+        }
+    }
+}
+
 impl EtcdServers {
-    /// Starts so many members, at 127.0.0.1. `extra`: more arguments of each.
+    /// Starts so many members, each at ports of its own. `extra`: more arguments of each.
     ///
     /// # Errors
     /// There is no etcd, or it does not start.
     pub fn start(count: usize, extra: &[&str]) -> io::Result<Self> {
-        Self::start_at(&vec![Ipv4Addr::LOCALHOST; count], extra)
-    }
-
-    /// Starts a member at each of these addresses of this machine.
-    ///
-    /// # Errors
-    /// As for [`EtcdServers::start`].
-    pub fn start_at(addresses: &[Ipv4Addr], extra: &[&str]) -> io::Result<Self> {
         let program = etcd_program().ok_or_else(|| io::Error::other("there is no etcd: run `make deps`"))?;
-        let members = addresses.iter().map(|address| {
-            // Both are held until both are known, so that they differ.
-            let (client, peer) = (TcpListener::bind((*address, 0))?, TcpListener::bind((*address, 0))?);
-            Ok(Member { client: client.local_addr()?, peer: peer.local_addr()?, child: None })
-        });
+        let member = |_| Ok(Member { client: own_port()?, peer: own_port()?, child: None });
         let mut servers = Self {
-            members: members.collect::<io::Result<_>>()?,
+            members: (0..count).map(member).collect::<io::Result<_>>()?,
             program,
             extra: extra.iter().map(|word| (*word).to_owned()).collect(),
             folder: tempfile::tempdir()?,
         };
-        for index in 0..servers.members.len() {
+        for index in 0..count {
             servers.spawn(index)?;
         }
         servers.wait()?;
