@@ -1,7 +1,7 @@
 //! The cluster's authority: who may call itself a node of it.
 
 use crate::error::TrustError;
-use crate::files::{self, AUTHORITY_FILE};
+use crate::files::{self, AUTHORITY_FILE, NEXT_AUTHORITY_FILE};
 use crate::identity::Identity;
 use crate::{NAME_SUFFIX, check_name};
 use rcgen::{
@@ -35,6 +35,14 @@ impl Fingerprint {
     #[must_use]
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         Self(Sha256::digest(certificate.as_ref()).into())
+    }
+
+    /// Of each certificate in a PEM.
+    ///
+    /// # Errors
+    /// [`TrustError::Garbage`]: there is none, or there are more than a node believes.
+    pub fn all_of_pem(pem: &str) -> Result<Vec<Self>, TrustError> {
+        Ok(crate::identity::authorities(pem)?.iter().map(Self::of).collect())
     }
 }
 
@@ -105,8 +113,39 @@ impl Authority {
     /// # Errors
     /// [`TrustError::File`], [`TrustError::Exposed`], [`TrustError::Garbage`].
     pub fn load(folder: &Path) -> Result<Option<Self>, TrustError> {
-        let text = files::read_secret(&folder.join(AUTHORITY_FILE))?;
+        Self::load_from(&folder.join(AUTHORITY_FILE))
+    }
+
+    fn load_from(path: &Path) -> Result<Option<Self>, TrustError> {
+        let text = files::read_secret(path)?;
         text.map(|text| Self::from_pem(&text)).transpose()
+    }
+
+    /// Reads the one that is to take its place; `None` where this node has none such.
+    ///
+    /// # Errors
+    /// As for [`Authority::load`].
+    pub fn load_next(folder: &Path) -> Result<Option<Self>, TrustError> {
+        Self::load_from(&folder.join(NEXT_AUTHORITY_FILE))
+    }
+
+    /// Writes it into a node's folder as the one that is to take the place of the one there.
+    ///
+    /// # Errors
+    /// [`TrustError::File`].
+    pub fn store_next(&self, folder: &Path) -> Result<(), TrustError> {
+        files::write_secret(&folder.join(NEXT_AUTHORITY_FILE), &self.to_pem())
+    }
+
+    /// The next one takes the place of the one before it, whose key is gone with that; or, not taken, is dropped.
+    ///
+    /// # Errors
+    /// [`TrustError::File`].
+    pub fn settle_next(folder: &Path, taken: bool) -> Result<(), TrustError> {
+        let (next, path) = (folder.join(NEXT_AUTHORITY_FILE), folder.join(AUTHORITY_FILE));
+        let settled = if taken { std::fs::rename(&next, path) } else { std::fs::remove_file(&next) };
+        let synced = settled.and_then(|()| std::fs::File::open(folder)?.sync_all());
+        synced.map_err(|cause| TrustError::File { what: "settle", path: next, cause })
     }
 
     /// Writes it into a node's folder, for root alone.
@@ -171,6 +210,14 @@ impl Authority {
         Ok(files::pem_of(certificate.der()) + &self.certificate_pem())
     }
 
+    /// Says that a node has this authority's key, to who has its certificate ([`has_authority`]).
+    ///
+    /// # Errors
+    /// [`TrustError::Name`], [`TrustError::Crypto`].
+    pub fn proof(&self, node: &str) -> Result<String, TrustError> {
+        request(&self.key, node)
+    }
+
     /// A node's identity, made here and kept in memory: for the node that has the authority, and for tests.
     ///
     /// # Errors
@@ -210,9 +257,7 @@ impl Request {
     /// # Errors
     /// [`TrustError::Crypto`].
     pub fn pem(&self) -> Result<String, TrustError> {
-        let what = crypto("ask for a certificate");
-        let params = CertificateParams::new(vec![format!("{}{NAME_SUFFIX}", self.node)]).map_err(&what)?;
-        params.serialize_request(&self.key).and_then(|request| request.pem()).map_err(&what)
+        request(&self.key, &self.node)
     }
 
     /// The key: a secret of this node's.
@@ -220,6 +265,42 @@ impl Request {
     pub fn key_pem(&self) -> String {
         self.key.serialize_pem()
     }
+}
+
+/// Until when an authority is valid, in seconds of Unix time, from its certificate as PEM.
+///
+/// # Errors
+/// [`TrustError::Garbage`].
+pub fn authority_until_unix_s(certificate_pem: &str) -> Result<u64, TrustError> {
+    let certificates = crate::identity::authorities(certificate_pem)?;
+    let until = certificates.first().map(|first| crate::identity::allegation(first).map(|said| said.until));
+    until.unwrap_or(Err(TrustError::Nobody))
+}
+
+/// PKCS #10, signed with the key that it is for.
+fn request(key: &KeyPair, node: &str) -> Result<String, TrustError> {
+    check_name(node)?;
+    let what = crypto("ask for a certificate");
+    let params = CertificateParams::new(vec![format!("{node}{NAME_SUFFIX}")]).map_err(&what)?;
+    params.serialize_request(key).and_then(|request| request.pem()).map_err(&what)
+}
+
+/// Whether `proof` is [`Authority::proof`] of that node, by the authority whose certificate this is. It is good for that node alone.
+///
+/// # Errors
+/// [`TrustError::Garbage`]: it is no proof of anything.
+pub fn has_authority(proof: &str, node: &str, authority_pem: &str) -> Result<bool, TrustError> {
+    let garbage = |what: &str, why: String| TrustError::Garbage { what: what.into(), why };
+    let said = "the proof that a node has the authority";
+    // This checks the signature.
+    let request =
+        CertificateSigningRequestParams::from_pem(proof).map_err(|error| garbage(said, error.to_string()))?;
+    let certificate = CertificateDer::from_pem_slice(authority_pem.as_bytes())
+        .map_err(|error| garbage("the cluster's authority", error.to_string()))?;
+    let wanted = CertificateParams::new(vec![format!("{node}{NAME_SUFFIX}")])
+        .map_err(|error| garbage(said, error.to_string()))?;
+    Ok(request.params.subject_alt_names == wanted.subject_alt_names
+        && crate::identity::has_key(&certificate, &request.public_key)?)
 }
 
 fn named(cluster: &str, name: &str, now: SystemTime, days: u32) -> Result<CertificateParams, TrustError> {

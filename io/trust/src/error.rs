@@ -53,6 +53,12 @@ pub enum TrustError {
         /// As far as it says.
         who: String,
     },
+    /// This node's certificate is of an authority that the cluster believes no more.
+    #[error(
+        "no authority that the cluster believes issued this node's certificate: it was away while the authority was replaced; \
+         `tombolo node remove` it at another node, and `tombolo node join` it with a new token"
+    )]
+    Stranger,
     /// The certificate is over.
     #[error(
         "the certificate of {who} was valid until {}, and this node's clock says {}: set the clock if it is wrong, else \
@@ -100,7 +106,7 @@ pub enum TrustError {
     /// The cluster's authority is not the one that the token names.
     #[error(
         "the node at that address has not the authority that the token names: the address is wrong, the token is of another \
-         cluster, or somebody stands in between; nothing was told to it"
+         cluster or older than this one's authority, or somebody stands in between; nothing was told to it"
     )]
     WrongAuthority,
     /// The other end showed no certificate.

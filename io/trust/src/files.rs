@@ -11,6 +11,8 @@ use std::path::Path;
 
 /// The authority's key and certificate, on nodes that may issue certificates.
 pub(crate) const AUTHORITY_FILE: &str = "authority.pem";
+/// The same of its successor, while it is replaced.
+pub(crate) const NEXT_AUTHORITY_FILE: &str = "authority.next.pem";
 /// This node's key and chain, in one file: they change together.
 pub(crate) const IDENTITY_FILE: &str = "identity.pem";
 /// The authorities that this node believes.

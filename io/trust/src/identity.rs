@@ -6,7 +6,7 @@ use crate::files::{self, IDENTITY_FILE, REVOKED_FILE, TRUSTED_FILE};
 use crate::time::unix_s;
 use crate::verify::Checker;
 use crate::{NAME_SUFFIX, check_name};
-use rcgen::{KeyPair, PublicKeyData};
+use rcgen::PublicKeyData;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
@@ -135,7 +135,10 @@ pub(crate) fn allegation(certificate: &CertificateDer<'_>) -> Result<Allegation,
 }
 
 /// Whether a certificate is for that key.
-pub(crate) fn has_key(certificate: &CertificateDer<'_>, key: &KeyPair) -> Result<bool, TrustError> {
+pub(crate) fn has_key(
+    certificate: &CertificateDer<'_>,
+    key: &impl PublicKeyData,
+) -> Result<bool, TrustError> {
     let (_, parsed) = X509Certificate::from_der(certificate.as_ref())
         .map_err(|_| TrustError::Garbage { what: "a certificate".into(), why: "it can't be read".into() })?;
     Ok(parsed.public_key().raw == key.subject_public_key_info())
@@ -167,7 +170,7 @@ struct Inner {
 pub(crate) struct Current {
     pub(crate) certified: Arc<CertifiedKey>,
     pub(crate) roots: Arc<RootCertStore>,
-    authorities: Vec<CertificateDer<'static>>,
+    pub(crate) authorities: Vec<CertificateDer<'static>>,
     serial: Serial,
     from: u64,
     until: u64,
@@ -179,15 +182,12 @@ pub(crate) struct Current {
 impl Current {
     fn new(own_pem: &str, trusted_pem: &str) -> Result<(Self, Peer), TrustError> {
         let garbage = |what: &str, why: String| TrustError::Garbage { what: what.to_owned(), why };
-        let (own, trusted) = ("this node's certificate", "the cluster's authorities");
+        let own = "this node's certificate";
         let key =
             PrivateKeyDer::from_pem_slice(own_pem.as_bytes()).map_err(|e| garbage(own, e.to_string()))?;
         let chain = certificates(own_pem, MAX_CHAIN).map_err(|why| garbage(own, why))?;
-        let authorities = certificates(trusted_pem, MAX_AUTHORITIES).map_err(|why| garbage(trusted, why))?;
-        let mut roots = RootCertStore::empty();
-        for authority in &authorities {
-            roots.add(authority.clone()).map_err(|e| garbage(trusted, e.to_string()))?;
-        }
+        let authorities = authorities(trusted_pem)?;
+        let roots = roots_of(&authorities)?;
         let who = peer(&chain)?;
         let alleged = allegation(&chain[0])?;
         let key = provider().key_provider.load_private_key(key).map_err(|e| garbage(own, e.to_string()))?;
@@ -205,6 +205,24 @@ impl Current {
         };
         Ok((current, who))
     }
+}
+
+/// The authorities in a PEM, as many as a node believes at the most.
+pub(crate) fn authorities(trusted_pem: &str) -> Result<Vec<CertificateDer<'static>>, TrustError> {
+    certificates(trusted_pem, MAX_AUTHORITIES)
+        .map_err(|why| TrustError::Garbage { what: "the cluster's authorities".into(), why })
+}
+
+/// These and no others, for checking.
+pub(crate) fn roots_of(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, TrustError> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority.clone()).map_err(|error| TrustError::Garbage {
+            what: "the cluster's authorities".into(),
+            why: error.to_string(),
+        })?;
+    }
+    Ok(roots)
 }
 
 fn certificates(pem: &str, most: usize) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -328,7 +346,8 @@ impl Identity {
     /// # Errors
     /// [`TrustError::File`].
     pub fn forget(folder: &Path) -> Result<(), TrustError> {
-        for name in [IDENTITY_FILE, files::AUTHORITY_FILE, TRUSTED_FILE, REVOKED_FILE] {
+        let authorities = [files::AUTHORITY_FILE, files::NEXT_AUTHORITY_FILE];
+        for name in [IDENTITY_FILE, TRUSTED_FILE, REVOKED_FILE].into_iter().chain(authorities) {
             let path = folder.join(name);
             match std::fs::remove_file(&path) {
                 Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
@@ -353,11 +372,22 @@ impl Identity {
     /// Believes these authorities from now on.
     ///
     /// # Errors
-    /// [`TrustError::Garbage`]. What is in use stays.
+    /// [`TrustError::Garbage`]; [`TrustError::Stranger`]: none of them issued this node's certificate, so nobody who believes them believes
+    /// this node. What is in use stays.
     pub fn trust(&self, trusted_pem: &str) -> Result<(), TrustError> {
         let own = self.current().own_pem.clone();
         let (current, _) = Current::new(&own, trusted_pem)?;
+        let begun = UnixTime::since_unix_epoch(Duration::from_secs(current.from));
+        if crate::verify::signed(&current.certified.cert, &current.roots, begun).is_err() {
+            return Err(TrustError::Stranger);
+        }
         self.replace(&Arc::new(current))
+    }
+
+    /// The authority by which it shows that it is of the cluster.
+    #[must_use]
+    pub fn issuer(&self) -> Option<Fingerprint> {
+        self.current().certified.cert.get(1).map(Fingerprint::of)
     }
 
     fn replace(&self, current: &Arc<Current>) -> Result<(), TrustError> {
@@ -433,14 +463,16 @@ impl Identity {
         Arc::clone(&self.inner.clock)
     }
 
-    /// Checks a chain again, as a handshake does: for connections that live long.
+    /// Checks a chain as a handshake does.
     ///
     /// # Errors
     /// [`TrustError::OtherCluster`], [`TrustError::Expired`], [`TrustError::NotYet`], [`TrustError::Revoked`], [`TrustError::Garbage`].
     pub fn check(&self, chain: &[CertificateDer<'_>]) -> Result<Peer, TrustError> {
-        let now =
-            self.inner.clock.current_time().unwrap_or_else(|| UnixTime::since_unix_epoch(Duration::ZERO));
-        Checker(self.clone()).check(chain, now)
+        Checker(self.clone()).check(chain, self.now())
+    }
+
+    pub(crate) fn now(&self) -> UnixTime {
+        self.inner.clock.current_time().unwrap_or_else(|| UnixTime::since_unix_epoch(Duration::ZERO))
     }
 
     /// What a server of the node's uses: the other end must be a node of the cluster. `protocols` as in ALPN.

@@ -12,13 +12,15 @@ mod error;
 mod files;
 mod identity;
 mod said;
+mod shown;
 mod time;
 mod verify;
 
-pub use authority::{Authority, Fingerprint, NODE_DAYS, Request};
+pub use authority::{Authority, Fingerprint, NODE_DAYS, Request, authority_until_unix_s, has_authority};
 pub use error::TrustError;
 pub use identity::{Identity, Peer, Serial, peer, peer_of_pem};
 pub use said::{explain, explain_to_joiner};
+pub use shown::Shown;
 pub use verify::joiner;
 
 use rustls::pki_types::ServerName;

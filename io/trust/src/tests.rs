@@ -266,6 +266,82 @@ fn a_successor_of_the_authority_is_believed_beside_it() {
 }
 
 #[test]
+fn what_was_shown_is_believed_until_it_is_revoked_or_its_authority_replaced_and_not_until_it_ends() {
+    let now = SystemTime::now();
+    let (first, second) = (authority(), authority());
+    let old = now - (u32::from(u16::try_from(NODE_DAYS).unwrap()) - 1) * DAY;
+    let (a, b) = (first.identity("a", now).unwrap(), first.identity("b", old).unwrap());
+    let chain = |identity: &Identity| identity.current().certified.cert.clone();
+    let shown = a.shown(&chain(&b)).unwrap();
+    assert_eq!(shown.peer().node, "b");
+    assert!(a.is_by(&shown, first.fingerprint()) && !a.is_by(&shown, second.fingerprint()));
+    a.still(&shown).unwrap();
+    a.set_revoked([b.serial()].into());
+    assert!(matches!(a.still(&shown), Err(TrustError::Revoked { .. })));
+    a.set_revoked([].into());
+    // The successor is believed, a shows a certificate of it, and what b showed counts on.
+    let both = first.certificate_pem() + &second.certificate_pem();
+    a.trust(&both).unwrap();
+    a.still(&shown).unwrap();
+    assert!(!a.is_by(&shown, second.fingerprint()));
+    assert!(
+        matches!(a.trust(&second.certificate_pem()), Err(TrustError::Stranger)),
+        "it would be believed by nobody"
+    );
+    assert_eq!(a.fingerprints().len(), 2, "what is in use stays");
+    let request = Request::new("a").unwrap();
+    a.renew(&request, &second.sign(&request.pem().unwrap(), "a", now).unwrap()).unwrap();
+    assert_eq!(a.issuer(), Some(second.fingerprint()));
+    a.trust(&second.certificate_pem()).unwrap();
+    assert!(matches!(a.still(&shown), Err(TrustError::OtherCluster { .. })));
+    assert!(matches!(a.shown(&chain(&b)), Err(TrustError::OtherCluster { .. })));
+    // What ends by itself was good when it was shown.
+    let request = Request::new("c").unwrap();
+    let own = request.key_pem() + &first.sign(&request.pem().unwrap(), "c", now).unwrap();
+    let c = Identity::with_clock(&own, &both, Arc::new(Off(10 * 86_400))).unwrap();
+    assert!(matches!(c.shown(&chain(&b)), Err(TrustError::Expired { .. })));
+    c.still(&shown).unwrap();
+}
+
+#[test]
+fn who_has_the_authority_can_prove_it_for_itself_alone() {
+    let (one, other) = (authority(), authority());
+    let proof = one.proof("b").unwrap();
+    assert!(has_authority(&proof, "b", &one.certificate_pem()).unwrap());
+    assert!(!has_authority(&proof, "c", &one.certificate_pem()).unwrap(), "passed on");
+    assert!(!has_authority(&proof, "b", &other.certificate_pem()).unwrap());
+    let asked = Request::new("b").unwrap().pem().unwrap();
+    assert!(!has_authority(&asked, "b", &one.certificate_pem()).unwrap(), "a node's own key");
+    for bad in ["", "hello", &one.certificate_pem()] {
+        let refusal = has_authority(bad, "b", &one.certificate_pem()).unwrap_err().to_string();
+        assert!(refusal.contains("the proof"), "{refusal}");
+    }
+}
+
+#[test]
+fn a_successor_lies_beside_the_authority_until_it_takes_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second, third) = (authority(), authority(), authority());
+    first.store(folder.path()).unwrap();
+    assert!(Authority::load_next(folder.path()).unwrap().is_none());
+    for next in [&third, &second] {
+        next.store_next(folder.path()).unwrap();
+    }
+    let there = |found: Option<Authority>| found.map(|authority| authority.fingerprint());
+    assert_eq!(there(Authority::load_next(folder.path()).unwrap()), Some(second.fingerprint()));
+    assert_eq!(there(Authority::load(folder.path()).unwrap()), Some(first.fingerprint()));
+    Authority::settle_next(folder.path(), true).unwrap();
+    assert!(Authority::load_next(folder.path()).unwrap().is_none());
+    assert_eq!(there(Authority::load(folder.path()).unwrap()), Some(second.fingerprint()));
+    third.store_next(folder.path()).unwrap();
+    Authority::settle_next(folder.path(), false).unwrap();
+    assert_eq!(there(Authority::load(folder.path()).unwrap()), Some(second.fingerprint()));
+    third.store_next(folder.path()).unwrap();
+    Identity::forget(folder.path()).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "no key is left");
+}
+
+#[test]
 fn a_request_gets_the_name_that_the_authority_gives_and_no_other() {
     let authority = authority();
     let now = SystemTime::now();

@@ -111,7 +111,7 @@ fn refused(error: Error) -> TrustError {
 }
 
 /// Whether the first of a chain is signed by one of the roots, and valid now. As for a server: certificates of nodes are for both.
-fn signed(
+pub(crate) fn signed(
     chain: &[CertificateDer<'_>],
     roots: &RootCertStore,
     now: UnixTime,
