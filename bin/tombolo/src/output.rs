@@ -121,7 +121,7 @@ impl From<std::io::Error> for Failure {
 }
 
 /// Colours, or nothing where the output is no terminal (or `NO_COLOR` is set).
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Paint {
     pub red: &'static str,
     pub green: &'static str,
@@ -143,7 +143,7 @@ impl Paint {
                 end: "\x1b[0m",
             }
         } else {
-            Self { red: "", green: "", yellow: "", dim: "", bold: "", end: "" }
+            Self::default()
         }
     }
 

@@ -119,7 +119,7 @@ fn the_demo_of_three_nodes_shows_what_it_says_and_leaves_nothing() {
 }
 
 /// Looks the name up again and again until it is told to end; prints what was lost, and at the end how many there were.
-const LOOKUPS: &str = "n=0; while [ ! -e /tmp/enough ]; do
+pub(crate) const LOOKUPS: &str = "n=0; while [ ! -e /tmp/enough ]; do
     getent ahostsv4 www.quickstart.test | grep -q 192.0.2.7 || echo lost $n; n=$((n + 1)); done; echo asked $n";
 
 #[test]

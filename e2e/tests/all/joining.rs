@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long a thing of the cluster may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// So many nodes whose daemons run; the first is a cluster on an etcd of its own, the others are single nodes.
-fn begun(count: usize) -> Option<Bed> {
+pub(crate) fn begun(count: usize) -> Option<Bed> {
     let bed = Bed::with_etcd(count, 1)?;
     for host in bed.hosts() {
         bed.start_daemon(host);
@@ -32,7 +32,7 @@ fn at(host: &Host) -> String {
     host.port().address.to_string()
 }
 
-fn token(host: &Host, more: &[&str]) -> String {
+pub(crate) fn token(host: &Host, more: &[&str]) -> String {
     let made = host.json(&[&["node", "token"], more].concat());
     made["token"].as_str().expect("a token").to_owned()
 }
@@ -41,28 +41,28 @@ fn join(host: &Host, through: &Host, token: &str, more: &[&str]) -> Run {
     host.run(&[&["node", "join", &at(through), token], more].concat())
 }
 
-fn join_as(host: &Host, through: &Host, token: &str) -> Run {
+pub(crate) fn join_as(host: &Host, through: &Host, token: &str) -> Run {
     join(host, through, token, &["--name", host.name(), "--address", &at(host)])
 }
 
 /// Insists that it was refused, for a reason and with advice.
-fn refused(run: &Run, why: &str) {
+pub(crate) fn refused(run: &Run, why: &str) {
     assert!((1..=2).contains(&run.code) && run.err.contains(why), "{why:?} is not why: {run:?}");
 }
 
-fn nodes(host: &Host) -> Vec<String> {
+pub(crate) fn nodes(host: &Host) -> Vec<String> {
     let view = host.json(&["node", "ls"]);
     let rows = view["nodes"].as_array().cloned().unwrap_or_default();
     rows.iter().filter_map(|row| Some(row["name"].as_str()?.to_owned())).collect()
 }
 
-fn links_up(host: &Host) -> usize {
+pub(crate) fn links_up(host: &Host) -> usize {
     let run = host.run(&["link", "ls", "--json"]);
     let links: Value = serde_json::from_str(&run.out).unwrap_or_default();
     links.as_array().map_or(0, |links| links.iter().filter(|link| link["up"] == true).count())
 }
 
-fn trust(host: &Host) -> PathBuf {
+pub(crate) fn trust(host: &Host) -> PathBuf {
     host.state_dir().join("trust")
 }
 

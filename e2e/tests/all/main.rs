@@ -1,5 +1,6 @@
 //! The end-to-end tests: real containers, a real name server, the release binary.
 
+mod authority;
 mod channels;
 mod clocks;
 mod cluster;

@@ -395,6 +395,45 @@ pub struct RotateRequest {
     pub revoke: bool,
 }
 
+/// The cluster's authority, as `node authority` shows it: `/v1/cluster/authority`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityView {
+    /// The cluster's name.
+    pub cluster: String,
+    /// What the authority is known by: SHA-256 of its certificate, in hexadecimal digits.
+    pub fingerprint: String,
+    /// Until when it is valid, in seconds of Unix time.
+    pub valid_until_unix_s: u64,
+    /// Whether this node has its key.
+    pub here: bool,
+    /// What is to take its place, while it is replaced.
+    pub replacement: Option<ReplacementView>,
+}
+
+/// What is to take the authority's place, and why it has not yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplacementView {
+    /// What the next authority is known by.
+    pub fingerprint: String,
+    /// The node where that was begun.
+    pub by: String,
+    /// When, in seconds of Unix time.
+    pub since_unix_s: u64,
+    /// Nodes that have not done their part.
+    pub waits_for: Vec<WaitsFor>,
+}
+
+/// A node that a replacement waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitsFor {
+    /// Which.
+    pub node: String,
+    /// Whether it has a lease.
+    pub alive: bool,
+    /// What is missed, and what to do about it.
+    pub why: String,
+}
+
 /// What was done, in a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {

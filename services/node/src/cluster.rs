@@ -4,6 +4,7 @@
 //! `docs/adr/0019-*` and `docs/adr/0020-*` say why.
 
 pub(crate) mod admin_api;
+mod authority;
 mod call;
 mod config;
 mod doubts;
@@ -16,6 +17,7 @@ mod number;
 pub(crate) mod peer_api;
 mod release;
 mod remembered;
+mod replace;
 mod rotate;
 mod token;
 mod trusted;
@@ -31,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -115,11 +117,15 @@ struct Inner {
     state: Mutex<State>,
     /// Grows whenever what [`Cluster::nodes`] says changes.
     changes: watch::Sender<u64>,
+    /// Held by who changes what this node shows or believes.
+    certificate: tokio::sync::Mutex<()>,
     /// Grows whenever this node shows or believes something else.
     trust_changes: watch::Sender<u64>,
     /// Until when the lease is certainly held (`CLOCK_BOOTTIME`, ns); 0: it is not.
     held_until: watch::Sender<u64>,
     incarnation: AtomicU64,
+    /// This machine, which was removed, is about to be a node again: as another than this one.
+    joins_anew: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -180,9 +186,11 @@ impl Cluster {
             etcd,
             state: Mutex::new(State { remembered, ..State::default() }),
             changes: watch::channel(0).0,
+            certificate: tokio::sync::Mutex::default(),
             trust_changes: watch::channel(0).0,
             held_until: watch::channel(0).0,
             incarnation: AtomicU64::new(0),
+            joins_anew: AtomicBool::new(false),
         };
         Ok(Some(Self { inner: Arc::new(inner) }))
     }
@@ -329,6 +337,11 @@ impl Cluster {
             // Whoever follows the cluster's books adds it.
             free: None,
         }
+    }
+
+    /// Whether this machine, which was removed, is about to be another node: this one lives no more then.
+    pub(crate) fn joins_anew(&self, does: bool) {
+        self.inner.joins_anew.store(does, Ordering::Relaxed);
     }
 
     pub(crate) fn is_removed(&self) -> bool {

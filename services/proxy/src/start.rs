@@ -20,7 +20,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use transport::{Address, Compression, Dial, Handle, Kind, Listener, Locator, Settings, Station, Tls};
-use trust::{Identity, Serial};
+use trust::Identity;
 use wire::link::{Hello, Pair, VERSION, VERSION_OLDEST};
 use wire::proxy::{Configure, MAX_MESSAGE_BYTES, MAX_PAIRS, Order, Report, SILENCE_MS, WINDOW_BYTES, reason};
 
@@ -165,34 +165,34 @@ pub(crate) fn tls(identity: &Identity, shown: &Shown) -> Result<Tls, String> {
     let client = identity.client(alpn).map_err(|e| e.to_string())?;
     let (checker, shown) = (identity.clone(), Arc::clone(shown));
     Ok(Tls::new(&server, &client, move |chain| {
-        let peer = trust::peer(chain).map_err(|e| e.to_string())?;
-        note(&shown, peer.serial);
-        // Once more: it may have been revoked since TLS looked, and then whoever looks at what was shown has looked before.
-        checker.check(chain).map(|peer| peer.node).map_err(|e| e.to_string())
+        let now = checker.shown(chain).map_err(|e| e.to_string())?;
+        let node = now.peer().node.clone();
+        note(&shown, now.clone());
+        // Once more: it may be believed no more since TLS looked, and then whoever looks at what was shown has looked before.
+        checker.still(&now).map(|()| node).map_err(|e| e.to_string())
     }))
 }
 
-/// Numbers of the certificates that were shown on connections, the newest last: that of the connection which stands is among them.
-type Shown = Arc<Mutex<VecDeque<Serial>>>;
+/// What was shown on connections, the newest last: that of the connection which stands is among them.
+type Shown = Arc<Mutex<VecDeque<trust::Shown>>>;
 
 /// So many are kept: a node has fewer (`docs/spec/joining.md`), and handshakes are few at a time.
 const SHOWN_MAX: usize = 128;
 
-fn note(shown: &Shown, serial: Serial) {
+fn note(shown: &Shown, now: trust::Shown) {
     let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
-    shown.retain(|other| *other != serial);
-    shown.push_back(serial);
+    shown.retain(|other| *other != now);
+    shown.push_back(now);
     if shown.len() > SHOWN_MAX {
         shown.pop_front();
     }
 }
 
 /// Whether one of those that were shown is believed no more; those are forgotten.
-fn drop_revoked(shown: &Shown, identity: &Identity) -> bool {
-    let revoked = identity.revoked();
+fn drop_disbelieved(shown: &Shown, identity: &Identity) -> bool {
     let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
     let before = shown.len();
-    shown.retain(|serial| !revoked.contains(serial));
+    shown.retain(|one| identity.still(one).is_ok());
     shown.len() < before
 }
 
@@ -352,9 +352,9 @@ async fn link(
     let trust = move |files: Vec<OwnedFd>| match identity.reload_from(files) {
         Ok(()) => {
             tracing::info!(certificate = %identity.serial(), "from now on this proxy shows and believes what its node does");
-            if drop_revoked(&shown, &identity) {
+            if drop_disbelieved(&shown, &identity) {
                 // Another connection is made, if the other node has another certificate.
-                live.cut("the certificate that the other node had shown was revoked");
+                live.cut("the certificate that the other node had shown is believed no more");
             }
         }
         Err(error) => {

@@ -1,5 +1,7 @@
 //! `tombolo node`: several machines as one.
 
+mod authority;
+
 use super::look::encoded;
 use super::{client, place, up, wait};
 use crate::cli::{ListArgs, PlaceArgs};
@@ -9,6 +11,7 @@ use ::node::admin::{
     TokenView, Version,
 };
 use ::node::client::{Client, ClientError};
+use authority::AuthorityArgs;
 use clap::{Args, Subcommand};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -100,6 +103,14 @@ Links to other nodes take it up while they are in use.")]
         #[arg(long)]
         revoke: bool,
     },
+    /// Show the cluster's authority, which says who is a node, or replace it
+    #[command(after_help = "Examples:
+  tombolo node authority
+  tombolo node authority --json | jq .replacement
+  tombolo node authority replace      somebody may have its key
+
+It is known by its fingerprint, which every token names.")]
+    Authority(AuthorityArgs),
 }
 
 #[derive(Debug, Args)]
@@ -206,7 +217,12 @@ pub fn run(arguments: &PlaceArgs, command: &NodeCommand) -> Result<(), Failure> 
             let request = RotateRequest { revoke: *revoke };
             said(&wait(client(arguments)?.post("cluster/rotate", &request))??)
         }
+        NodeCommand::Authority(authority) => authority::run(arguments, authority),
     }
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn said(said: &Said) -> Result<(), Failure> {
@@ -326,7 +342,7 @@ fn list(arguments: &PlaceArgs, json: bool) -> Result<(), Failure> {
 }
 
 fn cells(row: &NodeRow, paint: Paint) -> Vec<String> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = unix_s();
     vec![
         format!("{}{}", harmless(&row.name), if row.me { " (this one)" } else { "" }),
         paint.state(if row.alive { "up" } else { "down" }),

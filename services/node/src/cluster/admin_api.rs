@@ -1,6 +1,6 @@
 //! What the admin socket says of the cluster.
 
-use super::{init, join, rotate, token};
+use super::{init, join, replace, rotate, token};
 use crate::admin::{
     Code, InitRequest, JoinRequest, NodesView, Problem, RemoveRequest, RotateRequest, Said, TokenRequest,
 };
@@ -26,6 +26,8 @@ pub(crate) fn routes() -> Router<Arc<Node>> {
         .route("/v1/cluster/token", post(make_token))
         .route("/v1/cluster/remove", post(remove))
         .route("/v1/cluster/rotate", post(rotate_here))
+        .route("/v1/cluster/authority", get(authority))
+        .route("/v1/cluster/authority/replace", post(replace_authority))
 }
 
 fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
@@ -106,7 +108,9 @@ async fn join_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Probl
         return Err(Problem::new(Code::Taken, format!("{} is up here, which the cluster knows nothing of", dcs.join(", ")))
             .help("`tombolo down --all` first, and `tombolo up` afterwards; or begin the cluster here (`tombolo node init`)"));
     }
-    let said = join::join(node.place.state_dir.clone(), request).await?;
+    let anew = |does| node.cluster.iter().for_each(|cluster| cluster.joins_anew(does));
+    anew(true);
+    let said = join::join(node.place.state_dir.clone(), request).await.inspect_err(|_| anew(false))?;
     node.again.notify_one();
     Ok(Json(Said { said }))
 }
@@ -129,8 +133,22 @@ async fn remove(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem>
     let (etcd, name) = (cluster.etcd().clone(), request.node.clone());
     super::blocking(move || join::leave(&etcd, &name)).await?;
     Ok(Json(Said {
-        said: format!("node {} is removed, and its certificate is believed no more", request.node),
+        said: format!(
+            "node {} is removed, and its certificate is believed no more; if it could let others join and is not trusted, change what lets \
+             it into etcd, and `tombolo node authority replace`",
+            request.node
+        ),
     }))
+}
+
+async fn authority(State(node): Shared) -> Result<Response, Problem> {
+    let cluster = node.cluster.as_ref().ok_or_else(single)?;
+    Ok(Json(replace::view(cluster).await?).into_response())
+}
+
+async fn replace_authority(State(node): Shared) -> Result<Json<Said>, Problem> {
+    let cluster = node.cluster.as_ref().ok_or_else(single)?;
+    replace::replace(cluster).await.map(Json)
 }
 
 async fn rotate_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem> {

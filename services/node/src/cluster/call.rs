@@ -198,10 +198,10 @@ async fn ask(
     notice_its_end(&stream).map_err(unreachable)?;
     let from = stream.local_addr().map_err(unreachable)?.ip();
     let stream = TlsConnector::from(config).connect(name, stream).await.map_err(unreachable)?;
-    let shown = stream.get_ref().1.peer_certificates().map(trust::peer).transpose().map_err(failed)?;
-    match (cluster, shown) {
-        (Some(cluster), Some(peer)) => {
-            let stream = Trusted::new(stream, cluster, Some((&peer.node, &peer.serial)));
+    match (cluster, stream.get_ref().1.peer_certificates()) {
+        (Some(cluster), Some(chain)) => {
+            let shown = cluster.identity().shown(chain).map_err(failed)?;
+            let stream = Trusted::new(stream, cluster, Some(Arc::new(shown)));
             exchange(stream, who, request).await
         }
         _ => exchange(stream, who, request).await,

@@ -1,5 +1,6 @@
 //! The first node of a cluster: its authority, and its registry moved into etcd, all of it or nothing.
 
+use super::authority::Record;
 use super::config::{Config, Etcd as EtcdConfig};
 use super::join::{enter, settle, with_port};
 use super::release::RELEASE;
@@ -68,8 +69,8 @@ pub(super) async fn init(
         )?;
         super::issued::note(&etcd, identity.node(), &identity.serial().to_string())?;
         // From here on there is a cluster.
-        let record =
-            serde_json::json!({ "cluster": cluster, "certificate_pem": authority.certificate_pem() });
+        let certificate_pem = authority.certificate_pem();
+        let record = Record { cluster: cluster.clone(), certificate_pem, successors: Vec::new() };
         etcd.put(AUTHORITY, &to_json(&record)?, Expected::Absent).map_err(failed)?;
         finish(&state_dir, &etcd, &authority, &identity, &Config::new(address, etcd_config, Some(0)))?;
         let what = if moved == 1 { "topology" } else { "topologies" };

@@ -1,5 +1,6 @@
 //! Joining: the machine that wants in, and the node that lets it.
 
+use super::authority::{self, RENEWALS};
 use super::config::{Config, Etcd as EtcdConfig};
 use super::number;
 use super::peer_api::JOIN_PATH;
@@ -61,13 +62,13 @@ pub(super) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
     check_labels(&knock.labels)?;
     let address = knock.address.unwrap_or(SocketAddr::new(from, PEER_PORT));
     check_address(address)?;
-    let authority = Authority::load(cluster.trust_folder()).map_err(failed)?.ok_or_else(|| {
-        Problem::new(Code::Refused, format!("node {} may not let others join", cluster.me()))
-            .help("ask a node that has the authority: `tombolo node show` says so of each")
-    })?;
     let cluster = cluster.clone();
     blocking(move || {
         let etcd = cluster.etcd();
+        let authority = authority::own(etcd, cluster.trust_folder())?.ok_or_else(|| {
+            Problem::new(Code::Refused, format!("node {} may not let others join", cluster.me()))
+                .help("ask a node that has the authority: `tombolo node show` says so of each")
+        })?;
         let (accepted, revision) = token::look(etcd, &knock.id, &knock.secret, unix_s())?;
         check_free(etcd, &knock.name, address)?;
         // Before anything is written: a request that can't be signed uses no token up.
@@ -89,7 +90,11 @@ pub(super) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
             number: Some(number::take(etcd, &knock.name)?),
         };
         enter(etcd, &record)?;
-        if let Err(problem) = begin_books(etcd, &record) {
+        // After that, so that who replaces the authority sees the node, or this sees that it is replaced.
+        let booked = begin_books(etcd, &record).and_then(|()| authority::settled(etcd));
+        let booked = booked.map(|settled| settled == authority.fingerprint());
+        let booked = booked.and_then(|same| if same { Ok(()) } else { Err(replaced()) });
+        if let Err(problem) = booked {
             return Err(match leave(etcd, &record.name) {
                 Ok(()) => problem,
                 Err(left) => problem.help(format!("the node is left in the registry: {left}")),
@@ -106,6 +111,11 @@ pub(super) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
         })
     })
     .await
+}
+
+fn replaced() -> Problem {
+    Problem::new(Code::Taken, "the cluster's authority was replaced just now")
+        .help("join with a new token: `tombolo node token`")
 }
 
 /// What an earlier node of that name was issued is not for this one.
@@ -184,6 +194,7 @@ pub(super) fn leave(registry: &dyn Registry, name: &str) -> Result<(), Problem> 
     issued::revoke(registry, name, &record.serial)?;
     issued::revoke_all(registry, name, None)?;
     registry.delete(&format!("{ALIVE}{name}"), Expected::Anything).map_err(failed)?;
+    registry.delete(&format!("{RENEWALS}{name}"), Expected::Anything).map_err(failed)?;
     registry.delete(&format!("{ADDRESSES}{}", record.address), Expected::Anything).map_err(failed)?;
     registry.delete(&format!("{NODES}{name}"), Expected::Revision(revision)).map_err(failed)?;
     // What was issued meanwhile: who issues looks for the node's record after it has written it down.

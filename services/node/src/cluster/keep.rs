@@ -1,4 +1,5 @@
-//! What goes on as long as the daemon does: keeping the lease, doubting others, and following who else is there. Each has a thread, because the
+//! What goes on as long as the daemon does: keeping the lease, doubting others, and following who else is there, and the
+//! authority. Each has a thread, because the
 //! registry's calls block; when one stops being answered, the fence closes by the clock alone.
 
 use super::doubts::{self, Keys, MAX_WORDS, Word};
@@ -26,9 +27,9 @@ const RENEW_EVERY_NS: u64 = 400 * MS;
 const RENEW_PATIENCE: Duration = Duration::from_millis(1_200);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How often those who follow look whether the daemon ends.
-const LOOK_AROUND: Duration = Duration::from_millis(200);
+pub(super) const LOOK_AROUND: Duration = Duration::from_millis(200);
 /// Pause before the registry is asked again for everything, after it failed.
-const RELIST_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const RELIST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A lease, and the life that began with it.
 #[derive(Debug)]
@@ -55,13 +56,17 @@ impl Cluster {
     pub(crate) fn keep(&self) -> std::io::Result<Kept> {
         let over = Arc::new(AtomicBool::new(false));
         let (say, words) = sync_channel(MAX_WORDS);
-        let (one, other, third) = (self.clone(), self.clone(), self.clone());
-        let [one_over, other_over, third_over] = [(); 3].map(|()| Arc::clone(&over));
+        let [one, other, third, fourth] = [(); 4].map(|()| self.clone());
+        let [one_over, other_over, third_over, fourth_over] = [(); 4].map(|()| Arc::clone(&over));
+        let runtime = tokio::runtime::Handle::current();
         std::thread::Builder::new().name("lease".into()).spawn(move || one.keep_lease(&say, &one_over))?;
         std::thread::Builder::new().name("members".into()).spawn(move || other.follow(&other_over))?;
         std::thread::Builder::new()
             .name("doubts".into())
             .spawn(move || third.doubt_others(&words, &third_over))?;
+        std::thread::Builder::new()
+            .name("authority".into())
+            .spawn(move || fourth.keep_authority(&runtime, &fourth_over))?;
         Ok(Kept(over))
     }
 
@@ -148,6 +153,9 @@ impl Cluster {
 
     /// Takes another lease, and says by it that this node lives.
     fn begin(&self, holder: &mut Holder, now: u64) -> Result<Life, Problem> {
+        if self.inner.joins_anew.load(Ordering::Relaxed) {
+            return Err(failed("this machine joins the cluster anew"));
+        }
         let key = format!("{ALIVE}{}", self.me());
         let boot = boot_id();
         let there = self.etcd().get(&key).map_err(failed)?;

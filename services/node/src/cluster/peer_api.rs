@@ -2,7 +2,7 @@
 
 use super::release::{self, PROTOCOLS, RELEASE_HEADER};
 use super::trusted::Trusted;
-use super::{Cluster, join, rotate};
+use super::{Cluster, join, replace, rotate};
 use crate::admin::{Code, MAX_BODY_BYTES, Problem};
 use crate::node::Node;
 use crate::proxies::{LINK_PATH, Offer};
@@ -34,6 +34,7 @@ pub(crate) const JOIN_PATH: &str = "/v1/join";
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) node: String,
+    pub(super) shown: Arc<trust::Shown>,
 }
 
 /// From where somebody asks who has no certificate.
@@ -48,6 +49,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route(JOIN_PATH, post(join_here))
         .route("/v1/certificate", post(certificate))
         .route("/v1/hello", post(hello))
+        .route(replace::PATH, post(hand_over))
         .route(LINK_PATH, post(link_offered))
         .merge(crate::follow::routes())
         .fallback(nothing_here)
@@ -97,6 +99,15 @@ async fn certificate(
 ) -> Result<Response, Problem> {
     let request = parsed(&body)?;
     Ok(Json(rotate::issue(of(&node)?, &caller.node, request).await?).into_response())
+}
+
+async fn hand_over(
+    State(node): Shared,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let request = parsed(&body)?;
+    Ok(Json(replace::hand_over(of(&node)?, caller, request).await?).into_response())
 }
 
 async fn hello(State(node): Shared, Extension(caller): Extension<Caller>) -> Result<Response, Problem> {
@@ -168,22 +179,23 @@ async fn serve_one(
         .map_err(|_| "its handshake takes too long".to_owned())?
         .map_err(|error| trust::explain(&error, &from.to_string()))?;
     let chain = stream.get_ref().1.peer_certificates();
-    let caller = chain.map(trust::peer).transpose().map_err(|error| error.to_string())?;
+    let shown = chain.map(|chain| cluster.identity().shown(chain).map(Arc::new)).transpose();
+    let shown = shown.map_err(|error| error.to_string())?;
     let mut router = router.layer(Extension(From(from.ip())));
-    if let Some(peer) = &caller {
-        router = router.layer(Extension(Caller { node: peer.node.clone() }));
+    if let Some(shown) = &shown {
+        let (node, shown) = (shown.peer().node.clone(), Arc::clone(shown));
+        router = router.layer(Extension(Caller { node, shown }));
     }
-    let shown = caller.as_ref().map(|peer| (peer.node.as_str(), &peer.serial));
-    let stream = Trusted::new(stream, cluster, shown);
+    let stream = Trusted::new(stream, cluster, shown.clone());
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(GREETING_PATIENCE)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
         .with_upgrades();
-    let Some(peer) = caller else { return served.await.map_err(|error| error.to_string()) };
+    let Some(shown) = shown else { return served.await.map_err(|error| error.to_string()) };
     tokio::select! {
         served = served => served.map_err(|error| error.to_string()),
         // Also where nothing is read or written: who waits for an answer gets none.
-        () = cluster.clone().until_revoked(peer.serial) => Err(format!("the certificate of node {} was revoked", peer.node)),
+        () = cluster.clone().until_disbelieved(Arc::clone(&shown)) => Err(cluster.why_disbelieved(&shown)),
     }
 }

@@ -4,7 +4,7 @@ use super::join::{enter, leave};
 use super::*;
 use registry::Memory;
 
-fn record(name: &str, address: &str) -> NodeRecord {
+pub(super) fn record(name: &str, address: &str) -> NodeRecord {
     NodeRecord {
         name: name.into(),
         address: address.parse().unwrap(),

@@ -1,6 +1,6 @@
 //! Tokens: what lets one machine into the cluster, once, for some time. `docs/spec/joining.md` has the format.
 
-use super::{Cluster, blocking, failed, get_json, to_json, unix_s};
+use super::{Cluster, authority, blocking, failed, get_json, to_json, unix_s};
 use crate::admin::{Code, Problem, TokenRequest, TokenView};
 use registry::{Expected, Registry, RegistryError};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -10,7 +10,7 @@ use std::fmt;
 use trust::Fingerprint;
 
 /// Keys of tokens.
-const TOKENS: &str = "token/";
+pub(super) const TOKENS: &str = "token/";
 /// What a token begins with: the version of its format.
 const PREFIX: &str = "tmb1";
 /// Bytes of what names a token in the registry.
@@ -120,9 +120,8 @@ pub(crate) async fn make(cluster: &Cluster, request: TokenRequest) -> Result<Tok
             format!("a token is good for 1 s to {} days", MAX_TTL_S / 86_400),
         ));
     }
-    let Some(authority) = cluster.identity().fingerprints().first().copied() else {
-        return Err(failed("this node knows no authority"));
-    };
+    let etcd = cluster.etcd().clone();
+    let authority = blocking(move || authority::settled(&etcd)).await?;
     let token = Token { id: random(ID_BYTES)?, secret: random(SECRET_BYTES)?, authority };
     let expires_unix_s = unix_s() + ttl_s;
     let record = Record {

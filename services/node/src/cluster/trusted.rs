@@ -1,24 +1,36 @@
-//! Connections to other nodes that end when the certificate is revoked that was shown on them: a handshake looks at it once, and some connections live long.
+//! Connections to other nodes that end when what was shown on them is believed no more: a handshake looks at it once, and some connections live long.
 
 use super::Cluster;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use trust::Serial;
+use trust::{Shown, TrustError};
 
 type Ends = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Cluster {
-    /// Comes back when a certificate is revoked, as soon as this node has heard of it.
-    pub(super) async fn until_revoked(self, serial: Serial) {
+    /// Comes back when what was shown is believed no more, as soon as this node has heard of it.
+    pub(super) async fn until_disbelieved(self, shown: Arc<Shown>) {
         // What changes after this is heard, perhaps twice.
         let mut changes = self.trust_changes();
-        while !self.identity().revoked().contains(&serial) {
+        while self.identity().still(&shown).is_ok() {
             if changes.changed().await.is_err() {
                 return std::future::pending().await;
             }
+        }
+    }
+
+    /// Why that is, for a person.
+    pub(super) fn why_disbelieved(&self, shown: &Shown) -> String {
+        let node = &shown.peer().node;
+        match self.identity().still(shown) {
+            Err(TrustError::OtherCluster { .. }) => {
+                format!("the authority of the certificate of node {node} was replaced")
+            }
+            _ => format!("the certificate of node {node} was revoked"),
         }
     }
 }
@@ -26,18 +38,19 @@ impl Cluster {
 /// A connection whose other end has shown a certificate.
 pub(super) struct Trusted<S> {
     stream: S,
-    node: String,
+    /// By whom something was shown.
+    shown: Option<(Cluster, Arc<Shown>)>,
     /// For whoever reads, and for whoever writes: they may be two.
     ends: Option<[Ends; 2]>,
 }
 
 impl<S> Trusted<S> {
-    /// `shown`: by whom, and its number; `None`: nobody has shown one.
-    pub(super) fn new(stream: S, cluster: &Cluster, shown: Option<(&str, &Serial)>) -> Self {
-        let ends = shown.map(|(_, serial)| {
-            [(); 2].map(|()| Box::pin(cluster.clone().until_revoked(serial.clone())) as Ends)
+    /// `shown`: what was; `None`: nobody has shown anything.
+    pub(super) fn new(stream: S, cluster: &Cluster, shown: Option<Arc<Shown>>) -> Self {
+        let ends = shown.as_ref().map(|shown| {
+            [(); 2].map(|()| Box::pin(cluster.clone().until_disbelieved(Arc::clone(shown))) as Ends)
         });
-        Self { stream, node: shown.map_or_else(String::new, |(node, _)| node.to_owned()), ends }
+        Self { stream, shown: shown.map(|shown| (cluster.clone(), shown)), ends }
     }
 
     fn check(&mut self, side: usize, cx: &mut Context<'_>) -> io::Result<()> {
@@ -46,7 +59,8 @@ impl<S> Trusted<S> {
             Some(Poll::Ready(())) => {
                 // What has come back is not asked again.
                 self.ends = Some([(); 2].map(|()| Box::pin(std::future::ready(())) as Ends));
-                let why = format!("the certificate of node {} was revoked", self.node);
+                let why = self.shown.as_ref().map(|(cluster, shown)| cluster.why_disbelieved(shown));
+                let why = why.unwrap_or_default();
                 Err(io::Error::new(io::ErrorKind::ConnectionAborted, why))
             }
             _ => Ok(()),

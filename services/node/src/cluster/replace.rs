@@ -1,0 +1,147 @@
+//! The authority is followed, and replaced when somebody says so, as long as the daemon lives.
+
+use super::authority::{self, Part, Pending, RENEWALS};
+use super::keep::{LOOK_AROUND, RELIST_PAUSE};
+use super::peer_api::Caller;
+use super::{AUTHORITY, Cluster, blocking, failed};
+use crate::admin::{AuthorityView, Problem, Said};
+use hyper::Method;
+use registry::{Registry, Watch};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// Where a node asks for the next authority's key.
+pub(super) const PATH: &str = "/v1/authority";
+
+/// What a node asks that has the key of the authority that is replaced.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Ask {
+    proof_pem: String,
+}
+
+/// What it is given.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Handed {
+    authority_pem: String,
+}
+
+impl Cluster {
+    /// With this node's part in a replacement. What it fetches, it fetches in no time: not for the event loop.
+    fn part<T>(
+        &self,
+        fetch: &dyn Fn(&str) -> Result<String, Problem>,
+        with: impl FnOnce(&Part<'_>) -> Result<T, Problem>,
+    ) -> Result<T, Problem> {
+        let changed = || self.trust_changed();
+        with(&Part {
+            registry: self.etcd(),
+            identity: self.identity(),
+            folder: self.trust_folder(),
+            changed: &changed,
+            fetch,
+        })
+    }
+
+    /// Follows the authority, and does this node's part when it is replaced.
+    pub(super) fn keep_authority(&self, runtime: &Handle, over: &AtomicBool) {
+        let (mut pending, mut said) = (None, String::new());
+        while !over.load(Ordering::Relaxed) {
+            let Err(problem) = self.keep_authority_once(runtime, &mut pending, over) else { continue };
+            if problem.message != said {
+                tracing::warn!(
+                    error = problem.message,
+                    "this node can't do its part about the cluster's authority for now"
+                );
+                said = problem.message;
+            }
+            // tidy(sleep): nobody tells when a registry, or another node, is back.
+            std::thread::sleep(RELIST_PAUSE);
+        }
+    }
+
+    /// Until the daemon ends, or something fails.
+    fn keep_authority_once(
+        &self,
+        runtime: &Handle,
+        pending: &mut Option<Pending>,
+        over: &AtomicBool,
+    ) -> Result<(), Problem> {
+        // What changes after this is heard.
+        let watch = |prefix: &str| self.etcd().watch(prefix).map_err(failed);
+        let (record, renewals) = (watch(AUTHORITY)?, watch(RENEWALS)?);
+        let fetch = |proof: &str| runtime.block_on(self.fetch_authority(proof));
+        while !over.load(Ordering::Relaxed) {
+            let names = self.names();
+            let under_way = {
+                let _changing = self.inner.certificate.blocking_lock();
+                self.part(&fetch, |part| part.step(pending))?
+            };
+            let mut changed = false;
+            while !changed && !over.load(Ordering::Relaxed) {
+                changed = heard(&record, LOOK_AROUND)?;
+                // Who has left is not waited for any more.
+                changed |= under_way && (heard(&renewals, Duration::ZERO)? || names != self.names());
+            }
+        }
+        Ok(())
+    }
+
+    async fn fetch_authority(&self, proof: &str) -> Result<String, Problem> {
+        let ask = Ask { proof_pem: proof.to_owned() };
+        let mut why = Vec::new();
+        for member in self.nodes().into_iter().filter(|member| member.alive && member.name != self.me()) {
+            match self.call::<Handed>(&member.name, Method::POST, PATH, &ask).await {
+                Ok(handed) => return Ok(handed.authority_pem),
+                Err(problem) => why.push(format!("{}: {}", member.name, problem.message)),
+            }
+        }
+        Err(failed(format!("no node hands over the next authority's key ({})", why.join("; "))))
+    }
+}
+
+/// Whether something has changed; all that has is heard.
+fn heard(watch: &Watch, patience: Duration) -> Result<bool, Problem> {
+    let mut any = false;
+    let mut patience = patience;
+    while watch.next(patience).map_err(failed)?.is_some() {
+        (any, patience) = (true, Duration::ZERO);
+    }
+    Ok(any)
+}
+
+fn nobody(_proof: &str) -> Result<String, Problem> {
+    Err(failed("nothing is fetched here"))
+}
+
+/// Begins to replace the authority.
+pub(super) async fn replace(cluster: &Cluster) -> Result<Said, Problem> {
+    let cluster = cluster.clone();
+    blocking(move || {
+        let _changing = cluster.inner.certificate.blocking_lock();
+        cluster.part(&nobody, |part| part.replace()).map(|said| Said { said })
+    })
+    .await
+}
+
+/// What `node authority` shows.
+pub(super) async fn view(cluster: &Cluster) -> Result<AuthorityView, Problem> {
+    let cluster = cluster.clone();
+    blocking(move || {
+        let alive = |node: &str| cluster.member(node).is_some_and(|member| member.alive);
+        cluster.part(&nobody, |part| part.view(&alive))
+    })
+    .await
+}
+
+/// Hands the next authority's key over, to who has that of the one before.
+pub(super) async fn hand_over(cluster: &Cluster, caller: Caller, ask: Ask) -> Result<Handed, Problem> {
+    let cluster = cluster.clone();
+    blocking(move || {
+        let authority_pem =
+            cluster.part(&nobody, |part| authority::hand_over(part, &caller.shown, &ask.proof_pem))?;
+        Ok(Handed { authority_pem })
+    })
+    .await
+}
