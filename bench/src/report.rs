@@ -109,7 +109,9 @@ pub fn text(
 
 /// What the figures are.
 fn how(results: &Results) -> &'static str {
-    if results.repetitions.iter().any(|repetition| repetition.launch > 0) {
+    let mut launches = results.repetitions.iter().map(|repetition| repetition.launch);
+    let mut of_figures = results.figures.iter().map(|figure| figure.launch);
+    if launches.any(|launch| launch > 0) || of_figures.any(|launch| launch > 0) {
         "medians over launches, in brackets the 95 % interval"
     } else {
         "one launch: medians over its rounds"
@@ -321,6 +323,17 @@ mod tests {
         assert!(text.contains("note: the third arm needs root"));
         assert!(text.contains("not judged, because") && text.contains("directory.private.p50"), "{text}");
         assert!(text.contains("cache=none domains=8") && text.contains("memory per further domain: 2.50"));
+    }
+
+    #[test]
+    fn what_was_launched_again_is_said_also_of_figures_alone() {
+        let mut results = results();
+        assert!(how(&results).contains("one launch"));
+        results.figures[0].launch = 1;
+        assert!(how(&results).contains("over launches"));
+        results.figures.clear();
+        results.repetitions[1].launch = 4;
+        assert!(how(&results).contains("over launches"));
     }
 
     #[test]

@@ -22,14 +22,14 @@ pub const PROGRAMS: &str = machines::PROGRAMS;
 /// Addresses of the network cards of guests, on the bridge.
 const GUEST_ADDRESS: &str = "198.18.255.1/16";
 
-/// Makes the bridge, says so, and stays until its input ends.
+/// Makes the bridge, says so, and stays until its input ends; nobody reads what it says then, which busybox's `cat` would notice.
 const HUB: &str = "set -e
 ip link set lo up
 ip link add hub type bridge
 ip address add 198.18.0.1/16 dev hub
 ip link set hub up
 echo up
-exec cat";
+exec cat >/dev/null";
 
 /// Ends, by pid, whatever runs in a network namespace (its inode is the argument): it was made by the bench alone.
 const END_ALL: &str = "for process in /proc/[0-9]*; do \
