@@ -63,7 +63,8 @@ fn asked(text: &str) {
         let peer = trust::peer_of_pem(&chain).expect("who is issued something is somebody");
         assert_eq!((peer.node.as_str(), peer.cluster.as_str()), ("b", "lab"));
     }
-    let proven = trust::has_authority(text, "b", &authority.certificate_pem());
+    let who = trust::peer(&CLUSTER.chain).expect("the node");
+    let proven = trust::has_authority(text, &who, &authority.certificate_pem());
     assert!(!proven.unwrap_or(false), "nobody else has the key");
 }
 

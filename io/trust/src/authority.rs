@@ -2,7 +2,7 @@
 
 use crate::error::TrustError;
 use crate::files::{self, AUTHORITY_FILE, NEXT_AUTHORITY_FILE};
-use crate::identity::Identity;
+use crate::identity::{Identity, Peer, Serial};
 use crate::{NAME_SUFFIX, check_name};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
@@ -210,12 +210,13 @@ impl Authority {
         Ok(files::pem_of(certificate.der()) + &self.certificate_pem())
     }
 
-    /// Says that a node has this authority's key, to who has its certificate ([`has_authority`]).
+    /// Says that a node has this authority's key, to who has its certificate ([`has_authority`]), on a connection on which it shows the certificate
+    /// with that number.
     ///
     /// # Errors
     /// [`TrustError::Name`], [`TrustError::Crypto`].
-    pub fn proof(&self, node: &str) -> Result<String, TrustError> {
-        request(&self.key, node)
+    pub fn proof(&self, node: &str, serial: &Serial) -> Result<String, TrustError> {
+        request(&self.key, &proven(node, serial)?)
     }
 
     /// A node's identity, made here and kept in memory: for the node that has the authority, and for tests.
@@ -257,7 +258,7 @@ impl Request {
     /// # Errors
     /// [`TrustError::Crypto`].
     pub fn pem(&self) -> Result<String, TrustError> {
-        request(&self.key, &self.node)
+        request(&self.key, &format!("{}{NAME_SUFFIX}", self.node))
     }
 
     /// The key: a secret of this node's.
@@ -278,18 +279,23 @@ pub fn authority_until_unix_s(certificate_pem: &str) -> Result<u64, TrustError> 
 }
 
 /// PKCS #10, signed with the key that it is for.
-fn request(key: &KeyPair, node: &str) -> Result<String, TrustError> {
-    check_name(node)?;
+fn request(key: &KeyPair, name: &str) -> Result<String, TrustError> {
     let what = crypto("ask for a certificate");
-    let params = CertificateParams::new(vec![format!("{node}{NAME_SUFFIX}")]).map_err(&what)?;
+    let params = CertificateParams::new(vec![name.to_owned()]).map_err(&what)?;
     params.serialize_request(key).and_then(|request| request.pem()).map_err(&what)
 }
 
-/// Whether `proof` is [`Authority::proof`] of that node, by the authority whose certificate this is. It is good for that node alone.
+/// What a proof is for. No certificate has such a name.
+fn proven(node: &str, serial: &Serial) -> Result<String, TrustError> {
+    check_name(node)?;
+    Ok(format!("{serial}.authority.{node}{NAME_SUFFIX}"))
+}
+
+/// Whether `proof` is [`Authority::proof`] of who has shown this, by the authority whose certificate that is.
 ///
 /// # Errors
 /// [`TrustError::Garbage`]: it is no proof of anything.
-pub fn has_authority(proof: &str, node: &str, authority_pem: &str) -> Result<bool, TrustError> {
+pub fn has_authority(proof: &str, shown: &Peer, authority_pem: &str) -> Result<bool, TrustError> {
     let garbage = |what: &str, why: String| TrustError::Garbage { what: what.into(), why };
     let said = "the proof that a node has the authority";
     // This checks the signature.
@@ -297,7 +303,7 @@ pub fn has_authority(proof: &str, node: &str, authority_pem: &str) -> Result<boo
         CertificateSigningRequestParams::from_pem(proof).map_err(|error| garbage(said, error.to_string()))?;
     let certificate = CertificateDer::from_pem_slice(authority_pem.as_bytes())
         .map_err(|error| garbage("the cluster's authority", error.to_string()))?;
-    let wanted = CertificateParams::new(vec![format!("{node}{NAME_SUFFIX}")])
+    let wanted = CertificateParams::new(vec![proven(&shown.node, &shown.serial)?])
         .map_err(|error| garbage(said, error.to_string()))?;
     Ok(request.params.subject_alt_names == wanted.subject_alt_names
         && crate::identity::has_key(&certificate, &request.public_key)?)

@@ -55,8 +55,9 @@ pub enum TrustError {
     },
     /// This node's certificate is of an authority that the cluster believes no more.
     #[error(
-        "no authority that the cluster believes issued this node's certificate: it was away while the authority was replaced; \
-         `tombolo node remove` it at another node, and `tombolo node join` it with a new token"
+        "no authority that the cluster's registry names issued this node's certificate: it was away while the authority was replaced \
+         (`tombolo node remove` it at another node, and `tombolo node join` it with a new token), or etcd was restored from a backup of before \
+         (`tombolo node authority replace --restored` at a node that has the authority's key)"
     )]
     Stranger,
     /// The certificate is over.

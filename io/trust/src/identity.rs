@@ -4,7 +4,7 @@ use crate::authority::{Fingerprint, Request};
 use crate::error::TrustError;
 use crate::files::{self, IDENTITY_FILE, REVOKED_FILE, TRUSTED_FILE};
 use crate::time::unix_s;
-use crate::verify::Checker;
+use crate::verify::{Checker, signed};
 use crate::{NAME_SUFFIX, check_name};
 use rcgen::PublicKeyData;
 use rustls::crypto::CryptoProvider;
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -163,6 +163,8 @@ struct Inner {
     current: RwLock<Arc<Current>>,
     revoked: RwLock<Arc<BTreeSet<Serial>>>,
     clock: Arc<dyn TimeProvider>,
+    /// Held by who writes the files.
+    storing: Mutex<()>,
 }
 
 /// What is replaced as a whole when the certificate is renewed.
@@ -171,6 +173,8 @@ pub(crate) struct Current {
     pub(crate) certified: Arc<CertifiedKey>,
     pub(crate) roots: Arc<RootCertStore>,
     pub(crate) authorities: Vec<CertificateDer<'static>>,
+    /// Which of them issued the certificate.
+    issuer: Option<Fingerprint>,
     serial: Serial,
     from: u64,
     until: u64,
@@ -193,7 +197,14 @@ impl Current {
         let key = provider().key_provider.load_private_key(key).map_err(|e| garbage(own, e.to_string()))?;
         let certified = CertifiedKey::new(chain, key);
         certified.keys_match().map_err(|_| garbage(own, "its key is another's".into()))?;
+        let begun = UnixTime::since_unix_epoch(Duration::from_secs(alleged.from));
+        let is_by = |one: &&CertificateDer<'static>| {
+            let alone = roots_of(std::slice::from_ref(*one));
+            alone.is_ok_and(|alone| signed(&certified.cert, &alone, begun).is_ok())
+        };
+        let issuer = authorities.iter().find(is_by).map(Fingerprint::of);
         let current = Self {
+            issuer,
             certified: Arc::new(certified),
             roots: Arc::new(roots),
             authorities,
@@ -260,6 +271,7 @@ impl Identity {
             current: RwLock::new(Arc::new(current)),
             revoked: RwLock::default(),
             clock,
+            storing: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -325,11 +337,30 @@ impl Identity {
     /// # Errors
     /// [`TrustError::File`].
     pub fn store(&self, folder: &Path) -> Result<(), TrustError> {
+        let _storing = self.storing();
         let current = self.current();
         // What it believes first: a node with a certificate and no authority would believe nobody.
         files::write_secret(&folder.join(TRUSTED_FILE), &current.trusted_pem)?;
-        self.store_revoked(folder)?;
+        self.write_revoked(folder)?;
         files::write_secret(&folder.join(IDENTITY_FILE), &current.own_pem)
+    }
+
+    /// Whether a node's folder has what is in use: not so where [`Identity::store`] failed.
+    ///
+    /// # Errors
+    /// [`TrustError::File`], [`TrustError::Exposed`].
+    pub fn is_stored(&self, folder: &Path) -> Result<bool, TrustError> {
+        let _storing = self.storing();
+        let current = self.current();
+        let has = |name: &str, text: &str| {
+            Ok::<_, TrustError>(files::read_secret(&folder.join(name))?.is_some_and(|there| there == text))
+        };
+        Ok(has(TRUSTED_FILE, &current.trusted_pem)? && has(IDENTITY_FILE, &current.own_pem)?)
+    }
+
+    /// Two threads that wrote one file at a time would spoil it, and the older list might come last.
+    fn storing(&self) -> MutexGuard<'_, ()> {
+        self.inner.storing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes down what is revoked.
@@ -337,6 +368,11 @@ impl Identity {
     /// # Errors
     /// [`TrustError::File`].
     pub fn store_revoked(&self, folder: &Path) -> Result<(), TrustError> {
+        let _storing = self.storing();
+        self.write_revoked(folder)
+    }
+
+    fn write_revoked(&self, folder: &Path) -> Result<(), TrustError> {
         let text = self.revoked().iter().map(|serial| format!("{serial}\n")).collect::<String>();
         files::write_secret(&folder.join(REVOKED_FILE), &text)
     }
@@ -369,6 +405,25 @@ impl Identity {
         self.replace(&Arc::new(current))
     }
 
+    /// As [`Identity::renew`], with a certificate that is good now and by this authority, of those that this node believes.
+    ///
+    /// # Errors
+    /// As there; [`TrustError::Expired`], [`TrustError::NotYet`]; [`TrustError::OtherCluster`]: it is by another. What is in use stays.
+    pub fn renew_by(
+        &self,
+        request: &Request,
+        chain_pem: &str,
+        authority: Fingerprint,
+    ) -> Result<(), TrustError> {
+        let chain = certificates(chain_pem, MAX_CHAIN)
+            .map_err(|why| TrustError::Garbage { what: "the certificate that was issued".into(), why })?;
+        let shown = self.shown(&chain)?;
+        if !self.is_by(&shown, authority) {
+            return Err(TrustError::OtherCluster { who: format!("node {}", shown.peer().node) });
+        }
+        self.renew(request, chain_pem)
+    }
+
     /// Believes these authorities from now on.
     ///
     /// # Errors
@@ -377,17 +432,16 @@ impl Identity {
     pub fn trust(&self, trusted_pem: &str) -> Result<(), TrustError> {
         let own = self.current().own_pem.clone();
         let (current, _) = Current::new(&own, trusted_pem)?;
-        let begun = UnixTime::since_unix_epoch(Duration::from_secs(current.from));
-        if crate::verify::signed(&current.certified.cert, &current.roots, begun).is_err() {
+        if current.issuer.is_none() {
             return Err(TrustError::Stranger);
         }
         self.replace(&Arc::new(current))
     }
 
-    /// The authority by which it shows that it is of the cluster.
+    /// Which of the authorities that it believes issued its certificate.
     #[must_use]
     pub fn issuer(&self) -> Option<Fingerprint> {
-        self.current().certified.cert.get(1).map(Fingerprint::of)
+        self.current().issuer
     }
 
     fn replace(&self, current: &Arc<Current>) -> Result<(), TrustError> {

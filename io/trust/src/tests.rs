@@ -304,16 +304,59 @@ fn what_was_shown_is_believed_until_it_is_revoked_or_its_authority_replaced_and_
 }
 
 #[test]
+fn what_is_issued_is_looked_at_before_it_is_shown() {
+    let (first, second) = (authority(), authority());
+    let now = SystemTime::now();
+    let a = first.identity("a", now).unwrap();
+    a.trust(&(first.certificate_pem() + &second.certificate_pem())).unwrap();
+    let (serial, request) = (a.serial(), Request::new("a").unwrap());
+    let chain = |by: &Authority, at| by.sign(&request.pem().unwrap(), "a", at).unwrap();
+    let renew = |chain: &str| a.renew_by(&request, chain, second.fingerprint());
+    assert!(matches!(renew(&chain(&second, now + 2 * DAY)), Err(TrustError::NotYet { .. })));
+    assert!(matches!(renew(&chain(&second, now - 100 * DAY)), Err(TrustError::Expired { .. })));
+    assert!(matches!(renew(&chain(&first, now)), Err(TrustError::OtherCluster { .. })), "by the other");
+    // Which certificate stands behind it says nothing.
+    let both = chain(&first, now) + &second.certificate_pem();
+    assert!(matches!(renew(&both), Err(TrustError::OtherCluster { .. })));
+    renew("hello").unwrap_err();
+    assert_eq!((a.serial(), a.issuer()), (serial, Some(first.fingerprint())));
+    renew(&chain(&second, now)).unwrap();
+    assert_eq!(a.issuer(), Some(second.fingerprint()));
+}
+
+#[test]
+fn what_could_not_be_written_down_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = authority();
+    let a = authority.identity("a", SystemTime::now()).unwrap();
+    assert!(!a.is_stored(folder.path()).unwrap());
+    a.store(folder.path()).unwrap();
+    assert!(a.is_stored(folder.path()).unwrap());
+    let request = Request::new("a").unwrap();
+    a.renew(&request, &authority.sign(&request.pem().unwrap(), "a", SystemTime::now()).unwrap()).unwrap();
+    assert!(!a.is_stored(folder.path()).unwrap());
+    a.store(folder.path()).unwrap();
+    std::fs::remove_file(folder.path().join("trusted.pem")).unwrap();
+    assert!(!a.is_stored(folder.path()).unwrap());
+}
+
+#[test]
 fn who_has_the_authority_can_prove_it_for_itself_alone() {
     let (one, other) = (authority(), authority());
-    let proof = one.proof("b").unwrap();
-    assert!(has_authority(&proof, "b", &one.certificate_pem()).unwrap());
-    assert!(!has_authority(&proof, "c", &one.certificate_pem()).unwrap(), "passed on");
-    assert!(!has_authority(&proof, "b", &other.certificate_pem()).unwrap());
+    let serial = |digits: &str| Serial::parse(digits).unwrap();
+    let who =
+        |node: &str, digits: &str| Peer { node: node.into(), cluster: "lab".into(), serial: serial(digits) };
+    let proof = one.proof("b", &serial("4001")).unwrap();
+    let b = who("b", "4001");
+    assert!(has_authority(&proof, &b, &one.certificate_pem()).unwrap());
+    for passed_on in [who("c", "4001"), who("b", "4002")] {
+        assert!(!has_authority(&proof, &passed_on, &one.certificate_pem()).unwrap(), "{passed_on:?}");
+    }
+    assert!(!has_authority(&proof, &b, &other.certificate_pem()).unwrap());
     let asked = Request::new("b").unwrap().pem().unwrap();
-    assert!(!has_authority(&asked, "b", &one.certificate_pem()).unwrap(), "a node's own key");
+    assert!(!has_authority(&asked, &b, &one.certificate_pem()).unwrap(), "a node's own key");
     for bad in ["", "hello", &one.certificate_pem()] {
-        let refusal = has_authority(bad, "b", &one.certificate_pem()).unwrap_err().to_string();
+        let refusal = has_authority(bad, &b, &one.certificate_pem()).unwrap_err().to_string();
         assert!(refusal.contains("the proof"), "{refusal}");
     }
 }

@@ -395,6 +395,15 @@ pub struct RotateRequest {
     pub revoke: bool,
 }
 
+/// `POST /v1/cluster/authority/replace`: another authority.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceRequest {
+    /// No other: the registry was put back to before the authority was replaced, and is to name this node's again.
+    #[serde(default)]
+    pub restored: bool,
+}
+
 /// The cluster's authority, as `node authority` shows it: `/v1/cluster/authority`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthorityView {
@@ -406,6 +415,8 @@ pub struct AuthorityView {
     pub valid_until_unix_s: u64,
     /// Whether this node has its key.
     pub here: bool,
+    /// Whether this node's own certificate is of none of the authorities that the registry names.
+    pub stranger: bool,
     /// What is to take its place, while it is replaced.
     pub replacement: Option<ReplacementView>,
 }

@@ -339,6 +339,11 @@ impl Cluster {
         }
     }
 
+    /// Held by who changes what this node shows or believes.
+    pub(crate) async fn changing(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.inner.certificate.lock().await
+    }
+
     /// Whether this machine, which was removed, is about to be another node: this one lives no more then.
     pub(crate) fn joins_anew(&self, does: bool) {
         self.inner.joins_anew.store(does, Ordering::Relaxed);

@@ -2,7 +2,8 @@
 
 use super::{init, join, replace, rotate, token};
 use crate::admin::{
-    Code, InitRequest, JoinRequest, NodesView, Problem, RemoveRequest, RotateRequest, Said, TokenRequest,
+    Code, InitRequest, JoinRequest, NodesView, Problem, RemoveRequest, ReplaceRequest, RotateRequest, Said,
+    TokenRequest,
 };
 use crate::node::Node;
 use axum::body::Bytes;
@@ -110,7 +111,14 @@ async fn join_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Probl
     }
     let anew = |does| node.cluster.iter().for_each(|cluster| cluster.joins_anew(does));
     anew(true);
-    let said = join::join(node.place.state_dir.clone(), request).await.inspect_err(|_| anew(false))?;
+    let said = async {
+        let _changing = match &node.cluster {
+            Some(cluster) => Some(cluster.changing().await),
+            None => None,
+        };
+        join::join(node.place.state_dir.clone(), request).await
+    };
+    let said = said.await.inspect_err(|_| anew(false))?;
     node.again.notify_one();
     Ok(Json(Said { said }))
 }
@@ -146,9 +154,10 @@ async fn authority(State(node): Shared) -> Result<Response, Problem> {
     Ok(Json(replace::view(cluster).await?).into_response())
 }
 
-async fn replace_authority(State(node): Shared) -> Result<Json<Said>, Problem> {
+async fn replace_authority(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem> {
+    let request: ReplaceRequest = parsed(&body)?;
     let cluster = node.cluster.as_ref().ok_or_else(single)?;
-    replace::replace(cluster).await.map(Json)
+    replace::replace(cluster, request.restored).await.map(Json)
 }
 
 async fn rotate_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem> {

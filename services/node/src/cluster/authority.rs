@@ -1,9 +1,10 @@
 //! The cluster's authority as the registry has it, and a node's part in its replacement. `docs/spec/joining.md` has the steps, and
 //! `docs/adr/0054-*` says why they are these.
 
+use super::issued::Purpose;
 use super::join::serial_of;
 use super::token::TOKENS;
-use super::{AUTHORITY, NODES, failed, get_json, rotate, to_json, unix_s};
+use super::{AUTHORITY, NODES, REVOKED, failed, get_json, rotate, to_json, unix_s};
 use crate::admin::{AuthorityView, Code, Problem, ReplacementView, WaitsFor};
 use registry::{Expected, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
@@ -101,20 +102,27 @@ pub(super) struct Part<'c> {
     pub(super) folder: &'c Path,
     /// Said when this node shows or believes something else, and has written it down.
     pub(super) changed: &'c dyn Fn(),
-    /// Asks the nodes for the key of the next authority, with the proof that this one has the key of that before; as PEM.
-    pub(super) fetch: &'c dyn Fn(&str) -> Result<String, Problem>,
+    /// Asks the nodes for the key of this authority, with the proof that this node has the key of the one before.
+    pub(super) fetch: &'c dyn Fn(&str, Fingerprint) -> Result<Authority, Problem>,
 }
 
 impl Part<'_> {
-    /// Begins. Says what is so then.
-    pub(super) fn replace(&self) -> Result<String, Problem> {
+    /// Begins. Says what is so then. `restored`: the registry was put back to before the authority was replaced, and is to name this node's again.
+    pub(super) fn replace(&self, restored: bool) -> Result<String, Problem> {
         let me = self.identity.node();
+        if !self.is_member()? {
+            return Err(Problem::new(Code::Refused, "this node was removed from the cluster"));
+        }
         let (mut record, revision) = read(self.registry)?;
         let current = fingerprint(&record.certificate_pem)?;
+        self.promote(&record)?;
         let own = Authority::load(self.folder).map_err(failed)?;
+        if restored {
+            return self.name_again(own, &record, revision);
+        }
         if own.is_none_or(|own| own.fingerprint() != current) {
             return Err(Problem::new(Code::Refused, format!("node {me} has not the cluster's authority"))
-                .help("say it at a node that has: `tombolo node show` says so of each"));
+                .help("say it at a node that has: `tombolo node authority` says so of each"));
         }
         if let Some(under_way) = record.successors.last() {
             if self.has(fingerprint(&under_way.certificate_pem)?)?.is_some() {
@@ -143,18 +151,50 @@ impl Part<'_> {
         next.store_next(self.folder).map_err(failed)?;
         let certificate_pem = next.certificate_pem();
         record.successors.push(Successor { certificate_pem, by: me.to_owned(), since_unix_s: unix_s() });
-        // It may have been written though nobody says so, and then its key is needed: what is not is dropped by the next step.
+        // It may have been written though nobody says so, and then its key is needed: what is not is dropped by the next step, or the next daemon.
         self.registry.put(AUTHORITY, &to_json(&record)?, Expected::Revision(revision)).map_err(failed)?;
         Ok(format!("{} is to take the place of the authority {current}", next.fingerprint()))
     }
 
+    /// Has the registry name the authority again that this node has, and shows a certificate of.
+    fn name_again(&self, own: Option<Authority>, record: &Record, revision: u64) -> Result<String, Problem> {
+        let own = own.filter(|own| self.identity.issuer() == Some(own.fingerprint())).ok_or_else(|| {
+            Problem::new(
+                Code::Refused,
+                "this node has not the key of the authority that issued its certificate",
+            )
+            .help("say it at a node that has")
+        })?;
+        if fingerprint(&record.certificate_pem)? == own.fingerprint() {
+            return Err(Problem::new(Code::Refused, "the registry names this node's authority as it is"));
+        }
+        let again = Record {
+            cluster: record.cluster.clone(),
+            certificate_pem: own.certificate_pem(),
+            successors: Vec::new(),
+        };
+        self.registry.put(AUTHORITY, &to_json(&again)?, Expected::Revision(revision)).map_err(failed)?;
+        Ok(format!("the registry names authority {} again", own.fingerprint()))
+    }
+
+    /// Whether the registry knows this node, by the certificate that it shows: another machine may have its name since it was removed.
+    fn is_member(&self) -> Result<bool, Problem> {
+        let node = self.registry.get(&format!("{NODES}{}", self.identity.node())).map_err(failed)?;
+        let revoked = self.registry.get(&format!("{REVOKED}{}", self.identity.serial())).map_err(failed)?;
+        Ok(node.is_some() && revoked.is_none())
+    }
+
     /// Does what there is to do for this node now. Returns whether the authority is being replaced. `pending`: what was asked.
     pub(super) fn step(&self, pending: &mut Option<Pending>) -> Result<bool, Problem> {
+        if !self.is_member()? {
+            return Ok(false);
+        }
         let (record, revision) = read(self.registry)?;
         self.believe(&record)?;
+        self.promote(&record)?;
         let Some(next) = record.successors.last() else {
             *pending = None;
-            self.settle(&record)?;
+            self.settle()?;
             return Ok(false);
         };
         let fingerprint = fingerprint(&next.certificate_pem)?;
@@ -167,27 +207,47 @@ impl Part<'_> {
 
     fn believe(&self, record: &Record) -> Result<(), Problem> {
         let believed = record.believed_pem();
-        if Fingerprint::all_of_pem(&believed).map_err(failed)? == self.identity.fingerprints() {
-            return Ok(());
+        if Fingerprint::all_of_pem(&believed).map_err(failed)? != self.identity.fingerprints() {
+            self.identity.trust(&believed).map_err(failed)?;
+            tracing::info!(authorities = ?self.identity.fingerprints(), "this node believes others than before");
         }
-        self.identity.trust(&believed).map_err(failed)?;
-        self.identity.store(self.folder).map_err(failed)?;
-        tracing::info!(authorities = ?self.identity.fingerprints(), "this node believes others than before");
-        (self.changed)();
+        self.write_down()
+    }
+
+    /// What this node shows and believes is in its files, and its proxies are told, before it says to others that it is so.
+    fn write_down(&self) -> Result<(), Problem> {
+        if !self.identity.is_stored(self.folder).map_err(failed)? {
+            self.identity.store(self.folder).map_err(failed)?;
+            (self.changed)();
+        }
         Ok(())
+    }
+
+    /// The next one's key is the authority's, if it is that by now: also where another replacement has begun meanwhile.
+    fn promote(&self, record: &Record) -> Result<(), Problem> {
+        match self.next_here()? {
+            Some(next) if next.fingerprint() == fingerprint(&record.certificate_pem)? => {
+                Authority::settle_next(self.folder, true).map_err(failed)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn next_here(&self) -> Result<Option<Authority>, Problem> {
+        Authority::load_next(self.folder).map_err(failed)
     }
 
     /// The next authority's key, if it is here.
     fn has(&self, next: Fingerprint) -> Result<Option<Authority>, Problem> {
-        let found = Authority::load_next(self.folder).map_err(failed)?;
-        Ok(found.filter(|authority| authority.fingerprint() == next))
+        // In a registry that was put back to before it was done, what is done is not.
+        let found = [self.next_here()?, Authority::load(self.folder).map_err(failed)?];
+        Ok(found.into_iter().flatten().find(|authority| authority.fingerprint() == next))
     }
 
     /// Nothing is being replaced: what is left of it is cleared away.
-    fn settle(&self, record: &Record) -> Result<(), Problem> {
-        if let Some(next) = Authority::load_next(self.folder).map_err(failed)? {
-            let taken = next.fingerprint() == fingerprint(&record.certificate_pem)?;
-            Authority::settle_next(self.folder, taken).map_err(failed)?;
+    fn settle(&self) -> Result<(), Problem> {
+        if self.next_here()?.is_some() {
+            Authority::settle_next(self.folder, false).map_err(failed)?;
         }
         let key = self.key();
         if self.registry.get(&key).map_err(failed)?.is_some() {
@@ -202,10 +262,6 @@ impl Part<'_> {
 
     /// Asks for a certificate, takes it up, and says so.
     fn renew(&self, next: Fingerprint, pending: &mut Option<Pending>) -> Result<(), Problem> {
-        if self.registry.get(&format!("{NODES}{}", self.identity.node())).map_err(failed)?.is_none() {
-            // It was removed: nobody waits for it.
-            return Ok(());
-        }
         let there = self.registry.get(&self.key()).map_err(failed)?;
         let there = there.and_then(|entry| serde_json::from_slice::<Renewal>(&entry.value).ok());
         let there = there.filter(|renewal| renewal.authority == next.to_string());
@@ -214,7 +270,7 @@ impl Part<'_> {
             let asked = asked.filter(|(pending, renewal)| pending.pem == renewal.request_pem);
             match asked {
                 Some((pending, Renewal { chain_pem: Some(chain), .. })) => {
-                    self.take_up(&pending.request, chain)?;
+                    self.take_up(&pending.request, chain, next)?;
                 }
                 Some(_) => return Ok(()),
                 // An earlier daemon's request went with it.
@@ -233,13 +289,10 @@ impl Part<'_> {
         if let Some(authority) = Authority::load(self.folder).map_err(failed)?
             && self.has(next)?.is_none()
         {
-            let proof = authority.proof(self.identity.node()).map_err(failed)?;
-            let given = Authority::from_pem(&(self.fetch)(&proof)?).map_err(failed)?;
-            if given.fingerprint() != next {
-                return Err(failed("the key that was handed over is not the next authority's"));
-            }
-            given.store_next(self.folder).map_err(failed)?;
+            let proof = authority.proof(self.identity.node(), &self.identity.serial()).map_err(failed)?;
+            (self.fetch)(&proof, next)?.store_next(self.folder).map_err(failed)?;
         }
+        self.write_down()?;
         rotate::enter_serial(self.registry, self.identity)?;
         self.say(&Renewal { shown: true, ..Renewal::of(next) })
     }
@@ -248,12 +301,12 @@ impl Part<'_> {
         self.registry.put(&self.key(), &to_json(renewal)?, Expected::Anything).map(drop).map_err(failed)
     }
 
-    fn take_up(&self, request: &Request, chain: &str) -> Result<(), Problem> {
-        self.identity.renew(request, chain).map_err(failed)?;
-        self.identity.store(self.folder).map_err(failed)?;
+    fn take_up(&self, request: &Request, chain: &str, next: Fingerprint) -> Result<(), Problem> {
+        self.identity.renew_by(request, chain, next).map_err(|error| {
+            failed(format!("{error}; a daemon that is started anew is given another certificate"))
+        })?;
         tracing::info!(certificate = %self.identity.serial(), "this node shows a certificate of the next authority");
-        (self.changed)();
-        Ok(())
+        self.write_down()
     }
 
     /// What the nodes of the cluster have asked so far.
@@ -301,7 +354,7 @@ impl Part<'_> {
 
     fn issue_one(&self, next: &Authority, node: &str, asked: &Renewal, at: u64) -> Result<(), Problem> {
         let chain = next.sign(&asked.request_pem, node, SystemTime::now()).map_err(failed)?;
-        rotate::note(self.registry, node, &serial_of(&chain)?)?;
+        rotate::note(self.registry, node, &serial_of(&chain)?, Purpose::Succession)?;
         let given = Renewal { chain_pem: Some(chain), ..asked.clone() };
         // Who asks anew meanwhile is given another.
         unless_changed(self.registry.put(
@@ -335,6 +388,10 @@ impl Part<'_> {
             fingerprint: current.to_string(),
             valid_until_unix_s: trust::authority_until_unix_s(&record.certificate_pem).map_err(failed)?,
             here: own.is_some_and(|own| own.fingerprint() == current),
+            stranger: {
+                let believed = Fingerprint::all_of_pem(&record.believed_pem()).map_err(failed)?;
+                self.identity.issuer().is_none_or(|issuer| !believed.contains(&issuer))
+            },
             replacement,
         })
     }
@@ -348,12 +405,10 @@ impl Part<'_> {
         let renewals = self.renewals()?;
         let all_ask =
             renewals.values().all(|there| there.as_ref().is_some_and(|(renewal, _)| renewal.authority == of));
-        let begun_by = (!renewals.contains_key(&next.by) && !all_ask).then(|| WaitsFor {
+        let begun_by = (!renewals.contains_key(&next.by)).then(|| WaitsFor {
             node: next.by.clone(),
             alive: false,
-            why:
-                "it began this, and was removed: `tombolo node authority replace` at another node begins anew"
-                    .into(),
+            why: "it began this, and was removed: if it goes no further, `tombolo node authority replace` at another node begins anew".into(),
         });
         let waits = renewals.iter().filter_map(|(node, there)| {
             let renewal =
@@ -408,12 +463,15 @@ pub(super) fn hand_over(part: &Part<'_>, shown: &trust::Shown, proof: &str) -> R
     if !part.identity.is_by(shown, next) {
         return Err(refused("the caller's certificate is not of the next authority".into()));
     }
-    let caller = &shown.peer().node;
+    let caller = shown.peer();
     let bad = |error: TrustError| Problem::new(Code::BadRequest, error.to_string());
     if !trust::has_authority(proof, caller, &record.certificate_pem).map_err(bad)? {
-        return Err(refused(format!("node {caller} has not shown that it has the authority's key")));
+        return Err(refused(format!("node {} has not shown that it has the authority's key", caller.node)));
     }
-    tracing::info!(node = caller, "it is given the next authority's key, for it has that of the one before");
+    tracing::info!(
+        node = caller.node,
+        "it is given the next authority's key, for it has that of the one before"
+    );
     Ok(authority.to_pem())
 }
 

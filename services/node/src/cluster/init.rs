@@ -2,6 +2,7 @@
 
 use super::authority::Record;
 use super::config::{Config, Etcd as EtcdConfig};
+use super::issued::Purpose;
 use super::join::{enter, settle, with_port};
 use super::release::RELEASE;
 use super::{AUTHORITY, NodeRecord, blocking, failed, resources, to_json, unix_s};
@@ -67,7 +68,7 @@ pub(super) async fn init(
                 number: Some(0),
             },
         )?;
-        super::issued::note(&etcd, identity.node(), &identity.serial().to_string())?;
+        super::issued::note(&etcd, identity.node(), &identity.serial().to_string(), Purpose::Renewal)?;
         // From here on there is a cluster.
         let certificate_pem = authority.certificate_pem();
         let record = Record { cluster: cluster.clone(), certificate_pem, successors: Vec::new() };

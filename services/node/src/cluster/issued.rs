@@ -9,8 +9,27 @@ use serde::{Deserialize, Serialize};
 const ISSUED: &str = "issued/";
 /// When a certificate has certainly ended, by any clock that nodes may have: its time, and a day before and behind.
 const OVER_S: u64 = (trust::NODE_DAYS as u64 + 2) * 86_400;
-/// Certificates that a node may have at a time. One asks for another every two months, or when a person says so.
-const MAX_ISSUED: usize = 32;
+/// What another certificate is for: by that, how many a node may have at a time. One asks for another every two months, or when a person says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It is renewed.
+    Renewal,
+    /// The earlier ones are to be revoked as soon as it is in use.
+    Revocation,
+    /// The authority is replaced: what is there now ends with it.
+    Succession,
+}
+
+impl Purpose {
+    /// How many there may be.
+    const fn most(self) -> usize {
+        match self {
+            Self::Renewal => 32,
+            Self::Revocation => 64,
+            Self::Succession => 128,
+        }
+    }
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
@@ -18,7 +37,12 @@ struct Record {
 }
 
 /// Writes down that a certificate is about to be handed out. Not before that may it be.
-pub(super) fn note(registry: &dyn Registry, node: &str, serial: &str) -> Result<(), Problem> {
+pub(super) fn note(
+    registry: &dyn Registry,
+    node: &str,
+    serial: &str,
+    purpose: Purpose,
+) -> Result<(), Problem> {
     let mut kept = 0;
     for (key, entry) in registry.list(&format!("{ISSUED}{node}/")).map_err(failed)? {
         if is_over(&entry.value) {
@@ -27,7 +51,7 @@ pub(super) fn note(registry: &dyn Registry, node: &str, serial: &str) -> Result<
             kept += 1;
         }
     }
-    if kept >= MAX_ISSUED {
+    if kept >= purpose.most() {
         return Err(failed(format!("node {node} has {kept} certificates already, which are the most")).help(
             "`tombolo node rotate --revoke` there ends the earlier ones; or remove it, and join it again",
         ));
@@ -91,7 +115,7 @@ mod tests {
     fn every_certificate_that_a_node_was_given_is_revoked_with_it_and_none_of_another() {
         let registry = Memory::default();
         for (node, serial) in [("b", "41"), ("b", "42"), ("bb", "43")] {
-            note(&registry, node, serial).unwrap();
+            note(&registry, node, serial, Purpose::Renewal).unwrap();
         }
         revoke_all(&registry, "b", Some("42")).unwrap();
         assert_eq!(keys(&registry), ["issued/b/42", "issued/bb/43", "revoked/41"]);
@@ -104,12 +128,13 @@ mod tests {
         let registry = Memory::default();
         let old = to_json(&Record { issued_unix_s: unix_s() - OVER_S - 1 }).unwrap();
         registry.put("issued/b/40", &old, Expected::Absent).unwrap();
-        for n in 0..MAX_ISSUED {
-            note(&registry, "b", &format!("{n:04x}")).unwrap();
+        for n in 0..Purpose::Renewal.most() {
+            note(&registry, "b", &format!("{n:04x}"), Purpose::Renewal).unwrap();
         }
         assert!(!keys(&registry).contains(&"issued/b/40".to_owned()));
-        let refusal = note(&registry, "b", "ffff").unwrap_err();
+        let refusal = note(&registry, "b", "ffff", Purpose::Renewal).unwrap_err();
         assert!(refusal.message.contains("the most") && refusal.help.is_some(), "{refusal}");
+        note(&registry, "b", "fffe", Purpose::Revocation).unwrap();
         let since = to_json(&serde_json::json!({ "node": "x", "since_unix_s": 1 })).unwrap();
         registry.put("revoked/50", &since, Expected::Absent).unwrap();
         revoke_all(&registry, "x", None).unwrap();

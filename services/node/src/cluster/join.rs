@@ -121,7 +121,7 @@ fn replaced() -> Problem {
 /// What an earlier node of that name was issued is not for this one.
 fn begin_books(registry: &dyn Registry, record: &NodeRecord) -> Result<(), Problem> {
     issued::revoke_all(registry, &record.name, Some(&record.serial))?;
-    issued::note(registry, &record.name, &record.serial)
+    issued::note(registry, &record.name, &record.serial, issued::Purpose::Renewal)
 }
 
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Problem> {

@@ -9,11 +9,15 @@ use hyper::Method;
 use registry::{Registry, Watch};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
+use trust::{Authority, Fingerprint};
 
 /// Where a node asks for the next authority's key.
 pub(super) const PATH: &str = "/v1/authority";
+
+/// The longest pause after something failed again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 /// What a node asks that has the key of the authority that is replaced.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -28,10 +32,10 @@ pub(super) struct Handed {
 }
 
 impl Cluster {
-    /// With this node's part in a replacement. What it fetches, it fetches in no time: not for the event loop.
+    /// With this node's part in a replacement. It may take seconds: not for the event loop.
     fn part<T>(
         &self,
-        fetch: &dyn Fn(&str) -> Result<String, Problem>,
+        fetch: &dyn Fn(&str, Fingerprint) -> Result<Authority, Problem>,
         with: impl FnOnce(&Part<'_>) -> Result<T, Problem>,
     ) -> Result<T, Problem> {
         let changed = || self.trust_changed();
@@ -46,8 +50,9 @@ impl Cluster {
 
     /// Follows the authority, and does this node's part when it is replaced.
     pub(super) fn keep_authority(&self, runtime: &Handle, over: &AtomicBool) {
-        let (mut pending, mut said) = (None, String::new());
+        let (mut pending, mut said, mut pause) = (None, String::new(), RELIST_PAUSE);
         while !over.load(Ordering::Relaxed) {
+            let begun = Instant::now();
             let Err(problem) = self.keep_authority_once(runtime, &mut pending, over) else { continue };
             if problem.message != said {
                 tracing::warn!(
@@ -56,8 +61,14 @@ impl Cluster {
                 );
                 said = problem.message;
             }
-            // tidy(sleep): nobody tells when a registry, or another node, is back.
-            std::thread::sleep(RELIST_PAUSE);
+            // What went on for longer than that has been well in between.
+            pause =
+                if begun.elapsed() > LONGEST_PAUSE { RELIST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            let until = Instant::now() + pause;
+            while !over.load(Ordering::Relaxed) && Instant::now() < until {
+                // tidy(sleep): nobody tells when a registry, or another node, is back.
+                std::thread::sleep(LOOK_AROUND);
+            }
         }
     }
 
@@ -71,29 +82,36 @@ impl Cluster {
         // What changes after this is heard.
         let watch = |prefix: &str| self.etcd().watch(prefix).map_err(failed);
         let (record, renewals) = (watch(AUTHORITY)?, watch(RENEWALS)?);
-        let fetch = |proof: &str| runtime.block_on(self.fetch_authority(proof));
+        let fetch = |proof: &str, next| runtime.block_on(self.fetch_authority(proof, next));
         while !over.load(Ordering::Relaxed) {
             let names = self.names();
             let under_way = {
                 let _changing = self.inner.certificate.blocking_lock();
-                self.part(&fetch, |part| part.step(pending))?
+                // Who this machine is going to be is written by who joins.
+                !self.inner.joins_anew.load(Ordering::Relaxed)
+                    && self.part(&fetch, |part| part.step(pending))?
             };
             let mut changed = false;
             while !changed && !over.load(Ordering::Relaxed) {
                 changed = heard(&record, LOOK_AROUND)?;
+                let asked = heard(&renewals, Duration::ZERO)?;
                 // Who has left is not waited for any more.
-                changed |= under_way && (heard(&renewals, Duration::ZERO)? || names != self.names());
+                changed |= under_way && (asked || names != self.names());
             }
         }
         Ok(())
     }
 
-    async fn fetch_authority(&self, proof: &str) -> Result<String, Problem> {
+    async fn fetch_authority(&self, proof: &str, next: Fingerprint) -> Result<Authority, Problem> {
         let ask = Ask { proof_pem: proof.to_owned() };
         let mut why = Vec::new();
         for member in self.nodes().into_iter().filter(|member| member.alive && member.name != self.me()) {
-            match self.call::<Handed>(&member.name, Method::POST, PATH, &ask).await {
-                Ok(handed) => return Ok(handed.authority_pem),
+            let handed = self.call::<Handed>(&member.name, Method::POST, PATH, &ask).await;
+            // Whoever answers in its place, with the authority of before, is not the last who is asked.
+            let handed = handed.and_then(|handed| Authority::from_pem(&handed.authority_pem).map_err(failed));
+            match handed {
+                Ok(authority) if authority.fingerprint() == next => return Ok(authority),
+                Ok(_) => why.push(format!("{}: it is not the next authority's key", member.name)),
                 Err(problem) => why.push(format!("{}: {}", member.name, problem.message)),
             }
         }
@@ -111,16 +129,16 @@ fn heard(watch: &Watch, patience: Duration) -> Result<bool, Problem> {
     Ok(any)
 }
 
-fn nobody(_proof: &str) -> Result<String, Problem> {
+fn nobody(_proof: &str, _next: Fingerprint) -> Result<Authority, Problem> {
     Err(failed("nothing is fetched here"))
 }
 
-/// Begins to replace the authority.
-pub(super) async fn replace(cluster: &Cluster) -> Result<Said, Problem> {
+/// Begins to replace the authority; or has the registry name it again, where that was `restored`.
+pub(super) async fn replace(cluster: &Cluster, restored: bool) -> Result<Said, Problem> {
     let cluster = cluster.clone();
     blocking(move || {
         let _changing = cluster.inner.certificate.blocking_lock();
-        cluster.part(&nobody, |part| part.replace()).map(|said| Said { said })
+        cluster.part(&nobody, |part| part.replace(restored)).map(|said| Said { said })
     })
     .await
 }

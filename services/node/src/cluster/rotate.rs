@@ -1,5 +1,6 @@
 //! Another certificate, before the one that is in use ends, or when somebody asks.
 
+use super::issued::Purpose;
 use super::join::serial_of;
 use super::{Cluster, NODES, NodeRecord, authority, blocking, failed, get_json, issued, to_json, unix_s};
 use crate::admin::{Code, Problem};
@@ -19,6 +20,9 @@ const LOOKS_A_DAY: u64 = 86_400 / LOOK_EVERY.as_secs();
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Ask {
     request_pem: String,
+    /// The earlier ones are to be revoked then.
+    #[serde(default)]
+    revoke: bool,
 }
 
 /// What it is given.
@@ -37,15 +41,20 @@ pub(super) async fn issue(cluster: &Cluster, caller: &str, ask: Ask) -> Result<I
         let chain_pem = authority
             .sign(&ask.request_pem, &caller, SystemTime::now())
             .map_err(|error| Problem::new(Code::BadRequest, error.to_string()))?;
-        note(cluster.etcd(), &caller, &serial_of(&chain_pem)?)?;
+        note(cluster.etcd(), &caller, &serial_of(&chain_pem)?, purpose(ask.revoke))?;
         Ok(Issued { chain_pem })
     })
     .await
 }
 
 /// Writes down what is about to be handed out, unless the node was removed.
-pub(super) fn note(registry: &dyn Registry, node: &str, serial: &str) -> Result<(), Problem> {
-    issued::note(registry, node, serial)?;
+pub(super) fn note(
+    registry: &dyn Registry,
+    node: &str,
+    serial: &str,
+    purpose: Purpose,
+) -> Result<(), Problem> {
+    issued::note(registry, node, serial, purpose)?;
     // After that, so that who removes the node sees one or the other.
     if registry.get(&format!("{NODES}{node}")).map_err(failed)?.is_some() {
         return Ok(());
@@ -63,14 +72,16 @@ pub(super) async fn rotate(cluster: &Cluster, revoke: bool) -> Result<u64, Probl
         let me = here.me();
         let Some(authority) = authority::own(here.etcd(), here.trust_folder())? else { return Ok(None) };
         let chain_pem = authority.sign(&request_pem, me, SystemTime::now()).map_err(failed)?;
-        note(here.etcd(), me, &serial_of(&chain_pem)?)?;
+        note(here.etcd(), me, &serial_of(&chain_pem)?, purpose(revoke))?;
         Ok(Some(chain_pem))
     };
     let chain_pem = match blocking(sign).await? {
         Some(chain_pem) => chain_pem,
-        None => ask_others(cluster, &request).await?,
+        None => ask_others(cluster, &request, revoke).await?,
     };
-    cluster.identity().renew(&request, &chain_pem).map_err(failed)?;
+    let here = cluster.clone();
+    let settled = blocking(move || authority::settled(here.etcd())).await?;
+    cluster.identity().renew_by(&request, &chain_pem, settled).map_err(failed)?;
     let cluster = cluster.clone();
     blocking(move || {
         cluster.identity().store(cluster.trust_folder()).map_err(failed)?;
@@ -98,8 +109,12 @@ pub(super) fn enter_serial(registry: &dyn Registry, identity: &Identity) -> Resu
     Ok(Some(before))
 }
 
-async fn ask_others(cluster: &Cluster, request: &Request) -> Result<String, Problem> {
-    let ask = Ask { request_pem: request.pem().map_err(failed)? };
+const fn purpose(revoke: bool) -> Purpose {
+    if revoke { Purpose::Revocation } else { Purpose::Renewal }
+}
+
+async fn ask_others(cluster: &Cluster, request: &Request, revoke: bool) -> Result<String, Problem> {
+    let ask = Ask { request_pem: request.pem().map_err(failed)?, revoke };
     let mut why = Vec::new();
     for member in cluster.nodes().into_iter().filter(|member| member.alive && member.name != cluster.me()) {
         match cluster.call::<Issued>(&member.name, Method::POST, "/v1/certificate", &ask).await {

@@ -133,11 +133,25 @@ pub(crate) async fn make(cluster: &Cluster, request: TokenRequest) -> Result<Tok
     let (etcd, key) = (cluster.etcd().clone(), format!("{TOKENS}{}", token.id));
     blocking(move || {
         drop_old(&etcd)?;
-        etcd.put(&key, &to_json(&record)?, Expected::Absent).map_err(failed)
+        enter(&etcd, &key, &record, authority)
     })
     .await?;
     let address = cluster.config().address.to_string();
     Ok(TokenView { token: token.to_string(), expires_unix_s, ttl_s, address })
+}
+
+/// Writes a token down that names this authority. It is looked at once more after that: who replaces the authority deletes all tokens before it is done, and
+/// so deletes this one, or this sees it.
+fn enter(registry: &dyn Registry, key: &str, record: &Record, authority: Fingerprint) -> Result<(), Problem> {
+    registry.put(key, &to_json(record)?, Expected::Absent).map_err(failed)?;
+    let settled = authority::settled(registry);
+    if settled.as_ref().is_ok_and(|settled| *settled == authority) {
+        return Ok(());
+    }
+    registry.delete(key, Expected::Anything).map_err(failed)?;
+    Err(settled.err().unwrap_or_else(|| {
+        Problem::new(Code::Taken, "the cluster's authority was replaced just now").help("make another token")
+    }))
 }
 
 /// Forgets tokens that nobody used in time; refuses when there are too many others.
@@ -269,6 +283,24 @@ mod tests {
             tries.into_iter().map(|one| one.join().unwrap()).filter(|won| *won).count()
         });
         assert_eq!(won, 1);
+    }
+
+    #[test]
+    fn a_token_that_names_an_authority_of_before_is_not_left_lying_about() {
+        let registry = Memory::default();
+        let now = trust::Authority::new("lab", std::time::SystemTime::now()).unwrap();
+        let record = authority::Record {
+            cluster: "lab".into(),
+            certificate_pem: now.certificate_pem(),
+            successors: Vec::new(),
+        };
+        registry.put(super::super::AUTHORITY, &to_json(&record).unwrap(), Expected::Absent).unwrap();
+        let token = Record { hash: String::new(), expires_unix_s: u64::MAX, may_issue: true, by: "a".into() };
+        enter(&registry, "token/1", &token, now.fingerprint()).unwrap();
+        let refusal = enter(&registry, "token/2", &token, Fingerprint([7; 32])).unwrap_err();
+        assert!(refusal.message.contains("replaced just now"), "{refusal}");
+        let left: Vec<_> = registry.list(TOKENS).unwrap().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(left, ["token/1"]);
     }
 
     #[test]

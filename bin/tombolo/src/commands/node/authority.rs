@@ -4,13 +4,13 @@ use super::{said, unix_s};
 use crate::cli::PlaceArgs;
 use crate::commands::{client, wait};
 use crate::output::{Failure, Paint, harmless, print, print_json, seconds};
-use ::node::admin::{AuthorityView, ReplacementView, Said, WaitsFor};
+use ::node::admin::{AuthorityView, ReplaceRequest, ReplacementView, Said, WaitsFor};
 use ::node::client::Client;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 
 /// How often it is looked how far a replacement is.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -40,6 +40,9 @@ After a node was removed that you do not trust any more: change what lets it int
         /// Don't wait until it is done
         #[arg(long)]
         no_wait: bool,
+        /// Instead: etcd was restored from a backup of before the authority was replaced; have it name the one again that this node has
+        #[arg(long, conflicts_with = "no_wait")]
+        restored: bool,
     },
 }
 
@@ -48,7 +51,8 @@ pub fn run(arguments: &PlaceArgs, authority: &AuthorityArgs) -> Result<(), Failu
     let client = client(arguments)?;
     match &authority.command {
         None => show(&client, authority.json),
-        Some(AuthorityCommand::Replace { no_wait }) => replace(&client, !no_wait),
+        Some(AuthorityCommand::Replace { restored: true, .. }) => ask(&client, true),
+        Some(AuthorityCommand::Replace { no_wait, .. }) => replace(&client, !no_wait),
     }
 }
 
@@ -76,6 +80,16 @@ fn text(view: &AuthorityView, now: u64, paint: Paint) -> String {
         ),
     ];
     let text: String = lines.iter().map(|(what, value)| format!("{what:<12} {value}\n")).collect();
+    let stranger = if view.stranger {
+        format!(
+            "{}this node's certificate is of none that the registry names: the node was away while the authority was replaced (remove it, and \
+             join it again), or etcd was restored from a backup (`tombolo node authority replace --restored` at a node that has the key){}\n",
+            paint.red, paint.end
+        )
+    } else {
+        String::new()
+    };
+    let text = text + &stranger;
     let Some(next) = &view.replacement else { return text };
     let since = seconds(now.saturating_sub(next.since_unix_s));
     let next_lines = format!(
@@ -95,9 +109,13 @@ fn text(view: &AuthorityView, now: u64, paint: Paint) -> String {
     text + &next_lines + &waits
 }
 
+fn ask(client: &Client, restored: bool) -> Result<(), Failure> {
+    let done: Said = wait(client.post("cluster/authority/replace", &ReplaceRequest { restored }))??;
+    said(&done)
+}
+
 fn replace(client: &Client, to_the_end: bool) -> Result<(), Failure> {
-    let done: Said = wait(client.post("cluster/authority/replace", &()))??;
-    said(&done)?;
+    ask(client, false)?;
     if !to_the_end {
         return Ok(());
     }
@@ -106,7 +124,7 @@ fn replace(client: &Client, to_the_end: bool) -> Result<(), Failure> {
         let view = view(client)?;
         let Some(ReplacementView { waits_for, .. }) = view.replacement else {
             return print(&format!(
-                "every node shows a certificate of authority {} now, and nobody believes the former\n",
+                "every node shows a certificate of authority {} now, and the former is believed no more\n",
                 harmless(&view.fingerprint)
             ));
         };
@@ -130,10 +148,13 @@ mod tests {
             fingerprint: "ab".repeat(32),
             valid_until_unix_s: 10_000_000,
             here: true,
+            stranger: false,
             replacement: None,
         };
         let settled = text(&view, 100, Paint::default());
         assert!(settled.contains("abab") && !settled.contains("next"), "{settled}");
+        let lost = text(&AuthorityView { stranger: true, ..view.clone() }, 100, Paint::default());
+        assert!(lost.contains("join it again") && lost.contains("--restored"), "{lost}");
         let why = "it does not believe the next authority yet\u{1b}[2J".into();
         view.replacement = Some(ReplacementView {
             fingerprint: "cd".repeat(32),

@@ -44,17 +44,19 @@ impl Cluster {
         if holds {
             authority.store(folder.path()).unwrap();
         }
-        let record = record(name, "10.0.0.1:7420");
+        let serial = identity.serial().to_string();
+        let record = NodeRecord { serial, ..record(name, "10.0.0.1:7420") };
         self.registry.put(&format!("{NODES}{name}"), &to_json(&record).unwrap(), Expected::Absent).unwrap();
         self.nodes.insert(name.to_owned(), Node { folder, identity, pending: None });
     }
 
     fn part<T>(&self, name: &str, with: impl FnOnce(&Part<'_>) -> T) -> T {
         let node = &self.nodes[name];
-        let fetch = |proof: &str| {
+        let fetch = |proof: &str, next| {
             let others = self.nodes.keys().filter(|other| *other != name);
-            let mut given = others.map(|other| self.handed(other, name, proof));
-            given.find_map(Result::ok).ok_or_else(|| failed("nobody has it"))
+            let given = others.filter_map(|other| self.handed(other, name, proof).ok());
+            let mut given = given.filter_map(|pem| Authority::from_pem(&pem).ok());
+            given.find(|given| given.fingerprint() == next).ok_or_else(|| failed("nobody has it"))
         };
         with(&Part {
             registry: &self.registry,
@@ -82,7 +84,7 @@ impl Cluster {
                 identity: &node.identity,
                 folder: node.folder.path(),
                 changed: &|| {},
-                fetch: &|_| Err(failed("not now")),
+                fetch: &|_, _| Err(failed("not now")),
             },
             &shown,
             proof,
@@ -90,7 +92,7 @@ impl Cluster {
     }
 
     fn begin(&self, name: &str) -> Result<String, Problem> {
-        self.part(name, |part| part.replace())
+        self.part(name, |part| part.replace(false))
     }
 
     fn step(&mut self, name: &str) -> Result<bool, Problem> {
@@ -214,8 +216,20 @@ fn who_is_away_is_waited_for_and_said_and_who_is_removed_is_not() {
     super::super::join::leave(&cluster.registry, "c").unwrap();
     round(&mut cluster, &["a", "b"]);
     cluster.is_settled();
-    // It was away, and would be believed by nobody: it keeps what it has, and says so.
+    // It was removed, and does nothing any more, also where another machine has its name by now.
     cluster.nodes.insert("c".into(), gone);
+    let has = cluster.nodes["c"].identity.fingerprints();
+    let entered = NodeRecord { serial: "4000".into(), ..record("c", "10.0.0.3:7420") };
+    for _ in 0..2 {
+        assert!(!cluster.step("c").unwrap());
+        assert_eq!(cluster.nodes["c"].identity.fingerprints(), has);
+        cluster.registry.put("node/c", &to_json(&entered).unwrap(), Expected::Anything).unwrap();
+    }
+    assert!(cluster.begin("c").unwrap_err().message.contains("was removed"));
+    // One that was away, and would be believed by nobody, keeps what it has, and says so.
+    let key = format!("{REVOKED}{}", cluster.nodes["c"].identity.serial());
+    cluster.registry.delete(&key, Expected::Anything).unwrap();
+    assert!(cluster.view("c").stranger && !cluster.view("a").stranger);
     let refusal = cluster.step("c").unwrap_err();
     assert!(refusal.message.contains("node join"), "{refusal}");
     assert_eq!(
@@ -240,6 +254,8 @@ fn when_the_node_that_began_is_lost_another_begins_anew_and_nobody_is_cut_off() 
     cluster.step("c").unwrap();
     cluster.nodes.remove("a");
     super::super::join::leave(&cluster.registry, "a").unwrap();
+    let waits = cluster.view("b").replacement.unwrap().waits_for;
+    assert!(waits.iter().any(|one| one.node == "a" && one.why.contains("begins anew")), "{waits:?}");
     let first = cluster.record().successors[0].certificate_pem.clone();
     assert_eq!(cluster.nodes["c"].identity.issuer(), Some(fingerprint(&first).unwrap()));
     cluster.begin("b").unwrap();
@@ -254,12 +270,15 @@ fn the_next_ones_key_is_for_who_had_that_of_the_one_before_and_shows_a_certifica
     let former = Authority::load(cluster.nodes["a"].folder.path()).unwrap().unwrap();
     let refused =
         |cluster: &Cluster, to: &str, proof: &str| cluster.handed("a", to, proof).unwrap_err().message;
-    let proof = |node: &str| former.proof(node).unwrap();
-    assert!(refused(&cluster, "b", &proof("b")).contains("not being replaced"));
+    let proven =
+        |cluster: &Cluster, node: &str| former.proof(node, &cluster.nodes[node].identity.serial()).unwrap();
+    let proof = proven(&cluster, "b");
+    assert!(refused(&cluster, "b", &proof).contains("not being replaced"));
     cluster.begin("a").unwrap();
     round(&mut cluster, &["a"]);
     // Whoever has the authority of before can pretend to be a node, with a certificate of that.
-    assert!(refused(&cluster, "b", &proof("b")).contains("not of the next authority"));
+    assert!(refused(&cluster, "b", &proof).contains("not of the next authority"));
+    let former_of_c = proven(&cluster, "c");
     for name in ["b", "c", "a", "c"] {
         cluster.step(name).unwrap();
     }
@@ -268,11 +287,103 @@ fn the_next_ones_key_is_for_who_had_that_of_the_one_before_and_shows_a_certifica
         cluster.nodes["a"].identity.fingerprints().get(1).copied()
     );
     let own = Request::new("c").unwrap().pem().unwrap();
-    for bad in [&proof("b"), &own] {
+    for bad in [&proof, &own, &former_of_c] {
         assert!(refused(&cluster, "c", bad).contains("has not shown"), "{bad}");
     }
     assert!(refused(&cluster, "c", "hello").contains("the proof"));
-    assert!(cluster.handed("a", "c", &proof("c")).is_ok(), "it had the key, then");
+    assert!(cluster.handed("a", "c", &proven(&cluster, "c")).is_ok(), "it had the key, then");
+}
+
+#[test]
+fn who_missed_the_end_of_one_replacement_takes_part_in_the_next() {
+    let mut cluster = Cluster::of(&["a", "B", "c"]);
+    cluster.begin("a").unwrap();
+    // All show; the end is made by a, and b has not seen it when the next one begins.
+    round(&mut cluster, &["b", "c"]);
+    cluster.step("a").unwrap();
+    cluster.step("a").unwrap();
+    for _ in 0..4 {
+        cluster.step("c").unwrap();
+    }
+    cluster.step("b").unwrap();
+    while cluster.view("a").replacement.is_some() {
+        cluster.step("a").unwrap();
+    }
+    let missed = Authority::load(cluster.nodes["b"].folder.path()).unwrap().unwrap().fingerprint();
+    assert_ne!(missed, settled(&cluster.registry).unwrap(), "b does not know of the end yet");
+    cluster.begin("a").unwrap();
+    cluster.restart("b");
+    round(&mut cluster, &["a", "b", "c"]);
+    cluster.is_settled();
+    assert!(own(&cluster.registry, cluster.nodes["b"].folder.path()).unwrap().is_some());
+}
+
+#[test]
+fn nothing_is_said_to_others_that_is_not_written_down_here() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    let folder = cluster.nodes["b"].folder.path().to_owned();
+    let away = folder.with_extension("away");
+    let full = |full: bool| {
+        let (from, to) = if full { (&folder, &away) } else { (&away, &folder) };
+        std::fs::rename(from, to).unwrap();
+    };
+    let said = |cluster: &Cluster| {
+        let entry = cluster.registry.get(&format!("{RENEWALS}b")).unwrap();
+        entry.map(|entry| serde_json::from_slice::<Renewal>(&entry.value).unwrap())
+    };
+    cluster.begin("a").unwrap();
+    full(true);
+    for _ in 0..2 {
+        cluster.step("b").unwrap_err();
+        assert_eq!(said(&cluster), None, "it does not say that it believes the next one");
+    }
+    full(false);
+    cluster.step("b").unwrap();
+    for _ in 0..3 {
+        cluster.step("a").unwrap();
+    }
+    assert!(said(&cluster).unwrap().chain_pem.is_some());
+    full(true);
+    for _ in 0..2 {
+        cluster.step("b").unwrap_err();
+        assert!(!said(&cluster).unwrap().shown, "it does not say that it shows it");
+    }
+    full(false);
+    round(&mut cluster, &["a", "b"]);
+    cluster.is_settled();
+    cluster.restart("b");
+    cluster.is_settled();
+}
+
+#[test]
+fn a_registry_that_was_put_back_to_before_or_into_the_replacement_comes_right() {
+    let mut cluster = Cluster::of(&["a", "B", "c"]);
+    let before = cluster.registry.get(AUTHORITY).unwrap().unwrap().value;
+    cluster.begin("a").unwrap();
+    let during = cluster.registry.get(AUTHORITY).unwrap().unwrap().value;
+    round(&mut cluster, &["a", "b", "c"]);
+    cluster.is_settled();
+    let (now, names) = (settled(&cluster.registry).unwrap(), ["a", "b", "c"]);
+    // Into it: it comes to its end again, by itself.
+    cluster.registry.put(AUTHORITY, &during, Expected::Anything).unwrap();
+    round(&mut cluster, &names);
+    cluster.is_settled();
+    assert_eq!(settled(&cluster.registry).unwrap(), now);
+    // To before: nobody goes back to the former, all believe each other, and somebody has to say which it is.
+    cluster.registry.put(AUTHORITY, &before, Expected::Anything).unwrap();
+    for name in names {
+        let refusal = cluster.step(name).unwrap_err();
+        assert!(refusal.message.contains("--restored"), "{refusal}");
+        assert!(cluster.view(name).stranger);
+    }
+    cluster.all_believe();
+    let again = |cluster: &Cluster, name: &str| cluster.part(name, |part| part.replace(true));
+    assert!(again(&cluster, "c").unwrap_err().message.contains("has not the key"));
+    assert!(again(&cluster, "b").unwrap().contains(&now.to_string()));
+    assert!(again(&cluster, "b").unwrap_err().message.contains("as it is"));
+    round(&mut cluster, &names);
+    cluster.is_settled();
+    assert_eq!(settled(&cluster.registry).unwrap(), now);
 }
 
 #[test]
