@@ -352,10 +352,10 @@ impl Identity {
     pub fn is_stored(&self, folder: &Path) -> Result<bool, TrustError> {
         let _storing = self.storing();
         let current = self.current();
-        let has = |name: &str, text: &str| {
-            Ok::<_, TrustError>(files::read_secret(&folder.join(name))?.is_some_and(|there| there == text))
-        };
-        Ok(has(TRUSTED_FILE, &current.trusted_pem)? && has(IDENTITY_FILE, &current.own_pem)?)
+        let own = files::read_secret(&folder.join(IDENTITY_FILE))?;
+        let trusted = files::read(&folder.join(TRUSTED_FILE))?;
+        Ok(own.is_some_and(|own| own == current.own_pem)
+            && trusted.is_some_and(|trusted| trusted == current.trusted_pem))
     }
 
     /// Two threads that wrote one file at a time would spoil it, and the older list might come last.

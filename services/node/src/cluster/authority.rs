@@ -4,7 +4,7 @@
 use super::issued::Purpose;
 use super::join::serial_of;
 use super::token::TOKENS;
-use super::{AUTHORITY, NODES, REVOKED, failed, get_json, rotate, to_json, unix_s};
+use super::{AUTHORITY, NODES, NodeRecord, REVOKED, failed, get_json, rotate, to_json, unix_s};
 use crate::admin::{AuthorityView, Code, Problem, ReplacementView, WaitsFor};
 use registry::{Expected, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,7 @@ impl Part<'_> {
         self.promote(&record)?;
         let own = Authority::load(self.folder).map_err(failed)?;
         if restored {
-            return self.name_again(own, &record, revision);
+            return self.name_again(&record, revision);
         }
         if own.is_none_or(|own| own.fingerprint() != current) {
             return Err(Problem::new(Code::Refused, format!("node {me} has not the cluster's authority"))
@@ -157,8 +157,9 @@ impl Part<'_> {
     }
 
     /// Has the registry name the authority again that this node has, and shows a certificate of.
-    fn name_again(&self, own: Option<Authority>, record: &Record, revision: u64) -> Result<String, Problem> {
-        let own = own.filter(|own| self.identity.issuer() == Some(own.fingerprint())).ok_or_else(|| {
+    fn name_again(&self, record: &Record, revision: u64) -> Result<String, Problem> {
+        let shown = self.identity.issuer().map(|issuer| self.has(issuer)).transpose()?;
+        let own = shown.flatten().ok_or_else(|| {
             Problem::new(
                 Code::Refused,
                 "this node has not the key of the authority that issued its certificate",
@@ -168,6 +169,14 @@ impl Part<'_> {
         if fingerprint(&record.certificate_pem)? == own.fingerprint() {
             return Err(Problem::new(Code::Refused, "the registry names this node's authority as it is"));
         }
+        let until = |pem: &str| trust::authority_until_unix_s(pem).map_err(failed);
+        if until(&own.certificate_pem())? < until(&record.certificate_pem)? {
+            let what = "the registry's authority is younger than this node's: this machine was put back, or away, and not etcd";
+            return Err(Problem::new(Code::Refused, what).help(
+                "`tombolo node remove` it at another node, and `tombolo node join` it with a new token",
+            ));
+        }
+        self.delete_tokens()?;
         let again = Record {
             cluster: record.cluster.clone(),
             certificate_pem: own.certificate_pem(),
@@ -195,6 +204,7 @@ impl Part<'_> {
         let Some(next) = record.successors.last() else {
             *pending = None;
             self.settle()?;
+            self.enter()?;
             return Ok(false);
         };
         let fingerprint = fingerprint(&next.certificate_pem)?;
@@ -207,6 +217,11 @@ impl Part<'_> {
 
     fn believe(&self, record: &Record) -> Result<(), Problem> {
         let believed = record.believed_pem();
+        let last = record.successors.last().map(|next| fingerprint(&next.certificate_pem)).transpose()?;
+        if last.is_some_and(|last| self.identity.fingerprints() == [last]) {
+            // This node has seen the end already, of what a registry that was put back has not: nobody believes the former again.
+            return self.write_down();
+        }
         if Fingerprint::all_of_pem(&believed).map_err(failed)? != self.identity.fingerprints() {
             self.identity.trust(&believed).map_err(failed)?;
             tracing::info!(authorities = ?self.identity.fingerprints(), "this node believes others than before");
@@ -254,6 +269,17 @@ impl Part<'_> {
             self.registry.delete(&key, Expected::Anything).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// The registry knows which certificate this node shows, so that it is revoked with the node: also one that was put back.
+    fn enter(&self) -> Result<(), Problem> {
+        let (node, serial) = (self.identity.node(), self.identity.serial().to_string());
+        let entered = get_json::<NodeRecord>(self.registry, &format!("{NODES}{node}"))?;
+        if entered.is_none_or(|(entered, _)| entered.serial == serial) {
+            return Ok(());
+        }
+        rotate::note(self.registry, node, &serial, Purpose::Succession)?;
+        rotate::enter_serial(self.registry, self.identity).map(drop)
     }
 
     fn key(&self) -> String {
@@ -338,18 +364,22 @@ impl Part<'_> {
             })
             .collect();
         let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(()) };
+        // Each is tried; what failed is tried again.
+        let mut issued = Ok(());
         for (node, renewal, at) in &asked {
             if renewal.shown || renewal.chain_pem.is_some() {
                 continue;
             }
             if let Err(problem) = self.issue_one(next, node, renewal, *at) {
-                tracing::warn!(node, error = problem.message, "it gets no certificate of the next authority");
+                let why =
+                    format!("node {node} gets no certificate of the next authority: {}", problem.message);
+                issued = Err(failed(why));
             }
         }
         if asked.iter().all(|(_, renewal, _)| renewal.shown) {
             self.finish(next, record, revision)?;
         }
-        Ok(())
+        issued
     }
 
     fn issue_one(&self, next: &Authority, node: &str, asked: &Renewal, at: u64) -> Result<(), Problem> {
@@ -365,16 +395,21 @@ impl Part<'_> {
     }
 
     fn finish(&self, next: &Authority, record: &Record, revision: u64) -> Result<(), Problem> {
-        // They name the authority of before: whoever had its key could play the cluster to who joins with one.
-        for (key, _) in self.registry.list(TOKENS).map_err(failed)? {
-            self.registry.delete(&key, Expected::Anything).map_err(failed)?;
-        }
+        self.delete_tokens()?;
         let record = Record {
             cluster: record.cluster.clone(),
             certificate_pem: next.certificate_pem(),
             successors: Vec::new(),
         };
         unless_changed(self.registry.put(AUTHORITY, &to_json(&record)?, Expected::Revision(revision)))
+    }
+
+    /// They name the authority of before: whoever had its key could play the cluster to who joins with one.
+    fn delete_tokens(&self) -> Result<(), Problem> {
+        for (key, _) in self.registry.list(TOKENS).map_err(failed)? {
+            self.registry.delete(&key, Expected::Anything).map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// What `node authority` shows. `alive`: whether a node lives.

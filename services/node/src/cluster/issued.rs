@@ -25,7 +25,7 @@ impl Purpose {
     const fn most(self) -> usize {
         match self {
             Self::Renewal => 32,
-            Self::Revocation => 64,
+            Self::Revocation => 192,
             Self::Succession => 128,
         }
     }

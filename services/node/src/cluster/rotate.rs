@@ -144,6 +144,20 @@ fn warn_of_the_authoritys_end(cluster: &Cluster) {
     }
 }
 
+/// What could not be before: a disk was full.
+async fn write_down(cluster: &Cluster) -> Result<(), Problem> {
+    let _changing = cluster.inner.certificate.lock().await;
+    let cluster = cluster.clone();
+    blocking(move || {
+        if !cluster.identity().is_stored(cluster.trust_folder()).map_err(failed)? {
+            cluster.identity().store(cluster.trust_folder()).map_err(failed)?;
+            cluster.trust_changed();
+        }
+        Ok(())
+    })
+    .await
+}
+
 /// Renews the certificate whenever it is time, as long as the daemon lives.
 pub(crate) async fn rotate_when_due(cluster: Cluster) {
     let mut looks = 0_u64;
@@ -155,6 +169,9 @@ pub(crate) async fn rotate_when_due(cluster: Cluster) {
                     tracing::warn!(error = problem.message, "this node needs another certificate")
                 }
             }
+        }
+        if let Err(problem) = write_down(&cluster).await {
+            tracing::warn!(error = problem.message, "what this node shows can't be written down");
         }
         if looks.is_multiple_of(LOOKS_A_DAY) {
             warn_of_the_authoritys_end(&cluster);

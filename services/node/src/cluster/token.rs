@@ -122,6 +122,10 @@ pub(crate) async fn make(cluster: &Cluster, request: TokenRequest) -> Result<Tok
     }
     let etcd = cluster.etcd().clone();
     let authority = blocking(move || authority::settled(&etcd)).await?;
+    if cluster.identity().issuer() != Some(authority) {
+        let what = "the registry does not name the authority that issued this node's certificate";
+        return Err(Problem::new(Code::Refused, what).help("`tombolo node authority` says what that may be"));
+    }
     let token = Token { id: random(ID_BYTES)?, secret: random(SECRET_BYTES)?, authority };
     let expires_unix_s = unix_s() + ttl_s;
     let record = Record {

@@ -364,10 +364,18 @@ fn a_registry_that_was_put_back_to_before_or_into_the_replacement_comes_right() 
     round(&mut cluster, &["a", "b", "c"]);
     cluster.is_settled();
     let (now, names) = (settled(&cluster.registry).unwrap(), ["a", "b", "c"]);
-    // Into it: it comes to its end again, by itself.
+    // Into it: it comes to its end again, by itself, and nobody believes the former meanwhile. What was issued is known again.
+    let entered = to_json(&record("c", "10.0.0.1:7420")).unwrap();
+    cluster.registry.put(&format!("{NODES}c"), &entered, Expected::Anything).unwrap();
     cluster.registry.put(AUTHORITY, &during, Expected::Anything).unwrap();
+    for name in names {
+        cluster.step(name).unwrap();
+        assert_eq!(cluster.nodes[name].identity.fingerprints(), [now], "{name}");
+    }
     round(&mut cluster, &names);
     cluster.is_settled();
+    let serial = cluster.nodes["c"].identity.serial();
+    assert!(cluster.registry.get(&format!("issued/c/{serial}")).unwrap().is_some());
     assert_eq!(settled(&cluster.registry).unwrap(), now);
     // To before: nobody goes back to the former, all believe each other, and somebody has to say which it is.
     cluster.registry.put(AUTHORITY, &before, Expected::Anything).unwrap();
@@ -379,11 +387,44 @@ fn a_registry_that_was_put_back_to_before_or_into_the_replacement_comes_right() 
     cluster.all_believe();
     let again = |cluster: &Cluster, name: &str| cluster.part(name, |part| part.replace(true));
     assert!(again(&cluster, "c").unwrap_err().message.contains("has not the key"));
+    cluster.registry.put(&format!("{TOKENS}1"), b"{}", Expected::Absent).unwrap();
     assert!(again(&cluster, "b").unwrap().contains(&now.to_string()));
+    assert!(cluster.registry.list(TOKENS).unwrap().is_empty(), "it names the former");
     assert!(again(&cluster, "b").unwrap_err().message.contains("as it is"));
     round(&mut cluster, &names);
     cluster.is_settled();
     assert_eq!(settled(&cluster.registry).unwrap(), now);
+    // It is the machine that was put back, and not etcd.
+    let later = Authority::new("lab", SystemTime::now() + std::time::Duration::from_secs(60)).unwrap();
+    let younger =
+        Record { cluster: "lab".into(), certificate_pem: later.certificate_pem(), successors: Vec::new() };
+    cluster.registry.put(AUTHORITY, &to_json(&younger).unwrap(), Expected::Anything).unwrap();
+    let refusal = again(&cluster, "b").unwrap_err();
+    assert!(refusal.message.contains("younger") && refusal.help.is_some(), "{refusal}");
+}
+
+#[test]
+fn what_could_not_be_issued_is_said_and_tried_again() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    cluster.begin("a").unwrap();
+    cluster.step("a").unwrap();
+    let nonsense = Renewal {
+        request_pem: "hello".into(),
+        ..Renewal::of(fingerprint(&cluster.record().successors[0].certificate_pem).unwrap())
+    };
+    cluster.registry.put(&format!("{RENEWALS}b"), &to_json(&nonsense).unwrap(), Expected::Anything).unwrap();
+    let refusal = cluster.step("a").unwrap_err();
+    assert!(refusal.message.contains("node b gets no certificate"), "{refusal}");
+    round_over_errors(&mut cluster);
+    cluster.is_settled();
+}
+
+fn round_over_errors(cluster: &mut Cluster) {
+    for _ in 0..8 {
+        for name in ["b", "a"] {
+            let _again = cluster.step(name);
+        }
+    }
 }
 
 #[test]
