@@ -368,6 +368,11 @@ async fn converse(
     let (outbox, mut orders) = orders();
     let (mut at, mut wanted) = (peer.at.subscribe(), peer.wanted.subscribe());
     let mut interface = peer.interface.subscribe();
+    let chosen = interface.borrow().clone().filter(|_| fresh.is_some());
+    if is_outdated(&configure, &at.borrow(), &wanted.borrow(), chosen.as_deref()) {
+        // It changed while the proxy started, and nobody says so again.
+        at.mark_changed();
+    }
     let mut shares = all.shared.shares();
     shares.mark_changed();
     let mut told = Shares::default();
@@ -459,6 +464,15 @@ async fn converse(
     }
 }
 
+/// Whether a proxy was told something else than what is to be by now.
+fn is_outdated(told: &Configure, at: &[String], wanted: &Wanted, chosen: Option<&str>) -> bool {
+    let station = told.station.as_ref().map(|station| station.interface.as_str());
+    // Where this daemon has not asked yet, an earlier one had.
+    (!at.is_empty() && told.peer_at != at)
+        || (&told.transport, &told.compression) != (&wanted.transport, &wanted.compression)
+        || chosen.is_some_and(|chosen| station != Some(chosen))
+}
+
 /// Tells the other node's daemon where our proxy listens, and asks where its own does.
 async fn exchange(all: Arc<Proxies>, peer: Arc<Peer>) {
     let offer = Offer { listens: peer.seen().listens.clone(), wanted: None };
@@ -530,5 +544,39 @@ async fn say(socket: &AsyncFd<OwnedFd>, (order, descriptors): &ToProxy) -> io::R
             Err(PacketError::Gone) => return Ok(()),
             Err(error) => return Err(io::Error::other(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A proxy that was started before its daemon knew where the other one listens was never told, and the link never came up.
+    #[test]
+    fn what_changed_while_a_proxy_started_is_told_to_it() {
+        let at = ["tcp:10.0.0.2:7421".to_owned()];
+        let wanted = Wanted::default();
+        let mut told = Configure {
+            node: "a".into(),
+            peer: "b".into(),
+            epoch: 1,
+            identity: String::new(),
+            listen: Vec::new(),
+            peer_at: Vec::new(),
+            transport: wanted.transport.clone(),
+            compression: wanted.compression.clone(),
+            station: None,
+        };
+        assert!(!is_outdated(&told, &[], &wanted, None));
+        assert!(is_outdated(&told, &at, &wanted, None));
+        told.peer_at = at.to_vec();
+        assert!(!is_outdated(&told, &at, &wanted, None));
+        assert!(!is_outdated(&told, &[], &wanted, None), "what an earlier daemon heard is as good");
+        assert!(is_outdated(&told, &at, &wanted, Some("eth1")));
+        told.station =
+            Some(Station { interface: "eth1".into(), index: 2, mac: [2; 6], mtu: 1500, number: "00".into() });
+        assert!(!is_outdated(&told, &at, &wanted, Some("eth1")));
+        told.compression = "lz4".into();
+        assert!(is_outdated(&told, &at, &wanted, Some("eth1")));
     }
 }
