@@ -349,6 +349,11 @@ impl Cluster {
         self.inner.joins_anew.store(does, Ordering::Relaxed);
     }
 
+    /// Whether it is: then the files are those of the node that it is about to be.
+    fn is_over(&self) -> bool {
+        self.inner.joins_anew.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_removed(&self) -> bool {
         self.state().removed
     }

@@ -177,7 +177,7 @@ pub(crate) fn tls(identity: &Identity, shown: &Shown) -> Result<Tls, String> {
 type Shown = Arc<Mutex<VecDeque<trust::Shown>>>;
 
 /// So many are kept: a node has fewer (`docs/spec/joining.md`), and handshakes are few at a time.
-const SHOWN_MAX: usize = 128;
+const SHOWN_MAX: usize = 256;
 
 fn note(shown: &Shown, now: trust::Shown) {
     let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);

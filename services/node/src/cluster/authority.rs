@@ -116,10 +116,10 @@ impl Part<'_> {
         let (mut record, revision) = read(self.registry)?;
         let current = fingerprint(&record.certificate_pem)?;
         self.promote(&record)?;
-        let own = Authority::load(self.folder).map_err(failed)?;
         if restored {
             return self.name_again(&record, revision);
         }
+        let own = Authority::load(self.folder).map_err(failed)?;
         if own.is_none_or(|own| own.fingerprint() != current) {
             return Err(Problem::new(Code::Refused, format!("node {me} has not the cluster's authority"))
                 .help("say it at a node that has: `tombolo node authority` says so of each"));

@@ -153,7 +153,7 @@ impl Cluster {
 
     /// Takes another lease, and says by it that this node lives.
     fn begin(&self, holder: &mut Holder, now: u64) -> Result<Life, Problem> {
-        if self.inner.joins_anew.load(Ordering::Relaxed) {
+        if self.is_over() {
             return Err(failed("this machine joins the cluster anew"));
         }
         let key = format!("{ALIVE}{}", self.me());

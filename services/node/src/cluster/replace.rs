@@ -88,8 +88,7 @@ impl Cluster {
             let under_way = {
                 let _changing = self.inner.certificate.blocking_lock();
                 // Who this machine is going to be is written by who joins.
-                !self.inner.joins_anew.load(Ordering::Relaxed)
-                    && self.part(&fetch, |part| part.step(pending))?
+                !self.is_over() && self.part(&fetch, |part| part.step(pending))?
             };
             let mut changed = false;
             while !changed && !over.load(Ordering::Relaxed) {

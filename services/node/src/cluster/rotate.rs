@@ -66,6 +66,9 @@ pub(super) fn note(
 /// Gets another certificate and takes it into use. Returns until when it is valid. `revoke`: nobody believes the earlier ones any more.
 pub(super) async fn rotate(cluster: &Cluster, revoke: bool) -> Result<u64, Problem> {
     let _changing = cluster.inner.certificate.lock().await;
+    if cluster.is_over() {
+        return Err(failed("this machine joins the cluster anew"));
+    }
     let request = Request::new(cluster.me()).map_err(failed)?;
     let (here, request_pem) = (cluster.clone(), request.pem().map_err(failed)?);
     let sign = move || {
@@ -147,6 +150,9 @@ fn warn_of_the_authoritys_end(cluster: &Cluster) {
 /// What could not be before: a disk was full.
 async fn write_down(cluster: &Cluster) -> Result<(), Problem> {
     let _changing = cluster.inner.certificate.lock().await;
+    if cluster.is_over() {
+        return Ok(());
+    }
     let cluster = cluster.clone();
     blocking(move || {
         if !cluster.identity().is_stored(cluster.trust_folder()).map_err(failed)? {
