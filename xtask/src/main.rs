@@ -14,6 +14,8 @@ usage: cargo xtask tidy              the rules of the house: dependencies, unsaf
        cargo xtask test xen          channels between domains of a real Xen, under emulation
        cargo xtask test tipc         the suite of links over TIPC, in a guest under emulation; some minutes
        cargo xtask test everything   all that, the model checker, every other test, the end-to-end tests
+       cargo xtask test affected --since REV   the tests that a change since REV can have touched
+       cargo xtask test long         what takes too long for that: Xen, TIPC, old kernels, long fuzzing
 ";
 
 fn main() -> ExitCode {
@@ -25,6 +27,10 @@ fn main() -> ExitCode {
         ["test", "fuzz"] => test::run(&root(), test::Extent::Fuzz),
         ["test", "xen"] => test::run(&root(), test::Extent::Xen),
         ["test", "tipc"] => test::run(&root(), test::Extent::Tipc),
+        ["test", "long"] => test::run(&root(), test::Extent::Long),
+        ["test", "affected", "--since", since] => {
+            test::run(&root(), test::Extent::Affected((*since).to_owned()))
+        }
         ["test", "everything"] => test::run(&root(), test::Extent::Everything),
         _ => {
             eprint!("{USAGE}");

@@ -2,7 +2,7 @@
 
 mod stage;
 
-use session::testing::FakeDaemon;
+use testing::FakeDaemon;
 use stage::{Stage, assert_went_well, root, text};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

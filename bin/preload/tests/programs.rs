@@ -1,6 +1,6 @@
 //! Unmodified programs with the library preloaded, a stand-in for the daemon, and a directory service with a few names.
 
-use session::testing::{FakeDaemon, FakeDirectory, ServerThread};
+use testing::{FakeDaemon, FakeDirectory, ServerThread};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -3,7 +3,7 @@
 
 use entrance::{Entrance, Entrances};
 use session::Control;
-use session::testing::{FakeDaemon, FakeDirectory, ServerThread};
+use testing::{FakeDaemon, FakeDirectory, ServerThread};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use endpoint::{BindError, Endpoint, Failed, From, Options, ReceiveError, Send, SendError, Step};
 use members::{Bed, shortly, soon};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use session::testing::FakeDaemon;
+use testing::FakeDaemon;
 use wire::control::EndpointRights;
 
 /// More than is received before it is looked for news, and more time than that takes.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use endpoint::{Access, BindError, Content, CopyError, Failed, FindError, From, GrantId, Options};
 use endpoint_tokio::Endpoint;
-use session::testing::FakeDaemon;
+use testing::FakeDaemon;
 use stage::{Drop, asked, or_drop, run, soon};
 use tempfile::TempDir;
 

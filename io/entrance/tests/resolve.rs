@@ -2,7 +2,7 @@
 
 use entrance::{Entrance, Entrances, Handle};
 use session::Control;
-use session::testing::{FakeDaemon, FakeDirectory, ServerThread};
+use testing::{FakeDaemon, FakeDirectory, ServerThread};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use entrance::{Entrance, Entrances, Handle};
 use session::Control;
-use session::testing::{FakeDaemon, FakeDirectory, ServerThread};
+use testing::{FakeDaemon, FakeDirectory, ServerThread};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;

@@ -7,8 +7,6 @@
 mod embedded;
 mod etcd;
 mod memory;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod watch;
 
 pub use embedded::Embedded;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use registry::testing::{EtcdServers, etcd_program};
+use testing::etcd::{EtcdServers, etcd_program};
 use registry::{Change, Embedded, Etcd, EtcdSettings, Expected, Memory, Registry, RegistryError};
 use std::time::Duration;
 

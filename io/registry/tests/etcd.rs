@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use registry::testing::{EtcdServers, etcd_program, own_address};
+use testing::etcd::{EtcdServers, etcd_program, own_address};
 use registry::{
     Bound, Counted, Doubted, Etcd, EtcdSettings, EtcdTls, Expected, Registry, RegistryError, Renewal,
     Trouble, Watched,

@@ -3,8 +3,6 @@
 mod consumer;
 mod control;
 mod server;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod wait;
 
 pub use consumer::{Answer, Answers, BadBackend, Blocking, CallError, Caller, Incoming, open};

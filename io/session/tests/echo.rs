@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use serde_json::{Value, json};
-use session::testing::FakeDaemon;
+use testing::FakeDaemon;
 use session::{
     Answers, Blocking, CallError, Caller, Context, Control, Incoming, LinkId, Readiness, ReplyTo, Server,
     Service,

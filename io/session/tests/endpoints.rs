@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use rustix::io::Errno;
-use session::testing::FakeDaemon;
+use testing::FakeDaemon;
 use session::{Control, ControlError, Grant, Notice};
 use std::time::{Duration, Instant};
 use sys::memfd::{Reach, check_granted};

@@ -3,7 +3,7 @@
 use channel::{End, Receiver, Sender};
 use rustix::io::Errno;
 use serde_json::json;
-use session::testing::FakeDaemon;
+use testing::FakeDaemon;
 use session::{Control, ControlError, Offer, open_channel_at};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;

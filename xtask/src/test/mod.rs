@@ -1,32 +1,37 @@
-//! The test run: the checks, the model checker, every package's tests, the end-to-end tests, a bounded fuzz; then one
-//! honest line.
+//! The test run: the checks, one build of everything, the test programs two at a time, the fuzz corpus; then one honest line.
 
+mod affected;
 mod fuzz;
+mod programs;
 mod tally;
+mod times;
 mod watched;
 
 use crate::tidy;
+use programs::{Built, Program, Run};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use tally::Tally;
-use watched::Watched;
+use times::Times;
 
-/// How long the steps have together. A run that hangs ends with its tally before whoever started it loses patience: 90 minutes with what is built before and fuzzed behind are common.
-const PATIENCE: Duration = Duration::from_secs(62 * 60);
+/// How long the test programs have together. A run that hangs ends with its tally before CI, which has 90 minutes, ends it.
+const PROGRAMS_TIMEOUT: Duration = Duration::from_secs(62 * 60);
+/// The same for the long run, which nobody waits for at a keyboard.
+const LONG_TIMEOUT: Duration = Duration::from_secs(5 * 60 * 60);
 
-/// How many tests of a step may fail and be tried once more. Where more of them fail, it is no accident.
-const MOST_REPEATED: usize = 6;
+/// Packages that only a bench builds, because they take minutes and no test of ours is in need of them.
+const ONLY_FOR_BENCHES: [&str; 2] = ["middleware", "peers"];
+/// Packages whose tests boot machines for minutes.
+const ONLY_LONG: [&str; 1] = ["xen_bed"];
 
 /// How much to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extent {
     /// What a person runs before each commit.
     Check,
-    /// The fuzz targets alone.
+    /// The fuzz targets alone, with new inputs.
     Fuzz,
     /// The domains of a Xen alone.
     Xen,
@@ -34,53 +39,261 @@ pub enum Extent {
     Tipc,
     /// What CI runs.
     Everything,
+    /// What takes too long for that.
+    Long,
+    /// The programs that a change since a revision can have touched.
+    Affected(String),
 }
 
-/// One command of the run.
-struct Step {
-    /// Name of the step and of its log.
-    name: &'static str,
-    arguments: &'static [&'static str],
-    /// Whether `cargo test` runs and its output is counted; else the step only holds or fails.
-    counts: bool,
-    environment: BTreeMap<&'static str, String>,
+/// What is the same for every part of a run.
+struct Bed<'a> {
+    root: &'a Path,
+    target: PathBuf,
+    logs: PathBuf,
+    tally: Tally,
+    times: Times,
+    /// How long the test programs have together.
+    timeout: Duration,
 }
 
 /// Runs it all, even after a failure, and says what came out. Fails when anything failed.
 pub fn run(root: &Path, extent: Extent) -> ExitCode {
-    let logs = target(root).join("test-logs");
+    let target = target(root);
+    let logs = target.join("test-logs");
     if let Err(error) = std::fs::create_dir_all(&logs) {
         eprintln!("test: can't make {}: {error}", logs.display());
         return ExitCode::FAILURE;
     }
     let begin = Instant::now();
-    let mut tally = Tally::default();
-    if matches!(extent, Extent::Check | Extent::Everything) {
-        check_tidy(root, &mut tally);
+    let timeout = if extent == Extent::Long { LONG_TIMEOUT } else { PROGRAMS_TIMEOUT };
+    let (tally, times) = (Tally::default(), Times::default());
+    let mut bed = Bed { root, target, logs, tally, times, timeout };
+    bed.run(&extent);
+    bed.report(begin.elapsed());
+    if bed.tally.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl Bed<'_> {
+    fn run(&mut self, extent: &Extent) {
+        match extent {
+            Extent::Check => {
+                self.checks();
+                let tests = self.build(&["--lib", "--bins"]);
+                self.programs(&without(tests, &["e2e", "xen_bed"]), &[]);
+            }
+            Extent::Everything => {
+                self.checks();
+                self.product();
+                let mut tests = without(self.build(&[]), &ONLY_LONG);
+                tests.extend(self.models());
+                self.programs(&tests, &[]);
+            }
+            Extent::Affected(since) => self.affected(since),
+            Extent::Fuzz => self.fuzz(),
+            Extent::Xen => {
+                let tests = self.build(&["--package", "xen_bed"]);
+                self.programs(&tests, &[]);
+            }
+            Extent::Tipc => {
+                self.product();
+                let tests = self.build(&["--package", "e2e"]);
+                self.programs(&tests, &["--include-ignored", "tipc::"]);
+            }
+            Extent::Long => {
+                self.product();
+                let tests = self.build(&[]);
+                self.programs(&tests, &["--ignored", "long_"]);
+                let xen: Vec<_> = tests.into_iter().filter(|test| test.package == "xen_bed").collect();
+                self.programs(&xen, &[]);
+                self.fuzz();
+            }
+        }
     }
-    run_steps(root, extent, &logs, &mut tally);
-    if matches!(extent, Extent::Fuzz | Extent::Everything) {
+
+    fn report(&mut self, took: Duration) {
+        for line in self.tally.explanations() {
+            println!("{line}");
+        }
+        print!("{}", self.times.table());
+        let file = self.logs.join("times.tsv");
+        if let Err(error) = self.times.keep(&file) {
+            println!("test: can't keep the times in {}: {error}", file.display());
+        }
+        println!("logs: {}; {} s", self.logs.display(), took.as_secs());
+        println!("{}", self.tally.summary());
+    }
+
+    /// Formatting, tidy, lints.
+    fn checks(&mut self) {
+        announce("tidy");
+        let Self { root, tally, times, .. } = self;
+        times.step("tidy", |_| check_tidy(root, tally));
+        self.cargo("format", &["fmt", "--all", "--check"]);
+        self.cargo("format-fuzz", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]);
+        let lint = ["clippy", "--workspace", "--all-targets"];
+        let arguments = [&lint[..], &excluded(), &["--", "-D", "warnings"]].concat();
+        self.cargo("lint", &arguments);
+    }
+
+    /// A command of cargo that only holds or fails.
+    fn cargo(&mut self, name: &str, arguments: &[&str]) {
+        announce(name);
+        let Self { root, tally, times, .. } = self;
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command.args(arguments).current_dir(root).stdin(Stdio::null());
+        match times.step(name, |_| command.status()) {
+            Ok(status) if status.success() => {}
+            Ok(_) => tally.fail(name, &format!("cargo {} said no, see above", arguments.join(" "))),
+            Err(error) => tally.fail(name, &error.to_string()),
+        }
+    }
+
+    /// Builds all test programs, with one set of features whatever is asked for: cargo unites those of the packages that it
+    /// is asked for, and another set would build everything again.
+    fn build(&mut self, arguments: &[&str]) -> Vec<Program> {
+        let narrow = arguments.contains(&"--package");
+        let mut all = vec!["test", "--no-run"];
+        if !narrow {
+            all.push("--workspace");
+            all.extend(excluded());
+        }
+        all.extend(arguments);
+        let built = self.built("build-tests", &all, &BTreeMap::new());
+        // The workers of benches are looked for beside the program that measures them.
+        self.place(&built, |name| name != TOMBOLO);
+        built.tests
+    }
+
+    fn built(&mut self, name: &str, arguments: &[&str], environment: &BTreeMap<&str, String>) -> Built {
+        announce(name);
+        let Self { root, tally, times, .. } = self;
+        let built = times.step(name, |_| programs::build(root, arguments, environment));
+        match built {
+            Ok(built) => {
+                if !built.succeeded {
+                    tally.fail(name, &format!("cargo {} said no, see above", arguments.join(" ")));
+                }
+                built
+            }
+            Err(error) => {
+                tally.fail(name, &error.to_string());
+                Built::default()
+            }
+        }
+    }
+
+    /// Builds what the end-to-end tests start, as a release is built but for its speed: `tombolo` is static, so that it runs
+    /// inside of any domain.
+    fn product(&mut self) {
+        let arguments =
+            ["rustc", "--package", TOMBOLO, "--bin", TOMBOLO, "--", "-C", "target-feature=+crt-static"];
+        let built = self.built("build-product", &arguments, &BTreeMap::new());
+        self.place(&built, |_| true);
+        let built = self.built(
+            "build-libraries",
+            &["build", "--package", "preload", "--package", "libtombolo"],
+            &BTreeMap::new(),
+        );
+        self.place(&built, |_| true);
+        let link = self.product_folder().join("libtombolo.so.0");
+        let made = std::fs::remove_file(&link).or_else(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        });
+        if let Err(error) = made.and_then(|()| std::os::unix::fs::symlink("libtombolo.so", &link)) {
+            self.tally.fail("build-libraries", &format!("{}: {error}", link.display()));
+        }
+    }
+
+    /// The folder of what the tests start: nothing in it can be older than the sources, because each run makes it anew.
+    fn product_folder(&self) -> PathBuf {
+        self.target.join("product")
+    }
+
+    fn place(&mut self, built: &Built, wanted: impl Fn(&str) -> bool) {
+        let folder = self.product_folder();
+        let placed = std::fs::create_dir_all(&folder).and_then(|()| {
+            built.products.iter().filter(|(name, _)| wanted(name)).try_for_each(|(name, file)| {
+                let new = folder.join(format!(".{name}"));
+                std::fs::copy(file, &new)?;
+                std::fs::rename(new, folder.join(name))
+            })
+        });
+        if let Err(error) = placed {
+            self.tally.fail("build", &format!("can't fill {}: {error}", folder.display()));
+        }
+    }
+
+    /// The model checker's programs, which have flags of their own and so a folder of their own.
+    fn models(&mut self) -> Vec<Program> {
+        let environment = BTreeMap::from([
+            ("RUSTFLAGS", "--cfg loom".to_owned()),
+            ("CARGO_TARGET_DIR", self.target.join("loom").display().to_string()),
+        ]);
+        let arguments = [
+            "test", "--no-run", "--release", "--package", "ring", "--package", "ipc", "--package", "enforce",
+            "--test", "model", "--test", "grants_model",
+        ];
+        let mut tests = self.built("build-models", &arguments, &environment).tests;
+        for test in &mut tests {
+            test.target.push_str("-loom");
+        }
+        tests
+    }
+
+    fn programs(&mut self, tests: &[Program], arguments: &[&str]) {
+        announce("programs");
+        let product = self.product_folder().join(TOMBOLO);
+        let mut environment = BTreeMap::from([("CARGO_TARGET_DIR", self.target.display().to_string())]);
+        if product.exists() {
+            environment.insert("TOMBOLO_BIN", product.display().to_string());
+        }
+        let Self { logs, tally, times, timeout, .. } = self;
+        let how = Run {
+            logs,
+            environment: &environment,
+            // Namespaces, mounts and control groups want root.
+            runner: if is_root() { &[] } else { &["sudo", "-E"] },
+            arguments,
+            ends_at: Instant::now() + *timeout,
+        };
+        times.step("programs", |times| programs::run(tests, &how, tally, times));
+    }
+
+    fn affected(&mut self, since: &str) {
+        let affected = match affected::packages(self.root, since) {
+            Ok(affected) => affected,
+            Err(error) => return self.tally.fail("affected", &error.to_string()),
+        };
+        println!("affected since {since}: {}", affected.describe());
+        self.checks();
+        if affected.is_affected("e2e") {
+            self.product();
+        }
+        let tests = without(self.build(&[]), &ONLY_LONG);
+        let tests: Vec<_> = tests.into_iter().filter(|test| affected.is_affected(&test.package)).collect();
+        self.programs(&tests, &[]);
+    }
+
+    fn fuzz(&mut self) {
         announce("fuzz");
-        if let Err(error) = fuzz::run(root, &target(root), &logs, &mut tally) {
+        let Self { root, target, logs, tally, times, .. } = self;
+        if let Err(error) = times.step("fuzz", |_| fuzz::run(root, target, logs, tally)) {
             tally.fail("fuzz", &error.to_string());
         }
     }
-    for line in tally.explanations() {
-        println!("{line}");
-    }
-    println!("logs: {}; {} s", logs.display(), begin.elapsed().as_secs());
-    println!("{}", tally.summary());
-    if tally.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run_steps(root: &Path, extent: Extent, logs: &Path, tally: &mut Tally) {
-    let ends_at = Instant::now() + PATIENCE;
-    for step in steps(root, extent) {
-        announce(step.name);
-        if let Err(error) = run_step(root, logs, &step, ends_at, tally) {
-            tally.fail(step.name, &error.to_string());
-        }
-    }
+/// The program that everything is about.
+const TOMBOLO: &str = "tombolo";
+
+fn without(tests: Vec<Program>, packages: &[&str]) -> Vec<Program> {
+    tests.into_iter().filter(|test| !packages.contains(&test.package.as_str())).collect()
+}
+
+fn excluded() -> Vec<&'static str> {
+    ONLY_FOR_BENCHES.iter().flat_map(|package| ["--exclude", package]).collect()
 }
 
 fn announce(name: &str) {
@@ -88,7 +301,6 @@ fn announce(name: &str) {
 }
 
 fn check_tidy(root: &Path, tally: &mut Tally) {
-    announce("tidy");
     match tidy::check_repository(root) {
         Ok(violations) => {
             for violation in &violations {
@@ -102,96 +314,6 @@ fn check_tidy(root: &Path, tally: &mut Tally) {
     }
 }
 
-fn steps(root: &Path, extent: Extent) -> Vec<Step> {
-    let step = |name, arguments, counts| Step { name, arguments, counts, environment: BTreeMap::new() };
-    let xen = &["test", "--package", "xen_bed", "--no-fail-fast", "--", "--show-output"];
-    match extent {
-        Extent::Fuzz => return Vec::new(),
-        Extent::Xen => return vec![step("xen", xen, true)].into_iter().map(with_root).collect(),
-        Extent::Tipc => {
-            let mut tipc = step("tipc", &["test", "--package", "e2e", "tipc::", "--", "--show-output"], true);
-            tipc.environment.insert("TOMBOLO_TIPC_SUITE", "all".into());
-            return vec![with_root(tipc)];
-        }
-        Extent::Check | Extent::Everything => {}
-    }
-    let mut steps = vec![
-        step("format", &["fmt", "--all", "--check"], false),
-        step("format-fuzz", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"], false),
-        step("lint", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], false),
-    ];
-    if extent == Extent::Check {
-        let arguments = &[
-            "test",
-            "--workspace",
-            "--exclude",
-            "e2e",
-            "--lib",
-            "--bins",
-            "--no-fail-fast",
-            "--",
-            "--show-output",
-        ];
-        steps.push(step("unit", arguments, true));
-        return steps.into_iter().map(with_root).collect();
-    }
-    let mut model = step(
-        "model",
-        &[
-            "test",
-            "--release",
-            "--package",
-            "ring",
-            "--package",
-            "ipc",
-            "--package",
-            "enforce",
-            "--test",
-            "model",
-            "--test",
-            "grants_model",
-            "--no-fail-fast",
-            "--",
-            "--show-output",
-        ],
-        true,
-    );
-    model.environment.insert("RUSTFLAGS", "--cfg loom".into());
-    // Other flags would throw away everything that was built: the model checker builds in a folder of its own.
-    model.environment.insert("CARGO_TARGET_DIR", target(root).join("loom").display().to_string());
-    steps.push(model);
-    steps.push(step(
-        "packages",
-        &[
-            "test",
-            "--workspace",
-            "--exclude",
-            "e2e",
-            "--exclude",
-            "xen_bed",
-            "--no-fail-fast",
-            "--",
-            "--show-output",
-        ],
-        true,
-    ));
-    steps.push(step("xen", xen, true));
-    steps.push(step(
-        "end-to-end",
-        &["test", "--package", "e2e", "--no-fail-fast", "--", "--show-output"],
-        true,
-    ));
-    steps.into_iter().map(with_root).collect()
-}
-
-/// Namespaces, mounts and control groups want root: without it, cargo starts the tests (and only them) through sudo.
-fn with_root(mut step: Step) -> Step {
-    if step.counts && !is_root() {
-        step.environment.insert(runner_variable(), "sudo -E".into());
-    }
-    step
-}
-
 /// Whether this process is root, as the kernel says.
 fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -199,85 +321,6 @@ fn is_root() -> bool {
     ids.and_then(|ids| ids.split_whitespace().nth(1)).is_some_and(|effective| effective == "0")
 }
 
-fn runner_variable() -> &'static str {
-    if cfg!(target_arch = "aarch64") {
-        "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER"
-    } else {
-        "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER"
-    }
-}
-
 fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder))
-}
-
-fn run_step(
-    root: &Path,
-    logs: &Path,
-    step: &Step,
-    ends_at: Instant,
-    tally: &mut Tally,
-) -> std::io::Result<()> {
-    let (mut counted, end) = read_step(root, logs, step, step.name, step.arguments, ends_at)?;
-    if end.is_ok() && (1..=MOST_REPEATED).contains(&counted.named_failures().len()) {
-        repeat(root, logs, step, ends_at, &mut counted)?;
-    }
-    let slow = counted.slow().join(", ");
-    let succeeded = end.as_ref().is_ok_and(std::process::ExitStatus::success);
-    if step.counts {
-        let succeeded = succeeded || counted.is_mended();
-        tally.add(counted, succeeded);
-    } else if !succeeded {
-        tally.fail(step.name, &format!("cargo {} said no, see above", step.arguments.join(" ")));
-    }
-    if let Err(reason) = end {
-        tally.fail(
-            step.name,
-            &format!("{reason}; at work for over a minute: {}", if slow.is_empty() { "none" } else { &slow }),
-        );
-    }
-    Ok(())
-}
-
-/// Runs the command of a step, and reads what its tests say.
-fn read_step(
-    root: &Path,
-    logs: &Path,
-    step: &Step,
-    log: &str,
-    arguments: &[&str],
-    ends_at: Instant,
-) -> std::io::Result<(tally::Step, Result<ExitStatus, String>)> {
-    let mut log = File::create(logs.join(format!("{log}.log")))?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(arguments).envs(&step.environment).current_dir(root);
-    let mut watched = Watched::start(&mut command, ends_at)?;
-    let mut counted = tally::Step::new(step.name);
-    while let Some(line) = watched.next_line()? {
-        writeln!(log, "{line}")?;
-        if counted.read(&line) {
-            println!("{line}");
-        }
-    }
-    Ok((counted, watched.finish()?))
-}
-
-/// Tests that failed run once more, one at a time: on a machine that others use as well, who passes then is told apart
-/// from who never does.
-fn repeat(
-    root: &Path,
-    logs: &Path,
-    step: &Step,
-    ends_at: Instant,
-    counted: &mut tally::Step,
-) -> std::io::Result<()> {
-    let names = counted.named_failures();
-    announce(&format!("{}: once more, alone: {}", step.name, names.join(", ")));
-    let mut arguments: Vec<&str> = step.arguments.to_vec();
-    arguments.extend(["--exact", "--test-threads=1"]);
-    arguments.extend(names.iter().map(String::as_str));
-    let (again, _) = read_step(root, logs, step, &format!("{}-again", step.name), &arguments, ends_at)?;
-    counted.repeated(&again);
-    Ok(())
 }

@@ -74,6 +74,23 @@ impl Step {
         self.slow.clone()
     }
 
+    /// How many tests passed so far.
+    pub fn passed_count(&self) -> usize {
+        self.ok
+    }
+
+    /// Each test that failed, with what it said last.
+    pub fn told_failures(&self) -> Vec<String> {
+        self.failed.iter().map(|test| self.told(test)).collect()
+    }
+
+    fn told(&self, test: &str) -> String {
+        match self.why.get(test) {
+            Some(why) => format!("{test}: {}", why.trim_end()),
+            None => test.to_owned(),
+        }
+    }
+
     /// The tests that failed, where each has a name and nothing else went wrong.
     pub fn named_failures(&self) -> Vec<String> {
         let all_named = self.failed.len() == self.failed_count && self.results == self.programs;
@@ -189,16 +206,12 @@ impl Tally {
         }));
         self.skips.extend((0..step.ignored).map(|_| format!("skipped: {}: an ignored test", step.name)));
         let before = self.failures.len();
-        let told = |test: &String| match step.why.get(test) {
-            Some(why) => format!("{test}: {}", why.trim_end()),
-            None => test.clone(),
-        };
         for test in &step.failed {
-            self.fail(&step.name, &told(test));
+            self.fail(&step.name, &step.told(test));
         }
         self.unsteady.extend(
             step.unsteady.iter().map(|test| {
-                format!("unsteady: {}: passed only when it ran again: {}", step.name, told(test))
+                format!("unsteady: {}: passed only when it ran again: {}", step.name, step.told(test))
             }),
         );
         for _ in step.failed.len()..step.failed_count {

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
-use session::testing::FakeDaemon;
+use testing::FakeDaemon;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use wire::control::EndpointRights;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use session::testing::FakeDaemon;
+use testing::FakeDaemon;
 
 use super::*;
 use crate::Options;

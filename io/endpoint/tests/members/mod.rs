@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use endpoint::{Endpoint, Options};
-use session::testing::FakeDaemon;
+use testing::FakeDaemon;
 use tempfile::TempDir;
 
 pub fn soon() -> Option<Instant> {

@@ -1,7 +1,7 @@
 //! A stand-in for the daemon, a server thread with the directory service, and links of its domains.
 
 use rustix::io::Errno;
-use session::testing::FakeDaemon;
+use testing::FakeDaemon;
 use session::{Blocking, Control, Server};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;

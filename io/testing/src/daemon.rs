@@ -4,8 +4,8 @@
 //! and started again on the same sockets.
 
 use super::endpoints::{ALL_RIGHTS, Endpoints, Order};
-use crate::control::packet::{self, Packet, PacketError};
-use crate::wait::timespec;
+use session::packet::{self, Packet, PacketError};
+use session::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
@@ -336,11 +336,11 @@ impl Node {
 
     fn introduce(&mut self, at: usize, id: u64, service: String, entrance: String, ring_bytes: u32) {
         self.channels += 1;
-        let config = ::channel::Config {
+        let config = channel::Config {
             ring_bytes: if ring_bytes == 0 { RING_BYTES } else { ring_bytes },
-            ..::channel::Config::default()
+            ..channel::Config::default()
         };
-        let (theirs, servers) = ::channel::pair(&config).expect("a channel");
+        let (theirs, servers) = channel::pair(&config).expect("a channel");
         let consumer = Consumer {
             dc: "dc".into(),
             domain: self.members[at].domain.clone(),

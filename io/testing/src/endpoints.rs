@@ -1,7 +1,7 @@
 //! The stand-in's endpoints: a real table, real pairs and buffers; privileges as a test says.
 
 use super::daemon::{Answer, Outbox};
-use crate::control::packet::Packet;
+use session::packet::Packet;
 use ipc::grants::{Access, BorrowError, BufferError, GrantError, Granted, Limits, Over, Table, Wish};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -407,8 +407,8 @@ impl Endpoints {
             return Err(Refusal(Errno::ALREADY, "the two know each other".into()));
         }
         self.channels += 1;
-        let config = ::channel::Config { ring_bytes: RING_BYTES, ..::channel::Config::default() };
-        let (one, other) = ::channel::pair(&config).expect("a channel");
+        let config = channel::Config { ring_bytes: RING_BYTES, ..channel::Config::default() };
+        let (one, other) = channel::pair(&config).expect("a channel");
         let (channel, peer) = (self.channels, self.peer(asker, slot));
         out.send(
             others,

@@ -1,6 +1,6 @@
 //! A directory service with a few fixed names.
 
-use crate::{Context, LinkId, Readiness, ReplyTo, Service};
+use session::{Context, LinkId, Readiness, ReplyTo, Service};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

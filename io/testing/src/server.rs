@@ -1,7 +1,7 @@
 //! A server on a thread.
 
 use super::FakeDaemon;
-use crate::{Control, Server, Service};
+use session::{Control, Server, Service};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,7 +31,7 @@ impl ServerThread {
         let stop = Arc::new(Eventfd::new().expect("an event"));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let make: crate::Make<'_> = Box::new(|_| Ok(Box::new(make())));
+            let make: session::Make<'_> = Box::new(|_| Ok(Box::new(make())));
             let mut server = Server::new(control, make).expect("a server");
             server.run(Some(stopped.as_fd())).expect("served");
         });
