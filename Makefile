@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build install-library demo demo-cluster test test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
+.PHONY: help deps build build-benches install-library demo demo-cluster test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -21,10 +21,14 @@ deps: ## install what is missing: Debian packages (packages.txt), Rust
 # `tombolo` is static, so that it runs inside any domain; the flag reaches that one program only. The preload library
 # and the bench's workers are dynamic by nature.
 build: deps ## the release: tombolo, libtombolo_preload.so, libtombolo.so
-	@$(CARGO) rustc --quiet --release --package tombolo --bin tombolo -- -C target-feature=+crt-static
-	@$(CARGO) build --quiet --release --package preload --package libtombolo --package bench --package peers --lib --bins
+	@echo "build: the release, optimised; some minutes the first time"
+	@$(CARGO) rustc --release --package tombolo --bin tombolo -- -C target-feature=+crt-static
+	@$(CARGO) build --release --package preload --package libtombolo
 	@ln -sf libtombolo.so $(RELEASE)/libtombolo.so.0
 	@ls -sh1 $(RELEASE)/tombolo $(RELEASE)/libtombolo_preload.so $(RELEASE)/libtombolo.so
+
+build-benches: build
+	@$(CARGO) build --release --package bench --bins
 
 install-library: build ## libtombolo for C and Python, below PREFIX (/usr/local)
 	@$(if $(DESTDIR),,$(SUDO)) env PREFIX=$(or $(PREFIX),/usr/local) DESTDIR=$(DESTDIR) CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/install-library
@@ -38,15 +42,21 @@ demo-cluster: build ## three nodes on this machine: joining, placement, a node t
 check: deps ## formatting, lints, tidy, unit tests: before each commit
 	@$(CARGO) xtask test check
 
-test: build ## everything, the same that CI runs
+test: deps ## everything but what takes too long, the same that CI runs
 	@$(CARGO) xtask test everything
+
+test-long: deps ## what takes too long for that: Xen, TIPC, old kernels, long fuzzing
+	@$(CARGO) xtask test long
+
+test-affected: deps ## the tests that a change can have touched: SINCE=REVISION
+	@$(CARGO) xtask test affected --since $(or $(SINCE),HEAD)
 
 test-xen: deps ## channels between domains of a real Xen, under emulation
 	@$(CARGO) xtask test xen
 
 # The middleware that we are compared with takes minutes to build: only a bench does.
-bench-peers: build
-	@$(CARGO) build --quiet --release --package middleware --bins
+bench-peers: build-benches
+	@$(CARGO) build --release --package middleware --package peers --bins
 
 bench: bench-peers ## every scenario, with the goals of docs/performance.md
 	@$(SUDO) $(RELEASE)/tombolo bench directory

@@ -38,7 +38,7 @@ fn quic() {
     conforms(Kind::Quic);
 }
 
-/// Within this node. Between nodes: `e2e/tests/all/tipc.rs`.
+/// Within this node. Between nodes: `e2e/tests/long/tipc.rs`.
 #[test]
 fn tipc() {
     if let Err(error) = sys::tipc::socket() {

@@ -279,9 +279,9 @@ fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// The binary under test: `TOMBOLO_BIN`, or the release build of this checkout.
+/// The binary under test: `TOMBOLO_BIN`, or what `cargo xtask product` built of this checkout.
 pub fn binary() -> PathBuf {
-    std::env::var_os("TOMBOLO_BIN").map_or_else(|| target().join("release/tombolo"), PathBuf::from)
+    std::env::var_os("TOMBOLO_BIN").map_or_else(|| target().join("product/tombolo"), PathBuf::from)
 }
 
 /// The preload library of the same build.
@@ -308,7 +308,7 @@ pub(crate) fn missing() -> Option<String> {
             return Some(format!("needs {program}; run `make deps`"));
         }
     }
-    assert!(binary().exists(), "{} is missing: run `make build` first", binary().display());
+    assert!(binary().exists(), "{} is missing: run `cargo xtask product` first", binary().display());
     None
 }
 

@@ -1,12 +1,11 @@
 //! What anybody may show or ask before it is known who that is: certificates in a handshake, requests for certificates, proofs, and what stands in a
 //! node's files and in the registry. What must hold: no panic; nobody is believed whom the authority issued nothing; what is signed is for the name
 //! that the authority gives, whatever the request says; and nobody has the authority's key who has not.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
-use libfuzzer_sys::fuzz_target;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use trust::{Authority, Fingerprint, Identity, Request};
@@ -30,7 +29,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     Cluster { chain: chain.collect(), authority, identity }
 });
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 3 {
         0 => shown(bytes),

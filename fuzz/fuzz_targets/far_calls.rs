@@ -1,12 +1,11 @@
 //! What the proxy of another node may say of an endpoint there to what stands in for it here, on a real channel whose other end an endpoint of
 //! this node has. What must hold: no panic; a rule that is broken is said; whatever is heard is answered by little; and nothing but what
 //! is passed on bears another name than the peer's.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use channel::{Config, pair};
 use endpoint::{Address, StandIn, Turn};
 use fuzz::script::Script;
-use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
 use wire::ipc::{HEADER_BYTES, Header, Kind, payload_bytes_max};
 use wire::ring::RING_BYTES_MIN;
@@ -18,7 +17,7 @@ const MOST_SAID: usize = 64;
 const LOCAL: Address = Address { slot: 1, generation: 3 };
 const REMOTE: Address = Address { slot: 1 << 20 | 1, generation: 5 };
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let mut script = Script::new(bytes);
     let config = Config { ring_bytes: RING_BYTES_MIN, ..Config::default() };
     let (near, far) = pair(&config).expect("a channel");

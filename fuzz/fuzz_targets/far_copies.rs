@@ -1,10 +1,9 @@
 //! What another node may ask of a buffer that was granted to an endpoint there, of what lends it here: a real buffer. What must hold: no panic; what
 //! was granted to be read stays as it is; pieces are no longer than they may be and come from the buffer; and after a recall nothing is copied.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use endpoint::{Access, Address, Endpoint, Lender, Options};
 use fuzz::script::Script;
-use libfuzzer_sys::fuzz_target;
 use session::Memories;
 use wire::control::{EndpointAddress, GrantAccess, GrantedBuffer};
 use wire::loan::{HEADER_BYTES, PIECE_BYTES_MAX, Record};
@@ -18,7 +17,7 @@ const GRANTEE: Address = Address { slot: 1, generation: 3 };
 /// What stands in the buffer.
 const CONTENT: u8 = 0x5a;
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     if kind % 4 == 0 {
         parsers(bytes);

@@ -1,9 +1,8 @@
 //! What a guest may say over its port, to the machine process. What must hold: no panic; what is held for it and what waits for it
 //! stay within their bounds; and nothing is understood of a guest that has not said who it is.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::script::Script;
-use libfuzzer_sys::fuzz_target;
 use machine::guest::{BrokenRule, Guest, Said};
 use std::collections::BTreeMap;
 use wire::guest::{
@@ -15,7 +14,7 @@ const MAX_STEPS: usize = 4096;
 /// What may wait for a guest that does not read: the outbox's bound, and the message that broke it.
 const MOST_WAITING: usize = 4 * 1024 * 1024 + 128 * 1024;
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let mut node = Node::default();
     if kind % 2 == 0 {

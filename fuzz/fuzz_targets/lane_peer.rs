@@ -1,10 +1,9 @@
 //! What a node with the keys of a lane may put into frames of Ethernet, and what anybody may put around it. What must hold: no panic; what is
 //! understood is written the same; what is held stays within a window; and whoever says little makes us say little.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::script::Script;
 use lane::{Config, Heard, Lane, Open, Seal, Stream};
-use libfuzzer_sys::fuzz_target;
 use wire::lane::{
     DATA_BYTES, Data, HEADER_BYTES, Header, INTRODUCTION_BYTES, Introduction, RANGES_MAX, State, TAG_BYTES,
     WINDOW_FRAMES_MAX, kind,
@@ -32,7 +31,7 @@ impl Open for Glass {
     }
 }
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 4 {
         0 => parsers(bytes),

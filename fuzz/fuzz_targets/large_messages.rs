@@ -1,7 +1,7 @@
 //! Messages longer than a record and than the ring, in pieces, in both directions, with a peer that scribbles between our
 //! calls. What must hold: no panic, no violation without a lie, no more memory than was allowed; a message comes whole and
 //! as it was sent, or not at all.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,6 @@ use channel::{ReceiveError, Receiver, SendError, Sender};
 use fuzz::script::Script;
 use fuzz::stage::{self, Damage, Hand, in_time};
 use fuzz::watch::Watch;
-use libfuzzer_sys::fuzz_target;
 
 /// A script longer than this says nothing new.
 const STEPS_MAX: usize = 300;
@@ -18,7 +17,7 @@ const LIMIT_MAX: usize = 20_000;
 /// Looks for a message that has been sent. One look takes about a ring's bytes, or an abandoned message.
 const LOOKS_MAX: usize = 200;
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let mut script = Script::new(bytes);
     let (ours, peer, hand) = stage::opened(usize::from(script.flag()));
     let watch = Watch::new(&hand);

@@ -1,9 +1,8 @@
 //! What the proxy of another node may say, to the link that it was let into. What must hold: no panic; what is understood is written the
 //! same; what is held stays within its bounds; and one frame of the peer makes us say a few, not many.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::script::Script;
-use libfuzzer_sys::fuzz_target;
 use link::{Config, Event, Link, Timing, Transport};
 use std::collections::BTreeMap;
 use wire::link::{
@@ -19,7 +18,7 @@ const PAIRS: u32 = 4;
 /// Packets that one frame may bring out of us: each names every pair at most.
 const MOST_PACKETS: usize = 64;
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 4 {
         0 => stream(bytes, 1 + usize::from(*kind)),

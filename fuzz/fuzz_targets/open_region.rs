@@ -1,18 +1,17 @@
 //! Descriptors and header words of every kind, before an end is opened. What must hold: no panic, no access outside, and an
 //! error that names what really is wrong; an end that opens is as its maker made it, as far as it matters.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::os::fd::OwnedFd;
 
 use channel::{End, Mode, OpenError};
 use fuzz::script::Script;
 use fuzz::stage::{self, Hand};
-use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use std::sync::atomic::Ordering;
 use wire::ring as layout;
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let mut script = Script::new(bytes);
     let mode = if script.flag() { Mode::Stream } else { Mode::Messages };
     let (end, _peer, hand) = stage::ends(usize::from(script.flag()), mode);

@@ -1,6 +1,6 @@
 //! An end whose peer speaks by the rules and scribbles between our calls. What must hold: no panic, no violation without a
 //! lie, no write to what is not ours, calls that keep their deadlines; and what was not scribbled over comes as it was sent.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,11 @@ use channel::{ReceiveError, Receiver, SendError, Sender, SpinPolicy};
 use fuzz::script::Script;
 use fuzz::stage::{self, Damage, Hand, in_time};
 use fuzz::watch::Watch;
-use libfuzzer_sys::fuzz_target;
 
 /// A script longer than this says nothing new.
 const STEPS_MAX: usize = 300;
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let mut script = Script::new(bytes);
     let mut play = Play::new(usize::from(script.flag()));
     for _ in 0..STEPS_MAX {

@@ -1,6 +1,6 @@
 //! An end under traffic while another thread scribbles over everything, as fast as it can, before the end is opened and for
 //! as long as it lives. What must hold: no panic, no access outside, no call that misses its deadline.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,12 +8,11 @@ use std::thread;
 use channel::{End, Mode, ReceiveError, SendError};
 use fuzz::script::Script;
 use fuzz::stage::{self, Hand, in_time};
-use libfuzzer_sys::fuzz_target;
 
 /// Calls of ours per script: a millisecond or so.
 const CALLS: usize = 40;
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let mut script = Script::new(bytes);
     let mode = if script.flag() { Mode::Stream } else { Mode::Messages };
     let (ours, _peer, hand) = stage::ends(usize::from(script.flag()), mode);

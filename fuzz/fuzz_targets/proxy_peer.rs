@@ -1,10 +1,9 @@
 //! What the proxy of another node may say to ours, once it has shown whose it is: its first bytes, pairs for whatever it likes, and any messages on them, while this
 //! node's daemon accepts some and refuses others, and programs come and go. What must hold: no panic; what is asked, opened and pumped is counted
 //! right and within its bounds; the daemon is told of each event once; and what a refusal says is cut and cleaned.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::script::Script;
-use libfuzzer_sys::fuzz_target;
 use proxy::fuzzing::{LinkIsOver, Stage};
 use wire::control::EndpointAddress;
 use wire::link::Pair;
@@ -33,7 +32,7 @@ const WORDS: [u8; 15] = [
     word::PATH,
 ];
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let mut stage = Stage::new();
     if kind % 4 == 0 {

@@ -1,16 +1,15 @@
 //! Each half of a ring alone with a liar, who changes what he likes between any two looks. What must hold: no panic, no
 //! look or write where none belongs, no operation that goes round, records of possible lengths only.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::liar::{CONTROL, DATA, Half, Liar};
 use fuzz::script::Script;
-use libfuzzer_sys::fuzz_target;
 use ring::{Consumer, Peek, Piece, Place, Producer, Record, ReserveError, Sleep, Taken};
 
 /// Rings small enough that a short script goes round them many times, and one of a real size.
 const CAPACITIES: [usize; 6] = [32, 64, 128, 256, 1024, 4096];
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let mut script = Script::new(bytes);
     let half = if script.flag() { Half::Producer } else { Half::Consumer };
     let capacity = CAPACITIES[script.below(CAPACITIES.len())];

@@ -1,6 +1,6 @@
 //! A stream whose peer writes and reads by the rules and scribbles between our calls. What must hold is what must hold for
 //! messages, and that bytes come once, in order, across the seams of records.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -9,12 +9,11 @@ use channel::{Mode, ReceiveError, SendError, StreamReader, StreamWriter};
 use fuzz::script::Script;
 use fuzz::stage::{self, Damage, Hand, in_time};
 use fuzz::watch::Watch;
-use libfuzzer_sys::fuzz_target;
 
 /// A script longer than this says nothing new.
 const STEPS_MAX: usize = 300;
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let mut script = Script::new(bytes);
     let (ours, peer, hand) = stage::ends(usize::from(script.flag()), Mode::Stream);
     let watch = Watch::new(&hand);

@@ -1,9 +1,8 @@
 //! What other parties send as messages and packets. What must hold: no panic, and what is understood says the same when it
 //! is said again.
-#![no_main]
+#![cfg_attr(feature = "fuzzing", no_main)]
 
 use fuzz::script::Script;
-use libfuzzer_sys::fuzz_target;
 use wire::directory::{AddressQuery, Addresses, Names};
 use wire::guest::{Decoder, Message};
 use wire::meeting::Greeting;
@@ -11,7 +10,7 @@ use wire::service::{Header, Phase};
 use wire::xen::Offer;
 use wire::{control, proxy, service};
 
-fuzz_target!(|bytes: &[u8]| {
+fuzz::target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 15 {
         0 => message(bytes),

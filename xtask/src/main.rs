@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask tidy              the rules of the house: dependencies, unsafe, spec pages, documents
+       cargo xtask product           builds what tests start (tombolo, its libraries) into target/product
        cargo xtask test check        formatting, lints, tidy, unit tests
        cargo xtask test fuzz         the fuzz targets, for some seconds each (TOMBOLO_FUZZ_SECONDS)
        cargo xtask test xen          channels between domains of a real Xen, under emulation
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["tidy"] => tidy(),
+        ["product"] => test::run(&root(), test::Extent::Product),
         ["test", "check"] => test::run(&root(), test::Extent::Check),
         ["test", "fuzz"] => test::run(&root(), test::Extent::Fuzz),
         ["test", "xen"] => test::run(&root(), test::Extent::Xen),

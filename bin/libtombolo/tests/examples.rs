@@ -2,11 +2,11 @@
 
 mod stage;
 
-use testing::FakeDaemon;
 use stage::{Stage, assert_went_well, root, text};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use testing::FakeDaemon;
 use wire::control::{SOCKET_VARIABLE, ServedService};
 
 /// A program of the examples, ready to run.

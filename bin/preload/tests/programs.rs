@@ -1,10 +1,10 @@
 //! Unmodified programs with the library preloaded, a stand-in for the daemon, and a directory service with a few names.
 
-use testing::{FakeDaemon, FakeDirectory, ServerThread};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use testing::{FakeDaemon, FakeDirectory, ServerThread};
 
 struct Stage {
     folder: tempfile::TempDir,

@@ -3,11 +3,11 @@
 
 use entrance::{Entrance, Entrances};
 use session::Control;
-use testing::{FakeDaemon, FakeDirectory, ServerThread};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+use testing::{FakeDaemon, FakeDirectory, ServerThread};
 
 /// Set in the process that is inside the namespaces.
 const INSIDE: &str = "PRELOAD_TEST_INSIDE";

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
-use testing::FakeDaemon;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
+use testing::FakeDaemon;
 
 /// A control socket, as a domain has one.
 struct Domain {

@@ -1,4 +1,4 @@
-//! What runs on the two nodes of `e2e/tests/all/tipc.rs`, in a guest whose kernel has TIPC: one looks at what it says where something is missing, then makes a link
+//! What runs on the two nodes of `e2e/tests/long/tipc.rs`, in a guest whose kernel has TIPC: one looks at what it says where something is missing, then makes a link
 //! to the other, and runs the suite of links by way of it where that is asked for.
 //!
 //! ```text

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use endpoint::{Access, BindError, Content, CopyError, Failed, FindError, From, GrantId, Options};
 use endpoint_tokio::Endpoint;
-use testing::FakeDaemon;
 use stage::{Drop, asked, or_drop, run, soon};
 use tempfile::TempDir;
+use testing::FakeDaemon;
 
 struct Bed {
     daemon: FakeDaemon,

@@ -2,12 +2,12 @@
 
 use entrance::{Entrance, Entrances, Handle};
 use session::Control;
-use testing::{FakeDaemon, FakeDirectory, ServerThread};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testing::{FakeDaemon, FakeDirectory, ServerThread};
 
 struct Stage {
     folder: tempfile::TempDir,

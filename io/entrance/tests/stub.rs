@@ -2,11 +2,11 @@
 
 use entrance::{Entrance, Entrances, Handle};
 use session::Control;
-use testing::{FakeDaemon, FakeDirectory, ServerThread};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testing::{FakeDaemon, FakeDirectory, ServerThread};
 
 struct Stage {
     _folder: tempfile::TempDir,

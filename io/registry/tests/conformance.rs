@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use testing::etcd::{EtcdServers, etcd_program};
 use registry::{Change, Embedded, Etcd, EtcdSettings, Expected, Memory, Registry, RegistryError};
 use std::time::Duration;
+use testing::etcd::{EtcdServers, etcd_program};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

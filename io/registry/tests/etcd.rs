@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use testing::etcd::{EtcdServers, etcd_program, own_address};
 use registry::{
     Bound, Counted, Doubted, Etcd, EtcdSettings, EtcdTls, Expected, Registry, RegistryError, Renewal,
     Trouble, Watched,
 };
 use std::time::{Duration, Instant};
+use testing::etcd::{EtcdServers, etcd_program, own_address};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What a call may take, on a machine that has other things to do.

@@ -2,7 +2,6 @@
 
 use rustix::io::Errno;
 use serde_json::{Value, json};
-use testing::FakeDaemon;
 use session::{
     Answers, Blocking, CallError, Caller, Context, Control, Incoming, LinkId, Readiness, ReplyTo, Server,
     Service,
@@ -11,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use sys::eventfd::Eventfd;
+use testing::FakeDaemon;
 use wire::control::{Consumer, Event, ServedService};
 use wire::service::{Behaviour, Export, FileExport, Header, Kind, OpenInfo, Phase, SESSION_NONE, VERSION};
 

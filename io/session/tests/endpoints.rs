@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use rustix::io::Errno;
-use testing::FakeDaemon;
 use session::{Control, ControlError, Grant, Notice};
 use std::time::{Duration, Instant};
 use sys::memfd::{Reach, check_granted};
+use testing::FakeDaemon;
 use wire::control::{EndpointAddress, EndpointRights, Event, GrantAccess, Whom};
 
 fn soon() -> Instant {

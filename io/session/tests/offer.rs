@@ -3,11 +3,11 @@
 use channel::{End, Receiver, Sender};
 use rustix::io::Errno;
 use serde_json::json;
-use testing::FakeDaemon;
 use session::{Control, ControlError, Offer, open_channel_at};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use testing::FakeDaemon;
 use wire::control::{Event, ServedService};
 
 /// Far longer than anything takes; who waits in vain fails the test.

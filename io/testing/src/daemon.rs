@@ -4,11 +4,11 @@
 //! and started again on the same sockets.
 
 use super::endpoints::{ALL_RIGHTS, Endpoints, Order};
-use session::packet::{self, Packet, PacketError};
-use session::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
+use session::packet::{self, Packet, PacketError};
+use session::timespec;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};

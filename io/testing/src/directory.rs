@@ -1,8 +1,8 @@
 //! A directory service with a few fixed names.
 
-use session::{Context, LinkId, Readiness, ReplyTo, Service};
 use rustix::io::Errno;
 use serde_json::{Value, json};
+use session::{Context, LinkId, Readiness, ReplyTo, Service};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 use wire::control::Consumer;

@@ -1,9 +1,9 @@
 //! The stand-in's endpoints: a real table, real pairs and buffers; privileges as a test says.
 
 use super::daemon::{Answer, Outbox};
-use session::packet::Packet;
 use ipc::grants::{Access, BorrowError, BufferError, GrantError, Granted, Limits, Over, Table, Wish};
 use rustix::io::Errno;
+use session::packet::Packet;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

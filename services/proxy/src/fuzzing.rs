@@ -1,4 +1,4 @@
-//! A proxy without its process and its node: a fuzz target is the other node's proxy, and this node's daemon and programs. There in builds for fuzzing alone.
+//! A proxy without its process and its node: a fuzz target is the other node's proxy, and this node's daemon and programs. Only fuzz targets use it.
 
 use crate::carrier::Carrier;
 use crate::pump::Ended;

@@ -7,7 +7,7 @@
 
 mod carrier;
 mod endpoints;
-#[cfg(fuzzing)]
+#[doc(hidden)]
 pub mod fuzzing;
 mod lender;
 mod locators;

@@ -39,7 +39,13 @@ const PLATFORM: &str =
     if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
 
 /// Builds all targets and runs each; a target is one test.
-pub fn run(root: &Path, target: &Path, logs: &Path, tally: &mut Tally) -> std::io::Result<()> {
+pub fn run(
+    root: &Path,
+    target: &Path,
+    logs: &Path,
+    seconds: Option<u64>,
+    tally: &mut Tally,
+) -> std::io::Result<()> {
     let names = names(root)?;
     if let Some(reason) = impossible() {
         for name in &names {
@@ -60,7 +66,7 @@ pub fn run(root: &Path, target: &Path, logs: &Path, tally: &mut Tally) -> std::i
     std::thread::scope(|scope| {
         let lane = || {
             while let Some(name) = queue.lock().ok().and_then(|mut names| names.pop()) {
-                let outcome = run_target(root, &place, logs, &name);
+                let outcome = run_target(root, &place, logs, &name, seconds.unwrap_or(SECONDS));
                 if let Ok(mut tally) = tally.lock() {
                     note(&mut tally, &name, outcome);
                 }
@@ -108,11 +114,21 @@ fn build(root: &Path, place: &Path, log: &Path) -> std::io::Result<bool> {
     let log = File::create(log)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--release", "--bins", "--target", PLATFORM])
+        .args([
+            "build",
+            "--release",
+            "--package",
+            "fuzz",
+            "--features",
+            "fuzzing",
+            "--bins",
+            "--target",
+            PLATFORM,
+        ])
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", RUSTFLAGS.join(" "))
         .env("CARGO_TARGET_DIR", place)
-        .current_dir(root.join("fuzz"))
+        .current_dir(root)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
@@ -128,12 +144,12 @@ struct Outcome {
     log: PathBuf,
 }
 
-fn run_target(root: &Path, place: &Path, logs: &Path, name: &str) -> std::io::Result<Outcome> {
+fn run_target(root: &Path, place: &Path, logs: &Path, name: &str, seconds: u64) -> std::io::Result<Outcome> {
     let found = place.join("corpus").join(name);
     let artifacts = place.join("artifacts");
     std::fs::create_dir_all(&found)?;
     std::fs::create_dir_all(&artifacts)?;
-    let seconds = std::env::var(SECONDS_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
+    let seconds = std::env::var(SECONDS_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(seconds);
     let log_path = logs.join(format!("fuzz-{name}.log"));
     let log = File::create(&log_path)?;
     let mut command = Command::new(place.join(PLATFORM).join("release").join(name));

@@ -25,10 +25,23 @@ const LONG_TIMEOUT: Duration = Duration::from_secs(5 * 60 * 60);
 const ONLY_FOR_BENCHES: [&str; 2] = ["middleware", "peers"];
 /// Packages whose tests boot machines for minutes.
 const ONLY_LONG: [&str; 1] = ["xen_bed"];
+/// A test program of this name, in any package, is for the long run alone.
+const LONG: &str = "long";
+/// Programs that the long run asks for more than the ordinary one, and how: by these variables.
+const LONGER: [(&str, &str, &str, &str); 4] = [
+    ("channel", "death", "TOMBOLO_DEATHS", "10000"),
+    ("channel", "death_of_streams", "TOMBOLO_DEATHS", "10000"),
+    ("channel", "stress", "TOMBOLO_STRESS_SECONDS", "300"),
+    ("e2e", LONG, "TOMBOLO_TIPC_SUITE", "all"),
+];
+/// How long the long run fuzzes each target, in seconds, where nobody asks for another time.
+const LONG_FUZZ_SECONDS: u64 = 120;
 
 /// How much to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extent {
+    /// Only what tests start is built.
+    Product,
     /// What a person runs before each commit.
     Check,
     /// The fuzz targets alone, with new inputs.
@@ -76,36 +89,43 @@ pub fn run(root: &Path, extent: Extent) -> ExitCode {
 impl Bed<'_> {
     fn run(&mut self, extent: &Extent) {
         match extent {
+            Extent::Product => self.product(),
             Extent::Check => {
                 self.checks();
-                let tests = self.build(&["--lib", "--bins"]);
-                self.programs(&without(tests, &["e2e", "xen_bed"]), &[]);
+                let (tests, _) = ordinary(self.build(&["--lib", "--bins"]));
+                self.programs(&tests, &[], &[]);
             }
             Extent::Everything => {
                 self.checks();
                 self.product();
-                let mut tests = without(self.build(&[]), &ONLY_LONG);
+                let (mut tests, long) = ordinary(self.build(&[]));
                 tests.extend(self.models());
-                self.programs(&tests, &[]);
+                self.programs(&tests, &[], &[]);
+                self.leave_out(&long);
             }
             Extent::Affected(since) => self.affected(since),
-            Extent::Fuzz => self.fuzz(),
+            Extent::Fuzz => self.fuzz(None),
             Extent::Xen => {
                 let tests = self.build(&["--package", "xen_bed"]);
-                self.programs(&tests, &[]);
+                self.programs(&tests, &[], &[]);
             }
             Extent::Tipc => {
                 self.product();
-                let tests = self.build(&["--package", "e2e"]);
-                self.programs(&tests, &["--include-ignored", "tipc::"]);
+                let (_, long) = ordinary(self.build(&["--package", "e2e"]));
+                self.programs(&long, &["tipc::"], &[("TOMBOLO_TIPC_SUITE", "all")]);
             }
             Extent::Long => {
                 self.product();
-                let tests = self.build(&[]);
-                self.programs(&tests, &["--ignored", "long_"]);
-                let xen: Vec<_> = tests.into_iter().filter(|test| test.package == "xen_bed").collect();
-                self.programs(&xen, &[]);
-                self.fuzz();
+                let (tests, long) = ordinary(self.build(&[]));
+                self.programs(&long, &[], &LONGER.map(|(_, _, variable, value)| (variable, value)));
+                for (package, target, variable, value) in LONGER {
+                    let again = tests.iter().filter(|test| test.package == package && test.target == target);
+                    let again: Vec<_> = again.cloned().collect();
+                    if !again.is_empty() {
+                        self.programs(&again, &[], &[(variable, value)]);
+                    }
+                }
+                self.fuzz(Some(LONG_FUZZ_SECONDS));
             }
         }
     }
@@ -129,7 +149,6 @@ impl Bed<'_> {
         let Self { root, tally, times, .. } = self;
         times.step("tidy", |_| check_tidy(root, tally));
         self.cargo("format", &["fmt", "--all", "--check"]);
-        self.cargo("format-fuzz", &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]);
         let lint = ["clippy", "--workspace", "--all-targets"];
         let arguments = [&lint[..], &excluded(), &["--", "-D", "warnings"]].concat();
         self.cargo("lint", &arguments);
@@ -232,8 +251,19 @@ impl Bed<'_> {
             ("CARGO_TARGET_DIR", self.target.join("loom").display().to_string()),
         ]);
         let arguments = [
-            "test", "--no-run", "--release", "--package", "ring", "--package", "ipc", "--package", "enforce",
-            "--test", "model", "--test", "grants_model",
+            "test",
+            "--no-run",
+            "--release",
+            "--package",
+            "ring",
+            "--package",
+            "ipc",
+            "--package",
+            "enforce",
+            "--test",
+            "model",
+            "--test",
+            "grants_model",
         ];
         let mut tests = self.built("build-models", &arguments, &environment).tests;
         for test in &mut tests {
@@ -242,13 +272,14 @@ impl Bed<'_> {
         tests
     }
 
-    fn programs(&mut self, tests: &[Program], arguments: &[&str]) {
+    fn programs(&mut self, tests: &[Program], arguments: &[&str], variables: &[(&'static str, &str)]) {
         announce("programs");
         let product = self.product_folder().join(TOMBOLO);
         let mut environment = BTreeMap::from([("CARGO_TARGET_DIR", self.target.display().to_string())]);
         if product.exists() {
             environment.insert("TOMBOLO_BIN", product.display().to_string());
         }
+        environment.extend(variables.iter().map(|&(variable, value)| (variable, value.to_owned())));
         let Self { logs, tally, times, timeout, .. } = self;
         let how = Run {
             logs,
@@ -271,15 +302,23 @@ impl Bed<'_> {
         if affected.is_affected("e2e") {
             self.product();
         }
-        let tests = without(self.build(&[]), &ONLY_LONG);
+        let (tests, long) = ordinary(self.build(&[]));
         let tests: Vec<_> = tests.into_iter().filter(|test| affected.is_affected(&test.package)).collect();
-        self.programs(&tests, &[]);
+        self.programs(&tests, &[], &[]);
+        self.leave_out(&long);
     }
 
-    fn fuzz(&mut self) {
+    /// Counts the tests that are left to the long run.
+    fn leave_out(&mut self, long: &[Program]) {
+        let count: usize = long.iter().map(programs::count).sum();
+        let names: Vec<_> = long.iter().map(Program::name).collect();
+        self.tally.leave_out(&format!("{count} tests are left to `make test-long`: {}", names.join(", ")));
+    }
+
+    fn fuzz(&mut self, seconds: Option<u64>) {
         announce("fuzz");
         let Self { root, target, logs, tally, times, .. } = self;
-        if let Err(error) = times.step("fuzz", |_| fuzz::run(root, target, logs, tally)) {
+        if let Err(error) = times.step("fuzz", |_| fuzz::run(root, target, logs, seconds, tally)) {
             tally.fail("fuzz", &error.to_string());
         }
     }
@@ -288,8 +327,11 @@ impl Bed<'_> {
 /// The program that everything is about.
 const TOMBOLO: &str = "tombolo";
 
-fn without(tests: Vec<Program>, packages: &[&str]) -> Vec<Program> {
-    tests.into_iter().filter(|test| !packages.contains(&test.package.as_str())).collect()
+/// The programs of an ordinary run, and those that take too long for it.
+fn ordinary(tests: Vec<Program>) -> (Vec<Program>, Vec<Program>) {
+    let is_long = |test: &Program| ONLY_LONG.contains(&test.package.as_str()) || test.target == LONG;
+    let (long, ordinary) = tests.into_iter().partition(is_long);
+    (ordinary, long)
 }
 
 fn excluded() -> Vec<&'static str> {

@@ -53,13 +53,16 @@ pub struct Program {
 impl Program {
     /// The name under which it is told and logged.
     pub fn name(&self) -> String {
-        if self.package == self.target { self.package.clone() } else { format!("{}-{}", self.package, self.target) }
+        if self.package == self.target {
+            self.package.clone()
+        } else {
+            format!("{}-{}", self.package, self.target)
+        }
     }
 
     fn is_in(&self, list: &[(&str, &str)]) -> bool {
-        list.iter().any(|(package, target)| {
-            *package == self.package && (*target == "*" || *target == self.target)
-        })
+        list.iter()
+            .any(|(package, target)| *package == self.package && (*target == "*" || *target == self.target))
     }
 }
 
@@ -77,7 +80,11 @@ pub struct Built {
 }
 
 /// Runs cargo with `arguments`, whose progress goes to the terminal, and reads what it made.
-pub fn build(root: &Path, arguments: &[&str], environment: &BTreeMap<&str, String>) -> std::io::Result<Built> {
+pub fn build(
+    root: &Path,
+    arguments: &[&str],
+    environment: &BTreeMap<&str, String>,
+) -> std::io::Result<Built> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let (verb, rest) = arguments.split_at(1);
     let mut child = Command::new(cargo)
@@ -145,6 +152,13 @@ fn package_name(id: &str) -> String {
         Some((name, _)) => name.to_owned(),
         None => place.rsplit('/').next().unwrap_or(place).to_owned(),
     }
+}
+
+/// How many tests a program has; 0 where it does not say.
+pub fn count(program: &Program) -> usize {
+    let output = Command::new(&program.executable).arg("--list").stderr(Stdio::null()).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().filter(|line| line.ends_with(": test")).count()
 }
 
 /// What running the programs needs to know.

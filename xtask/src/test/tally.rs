@@ -18,6 +18,7 @@ pub struct Tally {
     skips: Vec<String>,
     /// What passed only when it ran again.
     unsteady: Vec<String>,
+    left_out: Vec<String>,
 }
 
 /// One `cargo test`, line by line.
@@ -209,11 +210,9 @@ impl Tally {
         for test in &step.failed {
             self.fail(&step.name, &step.told(test));
         }
-        self.unsteady.extend(
-            step.unsteady.iter().map(|test| {
-                format!("unsteady: {}: passed only when it ran again: {}", step.name, step.told(test))
-            }),
-        );
+        self.unsteady.extend(step.unsteady.iter().map(|test| {
+            format!("unsteady: {}: passed only when it ran again: {}", step.name, step.told(test))
+        }));
         for _ in step.failed.len()..step.failed_count {
             self.fail(&step.name, "a test without a name");
         }
@@ -238,6 +237,11 @@ impl Tally {
         self.skips.push(format!("skipped: {step}: {test}: {reason}"));
     }
 
+    /// Says what another run does, and this one does not.
+    pub fn leave_out(&mut self, what: &str) {
+        self.left_out.push(what.to_owned());
+    }
+
     /// Notes one failure.
     pub fn fail(&mut self, step: &str, what: &str) {
         self.failures.push(format!("FAILED: {step}: {what}"));
@@ -250,7 +254,12 @@ impl Tally {
 
     /// A line for each test that was skipped, passed at the second time only, or failed.
     pub fn explanations(&self) -> impl Iterator<Item = &str> {
-        self.skips.iter().chain(&self.unsteady).chain(&self.failures).map(String::as_str)
+        self.skips
+            .iter()
+            .chain(&self.unsteady)
+            .chain(&self.left_out)
+            .chain(&self.failures)
+            .map(String::as_str)
     }
 
     /// The last line of the run.

@@ -78,6 +78,7 @@ fn allowed(from: &Path, to: &Path) -> bool {
         ("services", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
         ("bench", to) => matches!(to, "wire" | "sys" | "logic" | "io" | "bench"),
         ("conformance", to) => matches!(to, "wire" | "sys" | "logic" | "io"),
+        ("fuzz", to) => matches!(to, "wire" | "sys" | "logic" | "io" | "services"),
         ("bin" | "e2e", _) => true,
         _ => false,
     }

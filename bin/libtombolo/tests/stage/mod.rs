@@ -2,9 +2,9 @@
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
-use testing::FakeDaemon;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use testing::FakeDaemon;
 use wire::control::EndpointRights;
 
 /// A folder with the library under the name that the loader looks for.

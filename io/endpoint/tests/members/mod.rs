@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use endpoint::{Endpoint, Options};
-use testing::FakeDaemon;
 use tempfile::TempDir;
+use testing::FakeDaemon;
 
 pub fn soon() -> Option<Instant> {
     Some(Instant::now() + Duration::from_secs(60))

@@ -21,7 +21,7 @@ fn image(state: &Path) -> Option<Image> {
     let tests = std::env::current_exe().unwrap();
     let target = tests.ancestors().nth(3).unwrap();
     let named = std::env::var_os("TOMBOLO_BIN").map(PathBuf::from);
-    let program = named.unwrap_or_else(|| target.join("release/tombolo"));
+    let program = named.unwrap_or_else(|| target.join("product/tombolo"));
     if !program.is_file() {
         println!("skipped: {} is not there; build it, or name one by TOMBOLO_BIN", program.display());
         return None;

@@ -1,13 +1,13 @@
 //! A stand-in for the daemon, a server thread with the directory service, and links of its domains.
 
 use rustix::io::Errno;
-use testing::FakeDaemon;
 use session::{Blocking, Control, Server};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::eventfd::Eventfd;
+use testing::FakeDaemon;
 use wire::control::ServedService;
 use wire::directory::{CacheMode, CacheSettings, Settings, file};
 use wire::service::OpenInfo;
