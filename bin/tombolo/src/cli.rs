@@ -264,6 +264,12 @@ pub struct LogsArgs {
     /// Begin with the last N lines
     #[arg(short = 'n', long, value_name = "N")]
     pub tail: Option<usize>,
+    /// Only what was written since then: 10m (ago), or 2026-03-01T12:00:00Z
+    #[arg(long, value_name = "WHEN")]
+    pub since: Option<crate::commands::logs::Moment>,
+    /// Only what was written before then
+    #[arg(long, value_name = "WHEN", conflicts_with = "follow")]
+    pub until: Option<crate::commands::logs::Moment>,
     /// Print JSON: one object a line, with time and stream
     #[arg(long)]
     pub json: bool,

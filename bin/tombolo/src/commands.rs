@@ -8,7 +8,7 @@ mod exec;
 mod generate;
 pub mod image;
 pub mod link;
-mod logs;
+pub mod logs;
 mod look;
 pub mod node;
 pub mod reserve;

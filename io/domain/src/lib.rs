@@ -44,7 +44,7 @@ pub use host::{Missing, check_host};
 pub use image::ImageError;
 pub use layout::{DomainId, DomainPaths, Layout, MAX_NAME_BYTES};
 pub use lifecycle::{Adopted, Created, Running, adopt, create};
-pub use log::{LogQuery, LogReader, MAX_LINE_BYTES, Record, Stream};
+pub use log::{LogQuery, LogReader, MAX_LINE_BYTES, Record, Stream, Waited};
 pub use machine::Outcome;
 pub use monitor::KEPT_BASE;
 pub use monitor::control::MAX_KEPT;

@@ -324,8 +324,9 @@ impl Running {
 
     /// Asks it to end, kills it when it has not ended after `grace` (absent: as its specification says), and waits.
     ///
-    /// A container's first process does not hear a signal that it has no handler for, as process 1 of any pid namespace; to
-    /// wait for one that can't hear would be idle, so it is killed at once.
+    /// The kernel drops a signal for a container's first process, process 1 of its pid namespace, if that process never said
+    /// what to do with it. Waiting would be idle then, so it is killed at once. A program that ignores the signal on purpose
+    /// has its time.
     ///
     /// # Errors
     /// As [`Running::exit`].
@@ -352,7 +353,7 @@ impl Running {
     /// look as if it waited for this one: so it is looked at more than once. Whoever has a handler is never found deaf.
     fn is_deaf(&self, signal: Signal) -> Result<bool> {
         for _ in 0..DEAF_LOOKS {
-            if self.init.ignores(signal.as_raw()) {
+            if self.init.is_deaf_to(signal.as_raw()) {
                 return Ok(true);
             }
             if self.monitor.has_ended(DEAF_PAUSE)? {

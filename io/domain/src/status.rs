@@ -130,22 +130,23 @@ impl ProcessIdentity {
 }
 
 impl ProcessIdentity {
-    /// Whether this process, the first of a pid namespace, would not hear the signal: it neither handles nor blocks it (a
-    /// blocked one waits for `sigwait` or a signalfd). `false` when that can't be told.
-    pub(crate) fn ignores(&self, signal: i32) -> bool {
+    /// Whether the kernel drops the signal for this process, the first of a pid namespace, because the program never said
+    /// what to do with it: neither handled it, nor blocked it (a blocked one waits for `sigwait` or a signalfd), nor ignored
+    /// it on purpose (such a program ends by itself, and has its time for that). `false` when that can't be told.
+    pub(crate) fn is_deaf_to(&self, signal: i32) -> bool {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-        Self::of(self.pid).is_ok_and(|now| now == *self) && hears(&text, signal) == Some(false)
+        Self::of(self.pid).is_ok_and(|now| now == *self) && minds(&text, signal) == Some(false)
     }
 }
 
 /// From the masks in `/proc/PID/status`.
-fn hears(status: &str, signal: i32) -> Option<bool> {
+fn minds(status: &str, signal: i32) -> Option<bool> {
     let bit = 1_u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
     let mask = |name: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(name))?;
         u64::from_str_radix(line.trim(), 16).ok()
     };
-    Some((mask("SigCgt:")? | mask("SigBlk:")?) & bit != 0)
+    Some((mask("SigCgt:")? | mask("SigBlk:")? | mask("SigIgn:")?) & bit != 0)
 }
 
 /// Field 22; the command name before it may hold spaces and brackets.
@@ -237,11 +238,12 @@ mod tests {
     }
 
     #[test]
-    fn who_hears_a_signal() {
+    fn a_program_minds_a_signal_that_it_handles_blocks_or_ignores() {
         let status =
-            "Name:\tx\nSigBlk:\t0000000000000002\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000004000\n";
-        assert_eq!([15, 2, 1].map(|s| hears(status, s)), [Some(true), Some(true), Some(false)]);
-        assert_eq!((hears("", 15), hears(status, 0), hears(status, 900)), (None, None, None));
+            "Name:\tx\nSigBlk:\t0000000000000002\nSigIgn:\t0000000000000004\nSigCgt:\t0000000000004000\n";
+        assert_eq!([15, 2, 3].map(|s| minds(status, s)), [Some(true); 3]);
+        assert_eq!(minds(status, 1), Some(false));
+        assert_eq!((minds("", 15), minds(status, 0), minds(status, 900)), (None, None, None));
     }
 
     #[test]

@@ -68,6 +68,19 @@ fn stop_asks_first_and_kills_everything_in_the_end() {
     }
 }
 
+/// Such a program was once killed after some milliseconds, whatever `stop.timeout` said.
+#[test]
+fn a_program_that_ignores_the_signal_has_its_time() {
+    let Some(ground) = ground() else { return };
+    for kind in KINDS {
+        let spec = shell(&ground, kind, "trap '' TERM; echo up; sleep 1; exit 5");
+        let running = domain::create(&ground.layout, &spec, &[]).expect("create").start().expect("start");
+        ground.wait_for_line("d", "up");
+        let exit = running.stop(Some(Duration::from_secs(20))).expect("stop");
+        assert_eq!(exit.ending, Ending::Code(5), "{kind:?}");
+    }
+}
+
 #[test]
 fn nobody_waits_for_who_can_not_hear() {
     let Some(ground) = ground() else { return };

@@ -4,16 +4,41 @@ use super::look::encoded;
 use super::{client, wait};
 use crate::cli::{LogsArgs, PlaceArgs};
 use crate::output::{Failure, harmless_line, print};
-use domain::{Layout, LogQuery, LogReader, Record};
+use domain::{Layout, LogQuery, LogReader, Record, Waited};
 use node::admin::{Code, Entry};
 use node::client::{Client, ClientError};
 use node::place::Place;
 use std::borrow::Cow;
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long to wait for more before looking again; events come at once, this is for file systems without any.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A moment as a person names it: `10m` (ago), or `2026-03-01T12:00:00Z`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment(pub SystemTime);
+
+impl Moment {
+    fn milliseconds(self) -> u128 {
+        self.0.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis())
+    }
+}
+
+impl std::str::FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(ago) = humantime::parse_duration(text) {
+            let moment = SystemTime::now().checked_sub(ago);
+            return moment.map(Self).ok_or_else(|| format!("{text} ago is before all clocks"));
+        }
+        let moment = humantime::parse_rfc3339_weak(text);
+        moment
+            .map(Self)
+            .map_err(|_| "say how long ago, as 10m or 2h, or when, as 2026-03-01T12:00:00Z".into())
+    }
+}
 
 /// Prints what a domain wrote.
 pub fn run(place: &PlaceArgs, arguments: &LogsArgs) -> Result<(), Failure> {
@@ -29,24 +54,40 @@ pub fn run(place: &PlaceArgs, arguments: &LogsArgs) -> Result<(), Failure> {
     let query = LogQuery {
         tail: arguments.tail.map(|lines| u64::try_from(lines).unwrap_or(u64::MAX)),
         follow: arguments.follow,
-        since: None,
+        since: arguments.since.map(|moment| moment.0),
+        until: arguments.until.map(|moment| moment.0),
     };
     let mut reader = domain::logs(&layout, &dc, &domain, &query).map_err(|e| Failure::new(e.to_string()))?;
     drain(&mut reader, arguments)?;
     if !arguments.follow {
         return Ok(());
     }
-    // Who reads this may go (`| head`) before there is more to print.
-    while reader.wait_for(PATIENCE, std::io::stdout()).map_err(|e| Failure::new(e.to_string()))? {
-        drain(&mut reader, arguments)?;
+    // The reader of this output may go (`| head`) before there is more to print.
+    loop {
+        match reader.wait_for(TIMEOUT, std::io::stdout()).map_err(|e| Failure::new(e.to_string()))? {
+            Waited::More => drain(&mut reader, arguments)?,
+            Waited::ReaderGone => return Err(Failure::silent()),
+            Waited::LogGone => {
+                eprintln!("{dc}/{domain} was taken down, and its log was removed");
+                return Ok(());
+            }
+        }
     }
-    Err(Failure::silent())
 }
 
 /// The domain is on another node, whose daemon reads its log.
 fn of_another_node(client: &Client, arguments: &LogsArgs) -> Result<(), Failure> {
     let tail = arguments.tail.map_or_else(String::new, |lines| format!("&tail={lines}"));
-    let path = format!("domains/{}/logs?follow={}{tail}", encoded(&arguments.domain), arguments.follow);
+    let moment = |key: &str, moment: Option<Moment>| {
+        moment.map_or_else(String::new, |moment| format!("&{key}={}", moment.milliseconds()))
+    };
+    let path = format!(
+        "domains/{}/logs?follow={}{tail}{}{}",
+        encoded(&arguments.domain),
+        arguments.follow,
+        moment("since_ms", arguments.since),
+        moment("until_ms", arguments.until)
+    );
     wait(client.lines(&path, |record: Record| print(&line(&record, arguments))))??;
     if arguments.follow {
         return Err(Failure::new("the node whose log was followed has ended it")
@@ -98,4 +139,20 @@ fn line(record: &Record, arguments: &LogsArgs) -> String {
         return format!("{} {text}{end}", record.time);
     }
     format!("{text}{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_a_time_ago_or_a_date() {
+        let at = |text: &str| text.parse::<Moment>();
+        assert_eq!(at("1970-01-01T00:00:01Z").expect("a date").milliseconds(), 1000);
+        let ago = at("10m").expect("a duration").0.elapsed().expect("past");
+        assert!((600..660).contains(&ago.as_secs()), "{ago:?}");
+        for nonsense in ["", "yesterday", "-3m", "10"] {
+            assert!(at(nonsense).expect_err("refused").contains("10m"), "{nonsense}");
+        }
+    }
 }

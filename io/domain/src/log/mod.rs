@@ -8,7 +8,7 @@
 mod read;
 mod write;
 
-pub use read::{LogQuery, LogReader};
+pub use read::{LogQuery, LogReader, Waited};
 pub(crate) use write::LogWriter;
 
 use serde::{Deserialize, Serialize};

@@ -27,12 +27,15 @@ pub struct LogQuery {
     pub follow: bool,
     /// Only those from this moment on.
     pub since: Option<SystemTime>,
+    /// Only those before this moment.
+    pub until: Option<SystemTime>,
 }
 
 /// A place in a domain's logs.
 ///
 /// [`LogReader::next_record`] never waits. With `follow`, `None` means "not yet": wait for [`LogReader::descriptor`] to become
 /// readable (or call [`LogReader::wait`]) and ask again. The end of the domain is not the end of its log: who follows decides.
+/// Without `follow` it ends with what had been written when it was opened, however fast the domain writes meanwhile.
 #[derive(Debug)]
 pub struct LogReader {
     log: PathBuf,
@@ -40,7 +43,50 @@ pub struct LogReader {
     /// A record whose end was not there yet.
     unfinished: Vec<u8>,
     since: Option<String>,
+    until: Option<String>,
     watch: Option<OwnedFd>,
+    /// Where reading ends without `follow`.
+    end: Option<End>,
+    /// Whether there was a file at any time: one that is not there yet is waited for.
+    found: bool,
+}
+
+/// What a log had when it was opened: the youngest file, and its length.
+#[derive(Debug)]
+struct End {
+    file: Metadata,
+    /// Bytes of that file that have been read, once it is the current one.
+    position: Option<u64>,
+}
+
+impl End {
+    /// How many bytes may be read from `current` at the most.
+    fn left(&mut self, current: &mut BufReader<File>) -> io::Result<u64> {
+        let position = match self.position {
+            Some(position) => position,
+            None if same(&current.get_ref().metadata()?, &self.file) => current.stream_position()?,
+            None => return Ok(u64::MAX),
+        };
+        self.position = Some(position);
+        Ok(self.file.len().saturating_sub(position))
+    }
+
+    fn read(&mut self, bytes: usize) {
+        if let Some(position) = &mut self.position {
+            *position += bytes as u64;
+        }
+    }
+}
+
+/// Why waiting for more ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    /// There may be more, or the time is over.
+    More,
+    /// Nobody reads any more what is passed on.
+    ReaderGone,
+    /// The log was removed: its domain was taken down.
+    LogGone,
 }
 
 impl LogReader {
@@ -51,13 +97,21 @@ impl LogReader {
             current: None,
             unfinished: Vec::new(),
             since: query.since.map(rfc3339),
+            until: query.until.map(rfc3339),
             watch,
+            end: None,
+            found: false,
         };
+        if !query.follow {
+            let file = metadata(log).at("read log", log)?;
+            reader.end = file.map(|file| End { file, position: None });
+        }
         reader.current = match query.tail {
             Some(lines) => tail(log, lines).at("read log", log)?,
             None => reader.oldest().at("open log", log)?,
         }
         .map(BufReader::new);
+        reader.found = reader.current.is_some();
         Ok(reader)
     }
 
@@ -67,12 +121,17 @@ impl LogReader {
     /// When the file can't be read.
     pub fn next_record(&mut self) -> Result<Option<Record>> {
         while let Some(line) = self.next_line().at("read log", self.log.clone())? {
-            let record = parse(&line).filter(|r| self.since.as_ref().is_none_or(|since| r.time >= *since));
+            let record = parse(&line).filter(|record| self.is_wanted(record));
             if record.is_some() {
                 return Ok(record);
             }
         }
         Ok(None)
+    }
+
+    fn is_wanted(&self, record: &Record) -> bool {
+        self.since.as_ref().is_none_or(|since| record.time >= *since)
+            && self.until.as_ref().is_none_or(|until| record.time < *until)
     }
 
     /// Readable when there may be more; `None` without `follow`.
@@ -93,19 +152,33 @@ impl LogReader {
         Ok(ready > 0)
     }
 
-    /// As [`LogReader::wait`], for who passes it on to `out`: false when nobody can read that any more (a pipe without a reader, a socket or a
-    /// terminal that has hung up), also while nothing more is written.
+    /// As [`LogReader::wait`], for a caller that passes the records on to `out`: it also ends when nobody can read that any
+    /// more (a pipe without a reader, a socket or a terminal that has hung up), and when the log is removed.
     ///
     /// # Errors
     /// `Unsupported` without `follow`.
-    pub fn wait_for(&mut self, timeout: Duration, out: impl AsFd) -> Result<bool> {
-        let Some(watch) = &self.watch else { return self.nothing_to_follow() };
+    pub fn wait_for(&mut self, timeout: Duration, out: impl AsFd) -> Result<Waited> {
+        let Some(watch) = &self.watch else { return self.nothing_to_follow().map(|_| Waited::More) };
         // Asked for nothing, `out` tells of its end alone.
         let mut polled = [PollFd::new(watch, PollFlags::IN), PollFd::new(&out, PollFlags::empty())];
         poll_for(&mut polled, timeout).at("follow log", &self.log)?;
         let is_read = polled[1].revents().is_empty();
         self.forget_events();
-        Ok(is_read)
+        if !is_read {
+            return Ok(Waited::ReaderGone);
+        }
+        Ok(if self.is_removed().at("follow log", &self.log)? { Waited::LogGone } else { Waited::More })
+    }
+
+    /// Whether the log was there and is no more, with all that was set aside of it. What was read last may have been written
+    /// before that, so nothing of an open file is lost: it is read to its end first.
+    fn is_removed(&mut self) -> io::Result<bool> {
+        let folder = self.log.parent().unwrap_or(Path::new("/"));
+        if metadata(folder)?.is_some() && (!self.found || self.oldest()?.is_some()) {
+            return Ok(false);
+        }
+        let Some(reader) = &mut self.current else { return Ok(true) };
+        Ok(reader.stream_position()? >= reader.get_ref().metadata()?.len())
     }
 
     fn nothing_to_follow(&self) -> Result<bool> {
@@ -128,8 +201,18 @@ impl LogReader {
                 self.current = self.oldest()?.map(BufReader::new);
             }
             let Some(reader) = &mut self.current else { return Ok(None) };
-            let room = MAX_TEXT_BYTES.saturating_sub(self.unfinished.len() as u64);
+            self.found = true;
+            let mut room = MAX_TEXT_BYTES.saturating_sub(self.unfinished.len() as u64);
+            if let Some(end) = &mut self.end {
+                room = room.min(end.left(reader)?);
+            }
+            if room == 0 {
+                return Ok(None);
+            }
             let read = reader.by_ref().take(room).read_until(b'\n', &mut self.unfinished)?;
+            if let Some(end) = &mut self.end {
+                end.read(read);
+            }
             if self.unfinished.last() == Some(&b'\n') || self.unfinished.len() as u64 >= MAX_TEXT_BYTES {
                 self.unfinished.pop_if(|b| *b == b'\n');
                 return Ok(Some(std::mem::take(&mut self.unfinished)));
@@ -192,7 +275,11 @@ fn watch(log: &Path) -> Result<OwnedFd> {
     std::fs::create_dir_all(dir).at("create", dir)?;
     let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)
         .doing("watch the log (inotify; see /proc/sys/fs/inotify/max_user_instances)")?;
-    let events = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
+    let events = inotify::WatchFlags::MODIFY
+        | inotify::WatchFlags::CREATE
+        | inotify::WatchFlags::MOVED_TO
+        | inotify::WatchFlags::DELETE
+        | inotify::WatchFlags::DELETE_SELF;
     inotify::add_watch(&watch, dir, events).at("watch", dir)?;
     Ok(watch)
 }
@@ -326,12 +413,65 @@ mod tests {
         ] {
             let mut follower = LogReader::open(&log, &query).expect("open");
             assert_eq!(follower.next_record().expect("read").map(|r| r.line).as_deref(), Some("one"));
-            assert!(follower.wait_for(Duration::ZERO, &out).expect("wait"), "it can be read");
+            assert_eq!(
+                follower.wait_for(Duration::ZERO, &out).expect("wait"),
+                Waited::More,
+                "it can be read"
+            );
             if reader.is_some() {
                 drop(reader);
-                assert!(!follower.wait_for(long, &out).expect("wait"), "nobody can read it");
+                assert_eq!(follower.wait_for(long, &out).expect("wait"), Waited::ReaderGone);
             }
         }
+    }
+
+    /// `logs -f` once went on for ever after `down`: the watched folder was gone, and nobody looked.
+    #[test]
+    fn following_ends_when_the_log_is_removed_and_all_was_read() {
+        let dir = tempfile::tempdir().expect("dir");
+        let (log, mut writer) = writer(dir.path(), 4096, 2);
+        writer.output(Stream::Stdout, b"one\n");
+        let mut follower =
+            LogReader::open(&log, &LogQuery { follow: true, ..LogQuery::default() }).expect("open");
+        assert_eq!(follower.next_record().expect("read").map(|r| r.line).as_deref(), Some("one"));
+        writer.output(Stream::Stdout, b"last\n");
+        std::fs::remove_dir_all(log.parent().expect("a folder")).expect("removed");
+        let out = File::create(dir.path().join("out")).expect("a file");
+        let long = Duration::from_secs(60);
+        assert_eq!(follower.wait_for(long, &out).expect("wait"), Waited::More, "one line is left");
+        assert_eq!(follower.next_record().expect("read").map(|r| r.line).as_deref(), Some("last"));
+        assert_eq!(follower.wait_for(Duration::ZERO, &out).expect("wait"), Waited::LogGone);
+    }
+
+    /// `logs -n 3` of a domain that writes faster than it is read once printed more than a thousand lines.
+    #[test]
+    fn what_is_written_meanwhile_is_not_among_the_last_lines() {
+        let dir = tempfile::tempdir().expect("dir");
+        let (log, mut writer) = writer(dir.path(), 1 << 20, 2);
+        for (tail, wanted) in [(Some(3), "7 8 9"), (None, "0 1 2 3 4 5 6 7 8 9")] {
+            (0..10).for_each(|i| writer.output(Stream::Stdout, format!("{i}\n").as_bytes()));
+            let mut reader = LogReader::open(&log, &LogQuery { tail, ..LogQuery::default() }).expect("open");
+            let seen = std::iter::from_fn(|| {
+                writer.output(Stream::Stdout, b"more\n");
+                reader.next_record().expect("read").map(|record| record.line)
+            });
+            assert_eq!(seen.take(20).collect::<Vec<_>>().join(" "), wanted);
+            std::fs::write(&log, "").expect("emptied");
+        }
+    }
+
+    #[test]
+    fn only_what_lies_between_two_moments_is_wanted() {
+        let dir = tempfile::tempdir().expect("dir");
+        let (log, mut writer) = writer(dir.path(), 1 << 20, 2);
+        writer.output(Stream::Stdout, b"one\n");
+        let between = SystemTime::now() + Duration::from_secs(3600);
+        let none = Vec::<String>::new();
+        let query = LogQuery { until: Some(between), ..LogQuery::default() };
+        assert_eq!(lines(&log, &query), ["one"]);
+        assert_eq!(lines(&log, &LogQuery { since: Some(between), ..LogQuery::default() }), none);
+        let before = Some(SystemTime::UNIX_EPOCH);
+        assert_eq!(lines(&log, &LogQuery { until: before, ..LogQuery::default() }), none);
     }
 
     #[test]

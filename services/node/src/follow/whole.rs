@@ -133,12 +133,16 @@ async fn state_here(State(node): State<Arc<Node>>, Query(at): Query<Where>) -> R
     Ok(Json(tree::part(&node, &whole, &at.path)?))
 }
 
-/// Lines of a log: `?tail=N&follow=true`.
+/// Lines of a log: `?tail=N&follow=true&since_ms=N&until_ms=N`.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) struct Lines {
     tail: Option<u64>,
     #[serde(default)]
     follow: bool,
+    /// Only records from this moment on, in milliseconds since 1970.
+    since_ms: Option<u64>,
+    /// Only records before this moment.
+    until_ms: Option<u64>,
 }
 
 async fn logs_here(
@@ -146,7 +150,9 @@ async fn logs_here(
     Path((dc, name)): Path<(String, String)>,
     Query(lines): Query<Lines>,
 ) -> Result<Response, Problem> {
-    let query = domain::LogQuery { tail: lines.tail, follow: lines.follow, since: None };
+    let moment = |ms: u64| std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(ms));
+    let (since, until) = (lines.since_ms.and_then(moment), lines.until_ms.and_then(moment));
+    let query = domain::LogQuery { tail: lines.tail, follow: lines.follow, since, until };
     blocking(move || remote::lines(&node.remote.1, &node.layout, (&dc, &name), &query))
         .await
         .unwrap_or_else(|why| Err(Problem::new(Code::Failed, why)))
@@ -254,8 +260,9 @@ pub(crate) async fn logs_there(
     (dc, domain): (String, String),
     lines: Lines,
 ) -> Result<Response, Problem> {
-    let tail = lines.tail.map_or_else(String::new, |tail| format!("&tail={tail}"));
-    let path = format!("/v1/here/logs/{dc}/{domain}?follow={}{tail}", lines.follow);
+    let asked = [("tail", lines.tail), ("since_ms", lines.since_ms), ("until_ms", lines.until_ms)];
+    let asked = asked.iter().filter_map(|(key, value)| value.map(|value| format!("&{key}={value}")));
+    let path = format!("/v1/here/logs/{dc}/{domain}?follow={}{}", lines.follow, asked.collect::<String>());
     let answer = following.peers.read(node, path).await?;
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::new(answer)).into_response())
 }

@@ -4,7 +4,7 @@ use crate::admin::{Code, Problem};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use domain::{Layout, LogQuery, LogReader};
+use domain::{Layout, LogQuery, LogReader, Waited};
 use hyper::body::Frame;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -78,7 +78,7 @@ fn tell(
                 return Ok(());
             }
         }
-        if !follow || !reader.wait_for(PATIENCE, is_read).map_err(io::Error::other)? {
+        if !follow || reader.wait_for(PATIENCE, is_read).map_err(io::Error::other)? != Waited::More {
             return Ok(());
         }
     }
