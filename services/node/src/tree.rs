@@ -214,7 +214,7 @@ fn words(domain: &topology::Domain) -> Vec<String> {
         Program::Nothing => vec!["(none)".into()],
         Program::Server(services) => {
             let names: Vec<_> = services.iter().map(|name| name.as_str()).collect();
-            vec!["(server of".into(), format!("{})", names.join(", "))]
+            vec![format!("(server of {})", names.join(", "))]
         }
     }
 }

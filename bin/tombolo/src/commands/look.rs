@@ -23,28 +23,42 @@ pub fn domains(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
         for (cells, row) in cells.iter_mut().zip(&rows) {
             cells.insert(2, row.node.clone().unwrap_or_else(|| "-".into()));
         }
-        return print_table(
+        print_table(
             &[
                 "DC", "DOMAIN", "NODE", "KIND", "STATE", "UP", "PID", "RESTARTS", "MEMORY", "PIDS",
                 "SERVICES", "COMMAND",
             ],
             &cells,
-        );
+        )?;
+    } else {
+        print_table(
+            &[
+                "DC", "DOMAIN", "KIND", "STATE", "UP", "PID", "RESTARTS", "MEMORY", "PIDS", "SERVICES",
+                "COMMAND",
+            ],
+            &cells,
+        )?;
     }
-    print_table(
-        &["DC", "DOMAIN", "KIND", "STATE", "UP", "PID", "RESTARTS", "MEMORY", "PIDS", "SERVICES", "COMMAND"],
-        &cells,
-    )
+    print(&reasons(&rows))
+}
+
+/// Why domains are in their states: below the table, because one long reason would widen every row.
+fn reasons(rows: &[DomainRow]) -> String {
+    let reason = |row: &DomainRow| {
+        let why = row.why.as_ref()?;
+        Some(format!("{}/{}: {}: {}\n", row.dc, row.domain, row.state, clean(why)))
+    };
+    rows.iter().filter_map(reason).collect()
 }
 
 fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let booting = row.machine.as_ref().and_then(|machine| machine.guest.as_ref()).filter(|at| *at == BOOTING);
     let booting = booting.filter(|_| row.state == "running");
-    let why = row.why.as_ref().or(row.last_exit.as_ref().filter(|_| row.state != "running")).or(booting);
-    let state = why.map_or_else(
+    let ended = row.last_exit.as_ref().filter(|_| row.state != "running");
+    let state = ended.or(booting).map_or_else(
         || paint.state(&row.state),
-        |why| format!("{} ({})", paint.state(&row.state), clean(why)),
+        |more| format!("{} ({})", paint.state(&row.state), clean(more)),
     );
     vec![
         row.dc.clone(),
