@@ -94,14 +94,39 @@ fn form(text: &str, out: &mut Report<'_>) -> Option<TopologyForm> {
     }
     let (document, errors) = toml::de::DeTable::parse_recoverable(text);
     if !errors.is_empty() {
+        let mut key_end = 0;
         for error in errors {
-            syntax(text, &error, out);
+            // The reader complains of each character of such a key, a person wants to hear of it once.
+            match strange_key(text, &error) {
+                Some(key) if key.start < key_end => {}
+                Some(key) => {
+                    key_end = key.end;
+                    let name = NameError::Character(
+                        text[key.clone()].chars().find(|c| !c.is_ascii()).unwrap_or('?'),
+                    );
+                    out.error(Code::Syntax, &key, name.to_string());
+                }
+                None => syntax(text, &error, out),
+            }
         }
         return None;
     }
     let span = document.span();
     let root = toml::de::DeValue::Table(document.into_inner());
     TopologyForm::read(&root, &(span.start..span.start), out)
+}
+
+/// The whole key without quotes, if the reader refuses it for a letter that is not of ASCII: names have none, with or
+/// without quotes.
+fn strange_key(text: &str, error: &toml::de::Error) -> Option<std::ops::Range<usize>> {
+    let span = error.span().filter(|_| error.message().starts_with("invalid unquoted key"))?;
+    let is_of_key = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    let front = text.get(..span.start)?;
+    let start =
+        front.len() - front.chars().rev().take_while(|&c| is_of_key(c)).map(char::len_utf8).sum::<usize>();
+    let length: usize = text.get(start..)?.chars().take_while(|&c| is_of_key(c)).map(char::len_utf8).sum();
+    let key = start..start + length;
+    text.get(key.clone()).filter(|word| !word.is_ascii()).map(|_| key)
 }
 
 /// Says in our words what the TOML reader says in its own.
