@@ -107,6 +107,7 @@ impl Loop {
             }
             for entrance in Entrance::ALL {
                 self.receive(entrance);
+                self.backend.catch_up(entrance);
             }
             self.expire();
         }
@@ -156,12 +157,9 @@ impl Loop {
                     let query = query.get(..bytes).unwrap_or_default();
                     match dns::check(query) {
                         Ok(checked) => {
-                            self.ask(
-                                Entrance::Stub,
-                                file::MESSAGE,
-                                query.to_vec(),
-                                Origin::Udp(from, checked),
-                            );
+                            let origin = Origin::Udp(from, checked);
+                            // Nobody behind a datagram can be hopeless.
+                            let _sent = self.ask(Entrance::Stub, file::MESSAGE, query.to_vec(), origin);
                         }
                         Err(Bad::Answer(code)) => self.send_udp(from, &dns::failure(query, code)),
                         Err(Bad::Ignore) => self.shared.counters.add(|counters| &counters.ignored),
@@ -250,10 +248,9 @@ impl Loop {
         self.shared.counters.add(|counters| &counters.tcp_queries);
         match dns::check(&query) {
             Ok(checked) => self.ask(Entrance::Stub, file::MESSAGE, query, Origin::Tcp(id, checked)),
-            Err(Bad::Answer(code)) => return self.send(id, &dns::failure(&query, code)),
-            Err(Bad::Ignore) => return Err(Hopeless),
+            Err(Bad::Answer(code)) => self.send(id, &dns::failure(&query, code)),
+            Err(Bad::Ignore) => Err(Hopeless),
         }
-        Ok(())
     }
 
     fn resolve_call(&mut self, id: u64, message: &[u8]) -> Result<(), Hopeless> {
@@ -280,17 +277,24 @@ impl Loop {
                 file::NAMES
             }
         };
-        self.ask(Entrance::Resolve, file, payload, Origin::Resolve(id, call));
-        Ok(())
+        self.ask(Entrance::Resolve, file, payload, Origin::Resolve(id, call))
     }
 
-    fn ask(&mut self, entrance: Entrance, file: u32, payload: Vec<u8>, origin: Origin) {
+    /// Asks the service. What there is no room for is answered at once, and no more than that: the caller goes on with the
+    /// client's next message, however many there are.
+    fn ask(
+        &mut self,
+        entrance: Entrance,
+        file: u32,
+        payload: Vec<u8>,
+        origin: Origin,
+    ) -> Result<(), Hopeless> {
         let pending = Pending { entrance, file, asked: self.now, payload, origin };
-        if let Err(pending) = self.backend.ask(pending, self.now) {
-            self.shared.counters.add(|counters| &counters.overloads);
-            self.deliver(pending, Err(Errno::NOBUFS));
-        }
+        let asked = self.backend.ask(pending, self.now);
         self.shared.counters.set_pending(self.backend.len());
+        let Err(pending) = asked else { return Ok(()) };
+        self.shared.counters.add(|counters| &counters.overloads);
+        self.answer(&pending, Err(Errno::NOBUFS))
     }
 
     /// Delivers the answers of a link.
@@ -316,25 +320,28 @@ impl Loop {
         self.shared.counters.set_pending(self.backend.len());
     }
 
+    /// Answers a request, and deals with what its client has sent meanwhile. For the loop alone: whoever deals with a client's
+    /// messages answers by [`Loop::answer`], or each message would nest in the one before.
     fn deliver(&mut self, pending: Pending<Origin>, answer: Result<&[u8], Errno>) {
+        let answered = self.answer(&pending, answer);
+        if let Origin::Tcp(id, _) | Origin::Resolve(id, _) = pending.origin {
+            let result = answered.and_then(|()| self.messages(id));
+            self.settle(id, result);
+        }
+    }
+
+    fn answer(&mut self, pending: &Pending<Origin>, answer: Result<&[u8], Errno>) -> Result<(), Hopeless> {
         if answer.is_err() {
             self.shared.counters.add(|counters| &counters.failures);
         }
         let query = &pending.payload;
-        match pending.origin {
+        match &pending.origin {
             Origin::Udp(to, checked) => {
-                self.send_udp(to, &dns_answer(query, &checked, answer, checked.udp_bytes))
+                self.send_udp(*to, &dns_answer(query, checked, answer, checked.udp_bytes));
+                Ok(())
             }
-            Origin::Tcp(id, checked) => {
-                let result = self.send(id, &dns_answer(query, &checked, answer, MAX_TCP_BYTES));
-                let result = result.and_then(|()| self.messages(id));
-                self.settle(id, result);
-            }
-            Origin::Resolve(id, call) => {
-                let result = self.send(id, &resolve::reply(&call, answer));
-                let result = result.and_then(|()| self.messages(id));
-                self.settle(id, result);
-            }
+            Origin::Tcp(id, checked) => self.send(*id, &dns_answer(query, checked, answer, MAX_TCP_BYTES)),
+            Origin::Resolve(id, call) => self.send(*id, &resolve::reply(call, answer)),
         }
     }
 
@@ -364,7 +371,7 @@ impl Loop {
 
     fn time_left(&self) -> Option<Duration> {
         let clients = self.clients.values().filter_map(Client::deadline);
-        let first = clients.chain(self.backend.deadline()).min()?;
+        let first = clients.chain(self.backend.deadline(self.now)).min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
