@@ -227,6 +227,21 @@ pub(crate) struct Poll {
     pub(crate) seen: u32,
 }
 
+impl Poll {
+    /// One more poller of the same open file, which is told `ready`. The kernel has one name for all pollers of an open file, and
+    /// wakes all of them at once: whoever polled before waits on for what it waits for.
+    pub(crate) fn joined(before: Option<Poll>, handle: u64, events: u32, ready: u32) -> Poll {
+        match before {
+            Some(before) => {
+                // What only the newcomer was told is news for who waited before.
+                let seen = ready & (before.seen | !before.events);
+                Poll { handle, events: before.events | events, seen }
+            }
+            None => Poll { handle, events, seen: ready },
+        }
+    }
+}
+
 /// `POLLIN | POLLRDNORM`.
 pub(crate) const READABLE: u32 = 0x41;
 /// `POLLOUT | POLLWRNORM`.
@@ -318,6 +333,15 @@ impl Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_polls_is_not_replaced_by_who_polls_later() {
+        let reader = Poll::joined(None, 7, READABLE, WRITABLE);
+        let both = Poll::joined(Some(reader), 7, WRITABLE, WRITABLE);
+        assert_eq!(both, Poll { handle: 7, events: READABLE | WRITABLE, seen: WRITABLE });
+        let told = Poll::joined(Some(reader), 7, READABLE, READABLE | WRITABLE);
+        assert_eq!(told.seen & READABLE, 0, "it is news to the first");
+    }
 
     fn session(progress: Vec<Progress>) -> Session {
         let mut session = Session::default();

@@ -345,7 +345,7 @@ impl<H: Host> Core<H> {
         let revents = handle.ready();
         if poll.flags & fuse::FUSE_POLL_SCHEDULE_NOTIFY != 0 {
             let events = if poll.events == 0 { READABLE | WRITABLE } else { poll.events };
-            handle.poll = Some(Poll { handle: poll.kh, events, seen: revents });
+            handle.poll = Some(Poll::joined(handle.poll, poll.kh, events, revents));
             handle.dirty = true;
         }
         // Not through the ledger's last word: a poll that is asked twice is answered twice.
