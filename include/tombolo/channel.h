@@ -140,8 +140,9 @@ ssize_t tombolo_readv(tombolo_handle channel, const struct iovec *parts, int cou
 
 /* Writes a message, or bytes of a stream. Returns how many: all of a message; of a stream all, or as many as there was room for before
  * the time was over. EPIPE: the other end has closed, or is dead, which shows at the latest when there is no room; EMSGSIZE: longer
- * than tombolo_max_message(). A message longer than half a ring goes in pieces: after EAGAIN or ETIMEDOUT, write the same bytes from
- * the same place again, and it goes on; anything else that is written, or tombolo_cancel(), gives it up. */
+ * than tombolo_max_message(). A message longer than half a ring goes in pieces: after EAGAIN or ETIMEDOUT, write the same bytes again,
+ * and it goes on. Anything else that is written or committed, also from the same memory, and tombolo_cancel() give it up: the other
+ * end gets nothing of it. What was sent is kept and compared, so a message of many rings had better wait for room (a time-out). */
 ssize_t tombolo_write(tombolo_handle channel, const void *bytes, size_t length);
 ssize_t tombolo_writev(tombolo_handle channel, const struct iovec *parts, int count);
 

@@ -165,6 +165,60 @@ static void test_long_messages(void)
 	CHECK(tombolo_loan(ends[0], sizeof message) == NULL && errno == EMSGSIZE);
 }
 
+/* Reads a message whose pieces may take more than one look. */
+static ssize_t read_whole(tombolo_handle channel, void *into, size_t size)
+{
+	ssize_t length;
+	int looks = 0;
+	while ((length = tombolo_read(channel, into, size)) < 0)
+		CHECK(errno == EAGAIN && looks++ < 100);
+	return length;
+}
+
+/*
+ * A program gave a long message up for which there was no room, and wrote the next one from the same buffer: what the other end got
+ * began with the bytes of the first. And what was committed in between ended the channel when the long one went on.
+ */
+static void test_given_up(void)
+{
+	tombolo_handle ends[2];
+	struct tombolo_options options = options_of(0);
+	static char message[100000], got[100000];
+	void *loan;
+	int turns = 0;
+	options.ring_bytes = 16384;
+	CHECK(tombolo_pair(&options, ends) == 0);
+	CHECK(tombolo_set_message_limit(ends[1], sizeof message) == 0);
+	CHECK(tombolo_set_timeout(ends[0], TOMBOLO_WRITING, 0) == 0);
+	CHECK(tombolo_set_timeout(ends[1], TOMBOLO_READING, 0) == 0);
+	memset(message, 'A', sizeof message);
+	FAILS(tombolo_write(ends[0], message, sizeof message), EAGAIN);
+	memset(message, 'B', sizeof message);
+	while (tombolo_write(ends[0], message, sizeof message) < 0) {
+		CHECK(errno == EAGAIN);
+		FAILS(tombolo_read(ends[1], got, sizeof got), EAGAIN);
+		CHECK(turns++ < 1000);
+	}
+	CHECK(read_whole(ends[1], got, sizeof got) == sizeof got && memcmp(got, message, sizeof got) == 0);
+	/* What is lent and committed in between gives it up as well. */
+	FAILS(tombolo_write(ends[0], message, sizeof message), EAGAIN);
+	FAILS(tombolo_read(ends[1], got, sizeof got), EAGAIN);
+	CHECK((loan = tombolo_loan(ends[0], 5)) != NULL);
+	memcpy(loan, "short", 5);
+	CHECK(tombolo_commit(ends[0], 5) == 0);
+	CHECK(read_whole(ends[1], got, sizeof got) == 5 && memcmp(got, "short", 5) == 0);
+	for (turns = 0; tombolo_write(ends[0], message, sizeof message) < 0; turns++) {
+		CHECK(errno == EAGAIN && turns < 1000);
+		FAILS(tombolo_read(ends[1], got, sizeof got), EAGAIN);
+	}
+	CHECK(read_whole(ends[1], got, sizeof got) == sizeof got && memcmp(got, message, sizeof got) == 0);
+	/* The same bytes from elsewhere are the same message. */
+	FAILS(tombolo_write(ends[0], message, sizeof message), EAGAIN);
+	memcpy(got, message, sizeof got);
+	FAILS(tombolo_write(ends[0], got, sizeof got), EAGAIN);
+	CHECK(tombolo_cancel(ends[0]) == 0);
+}
+
 static void test_batches(void)
 {
 	tombolo_handle ends[2];
@@ -725,6 +779,7 @@ static const struct test tests[] = {
 	{"stream", test_stream},
 	{"in_place", test_in_place},
 	{"long_messages", test_long_messages},
+	{"given_up", test_given_up},
 	{"batches", test_batches},
 	{"time_outs", test_time_outs},
 	{"signals", test_signals},
