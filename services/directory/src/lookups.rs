@@ -217,15 +217,21 @@ impl Directory {
         if shares && self.borrow(id) {
             return Resolved::Later(id);
         }
-        self.fetch(ctx, id, question, terms)
+        self.fetch(ctx, (id, tenant_id), question, terms)
     }
 
     /// Begins to fetch. What fails at once (no way to any upstream) is answered at once.
-    fn fetch(&mut self, ctx: &mut dyn Context, id: u64, question: Question, terms: &Terms) -> Resolved {
+    fn fetch(
+        &mut self,
+        ctx: &mut dyn Context,
+        (id, tenant): (u64, TenantId),
+        question: Question,
+        terms: &Terms,
+    ) -> Resolved {
         let timeout = Duration::from_millis(terms.timeout_ms.into());
         let mut fetch =
             Fetch::new(id, Arc::new(question), terms.upstreams.clone(), !terms.own, timeout, terms.retries);
-        let step = fetch.start(&mut self.net(ctx));
+        let step = fetch.start(&mut self.net(ctx, tenant));
         match step {
             Step::Waiting(until) => {
                 if let Some(lookup) = self.lookups.all.get_mut(&id) {
@@ -327,6 +333,7 @@ impl Directory {
             ctx,
             sockets: &mut self.sockets,
             health: &mut self.health,
+            standing: self.tenants.get_mut(&lookup.tenant).map(|tenant| &mut tenant.standing),
             query: &mut self.query,
             packet: &mut self.packet,
         };
@@ -469,7 +476,7 @@ impl Directory {
     fn abort(&mut self, ctx: &mut dyn Context, id: u64) {
         let Some(mut lookup) = self.lookups.remove(id) else { return };
         if let State::Fetching(fetch) = &mut lookup.state {
-            fetch.abort(&mut self.net(ctx));
+            fetch.abort(&mut self.net(ctx, lookup.tenant));
         }
         if let Some(tenant) = self.tenants.get_mut(&lookup.tenant) {
             tenant.lookups = tenant.lookups.saturating_sub(1);
@@ -484,12 +491,13 @@ impl Directory {
         ids.into_iter().for_each(|id| self.abort(ctx, id));
     }
 
-    fn net<'a>(&'a mut self, ctx: &'a mut dyn Context) -> Net<'a> {
+    fn net<'a>(&'a mut self, ctx: &'a mut dyn Context, tenant: TenantId) -> Net<'a> {
         Net {
             now: ctx.now(),
             ctx,
             sockets: &mut self.sockets,
             health: &mut self.health,
+            standing: self.tenants.get_mut(&tenant).map(|tenant| &mut tenant.standing),
             query: &mut self.query,
             packet: &mut self.packet,
         }
