@@ -36,7 +36,8 @@
  * child may use a channel from before the fork that the parent has not used, and only one of the two may. In the other one
  * calls fail (ESTALE, or EBUSY where a thread of the parent was in the midst of one), and it ought to close the handle, for
  * the program at the other end sees the end only when all that hold the channel are gone. An offer is used by the process that made
- * it. exec() closes everything.
+ * it. exec() closes everything. A program that closes descriptors that are not its own (closefrom), or puts others in their place, ends
+ * what is behind them: calls that need one fail (EBADF, EPIPE). What it put there is its own, and the library leaves it alone.
  *
  * THE OTHER END is not trusted by this library: whatever it does, calls return what is right or fail. But memory that is lent or
  * viewed is shared with it, and a hostile one may change the bytes while you look: copy what you check, then check the copy.

@@ -687,6 +687,72 @@ static void test_fork(void)
 	CHECK(tombolo_write(used[1], "back", 4) == 4 && tombolo_read(used[0], buffer, sizeof buffer) == 4);
 }
 
+/*
+ * A daemon closes everything that is open and opens its files, as daemons do, by itself or in a child, while the library holds
+ * channels. Those end; the files are the program's, and nobody reads them, writes into them, or closes them.
+ */
+static void lose_descriptors(enum how how)
+{
+	struct replaced all;
+	tombolo_handle used[2], unused[2], streams[2], endpoints[2], offer;
+	char buffer[16];
+	pair_of(0, used);
+	pair_of(0, unused);
+	pair_of(TOMBOLO_STREAM, streams);
+	CHECK(tombolo_endpoint_pair(NULL, endpoints) == 0);
+	CHECK(tombolo_write(used[0], "hello", 5) == 5 && tombolo_next_length(used[1]) == 5);
+	CHECK(tombolo_poll_descriptor(used[0], TOMBOLO_READING) >= 0);
+	CHECK(tombolo_poll_descriptor(endpoints[0], TOMBOLO_READING) >= 0);
+	CHECK(tombolo_write(streams[0], "hello", 5) == 5);
+	CHECK((offer = tombolo_offer(path_of("lost"), NULL)) > 0);
+	replace_all(&all, how);
+	/* What lies in memory can still be read. What has to wait or to wake fails, or its time is over; nothing hangs. */
+	CHECK(tombolo_set_timeout(used[0], TOMBOLO_READING, SECOND / 20) == 0);
+	CHECK(tombolo_set_timeout(used[1], TOMBOLO_READING, SECOND / 20) == 0);
+	CHECK(tombolo_read(used[1], buffer, sizeof buffer) == 5);
+	CHECK(tombolo_read(used[1], buffer, sizeof buffer) <= 0);
+	CHECK(tombolo_read(used[0], buffer, sizeof buffer) <= 0);
+	CHECK(tombolo_wait(used[0], TOMBOLO_READING, SECOND / 20) <= 1);
+	CHECK(tombolo_wait(endpoints[0], TOMBOLO_READING, SECOND / 20) <= 1);
+	FAILS(tombolo_write(unused[0], "x", 1), EBADF);
+	CHECK(tombolo_set_timeout(offer, TOMBOLO_READING, SECOND / 20) == 0);
+	CHECK(tombolo_accept(offer) == -1);
+	CHECK(tombolo_close(offer) == 0);
+	CHECK(tombolo_close(used[0]) == 0 && tombolo_close(used[1]) == 0);
+	CHECK(tombolo_close(unused[0]) == 0 && tombolo_close(unused[1]) == 0);
+	CHECK(tombolo_close(streams[0]) == 0 && tombolo_close(streams[1]) == 0);
+	CHECK(tombolo_close(endpoints[0]) == 0 && tombolo_close(endpoints[1]) == 0);
+	all_are_untouched(&all);
+	/* And there can be others. */
+	pair_of(0, used);
+	CHECK(tombolo_write(used[0], "hello", 5) == 5);
+	CHECK(tombolo_read(used[1], buffer, sizeof buffer) == 5);
+	CHECK(tombolo_close(used[0]) == 0 && tombolo_close(used[1]) == 0);
+}
+
+static void test_lost_descriptors(void)
+{
+	struct replaced all;
+	tombolo_handle used[2];
+	char buffer[16];
+	pid_t child;
+	lose_descriptors(BY_DUP2);
+	lose_descriptors(BY_CLOSE_AND_OPEN);
+	pair_of(0, used);
+	CHECK(tombolo_write(used[0], "hello", 5) == 5 && tombolo_next_length(used[1]) == 5);
+	CHECK((child = fork()) >= 0);
+	if (child == 0) {
+		replace_all(&all, BY_DUP2);
+		FAILS(tombolo_write(used[0], "x", 1), ESTALE);
+		CHECK(tombolo_close(used[0]) == 0 && tombolo_close(used[1]) == 0);
+		all_are_untouched(&all);
+		_exit(0);
+	}
+	finish_child(child);
+	CHECK(tombolo_read(used[1], buffer, sizeof buffer) == 5);
+	CHECK(tombolo_close(used[0]) == 0 && tombolo_close(used[1]) == 0);
+}
+
 static void test_descriptors(void)
 {
 	tombolo_handle ends[2], again;
@@ -791,6 +857,7 @@ static const struct test tests[] = {
 	{"threads", test_threads},
 	{"contest", test_contest},
 	{"fork", test_fork},
+	{"lost_descriptors", test_lost_descriptors},
 	{"descriptors", test_descriptors},
 	{"death", test_death},
 	{"leaks", test_leaks},
