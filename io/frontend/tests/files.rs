@@ -387,6 +387,7 @@ assert os.read(f, 100) == b'a\n'
     std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
         .unwrap();
     assert_eq!(line, "blocked\n");
+    bed::until("the backend has the question", || bed.daemon.backend(|state| state.held.len()) == Some(1));
     bed.daemon.release();
     assert!(child.wait().unwrap().success());
     bed.kill();
