@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::directory::{AddressQuery, file};
@@ -21,6 +21,9 @@ const MAX_UDP_QUERY_BYTES: usize = 4096;
 const BATCH: usize = 32;
 /// Events fetched at once.
 const EVENTS: usize = 32;
+/// How long not to accept after that failed for want of a descriptor or memory: who waits keeps the listening socket ready, and nothing
+/// but the end of a client changes that.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest answer over TCP: what its frame can say.
 const MAX_TCP_BYTES: usize = u16::MAX as usize;
 
@@ -50,6 +53,8 @@ pub struct Loop {
     backend: Backend<Origin>,
     clients: HashMap<u64, Client>,
     last_client: u64,
+    /// Until when nobody is accepted.
+    accepts_again: Option<Instant>,
     now: Instant,
     stopped: bool,
 }
@@ -79,6 +84,7 @@ impl Loop {
             backend: Backend::new(),
             clients: HashMap::new(),
             last_client: 0,
+            accepts_again: None,
             now: Instant::now(),
             stopped: false,
         })
@@ -195,7 +201,8 @@ impl Loop {
                 Err(error) if is_harmless(&error) => return,
                 Err(error) => {
                     tracing::warn!(%error, "a client can't be accepted");
-                    return;
+                    self.shared.counters.add(|counters| &counters.accept_failures);
+                    return self.pause_accepting();
                 }
             };
             let of_kind = self.clients.values().filter(|other| other.is_dns() == client.is_dns()).count();
@@ -212,6 +219,21 @@ impl Loop {
             }
             self.clients.insert(id, client);
             self.settle(id, Ok(()));
+        }
+    }
+
+    fn pause_accepting(&mut self) {
+        self.accepts_again = Some(self.now + ACCEPT_PAUSE);
+        self.watch_listeners(EventFlags::empty());
+    }
+
+    fn watch_listeners(&self, flags: EventFlags) {
+        let tcp = self.entrances.tcp.as_ref().map(|tcp| (tcp.as_fd(), TCP));
+        let resolve = self.entrances.resolve.as_ref().map(|resolve| (resolve.as_fd(), RESOLVE));
+        for (listener, source) in tcp.into_iter().chain(resolve) {
+            if let Err(errno) = epoll::modify(&self.epoll, listener, EventData::new_u64(source), flags) {
+                tracing::error!(%errno, "a listening socket can't be watched any more");
+            }
         }
     }
 
@@ -371,7 +393,7 @@ impl Loop {
 
     fn time_left(&self) -> Option<Duration> {
         let clients = self.clients.values().filter_map(Client::deadline);
-        let first = clients.chain(self.backend.deadline(self.now)).min()?;
+        let first = clients.chain(self.backend.deadline(self.now)).chain(self.accepts_again).min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
@@ -380,6 +402,9 @@ impl Loop {
             self.deliver(pending, Err(Errno::TIMEDOUT));
         }
         let now = self.now;
+        if self.accepts_again.take_if(|again| *again <= now).is_some() {
+            self.watch_listeners(EventFlags::IN);
+        }
         self.clients.retain(|_, client| client.deadline().is_none_or(|deadline| deadline > now));
     }
 }

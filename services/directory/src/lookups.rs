@@ -191,10 +191,17 @@ impl Directory {
         if !tenant.may_look_up(&self.admitted) {
             return Resolved::Now(Err(Failure::TooManyOutstanding));
         }
+        let lookups = tenant.lookups;
+        if !self.sockets.may_open(lookups, self.tenants.len()) {
+            return Resolved::Now(Err(Failure::TooManyOutstanding));
+        }
         if self.lookups.len() >= MAX_LOOKUPS {
             return Resolved::Now(Err(Failure::OutOfResources));
         }
         let id = self.lookups.next_id();
+        let Some(tenant) = self.tenants.get_mut(&tenant_id) else {
+            return Resolved::Now(Err(Failure::NotAllowed));
+        };
         tenant.lookups += 1;
         if let Some(flight) = &flight {
             tenant.flights.insert(flight.clone(), id);
@@ -287,21 +294,24 @@ impl Directory {
             }
         }
         let fetched = Fetched { latency, phases: finished.phases };
-        Some(self.end(ctx.now(), lookup, outcome, finished.phases, Some(fetched)))
+        Some(self.end(ctx.now(), (id, lookup), outcome, finished.phases, Some(fetched)))
     }
 
     /// A look-up has its outcome and the right to give it.
     fn end(
         &mut self,
         now: Instant,
-        lookup: Lookup,
+        (id, lookup): (u64, Lookup),
         outcome: Outcome,
         phases: Phases,
         fetched: Option<Fetched>,
     ) -> Ended {
         if let Some(tenant) = self.tenants.get_mut(&lookup.tenant) {
             tenant.lookups = tenant.lookups.saturating_sub(1);
-            if let Some(flight) = &lookup.flight {
+            // After other settings the same question may be under way again, to be joined under this key.
+            if let Some(flight) = &lookup.flight
+                && tenant.flights.get(flight) == Some(&id)
+            {
                 tenant.flights.remove(flight);
             }
             if fetched.is_none() {
@@ -460,7 +470,7 @@ impl Directory {
         self.lookups.note_lateness(now.saturating_duration_since(wake));
         let waited = now.saturating_duration_since(lookup.started);
         self.phase_times.record(Phase::Delay, nanoseconds(waited));
-        Some(self.end(now, lookup, held.outcome, held.phases, None))
+        Some(self.end(now, (id, lookup), held.outcome, held.phases, None))
     }
 
     /// A request waits no more for a look-up. One whose answer would be remembered goes on without it: whether it was
