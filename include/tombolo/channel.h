@@ -36,7 +36,8 @@
  * child may use a channel from before the fork that the parent has not used, and only one of the two may. In the other one
  * calls fail (ESTALE, or EBUSY where a thread of the parent was in the midst of one), and it ought to close the handle, for
  * the program at the other end sees the end only when all that hold the channel are gone. An offer is used by the process that made
- * it. exec() closes everything.
+ * it. exec() closes everything. A program that closes descriptors that are not its own (closefrom), or puts others in their place, ends
+ * what is behind them: calls that need one fail (EBADF, EPIPE). What it put there is its own, and the library leaves it alone.
  *
  * THE OTHER END is not trusted by this library: whatever it does, calls return what is right or fail. But memory that is lent or
  * viewed is shared with it, and a hostile one may change the bytes while you look: copy what you check, then check the copy.
@@ -140,8 +141,9 @@ ssize_t tombolo_readv(tombolo_handle channel, const struct iovec *parts, int cou
 
 /* Writes a message, or bytes of a stream. Returns how many: all of a message; of a stream all, or as many as there was room for before
  * the time was over. EPIPE: the other end has closed, or is dead, which shows at the latest when there is no room; EMSGSIZE: longer
- * than tombolo_max_message(). A message longer than half a ring goes in pieces: after EAGAIN or ETIMEDOUT, write the same bytes from
- * the same place again, and it goes on; anything else that is written, or tombolo_cancel(), gives it up. */
+ * than tombolo_max_message(). A message longer than half a ring goes in pieces: after EAGAIN or ETIMEDOUT, write the same bytes again,
+ * and it goes on. Anything else that is written or committed, also from the same memory, and tombolo_cancel() give it up: the other
+ * end gets nothing of it. What was sent is kept and compared, so a message of many rings had better wait for room (a time-out). */
 ssize_t tombolo_write(tombolo_handle channel, const void *bytes, size_t length);
 ssize_t tombolo_writev(tombolo_handle channel, const struct iovec *parts, int count);
 

@@ -7,40 +7,71 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::EventfdFlags;
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
+use rustix::pipe::PipeFlags;
+
+use crate::known::{Known, is_in_a_foreign_program};
 
 /// What the kernel calls an eventfd.
 const LINK: &[u8] = b"anon_inode:[eventfd]";
 
+/// Bytes that a pipe in its place holds: the least that a pipe has.
+const PIPE_BYTES: usize = 4096;
+
 /// A counter that can be polled: readable while it is not zero.
 #[derive(Debug)]
-pub struct Eventfd(OwnedFd);
+pub struct Eventfd(Known);
 
 impl Eventfd {
-    /// Makes one, not readable, close-on-exec, never blocking.
+    /// Makes one, not readable, close-on-exec, never blocking. In a foreign program ([`crate::known`]) it is a pipe with both its ends
+    /// in one descriptor, because all eventfds have one inode.
     ///
     /// # Errors
     /// Those of eventfd(2): out of descriptors or memory.
     pub fn new() -> io::Result<Eventfd> {
-        Ok(Eventfd(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        // Without `/proc`, an eventfd has to do.
+        if is_in_a_foreign_program()
+            && let Ok(pipe) = pipe()
+        {
+            return Ok(Eventfd(Known::new(pipe)));
+        }
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Eventfd(Known::new(event)))
     }
 
-    /// Makes it readable. A full counter is readable already, so there is nothing that can fail.
+    /// Makes it readable. A full counter is readable already, so there is nothing that can fail, but that a foreign program has
+    /// closed it: then nobody waits for it either.
     pub fn signal(&self) {
-        let _full = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        if let Ok(event) = self.0.get() {
+            let _full = rustix::io::write(event, &1_u64.to_ne_bytes());
+        }
     }
 
     /// Makes it unreadable; says whether it was readable.
     pub fn drain(&self) -> bool {
-        rustix::io::read(&self.0, &mut [0_u8; 8]).is_ok()
+        self.0.get().is_ok_and(|event| rustix::io::read(event, &mut [0_u8; PIPE_BYTES]).is_ok())
     }
+
+    /// Whether a foreign program has left it alone.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.0.is_there()
+    }
+}
+
+fn pipe() -> io::Result<OwnedFd> {
+    let (reader, _writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    let both = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+    rustix::pipe::fcntl_setpipe_size(&both, PIPE_BYTES)?;
+    Ok(both)
 }
 
 /// One that somebody else has made, which must not make its readers and writers wait.
 impl From<OwnedFd> for Eventfd {
     fn from(event: OwnedFd) -> Self {
-        Eventfd(event)
+        Eventfd(Known::new(event))
     }
 }
 
@@ -98,6 +129,22 @@ mod tests {
         event.signal();
         assert!(event.drain());
         assert!(!event.drain());
+    }
+
+    #[test]
+    fn in_a_foreign_program_it_has_an_inode_of_its_own_and_does_the_same() {
+        let done = crate::fork::in_child(|| {
+            crate::known::live_in_a_foreign_program();
+            let (event, other) = (Eventfd::new().unwrap(), Eventfd::new().unwrap());
+            let inode = |event: &Eventfd| rustix::fs::fstat(event).unwrap().st_ino;
+            let mut signals = inode(&event) != inode(&other) && !event.drain();
+            for _ in 0..3 * PIPE_BYTES {
+                event.signal();
+            }
+            signals &= crate::doorbell::is_readable(&event).unwrap();
+            signals && event.drain() && !event.drain() && !crate::doorbell::is_readable(&event).unwrap()
+        });
+        assert!(done.unwrap());
     }
 
     #[test]

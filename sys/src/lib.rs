@@ -15,6 +15,7 @@ pub mod ethernet;
 pub mod eventfd;
 pub mod fork;
 pub mod futex;
+pub mod known;
 #[cfg(target_arch = "x86_64")]
 pub mod kvm;
 pub mod membarrier;

@@ -9,13 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::known::Known;
+
 /// A shared, readable and writable mapping. Unmapped on drop.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
     /// Closed when the memory has been unmapped: fields are dropped after `drop`.
-    kept: Vec<OwnedFd>,
+    kept: Vec<Known>,
 }
 
 // SAFETY: `base` is a mapping that this value owns and that has no thread affinity; see also `Sync`.
@@ -63,7 +65,7 @@ impl Region {
     /// looks at the memory any more.
     #[must_use]
     pub fn keeping(mut self, descriptor: OwnedFd) -> Region {
-        self.kept.push(descriptor);
+        self.kept.push(Known::new(descriptor));
         self
     }
 

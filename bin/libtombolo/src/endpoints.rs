@@ -123,6 +123,7 @@ fn described(peer: &endpoint::Peer<'_>) -> Peer {
 
 impl Endpoints for Library {
     fn bind(&self, name: Option<&CStr>, options: &Options) -> Outcome<Handle> {
+        self.begin();
         let name = name.map(|name| name_of(name.to_bytes())).transpose()?;
         let wishes = options_of(options)?;
         let bound = match u64::try_from(options.wait_ns) {
@@ -134,6 +135,7 @@ impl Endpoints for Library {
     }
 
     fn endpoint_pair(&self, options: &Options) -> Outcome<[Handle; 2]> {
+        self.begin();
         let [one, other] = pair_of(options)?;
         let one = self.add_endpoint(one, options)?;
         match self.add_endpoint(other, options) {

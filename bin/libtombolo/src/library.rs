@@ -29,6 +29,11 @@ impl Library {
         Self { table: Table::new() }
     }
 
+    /// For each call by which a program comes to hold something: from the first one on, descriptors are known by what they are.
+    pub(crate) fn begin(&self) {
+        sys::known::live_in_a_foreign_program();
+    }
+
     /// A handle for an end whose mode is what the options say.
     fn add(&self, end: End, peer: String, options: &Options) -> Outcome<Handle> {
         let opening = |error: OpenError| failure::opening(&error);
@@ -103,6 +108,7 @@ impl Library {
 
 impl Channels for Library {
     fn offer(&self, name: &CStr, options: &Options) -> Outcome<Handle> {
+        self.begin();
         let offering = Offering::new(Name::of(name)?, options)?;
         let options = offering.options();
         self.table.insert(New::Whole { whole: Whole::Offer(Box::new(offering)), options })
@@ -117,11 +123,13 @@ impl Channels for Library {
     }
 
     fn open(&self, name: &CStr, options: &Options) -> Outcome<Handle> {
+        self.begin();
         let (end, peer) = offering::open(Name::of(name)?, options)?;
         self.add_open(end, peer, options)
     }
 
     fn pair(&self, options: &Options) -> Outcome<[Handle; 2]> {
+        self.begin();
         let (one, other) = channel::pair(&config_of(options)).map_err(|error| failure::creating(&error))?;
         let one = self.add(one, String::new(), options)?;
         match self.add(other, String::new(), options) {
@@ -136,10 +144,14 @@ impl Channels for Library {
     fn give_descriptors(&self, channel: Handle) -> Outcome<[OwnedFd; DESCRIPTORS]> {
         let end = self.table.find(channel)?.give_up(channel)?;
         self.table.forget(channel, &Left::Nothing);
+        end.check_descriptors().map_err(|error| {
+            failure::system("give a channel's descriptors, of which the program has closed some", &error)
+        })?;
         Ok(end.into_descriptors())
     }
 
     fn take_descriptors(&self, descriptors: Vec<OwnedFd>, options: &Options) -> Outcome<Handle> {
+        self.begin();
         let end = End::from_descriptors(descriptors).map_err(|error| failure::opening(&error))?;
         self.add(end, String::new(), options)
     }

@@ -9,12 +9,13 @@ use crate::failure::system;
 use channel::Descriptors;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use sys::channel_abi::{Outcome, Patience};
 use sys::eventfd::Eventfd;
 use sys::fork::Origin;
+use sys::known::Known;
 
 /// A half of an end, as far as waiting goes.
 pub trait Half {
@@ -89,7 +90,7 @@ fn timespec(left: Duration) -> Timespec {
 /// What an event loop watches.
 #[derive(Debug)]
 pub struct PollSet {
-    epoll: OwnedFd,
+    epoll: Known,
     event: Eventfd,
     is_raised: bool,
     /// The process that polls it. A fork's child shares the event, and has no business with it.
@@ -101,6 +102,7 @@ impl PollSet {
     pub fn new(sources: &[BorrowedFd<'_>]) -> Outcome<Self> {
         let refused = |errno: Errno| system("make a descriptor to poll", &errno.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused)?;
+        let epoll = Known::at_its_number(epoll);
         let event = Eventfd::new().map_err(|error| system("make a descriptor to poll", &error))?;
         for source in sources.iter().copied().chain([event.as_fd()]) {
             epoll::add(&epoll, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
@@ -115,7 +117,7 @@ impl PollSet {
     /// The descriptor, which is this value's.
     #[must_use]
     pub fn descriptor(&self) -> RawFd {
-        self.epoll.as_raw_fd()
+        self.epoll.as_fd().as_raw_fd()
     }
 
     /// Makes the descriptor readable.

@@ -26,13 +26,19 @@ struct Outgoing {
     unfinished: Option<Unfinished>,
 }
 
-/// How far a message in pieces came. It goes on when the same bytes of the same place are written again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How far a message in pieces came. It goes on when a message as long is written that begins with what was sent: where it
+/// lies says nothing, because a program that has given it up writes the next one from the same buffer.
+#[derive(Debug)]
 struct Unfinished {
-    /// Where its first part begins in the program's memory.
-    place: usize,
     length: usize,
-    sent: usize,
+    sent: Vec<u8>,
+}
+
+impl Unfinished {
+    /// Whether `message` may go on where this one was left.
+    fn is_begun_by(&self, message: &[u8]) -> bool {
+        self.length == message.len() && message.starts_with(&self.sent)
+    }
 }
 
 #[derive(Debug)]
@@ -109,6 +115,8 @@ impl Writing {
         self.lent = None;
         let Kind::Messages(sender) = &mut self.half.kind else { return Err(no_messages()) };
         let finished = sender.finish(length);
+        // The receiver drops what came of another message.
+        self.half.unfinished = None;
         // A channel that has ended keeps nothing of it.
         sender.cancel();
         self.said(length, finished)
@@ -269,9 +277,8 @@ fn write_long(
         joined = from.iter().flat_map(|part| part.iter().copied()).collect();
         &joined
     };
-    let place = from.first().map_or(0, |part| part.as_ptr().addr());
-    let same = unfinished.filter(|found| (found.place, found.length) == (place, message.len()));
-    let mut sent = same.map_or(0, |found| found.sent);
+    let begun = unfinished.filter(|found| found.is_begun_by(message));
+    let mut sent = begun.as_ref().map_or(0, |found| found.sent.len());
     let deadline = deadline_of(patience);
     let written = loop {
         match sender.try_send_from(message, &mut sent) {
@@ -284,7 +291,9 @@ fn write_long(
         }
     };
     if matches!(written, Err(SendError::Full | SendError::TimedOut)) {
-        *left = Some(Unfinished { place, length: message.len(), sent });
+        let mut before = begun.map(|found| found.sent).unwrap_or_default();
+        before.extend_from_slice(message.get(before.len()..sent).unwrap_or_default());
+        *left = Some(Unfinished { length: message.len(), sent: before });
     }
     written
 }

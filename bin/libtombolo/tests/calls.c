@@ -165,6 +165,60 @@ static void test_long_messages(void)
 	CHECK(tombolo_loan(ends[0], sizeof message) == NULL && errno == EMSGSIZE);
 }
 
+/* Reads a message whose pieces may take more than one look. */
+static ssize_t read_whole(tombolo_handle channel, void *into, size_t size)
+{
+	ssize_t length;
+	int looks = 0;
+	while ((length = tombolo_read(channel, into, size)) < 0)
+		CHECK(errno == EAGAIN && looks++ < 100);
+	return length;
+}
+
+/*
+ * A program gave a long message up for which there was no room, and wrote the next one from the same buffer: what the other end got
+ * began with the bytes of the first. And what was committed in between ended the channel when the long one went on.
+ */
+static void test_given_up(void)
+{
+	tombolo_handle ends[2];
+	struct tombolo_options options = options_of(0);
+	static char message[100000], got[100000];
+	void *loan;
+	int turns = 0;
+	options.ring_bytes = 16384;
+	CHECK(tombolo_pair(&options, ends) == 0);
+	CHECK(tombolo_set_message_limit(ends[1], sizeof message) == 0);
+	CHECK(tombolo_set_timeout(ends[0], TOMBOLO_WRITING, 0) == 0);
+	CHECK(tombolo_set_timeout(ends[1], TOMBOLO_READING, 0) == 0);
+	memset(message, 'A', sizeof message);
+	FAILS(tombolo_write(ends[0], message, sizeof message), EAGAIN);
+	memset(message, 'B', sizeof message);
+	while (tombolo_write(ends[0], message, sizeof message) < 0) {
+		CHECK(errno == EAGAIN);
+		FAILS(tombolo_read(ends[1], got, sizeof got), EAGAIN);
+		CHECK(turns++ < 1000);
+	}
+	CHECK(read_whole(ends[1], got, sizeof got) == sizeof got && memcmp(got, message, sizeof got) == 0);
+	/* What is lent and committed in between gives it up as well. */
+	FAILS(tombolo_write(ends[0], message, sizeof message), EAGAIN);
+	FAILS(tombolo_read(ends[1], got, sizeof got), EAGAIN);
+	CHECK((loan = tombolo_loan(ends[0], 5)) != NULL);
+	memcpy(loan, "short", 5);
+	CHECK(tombolo_commit(ends[0], 5) == 0);
+	CHECK(read_whole(ends[1], got, sizeof got) == 5 && memcmp(got, "short", 5) == 0);
+	for (turns = 0; tombolo_write(ends[0], message, sizeof message) < 0; turns++) {
+		CHECK(errno == EAGAIN && turns < 1000);
+		FAILS(tombolo_read(ends[1], got, sizeof got), EAGAIN);
+	}
+	CHECK(read_whole(ends[1], got, sizeof got) == sizeof got && memcmp(got, message, sizeof got) == 0);
+	/* The same bytes from elsewhere are the same message. */
+	FAILS(tombolo_write(ends[0], message, sizeof message), EAGAIN);
+	memcpy(got, message, sizeof got);
+	FAILS(tombolo_write(ends[0], got, sizeof got), EAGAIN);
+	CHECK(tombolo_cancel(ends[0]) == 0);
+}
+
 static void test_batches(void)
 {
 	tombolo_handle ends[2];
@@ -633,6 +687,72 @@ static void test_fork(void)
 	CHECK(tombolo_write(used[1], "back", 4) == 4 && tombolo_read(used[0], buffer, sizeof buffer) == 4);
 }
 
+/*
+ * A daemon closes everything that is open and opens its files, as daemons do, by itself or in a child, while the library holds
+ * channels. Those end; the files are the program's, and nobody reads them, writes into them, or closes them.
+ */
+static void lose_descriptors(enum how how)
+{
+	struct replaced all;
+	tombolo_handle used[2], unused[2], streams[2], endpoints[2], offer;
+	char buffer[16];
+	pair_of(0, used);
+	pair_of(0, unused);
+	pair_of(TOMBOLO_STREAM, streams);
+	CHECK(tombolo_endpoint_pair(NULL, endpoints) == 0);
+	CHECK(tombolo_write(used[0], "hello", 5) == 5 && tombolo_next_length(used[1]) == 5);
+	CHECK(tombolo_poll_descriptor(used[0], TOMBOLO_READING) >= 0);
+	CHECK(tombolo_poll_descriptor(endpoints[0], TOMBOLO_READING) >= 0);
+	CHECK(tombolo_write(streams[0], "hello", 5) == 5);
+	CHECK((offer = tombolo_offer(path_of("lost"), NULL)) > 0);
+	replace_all(&all, how);
+	/* What lies in memory can still be read. What has to wait or to wake fails, or its time is over; nothing hangs. */
+	CHECK(tombolo_set_timeout(used[0], TOMBOLO_READING, SECOND / 20) == 0);
+	CHECK(tombolo_set_timeout(used[1], TOMBOLO_READING, SECOND / 20) == 0);
+	CHECK(tombolo_read(used[1], buffer, sizeof buffer) == 5);
+	CHECK(tombolo_read(used[1], buffer, sizeof buffer) <= 0);
+	CHECK(tombolo_read(used[0], buffer, sizeof buffer) <= 0);
+	CHECK(tombolo_wait(used[0], TOMBOLO_READING, SECOND / 20) <= 1);
+	CHECK(tombolo_wait(endpoints[0], TOMBOLO_READING, SECOND / 20) <= 1);
+	FAILS(tombolo_write(unused[0], "x", 1), EBADF);
+	CHECK(tombolo_set_timeout(offer, TOMBOLO_READING, SECOND / 20) == 0);
+	CHECK(tombolo_accept(offer) == -1);
+	CHECK(tombolo_close(offer) == 0);
+	CHECK(tombolo_close(used[0]) == 0 && tombolo_close(used[1]) == 0);
+	CHECK(tombolo_close(unused[0]) == 0 && tombolo_close(unused[1]) == 0);
+	CHECK(tombolo_close(streams[0]) == 0 && tombolo_close(streams[1]) == 0);
+	CHECK(tombolo_close(endpoints[0]) == 0 && tombolo_close(endpoints[1]) == 0);
+	all_are_untouched(&all);
+	/* And there can be others. */
+	pair_of(0, used);
+	CHECK(tombolo_write(used[0], "hello", 5) == 5);
+	CHECK(tombolo_read(used[1], buffer, sizeof buffer) == 5);
+	CHECK(tombolo_close(used[0]) == 0 && tombolo_close(used[1]) == 0);
+}
+
+static void test_lost_descriptors(void)
+{
+	struct replaced all;
+	tombolo_handle used[2];
+	char buffer[16];
+	pid_t child;
+	lose_descriptors(BY_DUP2);
+	lose_descriptors(BY_CLOSE_AND_OPEN);
+	pair_of(0, used);
+	CHECK(tombolo_write(used[0], "hello", 5) == 5 && tombolo_next_length(used[1]) == 5);
+	CHECK((child = fork()) >= 0);
+	if (child == 0) {
+		replace_all(&all, BY_DUP2);
+		FAILS(tombolo_write(used[0], "x", 1), ESTALE);
+		CHECK(tombolo_close(used[0]) == 0 && tombolo_close(used[1]) == 0);
+		all_are_untouched(&all);
+		_exit(0);
+	}
+	finish_child(child);
+	CHECK(tombolo_read(used[1], buffer, sizeof buffer) == 5);
+	CHECK(tombolo_close(used[0]) == 0 && tombolo_close(used[1]) == 0);
+}
+
 static void test_descriptors(void)
 {
 	tombolo_handle ends[2], again;
@@ -725,6 +845,7 @@ static const struct test tests[] = {
 	{"stream", test_stream},
 	{"in_place", test_in_place},
 	{"long_messages", test_long_messages},
+	{"given_up", test_given_up},
 	{"batches", test_batches},
 	{"time_outs", test_time_outs},
 	{"signals", test_signals},
@@ -736,6 +857,7 @@ static const struct test tests[] = {
 	{"threads", test_threads},
 	{"contest", test_contest},
 	{"fork", test_fork},
+	{"lost_descriptors", test_lost_descriptors},
 	{"descriptors", test_descriptors},
 	{"death", test_death},
 	{"leaks", test_leaks},

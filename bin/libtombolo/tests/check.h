@@ -22,6 +22,8 @@
 #include <tombolo/endpoint.h>
 
 #define SECOND INT64_C(1000000000)
+/* Numbers of descriptors that are looked at: those of the library are above 1000 where the program may have so many. */
+#define NUMBERS 4096
 
 static inline void fail(int line, const char *what)
 {
@@ -67,9 +69,57 @@ static inline void finish_child(pid_t child)
 static inline int descriptors_open(void)
 {
 	int count = 0, i;
-	for (i = 0; i < 256; i++)
+	for (i = 0; i < NUMBERS; i++)
 		count += fcntl(i, F_GETFD) != -1;
 	return count;
+}
+
+/* A program that takes the numbers of all open descriptors from 3 up for its own, and puts files of its own there. */
+struct replaced {
+	int count;
+	int number[256];
+	struct stat file[256];
+};
+
+/* How the numbers become the program's. */
+enum how { BY_DUP2, BY_CLOSE_AND_OPEN };
+
+static inline void replace_all(struct replaced *all, enum how how)
+{
+	char path[64];
+	int i, file;
+	all->count = 0;
+	for (i = 3; i < NUMBERS; i++)
+		if (fcntl(i, F_GETFD) != -1) {
+			CHECK(all->count < 256);
+			all->number[all->count++] = i;
+			CHECK(how == BY_DUP2 || close(i) == 0);
+		}
+	CHECK(all->count > 0);
+	for (i = 0; i < all->count; i++) {
+		snprintf(path, sizeof path, "files.%d", i);
+		CHECK((file = open(path_of(path), O_RDWR | O_CREAT | O_TRUNC, 0600)) >= 0);
+		CHECK(write(file, "untouched", 9) == 9 && lseek(file, 0, SEEK_SET) == 0);
+		if (file != all->number[i]) {
+			CHECK(dup2(file, all->number[i]) == all->number[i] && close(file) == 0);
+		}
+		CHECK(fstat(all->number[i], &all->file[i]) == 0);
+	}
+}
+
+/* They are what they were, and nobody has read from them or written into them. */
+static inline void all_are_untouched(const struct replaced *all)
+{
+	struct stat found;
+	char bytes[16];
+	int i;
+	for (i = 0; i < all->count; i++) {
+		CHECK(fstat(all->number[i], &found) == 0);
+		CHECK(found.st_dev == all->file[i].st_dev && found.st_ino == all->file[i].st_ino);
+		CHECK(lseek(all->number[i], 0, SEEK_CUR) == 0);
+		CHECK(pread(all->number[i], bytes, sizeof bytes, 0) == 9 && memcmp(bytes, "untouched", 9) == 0);
+		CHECK(close(all->number[i]) == 0);
+	}
 }
 
 struct test {

@@ -99,6 +99,8 @@ impl Link {
 /// A link to the first directory service that the domain mounts. Without a daemon or a server there is none, and the program
 /// resolves as it would without this library; there is nobody to tell.
 fn connect() -> Option<Blocking> {
+    // The program's, before there is any: it may close whatever number it likes.
+    sys::known::live_in_a_foreign_program();
     let deadline = Instant::now() + CONNECT_LIMIT;
     let mut control = Control::connect(&Control::path()).ok()?;
     let services = control.services(deadline).ok()?;

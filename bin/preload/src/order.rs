@@ -7,7 +7,7 @@ use rustix::net::{
 };
 use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use sys::known::Known;
 
 /// A row of the policy table: prefix, its length, precedence, label.
 type Policy = (Ipv6Addr, u32, u8, u8);
@@ -39,8 +39,8 @@ struct Candidate {
 /// Sockets by which the kernel is asked for routes. They are kept, because making one costs ten times as much as asking.
 #[derive(Debug)]
 pub struct Probes {
-    v4: Option<OwnedFd>,
-    v6: Option<OwnedFd>,
+    v4: Option<Known>,
+    v6: Option<Known>,
 }
 
 impl Probes {
@@ -63,10 +63,10 @@ impl Probes {
             IpAddr::V4(_) => (&mut self.v4, AddressFamily::INET),
             IpAddr::V6(_) => (&mut self.v6, AddressFamily::INET6),
         };
-        if kept.is_none() {
-            *kept = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok();
+        if kept.as_ref().is_none_or(|kept| !kept.is_there()) {
+            *kept = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok().map(Known::new);
         }
-        let socket = kept.as_ref()?;
+        let socket = kept.as_ref()?.get().ok()?;
         connect(socket, &SocketAddr::new(to, ANY_PORT)).ok()?;
         let from = getsockname(socket).ok().and_then(|from| SocketAddr::try_from(from).ok());
         // The next route must not be looked up from this address. A socket that stays connected is of no more use.

@@ -46,12 +46,12 @@ fn python() -> Option<&'static str> {
     found.then_some("python3")
 }
 
-fn compile(folder: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lookups.c");
-    let program = folder.join("lookups");
+fn compile(folder: &Path, name: &str) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
+    let program = folder.join(name);
     match Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&program).arg(source).status() {
         Ok(status) => {
-            assert!(status.success(), "lookups.c does not compile");
+            assert!(status.success(), "{name}.c does not compile");
             Some(program)
         }
         Err(_) => {
@@ -64,7 +64,7 @@ fn compile(folder: &Path) -> Option<PathBuf> {
 #[test]
 fn a_c_program_finds_what_the_manual_pages_promise() {
     let stage = Stage::set();
-    let Some(program) = compile(stage.folder.path()) else { return };
+    let Some(program) = compile(stage.folder.path(), "lookups") else { return };
     let output = stage.preloaded(program).output().expect("run");
     let said = String::from_utf8_lossy(&output.stdout);
     let expected = "\
@@ -122,6 +122,19 @@ print(socket.gethostbyaddr("192.0.2.1")[0], socket.getfqdn("alias.example"))
     let output = stage.preloaded(python).args(["-c", script]).output().expect("run");
     let wrong = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "host.example host.example\n", "{wrong}");
+}
+
+/// A program looked a name up, closed everything from 3 up as daemons do, and opened files: at its next look-up the library wrote
+/// into them, and put descriptors of its own in their place. After a fork, and where files were moved there (`dup2`), too.
+#[test]
+fn files_that_a_program_puts_at_the_librarys_numbers_are_the_programs() {
+    let stage = Stage::set();
+    let Some(program) = compile(stage.folder.path(), "daemons") else { return };
+    for how in ["closefrom", "dup2", "fork-closefrom", "fork-dup2", "lowest"] {
+        let mut command = stage.preloaded(&program);
+        let output = command.arg(how).env("FOLDER", stage.folder.path()).output().expect("run");
+        assert!(output.status.success(), "{how}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]

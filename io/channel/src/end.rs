@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use sys::doorbell;
+use sys::known::Known;
 use wire::ring as layout;
 
 use crate::kinds::device::Device;
@@ -40,15 +41,23 @@ pub fn pair(config: &Config) -> Result<(End, End), CreateError> {
     let (data_1, ring_data_1) = bell()?;
     let (room_0, ring_room_0) = bell()?;
     let (room_1, ring_room_1) = bell()?;
-    let pair = |ours, theirs| Pair { ours, theirs, wary: false };
-    let one = Memfd { region, data: pair(data_0, ring_data_1), room: pair(room_0, ring_room_1) };
-    let other = Memfd { region: again, data: pair(data_1, ring_data_0), room: pair(room_1, ring_room_0) };
+    let end = |region, data, room| Memfd { region: Known::new(region), data, room };
+    let one = end(region, Pair::of(data_0, ring_data_1), Pair::of(room_0, ring_room_1));
+    let other = end(again, Pair::of(data_1, ring_data_0), Pair::of(room_1, ring_room_0));
     Ok((End { side: 0, material: Box::new(one) }, End { side: 1, material: Box::new(other) }))
 }
 
 impl End {
     /// How many descriptors make an end.
     pub const DESCRIPTORS: usize = layout::END_DESCRIPTORS;
+
+    /// Whether the program that this library is in has left the descriptors alone: see [`sys::known`].
+    ///
+    /// # Errors
+    /// `EBADF`: it has closed one, or put another file in its place.
+    pub fn check_descriptors(&self) -> std::io::Result<()> {
+        self.material.check()
+    }
 
     /// The descriptors, in the order in which [`End::from_descriptors`] wants them. The order says which end it
     /// is: the first end has its region first, the second has it last. So the side comes from whoever passes the

@@ -1,7 +1,7 @@
 //! The region of a channel: made, mapped, and its header checked.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use sys::region::Region;
@@ -79,7 +79,7 @@ fn make_huge(config: &Config, bytes: u64) -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
-pub(crate) fn pages(memory: &OwnedFd) -> io::Result<Pages> {
+pub(crate) fn pages(memory: impl AsFd) -> io::Result<Pages> {
     let huge = sys::memfd::huge_page_bytes(memory)?;
     Ok(huge.map_or(Pages::Ordinary, |bytes| Pages::Huge { bytes }))
 }

@@ -520,6 +520,7 @@ impl Receiver {
         let until = if prepared.blind { Some(since + FUTEX_SLEEP) } else { None };
         let until = deadline.into_iter().chain(until).min();
         self.counts.doorbell_sleeps += 1;
+        self.shared.check_data().map_err(ReceiveError::Doorbell)?;
         self.descriptors().wait(until).map_err(ReceiveError::Doorbell)?;
         self.habit.slept(since);
         self.cancel_wait();

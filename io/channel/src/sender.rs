@@ -430,6 +430,7 @@ impl Sender {
         }
         let since = Instant::now();
         self.counts.doorbell_sleeps += 1;
+        self.shared.check_room().map_err(SendError::Doorbell)?;
         self.descriptors().wait(deadline).map_err(SendError::Doorbell)?;
         self.habit.slept(since);
         self.cancel_wait();

@@ -337,6 +337,21 @@ impl Shared {
         }
     }
 
+    /// Whether what the receiver waits on is still what it was. To wait on anything else would be in vain.
+    pub(crate) fn check_data(&self) -> io::Result<()> {
+        self.check(&*self.bells.data)
+    }
+
+    /// The same for the sender.
+    pub(crate) fn check_room(&self) -> io::Result<()> {
+        self.check(&*self.bells.room)
+    }
+
+    fn check(&self, bell: &dyn Bell) -> io::Result<()> {
+        bell.check()?;
+        if self.lifeline.is_there() { Ok(()) } else { Err(rustix::io::Errno::BADF.into()) }
+    }
+
     pub(crate) fn data_descriptors(&self) -> Descriptors<'_> {
         Descriptors { doorbell: self.bells.data.descriptor(), lifeline: self.lifeline.as_fd() }
     }

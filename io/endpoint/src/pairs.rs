@@ -1,7 +1,7 @@
 //! The peers of an endpoint: the state machine, the channels under it, and the set of doorbells to sleep on.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use channel::{End, OpenError, OpenOptions};
 use ipc::{Gone, Limits, NoPeer, Rights};
 use rustix::event::epoll;
 use rustix::io::Errno;
+use sys::known::Known;
 use wire::ipc::Address;
 
 use crate::failed::Trouble;
@@ -85,7 +86,7 @@ pub(crate) struct Pairs {
     pub logic: ipc::Endpoint<Pair>,
     pub common: Arc<Common>,
     infos: BTreeMap<u32, Info>,
-    epoll: OwnedFd,
+    epoll: Known,
     batch_bytes: usize,
     /// Ends under other kernels, which hear no futex.
     apart: usize,
@@ -101,7 +102,7 @@ impl Pairs {
             logic: ipc::Endpoint::new(address, Limits::default()),
             common: Arc::default(),
             infos: BTreeMap::new(),
-            epoll,
+            epoll: Known::new(epoll),
             batch_bytes,
             apart: 0,
             ended: Vec::new(),
@@ -133,7 +134,7 @@ impl Pairs {
     fn watch(&mut self, peer: Address) -> Result<(), Errno> {
         let Ok(pair) = self.logic.link_mut(peer) else { return Ok(()) };
         let data = epoll::EventData::new_u64(u64::from(peer.slot));
-        epoll::add(&self.epoll, pair.end().doorbell(), data, epoll::EventFlags::IN)?;
+        epoll::add(self.epoll.look()?, pair.end().doorbell(), data, epoll::EventFlags::IN)?;
         if let Some(info) = self.infos.get_mut(&peer.slot) {
             info.watched = true;
         }
@@ -147,7 +148,7 @@ impl Pairs {
             && let Ok(pair) = self.logic.link_mut(peer)
         {
             // Not there any more: just as well.
-            let _gone = epoll::delete(&self.epoll, pair.end().doorbell());
+            let _gone = self.epoll.look().and_then(|epoll| epoll::delete(epoll, pair.end().doorbell()));
         }
     }
 
@@ -212,11 +213,13 @@ impl Pairs {
     /// Does so no more.
     pub fn unwatch_loan(&self, descriptor: BorrowedFd<'_>) {
         // Not there any more: just as well.
-        let _gone = epoll::delete(&self.epoll, descriptor);
+        let _gone = self.epoll.look().and_then(|epoll| epoll::delete(epoll, descriptor));
     }
 
     fn watch_other(&self, descriptor: BorrowedFd<'_>, token: u64) -> Result<(), Trouble> {
-        match epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(token), epoll::EventFlags::IN) {
+        let data = epoll::EventData::new_u64(token);
+        let added = |epoll| epoll::add(epoll, descriptor, data, epoll::EventFlags::IN);
+        match self.epoll.look().and_then(added) {
             // A number that was closed and used again by ourselves.
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(errno) => Err(Trouble::doing("watch the daemon's connection of an endpoint")(errno)),
@@ -258,7 +261,8 @@ impl Pairs {
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
                 HEARD_AT_ONCE];
-        let count = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+        let waited = self.epoll.look().and_then(|epoll| epoll::wait(epoll, &mut events, timeout.as_ref()));
+        let count = match waited {
             Ok(count) => count,
             // A signal's handler has run: the caller looks again.
             Err(Errno::INTR) => 0,

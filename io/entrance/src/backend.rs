@@ -16,6 +16,8 @@ pub const MAX_PENDING_BYTES: usize = 512 * 1024;
 /// How long a request may wait for its answer, dead servers included. Resolvers give up earlier; libnss-resolve after two
 /// minutes.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// How often to look for room in a ring that had none for all that waits. A server reads a full ring within less.
+const RESEND_AFTER: Duration = Duration::from_millis(10);
 
 /// The links that the entrances use, each with a channel of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +67,8 @@ struct Waiting<O> {
 #[derive(Debug)]
 pub struct Backend<O> {
     links: [Option<(Caller, Answers)>; Entrance::ALL.len()],
+    /// Links whose ring had no room yet for all that has to be asked.
+    is_behind: [bool; Entrance::ALL.len()],
     waiting: BTreeMap<u64, Waiting<O>>,
     waiting_bytes: usize,
     last_tag: u64,
@@ -73,25 +77,40 @@ pub struct Backend<O> {
 impl<O> Backend<O> {
     /// Without links.
     pub fn new() -> Self {
-        Self { links: [None, None], waiting: BTreeMap::new(), waiting_bytes: 0, last_tag: 0 }
+        Self {
+            links: [None, None],
+            is_behind: [false; 2],
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            last_tag: 0,
+        }
     }
 
     /// Takes a new link into use, and asks by it what has no answer yet. The old one is closed.
     pub fn connect(&mut self, entrance: Entrance, end: End) -> Result<(), OpenError> {
         self.lose(entrance);
         self.links[entrance as usize] = Some(session::open(end)?);
-        let tags: Vec<u64> = self.waiting.keys().copied().collect();
-        for tag in tags {
-            if self.send(tag, entrance).is_err() {
-                break;
-            }
-        }
+        self.is_behind[entrance as usize] = true;
+        self.catch_up(entrance);
         Ok(())
+    }
+
+    /// Asks what is not asked yet, as far as there is room in the ring: what waited for a new link may be more than that takes.
+    pub fn catch_up(&mut self, entrance: Entrance) {
+        if !self.is_behind[entrance as usize] {
+            return;
+        }
+        let unsent = |waiting: &Waiting<O>| !waiting.sent && waiting.pending.entrance == entrance;
+        let tags: Vec<u64> =
+            self.waiting.iter().filter(|(_, waiting)| unsent(waiting)).map(|(&tag, _)| tag).collect();
+        let is_full = |tag| matches!(self.send(tag, entrance), Err(CallError::Full));
+        self.is_behind[entrance as usize] = tags.into_iter().any(is_full);
     }
 
     /// Forgets a link; its requests wait for the next one.
     pub fn lose(&mut self, entrance: Entrance) {
         self.links[entrance as usize] = None;
+        self.is_behind[entrance as usize] = false;
         let of_link = self.waiting.values_mut().filter(|waiting| waiting.pending.entrance == entrance);
         of_link.for_each(|waiting| waiting.sent = false);
     }
@@ -110,11 +129,12 @@ impl<O> Backend<O> {
         let (tag, entrance) = (self.last_tag, pending.entrance);
         self.waiting.insert(tag, Waiting { pending, expires: now + ANSWER_LIMIT, sent: false });
         match self.send(tag, entrance) {
-            // Nobody would send it later.
-            Err(CallError::Full | CallError::TooLong(_)) => match self.take(tag) {
-                Some(pending) => Err(pending),
-                None => Ok(()),
-            },
+            // No ring would ever have room for it.
+            Err(CallError::TooLong(_)) => self.take(tag).map_or(Ok(()), Err),
+            Err(CallError::Full) => {
+                self.is_behind[entrance as usize] = true;
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -198,9 +218,11 @@ impl<O> Backend<O> {
         self.take(tag)
     }
 
-    /// When the oldest has waited too long.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.waiting.first_key_value().map(|(_, first)| first.expires)
+    /// When the oldest has waited too long, or [`Backend::catch_up`] is to look for room again.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        let expires = self.waiting.first_key_value().map(|(_, first)| first.expires);
+        let resend = self.is_behind.contains(&true).then(|| now + RESEND_AFTER);
+        expires.into_iter().chain(resend).min()
     }
 
     /// How many wait.

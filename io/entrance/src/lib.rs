@@ -9,6 +9,7 @@ mod run;
 mod stream;
 
 pub use backend::{ANSWER_LIMIT, Entrance, MAX_PENDING, MAX_PENDING_BYTES};
+pub use run::ACCEPT_PAUSE;
 pub use stream::{IDLE_LIMIT, MAX_CLIENTS};
 
 use channel::End;
@@ -72,6 +73,7 @@ struct Counters {
     ignored: AtomicU64,
     overloads: AtomicU64,
     sent_away: AtomicU64,
+    accept_failures: AtomicU64,
     pending: AtomicU64,
 }
 
@@ -134,6 +136,7 @@ impl Handle {
             "ignored": read(&counters.ignored),
             "overloads": read(&counters.overloads),
             "sent_away": read(&counters.sent_away),
+            "accept_failures": read(&counters.accept_failures),
             "pending": read(&counters.pending),
         })
     }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::directory::{AddressQuery, file};
@@ -21,6 +21,9 @@ const MAX_UDP_QUERY_BYTES: usize = 4096;
 const BATCH: usize = 32;
 /// Events fetched at once.
 const EVENTS: usize = 32;
+/// How long not to accept after that failed for want of a descriptor or memory: who waits keeps the listening socket ready, and nothing
+/// but the end of a client changes that.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest answer over TCP: what its frame can say.
 const MAX_TCP_BYTES: usize = u16::MAX as usize;
 
@@ -50,6 +53,8 @@ pub struct Loop {
     backend: Backend<Origin>,
     clients: HashMap<u64, Client>,
     last_client: u64,
+    /// Until when nobody is accepted.
+    accepts_again: Option<Instant>,
     now: Instant,
     stopped: bool,
 }
@@ -79,6 +84,7 @@ impl Loop {
             backend: Backend::new(),
             clients: HashMap::new(),
             last_client: 0,
+            accepts_again: None,
             now: Instant::now(),
             stopped: false,
         })
@@ -107,6 +113,7 @@ impl Loop {
             }
             for entrance in Entrance::ALL {
                 self.receive(entrance);
+                self.backend.catch_up(entrance);
             }
             self.expire();
         }
@@ -156,12 +163,9 @@ impl Loop {
                     let query = query.get(..bytes).unwrap_or_default();
                     match dns::check(query) {
                         Ok(checked) => {
-                            self.ask(
-                                Entrance::Stub,
-                                file::MESSAGE,
-                                query.to_vec(),
-                                Origin::Udp(from, checked),
-                            );
+                            let origin = Origin::Udp(from, checked);
+                            // Nobody behind a datagram can be hopeless.
+                            let _sent = self.ask(Entrance::Stub, file::MESSAGE, query.to_vec(), origin);
                         }
                         Err(Bad::Answer(code)) => self.send_udp(from, &dns::failure(query, code)),
                         Err(Bad::Ignore) => self.shared.counters.add(|counters| &counters.ignored),
@@ -197,7 +201,8 @@ impl Loop {
                 Err(error) if is_harmless(&error) => return,
                 Err(error) => {
                     tracing::warn!(%error, "a client can't be accepted");
-                    return;
+                    self.shared.counters.add(|counters| &counters.accept_failures);
+                    return self.pause_accepting();
                 }
             };
             let of_kind = self.clients.values().filter(|other| other.is_dns() == client.is_dns()).count();
@@ -214,6 +219,21 @@ impl Loop {
             }
             self.clients.insert(id, client);
             self.settle(id, Ok(()));
+        }
+    }
+
+    fn pause_accepting(&mut self) {
+        self.accepts_again = Some(self.now + ACCEPT_PAUSE);
+        self.watch_listeners(EventFlags::empty());
+    }
+
+    fn watch_listeners(&self, flags: EventFlags) {
+        let tcp = self.entrances.tcp.as_ref().map(|tcp| (tcp.as_fd(), TCP));
+        let resolve = self.entrances.resolve.as_ref().map(|resolve| (resolve.as_fd(), RESOLVE));
+        for (listener, source) in tcp.into_iter().chain(resolve) {
+            if let Err(errno) = epoll::modify(&self.epoll, listener, EventData::new_u64(source), flags) {
+                tracing::error!(%errno, "a listening socket can't be watched any more");
+            }
         }
     }
 
@@ -250,10 +270,9 @@ impl Loop {
         self.shared.counters.add(|counters| &counters.tcp_queries);
         match dns::check(&query) {
             Ok(checked) => self.ask(Entrance::Stub, file::MESSAGE, query, Origin::Tcp(id, checked)),
-            Err(Bad::Answer(code)) => return self.send(id, &dns::failure(&query, code)),
-            Err(Bad::Ignore) => return Err(Hopeless),
+            Err(Bad::Answer(code)) => self.send(id, &dns::failure(&query, code)),
+            Err(Bad::Ignore) => Err(Hopeless),
         }
-        Ok(())
     }
 
     fn resolve_call(&mut self, id: u64, message: &[u8]) -> Result<(), Hopeless> {
@@ -280,17 +299,24 @@ impl Loop {
                 file::NAMES
             }
         };
-        self.ask(Entrance::Resolve, file, payload, Origin::Resolve(id, call));
-        Ok(())
+        self.ask(Entrance::Resolve, file, payload, Origin::Resolve(id, call))
     }
 
-    fn ask(&mut self, entrance: Entrance, file: u32, payload: Vec<u8>, origin: Origin) {
+    /// Asks the service. What there is no room for is answered at once, and no more than that: the caller goes on with the
+    /// client's next message, however many there are.
+    fn ask(
+        &mut self,
+        entrance: Entrance,
+        file: u32,
+        payload: Vec<u8>,
+        origin: Origin,
+    ) -> Result<(), Hopeless> {
         let pending = Pending { entrance, file, asked: self.now, payload, origin };
-        if let Err(pending) = self.backend.ask(pending, self.now) {
-            self.shared.counters.add(|counters| &counters.overloads);
-            self.deliver(pending, Err(Errno::NOBUFS));
-        }
+        let asked = self.backend.ask(pending, self.now);
         self.shared.counters.set_pending(self.backend.len());
+        let Err(pending) = asked else { return Ok(()) };
+        self.shared.counters.add(|counters| &counters.overloads);
+        self.answer(&pending, Err(Errno::NOBUFS))
     }
 
     /// Delivers the answers of a link.
@@ -316,25 +342,28 @@ impl Loop {
         self.shared.counters.set_pending(self.backend.len());
     }
 
+    /// Answers a request, and deals with what its client has sent meanwhile. For the loop alone: whoever deals with a client's
+    /// messages answers by [`Loop::answer`], or each message would nest in the one before.
     fn deliver(&mut self, pending: Pending<Origin>, answer: Result<&[u8], Errno>) {
+        let answered = self.answer(&pending, answer);
+        if let Origin::Tcp(id, _) | Origin::Resolve(id, _) = pending.origin {
+            let result = answered.and_then(|()| self.messages(id));
+            self.settle(id, result);
+        }
+    }
+
+    fn answer(&mut self, pending: &Pending<Origin>, answer: Result<&[u8], Errno>) -> Result<(), Hopeless> {
         if answer.is_err() {
             self.shared.counters.add(|counters| &counters.failures);
         }
         let query = &pending.payload;
-        match pending.origin {
+        match &pending.origin {
             Origin::Udp(to, checked) => {
-                self.send_udp(to, &dns_answer(query, &checked, answer, checked.udp_bytes))
+                self.send_udp(*to, &dns_answer(query, checked, answer, checked.udp_bytes));
+                Ok(())
             }
-            Origin::Tcp(id, checked) => {
-                let result = self.send(id, &dns_answer(query, &checked, answer, MAX_TCP_BYTES));
-                let result = result.and_then(|()| self.messages(id));
-                self.settle(id, result);
-            }
-            Origin::Resolve(id, call) => {
-                let result = self.send(id, &resolve::reply(&call, answer));
-                let result = result.and_then(|()| self.messages(id));
-                self.settle(id, result);
-            }
+            Origin::Tcp(id, checked) => self.send(*id, &dns_answer(query, checked, answer, MAX_TCP_BYTES)),
+            Origin::Resolve(id, call) => self.send(*id, &resolve::reply(call, answer)),
         }
     }
 
@@ -364,7 +393,7 @@ impl Loop {
 
     fn time_left(&self) -> Option<Duration> {
         let clients = self.clients.values().filter_map(Client::deadline);
-        let first = clients.chain(self.backend.deadline()).min()?;
+        let first = clients.chain(self.backend.deadline(self.now)).chain(self.accepts_again).min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
@@ -373,6 +402,9 @@ impl Loop {
             self.deliver(pending, Err(Errno::TIMEDOUT));
         }
         let now = self.now;
+        if self.accepts_again.take_if(|again| *again <= now).is_some() {
+            self.watch_listeners(EventFlags::IN);
+        }
         self.clients.retain(|_, client| client.deadline().is_none_or(|deadline| deadline > now));
     }
 }

@@ -214,3 +214,69 @@ fn an_overloaded_stub_says_so() {
     assert_eq!((u16::from_be_bytes([refused[0], refused[1]]), code(&refused)), (9999, 2));
     stage.reaches("overloads", 1);
 }
+
+/// A query that takes up as much as one over UDP may.
+fn long_query(id: u16, name: &str) -> Vec<u8> {
+    let mut query = query(id, name);
+    query.resize(4096, 0);
+    query
+}
+
+/// Fills what may wait for the service with queries that are never answered.
+fn fill(stage: &Stage) -> (UdpSocket, u64) {
+    let socket = stage.udp();
+    let most = (entrance::MAX_PENDING_BYTES / 4096) as u64;
+    for id in 0..most {
+        socket.send(&long_query(id as u16, "silent.example")).expect("sent");
+        // One at a time: the socket's buffer is not what is tested.
+        stage.reaches("pending", id + 1);
+    }
+    (socket, most)
+}
+
+/// A client filled the stub with queries that nobody answered, and then asked ahead over TCP: each query that was refused
+/// was dealt with inside of the one before, until the stack was full and the whole frontend ended.
+#[test]
+fn however_many_queries_are_refused_at_once_each_is_answered_and_the_stub_goes_on() {
+    /// In one read of the stub's, with the shortest question there is: that for the root.
+    const QUERIES: u16 = 215;
+    let stage = Stage::set();
+    let (_socket, _) = fill(&stage);
+    let mut stream = stage.tcp();
+    let mut all = Vec::new();
+    for id in 0..4 * QUERIES {
+        let [high, low] = id.to_be_bytes();
+        all.extend_from_slice(&[0, 17, high, low, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1]);
+    }
+    stream.write_all(&all).expect("sent");
+    for id in 0..4 * QUERIES {
+        let answer = read_tcp(&mut stream);
+        assert_eq!((&answer[..2], code(&answer)), (&id.to_be_bytes()[..], 2));
+    }
+    // And over UDP it is said as well.
+    assert_eq!(code(&ask_udp(&stage.udp(), &query(1, "host.example"))), 2);
+}
+
+/// What waited for a server that died is more than the ring of the next one takes: the rest was never asked, and its
+/// clients waited in vain.
+#[test]
+fn all_that_waits_is_asked_of_the_next_server_however_much_it_is() {
+    let mut stage = Stage::set();
+    stage.server = None;
+    stage.start_server(true);
+    let socket = stage.udp();
+    let most = (entrance::MAX_PENDING_BYTES / 4096) as u64;
+    for id in 0..most {
+        socket.send(&long_query(id as u16, "host.example")).expect("sent");
+        stage.reaches("pending", id + 1);
+    }
+    stage.server = None;
+    stage.start_server(false);
+    let mut answered = std::collections::BTreeSet::new();
+    let mut answer = [0; 4096];
+    while (answered.len() as u64) < most {
+        let bytes = socket.recv(&mut answer).expect("an answer to each");
+        assert_eq!(code(&answer[..bytes]), 0);
+        answered.insert([answer[0], answer[1]]);
+    }
+}

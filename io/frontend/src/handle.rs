@@ -12,6 +12,9 @@ pub(crate) const OUTSTANDING_MAX: usize = 64;
 /// Bytes of request lines that one session may have outstanding before it may not ask more. The write that passes it is
 /// taken, so that the longest line always can be.
 pub(crate) const ASKED_BYTES_MAX: usize = MAX_REQUEST_BYTES;
+/// Calls under way that the ledger remembers of one open file, as many as it may have requests outstanding: further ioctls wait for one
+/// to end, and of further control writes a successor does not know how far they came.
+pub(crate) const COMMANDS_MAX: usize = OUTSTANDING_MAX;
 /// Answers (errors and empty ones count) that one session may leave unread; then nothing more may be asked.
 pub(crate) const UNREAD_MAX: usize = 1024;
 /// Bytes of answers that one session may leave unread; then nothing more may be asked.
@@ -227,6 +230,21 @@ pub(crate) struct Poll {
     pub(crate) seen: u32,
 }
 
+impl Poll {
+    /// One more poller of the same open file, which is told `ready`. The kernel has one name for all pollers of an open file, and
+    /// wakes all of them at once: whoever polled before waits on for what it waits for.
+    pub(crate) fn joined(before: Option<Poll>, handle: u64, events: u32, ready: u32) -> Poll {
+        match before {
+            Some(before) => {
+                // What only the newcomer was told is news for who waited before.
+                let seen = ready & (before.seen | !before.events);
+                Poll { handle, events: before.events | events, seen }
+            }
+            None => Poll { handle, events, seen: ready },
+        }
+    }
+}
+
 /// `POLLIN | POLLRDNORM`.
 pub(crate) const READABLE: u32 = 0x41;
 /// `POLLOUT | POLLWRNORM`.
@@ -259,8 +277,9 @@ pub(crate) struct Handle {
     /// Who polls, if somebody does.
     pub(crate) poll: Option<Poll>,
     pub(crate) last: Last,
-    /// A control write that is under way: its call, and its lines that are done.
-    pub(crate) command: Option<(u64, u32)>,
+    /// Calls under way that a successor must not make again: control writes with their lines that are done, and ioctls of files of
+    /// which nothing may be asked twice.
+    pub(crate) commands: Vec<(u64, u32)>,
     /// Parked opens, ioctls and control writes.
     pub(crate) calls: Vec<u64>,
     pub(crate) body: Body,
@@ -295,6 +314,35 @@ impl Handle {
         body + self.last.payload.len()
     }
 
+    /// Notes how many lines of a control write are done.
+    pub(crate) fn commanded(&mut self, key: u64, done: u32) {
+        match self.commands.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, before)) => *before = done,
+            None => self.commands.push((key, done)),
+        }
+        self.dirty = true;
+    }
+
+    /// Notes an ioctl that is about to be made. False: no more can be noted, of those that are under way (`lives`) and can't be forgotten.
+    pub(crate) fn begun(&mut self, key: u64, lives: impl Fn(u64) -> bool) -> bool {
+        if self.commands.len() >= COMMANDS_MAX {
+            // Of a predecessor's, whose callers have not come again.
+            self.commands.retain(|&(other, _)| lives(other));
+        }
+        let there_is_room = self.commands.len() < COMMANDS_MAX;
+        if there_is_room {
+            self.commanded(key, 0);
+        }
+        there_is_room
+    }
+
+    /// A call is not under way any more; the lines of it that are done, if it was.
+    pub(crate) fn ended(&mut self, key: u64) -> Option<u32> {
+        let at = self.commands.iter().position(|(other, _)| *other == key)?;
+        self.dirty = true;
+        Some(self.commands.remove(at).1)
+    }
+
     pub(crate) fn text(&mut self) -> Option<&mut Text> {
         match &mut self.body {
             Body::Text(text, _) => Some(text),
@@ -318,6 +366,15 @@ impl Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_polls_is_not_replaced_by_who_polls_later() {
+        let reader = Poll::joined(None, 7, READABLE, WRITABLE);
+        let both = Poll::joined(Some(reader), 7, WRITABLE, WRITABLE);
+        assert_eq!(both, Poll { handle: 7, events: READABLE | WRITABLE, seen: WRITABLE });
+        let told = Poll::joined(Some(reader), 7, READABLE, READABLE | WRITABLE);
+        assert_eq!(told.seen & READABLE, 0, "it is news to the first");
+    }
 
     fn session(progress: Vec<Progress>) -> Session {
         let mut session = Session::default();

@@ -200,6 +200,7 @@ mod tests {
         let wanted = [
             core::HANDLES_MAX,
             core::PARKED_MAX,
+            core::PARKED_BYTES_MAX,
             handle::OUTSTANDING_MAX,
             handle::ASKED_BYTES_MAX,
             handle::UNREAD_MAX,

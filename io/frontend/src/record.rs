@@ -2,8 +2,8 @@
 
 use crate::device::TRANSFER_BYTES_MAX;
 use crate::handle::{
-    ASKED_BYTES_MAX, Body, Entry, Handle, Last, OUTSTANDING_MAX, Poll, Progress, Session, Text, Times,
-    UNREAD_MAX,
+    ASKED_BYTES_MAX, Body, COMMANDS_MAX, Entry, Handle, Last, OUTSTANDING_MAX, Poll, Progress, Session, Text,
+    Times, UNREAD_MAX,
 };
 use crate::ledger::RECORD_BYTES_MAX;
 use crate::tree::Node;
@@ -12,11 +12,14 @@ use wire::service::{MAX_CAPSULE_BYTES, MAX_REQUEST_BYTES};
 
 /// The head of one request in a record: its kind, its length, and an errno.
 const ENTRY_BYTES: usize = 9;
+/// A call under way.
+const COMMAND_BYTES: usize = 12;
 /// What unread answers leave free in a record: for the fixed fields, the capsule, the heads of the requests, the partial
 /// line and the last answer given.
 const RESERVE_BYTES: usize = 1024
     + MAX_CAPSULE_BYTES
     + ENTRY_BYTES * (UNREAD_MAX + 2 * OUTSTANDING_MAX)
+    + COMMAND_BYTES * COMMANDS_MAX
     + MAX_REQUEST_BYTES
     + TRANSFER_BYTES_MAX;
 /// The longest lines that a session can have outstanding: the bound, one more write, and the beginning that waited.
@@ -54,10 +57,14 @@ pub(crate) fn encode(handle: &Handle) -> Vec<u8> {
     to.long(handle.last.unique);
     to.word(handle.last.errno.cast_unsigned());
     to.bytes(&handle.last.payload);
-    let (unique, done) = handle.command.unwrap_or((0, 0));
-    to.byte(u8::from(handle.command.is_some()));
-    to.long(unique);
-    to.word(done);
+    let commands = handle.commands.get(..COMMANDS_MAX).unwrap_or(&handle.commands);
+    to.byte(commands.len() as u8);
+    // Room for one is always there.
+    let none = [(0, 0)];
+    for &(unique, done) in if commands.is_empty() { &none[..] } else { commands } {
+        to.long(unique);
+        to.word(done);
+    }
     match &handle.body {
         Body::Session(session) => encode_session(session, &mut to),
         Body::Text(_, false) => to.byte(body::TEXT),
@@ -99,7 +106,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Handle> {
     let poll = Poll { handle: from.long()?, events: from.word()?, seen: 0 };
     let last =
         Last { unique: from.long()?, errno: from.word()?.cast_signed(), payload: from.bytes()?.to_vec() };
-    let (commanded, command) = (from.flag()?, (from.long()?, from.word()?));
+    let count = usize::from(from.byte()?);
+    if count > COMMANDS_MAX {
+        return None;
+    }
+    let mut commands = Vec::with_capacity(count.max(1));
+    for _ in 0..count.max(1) {
+        commands.push((from.long()?, from.word()?));
+    }
+    commands.truncate(count);
     let body = match from.byte()? {
         body::SESSION => Body::Session(Box::new(decode_session(&mut from)?)),
         body::TEXT => Body::Text(Text::default(), false),
@@ -107,7 +122,6 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Handle> {
         body::OWN => Body::Own(Vec::new()),
         _ => return None,
     };
-    let command = commanded.then_some(command);
     let poll = polled.then_some(poll);
     let whole = from.0.is_empty();
     let (calls, open_ns, held, dirty) = (Vec::new(), 0, 0, false);
@@ -122,7 +136,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Handle> {
         open_ns,
         poll,
         last,
-        command,
+        commands,
         calls,
         body,
         held,
@@ -234,7 +248,7 @@ mod tests {
             open_ns: 0,
             poll: Some(Poll { handle: 99, events: 1, seen: 0 }),
             last: Last { unique: 12, errno: 110, payload: b"payload".to_vec() },
-            command: Some((44, 2)),
+            commands: vec![(44, 2), (46, 0)],
             calls: Vec::new(),
             body,
             held: 0,
@@ -303,6 +317,7 @@ mod tests {
         }
         let mut handle = handle(Body::Session(Box::new(full)));
         handle.last.payload = vec![0; TRANSFER_BYTES_MAX];
+        handle.commands = vec![(1, 2); COMMANDS_MAX];
         let bytes = encode(&handle);
         assert!(bytes.len() <= RECORD_BYTES_MAX, "{} bytes", bytes.len());
         assert!(decode(&bytes).is_some());

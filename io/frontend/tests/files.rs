@@ -353,6 +353,46 @@ assert any(ev & select.EPOLLIN for _, ev in edge.poll(5)), 'edge-triggered'
     bed.kill();
 }
 
+/// One thread waited for an answer; another looked whether it may write, without waiting. The answer came, and the first slept on
+/// until its own time was over: each poll had taken the place of the one before.
+#[test]
+fn who_polls_an_open_file_is_woken_whoever_else_polls_it_for_something_else() {
+    needs_fuse!();
+    let mut bed = Bed::new();
+    let program = r"
+import os, select, threading, time
+f = os.open('dns/query', os.O_RDWR | os.O_NONBLOCK)
+os.write(f, b'hold a\n')
+reader, writer = select.poll(), select.poll()
+reader.register(f, select.POLLIN)
+writer.register(f, select.POLLOUT)
+got = []
+def read():
+    begun = time.monotonic()
+    got.append((reader.poll(20000), time.monotonic() - begun))
+thread = threading.Thread(target=read)
+thread.start()
+wchan = '/proc/self/task/%d/stat' % thread.native_id
+while open(wchan).read().rsplit(')', 1)[1].split()[0] != 'S': pass
+assert writer.poll(0) and writer.poll(1000)
+print('blocked', flush=True)
+thread.join()
+assert got[0][0] and got[0][1] < 15, got
+assert os.read(f, 100) == b'a\n'
+";
+    let mut python = std::process::Command::new("timeout");
+    python.args(["--kill-after=5", "60", "python3", "-c", program]).current_dir(bed.srv());
+    let mut child = python.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    assert_eq!(line, "blocked\n");
+    bed::until("the backend has the question", || bed.daemon.backend(|state| state.held.len()) == Some(1));
+    bed.daemon.release();
+    assert!(child.wait().unwrap().success());
+    bed.kill();
+}
+
 #[test]
 fn quotas_have_their_errno_and_others_go_on() {
     needs_fuse!();

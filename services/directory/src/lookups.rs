@@ -191,10 +191,17 @@ impl Directory {
         if !tenant.may_look_up(&self.admitted) {
             return Resolved::Now(Err(Failure::TooManyOutstanding));
         }
+        let lookups = tenant.lookups;
+        if !self.sockets.may_open(lookups, self.tenants.len()) {
+            return Resolved::Now(Err(Failure::TooManyOutstanding));
+        }
         if self.lookups.len() >= MAX_LOOKUPS {
             return Resolved::Now(Err(Failure::OutOfResources));
         }
         let id = self.lookups.next_id();
+        let Some(tenant) = self.tenants.get_mut(&tenant_id) else {
+            return Resolved::Now(Err(Failure::NotAllowed));
+        };
         tenant.lookups += 1;
         if let Some(flight) = &flight {
             tenant.flights.insert(flight.clone(), id);
@@ -217,15 +224,21 @@ impl Directory {
         if shares && self.borrow(id) {
             return Resolved::Later(id);
         }
-        self.fetch(ctx, id, question, terms)
+        self.fetch(ctx, (id, tenant_id), question, terms)
     }
 
     /// Begins to fetch. What fails at once (no way to any upstream) is answered at once.
-    fn fetch(&mut self, ctx: &mut dyn Context, id: u64, question: Question, terms: &Terms) -> Resolved {
+    fn fetch(
+        &mut self,
+        ctx: &mut dyn Context,
+        (id, tenant): (u64, TenantId),
+        question: Question,
+        terms: &Terms,
+    ) -> Resolved {
         let timeout = Duration::from_millis(terms.timeout_ms.into());
         let mut fetch =
             Fetch::new(id, Arc::new(question), terms.upstreams.clone(), !terms.own, timeout, terms.retries);
-        let step = fetch.start(&mut self.net(ctx));
+        let step = fetch.start(&mut self.net(ctx, tenant));
         match step {
             Step::Waiting(until) => {
                 if let Some(lookup) = self.lookups.all.get_mut(&id) {
@@ -281,21 +294,24 @@ impl Directory {
             }
         }
         let fetched = Fetched { latency, phases: finished.phases };
-        Some(self.end(ctx.now(), lookup, outcome, finished.phases, Some(fetched)))
+        Some(self.end(ctx.now(), (id, lookup), outcome, finished.phases, Some(fetched)))
     }
 
     /// A look-up has its outcome and the right to give it.
     fn end(
         &mut self,
         now: Instant,
-        lookup: Lookup,
+        (id, lookup): (u64, Lookup),
         outcome: Outcome,
         phases: Phases,
         fetched: Option<Fetched>,
     ) -> Ended {
         if let Some(tenant) = self.tenants.get_mut(&lookup.tenant) {
             tenant.lookups = tenant.lookups.saturating_sub(1);
-            if let Some(flight) = &lookup.flight {
+            // After other settings the same question may be under way again, to be joined under this key.
+            if let Some(flight) = &lookup.flight
+                && tenant.flights.get(flight) == Some(&id)
+            {
                 tenant.flights.remove(flight);
             }
             if fetched.is_none() {
@@ -327,6 +343,7 @@ impl Directory {
             ctx,
             sockets: &mut self.sockets,
             health: &mut self.health,
+            standing: self.tenants.get_mut(&lookup.tenant).map(|tenant| &mut tenant.standing),
             query: &mut self.query,
             packet: &mut self.packet,
         };
@@ -453,7 +470,7 @@ impl Directory {
         self.lookups.note_lateness(now.saturating_duration_since(wake));
         let waited = now.saturating_duration_since(lookup.started);
         self.phase_times.record(Phase::Delay, nanoseconds(waited));
-        Some(self.end(now, lookup, held.outcome, held.phases, None))
+        Some(self.end(now, (id, lookup), held.outcome, held.phases, None))
     }
 
     /// A request waits no more for a look-up. One whose answer would be remembered goes on without it: whether it was
@@ -469,7 +486,7 @@ impl Directory {
     fn abort(&mut self, ctx: &mut dyn Context, id: u64) {
         let Some(mut lookup) = self.lookups.remove(id) else { return };
         if let State::Fetching(fetch) = &mut lookup.state {
-            fetch.abort(&mut self.net(ctx));
+            fetch.abort(&mut self.net(ctx, lookup.tenant));
         }
         if let Some(tenant) = self.tenants.get_mut(&lookup.tenant) {
             tenant.lookups = tenant.lookups.saturating_sub(1);
@@ -484,12 +501,13 @@ impl Directory {
         ids.into_iter().for_each(|id| self.abort(ctx, id));
     }
 
-    fn net<'a>(&'a mut self, ctx: &'a mut dyn Context) -> Net<'a> {
+    fn net<'a>(&'a mut self, ctx: &'a mut dyn Context, tenant: TenantId) -> Net<'a> {
         Net {
             now: ctx.now(),
             ctx,
             sockets: &mut self.sockets,
             health: &mut self.health,
+            standing: self.tenants.get_mut(&tenant).map(|tenant| &mut tenant.standing),
             query: &mut self.query,
             packet: &mut self.packet,
         }

@@ -13,7 +13,7 @@ use crate::settings::{Admitted, Effective, Overrides, SettingsError};
 use crate::settling::Early;
 use crate::task::{Conclusion, Form, Task, Terms, candidates};
 use crate::tenant::{Tenant, TenantId, cache_entries};
-use crate::upstream::{Health, MAX_PACKET_BYTES, MAX_WAITERS, Sockets};
+use crate::upstream::{Health, MAX_PACKET_BYTES, MAX_WAITERS, Sockets, Standing};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{Name, RecordType};
 use serde_json::{Value, json};
@@ -434,6 +434,9 @@ impl Directory {
         }
         for tenant in self.tenants.values_mut() {
             tenant.cache.resize(cache_entries(&self.admitted));
+            if other_upstreams {
+                tenant.standing = Standing::default();
+            }
             if other_upstreams || other_sharing {
                 tenant.cache.flush();
                 tenant.flights.clear();
@@ -449,7 +452,7 @@ impl Directory {
         domains.sort_by(|a, b| (&a.dc, &a.domain).cmp(&(&b.dc, &b.domain)));
         json!({
             "domains": domains.into_iter().map(Tenant::full_state).collect::<Vec<_>>(),
-            "upstreams": self.health.state(Instant::now()),
+            "upstreams": self.health.state(self.tenants.values().map(|tenant| &tenant.standing), Instant::now()),
             "sockets": { "open": self.sockets.open_count(), "opened": opened, "reused": reused },
             "lookups": self.lookups.len(),
             "phases": self.phase_times.state(),

@@ -4,6 +4,7 @@ use crate::cache::Cache;
 use crate::failure::{FAILURES, Failure};
 use crate::measure::Histogram;
 use crate::settings::{Admitted, Overrides};
+use crate::upstream::Standing;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -79,6 +80,8 @@ pub struct Tenant {
     pub waiting: usize,
     /// Its look-ups under way, those that nobody waits for any more included.
     pub lookups: usize,
+    /// How the topology's upstreams stand with it.
+    pub standing: Standing,
     /// What was counted.
     pub counters: Counters,
     next_session: u64,
@@ -99,6 +102,7 @@ impl Tenant {
             sessions: 0,
             waiting: 0,
             lookups: 0,
+            standing: Standing::default(),
             counters: Counters::default(),
             next_session: 1,
         }

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use sys::known::Known;
 use sys::region::Region;
 use sys::register::Register;
 use wire::ring as layout;
@@ -20,11 +21,11 @@ use crate::OpenError;
 
 #[derive(Debug)]
 pub(crate) struct Device {
-    region: OwnedFd,
-    data: OwnedFd,
-    room: OwnedFd,
-    bell: OwnedFd,
-    life: OwnedFd,
+    region: Known,
+    data: Known,
+    room: Known,
+    bell: Known,
+    life: Known,
     /// Whoever made it is a stranger.
     wary: bool,
 }
@@ -43,6 +44,7 @@ impl Device {
             return Err(OpenError::Descriptor { index: index + 2, expected: "the registers of a device" });
         }
         check_life(&life, index + 3)?;
+        let [region, data, room, bell, life] = [region, data, room, bell, life].map(Known::new);
         Ok(Device { region, data, room, bell, life, wary: false })
     }
 
@@ -54,8 +56,9 @@ impl Device {
 }
 
 /// The bytes of a device's memory, or of what takes its place, which nobody can make fewer.
-fn bytes(memory: &OwnedFd) -> Result<u64, OpenError> {
+fn bytes(memory: &Known) -> Result<u64, OpenError> {
     let look = |source| OpenError::System { action: "look at the memory of a channel's device", source };
+    let memory = memory.get().map_err(look)?;
     match sys::memfd::device_bytes(memory).map_err(look)? {
         Some(bytes) => Ok(bytes),
         None => sys::memfd::check_sealed(memory).map_err(look)?.ok_or(OpenError::Unsealed),
@@ -81,7 +84,8 @@ impl Material for Device {
     }
 
     fn map(&self, bytes: usize) -> io::Result<Region> {
-        Ok(Region::map(&self.region, bytes)?.keeping(self.life.try_clone()?))
+        let life = self.life.get()?.try_clone_to_owned()?;
+        Ok(Region::map(self.region.get()?, bytes)?.keeping(life))
     }
 
     fn is_apart(&self) -> bool {
@@ -102,22 +106,30 @@ impl Material for Device {
             return Err(OpenError::BellBytes { bytes: found });
         }
         let map = |source| OpenError::memory("map the register of a channel's device", found, source);
-        let register = Register::map(&self.bell, layout::BELL_BYTES, layout::BELL_OFFSET).map_err(map)?;
+        let bell = self.bell.get().map_err(map)?;
+        let register = Register::map(bell, layout::BELL_BYTES, layout::BELL_OFFSET).map_err(map)?;
         let register = Arc::new(register);
         let data = Event { event: self.data, register: Arc::clone(&register), word: layout::BELL_DATA };
         let room = Event { event: self.room, register, word: layout::BELL_ROOM };
         Living::bells(data, room, self.life)
     }
 
+    fn check(&self) -> io::Result<()> {
+        [&self.region, &self.data, &self.room, &self.bell, &self.life]
+            .into_iter()
+            .try_for_each(|descriptor| descriptor.get().map(drop))
+    }
+
     fn into_descriptors(self: Box<Self>) -> (OwnedFd, [OwnedFd; 4]) {
-        (self.region, [self.data, self.room, self.bell, self.life])
+        let others = [self.data, self.room, self.bell, self.life];
+        (self.region.into_owned(), others.map(Known::into_owned))
     }
 }
 
 /// An interrupt's eventfd, and how to interrupt the peer for the same.
 #[derive(Debug)]
 struct Event {
-    event: OwnedFd,
+    event: Known,
     register: Arc<Register>,
     word: u32,
 }
@@ -129,7 +141,7 @@ impl Doorbell for Event {
 
     fn listen(&self) -> io::Result<bool> {
         // Whoever writes it has it as well.
-        sys::eventfd::drain_shared(&self.event)
+        sys::eventfd::drain_shared(self.event.get()?)
     }
 
     fn ring(&self) -> io::Result<()> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustix::event::epoll;
 use sys::doorbell::{self, Heard};
+use sys::known::Known;
 use sys::region::Region;
 
 use super::memfd::check_life;
@@ -83,7 +84,7 @@ impl<D: Doorbell> Mapped<D> {
         {
             return Err(OpenError::WrongMode { found: checked.mode, wanted });
         }
-        let bells = Living::bells(data, room, life).map_err(OpenError::named)?;
+        let bells = Living::bells(data, room, Known::new(life)).map_err(OpenError::named)?;
         Shared::open(checked.region, side, checked.ring_bytes, bells, Kind::apart()).map_err(OpenError::named)
     }
 }
@@ -93,13 +94,13 @@ impl<D: Doorbell> Mapped<D> {
 pub(crate) struct Living<D> {
     doorbell: D,
     /// One for both of an end.
-    life: Arc<OwnedFd>,
+    life: Arc<Known>,
     /// An epoll of both, so that whoever waits watches one descriptor, as with a doorbell that rings and hangs up.
-    both: OwnedFd,
+    both: Known,
 }
 
 impl<D: Doorbell> Living<D> {
-    pub(crate) fn bells(data: D, room: D, life: OwnedFd) -> Result<Bells, OpenError> {
+    pub(crate) fn bells(data: D, room: D, life: Known) -> Result<Bells, OpenError> {
         let watch = |source| OpenError::System { action: "watch the doorbells of a channel's end", source };
         let life = Arc::new(life);
         let data = Living::new(data, &life).map_err(watch)?;
@@ -107,8 +108,8 @@ impl<D: Doorbell> Living<D> {
         Ok(Bells { data: Box::new(data), room: Box::new(room) })
     }
 
-    fn new(doorbell: D, life: &Arc<OwnedFd>) -> io::Result<Living<D>> {
-        let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    fn new(doorbell: D, life: &Arc<Known>) -> io::Result<Living<D>> {
+        let both = Known::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         for one in [doorbell.descriptor(), life.as_fd()] {
             epoll::add(&both, one, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         }
@@ -130,10 +131,15 @@ impl<D: Doorbell> Bell for Living<D> {
 
     fn is_dead(&self) -> io::Result<bool> {
         // Whoever keeps the writing half, to learn when we are done, writes instead of closing it.
-        doorbell::is_readable(self.life.as_fd())
+        doorbell::is_readable(self.life.get()?)
     }
 
     fn ring(&self) -> io::Result<()> {
         self.doorbell.ring()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.both.get()?;
+        self.life.get().map(drop)
     }
 }

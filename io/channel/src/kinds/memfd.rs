@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use sys::doorbell::{self, Half, Heard};
+use sys::known::Known;
 use sys::region::Region;
 
 use super::{Bell, Bells, Material, Size, look};
@@ -12,7 +13,7 @@ use crate::{OpenError, memory};
 
 #[derive(Debug)]
 pub(crate) struct Memfd {
-    pub region: OwnedFd,
+    pub region: Known,
     pub data: Pair,
     pub room: Pair,
 }
@@ -20,8 +21,8 @@ pub(crate) struct Memfd {
 /// The half that we listen to, and the one that we ring.
 #[derive(Debug)]
 pub(crate) struct Pair {
-    pub ours: OwnedFd,
-    pub theirs: OwnedFd,
+    pub ours: Known,
+    pub theirs: Known,
     /// Whoever made them may have kept copies, and is not trusted with our time.
     pub wary: bool,
 }
@@ -32,7 +33,7 @@ impl Memfd {
         let [data, peer_data, room, peer_room] = doorbells;
         let data = Pair::new(data, peer_data, index)?;
         let room = Pair::new(room, peer_room, index + 2)?;
-        Ok(Memfd { region, data, room })
+        Ok(Memfd { region: Known::new(region), data, room })
     }
 }
 
@@ -40,7 +41,17 @@ impl Pair {
     fn new(ours: OwnedFd, theirs: OwnedFd, index: usize) -> Result<Pair, OpenError> {
         check_half(&ours, index, Half::Listener)?;
         check_half(&theirs, index + 1, Half::Ringer)?;
-        Ok(Pair { ours, theirs, wary: false })
+        Ok(Pair::of(ours, theirs))
+    }
+
+    /// Of two halves that were made here, or looked at.
+    pub(crate) fn of(ours: OwnedFd, theirs: OwnedFd) -> Pair {
+        Pair { ours: Known::new(ours), theirs: Known::new(theirs), wary: false }
+    }
+
+    fn check_both(&self) -> io::Result<()> {
+        self.ours.get()?;
+        self.theirs.get().map(drop)
     }
 }
 
@@ -65,20 +76,21 @@ impl Material for Memfd {
     fn size(&self) -> Result<Size, OpenError> {
         let look = |source| OpenError::System { action: "look at the region of a channel", source };
         // The sealed size is the one thing that the peer can't change.
-        let bytes = sys::memfd::check_sealed(&self.region).map_err(look)?.ok_or(OpenError::Unsealed)?;
-        Ok(Size { bytes, pages: Some(memory::pages(&self.region).map_err(look)?) })
+        let region = self.region.get().map_err(look)?;
+        let bytes = sys::memfd::check_sealed(region).map_err(look)?.ok_or(OpenError::Unsealed)?;
+        Ok(Size { bytes, pages: Some(memory::pages(region).map_err(look)?) })
     }
 
     fn word(&self, offset: usize) -> Result<Option<u64>, OpenError> {
         let look = |source| OpenError::System { action: "read the header of a channel's region", source };
         let mut word = [0; 8];
-        let read = rustix::io::pread(&self.region, &mut word, offset as u64);
+        let read = rustix::io::pread(self.region.get().map_err(look)?, &mut word, offset as u64);
         let whole = read.map_err(|errno| look(errno.into()))? == word.len();
         Ok(whole.then(|| u64::from_le_bytes(word)))
     }
 
     fn map(&self, bytes: usize) -> io::Result<Region> {
-        Region::map(&self.region, bytes)
+        Region::map(self.region.get()?, bytes)
     }
 
     fn is_apart(&self) -> bool {
@@ -91,15 +103,22 @@ impl Material for Memfd {
     }
 
     fn sight(&self) -> io::Result<OwnedFd> {
-        doorbell::sight(&self.data.theirs)
+        doorbell::sight(self.data.theirs.get()?)
     }
 
     fn bells(self: Box<Self>) -> Result<Bells, OpenError> {
         Ok(Bells { data: Box::new(self.data), room: Box::new(self.room) })
     }
 
+    fn check(&self) -> io::Result<()> {
+        self.region.get()?;
+        self.data.check_both()?;
+        self.room.check_both()
+    }
+
     fn into_descriptors(self: Box<Self>) -> (OwnedFd, [OwnedFd; 4]) {
-        (self.region, [self.data.ours, self.data.theirs, self.room.ours, self.room.theirs])
+        let others = [self.data.ours, self.data.theirs, self.room.ours, self.room.theirs];
+        (self.region.into_owned(), others.map(Known::into_owned))
     }
 }
 
@@ -109,14 +128,19 @@ impl Bell for Pair {
     }
 
     fn listen(&self) -> io::Result<Heard> {
-        doorbell::listen(&self.ours)
+        doorbell::listen(self.ours.get()?)
     }
 
     fn is_dead(&self) -> io::Result<bool> {
-        doorbell::is_dead(&self.ours)
+        doorbell::is_dead(self.ours.get()?)
     }
 
     fn ring(&self) -> io::Result<()> {
-        if self.wary { doorbell::ring_warily(&self.theirs) } else { doorbell::ring(&self.theirs) }
+        let theirs = self.theirs.get()?;
+        if self.wary { doorbell::ring_warily(theirs) } else { doorbell::ring(theirs) }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.ours.get().map(drop)
     }
 }

@@ -46,6 +46,9 @@ pub(crate) trait Material: Debug + Send + Sync {
     /// Its doorbells, in use.
     fn bells(self: Box<Self>) -> Result<Bells, OpenError>;
 
+    /// Whether its descriptors are still what they were: see [`sys::known`].
+    fn check(&self) -> io::Result<()>;
+
     /// Its descriptors again: that of the region, and the four others in their order.
     fn into_descriptors(self: Box<Self>) -> (OwnedFd, [OwnedFd; 4]);
 }
@@ -81,6 +84,9 @@ pub(crate) trait Bell: Debug + Send + Sync {
 
     /// Rings the peer's, without waiting.
     fn ring(&self) -> io::Result<()>;
+
+    /// Whether what is waited on is still what it was: see [`sys::known`].
+    fn check(&self) -> io::Result<()>;
 }
 
 /// Says what could not be looked at.

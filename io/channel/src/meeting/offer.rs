@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
+use sys::known::Known;
 use wire::meeting::Greeting;
 
 /// Openers that one call turns away (of another user, or gone again) before it lets its caller go on.
@@ -32,7 +33,7 @@ pub enum AcceptError {
 /// Channels offered at a path: one for each opener. Dropped, it gives the path back; the channels live on.
 #[derive(Debug)]
 pub struct Offer {
-    socket: OwnedFd,
+    socket: Known,
     place: Place,
     config: Config,
     admission: Admission,
@@ -51,7 +52,7 @@ impl Offer {
         let (socket, place) = Place::take(path, permissions)?;
         // Openers say nothing, and send no descriptors: older kernels can't be told, and then they are never received.
         let _told = sys::descriptors::refuse_descriptors(&socket);
-        Ok(Self { socket, place, config, admission })
+        Ok(Self { socket: Known::new(socket), place, config, admission })
     }
 
     /// Where it listens.
@@ -66,14 +67,15 @@ impl Offer {
     /// [`AcceptError`], other than `TimedOut`.
     pub fn try_accept(&self) -> Result<Option<(End, Credentials)>, AcceptError> {
         for _ in 0..TURNED_AWAY_MAX {
-            let opener =
-                match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                    Ok(opener) => opener,
-                    Err(Errno::AGAIN) => return Ok(None),
-                    // An opener that hung up meanwhile.
-                    Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                    Err(errno) => return Err(AcceptError::System(errno.into())),
-                };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let accepted = self.socket.look().and_then(|socket| rustix::net::accept_with(socket, flags));
+            let opener = match accepted {
+                Ok(opener) => opener,
+                Err(Errno::AGAIN) => return Ok(None),
+                // An opener that hung up meanwhile.
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(errno) => return Err(AcceptError::System(errno.into())),
+            };
             if let Some(met) = self.meet(&opener)? {
                 return Ok(Some(met));
             }
@@ -90,7 +92,8 @@ impl Offer {
             if let Some(met) = self.try_accept()? {
                 return Ok(met);
             }
-            if !wait_readable(&self.socket, deadline).map_err(AcceptError::System)? {
+            let socket = self.socket.get().map_err(AcceptError::System)?;
+            if !wait_readable(socket, deadline).map_err(AcceptError::System)? {
                 return Err(AcceptError::TimedOut);
             }
         }

@@ -16,6 +16,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use session::{Bound, Control, ControlError, FolderWatch, Introduced, Memories, Notice};
+use sys::known::Known;
 use wire::control::{EndpointAddress, EndpointRights, Event, GrantedBuffer, Reply, Request};
 use wire::ipc::Address;
 
@@ -83,8 +84,8 @@ pub(crate) struct Member {
     control: Control,
     state: State,
     /// What can happen, behind one descriptor: the connection, the folder of the daemon's socket, the timer.
-    events: OwnedFd,
-    timer: OwnedFd,
+    events: Known,
+    timer: Known,
     address: Address,
     name: String,
     token: String,
@@ -117,6 +118,7 @@ impl Member {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(doing("make the timer of an endpoint's connection"))?;
+        let (events, timer) = (Known::new(events), Known::new(timer));
         let freed = Freed::new().map_err(|source| Trouble::System { action: "make an event", source })?;
         watch(&events, &control)
             .and_then(|()| watch(&events, &timer))
@@ -345,7 +347,7 @@ impl Member {
     /// Leaves the connection, and looks for a daemon after a while.
     fn leave(&mut self, pause: Duration) {
         // A connection that has hung up would ring for ever.
-        let _not_there = epoll::delete(&self.events, &self.control);
+        let _not_there = self.events.look().and_then(|events| epoll::delete(events, &self.control));
         let folder = self.control.watch_for_daemon();
         if let Some(folder) = &folder
             && let Err(errno) = watch(&self.events, folder)
@@ -416,7 +418,7 @@ impl Member {
         for peer in peers {
             let _parted = pairs.unbind(peer, Gone::Dead);
         }
-        let _not_there = epoll::delete(&self.events, &self.control);
+        let _not_there = self.events.look().and_then(|events| epoll::delete(events, &self.control));
         self.stop_timer();
         self.life += 1;
         self.answers.clear();
@@ -436,7 +438,8 @@ impl Member {
     }
 
     fn set_timer(&self, times: &Itimerspec) {
-        if let Err(errno) = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), times) {
+        let set = |timer| rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), times);
+        if let Err(errno) = self.timer.look().and_then(set) {
             tracing::warn!(endpoint = %self.address, %errno, "can't set the timer of the daemon's connection");
         }
     }
@@ -444,7 +447,8 @@ impl Member {
     fn drain_timer(&self) {
         let mut expirations = Vec::with_capacity(size_of::<u64>());
         // Not expired, or read: either way it rings no more.
-        let _expired = rustix::io::read(&self.timer, spare_capacity(&mut expirations));
+        let _expired =
+            self.timer.look().and_then(|timer| rustix::io::read(timer, spare_capacity(&mut expirations)));
     }
 
     /// Ends the endpoint at the daemon.
@@ -482,8 +486,8 @@ fn unusable(what: &str) -> Answer {
     Answer::Refused { errno: Errno::PROTO, message: format!("the daemon sent {what}") }
 }
 
-fn watch(events: &OwnedFd, source: impl AsFd) -> Result<(), Errno> {
-    epoll::add(events, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+fn watch(events: &Known, source: impl AsFd) -> Result<(), Errno> {
+    epoll::add(events.look()?, source, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
 }
 
 pub(crate) fn of_wire(address: EndpointAddress) -> Address {

@@ -224,9 +224,13 @@ impl<H: Host> Core<H> {
             Purpose::Open => self.session_opened(slot, answer.result.err()),
             Purpose::Line => self.line_answered(slot, answer),
             Purpose::Text => {
+                let held = self.held;
                 if let Some(text) = self.handle(slot).and_then(Handle::text) {
                     text.fetching = None;
-                    text.text = Some(answer.result.map(<[u8]>::to_vec));
+                    text.text = Some(match answer.result {
+                        Ok(bytes) if held + bytes.len() > 2 * HELD_BYTES_MAX => Err(Errno::NOBUFS),
+                        result => result.map(<[u8]>::to_vec),
+                    });
                 }
                 self.settle(slot, None);
             }
@@ -309,8 +313,7 @@ impl<H: Host> Core<H> {
                 if *next < lines.len() {
                     let done = *next as u32;
                     if let Some(handle) = self.handle(slot) {
-                        handle.command = Some((key, done));
-                        handle.dirty = true;
+                        handle.commanded(key, done);
                     }
                     return self.settle(slot, None);
                 }
@@ -321,7 +324,7 @@ impl<H: Host> Core<H> {
         };
         self.unpark(key);
         if let Some(handle) = self.handle(slot) {
-            handle.command = None;
+            handle.ended(key);
         }
         self.settle(slot, Some(ready));
     }

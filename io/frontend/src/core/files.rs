@@ -196,7 +196,7 @@ impl<H: Host> Core<H> {
         self.counters.writes += 1;
         let slot = self.slot(write.fh).ok_or(Errno::BADF)?;
         let nonblock = write.flags & NONBLOCK != 0;
-        let full = self.held + data.len() > HELD_BYTES_MAX;
+        let full = self.held + self.parked_bytes + data.len() > HELD_BYTES_MAX;
         let handle = self.handle(slot).ok_or(Errno::BADF)?;
         let node = handle.node;
         match &handle.body {
@@ -279,15 +279,13 @@ impl<H: Host> Core<H> {
         self.park_call(call, slot, op, nonblock)
     }
 
-    /// Where a control write goes on that the predecessor had begun.
+    /// Where a control write goes on that the predecessor had begun. An ioctl that it had begun on a file of which nothing may be asked
+    /// twice does not.
     fn resumed(&mut self, call: Call, slot: usize) -> Result<Option<usize>, Errno> {
         let Some(handle) = self.handle(slot) else { return Ok(None) };
-        let Some((unique, next)) = handle.command.filter(|(unique, _)| *unique == call.key()) else {
-            return Ok(None);
-        };
+        let Some(next) = handle.ended(call.key()) else { return Ok(None) };
         let Node::File(service, id) = handle.node else { return Ok(None) };
-        handle.command = None;
-        tracing::debug!(unique, next, "a control write goes on");
+        tracing::debug!(unique = call.key(), next, "a call of the predecessor's goes on");
         let idempotent =
             self.tree.services.get(service).and_then(|s| s.file(id)).is_some_and(|f| f.idempotent);
         if idempotent { Ok(Some(next as usize)) } else { Err(Errno::CONNRESET) }
@@ -306,8 +304,7 @@ impl<H: Host> Core<H> {
         if let Some(handle) = self.handle(slot) {
             handle.calls.push(call.key());
             if let Some(next) = command {
-                handle.command = Some((call.key(), next));
-                handle.dirty = true;
+                handle.commanded(call.key(), next);
             }
         }
         self.settle(slot, None);
@@ -333,6 +330,7 @@ impl<H: Host> Core<H> {
             return Err(Errno::INVAL);
         }
         let data = data.get(..ioctl.in_size as usize).ok_or(Errno::INVAL)?.to_vec();
+        self.resumed(call, slot)?;
         let op = Op::Ioctl { number: ioctl.cmd, data, out_size: ioctl.out_size as usize };
         self.park_call(call, slot, op, nonblock)
     }
@@ -345,7 +343,7 @@ impl<H: Host> Core<H> {
         let revents = handle.ready();
         if poll.flags & fuse::FUSE_POLL_SCHEDULE_NOTIFY != 0 {
             let events = if poll.events == 0 { READABLE | WRITABLE } else { poll.events };
-            handle.poll = Some(Poll { handle: poll.kh, events, seen: revents });
+            handle.poll = Some(Poll::joined(handle.poll, poll.kh, events, revents));
             handle.dirty = true;
         }
         // Not through the ledger's last word: a poll that is asked twice is answered twice.
@@ -396,7 +394,7 @@ impl<H: Host> Core<H> {
             Body::Own(_) => {}
         }
         for key in waiting {
-            if let Some(parked) = self.parked.remove(&key) {
+            if let Some(parked) = self.drop_parked(key) {
                 tags.extend(parked.tag);
                 self.refuse(parked.call, Errno::BADF);
             }

@@ -39,6 +39,8 @@ pub(crate) const HANDLES_MAX: usize = 4096;
 pub(crate) const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Most calls that wait at once: more than a domain's process limit usually allows threads.
 pub(crate) const PARKED_MAX: usize = 8192;
+/// Bytes that calls which wait may keep of what their callers sent; more get `EAGAIN`, and writes `EDQUOT`.
+pub(crate) const PARKED_BYTES_MAX: usize = HELD_BYTES_MAX;
 /// Slots of the ledger from here on hold the domain's defaults, one for each service: behind the mount and the handles.
 pub(crate) const DEFAULTS_FIRST: usize = 1 + HANDLES_MAX;
 /// The name of this entrance in the protocols.
@@ -156,6 +158,8 @@ pub(crate) struct Core<H> {
     held: usize,
     pending: HashMap<u64, Pending>,
     parked: BTreeMap<u64, Parked>,
+    /// Bytes that they keep.
+    parked_bytes: usize,
     /// Calls that the predecessor may have answered, by key: the slot that knows the answer.
     replays: HashMap<u64, usize>,
     links: Vec<Link>,
@@ -190,6 +194,7 @@ impl<H: Host> Core<H> {
             held: 0,
             pending: HashMap::new(),
             parked: BTreeMap::new(),
+            parked_bytes: 0,
             replays: HashMap::new(),
             links: Vec::new(),
             defaults: Vec::new(),
@@ -265,7 +270,7 @@ impl<H: Host> Core<H> {
             open_ns: 0,
             poll: None,
             last: Last::default(),
-            command: None,
+            commands: Vec::new(),
             calls: Vec::new(),
             body,
             held: 0,
@@ -339,14 +344,17 @@ impl<H: Host> Core<H> {
         let traced = self.traces.on();
         let now = self.host.now();
         let Some(handle) = self.handles.get_mut(slot).and_then(Option::as_mut) else { return Vec::new() };
+        let file = file_of(handle.node);
+        let exported = self.tree.services.get(service).and_then(|service| service.file(file));
+        let is_once = exported.is_some_and(|file| !file.idempotent);
         let tags = Tags { service, fh: handle.fh, last: &mut self.last_tag, pending: &mut self.pending };
-        let mut stage = Stage { file: file_of(handle.node), tags, out: Vec::new() };
+        let mut stage = Stage { file, is_once, tags, out: Vec::new() };
         stage.open(handle);
         stage.lines(handle, traced, now);
         stage.text(handle);
         let blocked = matches!(&handle.body, Body::Session(session) if session.standing != Standing::Open);
         if !blocked {
-            stage.calls(&handle.calls, &mut self.parked);
+            stage.calls(handle, &mut self.parked);
         }
         stage.out
     }
@@ -371,6 +379,8 @@ impl Tags<'_> {
 /// Messages of one handle to its backend, in the making.
 struct Stage<'a> {
     file: u32,
+    /// Whether what was asked of the file must not be asked again.
+    is_once: bool,
     tags: Tags<'a>,
     out: Vec<Outgoing>,
 }
@@ -415,9 +425,17 @@ impl Stage<'_> {
         }
     }
 
-    fn calls(&mut self, keys: &[u64], parked: &mut BTreeMap<u64, Parked>) {
-        for key in keys {
-            let Some(parked) = parked.get_mut(key).filter(|parked| parked.tag.is_none()) else { continue };
+    fn calls(&mut self, handle: &mut Handle, all: &mut BTreeMap<u64, Parked>) {
+        for key in &handle.calls.clone() {
+            if all.get(key).is_none_or(|parked| parked.tag.is_some()) {
+                continue;
+            }
+            let is_ioctl = matches!(all.get(key).map(|parked| &parked.op), Some(Op::Ioctl { .. }));
+            if is_ioctl && self.is_once && !handle.begun(*key, |other| all.contains_key(&other)) {
+                // As many as the ledger remembers are under way: it goes when one of them has ended.
+                continue;
+            }
+            let Some(parked) = all.get_mut(key) else { continue };
             match &parked.op {
                 Op::Ioctl { number, data, .. } => {
                     let tag = self.tags.issue(Purpose::Call(*key));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use zerocopy::IntoBytes;
 
 use super::parked::Op;
-use super::{Call, Core};
+use super::{Call, Core, HELD_BYTES_MAX};
 use crate::handle::{Body, Handle};
 use crate::host::Host;
 use crate::tree::{Node, Own};
@@ -23,6 +23,9 @@ impl<H: Host> Core<H> {
         }
         let reads = flags & 3 != WRITE_ONLY;
         let text = if reads { self.own_text(own) } else { Vec::new() };
+        if self.held + text.len() > 2 * HELD_BYTES_MAX {
+            return Err(Errno::NOBUFS);
+        }
         let slot = self.allocate(Node::Own(own), flags, call, Body::Own(text))?;
         if own == Own::Trace && reads {
             self.traces.readers += 1;

@@ -2,9 +2,12 @@
 
 use rustix::io::Errno;
 
-use super::{Call, Core, PARKED_MAX, Ready};
+use super::{Call, Core, PARKED_BYTES_MAX, PARKED_MAX, Ready};
 use crate::handle::Body;
 use crate::host::Host;
+
+/// What a line in a vector of its own costs beside its bytes.
+const LINE_OVERHEAD_BYTES: usize = 32;
 
 /// What a parked call wants.
 #[derive(Debug)]
@@ -40,6 +43,18 @@ pub(super) enum Op {
     },
 }
 
+impl Op {
+    /// Bytes of the caller's that it keeps, and about what keeping them in pieces costs.
+    fn bytes(&self) -> usize {
+        match self {
+            Op::Write { data } | Op::Ioctl { data, .. } => data.len(),
+            Op::Command { lines, .. } => lines.iter().map(|line| line.len() + LINE_OVERHEAD_BYTES).sum(),
+            Op::Again { request } => request.len(),
+            Op::Open | Op::Read { .. } | Op::Text { .. } | Op::About => 0,
+        }
+    }
+}
+
 /// A call that is not answered yet.
 #[derive(Debug)]
 pub(super) struct Parked {
@@ -51,17 +66,21 @@ pub(super) struct Parked {
     pub(super) tag: Option<u64>,
     /// Until when it waits for a backend (or for the daemon), in ns.
     pub(super) deadline: u64,
+    /// What it counts for in the sum of what parked calls keep.
+    bytes: usize,
 }
 
 impl<H: Host> Core<H> {
-    /// Keeps a call for later. Where too many wait already, it fails with `EAGAIN`.
+    /// Keeps a call for later. Where too many wait already, or would keep too much, it fails with `EAGAIN`.
     pub(super) fn park(&mut self, call: Call, slot: Option<usize>, op: Op, deadline: u64) -> bool {
-        if self.parked.len() >= PARKED_MAX {
+        let bytes = op.bytes();
+        if self.parked.len() >= PARKED_MAX || self.parked_bytes + bytes > PARKED_BYTES_MAX {
             self.refuse(call, Errno::AGAIN);
             return false;
         }
         self.ticking |= matches!(op, Op::About | Op::Again { .. });
-        self.parked.insert(call.key(), Parked { call, slot, op, tag: None, deadline });
+        self.parked_bytes += bytes;
+        self.parked.insert(call.key(), Parked { call, slot, op, tag: None, deadline, bytes });
         self.counters.parked_most = self.counters.parked_most.max(self.parked.len() as u64);
         self.note_parked();
         true
@@ -69,7 +88,7 @@ impl<H: Host> Core<H> {
 
     /// Takes a parked call out.
     pub(super) fn unpark(&mut self, key: u64) -> Option<Parked> {
-        let parked = self.parked.remove(&key)?;
+        let parked = self.drop_parked(key)?;
         if let Some(handle) = parked.slot.and_then(|slot| self.handle(slot)) {
             handle.calls.retain(|&other| other != key);
             match &mut handle.body {
@@ -82,6 +101,13 @@ impl<H: Host> Core<H> {
             }
         }
         self.note_parked();
+        Some(parked)
+    }
+
+    /// Takes a parked call out whose handle is no more, or knows already.
+    pub(super) fn drop_parked(&mut self, key: u64) -> Option<Parked> {
+        let parked = self.parked.remove(&key)?;
+        self.parked_bytes = self.parked_bytes.saturating_sub(parked.bytes);
         Some(parked)
     }
 
@@ -109,8 +135,8 @@ impl<H: Host> Core<H> {
             self.refuse(parked.call, errno);
             return self.discard(slot);
         }
-        if let (Op::Command { .. }, Some(handle)) = (&parked.op, self.handle(slot)) {
-            handle.command = None;
+        if let Some(handle) = self.handle(slot) {
+            handle.ended(parked.call.key());
         }
         self.settle(slot, Some(Ready::error(parked.call, errno)));
     }

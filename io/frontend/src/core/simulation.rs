@@ -22,6 +22,9 @@ const QUERY: u32 = 0;
 const CTL: u32 = 1;
 const ONCE: u32 = 2;
 const ONCE_CTL: u32 = 3;
+const LONG: u32 = 4;
+/// Bytes of the text of [`LONG`].
+const LONG_BYTES: usize = 1 << 20;
 
 /// What outlives a frontend.
 #[derive(Default)]
@@ -109,8 +112,10 @@ struct Backend {
     values: HashMap<u64, u64>,
     /// The defaults, as its last control line set them.
     defaults: Vec<u8>,
-    /// Lines of the file that may not be asked twice.
+    /// Lines, and data of ioctls, of the files that may not be asked twice.
     once: Vec<Vec<u8>>,
+    /// Sessions of those files.
+    once_sessions: Vec<u64>,
 }
 
 /// A kernel with one program, whose frontend dies now and then.
@@ -137,6 +142,7 @@ fn export() -> Export {
         file(CTL, "ctl", Behaviour::Control, true),
         file(ONCE, "once", Behaviour::Session, false),
         file(ONCE_CTL, "once-ctl", Behaviour::Control, false),
+        file(LONG, "long", Behaviour::Text, true),
     ];
     Export { version: VERSION, kind: "directory".into(), files }
 }
@@ -202,7 +208,10 @@ impl Machine {
                     self.backend.defaults = info.capsule;
                     (tag, Ok(Vec::new()))
                 }
-                Outgoing::Open { session, tag, info, .. } => {
+                Outgoing::Open { session, tag, info, file } => {
+                    if file == ONCE {
+                        self.backend.once_sessions.push(session);
+                    }
                     let value = <[u8; 8]>::try_from(&info.capsule[..]).map_or(0, u64::from_le_bytes);
                     assert!(self.backend.values.insert(session, value).is_none(), "opened twice");
                     (tag, Ok(Vec::new()))
@@ -214,6 +223,7 @@ impl Machine {
                         self.backend.once.push(line.clone());
                     }
                     let failed = line == b"fail";
+                    let line = if file == LONG { vec![b'l'; LONG_BYTES - 1] } else { line };
                     let line = match file {
                         CTL if line.is_empty() => self.backend.defaults.clone(),
                         CTL if !failed => {
@@ -226,6 +236,13 @@ impl Machine {
                     (tag, if failed { Err(Errno::TIMEDOUT) } else { Ok([&line[..], b"\n"].concat()) })
                 }
                 Outgoing::Control { session, tag, number, data } => {
+                    if self.backend.once_sessions.contains(&session) {
+                        assert!(
+                            !self.backend.once.contains(&data),
+                            "an ioctl was made twice that may not be"
+                        );
+                        self.backend.once.push(data.clone());
+                    }
                     let value = self.backend.values.get_mut(&session).expect("a session");
                     if number == ADD {
                         *value += u64::from_le_bytes(data.try_into().expect("eight bytes"));
@@ -427,6 +444,10 @@ fn what_may_not_be_asked_again_is_never_asked_again() {
             let answered = errno == 0 && answer == format!("line {round}\n").as_bytes();
             assert!(lost || answered, "{errno} {answer:?}");
         }
+        for round in 0..3_u64 {
+            let (errno, _) = machine.ioctl(fh, ADD, &(1000 + round).to_le_bytes(), 0);
+            assert!(errno == 0 || errno == Errno::CONNRESET.raw_os_error(), "{errno}");
+        }
         machine.release(fh);
         let ctl = machine.open(ONCE_CTL);
         for round in 0..2 {
@@ -443,4 +464,42 @@ fn what_may_not_be_asked_again_is_never_asked_again() {
             program(Machine::new(&deaths)).check(&deaths);
         }
     }
+}
+
+/// Programs of a domain had its frontend keep a gigabyte: each of the calls that may wait kept what it wanted to write, and no sum
+/// was kept of it. The same of texts, of which each open file keeps one.
+#[test]
+fn what_waiting_calls_and_texts_keep_has_a_bound() {
+    const WRITE_BYTES: usize = 100 << 10;
+    let mut machine = Machine::new(&[]);
+    machine.init();
+    let fh = machine.open(QUERY);
+    let (mut refused, line) = (0, [&[b'x'; 1023][..], b"\n"].concat().repeat(WRITE_BYTES / 1024));
+    for at in 0..200_u64 {
+        let write = fuse::fuse_write_in { fh, size: WRITE_BYTES as u32, ..Default::default() };
+        let body = [write.as_bytes(), &line[..]].concat();
+        let head = fuse::fuse_in_header {
+            len: (size_of::<fuse::fuse_in_header>() + body.len()) as u32,
+            opcode: fuse::FUSE_WRITE,
+            unique: 10_000 + 2 * at,
+            ..Default::default()
+        };
+        machine.core.request(&[head.as_bytes(), &body].concat());
+        let world = machine.outside.0.borrow();
+        let reply = world.replies.get(&(10_000 + 2 * at));
+        refused += usize::from(reply.is_some_and(|(errno, _)| *errno == Errno::DQUOT.raw_os_error()));
+        assert!(machine.core.parked_bytes <= super::PARKED_BYTES_MAX);
+    }
+    assert!(refused > 100 && machine.core.parked.len() > 10, "{refused} were refused");
+    machine.release(fh);
+    assert_eq!((machine.core.parked_bytes, machine.core.parked.len()), (0, 0));
+    let open = fuse::fuse_open_in { flags: 0, unused: 0 };
+    let opened = (0..50).filter(|_| {
+        let (errno, _) = machine.call(fuse::FUSE_OPEN, Node::File(0, LONG).number(), open.as_bytes());
+        assert!(errno == 0 || errno == Errno::NOBUFS.raw_os_error(), "{errno}");
+        errno == 0
+    });
+    let opened = opened.count();
+    assert!((1..=2 * super::HELD_BYTES_MAX / LONG_BYTES).contains(&opened), "{opened} texts are kept");
+    assert!(machine.core.held <= 2 * super::HELD_BYTES_MAX + LONG_BYTES);
 }

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use sys::known::Known;
 
 /// How long to trust that the folder's events tell of everything. A socket that is bound before it listens, or a file
 /// system without inotify, would otherwise be waited for in vain.
@@ -17,7 +18,7 @@ const EVENT_BYTES: usize = 1024;
 
 /// Tells when a control socket may have appeared.
 #[derive(Debug)]
-pub struct FolderWatch(OwnedFd);
+pub struct FolderWatch(Known);
 
 impl FolderWatch {
     /// Watches the folder of `path`; `None` where that is not possible.
@@ -25,7 +26,7 @@ impl FolderWatch {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let events = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ATTRIB;
         inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
-            .and_then(|watch| inotify::add_watch(&watch, folder, events).map(|_| Self(watch)))
+            .and_then(|watch| inotify::add_watch(&watch, folder, events).map(|_| Self(Known::new(watch))))
             .inspect_err(
                 |errno| tracing::debug!(folder = %folder.display(), %errno, "can't watch, will look again"),
             )
@@ -35,7 +36,8 @@ impl FolderWatch {
     /// Takes the events off, so that the descriptor is readable again only after another one.
     pub fn drain(&self) {
         let mut space = [MaybeUninit::uninit(); EVENT_BYTES];
-        let mut reader = inotify::Reader::new(&self.0, &mut space);
+        let Ok(watch) = self.0.get() else { return };
+        let mut reader = inotify::Reader::new(watch, &mut space);
         while reader.next().is_ok() {}
     }
 }

@@ -12,6 +12,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use sys::known::Known;
 use thiserror::Error;
 use wire::control::{
     Consumer, Event, MountedService, Reply, Request, SOCKET_PATH, SOCKET_VARIABLE, ServedService,
@@ -123,7 +124,7 @@ pub enum Notice {
 /// A member's connection to its node's daemon.
 #[derive(Debug)]
 pub struct Control {
-    socket: OwnedFd,
+    socket: Known,
     path: Option<PathBuf>,
     last_id: u64,
     /// Number of the [`Control::ask_serve`], [`Control::ask_offer`] or [`Control::ask_bind`] that is not answered yet.
@@ -171,7 +172,14 @@ impl Control {
     }
 
     fn over(socket: OwnedFd, path: Option<PathBuf>) -> Self {
-        Self { socket, path, last_id: 0, asked: None, started: BTreeSet::new(), notices: VecDeque::new() }
+        Self {
+            socket: Known::new(socket),
+            path,
+            last_id: 0,
+            asked: None,
+            started: BTreeSet::new(),
+            notices: VecDeque::new(),
+        }
     }
 
     /// Waits until the (next) daemon is there, and connects to it. Events of the earlier one that were not taken yet
@@ -181,7 +189,7 @@ impl Control {
     /// As [`Control::connect_when_there`]; [`ControlError::NoPath`].
     pub fn reconnect(&mut self, deadline: Option<Instant>) -> Result<(), ControlError> {
         let path = self.path.as_deref().ok_or(ControlError::NoPath)?;
-        self.socket = awaiting::connect_when_there(path, deadline)?;
+        self.socket = Known::new(awaiting::connect_when_there(path, deadline)?);
         self.started.clear();
         Ok(())
     }
@@ -194,7 +202,7 @@ impl Control {
         let path = self.path.as_deref().ok_or(ControlError::NoPath)?;
         match connect_to(path) {
             Ok(socket) => {
-                self.socket = socket;
+                self.socket = Known::new(socket);
                 self.started.clear();
                 Ok(true)
             }
@@ -234,7 +242,7 @@ impl Control {
     /// Sends a request whose answer comes as a notice, or not at all.
     pub(super) fn tell(&mut self, request: impl FnOnce(u64) -> Request) -> Result<u64, ControlError> {
         self.last_id += 1;
-        packet::send(&self.socket, &request(self.last_id), &[])?;
+        packet::send(self.socket()?, &request(self.last_id), &[])?;
         Ok(self.last_id)
     }
 
@@ -337,7 +345,7 @@ impl Control {
     /// # Errors
     /// [`ControlError::Packet`]; [`PacketError::NotReady`] in it: the daemon does not read, drop the answer.
     pub fn report_state(&mut self, id: u64, state: Value) -> Result<(), ControlError> {
-        Ok(packet::send(&self.socket, &Request::State { id, state }, &[])?)
+        Ok(packet::send(self.socket()?, &Request::State { id, state }, &[])?)
     }
 
     /// The next event, if one is there. Does not wait; poll [`Control::as_fd`].
@@ -349,7 +357,7 @@ impl Control {
             if let Some(notice) = self.notices.pop_front() {
                 return Ok(Some(notice));
             }
-            match packet::receive::<Reply>(&self.socket) {
+            match packet::receive::<Reply>(self.socket()?) {
                 Ok(packet) => self.keep(packet)?,
                 Err(PacketError::NotReady) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -367,14 +375,14 @@ impl Control {
         let id = self.last_id;
         let request = request(id);
         loop {
-            match packet::send(&self.socket, &request, &[]) {
+            match packet::send(self.socket()?, &request, &[]) {
                 Ok(()) => break,
                 Err(PacketError::NotReady) => self.until(wait_writable, deadline)?,
                 Err(error) => return Err(error.into()),
             }
         }
         loop {
-            match packet::receive::<Reply>(&self.socket) {
+            match packet::receive::<Reply>(self.socket()?) {
                 Ok(packet) => match &packet.message {
                     Reply::Refused { id: refused, errno, message } if *refused == id || *refused == 0 => {
                         return Err(ControlError::Refused { errno: *errno, message: message.clone() });
@@ -388,12 +396,17 @@ impl Control {
         }
     }
 
+    /// The connection, for one use. One that the program has closed is lost, as one that the daemon has.
+    fn socket(&self) -> Result<BorrowedFd<'_>, PacketError> {
+        self.socket.get().map_err(PacketError::Socket)
+    }
+
     fn until(
         &self,
         wait: impl Fn(BorrowedFd<'_>, Option<Instant>) -> Result<bool, Errno>,
         deadline: Instant,
     ) -> Result<(), ControlError> {
-        match wait(self.socket.as_fd(), Some(deadline)) {
+        match wait(self.socket()?, Some(deadline)) {
             Ok(true) => Ok(()),
             Ok(false) => Err(ControlError::Deadline),
             Err(errno) => Err(ControlError::Wait(errno)),

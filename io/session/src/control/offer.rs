@@ -8,9 +8,10 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use sys::known::Known;
 use wire::control::{Consumer, Event};
 
 /// How long [`offer_channel`] waits for the node's daemon.
@@ -34,7 +35,7 @@ pub struct Offer {
     name: String,
     control: Control,
     /// Gathers what can happen behind one descriptor.
-    events: OwnedFd,
+    events: Known,
     state: State,
 }
 
@@ -43,7 +44,7 @@ enum State {
     /// The daemon is there.
     Offered,
     /// The daemon is gone; these tell when to look for the next one.
-    Away { folder: Option<FolderWatch>, timer: OwnedFd },
+    Away { folder: Option<FolderWatch>, timer: Known },
     /// It was refused or taken away for good; the errno and why. No errno: it was withdrawn.
     Over { errno: Option<i32>, message: String },
 }
@@ -57,6 +58,7 @@ impl Offer {
         let mut control = Control::connect_when_there(path, Some(deadline))?;
         control.offer(name, deadline)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ControlError::Watch)?;
+        let events = Known::new(events);
         watch(&events, &control)?;
         Ok(Self { name: name.to_owned(), control, events, state: State::Offered })
     }
@@ -76,7 +78,8 @@ impl Offer {
             if let Some(accepted) = self.try_accept()? {
                 return Ok(accepted);
             }
-            if !wait_readable(self.events.as_fd(), deadline).map_err(ControlError::Wait)? {
+            let events = self.events.look().map_err(ControlError::Wait)?;
+            if !wait_readable(events, deadline).map_err(ControlError::Wait)? {
                 return Err(ControlError::Deadline);
             }
         }
@@ -126,7 +129,8 @@ impl Offer {
     /// Begins to look for the next daemon.
     fn await_daemon(&mut self) -> Result<(), ControlError> {
         // The connection that is lost would ring for ever.
-        match epoll::delete(&self.events, &self.control) {
+        let deleted = self.events.look().and_then(|events| epoll::delete(events, &self.control));
+        match deleted {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(ControlError::Watch(errno)),
         }
@@ -147,7 +151,9 @@ impl Offer {
                 folder.drain();
             }
             let mut expirations = Vec::with_capacity(size_of::<u64>());
-            match rustix::io::read(timer, spare_capacity(&mut expirations)) {
+            let read =
+                timer.look().and_then(|timer| rustix::io::read(timer, spare_capacity(&mut expirations)));
+            match read {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(errno) => return Err(ControlError::Wait(errno)),
             }
@@ -172,17 +178,18 @@ impl AsFd for Offer {
     }
 }
 
-fn watch(events: &OwnedFd, source: impl AsFd) -> Result<(), ControlError> {
+fn watch(events: &Known, source: impl AsFd) -> Result<(), ControlError> {
     let data = epoll::EventData::new_u64(0);
-    epoll::add(events, source, data, epoll::EventFlags::IN).map_err(ControlError::Watch)
+    let added = events.look().and_then(|events| epoll::add(events, source, data, epoll::EventFlags::IN));
+    added.map_err(ControlError::Watch)
 }
 
 /// Rings every [`LOOK_AGAIN`].
-fn timer() -> Result<OwnedFd, Errno> {
+fn timer() -> Result<Known, Errno> {
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
     let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
     let every = timespec(LOOK_AGAIN);
     let times = Itimerspec { it_interval: every, it_value: every };
     rustix::time::timerfd_settime(&timer, TimerfdTimerFlags::empty(), &times)?;
-    Ok(timer)
+    Ok(Known::new(timer))
 }

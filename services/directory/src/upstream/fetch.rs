@@ -1,7 +1,7 @@
 //! One question on its way to the upstreams: attempt after attempt, until one answers or none is left.
 
 use super::socket::{Protocol, Waiter};
-use super::{Health, Sockets};
+use super::{Health, Sockets, Standing};
 use crate::answer::{self, Answer, Question, Reply};
 use crate::failure::Failure;
 use crate::measure::{Phase, Phases, Stopwatch};
@@ -28,6 +28,8 @@ pub struct Net<'a> {
     pub sockets: &'a mut Sockets,
     /// What is known of the upstreams.
     pub health: &'a mut Health,
+    /// How they stand with the domain that asks; `None`: it is gone.
+    pub standing: Option<&'a mut Standing>,
     /// Scratch room for a query.
     pub query: &'a mut Vec<u8>,
     /// Scratch room of [`MAX_PACKET_BYTES`] for what comes over a stream.
@@ -132,7 +134,9 @@ impl Fetch {
     /// The first attempt.
     pub fn start(&mut self, net: &mut Net<'_>) -> Step {
         let (upstreams, now) = (self.upstreams.clone(), net.now);
-        self.order.sort_by_key(|&place| upstreams.get(place).is_some_and(|&a| net.health.is_down(a, now)));
+        if let Some(standing) = &net.standing {
+            self.order.sort_by_key(|&place| upstreams.get(place).is_some_and(|&a| standing.is_down(a, now)));
+        }
         self.next(net)
     }
 
@@ -298,6 +302,9 @@ impl Fetch {
     fn replied(&mut self, net: &mut Net<'_>, reply: Reply) -> Step {
         let Some(attempt) = &mut self.attempt else { return self.next(net) };
         net.health.answered(attempt.address, attempt.started.elapsed());
+        if let Some(standing) = &mut net.standing {
+            standing.answered(attempt.address);
+        }
         let (place, clean) = (attempt.place, attempt.strays == 0 && self.pooled);
         if let Some(token) = attempt.token.take() {
             net.sockets.leave(net.ctx, token, self.owner, clean, net.now);
@@ -330,8 +337,11 @@ impl Fetch {
             if last_word && let Some(done) = self.done.get_mut(attempt.place) {
                 *done = true;
             }
-            if matches!(failure, Failure::TimedOut | Failure::Unreachable | Failure::Refused) {
-                net.health.failed(attempt.address, failure, net.now);
+            if matches!(failure, Failure::TimedOut | Failure::Unreachable | Failure::Refused)
+                && net.health.failed(attempt.address, failure)
+                && let Some(standing) = &mut net.standing
+            {
+                standing.failed(attempt.address, net.now);
             }
             self.phases = attempt.before;
             self.phases.add(Phase::Retry, attempt.started.elapsed());

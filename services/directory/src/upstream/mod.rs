@@ -9,5 +9,5 @@ mod outbox;
 mod socket;
 
 pub use fetch::{Fetch, Finished, MAX_PACKET_BYTES, Net, Step};
-pub use health::Health;
+pub use health::{Health, Standing};
 pub use socket::{Audience, MAX_WAITERS, Protocol, Sockets};

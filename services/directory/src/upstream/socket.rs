@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with, sockopt,
 };
+use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use session::{Context, Interest};
 use std::collections::HashMap;
@@ -29,8 +30,7 @@ const MAX_USES: u32 = 128;
 const MAX_AGE: Duration = Duration::from_secs(2);
 /// Idle sockets kept for one upstream: with fewer than are busy at once, those beyond would be made anew for each query.
 const MAX_IDLE: usize = 256;
-/// Sockets open at a time, all domains together. The per-domain quota of outstanding requests is what divides them;
-/// this stands before the process's limit of descriptors.
+/// Sockets open at a time, all domains together, where the process may have twice as many descriptors: the rest are for channels.
 const MAX_SOCKETS: usize = 4096;
 /// Random bytes fetched from the kernel at a time.
 const RANDOM_BYTES: usize = 512;
@@ -102,6 +102,8 @@ pub struct Sockets {
     random: Vec<u8>,
     opened: u64,
     reused: u64,
+    /// How many may be open; 0: not asked for yet.
+    most: usize,
     /// Queries that are to leave together.
     outbox: Outbox,
 }
@@ -126,6 +128,22 @@ impl Sockets {
     /// How many are open, idle ones included.
     pub fn open_count(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Whether a domain that has `lookups` under way, one of `domains`, may have one more: any may while half of the sockets are free, and
+    /// the other half is shared out, so that no domain uses up what another one needs.
+    pub fn may_open(&mut self, lookups: usize, domains: usize) -> bool {
+        let half = self.most() / 2;
+        let idle: usize = self.idle.values().map(Vec::len).sum();
+        self.open_count() - idle < half || lookups < half / domains.max(1)
+    }
+
+    fn most(&mut self) -> usize {
+        if self.most == 0 {
+            let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+            self.most = usize::try_from(limit / 2).map_or(MAX_SOCKETS, |half| half.clamp(1, MAX_SOCKETS));
+        }
+        self.most
     }
 
     /// How many were opened, and how often one was used again, since the start.
@@ -188,7 +206,7 @@ impl Sockets {
     /// Opens a socket and watches it. Nobody waits on it yet.
     ///
     /// # Errors
-    /// [`Errno::NFILE`] at [`MAX_SOCKETS`], and what `socket` and `epoll_ctl` say.
+    /// [`Errno::NFILE`] where as many are in use as may be, and what `socket` and `epoll_ctl` say.
     pub fn open(
         &mut self,
         ctx: &mut dyn Context,
@@ -196,7 +214,7 @@ impl Sockets {
         protocol: Protocol,
         now: Instant,
     ) -> Result<u32, Errno> {
-        if self.open_count() >= MAX_SOCKETS {
+        if self.open_count() >= self.most() && !self.make_room(ctx) {
             return Err(Errno::NFILE);
         }
         let family = if upstream.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -365,6 +383,12 @@ impl Sockets {
             list.retain(|&other| other != token);
         }
         self.close(ctx, token);
+    }
+
+    /// Closes an idle socket, to whichever upstream it is. False: there is none.
+    fn make_room(&mut self, ctx: &mut dyn Context) -> bool {
+        let token = self.idle.values_mut().find_map(Vec::pop);
+        token.inspect(|&token| self.close(ctx, token)).is_some()
     }
 
     /// Closes all idle sockets: the upstreams have changed.

@@ -229,6 +229,30 @@ fn a_silent_upstream_is_passed_over_and_asked_last_after_a_while() {
     assert!(text.contains("\"down\":true"), "{text}");
 }
 
+/// One domain asked three times for names that the first name server never answers, and for 30 s the names of every domain
+/// went to the second: where the first is the house's own and the second a public one, the house's names went out.
+#[test]
+fn names_that_one_domain_gets_no_answer_for_change_nothing_for_another() {
+    let internal = Upstream::start(|query, _| {
+        let name = query.queries[0].name().to_ascii();
+        if name.starts_with("silent") { vec![] } else { vec![bytes(&good(query))] }
+    });
+    let public = Upstream::start(|query, _| vec![bytes(&good(query))]);
+    let mut short = settings(&[internal.address, public.address]);
+    short.timeout_ms = 100;
+    let stage = Stage::set(&short);
+    let (mut one, mut other) = (stage.link("a"), stage.link("b"));
+    for n in 0..4 {
+        one.query(&format!("A silent{n}.example")).expect("an answer of the second");
+    }
+    assert_eq!(internal.asked(), 3, "and then it is asked last by who had no answer");
+    let before = public.asked();
+    for n in 0..3 {
+        other.query(&format!("A host{n}.example")).expect("an answer");
+    }
+    assert_eq!((internal.asked(), public.asked()), (6, before));
+}
+
 #[test]
 fn nobody_listening_is_a_refusal_at_once() {
     // A port that nobody gets who names none.

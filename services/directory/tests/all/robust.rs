@@ -285,3 +285,61 @@ fn settings_of_a_wrong_shape_are_refused_with_a_text() {
         }
     }
 }
+
+/// The settings changed while a question was under way, and it was asked anew. When the first look-up ended, it took the second
+/// one's entry along, so that whoever asked next was not told by that one, but sent a third query.
+#[test]
+fn after_other_settings_a_question_is_under_way_once() {
+    let (upstream, address) = mute();
+    let mut plain = crate::stage::settings(&[address]);
+    let (mut service, mut ctx) = (directory(&plain), FakeLoop::new());
+    service.attach(&mut ctx, LinkId(1), &consumer("a"));
+    let heard = || {
+        let (mut packet, mut all) = ([0; 1500], Vec::new());
+        while let Ok((came, from)) = upstream.recv_from(&mut packet) {
+            all.push((packet[..came].to_vec(), from));
+        }
+        all
+    };
+    let now = ctx.now;
+    let ask = |service: &mut Box<dyn Service>, ctx: &mut FakeLoop, tag| {
+        service.request(ctx, to(1, 0, tag, file::QUERY, now), b"A host.example");
+    };
+    ask(&mut service, &mut ctx, 1);
+    let first = heard();
+    plain.cache.mode = wire::directory::CacheMode::Shared;
+    service.settings(&mut ctx, &serde_json::to_value(&plain).expect("json")).expect("taken");
+    ask(&mut service, &mut ctx, 2);
+    assert_eq!((first.len(), heard().len()), (1, 1), "asked anew under other settings");
+    upstream.send_to(&garble(&first[0].0, &[]), first[0].1).expect("sent");
+    for token in ctx.watched.keys().copied().collect::<Vec<_>>() {
+        service.ready(&mut ctx, token, Readiness { readable: true, ..Readiness::default() });
+    }
+    assert_eq!(ctx.answers.len(), 1);
+    ask(&mut service, &mut ctx, 3);
+    assert_eq!(heard().len(), 0, "it is under way already");
+}
+
+/// One domain had as many look-ups under way as there may be sockets; those of every other one failed.
+#[test]
+fn one_domain_does_not_use_up_the_sockets_of_the_others() {
+    let (_upstream, address) = mute();
+    let mut wide = crate::stage::settings(&[address]);
+    wide.outstanding_per_domain = 4096;
+    let (mut service, mut ctx) = (directory(&wide), FakeLoop::new());
+    for (link, domain) in [(1, "a"), (2, "b")] {
+        service.attach(&mut ctx, LinkId(link), &consumer(domain));
+    }
+    let now = ctx.now;
+    for tag in 0..8192 {
+        let line = format!("A host{tag}.example");
+        service.request(&mut ctx, to(1, 0, tag, file::QUERY, now), line.as_bytes());
+    }
+    assert!(!ctx.answers.is_empty(), "more than there may be");
+    let before = ctx.answers.len();
+    for tag in 0..100 {
+        let line = format!("A host{tag}.example");
+        service.request(&mut ctx, to(2, 0, 10_000 + tag, file::QUERY, now), line.as_bytes());
+    }
+    assert_eq!(ctx.answers.len(), before, "each waits for its answer");
+}
