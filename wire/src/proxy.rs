@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 
 /// Version of this page: 4 has loans.
 pub const VERSION: u32 = 4;
-/// Most pairs that the other node may have open over a link: a fourth of what one server takes in sessions, and some hundred MiB of
-/// windows at the very most.
+/// Memory of a proxy, with all that it touches first of what others share with it: the limit of its cgroup. A proxy counts what each pair can make it hold, and
+/// refuses pairs that would not fit.
+pub const MEMORY_BYTES: u64 = 536_870_912;
+/// Most pairs that the other node may have open over a link: a fourth of what one server takes in sessions.
 pub const MAX_PAIRS: u32 = 4096;
 /// Window of a pair, in bytes: at a round trip of 1 ms it lets half a GiB a second through.
 pub const WINDOW_BYTES: u32 = 512 * 1024;

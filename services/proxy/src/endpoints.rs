@@ -3,6 +3,7 @@
 
 use crate::carrier::Carrier;
 use crate::pump::{Counters, Ended, Inbound, Pumped};
+use crate::rings::Rings;
 use channel::{End, OpenError};
 use endpoint::{Address, Said, StandIn, Turn};
 use link::Sent;
@@ -34,7 +35,7 @@ const HEARD_AT_ONCE: usize = 64;
 pub(crate) fn start(
     carrier: Arc<dyn Carrier>,
     pair: Pair,
-    end: End,
+    (end, rings): (End, Rings),
     [local, remote]: [EndpointAddress; 2],
     ended: mpsc::UnboundedSender<(Pair, Ended)>,
 ) -> Result<Pumped, OpenError> {
@@ -53,13 +54,17 @@ pub(crate) fn start(
         blind: false,
     };
     tokio::spawn(async move {
-        let how = standing.run(mail).await.unwrap_or_else(Ended::Broken);
+        let mut mail = mail;
+        let how = standing.run(&mut mail).await.unwrap_or_else(Ended::Broken);
         match &how {
             Ended::Closed => standing.carrier.close(pair, reason::ENDED),
             Ended::Broken(_) => standing.carrier.abandon(pair, reason::BROKEN),
         }
         // Nobody hears it where the proxy ends.
         let _nobody = ended.send((pair, how));
+        // With it the proxy leaves the channel.
+        drop((standing, mail));
+        rings.give_back().await;
     });
     Ok(Pumped { inbox, room, counters })
 }
@@ -94,7 +99,7 @@ enum Told {
 }
 
 impl Standing {
-    async fn run(&mut self, mut mail: mpsc::UnboundedReceiver<Inbound>) -> Result<Ended, String> {
+    async fn run(&mut self, mail: &mut mpsc::UnboundedReceiver<Inbound>) -> Result<Ended, String> {
         let bell =
             bell(&self.stand_in).map_err(|e| format!("the doorbell of an endpoint can't be watched: {e}"))?;
         let mut listens = false;
@@ -115,7 +120,7 @@ impl Standing {
                 Told::All => self.stand_in.turn(&mut self.say).map_err(|why| why.to_string())?,
             };
             if turn == Turn::Ended {
-                return self.tell_the_rest(&mut mail).await;
+                return self.tell_the_rest(mail).await;
             }
             if heard > 0 || turn == Turn::More || told == Told::All && !self.say.is_empty() {
                 tokio::task::yield_now().await;

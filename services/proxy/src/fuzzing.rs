@@ -203,7 +203,7 @@ impl Stage {
         assert!(self.switch.pairs.len() <= 2 * PAIRS as usize, "more pairs than both allow");
         assert_eq!(
             self.switch.asked,
-            counted(|kept| matches!(kept, Kept::Asked(_))),
+            counted(|kept| matches!(kept, Kept::Asked { .. })),
             "who asks is miscounted"
         );
         assert!(self.switch.asked <= MAX_WAITING_OPENS && self.switch.pumps <= MAX_PUMPS);

@@ -3,6 +3,7 @@
 //! is bounded by the window of its pair.
 
 use crate::carrier::Carrier;
+use crate::domains::Member;
 use crate::pump::{Counters, Ended, Inbound, Pumped};
 use endpoint::Lender;
 use link::{Messages, Sent};
@@ -25,16 +26,19 @@ const TURN_PIECES: u32 = 8;
 pub(crate) fn start(
     carrier: Arc<dyn Carrier>,
     pair: Pair,
-    (memories, buffer): (&Memories, &GrantedBuffer),
+    (memories, buffer, member): (Memories, &GrantedBuffer, Member),
     ended: mpsc::UnboundedSender<(Pair, Ended)>,
 ) -> Result<Pumped, String> {
-    let lender = Lender::open(memories, buffer)?;
+    let lender = Lender::open(&memories, buffer)?;
+    is_taken(&memories)?;
     let (inbox, mail) = mpsc::unbounded_channel();
     let (room, counters) = (Arc::new(Notify::new()), Arc::new(Counters::default()));
     let mut loan = Loan {
         carrier,
         pair,
         lender,
+        memories,
+        _member: member,
         room: Arc::clone(&room),
         counters: Arc::clone(&counters),
         message: Vec::new(),
@@ -54,10 +58,26 @@ pub(crate) fn start(
     Ok(Pumped { inbox, room, counters })
 }
 
+/// Makes sure that the owner has all of the buffer's memory: of what nobody has touched yet this proxy would be charged for what is copied from or to it, for as long as
+/// the owner keeps the buffer. Owners touch it when they make it, and can give it back later.
+fn is_taken(memories: &Memories) -> Result<(), String> {
+    let look = |error: std::io::Error| format!("a granted buffer can't be looked at: {error}");
+    let taken = sys::memfd::taken_bytes(&memories.data).map_err(look)?;
+    let bytes = sys::memfd::check_fixed(&memories.data).map_err(look)?.unwrap_or(u64::MAX);
+    if taken >= bytes {
+        return Ok(());
+    }
+    Err(format!(
+        "its owner has taken memory for {taken} of the {bytes} bytes of a granted buffer: it has to write all of it before"
+    ))
+}
+
 struct Loan {
     carrier: Arc<dyn Carrier>,
     pair: Pair,
     lender: Lender,
+    memories: Memories,
+    _member: Member,
     room: Arc<Notify>,
     counters: Arc<Counters>,
     /// What has to be sent next; empty: nothing.
@@ -83,6 +103,7 @@ impl Loan {
             if self.recalled {
                 self.lender.recall();
             } else {
+                is_taken(&self.memories)?;
                 self.hear()?;
             }
             if self.message.is_empty() && !self.next() {

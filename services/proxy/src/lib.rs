@@ -6,6 +6,7 @@
 //! meanwhile. When it dies its pairs end as if the programs at their other ends had died.
 
 mod carrier;
+mod domains;
 mod endpoints;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -14,6 +15,7 @@ mod locators;
 mod privilege;
 
 mod pump;
+mod rings;
 mod shares;
 mod start;
 mod switch;

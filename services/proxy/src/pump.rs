@@ -6,6 +6,7 @@
 //! a death arrives before it, as it does on one node.
 
 use crate::carrier::Carrier;
+use crate::rings::Rings;
 use channel::{End, OpenError, Piece, ReceiveError, Receiver, SendError};
 use channel_tokio::{AsyncReceiver, AsyncSender};
 use link::Messages;
@@ -73,7 +74,7 @@ pub(crate) enum Ended {
 pub(crate) fn start(
     carrier: Arc<dyn Carrier>,
     pair: Pair,
-    end: End,
+    (end, rings): (End, Rings),
     ended: mpsc::UnboundedSender<(Pair, Ended)>,
 ) -> Result<Pumped, OpenError> {
     let (sender, receiver) = channel_tokio::open(end)?;
@@ -88,6 +89,7 @@ pub(crate) fn start(
         }
         // Nobody hears it where the proxy ends.
         let _nobody = ended.send((pair, how));
+        rings.give_back().await;
     });
     Ok(Pumped { inbox, room, counters })
 }
