@@ -129,7 +129,7 @@ impl Link {
             config: config.check()?,
             peer: None,
             connection: Connection::Down,
-            pairs: Pairs::default(),
+            pairs: Pairs::new(config.queue_bytes),
             over: None,
             farewell: None,
             stale: 0,
@@ -344,7 +344,7 @@ impl Link {
     pub(crate) fn end(&mut self, over: Over, farewell: Option<Farewell>) {
         self.over = Some(over);
         self.farewell = farewell;
-        self.pairs = Pairs::default();
+        self.pairs = Pairs::new(self.config.queue_bytes);
     }
 
     pub(crate) fn broken(&mut self, broken: Broken) -> Over {

@@ -2,7 +2,8 @@
 //! what the link says. It never waits for the endpoint: there is room for all that may come, so it is consumed at once.
 
 use crate::carrier::Carrier;
-use crate::pump::{Counters, Ended, Inbound, Pumped};
+use crate::mail::{Inbound, Mail, mail};
+use crate::pump::{Counters, Ended, Pumped};
 use crate::rings::Rings;
 use channel::{End, OpenError};
 use endpoint::{Address, Said, StandIn, Turn};
@@ -40,7 +41,7 @@ pub(crate) fn start(
     ended: mpsc::UnboundedSender<(Pair, Ended)>,
 ) -> Result<Pumped, OpenError> {
     let stand_in = StandIn::open(end, address(local), address(remote))?;
-    let (inbox, mail) = mpsc::unbounded_channel();
+    let (inbox, mail) = mail();
     let (room, counters) = (Arc::new(Notify::new()), Arc::new(Counters::default()));
     let mut standing = Standing {
         carrier,
@@ -99,14 +100,14 @@ enum Told {
 }
 
 impl Standing {
-    async fn run(&mut self, mail: &mut mpsc::UnboundedReceiver<Inbound>) -> Result<Ended, String> {
+    async fn run(&mut self, mail: &mut Mail) -> Result<Ended, String> {
         let bell =
             bell(&self.stand_in).map_err(|e| format!("the doorbell of an endpoint can't be watched: {e}"))?;
         let mut listens = false;
         loop {
             let mut heard = 0;
             while heard < HEARD_AT_ONCE
-                && let Ok(inbound) = mail.try_recv()
+                && let Some(inbound) = mail.try_take()
             {
                 heard += 1;
                 if !self.hear(inbound)? {
@@ -131,7 +132,7 @@ impl Standing {
                 continue;
             }
             let inbound = tokio::select! {
-                inbound = mail.recv() => Some(inbound),
+                inbound = mail.take() => Some(inbound),
                 () = self.room.notified(), if told == Told::Full => None,
                 rung = bell.readable(), if told == Told::All => {
                     // Cleared before what rang is taken off: a ring that comes after that makes it ready again.
@@ -176,11 +177,11 @@ impl Standing {
     }
 
     /// The endpoint has ended: the other node hears of all that it did before.
-    async fn tell_the_rest(&mut self, mail: &mut mpsc::UnboundedReceiver<Inbound>) -> Result<Ended, String> {
+    async fn tell_the_rest(&mut self, mail: &mut Mail) -> Result<Ended, String> {
         while self.tell() == Told::Full {
             tokio::select! {
                 () = self.room.notified() => {}
-                inbound = mail.recv() => match inbound {
+                inbound = mail.take() => match inbound {
                     // Nobody is there to hear it.
                     Some(Inbound::Messages(messages)) => {
                         self.carrier.consumed_all(self.pair, messages.count(), messages.bytes());

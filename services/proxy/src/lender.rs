@@ -4,7 +4,8 @@
 
 use crate::carrier::Carrier;
 use crate::domains::Member;
-use crate::pump::{Counters, Ended, Inbound, Pumped};
+use crate::mail::{Inbound, Mail, mail};
+use crate::pump::{Counters, Ended, Pumped};
 use endpoint::Lender;
 use link::{Messages, Sent};
 use session::Memories;
@@ -31,7 +32,7 @@ pub(crate) fn start(
 ) -> Result<Pumped, String> {
     let lender = Lender::open(&memories, buffer)?;
     is_taken(&memories)?;
-    let (inbox, mail) = mpsc::unbounded_channel();
+    let (inbox, mail) = mail();
     let (room, counters) = (Arc::new(Notify::new()), Arc::new(Counters::default()));
     let mut loan = Loan {
         carrier,
@@ -92,10 +93,10 @@ struct Loan {
 
 impl Loan {
     /// Lends until either side has enough of it.
-    async fn run(&mut self, mut mail: mpsc::UnboundedReceiver<Inbound>) -> Result<(), String> {
+    async fn run(&mut self, mut mail: Mail) -> Result<(), String> {
         let mut turn = 0;
         loop {
-            while let Ok(inbound) = mail.try_recv() {
+            while let Some(inbound) = mail.try_take() {
                 if !self.take(inbound) {
                     return Ok(());
                 }
@@ -110,7 +111,7 @@ impl Loan {
                 if self.recalled {
                     return Ok(());
                 }
-                if !mail.recv().await.is_some_and(|inbound| self.take(inbound)) {
+                if !mail.take().await.is_some_and(|inbound| self.take(inbound)) {
                     return Ok(());
                 }
                 continue;
@@ -130,7 +131,7 @@ impl Loan {
                 Ok(Sent::Full) => tokio::select! {
                     // A permit stays from before, so no room is missed.
                     () = self.room.notified() => {}
-                    inbound = mail.recv() => if !inbound.is_some_and(|inbound| self.take(inbound)) {
+                    inbound = mail.take() => if !inbound.is_some_and(|inbound| self.take(inbound)) {
                         return Ok(());
                     },
                 },

@@ -7,7 +7,8 @@ use crate::carrier::Carrier;
 use crate::domains::{BUDGET_BYTES, Domains, pair_bytes};
 use crate::endpoints;
 use crate::lender;
-use crate::pump::{self, Ended, Inbound, Pumped};
+use crate::mail::Inbound;
+use crate::pump::{self, Ended, Pumped};
 use crate::rings::{NoRings, Rings};
 use crate::shares::Shares;
 use channel::End;
@@ -227,7 +228,7 @@ impl Switch {
             match self.pairs.get(&pair) {
                 Some(Kept::Pumped { pumped, .. }) => {
                     // A pump that has ended says so itself.
-                    let _ended = pumped.inbox.send(Inbound::Messages(messages));
+                    pumped.inbox.put(Inbound::Messages(messages));
                     return;
                 }
                 Some(Kept::NewsIn) => {
@@ -311,7 +312,7 @@ impl Switch {
         match self.pairs.remove(&pair) {
             Some(Kept::Pumped { pumped, open, ours }) => {
                 self.count(&pumped);
-                let _ended = pumped.inbox.send(Inbound::Closed);
+                pumped.inbox.put(Inbound::Closed);
                 pumped.room.notify_one();
                 self.parted(open, ours);
             }
@@ -581,7 +582,7 @@ impl Switch {
                 && (*grant, *from) == (number, endpoint)
             {
                 // One that has ended says so itself.
-                let _ended = pumped.inbox.send(Inbound::Recall);
+                pumped.inbox.put(Inbound::Recall);
             }
         }
     }

@@ -192,7 +192,15 @@ fn dial(at: &std::path::Path) -> OwnedFd {
 }
 
 impl Node {
-    async fn new(carrier: Side, events: mpsc::UnboundedReceiver<Event>) -> Node {
+    async fn new(carrier: Side, mut heard: mpsc::UnboundedReceiver<Event>) -> Node {
+        let (tell, events) = mpsc::channel(64);
+        tokio::spawn(async move {
+            while let Some(event) = heard.recv().await {
+                if tell.send(event).await.is_err() {
+                    return;
+                }
+            }
+        });
         let path = tempfile::tempdir().expect("a folder");
         let at = path.path().join("s");
         let listener = listen(&at);
