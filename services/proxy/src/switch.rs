@@ -720,7 +720,8 @@ fn encode(open: &Open) -> Result<Vec<u8>, Over> {
 fn news(bytes: &[u8]) -> Result<News, String> {
     match bytes.split_first() {
         Some((&word::NEWS, text)) if bytes.len() <= MAX_NEWS_BYTES => {
-            serde_json::from_slice(text).map_err(|e| format!("its news are none: {e}"))
+            let news: News = serde_json::from_slice(text).map_err(|e| format!("its news are none: {e}"))?;
+            if news.has_names() { Ok(news) } else { Err("its news have names that nobody can have".into()) }
         }
         _ => Err(format!("{} bytes that are no news", bytes.len())),
     }

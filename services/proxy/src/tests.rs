@@ -685,3 +685,27 @@ async fn who_breaks_a_rule_loses_that_pair_and_nothing_else() {
     .await;
     assert_eq!(got, [42]);
 }
+
+/// Daemons keep what other nodes say that they serve, by the thousand: names of 16 KiB took hundreds of MiB of them.
+#[tokio::test]
+async fn news_with_enormous_names_end_their_pair_and_are_not_passed_on() {
+    let ((one, first), (other, _second)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let links = [0, 1].map(|side| Link::new(link_config(side, 1)).expect("a link"));
+    let net = Net { links, events: [one, other], begun: Instant::now(), cut: true };
+    let hostile = Side { net: Arc::new(Mutex::new(net)), side: 1 };
+    let mut a = Node::new(Side { net: Arc::clone(&hostile.net), side: 0 }, first).await;
+    hostile.net().connect();
+    a.up().await;
+    let say = |name: &str| {
+        let pair = hostile.open(br#"{"open":"news"}"#).expect("opened");
+        let news = News::Served { dc: "shop".into(), service: name.into(), generation: 1 };
+        let text = serde_json::to_vec(&news).expect("written");
+        hostile.send(pair, &[&[word::NEWS][..], &text].concat()).expect("sent");
+        news
+    };
+    say(&"n".repeat(10_000));
+    // Its pair is over, so it may have another one.
+    let good = say("dns");
+    assert_eq!(a.hear().await, Report::News { news: good });
+    assert_eq!(state(&mut a).await["broken"], 1);
+}
