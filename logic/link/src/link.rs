@@ -182,6 +182,11 @@ impl Link {
         })
     }
 
+    /// Bytes that are held of one pair, in both directions, also after it was closed; 0: of none that is there.
+    pub fn held_of(&mut self, pair: Pair) -> usize {
+        self.pairs.get(pair).map_or(0, |entry| entry.out.held() + entry.inn.kept())
+    }
+
     /// Opens a pair. `content` says for whom it is.
     ///
     /// # Errors

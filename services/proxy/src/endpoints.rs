@@ -64,8 +64,9 @@ pub(crate) fn start(
         // Nobody hears it where the proxy ends.
         let _nobody = ended.send((pair, how));
         // With it the proxy leaves the channel.
+        let carrier = Arc::clone(&standing.carrier);
         drop((standing, mail));
-        rings.give_back().await;
+        rings.give_back(&*carrier, pair).await;
     });
     Ok(Pumped { inbox, room, counters })
 }

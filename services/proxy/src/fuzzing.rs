@@ -58,6 +58,9 @@ impl Carrier for Net {
     fn abandon(&self, pair: Pair, reason: u32) {
         self.lock()[1].abandon(pair, reason);
     }
+    fn held_of(&self, pair: Pair) -> usize {
+        self.lock()[1].held_of(pair)
+    }
     fn set_whole(&self, rate_bytes: Option<u64>) {
         self.lock()[1].set_whole(rate_bytes);
     }

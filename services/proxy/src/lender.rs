@@ -6,6 +6,7 @@ use crate::carrier::Carrier;
 use crate::domains::Member;
 use crate::mail::{Inbound, Mail, mail};
 use crate::pump::{Counters, Ended, Pumped};
+use crate::rings::until_sent;
 use endpoint::Lender;
 use link::{Messages, Sent};
 use session::Memories;
@@ -39,7 +40,7 @@ pub(crate) fn start(
         pair,
         lender,
         memories,
-        _member: member,
+        member,
         room: Arc::clone(&room),
         counters: Arc::clone(&counters),
         message: Vec::new(),
@@ -55,6 +56,10 @@ pub(crate) fn start(
         }
         // Nobody hears it where the proxy ends.
         let _nobody = ended.send((pair, how));
+        let (carrier, member) = (Arc::clone(&loan.carrier), loan.member);
+        drop((loan.lender, loan.memories));
+        until_sent(&*carrier, pair).await;
+        drop(member);
     });
     Ok(Pumped { inbox, room, counters })
 }
@@ -78,7 +83,7 @@ struct Loan {
     pair: Pair,
     lender: Lender,
     memories: Memories,
-    _member: Member,
+    member: Member,
     room: Arc<Notify>,
     counters: Arc<Counters>,
     /// What has to be sent next; empty: nothing.

@@ -81,7 +81,7 @@ pub(crate) fn start(
         }
         // Nobody hears it where the proxy ends.
         let _nobody = ended.send((pair, how));
-        rings.give_back().await;
+        rings.give_back(&*side.carrier, pair).await;
     });
     Ok(Pumped { inbox, room, counters })
 }

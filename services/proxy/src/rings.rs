@@ -3,13 +3,21 @@
 //! Whoever touches a page of a channel's region first is charged for it, for as long as anybody has the region: also after the proxy has left the channel. So what
 //! was counted for a pair is given back when the program at the other end has left as well; then the proxy frees the pages, whoever may keep the region mapped.
 
+use crate::carrier::Carrier;
 use crate::domains::{Domains, Lacks, Member, pair_bytes};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use wire::link::Pair;
 use wire::ring::END_DESCRIPTORS;
+
+/// How soon it is looked whether a link still holds something of a pair, and how seldom.
+const LOOK_MIN: Duration = Duration::from_millis(10);
+/// See [`LOOK_MIN`].
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// Why an end is not taken.
 #[derive(Debug, Error)]
@@ -59,8 +67,8 @@ impl Rings {
         &self.member
     }
 
-    /// The proxy has left the channel: waits until the other end has as well, and frees the memory.
-    pub(crate) async fn give_back(self) {
+    /// The proxy has left the channel: waits until the other end has as well, frees the memory, and waits until the link holds nothing of the pair any more.
+    pub(crate) async fn give_back(self, carrier: &dyn Carrier, pair: Pair) {
         let Self { region, gone, member } = self;
         if let Err(error) = hung_up(gone).await {
             tracing::error!(%error, "the end of a channel can't be awaited");
@@ -68,7 +76,18 @@ impl Rings {
         if let Err(error) = sys::memfd::free(&region) {
             tracing::warn!(%error, "the memory of a channel that is over can't be freed");
         }
+        until_sent(carrier, pair).await;
         drop(member);
+    }
+}
+
+/// Waits until the link holds nothing of a pair that is closed: what was queued before is sent all the same, as far as the other node takes it.
+pub(crate) async fn until_sent(carrier: &dyn Carrier, pair: Pair) {
+    let mut pause = LOOK_MIN;
+    while carrier.held_of(pair) > 0 {
+        // tidy(sleep): a link tells nothing more of a pair that is closed.
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(LOOK_MAX);
     }
 }
 

@@ -530,6 +530,10 @@ impl Carrier for Carried {
         self.handle.abandon(pair, reason);
     }
 
+    fn held_of(&self, pair: Pair) -> usize {
+        self.handle.held_of(pair)
+    }
+
     fn set_whole(&self, rate_bytes: Option<u64>) {
         self.handle.set_whole(rate_bytes);
     }

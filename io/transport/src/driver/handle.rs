@@ -311,6 +311,12 @@ impl Handle {
         self.act(|state| state.link.abandon(pair, reason));
     }
 
+    /// See [`Link::held_of`].
+    #[must_use]
+    pub fn held_of(&self, pair: Pair) -> usize {
+        self.0.with(|state| state.link.held_of(pair))
+    }
+
     /// See [`Link::goodbye`]. The driver ends.
     pub fn goodbye(&self, reason: u32) {
         self.act(|state| state.link.goodbye(reason));
