@@ -105,6 +105,16 @@ pub fn taken_bytes(memory: impl AsFd) -> io::Result<u64> {
     Ok(u64::try_from(blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES))
 }
 
+/// Gives the memory of a region of [`sealed`] back, whoever has it mapped: it reads as zeros from now on, and whoever touches it is charged for it.
+///
+/// # Errors
+/// Those of fallocate(2).
+pub fn free(memory: impl AsFd) -> io::Result<()> {
+    let bytes = u64::try_from(rustix::fs::fstat(&memory)?.st_size).unwrap_or(0);
+    let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    if bytes > 0 { Ok(rustix::fs::fallocate(memory, hole, 0, bytes)?) } else { Ok(()) }
+}
+
 /// As [`sealed`], in the machine's default huge pages; `bytes` is rounded up to whole ones. It is in the nature of huge pages
 /// that whoever maps this memfd can take pages out of it, and that the next access to one kills with `SIGBUS` if none is free.
 ///
@@ -193,6 +203,20 @@ mod tests {
         assert!(rustix::fs::ftruncate(&memory, 0).is_err());
         assert!(rustix::fs::ftruncate(&memory, 8192).is_err());
         assert!(is_file(&memory).unwrap());
+    }
+
+    #[test]
+    fn memory_that_is_freed_is_nobodys_though_it_is_mapped() {
+        let memory = sealed("test", 16384).unwrap();
+        let region = crate::region::Region::map(&memory, 16384).unwrap();
+        region.populate().unwrap();
+        region.copy_in(5000, b"x");
+        free(&memory).unwrap();
+        assert_eq!(taken_bytes(&memory).unwrap(), 0);
+        let mut byte = [7];
+        region.copy_out(5000, &mut byte);
+        assert_eq!(byte, [0]);
+        assert_eq!(check_sealed(&memory).unwrap(), Some(16384));
     }
 
     #[test]

@@ -6,13 +6,17 @@ use serde::{Deserialize, Serialize};
 
 /// Version of this page: 4 has loans.
 pub const VERSION: u32 = 4;
-/// Most pairs that the other node may have open over a link: a fourth of what one server takes in sessions, and some hundred MiB of
-/// windows at the very most.
+/// Memory of a proxy, with all that it touches first of what others share with it: the limit of its cgroup. A proxy counts what each pair can make it hold, and
+/// refuses pairs that would not fit.
+pub const MEMORY_BYTES: u64 = 536_870_912;
+/// Most pairs that the other node may have open over a link: a fourth of what one server takes in sessions.
 pub const MAX_PAIRS: u32 = 4096;
 /// Window of a pair, in bytes: at a round trip of 1 ms it lets half a GiB a second through.
 pub const WINDOW_BYTES: u32 = 512 * 1024;
 /// Longest message on a pair, in bytes, its word included. Longer records go in fragments, so that pairs take turns.
 pub const MAX_MESSAGE_BYTES: u32 = 32 * 1024 + 1;
+/// Longest name in news, in bytes: no distributed container, service or endpoint has a longer one.
+pub const MAX_NAME_BYTES: usize = 63;
 /// Longest news, in bytes.
 pub const MAX_NEWS_BYTES: usize = 16 * 1024;
 /// Longest message of a refusal, in bytes; what is longer is cut.
@@ -423,10 +427,44 @@ pub enum News {
     },
 }
 
+impl News {
+    /// Whether all names in it are as long as names can be: daemons keep them by the thousand.
+    #[must_use]
+    pub fn has_names(&self) -> bool {
+        let is_name = |text: &String| (1..=MAX_NAME_BYTES).contains(&text.len());
+        match self {
+            Self::Anew {} | Self::Again {} => true,
+            Self::Served { dc, service, .. } | Self::Unserved { dc, service } => {
+                is_name(dc) && is_name(service)
+            }
+            Self::Bound { dc, name, .. } | Self::Unbound { dc, name, .. } => is_name(dc) && is_name(name),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::link::OPEN_BYTES_MAX;
+
+    #[test]
+    fn news_with_names_that_nobody_can_have_are_told_apart() {
+        let (long, short) = ("n".repeat(MAX_NAME_BYTES + 1), "n".repeat(MAX_NAME_BYTES));
+        let address = EndpointAddress { slot: 1, generation: 1 };
+        let of = |dc: &str, name: &str| {
+            let (dc, name) = (dc.to_owned(), name.to_owned());
+            [
+                News::Served { dc: dc.clone(), service: name.clone(), generation: 1 },
+                News::Unserved { dc: dc.clone(), service: name.clone() },
+                News::Bound { dc: dc.clone(), name: name.clone(), address },
+                News::Unbound { dc, name, address },
+            ]
+        };
+        assert!(of(&short, &short).iter().chain(&[News::Anew {}, News::Again {}]).all(News::has_names));
+        for (dc, name) in [(&long, &short), (&short, &long), (&short, &String::new())] {
+            assert!(!of(dc, name).iter().any(News::has_names));
+        }
+    }
 
     #[test]
     fn the_longest_names_fit_into_what_opens_a_pair() {

@@ -24,11 +24,11 @@ impl Buffer {
     }
 
     pub fn fill(&mut self, bytes: usize) {
-        self.end = (self.end + bytes).min(self.bytes.len());
+        self.end = self.end.saturating_add(bytes).min(self.bytes.len());
     }
 
     pub fn take(&mut self, bytes: usize) {
-        self.start = (self.start + bytes).min(self.end);
+        self.start = self.start.saturating_add(bytes).min(self.end);
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
@@ -40,5 +40,25 @@ impl Buffer {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever closes takes all that is there, however much that is; where some had been taken before, the sum overflowed, and what had been taken was there again.
+    #[test]
+    fn no_more_is_taken_or_filled_than_there_is() {
+        let mut buffer = Buffer::new(10);
+        buffer.room()[..6].copy_from_slice(b"abcdef");
+        buffer.fill(6);
+        buffer.take(2);
+        assert_eq!(buffer.filled(), b"cdef");
+        buffer.fill(usize::MAX);
+        assert_eq!(buffer.filled().len(), 8);
+        buffer.take(usize::MAX);
+        assert!(buffer.filled().is_empty());
+        assert_eq!(buffer.room().len(), 10);
     }
 }

@@ -19,14 +19,14 @@ const SAMPLE_BYTES: usize = 16 << 10;
 /// What is done with bodies that go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// Nothing.
+    /// Nothing: who sees lengths on the wire learns nothing of what one packet has beside his own bytes.
+    #[default]
     None,
     /// LZ4.
     Lz4,
     /// Zstandard.
     Zstd,
     /// Whatever brings them over soonest, measured as it goes.
-    #[default]
     Auto,
 }
 

@@ -3,6 +3,7 @@
 
 use crate::connect::ConnectError;
 use crate::connection::Carry;
+use crate::listener::HANDSHAKES_MAX;
 use crate::locator::Locator;
 use crate::shake::Known;
 use crate::tls::Material;
@@ -21,6 +22,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What may be on its way, in each direction: 10 Gbit/s over a round trip of 6 ms, and no more memory than that for a peer.
 const WINDOW_BYTES: u32 = 8 << 20;
+/// Kept of what comes before somebody has looked at a connection, whoever it is of: the first flight of a handshake.
+const INCOMING_BYTES: u64 = 64 << 10;
 /// A packet of QUIC goes out so often though nobody has anything to say: well below [`IDLE_LIMIT`].
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// QUIC's own end of a connection that is silent; links have a shorter one.
@@ -56,7 +59,11 @@ fn unusable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::E
 fn server(material: &Material) -> io::Result<ServerConfig> {
     let crypto = QuicServerConfig::try_from(material.server.clone()).map_err(unusable)?;
     let mut config = ServerConfig::with_crypto(Arc::new(crypto));
-    config.transport_config(transport()?);
+    config
+        .transport_config(transport()?)
+        .max_incoming(HANDSHAKES_MAX)
+        .incoming_buffer_size(INCOMING_BYTES)
+        .incoming_buffer_size_total(INCOMING_BYTES * HANDSHAKES_MAX as u64);
     Ok(config)
 }
 

@@ -162,3 +162,48 @@ async fn messages_go_both_ways_over_each_transport_which_are_exchanged_meanwhile
     assert_eq!(answers.await.unwrap(), Over::Goodbye { reason: 7 });
     far_driver.await.unwrap();
 }
+
+/// Messages that were sent one by one waited one by one for a user that took none: some hundred bytes for each byte of the window.
+#[tokio::test]
+async fn while_a_user_takes_no_events_no_more_is_received_than_a_bounded_number() {
+    const SENT: usize = 30_000;
+    let cluster = Cluster::new();
+    let settings = |peer: &str, side, dial| Settings {
+        peer: peer.to_owned(),
+        link: config(side),
+        compression: Compression::None,
+        dial,
+        spin: Duration::ZERO,
+    };
+    let (far, mut far_events, driver) = start(settings("near", 1, None)).unwrap();
+    tokio::spawn(driver.run());
+    let mut listener = Listener::bind(anywhere(Kind::Tcp), cluster.tls("far")).await.unwrap();
+    let dial = Dial { locators: vec![listener.locator()], tls: cluster.tls("near") };
+    let (near, mut events, driver) = start(settings("far", 0, Some(dial))).unwrap();
+    tokio::spawn(driver.run());
+    far.adopt(listener.accept().await.unwrap()).unwrap();
+    for events in [&mut events, &mut far_events] {
+        assert!(matches!(next(events).await, Event::Up { .. }));
+    }
+    let pair = far.open(b"who").unwrap();
+    for _ in 0..SENT {
+        assert_eq!(far.send(pair, &[7]), Ok(Sent::Queued));
+        // Each goes by itself.
+        tokio::task::yield_now().await;
+    }
+    let mut quiet = 0;
+    let mut known = 0;
+    while quiet < 1000 {
+        tokio::task::yield_now().await;
+        let now = near.status().traffic.messages_in;
+        quiet = if now == known { quiet + 1 } else { 0 };
+        known = now;
+    }
+    assert!((1000..10_000).contains(&known), "{known} messages wait");
+    let mut came = 0;
+    while came < SENT {
+        if let Event::Messages { messages, .. } = next(&mut events).await {
+            came += messages.count();
+        }
+    }
+}

@@ -100,6 +100,14 @@ pub enum Broken {
         /// So many were.
         sent: u64,
     },
+    /// It lets more be sent than it has agreed to hold.
+    #[error("it lets frames up to {found} be sent, and holds those up to {most} at most")]
+    Credit {
+        /// The number.
+        found: u64,
+        /// A window behind what it says has come.
+        most: u64,
+    },
     /// Its stream goes on behind its end.
     #[error("its stream goes on behind its end")]
     BehindEnd,

@@ -251,9 +251,12 @@ impl Lane {
         take: Take<'_>,
     ) -> Result<Heard, Broken> {
         let Ok(header) = Header::read(frame) else { return Ok(Heard::Strange) };
-        let Some(whole) = frame.get_mut(..HEADER_BYTES + usize::from(header.sealed)) else {
+        let length = HEADER_BYTES + usize::from(header.sealed);
+        // A window is of so many frames of so many bytes: a longer one was never agreed upon.
+        if length > self.config.frame_bytes {
             return Ok(Heard::Strange);
-        };
+        }
+        let Some(whole) = frame.get_mut(..length) else { return Ok(Heard::Strange) };
         if header.kind == kind::DATA {
             match self.inward.wants(header.number) {
                 None => return Ok(Heard::Strange),

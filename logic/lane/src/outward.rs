@@ -412,6 +412,11 @@ impl Outward {
         if most > fresh {
             return Err(Broken::Unsent { found: most, sent: fresh });
         }
+        // So no more than a window is kept here, whatever of it has come out of order.
+        let window_end = next.saturating_add(self.config.window_frames());
+        if credit > window_end {
+            return Err(Broken::Credit { found: credit, most: window_end });
+        }
         if credit > self.credit {
             self.credit = credit;
             (self.waits, self.waits_since_us) = (0, now_us);

@@ -2,7 +2,7 @@
 //! stays within a window; and whoever says little makes us say little.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use lane::{Config, Heard, Lane, Open, Seal, Stream};
+use lane::{Broken, Config, Heard, Lane, Open, Seal, Stream};
 use wire::lane::{
     Data, HEADER_BYTES, Header, INTRODUCTION_BYTES, Introduction, RANGES_MAX, State, TAG_BYTES, kind,
 };
@@ -179,4 +179,74 @@ fn play(script: &mut Script) {
     let mut all = vec![0; 2048 * 1500];
     let read = lane.read(&mut all);
     assert!(read < all.len(), "more is held than a window");
+}
+
+fn sealed(kind: u8, number: u64, mut body: Vec<u8>) -> Vec<u8> {
+    body.extend_from_slice(&[0; TAG_BYTES]);
+    let header = Header { station: 7, lane: 1, kind, sealed: body.len() as u16, number };
+    [&header.to_bytes()[..], &body].concat()
+}
+
+fn state(number: u64, state: &State) -> Vec<u8> {
+    let mut body = Vec::new();
+    state.write(&mut body);
+    sealed(kind::STATE, number, body)
+}
+
+/// Who sends all that it may; the number behind the last frame that was handed over.
+fn send_all(lane: &mut Lane, now_us: u64) -> u64 {
+    let mut end = 0;
+    loop {
+        let taken = lane.offer(&[7; 100_000]);
+        let ready = lane.prepare(&mut Glass);
+        if taken == 0 && ready == 0 {
+            return end;
+        }
+        let numbers = lane.ready().take(ready).map(|frame| Header::read(frame).unwrap().number + 1);
+        end = numbers.max().unwrap_or(0).max(end);
+        lane.departed(now_us, ready);
+    }
+}
+
+/// A side that said that all had come but the first frame, and gave credit without end, had the other one keep all that it ever sent.
+#[test]
+fn a_peer_that_gives_credit_without_end_is_broken_and_one_that_withholds_a_frame_holds_up_a_window() {
+    let window = CONFIG.window_frames();
+    let mut lane = Lane::new(CONFIG);
+    let (mut end, mut states) = (send_all(&mut lane, 0), 0);
+    for now_us in 1..200 {
+        let ranges = if end > 1 { vec![(1, end)] } else { Vec::new() };
+        let said = State { next: 0, credit: window, flags: 0, held_us: 0, ranges };
+        assert!(hear(&mut lane, now_us, &mut state(states, &said)));
+        (end, states) = (end.max(send_all(&mut lane, now_us)), states + 1);
+    }
+    assert!((window / 2..=window).contains(&end), "{end} of {window} frames");
+    for credit in [window + 1, u64::MAX] {
+        let said = State { next: 0, credit, ..State::default() };
+        let mut lane = Lane::new(CONFIG);
+        let heard = lane.receive(0, &mut state(0, &said), &mut Glass, &mut []);
+        assert!(matches!(heard, Err(Broken::Credit { found, most }) if (found, most) == (credit, window)));
+        let data = Data { next: 0, credit, flags: 0, bytes: 0 };
+        let heard =
+            lane.receive(0, &mut sealed(kind::DATA, 0, data.to_bytes().to_vec()), &mut Glass, &mut []);
+        assert!(matches!(heard, Err(Broken::Credit { .. })));
+    }
+}
+
+/// Windows are of frames; a frame of 64 KiB where 1,500 bytes were agreed upon made one forty times as large.
+#[test]
+fn a_frame_that_is_longer_than_was_agreed_upon_is_not_kept() {
+    let window = CONFIG.window_frames();
+    let frame = |number, length: usize| {
+        let data = Data { next: 0, credit: window, flags: 0, bytes: length as u16 };
+        sealed(kind::DATA, number, [&data.to_bytes()[..], &vec![3; length]].concat())
+    };
+    let longest = CONFIG.frame_bytes - HEADER_BYTES - TAG_BYTES - 20;
+    let mut lane = Lane::new(CONFIG);
+    for (length, heard) in
+        [(longest + 1, Heard::Strange), (60_000, Heard::Strange), (longest, Heard::Taken(0))]
+    {
+        assert_eq!(lane.receive(0, &mut frame(1, length), &mut Glass, &mut []), Ok(heard), "{length} bytes");
+    }
+    assert_eq!(lane.strange(), 2);
 }

@@ -129,7 +129,7 @@ impl Link {
             config: config.check()?,
             peer: None,
             connection: Connection::Down,
-            pairs: Pairs::default(),
+            pairs: Pairs::new(config.queue_bytes),
             over: None,
             farewell: None,
             stale: 0,
@@ -180,6 +180,11 @@ impl Link {
             inward: held.inward + entry.inn.kept(),
             ..held
         })
+    }
+
+    /// Bytes that are held of one pair, in both directions, also after it was closed; 0: of none that is there.
+    pub fn held_of(&mut self, pair: Pair) -> usize {
+        self.pairs.get(pair).map_or(0, |entry| entry.out.held() + entry.inn.kept())
     }
 
     /// Opens a pair. `content` says for whom it is.
@@ -344,7 +349,7 @@ impl Link {
     pub(crate) fn end(&mut self, over: Over, farewell: Option<Farewell>) {
         self.over = Some(over);
         self.farewell = farewell;
-        self.pairs = Pairs::default();
+        self.pairs = Pairs::new(self.config.queue_bytes);
     }
 
     pub(crate) fn broken(&mut self, broken: Broken) -> Over {

@@ -7,6 +7,12 @@ use wire::link::{RECORD_HEADER_BYTES, read_record_header};
 const SPARE_BYTES_MIN: usize = 4 << 10;
 /// What a link keeps of it, at most: a few of common long messages.
 const SPARE_BYTES_MAX: usize = 1 << 20;
+/// Memory is used again for what fills such a part of it at least: what waits for its user holds little more than its bytes.
+const SPARE_FILLED_PARTS: usize = 2;
+/// Messages are put together with those that come behind them where these have no more bytes than this: to keep each by itself would cost more than they are.
+const JOINED_BYTES_MAX: usize = 1024;
+/// No more are put together than so many bytes, which are freed together.
+const JOINED_ALL_BYTES_MAX: usize = 16 << 10;
 
 /// Memory that messages had which were dropped. The allocator would give that of long ones back to the kernel each time.
 #[derive(Debug, Clone, Default)]
@@ -18,7 +24,9 @@ impl Spare {
         // Nobody waits here for another thread that is at it.
         if bytes >= SPARE_BYTES_MIN
             && let Ok(mut kept) = self.0.try_lock()
-            && let Some(index) = kept.iter().position(|memory| memory.capacity() >= bytes)
+            && let Some(index) = kept.iter().position(|memory| {
+                memory.capacity() >= bytes && memory.capacity() / SPARE_FILLED_PARTS <= bytes
+            })
         {
             return kept.swap_remove(index);
         }
@@ -107,6 +115,21 @@ impl Messages {
         }
     }
 
+    /// Puts others behind these, if they are few and short; otherwise they are given back. So a user that lets many messages wait holds little more than their bytes,
+    /// however they came.
+    ///
+    /// # Errors
+    /// The others, as they were.
+    pub fn join(&mut self, others: Self) -> Result<(), Self> {
+        let more = others.rest().len();
+        if more > JOINED_BYTES_MAX || self.records.len() + more > JOINED_ALL_BYTES_MAX {
+            return Err(others);
+        }
+        self.records.extend_from_slice(others.rest());
+        self.count += others.count;
+        Ok(())
+    }
+
     fn rest(&self) -> &[u8] {
         self.records.get(self.start..).unwrap_or_default()
     }
@@ -169,6 +192,25 @@ mod tests {
     }
 
     #[test]
+    fn few_short_ones_are_put_behind_others_and_long_ones_are_not() {
+        let of = |length: usize| {
+            let records = [&record_header(record::MESSAGE, length)[..], &vec![7; length]].concat();
+            Messages::new(records, 1, &Spare::default())
+        };
+        let mut all = of(3);
+        all.pass();
+        let mut joined = 0;
+        while all.join(of(100)).is_ok() {
+            joined += 1;
+        }
+        assert!((100..=JOINED_ALL_BYTES_MAX / 100).contains(&joined), "{joined}");
+        assert_eq!((all.count(), all.bytes()), (joined, 100 * joined));
+        assert!(all.iter().all(|message| message == [7; 100]));
+        let long = of(5).join(of(JOINED_BYTES_MAX)).unwrap_err();
+        assert_eq!((long.count(), long.bytes()), (1, JOINED_BYTES_MAX));
+    }
+
+    #[test]
     fn memory_of_long_messages_is_used_again_and_no_more_of_it_is_kept_than_pays() {
         let spare = Spare::default();
         let memory = spare.take(100_000);
@@ -176,7 +218,9 @@ mod tests {
         drop(Messages::new(memory, 0, &spare));
         let short = spare.take(64);
         assert_ne!(short.as_ptr(), place);
-        let again = spare.take(50_000);
+        let less = spare.take(40_000);
+        assert_ne!(less.as_ptr(), place, "it would hold more than it needs");
+        let again = spare.take(60_000);
         assert_eq!((again.as_ptr(), again.len()), (place, 0));
         for _ in 0..100 {
             drop(Messages::new(Vec::with_capacity(100_000), 0, &spare));

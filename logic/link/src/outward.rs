@@ -17,6 +17,8 @@ const SHORT_BYTES: usize = 128;
 pub(crate) struct Outward {
     /// From `acked` on.
     bytes: VecDeque<u8>,
+    /// Bytes that are held at most: so much memory is taken for them.
+    most: usize,
     /// The peer has all before this.
     acked: u64,
     /// What is sent next.
@@ -54,9 +56,10 @@ pub(crate) enum Piece<'a> {
 }
 
 impl Outward {
-    pub fn new(window: u64) -> Self {
+    pub fn new(window: u64, most: usize) -> Self {
         Self {
             bytes: VecDeque::new(),
+            most,
             acked: 0,
             next: 0,
             highest: 0,
@@ -97,10 +100,26 @@ impl Outward {
         self.close_known
     }
 
+    /// Memory for so many bytes more: twice as much as before, but no more than may be held.
+    fn make_room(&mut self, more: usize) {
+        let (held, room) = (self.bytes.len(), self.bytes.capacity());
+        if held + more > room {
+            let wanted = room.saturating_mul(2).min(self.most).max(held + more);
+            self.bytes.reserve_exact(wanted - held);
+        }
+    }
+
+    /// Memory that is taken for what is held.
+    #[cfg(test)]
+    fn room(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// A record, whose content lies in two pieces.
     pub fn push(&mut self, kind: u32, parts: [&[u8]; 2]) {
         let length = parts.iter().map(|part| part.len()).sum();
         let header = record_header(kind, length);
+        self.make_room(RECORD_HEADER_BYTES + length);
         let mut short = [0; SHORT_BYTES];
         if let Some(whole) = short.get_mut(..RECORD_HEADER_BYTES + length) {
             let mut rest = &mut *whole;
@@ -112,7 +131,6 @@ impl Outward {
             self.bytes.extend(&*whole);
             return;
         }
-        self.bytes.reserve(RECORD_HEADER_BYTES + length);
         // Of a slice, and not of an array: it is copied at once.
         self.bytes.extend(&header);
         parts.into_iter().for_each(|part| self.bytes.extend(part));
@@ -257,6 +275,25 @@ impl Outward {
             self.ask = !self.is_on_its_way() && self.is_waiting();
             self.rewind();
             self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::link::record;
+
+    /// Memory grew twofold: a queue of half a MiB had up to one.
+    #[test]
+    fn a_full_queue_has_no_more_memory_than_it_may_hold() {
+        const MOST: usize = 512 << 10;
+        for length in [1, 100, 4096, 32 << 10, 200_000, 262_000] {
+            let mut outward = Outward::new(0, MOST);
+            while outward.held() + RECORD_HEADER_BYTES + length <= MOST {
+                outward.push(record::MESSAGE, [&vec![7; length], &[]]);
+            }
+            assert!(outward.room() <= MOST + 1, "{} bytes for records of {length}", outward.room());
         }
     }
 }

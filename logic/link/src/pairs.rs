@@ -64,6 +64,8 @@ impl Turns {
 
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
+    /// Bytes that a pair holds of what goes out, at most.
+    queue_bytes: usize,
     table: Table,
     /// The last generation of each slot that was ever used, of both sides.
     last: BTreeMap<u32, u32>,
@@ -86,6 +88,11 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
+    /// None, each of which may hold so many bytes of what goes out.
+    pub fn new(queue_bytes: usize) -> Self {
+        Self { queue_bytes, ..Self::default() }
+    }
+
     pub fn get(&mut self, pair: Pair) -> Option<&mut Entry> {
         self.table.get_mut(pair.slot).filter(|entry| entry.generation == pair.generation)
     }
@@ -154,7 +161,7 @@ impl Pairs {
         let message_bytes = usize::try_from(ours.message_bytes).unwrap_or(usize::MAX);
         let entry = Entry {
             generation: pair.generation,
-            out: Outward::new(theirs.window_bytes.into()),
+            out: Outward::new(theirs.window_bytes.into(), self.queue_bytes),
             inn: Inward::new(ours.window_bytes.into(), message_bytes, !mine, self.spare.clone()),
             announced: mine,
             class: crate::schedule::CONTROL,

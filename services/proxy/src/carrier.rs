@@ -36,6 +36,8 @@ pub trait Carrier: Debug + Send + Sync {
     fn close(&self, pair: Pair, reason: u32);
     /// See [`link::Link::abandon`].
     fn abandon(&self, pair: Pair, reason: u32);
+    /// See [`link::Link::held_of`].
+    fn held_of(&self, pair: Pair) -> usize;
     /// See [`link::Link::set_whole`].
     fn set_whole(&self, rate_bytes: Option<u64>);
     /// See [`link::Link::set_share`].

@@ -2,7 +2,9 @@
 //! what the link says. It never waits for the endpoint: there is room for all that may come, so it is consumed at once.
 
 use crate::carrier::Carrier;
-use crate::pump::{Counters, Ended, Inbound, Pumped};
+use crate::mail::{Inbound, Mail, mail};
+use crate::pump::{Counters, Ended, Pumped};
+use crate::rings::Rings;
 use channel::{End, OpenError};
 use endpoint::{Address, Said, StandIn, Turn};
 use link::Sent;
@@ -34,12 +36,12 @@ const HEARD_AT_ONCE: usize = 64;
 pub(crate) fn start(
     carrier: Arc<dyn Carrier>,
     pair: Pair,
-    end: End,
+    (end, rings): (End, Rings),
     [local, remote]: [EndpointAddress; 2],
     ended: mpsc::UnboundedSender<(Pair, Ended)>,
 ) -> Result<Pumped, OpenError> {
     let stand_in = StandIn::open(end, address(local), address(remote))?;
-    let (inbox, mail) = mpsc::unbounded_channel();
+    let (inbox, mail) = mail();
     let (room, counters) = (Arc::new(Notify::new()), Arc::new(Counters::default()));
     let mut standing = Standing {
         carrier,
@@ -53,13 +55,18 @@ pub(crate) fn start(
         blind: false,
     };
     tokio::spawn(async move {
-        let how = standing.run(mail).await.unwrap_or_else(Ended::Broken);
+        let mut mail = mail;
+        let how = standing.run(&mut mail).await.unwrap_or_else(Ended::Broken);
         match &how {
             Ended::Closed => standing.carrier.close(pair, reason::ENDED),
             Ended::Broken(_) => standing.carrier.abandon(pair, reason::BROKEN),
         }
         // Nobody hears it where the proxy ends.
         let _nobody = ended.send((pair, how));
+        // With it the proxy leaves the channel.
+        let carrier = Arc::clone(&standing.carrier);
+        drop((standing, mail));
+        rings.give_back(&*carrier, pair).await;
     });
     Ok(Pumped { inbox, room, counters })
 }
@@ -94,14 +101,14 @@ enum Told {
 }
 
 impl Standing {
-    async fn run(&mut self, mut mail: mpsc::UnboundedReceiver<Inbound>) -> Result<Ended, String> {
+    async fn run(&mut self, mail: &mut Mail) -> Result<Ended, String> {
         let bell =
             bell(&self.stand_in).map_err(|e| format!("the doorbell of an endpoint can't be watched: {e}"))?;
         let mut listens = false;
         loop {
             let mut heard = 0;
             while heard < HEARD_AT_ONCE
-                && let Ok(inbound) = mail.try_recv()
+                && let Some(inbound) = mail.try_take()
             {
                 heard += 1;
                 if !self.hear(inbound)? {
@@ -115,7 +122,7 @@ impl Standing {
                 Told::All => self.stand_in.turn(&mut self.say).map_err(|why| why.to_string())?,
             };
             if turn == Turn::Ended {
-                return self.tell_the_rest(&mut mail).await;
+                return self.tell_the_rest(mail).await;
             }
             if heard > 0 || turn == Turn::More || told == Told::All && !self.say.is_empty() {
                 tokio::task::yield_now().await;
@@ -126,7 +133,7 @@ impl Standing {
                 continue;
             }
             let inbound = tokio::select! {
-                inbound = mail.recv() => Some(inbound),
+                inbound = mail.take() => Some(inbound),
                 () = self.room.notified(), if told == Told::Full => None,
                 rung = bell.readable(), if told == Told::All => {
                     // Cleared before what rang is taken off: a ring that comes after that makes it ready again.
@@ -171,11 +178,11 @@ impl Standing {
     }
 
     /// The endpoint has ended: the other node hears of all that it did before.
-    async fn tell_the_rest(&mut self, mail: &mut mpsc::UnboundedReceiver<Inbound>) -> Result<Ended, String> {
+    async fn tell_the_rest(&mut self, mail: &mut Mail) -> Result<Ended, String> {
         while self.tell() == Told::Full {
             tokio::select! {
                 () = self.room.notified() => {}
-                inbound = mail.recv() => match inbound {
+                inbound = mail.take() => match inbound {
                     // Nobody is there to hear it.
                     Some(Inbound::Messages(messages)) => {
                         self.carrier.consumed_all(self.pair, messages.count(), messages.bytes());

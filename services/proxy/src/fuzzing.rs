@@ -58,6 +58,9 @@ impl Carrier for Net {
     fn abandon(&self, pair: Pair, reason: u32) {
         self.lock()[1].abandon(pair, reason);
     }
+    fn held_of(&self, pair: Pair) -> usize {
+        self.lock()[1].held_of(pair)
+    }
     fn set_whole(&self, rate_bytes: Option<u64>) {
         self.lock()[1].set_whole(rate_bytes);
     }
@@ -203,7 +206,7 @@ impl Stage {
         assert!(self.switch.pairs.len() <= 2 * PAIRS as usize, "more pairs than both allow");
         assert_eq!(
             self.switch.asked,
-            counted(|kept| matches!(kept, Kept::Asked(_))),
+            counted(|kept| matches!(kept, Kept::Asked { .. })),
             "who asks is miscounted"
         );
         assert!(self.switch.asked <= MAX_WAITING_OPENS && self.switch.pumps <= MAX_PUMPS);

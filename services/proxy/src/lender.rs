@@ -3,7 +3,10 @@
 //! is bounded by the window of its pair.
 
 use crate::carrier::Carrier;
-use crate::pump::{Counters, Ended, Inbound, Pumped};
+use crate::domains::Member;
+use crate::mail::{Inbound, Mail, mail};
+use crate::pump::{Counters, Ended, Pumped};
+use crate::rings::until_sent;
 use endpoint::Lender;
 use link::{Messages, Sent};
 use session::Memories;
@@ -25,16 +28,19 @@ const TURN_PIECES: u32 = 8;
 pub(crate) fn start(
     carrier: Arc<dyn Carrier>,
     pair: Pair,
-    (memories, buffer): (&Memories, &GrantedBuffer),
+    (memories, buffer, member): (Memories, &GrantedBuffer, Member),
     ended: mpsc::UnboundedSender<(Pair, Ended)>,
 ) -> Result<Pumped, String> {
-    let lender = Lender::open(memories, buffer)?;
-    let (inbox, mail) = mpsc::unbounded_channel();
+    let lender = Lender::open(&memories, buffer)?;
+    is_taken(&memories)?;
+    let (inbox, mail) = mail();
     let (room, counters) = (Arc::new(Notify::new()), Arc::new(Counters::default()));
     let mut loan = Loan {
         carrier,
         pair,
         lender,
+        memories,
+        member,
         room: Arc::clone(&room),
         counters: Arc::clone(&counters),
         message: Vec::new(),
@@ -50,14 +56,34 @@ pub(crate) fn start(
         }
         // Nobody hears it where the proxy ends.
         let _nobody = ended.send((pair, how));
+        let (carrier, member) = (Arc::clone(&loan.carrier), loan.member);
+        drop((loan.lender, loan.memories));
+        until_sent(&*carrier, pair).await;
+        drop(member);
     });
     Ok(Pumped { inbox, room, counters })
+}
+
+/// Makes sure that the owner has all of the buffer's memory: of what nobody has touched yet this proxy would be charged for what is copied from or to it, for as long as
+/// the owner keeps the buffer. Owners touch it when they make it, and can give it back later.
+fn is_taken(memories: &Memories) -> Result<(), String> {
+    let look = |error: std::io::Error| format!("a granted buffer can't be looked at: {error}");
+    let taken = sys::memfd::taken_bytes(&memories.data).map_err(look)?;
+    let bytes = sys::memfd::check_fixed(&memories.data).map_err(look)?.unwrap_or(u64::MAX);
+    if taken >= bytes {
+        return Ok(());
+    }
+    Err(format!(
+        "its owner has taken memory for {taken} of the {bytes} bytes of a granted buffer: it has to write all of it before"
+    ))
 }
 
 struct Loan {
     carrier: Arc<dyn Carrier>,
     pair: Pair,
     lender: Lender,
+    memories: Memories,
+    member: Member,
     room: Arc<Notify>,
     counters: Arc<Counters>,
     /// What has to be sent next; empty: nothing.
@@ -72,10 +98,10 @@ struct Loan {
 
 impl Loan {
     /// Lends until either side has enough of it.
-    async fn run(&mut self, mut mail: mpsc::UnboundedReceiver<Inbound>) -> Result<(), String> {
+    async fn run(&mut self, mut mail: Mail) -> Result<(), String> {
         let mut turn = 0;
         loop {
-            while let Ok(inbound) = mail.try_recv() {
+            while let Some(inbound) = mail.try_take() {
                 if !self.take(inbound) {
                     return Ok(());
                 }
@@ -83,13 +109,14 @@ impl Loan {
             if self.recalled {
                 self.lender.recall();
             } else {
+                is_taken(&self.memories)?;
                 self.hear()?;
             }
             if self.message.is_empty() && !self.next() {
                 if self.recalled {
                     return Ok(());
                 }
-                if !mail.recv().await.is_some_and(|inbound| self.take(inbound)) {
+                if !mail.take().await.is_some_and(|inbound| self.take(inbound)) {
                     return Ok(());
                 }
                 continue;
@@ -109,7 +136,7 @@ impl Loan {
                 Ok(Sent::Full) => tokio::select! {
                     // A permit stays from before, so no room is missed.
                     () = self.room.notified() => {}
-                    inbound = mail.recv() => if !inbound.is_some_and(|inbound| self.take(inbound)) {
+                    inbound = mail.take() => if !inbound.is_some_and(|inbound| self.take(inbound)) {
                         return Ok(());
                     },
                 },

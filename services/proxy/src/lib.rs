@@ -6,14 +6,17 @@
 //! meanwhile. When it dies its pairs end as if the programs at their other ends had died.
 
 mod carrier;
+mod domains;
 mod endpoints;
 #[doc(hidden)]
 pub mod fuzzing;
 mod lender;
 mod locators;
+mod mail;
 mod privilege;
 
 mod pump;
+mod rings;
 mod shares;
 mod start;
 mod switch;
@@ -54,8 +57,8 @@ pub type Reconfigure = Box<dyn FnMut(&Configure, Vec<OwnedFd>) + Send>;
 pub struct Linked {
     /// The link.
     pub carrier: Arc<dyn Carrier>,
-    /// What it tells. What waits here is bounded by the windows of its pairs.
-    pub events: mpsc::UnboundedReceiver<Event>,
+    /// What it tells. Where it waits for that to be taken, it receives nothing more.
+    pub events: mpsc::Receiver<Event>,
     /// Where it listens, as locators.
     pub listens: Vec<String>,
     /// Says all of these again when there are others.
@@ -169,7 +172,7 @@ impl Proxy {
         Ok(())
     }
 
-    fn hear(&mut self, event: Event, more: &mut mpsc::UnboundedReceiver<Event>) -> Result<(), Over> {
+    fn hear(&mut self, event: Event, more: &mut mpsc::Receiver<Event>) -> Result<(), Over> {
         let mut next = Some(event);
         let mut taken = 0;
         while let Some(event) = next {

@@ -3,6 +3,8 @@
 use std::fmt;
 use transport::Locator;
 
+/// Addresses that are tried, at most: a proxy listens once by each transport, at each address of its node. Another node does not have this one knock wherever it likes.
+const KNOWN_MAX: usize = 16;
 /// Addresses that were left and are told, at most.
 const LEFT_MAX: usize = 4;
 /// So much is told of each, in characters: longer than any that there is.
@@ -29,6 +31,7 @@ impl Locators {
             }
         }
         found.known.sort_by_key(|locator| locator.kind.name() != first);
+        found.known.truncate(KNOWN_MAX);
         found
     }
 
@@ -66,6 +69,18 @@ mod tests {
         assert_eq!(found.first("ethernet"), None);
         assert_eq!(found.left, ["warp:10.0.0.1:9", "tcp:nowhere"]);
         assert!(Left(&found.left).to_string().contains("leaves warp:10.0.0.1:9, tcp:nowhere"));
+    }
+
+    #[test]
+    fn of_many_addresses_a_bounded_number_is_tried() {
+        let mut texts: Vec<String> = (1..1000).map(|port| format!("tcp:10.0.0.1:{port}")).collect();
+        texts.push("quic:10.0.0.1:7421".into());
+        let found = Locators::read(&texts, "quic");
+        assert_eq!((found.known.len(), found.left.len()), (KNOWN_MAX, 0));
+        assert_eq!(
+            found.first("quic").map(|locator| locator.to_string()).as_deref(),
+            Some("quic:10.0.0.1:7421")
+        );
     }
 
     #[test]

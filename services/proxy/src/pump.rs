@@ -6,9 +6,10 @@
 //! a death arrives before it, as it does on one node.
 
 use crate::carrier::Carrier;
+use crate::mail::{Inbound, Inbox, Mail, mail};
+use crate::rings::Rings;
 use channel::{End, OpenError, Piece, ReceiveError, Receiver, SendError};
 use channel_tokio::{AsyncReceiver, AsyncSender};
-use link::Messages;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -25,18 +26,10 @@ const LIMIT_LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_sec
 /// by then.
 const BATCH_RECORDS: usize = 64;
 const BATCH_BYTES: usize = 32 * 1024;
+/// Memory of records that is kept for later ones.
+const SPARE_BYTES: usize = 2 * BATCH_BYTES;
 /// Bytes of records that are put into a ring, or onto the link, before others have their turn.
 const TURN_BYTES: usize = 256 * 1024;
-
-/// What the link brought for a pair.
-#[derive(Debug)]
-pub(crate) enum Inbound {
-    Messages(Messages),
-    /// Of a loan: the daemon takes it back.
-    Recall,
-    /// Nothing more comes, and everything before has.
-    Closed,
-}
 
 /// What is counted of a pair.
 #[derive(Debug, Default)]
@@ -51,7 +44,7 @@ pub(crate) struct Counters {
 #[derive(Debug)]
 pub(crate) struct Pumped {
     /// Bounded by the pair's window.
-    pub(crate) inbox: mpsc::UnboundedSender<Inbound>,
+    pub(crate) inbox: Inbox,
     /// There is room on the link again.
     pub(crate) room: Arc<Notify>,
     pub(crate) counters: Arc<Counters>,
@@ -73,11 +66,11 @@ pub(crate) enum Ended {
 pub(crate) fn start(
     carrier: Arc<dyn Carrier>,
     pair: Pair,
-    end: End,
+    (end, rings): (End, Rings),
     ended: mpsc::UnboundedSender<(Pair, Ended)>,
 ) -> Result<Pumped, OpenError> {
     let (sender, receiver) = channel_tokio::open(end)?;
-    let (inbox, mail) = mpsc::unbounded_channel();
+    let (inbox, mail) = mail();
     let (room, counters) = (Arc::new(Notify::new()), Arc::new(Counters::default()));
     let side = Side { carrier, pair, room: Arc::clone(&room), counters: Arc::clone(&counters) };
     tokio::spawn(async move {
@@ -88,6 +81,7 @@ pub(crate) fn start(
         }
         // Nobody hears it where the proxy ends.
         let _nobody = ended.send((pair, how));
+        rings.give_back(&*side.carrier, pair).await;
     });
     Ok(Pumped { inbox, room, counters })
 }
@@ -112,12 +106,7 @@ enum Direction {
     Broken(String),
 }
 
-async fn run(
-    side: &Side,
-    mut sender: AsyncSender,
-    mut receiver: AsyncReceiver,
-    mut mail: mpsc::UnboundedReceiver<Inbound>,
-) -> Ended {
+async fn run(side: &Side, mut sender: AsyncSender, mut receiver: AsyncReceiver, mut mail: Mail) -> Ended {
     // How long the messages are that the other side's receiver puts together: said by the inward half, offered by the outward one.
     let (limits, limit) = mpsc::unbounded_channel();
     let outward = outward(side, &mut receiver, limit);
@@ -189,6 +178,7 @@ struct Records {
     /// Where the next one goes.
     place: Vec<u8>,
     spare: Vec<Vec<u8>>,
+    spare_bytes: usize,
 }
 
 impl Records {
@@ -198,7 +188,8 @@ impl Records {
             if record.capacity() > self.place.capacity() {
                 std::mem::swap(&mut record, &mut self.place);
             }
-            if record.capacity() <= BATCH_BYTES {
+            if self.spare_bytes + record.capacity() <= SPARE_BYTES {
+                self.spare_bytes += record.capacity();
                 self.spare.push(record);
             }
         }
@@ -214,6 +205,7 @@ impl Records {
         let mut found = Some(piece);
         while let Some(piece) = found {
             let next = self.spare.pop().unwrap_or_default();
+            self.spare_bytes -= next.capacity();
             let record = std::mem::replace(&mut self.place, next);
             self.bytes += record.len();
             self.taken.push((word_of(piece), record));
@@ -284,7 +276,7 @@ impl Side {
 async fn inward(
     side: &Side,
     sender: &mut AsyncSender,
-    mail: &mut mpsc::UnboundedReceiver<Inbound>,
+    mail: &mut Mail,
     limits: &mpsc::UnboundedSender<u64>,
 ) -> Direction {
     let (most, mut told) = (sender.get_mut().max_message(), 0);
@@ -299,7 +291,7 @@ async fn inward(
                 told = u64::MAX;
             }
         }
-        let inbound = match tokio::time::timeout(look, mail.recv()).await {
+        let inbound = match tokio::time::timeout(look, mail.take()).await {
             Err(_elapsed) => {
                 look = (look * 2).min(LIMIT_LOOKS[1]);
                 continue;
@@ -383,5 +375,29 @@ fn piece_of(first: u8) -> Option<Piece> {
         word::NEXT => Some(Piece::Next),
         word::LAST => Some(Piece::Last),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each of 64 buffers could grow to 32 KiB, one after the other.
+    #[test]
+    fn little_memory_is_kept_for_later_records() {
+        let mut records = Records::default();
+        for turn in 0..1000_usize {
+            records.first().resize(BATCH_BYTES - turn, 7);
+            for _ in 0..BATCH_RECORDS {
+                let next = records.spare.pop().unwrap_or_default();
+                records.spare_bytes -= next.capacity();
+                let mut record = std::mem::replace(&mut records.place, next);
+                record.resize(BATCH_BYTES / 2 + turn, 7);
+                records.taken.push((word::WHOLE, record));
+            }
+            records.first();
+            let kept: usize = records.spare.iter().map(Vec::capacity).sum();
+            assert!(kept == records.spare_bytes && kept <= SPARE_BYTES, "{kept}");
+        }
     }
 }

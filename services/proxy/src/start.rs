@@ -24,6 +24,8 @@ use trust::Identity;
 use wire::link::{Hello, Pair, VERSION, VERSION_OLDEST};
 use wire::proxy::{Configure, MAX_MESSAGE_BYTES, MAX_PAIRS, Order, Report, SILENCE_MS, WINDOW_BYTES, reason};
 
+/// Events of the link that wait for the proxy's loop: those of a turn. More wait in the link's driver, which then receives nothing.
+const EVENTS_MAX: usize = 64;
 /// How long the other node may take to hear that this proxy ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long its daemon may take to say what it is to be.
@@ -249,10 +251,10 @@ async fn link(
     let (handle, mut told, driver) = transport::start(settings)?;
     let driver = tokio::spawn(driver.run());
     let link = handle.clone();
-    let (tell, events) = mpsc::unbounded_channel::<Event>();
+    let (tell, events) = mpsc::channel::<Event>(EVENTS_MAX);
     tokio::spawn(async move {
         while let Some(event) = told.next().await {
-            if tell.send(event).is_err() {
+            if tell.send(event).await.is_err() {
                 return;
             }
         }
@@ -526,6 +528,10 @@ impl Carrier for Carried {
 
     fn abandon(&self, pair: Pair, reason: u32) {
         self.handle.abandon(pair, reason);
+    }
+
+    fn held_of(&self, pair: Pair) -> usize {
+        self.handle.held_of(pair)
     }
 
     fn set_whole(&self, rate_bytes: Option<u64>) {

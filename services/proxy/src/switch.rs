@@ -4,9 +4,12 @@
 //! node decides. A pair that breaks a rule is ended; the link is not.
 
 use crate::carrier::Carrier;
+use crate::domains::{BUDGET_BYTES, Domains, pair_bytes};
 use crate::endpoints;
 use crate::lender;
-use crate::pump::{self, Ended, Inbound, Pumped};
+use crate::mail::Inbound;
+use crate::pump::{self, Ended, Pumped};
+use crate::rings::{NoRings, Rings};
 use crate::shares::Shares;
 use channel::End;
 use link::{Event, Messages, OpenError, Sent, Share};
@@ -42,6 +45,7 @@ pub(crate) struct Switch {
     news: VecDeque<News>,
     news_pair: Option<Pair>,
     shares: Shares,
+    domains: Domains,
     ended: mpsc::UnboundedSender<(Pair, Ended)>,
     /// For the daemon, as far as there is one.
     pub(crate) reports: VecDeque<Report>,
@@ -69,11 +73,16 @@ pub(crate) enum Kept {
     /// Ours; the other node has not answered.
     Opening {
         id: u64,
-        end: Option<End>,
+        end: End,
+        rings: Rings,
         open: Open,
     },
     /// Theirs; our daemon has not answered.
-    Asked(Open),
+    Asked {
+        open: Open,
+        /// To which domain of this node it belongs, once the daemon has said so.
+        name: Option<String>,
+    },
     Pumped {
         pumped: Pumped,
         open: Open,
@@ -88,6 +97,7 @@ pub(crate) struct Over(pub(crate) String);
 impl Switch {
     pub(crate) fn new(carrier: Arc<dyn Carrier>) -> (Self, mpsc::UnboundedReceiver<(Pair, Ended)>) {
         let (ended, ends) = mpsc::unbounded_channel();
+        let domains = Domains::new(BUDGET_BYTES);
         let switch = Self {
             carrier,
             pairs: BTreeMap::new(),
@@ -96,7 +106,8 @@ impl Switch {
             pumps: 0,
             news: VecDeque::new(),
             news_pair: None,
-            shares: Shares::default(),
+            shares: Shares::new(domains.clone()),
+            domains,
             ended,
             reports: VecDeque::new(),
             counts: Counts::default(),
@@ -119,7 +130,7 @@ impl Switch {
             .pairs
             .iter()
             .filter_map(|(pair, kept)| match kept {
-                Kept::Asked(open) => Some((*pair, open.clone())),
+                Kept::Asked { open, .. } => Some((*pair, open.clone())),
                 _ => None,
             })
             .collect();
@@ -203,7 +214,7 @@ impl Switch {
             self.pairs.insert(pair, Kept::NewsIn);
             return;
         }
-        self.pairs.insert(pair, Kept::Asked(open.clone()));
+        self.pairs.insert(pair, Kept::Asked { open: open.clone(), name: None });
         self.asked += 1;
         if self.asked > MAX_WAITING_OPENS || self.pumps >= MAX_PUMPS {
             return self.refuse(pair, Errno::AGAIN, "this node has too much to answer now; try again later");
@@ -217,7 +228,7 @@ impl Switch {
             match self.pairs.get(&pair) {
                 Some(Kept::Pumped { pumped, .. }) => {
                     // A pump that has ended says so itself.
-                    let _ended = pumped.inbox.send(Inbound::Messages(messages));
+                    pumped.inbox.put(Inbound::Messages(messages));
                     return;
                 }
                 Some(Kept::NewsIn) => {
@@ -231,7 +242,7 @@ impl Switch {
                     self.carrier.consumed(pair, bytes.len());
                     self.answered(pair, bytes);
                 }
-                Some(Kept::NewsOut | Kept::Asked(_)) => {
+                Some(Kept::NewsOut | Kept::Asked { .. }) => {
                     self.broken(pair, "it sends before its pair is accepted, or where it is to listen");
                 }
                 // Of a pair that was ended here.
@@ -243,10 +254,10 @@ impl Switch {
 
     /// The other node has accepted a pair of ours, or not.
     fn answered(&mut self, pair: Pair, bytes: &[u8]) {
-        let Some(Kept::Opening { id, end, open }) = self.pairs.remove(&pair) else { return };
+        let Some(Kept::Opening { id, end, rings, open }) = self.pairs.remove(&pair) else { return };
         self.opens.remove(&id);
-        match (bytes.split_first(), end) {
-            (Some((&word::ACCEPTED, [])), Some(end)) => match self.pump(pair, end, open, true) {
+        match bytes.split_first() {
+            Some((&word::ACCEPTED, [])) => match self.pump(pair, (end, rings), open, true) {
                 Ok(()) => {
                     self.counts.opened += 1;
                     self.reports.push_back(Report::Opened { id });
@@ -257,7 +268,7 @@ impl Switch {
                     self.reports.push_back(Report::Refused { id, errno, message });
                 }
             },
-            (Some((&word::REFUSED, why)), _) => {
+            Some((&word::REFUSED, why)) => {
                 self.carrier.close(pair, reason::REFUSED);
                 let (errno, message) = refusal(why);
                 self.reports.push_back(Report::Refused { id, errno, message });
@@ -271,7 +282,7 @@ impl Switch {
         }
     }
 
-    fn pump(&mut self, pair: Pair, end: End, open: Open, ours: bool) -> Result<(), String> {
+    fn pump(&mut self, pair: Pair, end: (End, Rings), open: Open, ours: bool) -> Result<(), String> {
         let (carrier, ended) = (Arc::clone(&self.carrier), self.ended.clone());
         let started = match open {
             Open::Endpoints { from, to, .. } => {
@@ -301,7 +312,7 @@ impl Switch {
         match self.pairs.remove(&pair) {
             Some(Kept::Pumped { pumped, open, ours }) => {
                 self.count(&pumped);
-                let _ended = pumped.inbox.send(Inbound::Closed);
+                pumped.inbox.put(Inbound::Closed);
                 pumped.room.notify_one();
                 self.parted(open, ours);
             }
@@ -311,7 +322,7 @@ impl Switch {
                 let message = "the other node, or its proxy, has just ended".to_owned();
                 self.reports.push_back(Report::Refused { id, errno, message });
             }
-            Some(Kept::Asked(_)) => {
+            Some(Kept::Asked { .. }) => {
                 self.asked -= 1;
                 self.reports.push_back(Report::Withdrawn { pair: number(pair) });
             }
@@ -407,9 +418,10 @@ impl Switch {
                 self.shares.set(&*self.carrier, &name, (rate_bits > 0).then_some(share));
                 Ok(())
             }
-            Order::Belongs { pair, name } => {
-                if let Some(pair) = self.asked_pair(pair) {
-                    self.shares.classify(&*self.carrier, pair, &name);
+            Order::Belongs { pair, name: said } => {
+                let pair = self.asked_pair(pair);
+                if let Some(Kept::Asked { name, .. }) = pair.and_then(|pair| self.pairs.get_mut(&pair)) {
+                    *name = Some(said);
                 }
                 Ok(())
             }
@@ -447,10 +459,16 @@ impl Switch {
     fn open(&mut self, id: u64, open: Open, descriptors: Vec<OwnedFd>) -> Result<(), Over> {
         let refused =
             |errno: Errno, message: String| Report::Refused { id, errno: errno.raw_os_error(), message };
-        let end = match End::from_descriptors(descriptors) {
+        let rings = Rings::take(&descriptors, &self.domains, &belongs(&open));
+        let end = rings.map_err(|error| (errno_of(&error), error.to_string())).and_then(|rings| {
+            let end = End::from_descriptors(descriptors);
+            let end = end.map_err(|error| (Errno::INVAL, format!("that is no channel's end: {error}")))?;
+            Ok((end, rings))
+        });
+        let (end, rings) = match end {
             Ok(end) => end,
-            Err(error) => {
-                self.reports.push_back(refused(Errno::INVAL, format!("that is no channel's end: {error}")));
+            Err((errno, why)) => {
+                self.reports.push_back(refused(errno, why));
                 return Ok(());
             }
         };
@@ -461,14 +479,9 @@ impl Switch {
         }
         match self.carrier.open(&encode(&open)?) {
             Ok(pair) => {
-                if let Open::Channel { dc, domain, .. }
-                | Open::Endpoints { dc, domain, .. }
-                | Open::Grant { dc, domain, .. } = &open
-                {
-                    self.shares.classify(&*self.carrier, pair, &format!("{dc}/{domain}"));
-                }
+                self.carrier.classify(pair, rings.member().class());
                 self.opens.insert(id, pair);
-                self.pairs.insert(pair, Kept::Opening { id, end: Some(end), open });
+                self.pairs.insert(pair, Kept::Opening { id, end, rings, open });
             }
             Err(OpenError::Many { most }) => {
                 let message =
@@ -486,21 +499,28 @@ impl Switch {
     fn asked_pair(&self, number: u64) -> Option<Pair> {
         let (slot, generation) = (u32::try_from(number & u64::from(u32::MAX)).ok()?, (number >> 32) as u32);
         let pair = Pair { slot, generation };
-        matches!(self.pairs.get(&pair), Some(Kept::Asked(_))).then_some(pair)
+        matches!(self.pairs.get(&pair), Some(Kept::Asked { .. })).then_some(pair)
     }
 
     fn accept(&mut self, number: u64, descriptors: Vec<OwnedFd>) {
         // One that was withdrawn meanwhile: its end is closed with these descriptors.
         let Some(pair) = self.asked_pair(number) else { return };
+        let rings = match Rings::take(&descriptors, &self.domains, &self.asked_by(pair)) {
+            Ok(rings) => rings,
+            Err(error) => return self.refuse(pair, errno_of(&error), &error.to_string()),
+        };
         let end = match End::from_descriptors(descriptors) {
             Ok(end) => end,
             Err(error) => return self.refuse(pair, Errno::NOMEM, &format!("no end of a channel: {error}")),
         };
-        let Some(Kept::Asked(open)) = self.pairs.remove(&pair) else { return };
+        let Some(Kept::Asked { open, .. }) = self.pairs.remove(&pair) else { return };
         self.asked -= 1;
+        self.carrier.classify(pair, rings.member().class());
         // A new pair has room for it.
         let told = self.carrier.send(pair, &[word::ACCEPTED]);
-        if let Err(why) = told.map_err(|e| e.to_string()).and_then(|_| self.pump(pair, end, open, false)) {
+        if let Err(why) =
+            told.map_err(|e| e.to_string()).and_then(|_| self.pump(pair, (end, rings), open, false))
+        {
             tracing::warn!(
                 pair = pair_number(pair.slot, pair.generation),
                 why,
@@ -512,6 +532,15 @@ impl Switch {
         self.counts.accepted += 1;
     }
 
+    /// The domain of this node to which a pair belongs that the other node asks for.
+    fn asked_by(&self, pair: Pair) -> String {
+        match self.pairs.get(&pair) {
+            Some(Kept::Asked { name: Some(name), .. }) => name.clone(),
+            Some(Kept::Asked { open, name: None }) => container(open).to_owned(),
+            _ => String::new(),
+        }
+    }
+
     /// A pair is a loan of these memories.
     fn lend(&mut self, number: u64, buffer: &GrantedBuffer, descriptors: Vec<OwnedFd>) {
         // One that was withdrawn meanwhile.
@@ -520,11 +549,17 @@ impl Switch {
             return self.refuse(pair, Errno::NOMEM, "a grant without its memories");
         };
         let memories = Memories { data, states };
+        // Its memory is the owner's.
+        let member = match self.domains.take(&self.asked_by(pair), pair_bytes(0)) {
+            Ok(member) => member,
+            Err(lacks) => return self.refuse(pair, Errno::NOSPC, &lacks.to_string()),
+        };
+        self.carrier.classify(pair, member.class());
         let (carrier, ended) = (Arc::clone(&self.carrier), self.ended.clone());
         // A new pair has room for it.
         let told = self.carrier.send(pair, &[word::ACCEPTED]).map_err(|error| error.to_string());
-        let started = told.and_then(|_| lender::start(carrier, pair, (&memories, buffer), ended));
-        let Some(Kept::Asked(open)) = self.pairs.remove(&pair) else { return };
+        let started = told.and_then(|_| lender::start(carrier, pair, (memories, buffer, member), ended));
+        let Some(Kept::Asked { open, .. }) = self.pairs.remove(&pair) else { return };
         self.asked -= 1;
         match started {
             Ok(pumped) => {
@@ -547,7 +582,7 @@ impl Switch {
                 && (*grant, *from) == (number, endpoint)
             {
                 // One that has ended says so itself.
-                let _ended = pumped.inbox.send(Inbound::Recall);
+                pumped.inbox.put(Inbound::Recall);
             }
         }
     }
@@ -566,7 +601,7 @@ impl Switch {
         if let Err(error) = self.carrier.send(pair, &bytes) {
             tracing::debug!(pair = number(pair), %error, "nobody hears that it was refused");
         }
-        if let Some(Kept::Asked(_)) = self.pairs.remove(&pair) {
+        if let Some(Kept::Asked { .. }) = self.pairs.remove(&pair) {
             self.asked -= 1;
         }
         self.carrier.close(pair, reason::REFUSED);
@@ -580,7 +615,7 @@ impl Switch {
 
     fn drop_pair(&mut self, pair: Pair, reason: u32) {
         match self.pairs.remove(&pair) {
-            Some(Kept::Asked(_)) => {
+            Some(Kept::Asked { .. }) => {
                 self.asked -= 1;
                 self.reports.push_back(Report::Withdrawn { pair: number(pair) });
             }
@@ -627,7 +662,8 @@ impl Switch {
         }
         let counts = &self.counts;
         json!({
-            "link": self.carrier.state(), "shares": self.shares.state(), "transport": self.carrier.transport(),
+            "link": self.carrier.state(), "shares": self.shares.state(),
+            "memory": self.domains.state(), "transport": self.carrier.transport(),
             "pairs_open": self.pairs.values().filter(|kept| matches!(kept, Kept::Pumped { .. })).count(),
             "pairs": pairs, "opening": self.opens.len(), "asked": self.asked, "opened": counts.opened,
             "accepted": counts.accepted, "refused": counts.refused, "broken": counts.broken,
@@ -649,6 +685,34 @@ fn number(pair: Pair) -> u64 {
     pair_number(pair.slot, pair.generation)
 }
 
+/// The domain of this node to which a pair belongs that it asks for, as reservations call it.
+fn belongs(open: &Open) -> String {
+    match open {
+        Open::Channel { dc, domain, .. }
+        | Open::Endpoints { dc, domain, .. }
+        | Open::Grant { dc, domain, .. } => {
+            format!("{dc}/{domain}")
+        }
+        Open::News {} => String::new(),
+    }
+}
+
+/// The distributed container of a pair.
+fn container(open: &Open) -> &str {
+    match open {
+        Open::Channel { dc, .. } | Open::Endpoints { dc, .. } | Open::Grant { dc, .. } => dc,
+        Open::News {} => "",
+    }
+}
+
+fn errno_of(error: &NoRings) -> Errno {
+    match error {
+        NoRings::Count { .. } => Errno::INVAL,
+        NoRings::System(_) => Errno::NOMEM,
+        NoRings::Lacks(_) => Errno::NOSPC,
+    }
+}
+
 fn encode(open: &Open) -> Result<Vec<u8>, Over> {
     serde_json::to_vec(open).map_err(|e| Over(format!("what opens a pair can't be written: {e}")))
 }
@@ -656,7 +720,8 @@ fn encode(open: &Open) -> Result<Vec<u8>, Over> {
 fn news(bytes: &[u8]) -> Result<News, String> {
     match bytes.split_first() {
         Some((&word::NEWS, text)) if bytes.len() <= MAX_NEWS_BYTES => {
-            serde_json::from_slice(text).map_err(|e| format!("its news are none: {e}"))
+            let news: News = serde_json::from_slice(text).map_err(|e| format!("its news are none: {e}"))?;
+            if news.has_names() { Ok(news) } else { Err("its news have names that nobody can have".into()) }
         }
         _ => Err(format!("{} bytes that are no news", bytes.len())),
     }

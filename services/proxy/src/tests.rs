@@ -111,6 +111,9 @@ impl Carrier for Side {
     fn abandon(&self, pair: Pair, reason: u32) {
         self.with(|link| link.abandon(pair, reason));
     }
+    fn held_of(&self, pair: Pair) -> usize {
+        self.net().links[self.side].held_of(pair)
+    }
     fn set_whole(&self, rate_bytes: Option<u64>) {
         self.with(|link| link.set_whole(rate_bytes));
     }
@@ -192,7 +195,15 @@ fn dial(at: &std::path::Path) -> OwnedFd {
 }
 
 impl Node {
-    async fn new(carrier: Side, events: mpsc::UnboundedReceiver<Event>) -> Node {
+    async fn new(carrier: Side, mut heard: mpsc::UnboundedReceiver<Event>) -> Node {
+        let (tell, events) = mpsc::channel(64);
+        tokio::spawn(async move {
+            while let Some(event) = heard.recv().await {
+                if tell.send(event).await.is_err() {
+                    return;
+                }
+            }
+        });
         let path = tempfile::tempdir().expect("a folder");
         let at = path.path().join("s");
         let listener = listen(&at);
@@ -676,4 +687,69 @@ async fn who_breaks_a_rule_loses_that_pair_and_nothing_else() {
     })
     .await;
     assert_eq!(got, [42]);
+}
+
+/// Daemons keep what other nodes say that they serve, by the thousand: names of 16 KiB took hundreds of MiB of them.
+#[tokio::test]
+async fn news_with_enormous_names_end_their_pair_and_are_not_passed_on() {
+    let ((one, first), (other, _second)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let links = [0, 1].map(|side| Link::new(link_config(side, 1)).expect("a link"));
+    let net = Net { links, events: [one, other], begun: Instant::now(), cut: true };
+    let hostile = Side { net: Arc::new(Mutex::new(net)), side: 1 };
+    let mut a = Node::new(Side { net: Arc::clone(&hostile.net), side: 0 }, first).await;
+    hostile.net().connect();
+    a.up().await;
+    let say = |name: &str| {
+        let pair = hostile.open(br#"{"open":"news"}"#).expect("opened");
+        let news = News::Served { dc: "shop".into(), service: name.into(), generation: 1 };
+        let text = serde_json::to_vec(&news).expect("written");
+        hostile.send(pair, &[&[word::NEWS][..], &text].concat()).expect("sent");
+        news
+    };
+    say(&"n".repeat(10_000));
+    // Its pair is over, so it may have another one.
+    let good = say("dns");
+    assert_eq!(a.hear().await, Report::News { news: good });
+    assert_eq!(state(&mut a).await["broken"], 1);
+}
+
+/// A pair that was closed went on to hold what the other node did not take, and counted for nobody: who opened and closed enough of them had the proxy's memory.
+#[tokio::test]
+async fn what_a_closed_pair_still_has_to_send_counts_until_it_is_sent() {
+    const SENT: usize = 240;
+    let (mut a, mut b) = joined().await;
+    let (near, far) = channel(&mut a, &mut b, &Config::default()).await;
+    let far = far.open().expect("opened");
+    aside(move || {
+        let (mut sender, _receiver) = near.open().expect("opened");
+        for _ in 0..SENT {
+            sender.send(&[7; 4096], soon()).expect("the link takes it");
+        }
+    })
+    .await;
+    let until = Instant::now() + PATIENCE;
+    while state(&mut a).await["pairs_open"] != 0 {
+        assert!(Instant::now() < until, "the pair stays");
+    }
+    let held = a.carrier.net().links[0].held().outward;
+    assert!(held > 100_000, "{held} bytes wait");
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+        assert!(state(&mut a).await["memory"]["domains"]["shop/web"].as_u64() > Some(1 << 20));
+    }
+    let mut far = far;
+    let far = aside(move || {
+        for _ in 0..SENT {
+            assert_eq!(receive(&mut far.1).expect("received").len(), 4096);
+        }
+        far
+    })
+    .await;
+    drop(far);
+    let until = Instant::now() + PATIENCE;
+    for node in [&mut a, &mut b] {
+        while state(node).await["memory"]["used_bytes"] != 0 {
+            assert!(Instant::now() < until, "it counts on");
+        }
+    }
 }

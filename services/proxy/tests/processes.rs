@@ -503,3 +503,155 @@ fn a_node_with_a_certificate_of_another_cluster_gets_no_link() {
     let said = child.wait_with_output().unwrap();
     assert!(String::from_utf8_lossy(&said.stdout).contains("Identity"), "{said:?}");
 }
+
+/// Bytes of memory that a proxy has, and would be charged for in its cgroup: its own, and pages that it shares with others and has touched.
+fn held_bytes(proxy: &Proxy) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.pid)).unwrap();
+    let kib = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    (kib("RssAnon:") + kib("RssShmem:")) * 1024
+}
+
+fn open_of(dc: &str) -> Open {
+    let (service, domain, entrance) = ("dns".into(), "web".into(), "api".into());
+    Open::Channel { dc: dc.into(), service, domain, entrance, ring_bytes: 0 }
+}
+
+impl Bed {
+    /// A channel for a distributed container; what speaks against it.
+    fn channel_for(&self, dc: &str, id: u64, ring_bytes: u32) -> Result<(End, End), (i32, String)> {
+        let config = Config { ring_bytes, ..Config::default() };
+        let (near, to_a) = pair(&config).unwrap();
+        let (far, to_b) = pair(&config).unwrap();
+        self.a.say(&Order::Open { id, open: open_of(dc) }, Some(to_a));
+        let mut refused = None;
+        // It may be refused before the other node hears of it.
+        let asked = loop {
+            match self.b.try_hear(Duration::from_millis(20)) {
+                Some(Some(Report::Asked { pair, .. })) => break Some(pair),
+                _ => refused = refused.or_else(|| self.refused(id, Duration::from_millis(20))),
+            }
+            if refused.is_some() {
+                break None;
+            }
+        };
+        if let Some(pair) = asked {
+            self.b.say(&Order::Belongs { pair, name: format!("{dc}/dns") }, None);
+            self.b.say(&Order::Accept { pair }, Some(to_b));
+        }
+        refused = refused.or_else(|| self.refused(id, PATIENCE));
+        refused.map_or(Ok((near, far)), Err)
+    }
+
+    /// `None`: it is opened, or nothing is said.
+    fn refused(&self, id: u64, within: Duration) -> Option<(i32, String)> {
+        loop {
+            match self.a.try_hear(within)? {
+                Some(Report::Refused { id: of, errno, message }) if of == id => {
+                    return Some((errno, message));
+                }
+                Some(Report::Opened { id: of }) if of == id => return None,
+                None => return None,
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// Many channels with large rings that nobody reads: the other node's proxy took all the memory that its cgroup lets it have, was killed, and everybody's channels with it.
+#[test]
+fn a_container_with_many_large_rings_takes_its_share_of_a_proxy_s_memory_and_no_more() {
+    const RING_BYTES: u32 = 4 << 20;
+    let bed = bed();
+    let mut channels = Vec::new();
+    let mut last = None;
+    for id in 1..=200 {
+        match bed.channel_for("flood", id, RING_BYTES) {
+            Ok(ends) => channels.push(ends),
+            Err(refused) => last = last.or(Some(refused)),
+        }
+        if last.is_some() {
+            break;
+        }
+    }
+    assert!(channels.len() >= 8, "{} channels: {last:?}", channels.len());
+    // All that goes into them.
+    let mut filled: Vec<_> = channels.into_iter().map(|(near, far)| (near.open().unwrap(), far)).collect();
+    let message = vec![7; 1 << 20];
+    let mut goes = true;
+    while goes {
+        goes = false;
+        for ((sender, _), _) in &mut filled {
+            goes |= sender.send(&message, Some(Instant::now() + Duration::from_millis(30))).is_ok();
+        }
+    }
+    for proxy in [&bed.a, &bed.b] {
+        let held = held_bytes(proxy);
+        println!("{} channels: {} MiB", filled.len(), held >> 20);
+        assert!(held < wire::proxy::MEMORY_BYTES * 3 / 4, "{} MiB", held >> 20);
+    }
+    let (errno, message) = last.expect("there is a bound");
+    assert_eq!(errno, rustix::io::Errno::NOSPC.raw_os_error());
+    assert!(message.contains("flood/web") && message.contains("KiB"), "{message}");
+    // Another container has its channels.
+    let (near, far) = bed.channel_for("shop", 1000, 256 << 10).expect("there is room for others");
+    let (mut sender, _receiver) = near.open().unwrap();
+    let (_sender, mut receiver) = far.open().unwrap();
+    sender.send(b"still here", soon()).unwrap();
+    assert_eq!(receive(&mut receiver).unwrap(), b"still here");
+
+    drop(filled);
+    bed.wait_for(&bed.b, |state| state["memory"]["domains"]["flood/dns"].is_null());
+    bed.channel_for("flood", 2000, RING_BYTES).expect("there is room again");
+}
+
+impl Bed {
+    fn wait_for(&self, proxy: &Proxy, is_so: impl Fn(&serde_json::Value) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let state = proxy.state();
+            if is_so(&state) {
+                return;
+            }
+            assert!(Instant::now() < until, "{state}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A pair that was over was forgotten, and the pages of its rings stayed charged to the proxy for as long as somebody had them.
+#[test]
+fn rings_count_until_their_other_end_is_left_and_are_freed_whoever_keeps_them() {
+    const CHANNELS: u64 = 3;
+    const BYTES: usize = 1 << 20;
+    let bed = bed();
+    let left: Vec<End> = (1..=CHANNELS)
+        .map(|id| {
+            let (near, far) = bed.channel_for("shop", id, 4 << 20).unwrap();
+            near.open().unwrap().0.send(&vec![7; BYTES], soon()).unwrap();
+            far
+        })
+        .collect();
+    bed.wait_for(&bed.b, |state| state["pairs_open"] == 0);
+    let state = bed.b.state();
+    let used = state["memory"]["domains"]["shop/dns"].as_u64().unwrap();
+    assert!(used > CHANNELS * (4 << 20), "{state}");
+    let region = |end: &[OwnedFd; End::DESCRIPTORS]| {
+        let [first, .., last] = end;
+        let region = if sys::memfd::is_file(first).unwrap() { first } else { last };
+        region.try_clone().unwrap()
+    };
+    let left: Vec<_> = left.into_iter().map(End::into_descriptors).collect();
+    let regions: Vec<OwnedFd> = left.iter().map(region).collect();
+    // A pair that is over is delivered to its end all the same.
+    let until = Instant::now() + PATIENCE;
+    while regions.iter().any(|region| sys::memfd::taken_bytes(region).unwrap() < BYTES as u64) {
+        assert!(Instant::now() < until, "what was sent does not come");
+        std::thread::yield_now();
+    }
+    drop(left);
+    bed.wait_for(&bed.b, |state| state["memory"]["used_bytes"] == 0);
+    assert!(regions.iter().all(|region| sys::memfd::taken_bytes(region).unwrap() == 0));
+}

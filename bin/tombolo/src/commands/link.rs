@@ -32,7 +32,8 @@ pub enum LinkCommand {
 
 Both nodes are told of transport and compression, and keep them. The interface is that of this node alone: say it on the other one, too. `ethernet` sends frames of our own over the interfaces that bear the nodes' addresses, or
 those that `--interface` names: for nodes on one switch. `tipc` is for nodes whose kernels have TIPC (`modprobe tipc`) and a bearer to each other (`tipc bearer enable media eth device eth0`). Where a
-transport can't be had the link stays on what it has, `link show` says why on both nodes, and it is tried again. `auto` compresses where that is sooner there.")]
+transport can't be had the link stays on what it has, `link show` says why on both nodes, and it is tried again. `auto` compresses where that is sooner there. By default nothing is \
+compressed: of domains whose data are compressed together, one that sees the lengths of packets can guess what others send.")]
     Set(SetArgs),
 }
 

@@ -13,6 +13,9 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use wire::link::Pair;
 
+/// Where so many events wait for the user nothing more is received: windows bound their bytes, and not what short messages take beside these.
+const EVENTS_MAX: usize = 1024;
+
 /// What has gone over a link, since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
@@ -106,6 +109,8 @@ pub(super) struct State {
     pub driver: Option<Waker>,
     user: Option<Waker>,
     pub is_run: bool,
+    /// Nothing is received until the user has taken events.
+    holds_back: bool,
     pub adopted: Option<Connection>,
     /// The connection that there is has to go, and why.
     pub cut: Option<String>,
@@ -135,6 +140,7 @@ impl State {
             driver: None,
             user: None,
             is_run: true,
+            holds_back: false,
             adopted: None,
             cut: None,
             switch: None,
@@ -156,6 +162,19 @@ impl State {
     fn wake_driver(&mut self) {
         if let Some(driver) = self.driver.take() {
             driver.wake();
+        }
+    }
+
+    /// So much waits for the user that no more is to be received; who takes it wakes the driver.
+    pub fn has_backlog(&mut self) -> bool {
+        self.holds_back = self.events.len() >= EVENTS_MAX;
+        self.holds_back
+    }
+
+    /// The user has taken all events.
+    fn taken(&mut self) {
+        if std::mem::take(&mut self.holds_back) {
+            self.wake_driver();
         }
     }
 
@@ -292,6 +311,12 @@ impl Handle {
         self.act(|state| state.link.abandon(pair, reason));
     }
 
+    /// See [`Link::held_of`].
+    #[must_use]
+    pub fn held_of(&self, pair: Pair) -> usize {
+        self.0.with(|state| state.link.held_of(pair))
+    }
+
     /// See [`Link::goodbye`]. The driver ends.
     pub fn goodbye(&self, reason: u32) {
         self.act(|state| state.link.goodbye(reason));
@@ -420,7 +445,10 @@ impl Events {
     pub fn try_next(&mut self) -> Option<Event> {
         if self.taken.is_empty() {
             let taken = &mut self.taken;
-            self.shared.with(|state| std::mem::swap(taken, &mut state.events));
+            self.shared.with(|state| {
+                std::mem::swap(taken, &mut state.events);
+                state.taken();
+            });
         }
         self.taken.pop_front()
     }
@@ -438,6 +466,7 @@ impl Events {
         let taken = &mut self.taken;
         self.shared.with(|state| {
             std::mem::swap(taken, &mut state.events);
+            state.taken();
             match taken.pop_front() {
                 Some(event) => Poll::Ready(Some(event)),
                 None if !state.is_run => Poll::Ready(None),

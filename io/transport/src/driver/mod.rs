@@ -393,6 +393,9 @@ impl Driver {
         let mut came = false;
         for _ in 0..RECEIVES_OF_A_TURN {
             let now_ms = self.now_ms();
+            if self.on.is_none() || self.shared.with(State::has_backlog) {
+                break;
+            }
             let Some(on) = &mut self.on else { break };
             let mut ears = Ears {
                 now_ms,

@@ -509,6 +509,10 @@ impl Inner {
     /// What the daemon of another node says.
     fn news_of(&mut self, node: &str, news: News) {
         let Some(proxy) = self.far.proxies.get_mut(node) else { return };
+        if !news.has_names() {
+            tracing::warn!(node, "the node's proxy passes on names that nobody can have: they are not heard");
+            return;
+        }
         match news {
             News::Anew {} => {
                 proxy.served.clear();
@@ -532,9 +536,12 @@ impl Inner {
                 {
                     self.server_gone(&key);
                 }
+                return self.reconcile_far_service(&key);
             }
             News::Unserved { dc, service } => {
-                proxy.served.remove(&(dc, service));
+                let key = (dc, service);
+                proxy.served.remove(&key);
+                return self.reconcile_far_service(&key);
             }
             News::Bound { dc, name, address } => {
                 if proxy.bound.len() >= MAX_ALLEGED {
@@ -593,6 +600,29 @@ impl Inner {
             }
         }
         self.reconcile_far_endpoints();
+    }
+
+    /// The same for one service: a node that says something of one has nobody look at all that it has said.
+    fn reconcile_far_service(&mut self, key: &(String, String)) {
+        let (dc, name) = key;
+        let service = self.topologies.get(dc).and_then(|topology| topology.service(name)).cloned();
+        let wanted = service.and_then(|service| {
+            let mut proxies = self.far.proxies.iter().filter(|(_, proxy)| proxy.up);
+            let (_, proxy) = proxies.find(|(node, proxy)| {
+                proxy.served.contains_key(key) && self.is_placed(dc, service.domain.as_str(), node)
+            })?;
+            Some((proxy.member, service))
+        });
+        let far = self.server_of(dc, name).filter(|server| self.is_proxy(*server));
+        if far.is_some_and(|server| wanted.as_ref().is_none_or(|(member, _)| *member != server)) {
+            self.server_gone(key);
+        }
+        // One that is here is nearer, until it is gone.
+        if let Some((member, service)) = wanted
+            && self.server_of(dc, name).is_none()
+        {
+            self.server_came(dc, &service, member);
+        }
     }
 
     /// Whether a member is a proxy, perhaps one that has just ended.

@@ -22,7 +22,7 @@ use sys::ethernet::bundles::{self, Hears};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use wire::cover;
-use wire::proxy::{Configure, Order, Report, Station, VERSION};
+use wire::proxy::{Configure, MEMORY_BYTES, Order, Report, Station, VERSION};
 
 /// Pause after a proxy has ended; it doubles up to [`PAUSE_MAX`] while they end soon.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -36,8 +36,6 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// So many times less often while there is one that goes over something else than what is wanted.
 const ASK_SELDOM: u32 = 8;
-/// Memory of a proxy: windows of some hundred pairs that take nothing, and what it needs itself. A node that makes it need more loses its own link.
-const MEMORY_BYTES: u64 = 512 << 20;
 /// Threads of a proxy: one, and some that tokio starts to read a file.
 const TASKS: u64 = 64;
 
@@ -45,6 +43,11 @@ const TASKS: u64 = 64;
 pub(super) const LINKS: &str = "+links";
 /// The inspection by which a proxy says that it goes on although its daemon ends.
 const LAST_INSPECTION: u64 = u64::MAX;
+
+/// Of what is kept of a link. Before format 1 `auto` was written where nobody had chosen a compression.
+const FORMAT: u32 = 1;
+/// See [`FORMAT`].
+const ONCE_DEFAULT_COMPRESSION: &str = "auto";
 
 /// How a conversation with a proxy ends.
 enum Ended {
@@ -57,6 +60,9 @@ enum Ended {
 /// What is kept of a link over the lives of daemons and proxies.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
+    /// See [`FORMAT`]; files of before have none.
+    #[serde(default)]
+    format: u32,
     /// No epoch that a proxy had is greater.
     epoch: u64,
     #[serde(default)]
@@ -73,7 +79,18 @@ fn file(ground: &Ground, name: &str) -> PathBuf {
 /// What is kept; the defaults where nothing is, or nothing that can be read.
 pub(super) fn load(ground: &Ground, name: &str) -> Kept {
     let text = std::fs::read(file(ground, name)).unwrap_or_default();
-    serde_json::from_slice(&text).unwrap_or_default()
+    read(&text)
+}
+
+fn read(text: &[u8]) -> Kept {
+    let mut kept: Kept = serde_json::from_slice(text).unwrap_or_default();
+    if kept.format < FORMAT {
+        kept.format = FORMAT;
+        if kept.wanted.compression == ONCE_DEFAULT_COMPRESSION {
+            kept.wanted.compression = Wanted::default().compression;
+        }
+    }
+    kept
 }
 
 /// Changes what is kept, durably.
@@ -549,7 +566,24 @@ async fn say(socket: &AsyncFd<OwnedFd>, (order, descriptors): &ToProxy) -> io::R
 
 #[cfg(test)]
 mod tests {
+    use super::super::COMPRESSIONS;
     use super::*;
+
+    /// What domains send was compressed together by default, so that one that saw lengths on the wire learnt what others sent beside it.
+    #[test]
+    fn nothing_is_compressed_that_nobody_has_asked_to_be() {
+        assert_eq!(read(b"").wanted.compression, "none");
+        let before = br#"{"epoch":7,"wanted":{"transport":"quic","compression":"auto"}}"#;
+        let kept = read(before);
+        assert_eq!((kept.epoch, kept.wanted.transport.as_str()), (7, "quic"));
+        assert_eq!(kept.wanted.compression, "none", "it was the default");
+        for chosen in COMPRESSIONS {
+            let mut kept = read(before);
+            kept.wanted.compression = chosen.into();
+            let text = serde_json::to_vec(&kept).unwrap();
+            assert_eq!(read(&text).wanted.compression, chosen);
+        }
+    }
 
     /// A proxy that was started before its daemon knew where the other one listens was never told, and the link never came up.
     #[test]

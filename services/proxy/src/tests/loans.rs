@@ -355,3 +355,28 @@ async fn memories_that_can_not_be_used_are_not_lent() {
     })
     .await;
 }
+
+/// What is written to a page that nobody has touched is charged to the proxy, for as long as the owner keeps it: an owner that gave its buffer's memory back, and a friend on
+/// another node, took everybody's.
+#[tokio::test]
+async fn memory_that_its_owner_has_not_taken_is_not_written_by_the_proxy() {
+    const BYTES: usize = 1 << 20;
+    let (mut a, mut b) = joined().await;
+    let mut owner = endpoint_at(OWNER);
+    let mut buffer = owner.buffer_alone(BYTES, Access::Write).expect("a buffer");
+    let handed = owner.grant_alone(&mut buffer, GRANTEE, 7).expect("granted");
+    let (grant, memory) = (handed.grant, handed.data.try_clone().expect("a descriptor"));
+    let mut grantee = endpoint_at(GRANTEE);
+    grantee.take_loan_alone(grant, lent(&mut a, &mut b, handed).await).expect("an end");
+    aside(move || {
+        grantee.copy_out(&[7; 1000], grant, 0, soon()).expect("copied");
+        sys::memfd::free(&memory).expect("given back");
+        assert!(grantee.copy_out(&[7; BYTES], grant, 0, soon()).is_err());
+        assert_eq!(sys::memfd::taken_bytes(&memory).expect("looked at"), 0);
+    })
+    .await;
+    // It is not lent again before it is taken.
+    let again = owner.grant_alone(&mut buffer, GRANTEE, 8).expect("granted");
+    let near = lent(&mut a, &mut b, again).await;
+    aside(move || assert!(receive(&mut near.open().expect("opened").1).is_err())).await;
+}
