@@ -35,6 +35,7 @@ pub mod signals;
 pub mod socket_priority;
 pub mod tap;
 pub mod tipc;
+pub mod tree;
 pub mod unsent;
 pub mod vfio;
 pub mod view;

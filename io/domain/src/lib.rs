@@ -9,6 +9,8 @@
 mod bundle;
 mod cgroup;
 mod clock;
+mod discard;
+
 mod drop_privileges;
 mod error;
 mod exec;
