@@ -45,7 +45,7 @@ pub use exec::{ExecOptions, exec_command};
 pub use host::{Missing, check_host};
 pub use image::ImageError;
 pub use layout::{DomainId, DomainPaths, Layout, MAX_NAME_BYTES};
-pub use lifecycle::{Adopted, Created, Running, adopt, create};
+pub use lifecycle::{Adopted, Created, Running, adopt, create, make_folder};
 pub use log::{LogQuery, LogReader, MAX_LINE_BYTES, Record, Stream};
 pub use machine::Outcome;
 pub use monitor::KEPT_BASE;

@@ -11,7 +11,6 @@ use frontend::Entrances;
 use rustix::net::SocketType;
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -224,11 +223,7 @@ async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDo
     let wanted = node.topology(dc).filter(|_| !vm).map(|topology| Wanted::by(&topology, domain));
     let listener = blocking(move || -> Result<OwnedFd, String> {
         for folder in [Some(&inside), resolve.as_ref()].into_iter().flatten() {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o755)
-                .create(folder)
-                .map_err(|e| at("make", folder, &e))?;
+            domain::make_folder(folder, 0o755).map_err(said)?;
         }
         if let Some(wanted) = wanted {
             inside::place(&layout, &inside, wanted)?;
