@@ -13,6 +13,7 @@ use crate::monitor::payload::runtime_log;
 use crate::namespaces;
 use crate::root::ImageRoot;
 use crate::runtime::{CALL_TIMEOUT, Runtime};
+use crate::spare;
 use crate::spec::{DomainSpec, Root};
 use crate::status::{Ending, Exit, MonitorLock, Phase, ProcessIdentity, Status};
 use crate::sweep;
@@ -83,6 +84,11 @@ pub struct Created {
     init_descriptor: OwnedFd,
 }
 
+/// Sees to it that what precedes [`create`] finds room below the run directory, also when the disk is full.
+pub fn make_room(layout: &Layout) {
+    spare::make_room(layout);
+}
+
 /// Makes the domain: its directory, cgroup with limits, monitor, namespaces and mounts. The command waits for [`Created::start`].
 ///
 /// The monitor holds duplicates of `keep` for as long as it lives ([`Running::kept`]). What an earlier incarnation left behind is
@@ -105,6 +111,9 @@ pub fn create(layout: &Layout, spec: &DomainSpec, keep: &[OwnedFd]) -> Result<Cr
         return Err(Error::AlreadyRuns(paths.id.to_string()));
     }
     sweep::clear_incarnation(layout, &paths)?;
+    // What it had is free now: for this start, and before somebody else takes it.
+    spare::keep(layout);
+    spare::make_room(layout);
     let image = match &spec.root {
         Root::Image { path, tag } => Some(unpack(layout, path, tag.as_deref())?),
         Root::Host | Root::Directory(_) => None,

@@ -323,3 +323,63 @@ fn what_is_no_layout_says_so() {
     assert!(matches!(maker.prepare(), Err(ImageError::Malformed { .. })));
     assert!(prepare(&maker.images(), Path::new("/no/such"), None).is_err());
 }
+
+/// Set where the test below is the traced process: the layout, and where to unpack it.
+const TRACED: &str = "TOMBOLO_TEST_TRACED";
+
+// An image was renamed to the name that is trusted before it was on the disk: after a power cut it was there with empty programs, for good.
+#[test]
+fn an_image_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_used() {
+    if let Ok(places) = std::env::var(TRACED) {
+        let (layout, images) = places.split_once('\n').expect("two places");
+        prepare(Path::new(images), Path::new(layout), None).expect("prepare");
+        return;
+    }
+    let mut maker = Maker::new();
+    maker.add(&layer(|b| (0..5).for_each(|number| file(b, &format!("bin/f{number}"), "x")))).finish();
+    let trace = maker.dir.path().join("trace");
+    let places = format!("{}\n{}", maker.path().display(), maker.images().display());
+    let traced = std::process::Command::new("strace")
+        .args([
+            "-f",
+            "-y",
+            "-e",
+            "trace=openat,openat2,write,rename,renameat,renameat2,syncfs,sync,fsync,fchown,mkdirat",
+        ])
+        .arg("-o")
+        .arg(&trace)
+        .arg(std::env::current_exe().expect("exe"))
+        .args([
+            "--exact",
+            concat!(
+                "image::tests::",
+                "an_image_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_used"
+            ),
+        ])
+        .env(TRACED, places)
+        .output();
+    let traced = match traced {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            println!("skipped: needs strace; run `make deps`");
+            return;
+        }
+        other => other.expect("strace"),
+    };
+    assert!(traced.status.success(), "{traced:?}");
+    let trace = fs::read_to_string(&trace).expect("trace");
+    let images = maker.images().display().to_string();
+    let at = |what: &str, call: &dyn Fn(&str) -> bool| {
+        let lines: Vec<usize> = trace.lines().enumerate().filter(|(_, l)| call(l)).map(|(i, _)| i).collect();
+        assert!(!lines.is_empty(), "{what} is not in the trace:\n{trace}");
+        (lines[0], lines[lines.len() - 1])
+    };
+    let (_, made) = at("the last file", &|line| line.contains("fchown") && line.contains("/tree/bin/f4"));
+    let (synced, _) = at("the sync", &|line| line.contains("syncfs(") && line.contains(UNFINISHED));
+    let (renamed, _) = at("the rename", &|line| line.contains("rename") && line.contains("sha256-"));
+    let (named, _) =
+        at("the sync of the name", &|line| line.contains("fsync(") && line.contains(&format!("<{images}>")));
+    assert!(
+        made < synced && synced < renamed && renamed < named,
+        "{made} {synced} {renamed} {named}:\n{trace}"
+    );
+}
