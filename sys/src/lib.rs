@@ -36,6 +36,7 @@ pub mod signals;
 pub mod socket_priority;
 pub mod tap;
 pub mod tipc;
+pub mod tree;
 pub mod unsent;
 pub mod vfio;
 pub mod view;

@@ -16,6 +16,7 @@ mod endpoint_pages;
 mod endpoints;
 mod enforcements;
 mod faults;
+mod full_disks;
 mod hostile;
 mod inside;
 mod interrupted;

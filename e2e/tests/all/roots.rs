@@ -16,7 +16,7 @@ fn script(folder: &Path, line: &str) -> String {
 }
 
 /// A file tree with busybox and the folders that a program expects.
-fn tree(folder: &Path) -> PathBuf {
+pub(crate) fn tree(folder: &Path) -> PathBuf {
     let line = "mkdir -p tree/bin tree/etc tree/tmp; cp $(command -v busybox) tree/bin/busybox; \
                 for i in sh sleep cat nslookup echo ls; do ln -sf busybox tree/bin/$i; done; \
                 echo root:x:0:0::/:/bin/sh > tree/etc/passwd";

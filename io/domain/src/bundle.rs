@@ -21,6 +21,8 @@ pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:
 const OPEN_FILES: (u64, u64) = (1024, 524_288);
 /// Bound of each private writable file system, in bytes. What is in it counts against the memory limit as well.
 const PRIVATE_BYTES: u64 = 256 * 1024 * 1024;
+/// Bound of the files in each file system in memory: without one the kernel takes half of what the node's memory holds.
+const PRIVATE_INODES: &str = "nr_inodes=65536";
 /// Where the domain finds what is its own.
 pub(crate) const INSIDE: &str = "/run/tombolo";
 
@@ -138,7 +140,7 @@ impl Bundle<'_> {
             let mode = if matches!(*name, "tmp" | "var/tmp") { "mode=1777" } else { "mode=755" };
             let size = format!("size={PRIVATE_BYTES}");
             mounts.push(json!({ "destination": format!("/{name}"), "type": "tmpfs", "source": "tmpfs",
-                "options": ["nosuid", "nodev", mode, size] }));
+                "options": ["nosuid", "nodev", mode, size, PRIVATE_INODES] }));
         }
         mounts.extend(self.root.mounts.iter().map(bind));
         let inside = self.paths.inside();
@@ -169,9 +171,13 @@ fn kernel_mounts() -> Vec<Value> {
     let mount = |destination: &str, kind: &str, options: &[&str]| json!({ "destination": destination, "type": kind, "source": kind, "options": options });
     vec![
         mount("/proc", "proc", &["nosuid", "noexec", "nodev"]),
-        mount("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        mount("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k", PRIVATE_INODES]),
         mount("/dev/pts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]),
-        mount("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]),
+        mount(
+            "/dev/shm",
+            "tmpfs",
+            &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k", PRIVATE_INODES],
+        ),
         mount("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
         mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
         mount("/sys/fs/cgroup", "cgroup", &["nosuid", "noexec", "nodev", "relatime", "ro"]),

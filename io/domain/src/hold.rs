@@ -4,7 +4,8 @@
 //! daemon. So its monitor ends it when the number has passed. It is a time of `CLOCK_BOOTTIME`, which no clock of the wall moves and which
 //! goes on while the machine sleeps.
 
-use crate::error::{Context, Result};
+use crate::error::Result;
+use crate::exchange;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::path::Path;
@@ -12,6 +13,9 @@ use std::time::Duration;
 
 /// The file, in the run directory.
 const FILE: &str = "hold";
+
+/// Digits of the greatest number: room is kept for it, so that it can be renewed when the disk is full.
+const MAX_DIGITS: usize = 20;
 
 /// The time now, in ns of `CLOCK_BOOTTIME`.
 #[must_use]
@@ -26,10 +30,7 @@ pub fn now_ns() -> u64 {
 /// # Errors
 /// When the file can't be written: then what it said before stays, and passes.
 pub fn write(run_dir: &Path, until_ns: u64) -> Result<()> {
-    let new = run_dir.join("hold.new");
-    fs::write(&new, until_ns.to_string()).at("write", &new)?;
-    let path = run_dir.join(FILE);
-    fs::rename(&new, &path).at("replace", &path)
+    exchange::replace(&run_dir.join(FILE), until_ns.to_string().as_bytes(), MAX_DIGITS)
 }
 
 /// How long the node still holds its claims. Nothing that can be read means not at all.

@@ -9,8 +9,11 @@
 mod bundle;
 mod cgroup;
 mod clock;
+mod discard;
+
 mod drop_privileges;
 mod error;
+mod exchange;
 mod exec;
 mod exec_machine;
 mod exec_process;
@@ -31,6 +34,7 @@ mod privilege;
 mod root;
 mod runtime;
 mod seccomp;
+mod spare;
 mod spec;
 mod status;
 mod sweep;
@@ -43,7 +47,7 @@ pub use exec::{ExecOptions, exec_command};
 pub use host::{Missing, check_host};
 pub use image::ImageError;
 pub use layout::{DomainId, DomainPaths, Layout, MAX_NAME_BYTES};
-pub use lifecycle::{Adopted, Created, Running, adopt, create};
+pub use lifecycle::{Adopted, Created, Running, adopt, create, make_folder, make_room};
 pub use log::{LogQuery, LogReader, MAX_LINE_BYTES, Record, Stream, Waited};
 pub use machine::Outcome;
 pub use monitor::KEPT_BASE;
@@ -51,7 +55,9 @@ pub use monitor::control::MAX_KEPT;
 pub use namespaces::{attach_mount, in_mount_namespace, in_network_namespace, open_init, replace_mount};
 pub use privilege::capability;
 pub use runtime::find_program;
-pub use spec::{DomainSpec, Kind, Limits, LogLimits, Machine, Mount, Network, Root, RuntimeChoice, Stop};
+pub use spec::{
+    DomainSpec, Kind, Layer, Limits, LogLimits, Machine, Mount, Network, Root, RuntimeChoice, Stop,
+};
 pub use status::{Ending, Exit, Phase, ProcessIdentity, Status};
 pub use sweep::{Report, remove, sweep};
 
@@ -97,6 +103,12 @@ pub fn pids_of(layout: &Layout, dc: &str, name: &str) -> Result<Vec<u32>> {
 /// When the machine's cgroups can't be found.
 pub fn usage(layout: &Layout, dc: &str, name: &str) -> Result<Usage> {
     Ok(Cgroups::discover()?.usage(&layout.domain(dc, name)?.cgroup))
+}
+
+/// What a domain has written to its root so far; `None` where it has no layer, or its monitor is gone.
+#[must_use]
+pub fn layer_usage(layout: &Layout, dc: &str, name: &str, monitor_pid: u32) -> Option<Layer> {
+    root::layer_usage(&layout.domain(dc, name).ok()?, monitor_pid)
 }
 
 /// What the monitor last wrote about a domain; `None` when there is nothing of this boot.

@@ -1,6 +1,6 @@
 //! From a specification to a running domain, and to its end.
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, while_parents_vanish};
 use crate::clock::rfc3339;
 use crate::error::{Context, Error, Result};
 use crate::image;
@@ -13,6 +13,7 @@ use crate::monitor::payload::runtime_log;
 use crate::namespaces;
 use crate::root::ImageRoot;
 use crate::runtime::{CALL_TIMEOUT, Runtime};
+use crate::spare;
 use crate::spec::{DomainSpec, Root};
 use crate::status::{Ending, Exit, MonitorLock, Phase, ProcessIdentity, Status};
 use crate::sweep;
@@ -83,6 +84,11 @@ pub struct Created {
     init_descriptor: OwnedFd,
 }
 
+/// Sees to it that what precedes [`create`] finds room below the run directory, also when the disk is full.
+pub fn make_room(layout: &Layout) {
+    spare::make_room(layout);
+}
+
 /// Makes the domain: its directory, cgroup with limits, monitor, namespaces and mounts. The command waits for [`Created::start`].
 ///
 /// The monitor holds duplicates of `keep` for as long as it lives ([`Running::kept`]). What an earlier incarnation left behind is
@@ -105,6 +111,9 @@ pub fn create(layout: &Layout, spec: &DomainSpec, keep: &[OwnedFd]) -> Result<Cr
         return Err(Error::AlreadyRuns(paths.id.to_string()));
     }
     sweep::clear_incarnation(layout, &paths)?;
+    // What it had is free now: for this start, and before somebody else takes it.
+    spare::keep(layout);
+    spare::make_room(layout);
     let image = match &spec.root {
         Root::Image { path, tag } => Some(unpack(layout, path, tag.as_deref())?),
         Root::Host | Root::Directory(_) => None,
@@ -123,12 +132,22 @@ fn unpack(layout: &Layout, path: &Path, tag: Option<&str>) -> Result<ImageRoot> 
         .map_err(|source| Error::Image { path: path.to_owned(), source })
 }
 
+/// Makes a folder of a domain, with those above it; what is there is as good. The end of another domain may remove one above that looks
+/// empty while this is done: then it is made again.
+///
+/// # Errors
+/// When it can't be made.
+pub fn make_folder(path: &Path, mode: u32) -> Result<()> {
+    let make = || fs::DirBuilder::new().recursive(true).mode(mode).create(path).at("create", path);
+    while_parents_vanish(make)
+}
+
 fn make_directories(layout: &Layout, paths: &DomainPaths) -> Result<()> {
     for dir in [&layout.run_dir, &layout.state_dir, &layout.runtime_root(), &paths.dir] {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).at("create", dir)?;
+        make_folder(dir, 0o700)?;
     }
     let inside = paths.inside();
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(&inside).at("create", &inside)?;
+    make_folder(&inside, 0o755)?;
     // The place on which our binary is bound.
     let program = inside.join("tombolo");
     fs::OpenOptions::new().append(true).create(true).open(&program).at("create", &program).map(drop)
@@ -142,7 +161,7 @@ fn make(
     keep: &[OwnedFd],
 ) -> Result<Created> {
     let cgroups = Cgroups::discover()?;
-    cgroups.create(&paths.cgroup)?;
+    cgroups.create_for_domain(&paths.cgroup)?;
     cgroups.limit(&paths.cgroup, &spec.limits)?;
     Incarnation { layout: layout.clone(), spec: spec.clone(), image }.write(paths)?;
     if let Some(machine) = &spec.machine {

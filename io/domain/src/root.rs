@@ -4,7 +4,7 @@
 use crate::error::{Context, Error, Result};
 use crate::hostroot;
 use crate::layout::DomainPaths;
-use crate::spec::{DomainSpec, Mount, Network, Root};
+use crate::spec::{DomainSpec, Layer, Mount, Network, Root};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
@@ -53,12 +53,12 @@ pub(crate) fn prepare(
     };
     let mounts = match lower {
         None if spec.writable => {
-            overlay(paths, &host_lower(paths)?, &path)?;
+            overlay(paths, spec, &host_lower(paths)?, &path)?;
             hostroot::build(&path)?
         }
         None => hostroot::build(&path)?,
         Some(lower) => {
-            overlay(paths, lower, &path)?;
+            overlay(paths, spec, lower, &path)?;
             Vec::new()
         }
     };
@@ -81,12 +81,46 @@ fn host_lower(paths: &DomainPaths) -> Result<PathBuf> {
     Ok(empty)
 }
 
+/// Where the layer is, in the domain's directory.
+const LAYER: &str = "layer";
+/// What `statfs(2)` says of a file system in memory.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+/// The layer of a root to which only we write: mount points, `/etc/hosts`.
+const READ_ONLY_LAYER: Layer = Layer { bytes: 4 * 1024 * 1024, inodes: 4096 };
+
+/// Makes the file system that holds the layer: one of its own, in memory and in the monitor's mount namespace, so that what the domain
+/// writes has a bound, is charged to the domain, takes nothing from the run directory, and ends with the mount.
+fn layer(paths: &DomainPaths, spec: &DomainSpec) -> Result<PathBuf> {
+    let at = paths.dir.join(LAYER);
+    fs::create_dir_all(&at).at("create", &at)?;
+    let Layer { bytes, inodes } =
+        if spec.writable { spec.layer.unwrap_or_default() } else { READ_ONLY_LAYER };
+    let options = std::ffi::CString::new(format!("mode=700,size={bytes},nr_inodes={inodes}"));
+    let options = options.map_err(std::io::Error::from).at("mount a file system on", &at)?;
+    let flags = MountFlags::NODEV | MountFlags::NOSUID;
+    mount("tmpfs", &at, "tmpfs", flags, options.as_c_str()).at("mount a file system on", &at)?;
+    Ok(at)
+}
+
+/// How much of a layer is used. It is looked at where the monitor sees it, which the domain has no influence on.
+pub(crate) fn layer_usage(paths: &DomainPaths, monitor_pid: u32) -> Option<Layer> {
+    let at = Path::new("/proc").join(monitor_pid.to_string()).join("root");
+    let at = at.join(crate::layout::relative(&paths.dir)).join(LAYER);
+    let there = rustix::fs::statfs(&at).ok().filter(|there| there.f_type == TMPFS_MAGIC)?;
+    let block = u64::try_from(there.f_bsize).ok()?;
+    Some(Layer {
+        bytes: there.f_blocks.saturating_sub(there.f_bfree).saturating_mul(block),
+        inodes: there.f_files.saturating_sub(there.f_ffree),
+    })
+}
+
 /// An overlay even when read-only: mount points and `/etc/hosts` go to a layer of ours, never into the directory that was given.
-fn overlay(paths: &DomainPaths, lower: &Path, target: &Path) -> Result<()> {
+fn overlay(paths: &DomainPaths, spec: &DomainSpec, lower: &Path, target: &Path) -> Result<()> {
     if !lower.is_dir() {
         return Err(Error::Specification(format!("root: {} is not a directory", lower.display())));
     }
-    let (upper, work) = (paths.dir.join("upper"), paths.dir.join("work"));
+    let layer = layer(paths, spec)?;
+    let (upper, work) = (layer.join("upper"), layer.join("work"));
     for dir in [&upper, &work] {
         fs::create_dir_all(dir).at("create", dir)?;
     }
@@ -99,7 +133,7 @@ fn overlay(paths: &DomainPaths, lower: &Path, target: &Path) -> Result<()> {
             "root: this kernel has no overlay file system (CONFIG_OVERLAY_FS; try `modprobe overlay`), which roots of kind directory and image need".into(),
         )),
         Err(Errno::INVAL) => Err(Errno::INVAL).at(
-            "lay an overlay (the run directory must be on a file system that can be an upper layer, such as tmpfs or ext4, and not on another overlay) on",
+            "lay an overlay (the kernel needs CONFIG_TMPFS_XATTR, and the root must be on a file system that can be a lower layer) on",
             target,
         ),
         other => other.at("lay an overlay on", target),

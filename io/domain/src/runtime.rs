@@ -98,11 +98,9 @@ impl Runtime {
         }
         let result = self.call("delete", ["--force", id], log, |_| {});
         // State that the runtime was killed over while writing it is not understood even by `delete --force`.
-        match fs::remove_dir_all(self.root.join(id)) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                result.and(Err(e).at("remove", self.root.join(id)))
-            }
-            _ => Ok(()),
+        match sys::tree::remove(&self.root.join(id)) {
+            Err(e) => result.and(Err(e).at("remove", self.root.join(id))),
+            Ok(()) => Ok(()),
         }
     }
 }

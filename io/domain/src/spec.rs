@@ -11,6 +11,8 @@ pub const MAX_MOUNTS: usize = 128;
 pub const MAX_COMMAND_BYTES: usize = 1024 * 1024;
 /// Smallest memory limit: what the runtime's own start-up needs inside the domain's cgroup.
 pub const MIN_MEMORY_BYTES: u64 = 8 * 1024 * 1024;
+/// Smallest layer: mount points and the files of `/etc` that are made for each container.
+pub const MIN_LAYER: Layer = Layer { bytes: 1024 * 1024, inodes: 256 };
 /// Smallest limit on processes: the runtime needs several threads inside the cgroup while it starts the command.
 pub const MIN_PIDS: u64 = 8;
 
@@ -30,6 +32,9 @@ pub struct DomainSpec {
     /// Whether it may write to its root (into a layer of its own that ends with it).
     #[serde(default)]
     pub writable: bool,
+    /// How much its layer may take; absent: the default. What is not writable has a layer of its own size, for mount points.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<Layer>,
     /// Program and arguments; empty for an image: the image's own.
     #[serde(default)]
     pub command: Vec<String>,
@@ -130,6 +135,21 @@ pub enum Root {
     },
 }
 
+/// The bounds of what a container writes to its root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// Bytes of files.
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub inodes: u64,
+}
+
+impl Default for Layer {
+    fn default() -> Self {
+        Self { bytes: 256 * 1024 * 1024, inodes: 65_536 }
+    }
+}
+
 /// A container's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -219,6 +239,7 @@ impl DomainSpec {
             kind,
             root: Root::Host,
             writable: false,
+            layer: None,
             command: command.iter().map(|&s| s.to_owned()).collect(),
             environment: Vec::new(),
             mounts: Vec::new(),
@@ -334,6 +355,12 @@ impl DomainSpec {
         if pids.is_some_and(|p| !(MIN_PIDS..=4_194_304).contains(&p)) {
             return refuse(format!("limits.pids: {MIN_PIDS} to 4194304"));
         }
+        if self.layer.is_some_and(|l| l.bytes < MIN_LAYER.bytes || l.inodes < MIN_LAYER.inodes) {
+            return refuse(format!(
+                "layer: at least {} bytes and {} inodes",
+                MIN_LAYER.bytes, MIN_LAYER.inodes
+            ));
+        }
         if self.log.max_bytes < 4096 || !(1..=100).contains(&self.log.files) {
             return refuse("log: max_bytes of at least 4096, and 1 to 100 files");
         }
@@ -377,7 +404,8 @@ mod tests {
     #[test]
     fn each_impossible_value_is_refused_with_its_field() {
         type Break = fn(&mut DomainSpec);
-        let cases: [(&str, Break); 14] = [
+        let cases: [(&str, Break); 15] = [
+            ("layer", |s| s.layer = Some(Layer { bytes: 4096, inodes: 256 })),
             ("name", |s| s.name = "../x".into()),
             ("command", |s| s.command.clear()),
             ("command", |s| s.command = vec!["a\0b".into()]),

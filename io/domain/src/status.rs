@@ -1,6 +1,7 @@
 //! What the monitor knows about its domain, on disk: replaced as a whole, never half written.
 
 use crate::error::{Context, Error, Result};
+use crate::exchange;
 use crate::layout::DomainPaths;
 use crate::machine::Outcome;
 use crate::spec::Kind;
@@ -14,6 +15,10 @@ use std::path::{Path, PathBuf};
 
 /// Version of the status file; another one is not understood and its domain not adopted.
 pub const VERSION: u32 = 1;
+
+/// Room that is kept for the status, in bytes: a page, in which any fits whose outcome is not at great length. How a domain ended can be
+/// written down when the disk is full.
+const MAX_STATUS_BYTES: usize = 4096;
 
 /// `status.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,7 +190,9 @@ impl Status {
 
     /// Replaces the status.
     pub(crate) fn write(&self, paths: &DomainPaths) -> Result<()> {
-        write_json(&paths.status(), self)
+        let path = paths.status();
+        let text = serde_json::to_vec_pretty(self).map_err(std::io::Error::from).at("encode", &path)?;
+        exchange::replace(&path, &text, MAX_STATUS_BYTES)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Clearing away: one incarnation, one domain, or everything that a node's daemon and monitors left when all were killed.
 
 use crate::cgroup::Cgroups;
+use crate::discard;
 use crate::error::{Context, Error, Result};
 use crate::layout::{DomainId, DomainPaths, Layout};
 use crate::mounts;
@@ -68,6 +69,7 @@ pub fn sweep(layout: &Layout, keep: &[DomainId]) -> Result<Report> {
         (report.processes, report.cgroups) = (report.processes + killed, report.cgroups + removed);
         detach(&layout.run_dir, &mut report)?;
     }
+    discard::finish(layout);
     crate::image::clear_unfinished(&layout.images());
     Ok(report)
 }
@@ -136,7 +138,7 @@ fn clear(layout: &Layout, cgroups: &Cgroups, paths: &DomainPaths, all: bool, rep
     if !paths.dir.exists() {
         return;
     }
-    let cleared = detach(&paths.dir, report).and_then(|()| delete_files(paths, all));
+    let cleared = detach(&paths.dir, report).and_then(|()| delete_files(layout, paths, all));
     if report.note(cleared).is_some() && all {
         report.directories.push(paths.dir.display().to_string());
     }
@@ -152,7 +154,7 @@ fn forget_container(layout: &Layout, paths: &DomainPaths, report: &mut Report) {
     let forgotten = match Runtime::choose(layout, RuntimeChoice::Auto) {
         Ok(runtime) => runtime.delete(&id, &log),
         // Its processes and cgroups are ours to end anyway.
-        Err(_) => fs::remove_dir_all(&state).at("remove", &state),
+        Err(_) => sys::tree::remove(&state).at("remove", &state),
     };
     let _ = fs::remove_file(&log);
     if report.note(forgotten).is_some() {
@@ -187,29 +189,16 @@ fn detach(dir: &Path, report: &mut Report) -> Result<()> {
     }
 }
 
-fn delete_files(paths: &DomainPaths, all: bool) -> Result<()> {
+fn delete_files(layout: &Layout, paths: &DomainPaths, all: bool) -> Result<()> {
+    for name in names(&paths.dir).iter().filter(|name| all || name.as_str() != "inside") {
+        discard::discard(layout, &paths.dir.join(name))?;
+    }
     if all {
-        remove_tree(&paths.dir)?;
+        discard::discard(layout, &paths.dir)?;
         if let Some(dc) = paths.dir.parent() {
             // Another domain may be in it.
             let _ = fs::remove_dir(dc);
         }
-        return Ok(());
-    }
-    for name in names(&paths.dir).iter().filter(|n| n.as_str() != "inside") {
-        remove_tree(&paths.dir.join(name))?;
     }
     Ok(())
-}
-
-fn remove_tree(path: &Path) -> Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e).at("remove", path),
-        _ => Ok(()),
-    }
 }

@@ -5,10 +5,12 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Context, Result};
+use crate::error::{Context, EnforceError, Result};
 
 /// Deepest nesting of cgroups that is descended into.
 const MAX_DEPTH: usize = 16;
+/// How often a cgroup is made anew whose parent was removed meanwhile: whoever ends a domain removes parents that look empty.
+const MAX_ATTEMPTS: u32 = 1000;
 /// Most bytes of a cgroup's list of processes: some 500,000 numbers.
 const MOST_LIST_BYTES: u64 = 4 << 20;
 
@@ -115,6 +117,16 @@ impl Mount {
     /// # Errors
     /// When a directory can't be made.
     pub fn create(&self, path: &str) -> Result<PathBuf> {
+        for _ in 1..MAX_ATTEMPTS {
+            match self.create_once(path) {
+                Err(EnforceError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                other => return other,
+            }
+        }
+        self.create_once(path)
+    }
+
+    fn create_once(&self, path: &str) -> Result<PathBuf> {
         let mut at = self.path.clone();
         for component in path.split('/') {
             if self.version == Version::Two {

@@ -178,7 +178,8 @@ fn write(
     write_kernel(plan, &at.join(KERNEL))?;
     write_initramfs(plan, &at.join(INITRAMFS), progress)?;
     let path = at.join(MANIFEST);
-    fs::write(&path, manifest).at("write", &path)?;
+    let mut file = File::create(&path).at("create", &path)?;
+    file.write_all(manifest.as_bytes()).and_then(|()| file.sync_all()).at("write", &path)?;
     // Readable by QEMU under whatever user it runs; nothing in a guest's image is a secret.
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(at, fs::Permissions::from_mode(0o755)).at("open up", at)?;
@@ -187,6 +188,8 @@ fn write(
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).at("remove", directory),
         _ => {}
     }
+    // Its name is what tells that it is whole: all of it is on the disk before.
+    File::open(at).and_then(|directory| directory.sync_all()).at("write", at)?;
     fs::rename(at, directory).at("rename", at)?;
     // It has its name now: nothing is left to remove.
     let _renamed = unfinished.keep();

@@ -74,6 +74,19 @@ pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 /// Memory: most, a pebibyte. More than any node has.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
 
+/// A writable layer: least, in bytes. The files that a container finds made for it have to fit.
+pub const LAYER_BYTES_MIN: u64 = 1 << 20;
+/// A writable layer: most, a tebibyte. More memory than nodes give to one container.
+pub const LAYER_BYTES_MAX: u64 = 1 << 40;
+/// A writable layer where the file says nothing: what a package or two unpack to, and a small part of a node's memory.
+pub const LAYER_BYTES_DEFAULT: u64 = 256 << 20;
+/// Files of a writable layer: least. The mount points of a container are some of them.
+pub const LAYER_INODES_MIN: u64 = 256;
+/// Files of a writable layer: most. Each takes a KiB of the kernel's memory, and is removed when the container ends.
+pub const LAYER_INODES_MAX: u64 = 4 << 20;
+/// Files of a writable layer where the file says nothing: 64 MiB of the kernel's memory.
+pub const LAYER_INODES_DEFAULT: u32 = 65_536;
+
 /// Processes and threads: least. The frontend's own threads count too.
 pub const PIDS_MIN: u64 = 16;
 /// Processes and threads: most (`PID_MAX_LIMIT` of 64-bit Linux).

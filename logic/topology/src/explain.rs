@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub use endpoint::{Called, EndpointAccess};
 
 use crate::model::{
-    Accel, CacheMode, ChannelSettings, DiskHolds, Domain, DomainKind, IdOrName, IpcLimits, Machine,
+    Accel, CacheMode, ChannelSettings, DiskHolds, Domain, DomainKind, IdOrName, IpcLimits, Layer, Machine,
     MachineKernel, Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount, Settings, Topology,
 };
 use crate::name::Name;
@@ -172,7 +172,12 @@ fn runs(program: &Program) -> String {
 }
 
 fn root(domain: &Domain) -> String {
-    let writable = if domain.writable { "writable" } else { "read-only" };
+    let writable = match domain.layer() {
+        Some(Layer { size_bytes, inodes }) => {
+            format!("writable (in memory: {}, {inodes} files)", size_text(size_bytes))
+        }
+        None => "read-only".to_owned(),
+    };
     match &domain.root {
         Root::Host if domain.kind == DomainKind::Process => "the node's own files".to_owned(),
         Root::Host if domain.kind == DomainKind::Vm => tree(domain.machine.as_ref()).to_owned(),

@@ -46,7 +46,7 @@ pub use look::{Blind, Found, Look, Tables};
 pub use model::{
     Accel, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat,
     DiskHolds, DiskShare, Domain, DomainKind, Endpoint, EndpointVerb, Enforce, IdOrName, IpcLimits, Job,
-    JobPolicy, Limits, LogLimits, Machine, MachineKernel, Mount, Network, NetworkClass, NetworkShare,
+    JobPolicy, Layer, Limits, LogLimits, Machine, MachineKernel, Mount, Network, NetworkClass, NetworkShare,
     NodeChoice, Outside, Placement, ProcessorShare, Program, Ready, Reserve, Resolv, Restart, RestartPolicy,
     Root, Service, ServiceKind, ServiceMount, Settings, Signal, Stop, Topology, User, Verb, Who,
 };

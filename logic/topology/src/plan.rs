@@ -183,6 +183,7 @@ fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>
         ("restart", a.restart.elsewhere != b.restart.elsewhere),
         ("root", a.root != b.root),
         ("writable", a.writable != b.writable),
+        ("layer", a.layer() != b.layer()),
         ("command", a.program != b.program),
         ("environment", a.environment != b.environment),
         ("mounts", a.mounts != b.mounts),

@@ -200,6 +200,9 @@ pub struct DomainRow {
     pub cpu_us: Option<u64>,
     /// Memory of the domain and its frontend, in bytes.
     pub memory_bytes: Option<u64>,
+    /// What it writes to its root, where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<LayerRow>,
     /// What it is promised, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promised: Option<String>,
@@ -212,6 +215,19 @@ pub struct DomainRow {
     /// The machine, where it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineRow>,
+}
+
+/// The layer of a domain with a writable root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerRow {
+    /// Bytes of files that it may have.
+    pub size_bytes: u64,
+    /// Files, directories and links that it may have.
+    pub inodes: u64,
+    /// How many of the bytes are used, while it runs.
+    pub used_bytes: Option<u64>,
+    /// How many of the files.
+    pub used_inodes: Option<u64>,
 }
 
 /// The machine of a domain of kind `vm`.

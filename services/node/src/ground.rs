@@ -129,10 +129,15 @@ pub(crate) fn pair(place: &Place) -> Result<(), GroundError> {
 }
 
 fn note(in_folder: &Path, other: &Path) -> io::Result<()> {
+    use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
     let new = in_folder.join("partner.new");
-    fs::write(&new, other.as_os_str().as_bytes())?;
-    fs::rename(new, in_folder.join(PARTNER))
+    let mut file = fs::File::create(&new)?;
+    // A note that is empty after a power cut would pair the directories with nothing.
+    file.write_all(other.as_os_str().as_bytes())?;
+    file.sync_all()?;
+    fs::rename(new, in_folder.join(PARTNER))?;
+    fs::File::open(in_folder)?.sync_all()
 }
 
 fn partner(of: &Path) -> Option<PathBuf> {

@@ -11,7 +11,6 @@ use frontend::Entrances;
 use rustix::net::SocketType;
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -223,12 +222,9 @@ async fn open_door(node: &Arc<Node>, dc: &str, domain: &Domain) -> Result<OpenDo
     let vm = domain.kind == DomainKind::Vm;
     let wanted = node.topology(dc).filter(|_| !vm).map(|topology| Wanted::by(&topology, domain));
     let listener = blocking(move || -> Result<OwnedFd, String> {
+        domain::make_room(&layout);
         for folder in [Some(&inside), resolve.as_ref()].into_iter().flatten() {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o755)
-                .create(folder)
-                .map_err(|e| at("make", folder, &e))?;
+            domain::make_folder(folder, 0o755).map_err(said)?;
         }
         if let Some(wanted) = wanted {
             inside::place(&layout, &inside, wanted)?;
@@ -308,7 +304,9 @@ fn is_as_desired(node: &Node, dc: &str, domain: &Domain, running: &Running) -> b
     }
     let wanted = spec::of_domain(&node.layout, &topology, domain, machine.as_ref());
     let held = node.is_held(domain);
-    DomainSpec { limits: found.limits.clone(), stop: found.stop.clone(), held, ..wanted } == *found
+    // One that was made before layers had bounds goes on as it is.
+    let layer = found.layer.and(wanted.layer);
+    DomainSpec { limits: found.limits.clone(), stop: found.stop.clone(), held, layer, ..wanted } == *found
 }
 
 /// Takes over a domain that an earlier daemon started; its frontend is replaced.

@@ -20,9 +20,13 @@ pub(crate) async fn wait(node: &Arc<Node>, supervised: &Supervised) -> Result<()
     let limit = Duration::from_millis(domain.ready_timeout_ms);
     let stranger = Mutex::new(String::new());
     let ready = async {
+        // What is known of the incarnation before, such as that its server had registered, tells nothing of one that is to come.
+        if domain.machine.is_none() {
+            runs(supervised).await?;
+        }
         match &domain.ready {
             Ready::Started if domain.machine.is_some() => boots(node, supervised).await,
-            Ready::Started => runs(supervised).await,
+            Ready::Started => Ok(()),
             Ready::Registered => registered(node, supervised).await,
             Ready::Tcp(address) => {
                 listens(node, supervised, *address, &stranger).await;
@@ -47,6 +51,8 @@ fn last_words(supervised: &Supervised) -> String {
     let name = &supervised.name;
     let ended = supervised.views().borrow().last_exit.as_ref().map(crate::tree::exit_text);
     let ended = ended.map_or_else(String::new, |exit| format!("; it ended meanwhile ({exit})"));
+    let why = supervised.views().borrow().why.as_ref().map(|why| format!("; {why}"));
+    let ended = ended + &why.unwrap_or_default();
     format!("{ended}; `tombolo logs {name}` shows what it said, `timeout` in its `ready` gives it longer")
 }
 

@@ -44,6 +44,9 @@ pub(crate) fn of_domain(
             Root::Image { path, tag } => target::Root::Image { path: path.clone(), tag: tag.clone() },
         },
         writable: domain.writable,
+        layer: domain
+            .layer()
+            .map(|layer| target::Layer { bytes: layer.size_bytes, inodes: u64::from(layer.inodes) }),
         command: command(layout, dc, domain),
         environment: environment(layout, domain),
         mounts: mounts(layout, dc, domain),

@@ -1,6 +1,6 @@
 //! The one state tree of the node, put together whenever somebody looks.
 
-use crate::admin::{Code, DomainRow, EndpointRow, MachineRow, Problem, ServiceRow};
+use crate::admin::{Code, DomainRow, EndpointRow, LayerRow, MachineRow, Problem, ServiceRow};
 use crate::broker::{MemberRow, Role};
 use crate::node::{Node, meant};
 use crate::supervisor::Supervised;
@@ -123,6 +123,7 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
         "command": words(domain),
         "services": services,
         "usage": usage,
+        "layer": layer(node, dc, domain, view.as_ref().and_then(|view| view.monitor_pid)).await,
         "machine": machine_row(node, dc, domain, view.as_ref().and_then(|view| view.last_exit.as_ref())),
         "frontend": {
             "pid": view.as_ref().and_then(|view| view.frontend_pid),
@@ -144,6 +145,25 @@ async fn usage(node: &Arc<Node>, dc: &str, name: &str) -> Option<domain::Usage> 
         domain::Usage { cpu_ns, ..usage }
     };
     tokio::task::spawn_blocking(look).await.ok()
+}
+
+/// The bounds of what a domain writes to its root, and how much of that there is.
+async fn layer(
+    node: &Arc<Node>,
+    dc: &str,
+    domain: &topology::Domain,
+    monitor: Option<u32>,
+) -> Option<LayerRow> {
+    let bound = domain.layer()?;
+    let (node, dc, name) = (Arc::clone(node), dc.to_owned(), domain.name.as_str().to_owned());
+    let look = move || domain::layer_usage(&node.layout, &dc, &name, monitor?);
+    let used = tokio::task::spawn_blocking(look).await.ok().flatten();
+    Some(LayerRow {
+        size_bytes: bound.size_bytes,
+        inodes: u64::from(bound.inodes),
+        used_bytes: used.map(|used| used.bytes),
+        used_inodes: used.map(|used| used.inodes),
+    })
 }
 
 fn service_trees(node: &Node, dc: &str, topology: &Topology, said: &Said) -> Map<String, Value> {
@@ -299,6 +319,7 @@ async fn domain_row(
         why: view.why.or_else(|| node.book.without(&format!("{dc}/{name}"))),
         cpu_us: usage.cpu_ns.map(|ns| ns / 1000),
         memory_bytes: usage.memory.used_bytes,
+        layer: layer(node, dc, domain, view.monitor_pid).await,
         promised: node.book.short(&format!("{dc}/{name}")),
         processes: usage.pids,
         command: words(domain),
@@ -329,6 +350,7 @@ pub(crate) fn row_of_none(dc: &str, domain: &topology::Domain, state: &str) -> D
         why: None,
         cpu_us: None,
         memory_bytes: None,
+        layer: None,
         promised: None,
         processes: None,
         command: words(domain),

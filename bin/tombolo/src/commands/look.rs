@@ -3,7 +3,7 @@
 use super::{client, wait};
 use crate::cli::{InspectArgs, ListArgs, PlaceArgs, ServiceCommand};
 use crate::output::{Failure, Paint, bytes, print, print_json, print_table, seconds};
-use node::admin::{DomainRow, ServiceRow};
+use node::admin::{DomainRow, LayerRow, ServiceRow};
 use serde_json::Value;
 use std::io::stdout;
 
@@ -19,26 +19,23 @@ pub fn domains(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
     }
     let paint = Paint::of(&stdout());
     let mut cells: Vec<Vec<String>> = rows.iter().map(|row| domain_cells(row, paint)).collect();
-    if rows.iter().any(|row| row.node.is_some()) {
+    let mut titles = vec![
+        "DC", "DOMAIN", "KIND", "STATE", "UP", "PID", "RESTARTS", "MEMORY", "PIDS", "SERVICES", "COMMAND",
+    ];
+    let mut insert = |at: usize, title, of: &dyn Fn(&DomainRow) -> Option<String>| {
+        titles.insert(at, title);
         for (cells, row) in cells.iter_mut().zip(&rows) {
-            cells.insert(2, row.node.clone().unwrap_or_else(|| "-".into()));
+            cells.insert(at, of(row).unwrap_or_else(|| "-".into()));
         }
-        print_table(
-            &[
-                "DC", "DOMAIN", "NODE", "KIND", "STATE", "UP", "PID", "RESTARTS", "MEMORY", "PIDS",
-                "SERVICES", "COMMAND",
-            ],
-            &cells,
-        )?;
-    } else {
-        print_table(
-            &[
-                "DC", "DOMAIN", "KIND", "STATE", "UP", "PID", "RESTARTS", "MEMORY", "PIDS", "SERVICES",
-                "COMMAND",
-            ],
-            &cells,
-        )?;
+    };
+    // Columns that few have, from the right to the left.
+    if rows.iter().any(|row| row.layer.is_some()) {
+        insert(8, "LAYER", &|row| row.layer.as_ref().map(layer));
     }
+    if rows.iter().any(|row| row.node.is_some()) {
+        insert(2, "NODE", &|row| row.node.clone());
+    }
+    print_table(&titles, &cells)?;
     print(&reasons(&rows))
 }
 
@@ -49,6 +46,13 @@ fn reasons(rows: &[DomainRow]) -> String {
         Some(format!("{}/{}: {}: {}\n", row.dc, row.domain, row.state, clean(why)))
     };
     rows.iter().filter_map(reason).collect()
+}
+
+/// How much of a layer is used: `12.0 MiB/256.0 MiB 310/65536`.
+fn layer(layer: &LayerRow) -> String {
+    let used_bytes = layer.used_bytes.map_or_else(|| "-".to_owned(), bytes);
+    let used_inodes = layer.used_inodes.map_or_else(|| "-".to_owned(), |used| used.to_string());
+    format!("{used_bytes}/{} {used_inodes}/{}", bytes(layer.size_bytes), layer.inodes)
 }
 
 fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {

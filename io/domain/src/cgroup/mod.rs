@@ -28,6 +28,9 @@ const CPU_PERIOD_US: u64 = 100_000;
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two such attempts.
 const REMOVE_PAUSE: Duration = Duration::from_millis(2);
+/// How often a cgroup is made anew whose parent was removed meanwhile: each time somebody else has to find it empty within
+/// microseconds, and there are fewer domains than this.
+const MAX_ATTEMPTS: u32 = 1000;
 /// Deepest nesting of cgroups that we descend into.
 const MAX_DEPTH: usize = 16;
 
@@ -147,17 +150,20 @@ impl Cgroups {
     /// # Errors
     /// When a directory can't be made.
     pub fn create(&self, path: &str) -> Result<()> {
-        for hierarchy in self.hierarchies.iter().filter(|h| h.holds_domains()) {
-            let mut at = hierarchy.mount.clone();
-            for component in path.split('/') {
-                delegate(hierarchy, &at);
-                at.push(component);
-                match fs::create_dir(&at) {
-                    Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                        return Err(e).at("create cgroup", &at);
-                    }
-                    _ => {}
-                }
+        self.hierarchies.iter().filter(|h| h.holds_domains()).try_for_each(|h| make(h, path))
+    }
+
+    /// As [`Cgroups::create`], in the other hierarchies of version 1 too, for the cgroup of a domain: the OCI runtime makes directories
+    /// there step by step, and a parent that is empty meanwhile is taken for one that nobody uses ([`Cgroups::remove_if_empty`]).
+    ///
+    /// # Errors
+    /// When a directory can't be made where domains are held.
+    pub(crate) fn create_for_domain(&self, path: &str) -> Result<()> {
+        self.create(path)?;
+        for hierarchy in self.hierarchies.iter().filter(|h| !h.holds_domains()) {
+            if let Err(error) = make(hierarchy, path) {
+                // One that the runtime can't do without is missed by the runtime, which says so.
+                tracing::debug!(%error, "a cgroup that only the runtime uses can't be made beforehand");
             }
         }
         Ok(())
@@ -298,6 +304,35 @@ impl Cgroups {
     fn with(&self, controller: &str) -> Option<&Hierarchy> {
         self.hierarchies.iter().find(|h| h.has(controller))
     }
+}
+
+/// Makes the cgroup `path` in one hierarchy.
+fn make(hierarchy: &Hierarchy, path: &str) -> Result<()> {
+    while_parents_vanish(|| make_once(hierarchy, path))
+}
+
+/// Does it again where something was not there: somebody else may remove a parent before there is anything in it.
+pub(crate) fn while_parents_vanish<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..MAX_ATTEMPTS {
+        match attempt() {
+            Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+    }
+    attempt()
+}
+
+fn make_once(hierarchy: &Hierarchy, path: &str) -> Result<()> {
+    let mut at = hierarchy.mount.clone();
+    for component in path.split('/') {
+        delegate(hierarchy, &at);
+        at.push(component);
+        match fs::create_dir(&at) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).at("create cgroup", &at),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Puts the controllers that we use at work in the children of a version 2 cgroup. Failing is no error here: a limit that is

@@ -1,6 +1,6 @@
 //! Binding a cgroup to processors.
 
-use super::{Cgroups, MAX_DEPTH, Part, Version, collect, directories, write};
+use super::{Cgroups, MAX_DEPTH, Part, Version, collect, directories, while_parents_vanish, write};
 use crate::error::{Context, Error, Result};
 use std::fs;
 use std::io;
@@ -38,7 +38,7 @@ impl Cgroups {
         if list.is_none() && !at.is_dir() {
             return Ok(());
         }
-        make(&hierarchy.mount, path)?;
+        while_parents_vanish(|| make(&hierarchy.mount, path))?;
         let payload = format!("{path}/{}", Part::Payload.name());
         let has_payload = self.hierarchies.iter().any(|other| other.mount.join(&payload).is_dir());
         if has_payload {

@@ -4,13 +4,13 @@
 //! another place in it. The last component is never followed.
 
 use super::blob::{Blob, decompressed};
-use super::{ImageError, MAX_ENTRIES, MAX_UNPACKED_BYTES, Result, While};
+use super::{ImageError, MAX_DEPTH, MAX_ENTRIES, MAX_UNPACKED_BYTES, Result, While};
 use rustix::fs::{
     AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, chownat, fchmod,
     fchown, linkat, mkdirat, mkfifoat, openat, openat2, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,8 +22,8 @@ use tar::{Entry, EntryType, PaxExtensions};
 const MAX_PATH_BYTES: usize = 4096;
 /// Largest record of extensions to one entry, in bytes: two paths and some numbers.
 const MAX_EXTENSION_BYTES: u64 = 64 * 1024;
-/// Deepest directory that is removed; deeper ones can't have been made by one entry.
-const MAX_DEPTH: usize = 512;
+/// Why an entry is refused that is deeper than [`MAX_DEPTH`].
+const TOO_DEEP: &str = "it is more than 256 directories deep";
 /// A name that removes the one that follows it.
 const WHITEOUT: &[u8] = b".wh.";
 /// A name that removes everything that lower layers put beside it.
@@ -36,6 +36,9 @@ pub(super) struct Unpacker {
     bytes: u64,
     /// What this layer made, as (inode of the directory, name): a whiteout spares it.
     made: HashSet<(u64, CString)>,
+    /// How deep each directory of the tree is, by its inode: all of them were made here, and none is ever moved. Links in the tree
+    /// shorten the way to a place, so the entry's own path does not tell.
+    depths: HashMap<u64, u16>,
 }
 
 /// What extensions say about the entry that follows them.
@@ -60,7 +63,8 @@ impl Unpacker {
             what: format!("open {}", tree.display()),
             source: io::Error::other(e),
         })?;
-        Ok(Self { root, entries: 0, bytes: 0, made: HashSet::new() })
+        let depths = HashMap::from([(inode_of(&root).doing(|| format!("look at {}", tree.display()))?, 0)]);
+        Ok(Self { root, entries: 0, bytes: 0, made: HashSet::new(), depths })
     }
 
     /// Lays one layer over the tree.
@@ -94,7 +98,7 @@ impl Unpacker {
             return self.set_root_mode(entry);
         };
         let shown = String::from_utf8_lossy(&path).into_owned();
-        let place = self.place(parents, name).doing(|| format!("find the place of {shown:?}"))?;
+        let place = self.place(parents, name, &shown).doing(|| format!("find the place of {shown:?}"))?;
         if let Some(hidden) = name.strip_prefix(WHITEOUT) {
             return self.whiteout(&place, name, hidden, &shown);
         }
@@ -110,25 +114,53 @@ impl Unpacker {
     }
 
     /// Opens the directory of an entry, and makes it where a layer forgot to.
-    fn place(&self, parents: &[&[u8]], name: &[u8]) -> std::result::Result<Place, Errno> {
+    fn place(&mut self, parents: &[&[u8]], name: &[u8], shown: &str) -> io::Result<Place> {
         let joined = parents.join(&b'/');
         let dir = match self.open_inside(if joined.is_empty() { b"." } else { &joined }) {
             Err(Errno::NOENT) => {
                 for end in 1..=parents.len() {
+                    match self.open_inside(&parents[..end].join(&b'/')) {
+                        Ok(_) => continue,
+                        Err(Errno::NOENT) => {}
+                        Err(error) => return Err(error.into()),
+                    }
                     let (last, before) = parents[..end].split_last().ok_or(Errno::INVAL)?;
                     let before = before.join(&b'/');
                     let above = self.open_inside(if before.is_empty() { b"." } else { &before })?;
-                    match mkdirat(&above, *last, Mode::from_raw_mode(0o755)) {
-                        Ok(()) | Err(Errno::EXIST) => {}
-                        Err(error) => return Err(error),
-                    }
+                    let last = CString::new(*last).map_err(|_| Errno::INVAL)?;
+                    self.make_directory(&above, &last, Mode::from_raw_mode(0o755), shown)?;
                 }
                 self.open_inside(&joined)?
             }
             other => other?,
         };
-        let inode = rustix::fs::fstat(&dir)?.st_ino;
+        let inode = inode_of(&dir)?;
         Ok(Place { dir, inode, name: CString::new(name).map_err(|_| Errno::INVAL)? })
+    }
+
+    /// Makes a directory unless it is there, and opens it.
+    fn make_directory(
+        &mut self,
+        above: &OwnedFd,
+        name: &CStr,
+        mode: Mode,
+        shown: &str,
+    ) -> io::Result<OwnedFd> {
+        let depth = self.depths.get(&inode_of(above)?).map_or(MAX_DEPTH, |depth| depth.saturating_add(1));
+        if depth > MAX_DEPTH {
+            return Err(io::Error::other(refused(shown, TOO_DEEP)));
+        }
+        let new = match mkdirat(above, name, mode) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let flags = (directory_flags() & !OFlags::PATH) | OFlags::NOFOLLOW;
+        let made = openat(above, name, flags, Mode::empty())?;
+        if new {
+            self.depths.insert(inode_of(&made)?, depth);
+        }
+        Ok(made)
     }
 
     fn open_inside(&self, path: &[u8]) -> std::result::Result<OwnedFd, Errno> {
@@ -163,7 +195,7 @@ impl Unpacker {
         dir: &OwnedFd,
         inode: u64,
         name: &CStr,
-        depth: usize,
+        depth: u16,
     ) -> std::result::Result<(), Errno> {
         let kind = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => FileType::from_raw_mode(stat.st_mode),
@@ -184,8 +216,8 @@ impl Unpacker {
         }
     }
 
-    fn remove_lower_children(&self, dir: &OwnedFd, depth: usize) -> std::result::Result<(), Errno> {
-        let inode = rustix::fs::fstat(dir)?.st_ino;
+    fn remove_lower_children(&self, dir: &OwnedFd, depth: u16) -> std::result::Result<(), Errno> {
+        let inode = inode_of(dir)?;
         for name in names(dir)? {
             self.remove_lower(dir, inode, &name, depth)?;
         }
@@ -206,13 +238,7 @@ impl Unpacker {
         let (dir, name, mode) = (&place.dir, place.name.as_c_str(), mode_of(entry)?);
         match kind {
             EntryType::Directory => {
-                match mkdirat(dir, name, mode) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(error).doing(doing),
-                }
-                let opened =
-                    openat(dir, name, (directory_flags() & !OFlags::PATH) | OFlags::NOFOLLOW, Mode::empty());
-                let opened = opened.doing(doing)?;
+                let opened = self.make_directory(dir, name, mode, shown).doing(doing)?;
                 own(&opened, entry, extensions, mode).doing(doing)
             }
             EntryType::Regular | EntryType::Continuous => {
@@ -238,16 +264,16 @@ impl Unpacker {
     }
 
     /// Removes what an entry replaces. A directory stays where a directory comes.
-    fn make_room(&self, place: &Place, for_directory: bool) -> std::result::Result<(), Errno> {
+    fn make_room(&self, place: &Place, for_directory: bool) -> io::Result<()> {
         let (dir, name) = (&place.dir, place.name.as_c_str());
         match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => {
-                unlinkat(dir, name, AtFlags::empty())
+                Ok(unlinkat(dir, name, AtFlags::empty())?)
             }
             Ok(_) if for_directory => Ok(()),
-            Ok(_) => remove_all(dir, name, MAX_DEPTH),
+            Ok(_) => sys::tree::remove_at(dir, name),
         }
     }
 
@@ -390,18 +416,8 @@ fn dir_for_reading(dir: &OwnedFd) -> std::result::Result<OwnedFd, Errno> {
     openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn remove_all(dir: &OwnedFd, name: &CStr, depth: usize) -> std::result::Result<(), Errno> {
-    let child = match openat(dir, name, directory_flags() | OFlags::NOFOLLOW, Mode::empty()) {
-        Ok(child) => child,
-        Err(Errno::NOTDIR | Errno::LOOP) => return unlinkat(dir, name, AtFlags::empty()),
-        Err(error) => return Err(error),
-    };
-    let depth = depth.checked_sub(1).ok_or(Errno::LOOP)?;
-    for name in names(&child)? {
-        remove_all(&child, &name, depth)?;
-    }
-    drop(child);
-    unlinkat(dir, name, AtFlags::REMOVEDIR)
+fn inode_of(dir: impl AsFd) -> std::result::Result<u64, Errno> {
+    Ok(rustix::fs::fstat(dir)?.st_ino)
 }
 
 /// Fails, rather than ends, where the bound is passed.

@@ -12,7 +12,7 @@ use crate::root::ImageRoot;
 use layout::ImageLayout;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Most layers of an image; overlay file systems and registries stop at about this many.
@@ -21,6 +21,8 @@ const MAX_LAYERS: usize = 256;
 const MAX_UNPACKED_BYTES: u64 = 32 * 1024 * 1024 * 1024;
 /// Most entries of all layers together.
 const MAX_ENTRIES: u64 = 2_000_000;
+/// Most directories below each other: several times what systems and their packages have. A whiteout is applied level by level.
+const MAX_DEPTH: u16 = 256;
 /// Largest index, manifest or configuration, in bytes: what registries accept.
 const MAX_DOCUMENT_BYTES: u64 = 4 * 1024 * 1024;
 /// The name of a tree that is not finished begins so.
@@ -126,13 +128,14 @@ pub(crate) fn prepare(images: &Path, path: &Path, tag: Option<&str>) -> Result<I
         .create(images)
         .doing(|| format!("create {}", images.display()))?;
     let kept = images.join(format!("sha256-{}", image.digest));
-    if !kept.exists() {
-        let lock = lock(images)?;
+    while !kept.exists() {
+        let at = images.join(format!("{UNFINISHED}{}", image.digest));
         // Somebody else may have unpacked it while we waited.
-        if !kept.exists() {
-            unpack(images, &layout, &image, &kept)?;
+        if let Some(unfinished) = Unfinished::take(at)?
+            && !kept.exists()
+        {
+            unpack(images, &layout, &image, &unfinished, &kept)?;
         }
-        drop(lock);
     }
     Ok(ImageRoot {
         tree: kept.join("tree"),
@@ -143,31 +146,70 @@ pub(crate) fn prepare(images: &Path, path: &Path, tag: Option<&str>) -> Result<I
     })
 }
 
-/// One unpacks at a time; the kernel lets go of the lock however that one ends.
-fn lock(images: &Path) -> Result<File> {
-    let file = open_lock(images)?;
-    file.lock().doing(|| "lock the images".into())?;
-    Ok(file)
+/// The directory in which an image is being unpacked. It is its own lock, so that nobody waits for another image; the kernel lets
+/// go of it however the one who has it ends.
+struct Unfinished {
+    path: PathBuf,
+    directory: File,
 }
 
-fn open_lock(images: &Path) -> Result<File> {
-    let path = images.join(".lock");
-    let file = File::options().write(true).create(true).truncate(false).open(&path);
-    file.doing(|| format!("open {}", path.display()))
+impl Unfinished {
+    /// Makes it, or takes what somebody left who was killed. Waits for who is unpacking that image; `None` if it was renamed or
+    /// removed meanwhile.
+    fn take(path: PathBuf) -> Result<Option<Self>> {
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(error).doing(|| format!("create {}", path.display()));
+            }
+            _ => {}
+        }
+        let Some(found) = Self::open(path)? else { return Ok(None) };
+        found.directory.lock().doing(|| format!("lock {}", found.path.display()))?;
+        Ok(found.is_there().then_some(found))
+    }
+
+    fn open(path: PathBuf) -> Result<Option<Self>> {
+        match File::open(&path) {
+            Ok(directory) => Ok(Some(Self { path, directory })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).doing(|| format!("open {}", path.display())),
+        }
+    }
+
+    /// Whether it is still what its name leads to.
+    fn is_there(&self) -> bool {
+        let there = fs::symlink_metadata(&self.path);
+        let ours = self.directory.metadata();
+        let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+        there.is_ok_and(|there| ours.is_ok_and(|ours| identity(&there) == identity(&ours)))
+    }
 }
 
-fn unpack(images: &Path, layout: &ImageLayout, image: &layout::Image, kept: &Path) -> Result<()> {
-    let unfinished = images.join(format!("{UNFINISHED}{}", image.digest));
-    remove(&unfinished)?;
-    let tree = unfinished.join("tree");
-    fs::create_dir_all(&tree).doing(|| format!("create {}", tree.display()))?;
-    let result = unpack_layers(layout, image, &tree)
-        .and_then(|()| fs::rename(&unfinished, kept).doing(|| format!("rename {}", unfinished.display())));
+fn unpack(
+    images: &Path,
+    layout: &ImageLayout,
+    image: &layout::Image,
+    unfinished: &Unfinished,
+    kept: &Path,
+) -> Result<()> {
+    let tree = unfinished.path.join("tree");
+    remove(&tree)?;
+    fs::create_dir(&tree).doing(|| format!("create {}", tree.display()))?;
+    let result = unpack_layers(layout, image, &tree).and_then(|()| keep(images, unfinished, kept));
     if result.is_err() {
         // The error that made us give up is the one to tell; the next attempt removes it too.
-        let _ = remove(&unfinished);
+        let _ = remove(&unfinished.path);
     }
     result
+}
+
+/// Gives a tree the name under which it is trusted from now on: not before all of it is on the disk, or a machine that loses its
+/// power could come back with the name and without what was written.
+fn keep(images: &Path, unfinished: &Unfinished, kept: &Path) -> Result<()> {
+    rustix::fs::syncfs(&unfinished.directory).doing(|| format!("write out {}", unfinished.path.display()))?;
+    fs::rename(&unfinished.path, kept).doing(|| format!("rename {}", unfinished.path.display()))?;
+    let images_written = File::open(images).and_then(|images| images.sync_all());
+    images_written.doing(|| format!("write out {}", images.display()))
 }
 
 fn unpack_layers(layout: &ImageLayout, image: &layout::Image, tree: &Path) -> Result<()> {
@@ -180,30 +222,34 @@ fn unpack_layers(layout: &ImageLayout, image: &layout::Image, tree: &Path) -> Re
     Ok(())
 }
 
-fn remove(path: &PathBuf) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(e).doing(|| format!("remove {}", path.display()))
-        }
-        _ => Ok(()),
+fn remove(path: &Path) -> Result<()> {
+    sys::tree::remove(path).doing(|| format!("remove {}", path.display()))
+}
+
+/// Has a thread remove what a killed daemon left half unpacked, unless somebody is unpacking it right now: nobody waits for what
+/// may be millions of files.
+pub(crate) fn clear_unfinished(images: &Path) {
+    let entries = fs::read_dir(images).into_iter().flatten().flatten();
+    let left: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(UNFINISHED))
+        .map(|entry| entry.path())
+        .collect();
+    if left.is_empty() {
+        return;
+    }
+    let clear = move || left.into_iter().for_each(clear_one);
+    if let Err(error) = std::thread::Builder::new().name("clear-images".into()).spawn(clear) {
+        tracing::warn!(%error, "no thread to remove half unpacked images; they stay until the next start");
     }
 }
 
-/// Removes what a killed daemon left half unpacked, unless somebody is unpacking right now.
-pub(crate) fn clear_unfinished(images: &Path) {
-    if !images.exists() {
+fn clear_one(path: PathBuf) {
+    let Ok(Some(found)) = Unfinished::open(path) else { return };
+    if found.directory.try_lock().is_err() || !found.is_there() {
         return;
     }
-    let Ok(file) = open_lock(images) else { return };
-    if file.try_lock().is_err() {
-        return;
-    }
-    for entry in fs::read_dir(images).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(UNFINISHED)
-            && let Err(error) = fs::remove_dir_all(entry.path())
-        {
-            tracing::warn!(path = %entry.path().display(), %error, "a half unpacked image can't be removed");
-        }
+    if let Err(error) = sys::tree::remove(&found.path) {
+        tracing::warn!(path = %found.path.display(), %error, "a half unpacked image can't be removed");
     }
 }
 

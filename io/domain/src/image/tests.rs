@@ -185,7 +185,60 @@ fn a_forged_blob_is_refused_and_leaves_nothing() {
     assert!(matches!(maker.prepare(), Err(ImageError::Digest { .. })));
     let left: Vec<_> =
         fs::read_dir(maker.images()).expect("images").flatten().map(|e| e.file_name()).collect();
-    assert_eq!(left, [".lock"]);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+// An entry's path is at most 4096 bytes long, and through links each entry goes on where the one before ended. What was unpacked so was
+// removed by a recursion for each level, and ended the daemon, then each one that was started after it.
+#[test]
+fn a_layer_that_goes_deeper_and_deeper_through_links_is_refused() {
+    let mut maker = Maker::new();
+    let steps = 60;
+    maker.add(&layer(|b| {
+        let down = "d/".repeat(40);
+        for step in 0..steps {
+            let (from, link) = (format!("l{step}"), format!("l{}", step + 1));
+            let base = if step == 0 { String::new() } else { format!("{from}/") };
+            file(b, &format!("{base}{down}f"), "x");
+            raw(b, tar::EntryType::Symlink, link.as_bytes(), format!("{base}{down}").as_bytes(), b"");
+        }
+    }));
+    let error = maker.finish().prepare().expect_err("it was unpacked");
+    assert!(matches!(error, ImageError::Refused { .. }), "{error}");
+    assert!(error.to_string().contains("256 directories deep"), "{error}");
+    assert_eq!(fs::read_dir(maker.images()).expect("images").count(), 0);
+    // What an earlier version left of such a one goes, too, and only what nobody is unpacking.
+    let (left, busy) = (maker.images().join(".unpacking-left"), maker.images().join(".unpacking-busy"));
+    fs::create_dir_all(left.join("tree")).expect("left");
+    let mut at: std::os::fd::OwnedFd = File::open(left.join("tree")).expect("open").into();
+    for _ in 0..1_000 {
+        rustix::fs::mkdirat(&at, "d", rustix::fs::Mode::RWXU).expect("deeper");
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
+        at = rustix::fs::openat(&at, "d", flags, rustix::fs::Mode::empty()).expect("open");
+    }
+    let held = Unfinished::take(busy.clone()).expect("take").expect("ours");
+    clear_unfinished(&maker.images());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while left.exists() {
+        assert!(std::time::Instant::now() < deadline, "it is not removed");
+        std::thread::yield_now();
+    }
+    assert!(busy.exists());
+    drop(held);
+}
+
+#[test]
+fn one_image_is_unpacked_once_however_many_want_it_at_a_time() {
+    let mut maker = Maker::new();
+    maker.add(&layer(|b| (0..200).for_each(|file_| file(b, &format!("f{file_}"), "x")))).finish();
+    let trees: Vec<_> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| maker.prepare().expect("prepare"))).collect();
+        all.into_iter()
+            .map(|one| fs::metadata(one.join().expect("it ends").tree).expect("tree").ino())
+            .collect()
+    });
+    assert!(trees.iter().all(|inode| *inode == trees[0]), "{trees:?}");
+    assert_eq!(fs::read_dir(maker.images()).expect("images").count(), 1);
 }
 
 #[test]
@@ -269,4 +322,64 @@ fn what_is_no_layout_says_so() {
     fs::write(maker.path().join("index.json"), "{}").expect("index");
     assert!(matches!(maker.prepare(), Err(ImageError::Malformed { .. })));
     assert!(prepare(&maker.images(), Path::new("/no/such"), None).is_err());
+}
+
+/// Set where the test below is the traced process: the layout, and where to unpack it.
+const TRACED: &str = "TOMBOLO_TEST_TRACED";
+
+// An image was renamed to the name that is trusted before it was on the disk: after a power cut it was there with empty programs, for good.
+#[test]
+fn an_image_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_used() {
+    if let Ok(places) = std::env::var(TRACED) {
+        let (layout, images) = places.split_once('\n').expect("two places");
+        prepare(Path::new(images), Path::new(layout), None).expect("prepare");
+        return;
+    }
+    let mut maker = Maker::new();
+    maker.add(&layer(|b| (0..5).for_each(|number| file(b, &format!("bin/f{number}"), "x")))).finish();
+    let trace = maker.dir.path().join("trace");
+    let places = format!("{}\n{}", maker.path().display(), maker.images().display());
+    let traced = std::process::Command::new("strace")
+        .args([
+            "-f",
+            "-y",
+            "-e",
+            "trace=openat,openat2,write,rename,renameat,renameat2,syncfs,sync,fsync,fchown,mkdirat",
+        ])
+        .arg("-o")
+        .arg(&trace)
+        .arg(std::env::current_exe().expect("exe"))
+        .args([
+            "--exact",
+            concat!(
+                "image::tests::",
+                "an_image_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_used"
+            ),
+        ])
+        .env(TRACED, places)
+        .output();
+    let traced = match traced {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            println!("skipped: needs strace; run `make deps`");
+            return;
+        }
+        other => other.expect("strace"),
+    };
+    assert!(traced.status.success(), "{traced:?}");
+    let trace = fs::read_to_string(&trace).expect("trace");
+    let images = maker.images().display().to_string();
+    let at = |what: &str, call: &dyn Fn(&str) -> bool| {
+        let lines: Vec<usize> = trace.lines().enumerate().filter(|(_, l)| call(l)).map(|(i, _)| i).collect();
+        assert!(!lines.is_empty(), "{what} is not in the trace:\n{trace}");
+        (lines[0], lines[lines.len() - 1])
+    };
+    let (_, made) = at("the last file", &|line| line.contains("fchown") && line.contains("/tree/bin/f4"));
+    let (synced, _) = at("the sync", &|line| line.contains("syncfs(") && line.contains(UNFINISHED));
+    let (renamed, _) = at("the rename", &|line| line.contains("rename") && line.contains("sha256-"));
+    let (named, _) =
+        at("the sync of the name", &|line| line.contains("fsync(") && line.contains(&format!("<{images}>")));
+    assert!(
+        made < synced && synced < renamed && renamed < named,
+        "{made} {synced} {renamed} {named}:\n{trace}"
+    );
 }

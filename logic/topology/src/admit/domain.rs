@@ -9,8 +9,8 @@ use crate::diagnostic::Code;
 use crate::file::{self, Command, DomainForm, RestartForm, RootForm};
 use crate::look::Found;
 use crate::model::{
-    Domain, DomainKind, Limits, LogLimits, Network, NodeChoice, Placement, Program, Ready, Resolv, Restart,
-    RestartPolicy, Root, Signal, Stop,
+    Domain, DomainKind, Layer, Limits, LogLimits, Network, NodeChoice, Placement, Program, Ready, Resolv,
+    Restart, RestartPolicy, Root, Signal, Stop,
 };
 use crate::name::Name;
 use crate::read::{At, Field, Span};
@@ -40,6 +40,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
         kind,
         placement: placement(form, cx),
         writable: form.writable.value().copied().unwrap_or(false),
+        layer: layer(kind, form, cx),
         environment: environment(form, cx),
         mounts: mount::mounts(form, cx),
         user: form.user.value().map(|user| user.0.clone()),
@@ -78,9 +79,10 @@ pub(super) fn network(form: &DomainForm) -> Network {
 fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let own_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
     let own_network = form.network.given().filter(|at| at.value == Network::None).map(|at| &at.span);
-    let keys: [(Option<&Span>, &str); 5] = [
+    let keys: [(Option<&Span>, &str); 6] = [
         (own_root, "sees the node's own file tree"),
         (form.writable.given().filter(|at| at.value).map(|at| &at.span), "sees the node's own file tree"),
+        (form.layer.given().map(|at| &at.span), "sees the node's own file tree"),
         (form.mounts.given().map(|at| &at.span), "sees the node's own file tree"),
         (own_network, "shares the node's network"),
         (form.hostname.given().map(|at| &at.span), "shares the node's host name"),
@@ -138,6 +140,26 @@ fn refuse_writable_host(form: &DomainForm, cx: &mut Context<'_, '_>) {
             )
             .help("take a directory or an image as root, or a mount with read_only = false");
     }
+}
+
+/// The bounds of its layer, where it has one.
+fn layer(kind: DomainKind, form: &DomainForm, cx: &mut Context<'_, '_>) -> Option<Layer> {
+    let writable = form.writable.value().copied().unwrap_or(false);
+    // Of the other kinds it is refused for what they are.
+    if let Some(at) = form.layer.given()
+        && kind == DomainKind::Container
+        && !writable
+        && !form.writable.is_broken()
+    {
+        cx.out
+            .error(Code::Conflict, &at.span, "a read-only root has no layer: nothing is written to it")
+            .help("add writable = true, or leave it out");
+    }
+    let layer = form.layer.value();
+    writable.then(|| Layer {
+        size_bytes: layer.and_then(|layer| layer.size.value()).map_or(LAYER_BYTES_DEFAULT, |size| size.0),
+        inodes: layer.and_then(|layer| layer.inodes.value()).map_or(LAYER_INODES_DEFAULT, |count| count.0),
+    })
 }
 
 /// What runs: a command, the server of the services that the domain hosts, or what the image says.

@@ -132,7 +132,7 @@ fn append(machine: &MachineForm, kernel: &MachineKernel, cx: &mut Context<'_, '_
 /// A guest has a file tree, a kernel and privileges of its own: keys about those of a container would promise what is not so.
 pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let given_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
-    let keys: [(Option<&Span>, &str, &str); 5] = [
+    let keys: [(Option<&Span>, &str, &str); 6] = [
         (
             given_root,
             "a guest's file tree is its initramfs or its disk",
@@ -142,6 +142,11 @@ pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>)
             form.writable.given().map(|at| &at.span),
             "a guest's file tree is its initramfs, which is in its memory, or its disk",
             "leave it out; a disk is writable unless its `read_only` says otherwise",
+        ),
+        (
+            form.layer.given().map(|at| &at.span),
+            "a guest's file tree is its initramfs, which is in its memory, or its disk",
+            "leave it out; `memory` in its `machine` bounds the one, the disk's size the other",
         ),
         (
             form.mounts.given().map(|at| &at.span),

@@ -52,6 +52,8 @@ table_form! {
         root: RootForm => "host",
         /// Whether it may write to its root. Not for the root "host".
         writable: bool => false,
+        /// How much what it writes to its root may take. Only with `writable`.
+        layer: LayerForm => optional,
         /// The program and its arguments, never through a shell. Absent where the domain runs the server of a service,
         /// where the image says it, or in a machine in which only `tombolo exec` runs something.
         command: Command => optional,
@@ -152,6 +154,16 @@ table_form! {
         memory: Bytes<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX> => optional,
         /// Processes and threads.
         pids: Count<PIDS_MIN, PIDS_MAX> => PIDS_DEFAULT,
+    }
+}
+
+table_form! {
+    /// The layer of a container with a writable root: in memory, and gone with the domain. What it takes counts against `limits.memory`.
+    LayerForm as "a layer" {
+        /// Bytes of files.
+        size: Bytes<LAYER_BYTES_MIN, LAYER_BYTES_MAX> => "256MiB",
+        /// Files, directories and links.
+        inodes: Count<LAYER_INODES_MIN, LAYER_INODES_MAX> => LAYER_INODES_DEFAULT,
     }
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::machine::Machine;
 use super::placement::Placement;
 use super::reserve::Reserve;
+use crate::bounds::{LAYER_BYTES_DEFAULT, LAYER_INODES_DEFAULT};
 use crate::name::Name;
 
 /// One isolated execution environment.
@@ -26,6 +27,9 @@ pub struct Domain {
     pub root: Root,
     /// Whether it may write to its root. Never true for [`Root::Host`].
     pub writable: bool,
+    /// How much its layer may take; see [`Domain::layer`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<Layer>,
     /// What runs in it.
     pub program: Program,
     /// Environment variables of the program, beside those that the daemon sets.
@@ -68,6 +72,31 @@ pub struct Domain {
     pub ready: Ready,
     /// How long `up` waits for [`Domain::ready`] before it fails and rolls back.
     pub ready_timeout_ms: u64,
+}
+
+impl Domain {
+    /// How much what it writes to its root may take; `None` where it can't write there. Topologies that were stored before there was a
+    /// bound have the default.
+    #[must_use]
+    pub fn layer(&self) -> Option<Layer> {
+        self.writable.then(|| self.layer.unwrap_or_default())
+    }
+}
+
+/// The bounds of what a domain writes to its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    /// Bytes of files.
+    pub size_bytes: u64,
+    /// Files, directories and links.
+    pub inodes: u32,
+}
+
+impl Default for Layer {
+    fn default() -> Self {
+        Self { size_bytes: LAYER_BYTES_DEFAULT, inodes: LAYER_INODES_DEFAULT }
+    }
 }
 
 /// How a domain is isolated.

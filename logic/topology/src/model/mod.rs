@@ -13,7 +13,7 @@ mod service;
 use serde::{Deserialize, Serialize};
 
 pub use domain::{
-    Domain, DomainKind, IdOrName, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
+    Domain, DomainKind, IdOrName, Layer, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
     RestartPolicy, Root, ServiceMount, Signal, Stop, User,
 };
 pub use endpoint::{Caller, Endpoint, EndpointVerb, IpcLimits};

@@ -104,6 +104,7 @@ pub(super) fn store(ground: &Ground, name: &str, change: impl FnOnce(&mut Kept))
     serde_json::to_writer(&out, &kept)?;
     out.sync_all()?;
     std::fs::rename(&new, &path)?;
+    std::fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
     Ok(kept)
 }
 
