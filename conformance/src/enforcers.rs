@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use enforce::{
-    EnforceError, Enforcer, Job, JobReport, Jobs, Members, Order, Outside, Plan, PlanError, Simulator, Vtm,
-    VtmReport, Who,
+    EnforceError, Enforcer, Job, JobReport, Jobs, Kind, Members, Order, Outside, Plan, PlanError, Simulator,
+    Vtm, VtmReport, Who,
 };
 use sys::schedule::Class;
 
@@ -383,6 +383,9 @@ fn with_its_children_ms(pid: u32) -> u64 {
 /// If not.
 pub fn who_is_given_back_is_as_before(subject: &mut dyn Subject) {
     for outside in [Outside::Held, Outside::Idle, Outside::Fair, Outside::Stopped] {
+        if !outside.is_held() && subject.enforcer().kind() == Kind::Deadline {
+            continue;
+        }
         let hog = subject.hog();
         let before = state(hog.pid());
         put(subject, vec![vtm("one", 5, 40, &[&hog], outside)]);
