@@ -1,13 +1,28 @@
-//! Programs for the kernel's own machine (bpf(2)): loaded, and attached to a cgroup of version 2. They are a few dozen instructions each, put together here.
+//! Programs for the kernel's own machine (bpf(2)), loaded and attached to cgroups of version 2, and the maps that they share. A program is a few dozen instructions, put together here.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 // linux/bpf.h
+const BPF_MAP_CREATE: libc::c_long = 0;
+const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+const BPF_MAP_GET_NEXT_KEY: libc::c_long = 4;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_ATTACH: libc::c_long = 8;
+const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
+const BPF_MAP_GET_FD_BY_ID: libc::c_long = 14;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_BTF_LOAD: libc::c_long = 18;
+const BPF_MAP_TYPE_HASH: u32 = 1;
+const BPF_MAP_TYPE_SK_STORAGE: u32 = 24;
+/// A connection that is accepted has what its listener has.
+const BPF_F_CLONE: u32 = 1 << 9;
 /// The program takes the place of one that is there; those of cgroups above that are attached beside others run, too.
 const BPF_F_ALLOW_OVERRIDE: u32 = 1;
+/// Memory for an entry is taken when the entry is made.
+const BPF_F_NO_PREALLOC: u32 = 1;
 /// The program's licence, as the kernel asks for it.
 const LICENCE: &[u8] = b"Dual MIT/GPL\0";
 /// Bytes of `struct bpf_insn`.
@@ -15,7 +30,6 @@ const INSTRUCTION_BYTES: usize = 8;
 
 // Instructions: class, size or operation, where the operand comes from (RFC 9669).
 pub(crate) const MOVE: u8 = 0xb7;
-pub(crate) const MOVE_32: u8 = 0xb4;
 pub(crate) const MOVE_REGISTER: u8 = 0xbf;
 pub(crate) const ADD: u8 = 0x07;
 pub(crate) const AND: u8 = 0x57;
@@ -25,6 +39,7 @@ pub(crate) const LOAD_8: u8 = 0x71;
 pub(crate) const LOAD_16: u8 = 0x69;
 pub(crate) const LOAD_32: u8 = 0x61;
 pub(crate) const STORE_32: u8 = 0x63;
+pub(crate) const STORE_64: u8 = 0x7b;
 pub(crate) const STORE_VALUE_32: u8 = 0x62;
 pub(crate) const CALL: u8 = 0x85;
 pub(crate) const EXIT: u8 = 0x95;
@@ -32,6 +47,10 @@ pub(crate) const JUMP: u8 = 0x05;
 pub(crate) const IF_EQUAL: u8 = 0x15;
 pub(crate) const IF_NOT_EQUAL: u8 = 0x55;
 pub(crate) const IF_ANY_BIT: u8 = 0x45;
+
+/// Loads 64 bits, which are in two instructions; with [`MAP`] as the register it is from, a map.
+const LOAD_WIDE: u8 = 0x18;
+const MAP: u8 = 1;
 
 /// A place in a program that is jumped to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +81,11 @@ impl Program {
             value[3],
         ]);
         self
+    }
+
+    /// Gives a register a map of the program.
+    pub(crate) fn map(&mut self, to: u8, map: &Map) -> &mut Self {
+        self.put(LOAD_WIDE, to, MAP, 0, map.0.as_raw_fd()).put(0, 0, 0, 0, 0)
     }
 
     /// A place that is to be fixed later.
@@ -113,29 +137,192 @@ impl Program {
         }
         // SAFETY: `load` has the layout of the kernel's attributes for this command and its size goes with it; the program and the licence that it points to
         // live until the call returns, and the kernel only reads them.
-        let loaded =
-            unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const load, size_of::<Load>()) };
-        if loaded < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let loaded = i32::try_from(loaded).map_err(|_| io::ErrorKind::InvalidData)?;
-        // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.
-        Ok(unsafe { OwnedFd::from_raw_fd(loaded) })
+        descriptor(unsafe { command(BPF_PROG_LOAD, &raw mut load) }?)
     }
 }
 
 /// Attaches a program to a cgroup of version 2, in place of one of its kind. It goes with the cgroup.
 pub(crate) fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd, kind: u32) -> io::Result<()> {
-    let attach = Attach {
+    let mut attach = Attach {
         target: cgroup.as_raw_fd(),
         program: program.as_raw_fd(),
         kind,
         flags: BPF_F_ALLOW_OVERRIDE,
     };
     // SAFETY: `attach` has the layout of the kernel's attributes for this command, its size goes with it, and both descriptors are open.
-    let attached =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_ATTACH, &raw const attach, size_of::<Attach>()) };
-    if attached < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    unsafe { command(BPF_PROG_ATTACH, &raw mut attach) }.map(|_| ())
+}
+
+/// A map of the kernel that programs share, with values of 32 bits.
+#[derive(Debug)]
+pub(crate) struct Map(OwnedFd);
+
+/// What a map's values are found by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// 64 bits, and there are at most so many.
+    Numbers(u32),
+    /// The sockets that they belong to, and end with.
+    Sockets,
+}
+
+impl Keys {
+    /// `enum bpf_map_type`, and bytes of a key.
+    fn kind(self) -> (u32, u32) {
+        match self {
+            Self::Numbers(_) => (BPF_MAP_TYPE_HASH, 8),
+            Self::Sockets => (BPF_MAP_TYPE_SK_STORAGE, 4),
+        }
+    }
+}
+
+impl Map {
+    pub(crate) fn new(keys: Keys, name: &str) -> io::Result<Self> {
+        let (kind, key_bytes) = keys.kind();
+        let mut create = CreateMap {
+            kind,
+            key_bytes,
+            value_bytes: VALUE_BYTES,
+            flags: BPF_F_NO_PREALLOC,
+            ..CreateMap::default()
+        };
+        for (to, from) in create.name.iter_mut().take(15).zip(name.bytes()) {
+            *to = from;
+        }
+        let types;
+        match keys {
+            Keys::Numbers(entries) => create.entries = entries,
+            Keys::Sockets => {
+                types = load_types()?;
+                create.flags |= BPF_F_CLONE;
+                (create.types, create.key_type, create.value_type) = (types.as_raw_fd(), 1, 1);
+            }
+        }
+        // SAFETY: `create` has the layout of the kernel's attributes for this command, its size goes with it, and it points to nothing.
+        descriptor(unsafe { command(BPF_MAP_CREATE, &raw mut create) }?).map(Self)
+    }
+
+    /// The map of a program that the kernel has: the only one, and such as [`Self::new`] makes. `None` where the program has another.
+    pub(crate) fn of_program(id: u32, keys: Keys) -> io::Result<Option<Self>> {
+        let mut by_id = ById { id, ..ById::default() };
+        // SAFETY: `by_id` has the layout of the kernel's attributes for this command, its size goes with it, and it points to nothing.
+        let program = descriptor(unsafe { command(BPF_PROG_GET_FD_BY_ID, &raw mut by_id) }?)?;
+        let mut map_id = 0_u32;
+        let mut info = ProgramInfo {
+            map_count: 1,
+            map_ids: (&raw mut map_id).expose_provenance() as u64,
+            ..ProgramInfo::default()
+        };
+        information(&program, &raw mut info)?;
+        if info.map_count != 1 {
+            return Ok(None);
+        }
+        let mut by_id = ById { id: map_id, ..ById::default() };
+        // SAFETY: as above.
+        let map = descriptor(unsafe { command(BPF_MAP_GET_FD_BY_ID, &raw mut by_id) }?)?;
+        let mut info = MapInfo::default();
+        information(&map, &raw mut info)?;
+        let is_such =
+            (info.kind, info.key_bytes, info.value_bytes) == (keys.kind().0, keys.kind().1, VALUE_BYTES);
+        Ok(is_such.then_some(Self(map)))
+    }
+
+    pub(crate) fn set(&self, key: u64, mut value: u32) -> io::Result<()> {
+        let mut next = 0;
+        self.element(BPF_MAP_UPDATE_ELEM, key, &raw mut value, &raw mut next)
+    }
+
+    pub(crate) fn get(&self, key: u64) -> io::Result<Option<u32>> {
+        let (mut value, mut next) = (0, 0);
+        found(self.element(BPF_MAP_LOOKUP_ELEM, key, &raw mut value, &raw mut next), || value)
+    }
+
+    /// Takes an entry away; there being none is no error.
+    pub(crate) fn remove(&self, key: u64) -> io::Result<()> {
+        let (mut value, mut next) = (0, 0);
+        found(self.element(BPF_MAP_DELETE_ELEM, key, &raw mut value, &raw mut next), || ()).map(|_| ())
+    }
+
+    /// The key after this one, in the kernel's order; the first after one that is not there.
+    pub(crate) fn next(&self, key: u64) -> io::Result<Option<u64>> {
+        let (mut value, mut next) = (0, 0);
+        found(self.element(BPF_MAP_GET_NEXT_KEY, key, &raw mut value, &raw mut next), || next)
+    }
+
+    /// One command about one entry: the kernel reads or writes `value`, or writes `next`.
+    fn element(&self, what: libc::c_long, key: u64, value: *mut u32, next: *mut u64) -> io::Result<()> {
+        let other = match what {
+            BPF_MAP_GET_NEXT_KEY => next.expose_provenance(),
+            // The kernel insists that what a command does not use is 0.
+            BPF_MAP_DELETE_ELEM => 0,
+            _ => value.expose_provenance(),
+        };
+        let mut element = Element {
+            map: self.0.as_raw_fd(),
+            padding: 0,
+            key: (&raw const key).expose_provenance() as u64,
+            value: other as u64,
+            flags: 0,
+        };
+        // SAFETY: `element` has the layout of the kernel's attributes for these commands and its size goes with it. A map's values have 32 bits and its keys 64,
+        // or 32 of which the kernel reads no more (checked where a map is not made here); key, value and next key have those sizes and live until the call returns.
+        unsafe { command(what, &raw mut element) }.map(|_| ())
+    }
+}
+
+/// What is there; the kernel says `ENOENT` where nothing is.
+fn found<T>(done: io::Result<()>, value: impl FnOnce() -> T) -> io::Result<Option<T>> {
+    match done {
+        Ok(()) => Ok(Some(value())),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What the kernel knows of a program or a map.
+fn information<T>(of: &OwnedFd, info: *mut T) -> io::Result<()> {
+    let mut ask = Information {
+        of: of.as_raw_fd(),
+        bytes: u32::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        info: info.expose_provenance() as u64,
+    };
+    // SAFETY: `ask` has the layout of the kernel's attributes for this command and its size goes with it. The kernel writes as many bytes of `info` as it has, and to the
+    // addresses in it as many entries as it says there is room for: both callers give room for one, or none.
+    unsafe { command(BPF_OBJ_GET_INFO_BY_FD, &raw mut ask) }.map(|_| ())
+}
+
+/// One command of bpf(2).
+///
+/// # Safety
+/// `attributes` is what the kernel expects for this command, or the head of it, and what it points to lives until this returns.
+unsafe fn command<T>(what: libc::c_long, attributes: *mut T) -> io::Result<libc::c_long> {
+    // SAFETY: as the caller guarantees.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, what, attributes, size_of::<T>()) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
+}
+
+/// What a command has returned that makes a descriptor.
+fn descriptor(made: libc::c_long) -> io::Result<OwnedFd> {
+    let made = i32::try_from(made).map_err(|_| io::ErrorKind::InvalidData)?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+const VALUE_BYTES: u32 = 4;
+
+/// Describes the types that a map of sockets has (BPF Type Format): one, an integer of 32 bits.
+fn load_types() -> io::Result<OwnedFd> {
+    // struct btf_header with lengths of both parts, struct btf_type of an integer, its encoding; names.
+    let words: [u32; 10] = [0x0001_eb9f, 24, 0, 16, 16, 5, 1, 1 << 24, 4, 1 << 24 | 32];
+    let mut types: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    types.extend_from_slice(b"\0int\0");
+    let mut load = LoadTypes {
+        types: types.as_ptr().expose_provenance() as u64,
+        bytes: u32::try_from(types.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        ..LoadTypes::default()
+    };
+    // SAFETY: `load` has the layout of the kernel's attributes for this command and its size goes with it; `types` lives until the call returns, and the kernel only reads it.
+    descriptor(unsafe { command(BPF_BTF_LOAD, &raw mut load) }?)
 }
 
 /// The head of `union bpf_attr` for `BPF_PROG_LOAD`.
@@ -156,7 +343,37 @@ struct Load {
     expected_attach: u32,
 }
 
-/// The head of `union bpf_attr` for `BPF_PROG_ATTACH`.
+/// The head of `union bpf_attr` for `BPF_MAP_CREATE`.
+#[repr(C)]
+#[derive(Default)]
+struct CreateMap {
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+    flags: u32,
+    inner: u32,
+    numa_node: u32,
+    name: [u8; 16],
+    interface: u32,
+    types: i32,
+    key_type: u32,
+    value_type: u32,
+}
+
+/// The same for `BPF_BTF_LOAD`.
+#[repr(C)]
+#[derive(Default)]
+struct LoadTypes {
+    types: u64,
+    log: u64,
+    bytes: u32,
+    log_bytes: u32,
+    log_level: u32,
+    padding: u32,
+}
+
+/// The same for `BPF_PROG_ATTACH`.
 #[repr(C)]
 struct Attach {
     target: i32,
@@ -165,7 +382,72 @@ struct Attach {
     flags: u32,
 }
 
-const _: () = assert!(size_of::<Load>() == 72 && size_of::<Attach>() == 16);
+/// The same for commands about an entry of a map.
+#[repr(C)]
+struct Element {
+    map: i32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// The same for `BPF_*_GET_FD_BY_ID`.
+#[repr(C)]
+#[derive(Default)]
+struct ById {
+    id: u32,
+    next: u32,
+    flags: u32,
+}
+
+/// The same for `BPF_OBJ_GET_INFO_BY_FD`.
+#[repr(C)]
+struct Information {
+    of: i32,
+    bytes: u32,
+    info: u64,
+}
+
+/// The head of `struct bpf_prog_info`.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_bytes: u32,
+    translated_bytes: u32,
+    jited: u64,
+    translated: u64,
+    load_time: u64,
+    user: u32,
+    map_count: u32,
+    map_ids: u64,
+    name: [u8; 16],
+}
+
+/// The head of `struct bpf_map_info`.
+#[repr(C)]
+#[derive(Default)]
+struct MapInfo {
+    kind: u32,
+    id: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+    flags: u32,
+}
+
+const _: () = assert!(
+    size_of::<Load>() == 72
+        && size_of::<CreateMap>() == 60
+        && size_of::<LoadTypes>() == 32
+        && size_of::<Attach>() == 16
+        && size_of::<Element>() == 32
+        && size_of::<Information>() == 16
+        && size_of::<ProgramInfo>() == 80
+);
 
 #[cfg(test)]
 mod tests {

@@ -43,8 +43,6 @@ pub enum Class {
         deadline_ns: u64,
         /// The period, in ns.
         period_ns: u64,
-        /// Takes what other such threads leave (GRUB).
-        reclaim: bool,
     },
 }
 
@@ -96,14 +94,11 @@ pub fn set_class(thread: u32, class: Class) -> io::Result<()> {
             attributes.sched_policy = libc::SCHED_RR as u32;
             attributes.sched_priority = priority;
         }
-        Class::Deadline { runtime_ns, deadline_ns, period_ns, reclaim } => {
+        Class::Deadline { runtime_ns, deadline_ns, period_ns } => {
             attributes.sched_policy = libc::SCHED_DEADLINE as u32;
             attributes.sched_runtime = runtime_ns;
             attributes.sched_deadline = deadline_ns;
             attributes.sched_period = period_ns;
-            if reclaim {
-                attributes.sched_flags |= libc::SCHED_FLAG_RECLAIM as u64;
-            }
         }
     }
     if class.is_real_time() {
@@ -139,7 +134,6 @@ pub fn class(thread: u32) -> io::Result<Class> {
             runtime_ns: attributes.sched_runtime,
             deadline_ns: attributes.sched_deadline,
             period_ns: attributes.sched_period,
-            reclaim: attributes.sched_flags & libc::SCHED_FLAG_RECLAIM as u64 != 0,
         },
         _ => Class::Other { nice },
     })

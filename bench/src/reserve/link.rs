@@ -38,7 +38,8 @@ fn in_namespace(changes: usize) -> Result<(Vec<f64>, Vec<f64>), String> {
     let class =
         |rate_bits| Class { rate_bits, ceiling_bits: rate_bits, burst_bytes: 16 << 10, precedence: 0 };
     // What comes in by a real link has the same classes, so a change is one of both. Here they are those of `lo` once more.
-    let incoming = Incoming::open("lo", LINK_BITS).ok();
+    let sockets = sys::packet_class::Sockets::new().map_err(said)?;
+    let incoming = Incoming::open("lo", LINK_BITS, &sockets).ok();
     let set = |rate: u64| -> std::io::Result<()> {
         traffic.set(FIRST_CLASS, &class(rate))?;
         incoming.as_ref().map_or(Ok(()), |incoming| incoming.traffic().set(FIRST_CLASS, &class(rate)))

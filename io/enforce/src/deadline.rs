@@ -77,7 +77,7 @@ impl Deadline {
         let tried = std::thread::spawn(move || {
             sys::schedule::set_affinity(0, &all)?;
             let (runtime_ns, period_ns) = (TRIED_RUNTIME_NS, *PERIODS_NS.end());
-            let class = Class::Deadline { runtime_ns, deadline_ns: period_ns, period_ns, reclaim: false };
+            let class = Class::Deadline { runtime_ns, deadline_ns: period_ns, period_ns };
             sys::schedule::set_class(0, class)?;
             leave_real_time(0, Class::Other { nice: 0 })
         });
@@ -98,7 +98,7 @@ impl Deadline {
                     .to_owned(),
                 "what a thread starts is an ordinary thread until somebody has looked, every 20 ms: what lives for less is held by nobody"
                     .to_owned(),
-                "the kernel places threads on processors by global earliest deadline first: with several processors a deadline may be missed by up to one period"
+                "the kernel places threads on processors by global earliest deadline first: with several processors a deadline may be missed, and nothing is promised of how late it is then"
                     .to_owned(),
             ],
         };
@@ -290,9 +290,7 @@ fn divide(kept: &mut Kept, vtm: &Vtm, everywhere: &[u32], force: bool) -> Result
 /// The class of each thread that gets one: that of its job, whose budget its threads share; the others share what jobs leave of the whole, where that is enough
 /// for the kernel.
 fn parts(kept: &Kept, vtm: &Vtm) -> Result<BTreeMap<u32, Class>> {
-    let reclaim = !vtm.outside.is_held();
-    let class =
-        |runtime_ns, deadline_ns, period_ns| Class::Deadline { runtime_ns, deadline_ns, period_ns, reclaim };
+    let class = |runtime_ns, deadline_ns, period_ns| Class::Deadline { runtime_ns, deadline_ns, period_ns };
     let too_little = |whose: String, count: u64, runtime_ns: u64| EnforceError::Unable {
         kind: "deadline",
         why: format!(
@@ -341,6 +339,19 @@ fn in_period(job: &Job, period_ns: u64) -> u128 {
     (u128::from(job.budget_ns) * u128::from(period_ns)).div_ceil(u128::from(job.period_ns.max(1)))
 }
 
+/// A thread of the class that has used its budget up waits, and has no way to be an ordinary one meanwhile. The kernel could let it take what the class leaves (`SCHED_FLAG_RECLAIM`), but
+/// then it does so before all ordinary threads, those with quotas among them.
+fn check_outside(vtm: &Vtm) -> Result<()> {
+    if vtm.outside.is_held() {
+        return Ok(());
+    }
+    let why = format!(
+        "the kernel holds threads of `{}` that have used their budget up; take `held`, or a table for `idle` and `fair`",
+        vtm.id
+    );
+    Err(EnforceError::Unable { kind: "deadline", why })
+}
+
 /// Jobs have deadlines here, and no ranks; together they have no more than their machine, and numbers that the kernel takes.
 fn check_jobs(vtm: &Vtm) -> Result<()> {
     let Some((policy, jobs)) = vtm.inside.by() else { return Ok(()) };
@@ -386,6 +397,7 @@ impl Enforcer for Deadline {
         if plan.strict && !plan.vtms.is_empty() {
             return Err(EnforceError::Strict(self.ability.caveats.clone()));
         }
+        plan.vtms.iter().try_for_each(check_outside)?;
         self.check_room(plan)?;
         plan.vtms.iter().try_for_each(check_jobs)?;
         let known: BTreeMap<String, Site> =

@@ -121,6 +121,9 @@ pub struct VtmReport {
     pub late: u64,
     /// How late a slot has begun at most, in ns.
     pub worst_late_ns: u64,
+    /// What it has run beyond its slots, in ns: its threads stood still later than they were told to. They are ordinary threads then.
+    #[serde(default)]
+    pub overrun_ns: u64,
     /// What happened to it that somebody should know, the latest of them.
     pub notes: Vec<String>,
     /// Its jobs that have a budget of their own.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 
 use reserve::dispatch::Inside;
 use reserve::{Policy, Task};
@@ -20,7 +21,7 @@ pub const LONGEST_PATTERN: usize = 255;
 /// Turn of a job inside a virtual task machine where none is given, in ns: some turns fit into the slots of a person's patience (100 ms).
 pub const TURN_NS: u64 = 5_000_000;
 /// Longest command line that is looked at.
-const LONGEST_LINE: usize = 4096;
+const LONGEST_LINE: u64 = 4096;
 
 /// Which of the jobs of a virtual task machine runs in its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -313,8 +314,13 @@ impl Team {
 /// What a process may be called: its name, its program, its whole command line.
 fn process_names(pid: u32) -> Vec<String> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let mut line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    line.truncate(LONGEST_LINE);
+    let mut line = Vec::new();
+    if let Ok(file) = fs::File::open(format!("/proc/{pid}/cmdline"))
+        && file.take(LONGEST_LINE).read_to_end(&mut line).is_err()
+    {
+        // It has ended: whoever has no name is no job.
+        line.clear();
+    }
     let words: Vec<String> =
         line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     let program = words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default().to_owned();

@@ -296,12 +296,8 @@ fn out_of_real_time(pid: u32, nice: i32, affinity: &[u32]) {
 }
 
 /// Least and longest that a deadline thread can have: so small a share that the kernel counts it as nothing (below 2^-20).
-const LEAST_DEADLINE: Class = Class::Deadline {
-    runtime_ns: 1024,
-    deadline_ns: 4_000_000_000,
-    period_ns: 4_000_000_000,
-    reclaim: false,
-};
+const LEAST_DEADLINE: Class =
+    Class::Deadline { runtime_ns: 1024, deadline_ns: 4_000_000_000, period_ns: 4_000_000_000 };
 
 /// Puts a thread into an ordinary class. One of the deadline class goes by way of a share that counts as nothing: the kernel forgets to take back the
 /// share of a thread that leaves the class asleep, and so it forgets nothing.

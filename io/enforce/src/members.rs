@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Most threads of one virtual task machine that are looked after; more than [`reserve::dispatch::MOST_JOBS`] processes with one each have no place in it.
-pub const MOST_THREADS: usize = 4 * reserve::dispatch::MOST_JOBS;
+/// Most threads of one virtual task machine that are looked after. Each costs some microseconds of every look, and looks are nobody's budget; those beyond are ordinary threads.
+pub const MAX_THREADS: usize = 1_024;
 /// Most descendants of a process that are followed.
 const MOST_DESCENDANTS: usize = reserve::dispatch::MOST_JOBS;
 
@@ -28,8 +28,14 @@ pub fn is_it(pid: u32, start: u64) -> bool {
 /// The threads of a process.
 #[must_use]
 pub fn threads(pid: u32) -> Vec<u32> {
+    threads_up_to(pid, usize::MAX)
+}
+
+/// So many of the threads of a process, the oldest first.
+#[must_use]
+pub fn threads_up_to(pid: u32, most: usize) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).take(most).collect()
 }
 
 /// All that a process has started, and they, that are still there.
@@ -61,6 +67,10 @@ fn used_ns(pid: u32, thread: u32) -> Option<u64> {
 pub struct Census {
     /// Each process with its threads.
     pub jobs: BTreeMap<u32, Vec<u32>>,
+    /// When each process started, which its number alone does not say who it is.
+    starts: BTreeMap<u32, u64>,
+    /// Whether there are threads beyond those that are looked after.
+    is_full: bool,
     used_ns: u64,
     last_ns: BTreeMap<u32, u64>,
     /// What each thread has used since the look before.
@@ -71,21 +81,31 @@ impl Census {
     /// Looks again. Returns whether somebody came or went.
     pub fn take(&mut self, processes: &[u32]) -> bool {
         let mut jobs = BTreeMap::new();
-        let mut count = 0;
+        let mut left = MAX_THREADS;
+        (self.is_full, self.starts) = (false, BTreeMap::new());
         for &pid in processes {
-            // A zombie has no threads that could run.
-            if state_and_start(pid).is_none_or(|(state, _)| matches!(state, 'Z' | 'X')) {
-                continue;
-            }
-            let mut threads = threads(pid);
-            threads.sort_unstable();
-            count += threads.len();
-            if count > MOST_THREADS || jobs.len() >= reserve::dispatch::MOST_JOBS {
+            if jobs.len() >= reserve::dispatch::MOST_JOBS {
+                self.is_full = true;
                 break;
             }
-            if !threads.is_empty() {
-                jobs.insert(pid, threads);
+            // A zombie has no threads that could run.
+            let Some((state, start)) = state_and_start(pid) else { continue };
+            if matches!(state, 'Z' | 'X') {
+                continue;
             }
+            // One more than there is room for tells that there is one more.
+            let mut threads = threads_up_to(pid, left + 1);
+            if threads.is_empty() {
+                continue;
+            }
+            if threads.len() > left {
+                self.is_full = true;
+                threads.truncate(left);
+            }
+            left -= threads.len();
+            threads.sort_unstable();
+            self.starts.insert(pid, start);
+            jobs.insert(pid, threads);
         }
         let mut last = BTreeMap::new();
         self.gained_ns.clear();
@@ -117,7 +137,19 @@ impl Census {
         self.gained_ns.iter().map(|(thread, ns)| (*thread, *ns))
     }
 
-    /// How many threads there are.
+    /// When a process that is in it has started, in ticks since the boot.
+    #[must_use]
+    pub fn start(&self, pid: u32) -> Option<u64> {
+        self.starts.get(&pid).copied()
+    }
+
+    /// Whether there are more than [`MAX_THREADS`] threads, or more processes than are dispatched.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// How many threads there are, of those that are looked after.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.jobs.values().map(Vec::len).sum()

@@ -118,9 +118,9 @@ pub enum Outside {
     Held,
     /// They wait, by SIGSTOP and SIGCONT, though there is a freezer.
     Stopped,
-    /// They take what nobody wants (`SCHED_IDLE`): unused time is reclaimed.
+    /// They take what nobody wants (`SCHED_IDLE`). Not under deadline.
     Idle,
-    /// They compete like everybody else (`SCHED_OTHER`).
+    /// They compete like everybody else (`SCHED_OTHER`). Not under deadline.
     Fair,
 }
 

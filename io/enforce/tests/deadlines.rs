@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError, mpsc};
 
-use enforce::{Config, Deadline, Enforcer, Members, Plan, Vtm};
+use enforce::{Config, Deadline, Enforcer, Members, Outside, Plan, Vtm};
 use reserve::{DeadlineRoom, Span};
 use sys::schedule::Class;
 
@@ -12,14 +12,19 @@ const PERIOD_NS: u64 = 40_000_000;
 /// One has all that there is.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A process that sleeps, ended with this.
+/// A process, ended with this.
 struct Sleeper(Child);
 
 impl Sleeper {
     fn start() -> Self {
-        let mut command = Command::new("sleep");
-        command.arg("60").stdin(Stdio::null());
+        Self::of("sleep", &["60"])
+    }
+
+    fn of(program: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null());
         sys::process::kill_with_parent(&mut command);
+        sys::schedule::limit_processor_seconds(&mut command, 10);
         Self(command.spawn().expect("a process"))
     }
 }
@@ -38,8 +43,7 @@ fn beside<T>(share_ppm: u64, during: impl FnOnce() -> T) -> Option<T> {
     let (end, ended) = mpsc::sync_channel::<()>(1);
     let stranger = std::thread::spawn(move || {
         let runtime_ns = share_ppm * PERIOD_NS / 1_000_000;
-        let class =
-            Class::Deadline { runtime_ns, deadline_ns: PERIOD_NS, period_ns: PERIOD_NS, reclaim: false };
+        let class = Class::Deadline { runtime_ns, deadline_ns: PERIOD_NS, period_ns: PERIOD_NS };
         let has = share_ppm == 0 || sys::schedule::set_class(0, class).is_ok();
         tell.send(has).expect("somebody waits");
         // Its end is what it waits for.
@@ -119,4 +123,32 @@ fn what_is_left_is_about_what_the_kernel_has() {
         threads == 0 || beside(share_ppm, || all(threads - 1, share_ppm)).unwrap_or(false)
     }
     assert!(!all(threads, share_ppm), "{threads} threads have {share_ppm} ppm each, and {room:?} was all");
+}
+
+/// Once `idle` and `fair` took what the class left (`SCHED_FLAG_RECLAIM`), before all ordinary threads: a quota of 85 % beside one of them had 54 % of a processor, and was told as kept.
+#[test]
+fn nobody_outside_of_a_budget_goes_before_quotas_and_ordinary_threads() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().expect("a folder");
+    let group = format!("tombolo-test-outside-{}", std::process::id());
+    let mut deadline = match Deadline::new(Config::new(folder.path(), group)) {
+        Ok(deadline) => deadline,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let hog = Sleeper::of("sh", &["-c", "while :; do :; done"]);
+    let vtm = |outside| Vtm {
+        members: Members::pids(&[hog.0.id()]),
+        outside,
+        ..Vtm::new("hog", PERIOD_NS / 4, PERIOD_NS)
+    };
+    for outside in [Outside::Idle, Outside::Fair] {
+        let refused = deadline.prepare(&Plan::new(vec![vtm(outside)])).expect_err("that can't be had");
+        assert!(refused.to_string().contains("take `held`, or a table for `idle` and `fair`"), "{refused}");
+    }
+    for outside in [Outside::Held, Outside::Stopped] {
+        let prepared = deadline.prepare(&Plan::new(vec![vtm(outside)])).expect("that is what there is");
+        deadline.commit(&prepared).expect("it is kept");
+        let class = sys::schedule::class(hog.0.id()).expect("it is there");
+        assert!(matches!(class, Class::Deadline { .. }), "{class:?}");
+    }
 }

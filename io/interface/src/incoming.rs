@@ -1,24 +1,19 @@
-//! Classes of what comes in by a link. The kernel queues nothing there, so it goes through an intermediate device (`ifb`) first, which has the same classes as the link. Whose a packet is says the
-//! priority of the socket that waits for it, by a program for each packet ([`sys::packet_class`]).
+//! Classes of what comes in by a link. The kernel queues nothing there, so it goes through an intermediate device (`ifb`) first, which has the same classes as the link. A packet belongs to
+//! the control group of the socket that waits for it, which a program looks up for each packet ([`sys::packet_class`]).
 //!
 //! What is made is told from what others have by names: the device is `tombolo` and the number of the link, the filter is `tombolo`.
 
-use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Netlink, attribute, attributes, four, text};
-use super::traffic::{
-    Counted, HEAD_BYTES, MAJOR, RTM_DELQDISC, RTM_GETQDISC, RTM_NEWQDISC, TCA_KIND, TCA_OPTIONS, Traffic,
-    head, index_of,
-};
+use super::hook::{self, Filter, NAME, Way, absent, gone, word};
+use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, Netlink, attribute, attributes, four};
+use super::traffic::{Counted, Traffic, index_of};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::AsRawFd;
+use sys::packet_class::{self, Sockets};
 
-// linux/rtnetlink.h, linux/if_link.h, linux/pkt_sched.h, linux/pkt_cls.h
+// linux/rtnetlink.h, linux/if_link.h
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
-const RTM_NEWTFILTER: u16 = 44;
-const RTM_DELTFILTER: u16 = 45;
-const RTM_GETTFILTER: u16 = 46;
 const IFF_UP: u32 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_TXQLEN: u16 = 13;
@@ -26,20 +21,6 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 /// Bytes of struct ifinfomsg.
 const LINK_BYTES: usize = 16;
-const TC_H_CLSACT: u32 = 0xffff_fff1;
-const CLSACT: u32 = 0xffff_0000;
-/// Where filters of what comes in are, and of what goes out.
-const INGRESS: u32 = 0xffff_fff2;
-const EGRESS: u32 = 0xffff_fff3;
-const TCA_BPF_FD: u16 = 6;
-const TCA_BPF_NAME: u16 = 7;
-const TCA_BPF_FLAGS: u16 = 8;
-/// What the program says is what is done.
-const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
-const ETH_P_ALL: u16 = 3;
-/// The filter's place among others, and what is in front of the number of its link in the name of the device.
-const PLACE: u32 = 0x7462;
-const NAME: &str = "tombolo";
 /// Packets that wait in each class: those of an Ethernet. An `ifb` would have 32.
 const QUEUE_PACKETS: u32 = 1_000;
 
@@ -54,25 +35,18 @@ pub struct Incoming {
     traffic: Traffic,
 }
 
-/// A filter that somebody has put there.
-#[derive(Debug, PartialEq, Eq)]
-enum Filter {
-    Ours,
-    Other(String),
-}
-
 impl Incoming {
     /// Leads what comes in through classes; what an earlier process has made of it stays, with its classes.
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] where somebody else looks at what comes in, who is left alone; [`io::ErrorKind::Unsupported`] where the kernel has no `ifb` or no `clsact`; what
     /// the kernel says.
-    pub fn open(device: &str, rate_bits: u64) -> io::Result<Self> {
+    pub fn open(device: &str, rate_bits: u64, sockets: &Sockets) -> io::Result<Self> {
         let index = index_of(device)?;
         let netlink = Netlink::open()?;
         let name = name_of(index);
         let found = device_in_between(&netlink, &name)?;
-        foreign(&netlink, index, found.is_some(), device)?;
+        hook::foreign(&netlink, index, Way::In, found.is_some(), device)?;
         let fresh = found.is_none();
         let between = match found {
             Some(between) => between,
@@ -89,7 +63,7 @@ impl Incoming {
             }
         };
         let incoming = Self { netlink, index, between, traffic };
-        if let Err(error) = incoming.lead() {
+        if let Err(error) = incoming.lead(sockets) {
             if fresh {
                 let _why_counts = incoming.close();
             }
@@ -98,34 +72,10 @@ impl Incoming {
         Ok(incoming)
     }
 
-    /// Leads packets to the device in between, and reads back that they are.
-    fn lead(&self) -> io::Result<()> {
-        let mut body = head(self.index, CLSACT, TC_H_CLSACT, 0);
-        attribute(&mut body, TCA_KIND, b"clsact\0");
-        match self.netlink.ask(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, &body) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(absent("clsact", error)),
-        }
-        let program = sys::packet_class::load(MAJOR, self.between)?;
-        let mut options = Vec::new();
-        attribute(&mut options, TCA_BPF_FD, &program.as_raw_fd().to_ne_bytes());
-        attribute(&mut options, TCA_BPF_NAME, b"tombolo\0");
-        attribute(&mut options, TCA_BPF_FLAGS, &TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes());
-        let mut body = self.filter();
-        attribute(&mut body, TCA_KIND, b"bpf\0");
-        attribute(&mut body, TCA_OPTIONS, &options);
-        self.netlink
-            .ask(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, &body)
-            .map_err(|error| absent("filters by programs", error))?;
-        if filters(&self.netlink, self.index, INGRESS)? == [Filter::Ours] {
-            return Ok(());
-        }
-        Err(io::Error::other("the kernel has not the filter that was asked for"))
-    }
-
-    fn filter(&self) -> Vec<u8> {
-        head(self.index, 1, INGRESS, PLACE << 16 | u32::from(ETH_P_ALL.to_be()))
+    /// Leads packets to the device in between.
+    fn lead(&self, sockets: &Sockets) -> io::Result<()> {
+        let program = packet_class::load_incoming(sockets, self.between)?;
+        hook::put(&self.netlink, self.index, Way::In, &program)
     }
 
     /// Its classes.
@@ -137,7 +87,7 @@ impl Incoming {
     /// Whether packets still go through them: nobody has taken the device or the filter away.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        filters(&self.netlink, self.index, INGRESS).is_ok_and(|found| found.contains(&Filter::Ours))
+        hook::is_there(&self.netlink, self.index, Way::In)
             && matches!(device_in_between(&self.netlink, &name_of(self.index)), Ok(Some(found)) if found == self.between)
     }
 
@@ -155,6 +105,18 @@ impl Incoming {
     /// What the kernel says.
     pub fn close(&self) -> io::Result<()> {
         clear(&self.netlink, self.index, Some(self.between))
+    }
+}
+
+/// Which sockets had which class where an earlier process led what comes in by a link: its program still knows. `None` where there was none.
+///
+/// # Errors
+/// What the kernel says: no such interface.
+pub fn sockets_found(device: &str) -> io::Result<Option<Sockets>> {
+    let netlink = Netlink::open()?;
+    match hook::filters(&netlink, index_of(device)?, Way::In)?.first() {
+        Some(Filter::Ours(Some(id))) => Sockets::of_program(*id),
+        _ => Ok(None),
     }
 }
 
@@ -182,76 +144,8 @@ fn name_of(index: u32) -> String {
 
 /// The filter goes first, so that no packet is led to where there is nothing.
 fn clear(netlink: &Netlink, index: u32, between: Option<u32>) -> io::Result<()> {
-    let gone = |done: io::Result<()>| match done {
-        // The link is no more, or there was none.
-        Err(error) if matches!(error.raw_os_error(), Some(NODEV | NOENT | INVAL)) => Ok(()),
-        done => done,
-    };
-    if filters(netlink, index, INGRESS).unwrap_or_default().contains(&Filter::Ours) {
-        let body = head(index, 1, INGRESS, PLACE << 16 | u32::from(ETH_P_ALL.to_be()));
-        let mut body = body;
-        attribute(&mut body, TCA_KIND, b"bpf\0");
-        gone(netlink.ask(RTM_DELTFILTER, 0, &body))?;
-    }
-    let others =
-        [INGRESS, EGRESS].iter().any(|at| !filters(netlink, index, *at).unwrap_or_default().is_empty());
-    if !others && discipline(netlink, index)?.as_deref() == Some("clsact") {
-        gone(netlink.ask(RTM_DELQDISC, 0, &head(index, CLSACT, TC_H_CLSACT, 0)))?;
-    }
+    hook::clear(netlink, index, Way::In)?;
     between.map_or(Ok(()), |between| gone(remove_device(netlink, between)))
-}
-
-const NOENT: i32 = 2;
-const NODEV: i32 = 19;
-const INVAL: i32 = 22;
-
-/// Whether somebody else looks at what comes in. `begun`: an earlier process of ours was there, so a discipline without filters is its.
-fn foreign(netlink: &Netlink, index: u32, begun: bool, device: &str) -> io::Result<()> {
-    let Some(kind) = discipline(netlink, index)? else { return Ok(()) };
-    let found = if kind == "clsact" { filters(netlink, index, INGRESS)? } else { Vec::new() };
-    let other =
-        found.iter().find_map(|filter| if let Filter::Other(what) = filter { Some(what) } else { None });
-    let what = match other {
-        Some(what) => what.clone(),
-        None if kind == "clsact" && (begun || found.contains(&Filter::Ours)) => return Ok(()),
-        None => kind,
-    };
-    let words = format!(
-        "somebody else has `{what}` where packets come in at {device}, which stays (`tc qdisc show dev {device}`)"
-    );
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, words))
-}
-
-/// What there is where packets come in: `clsact`, `ingress`.
-fn discipline(netlink: &Netlink, index: u32) -> io::Result<Option<String>> {
-    let all = netlink.dump(RTM_GETQDISC, &head(index, 0, 0, 0), RTM_NEWQDISC)?;
-    let here = all.iter().find(|body| four(body, 4) == Some(index) && four(body, 12) == Some(TC_H_CLSACT));
-    Ok(here.map(|body| word(body, HEAD_BYTES, TCA_KIND)))
-}
-
-fn filters(netlink: &Netlink, index: u32, at: u32) -> io::Result<Vec<Filter>> {
-    let all = netlink.dump(RTM_GETTFILTER, &head(index, 0, at, 0), RTM_NEWTFILTER)?;
-    let mut found = Vec::new();
-    for body in all.iter().filter(|body| four(body, 4) == Some(index)) {
-        let kind = word(body, HEAD_BYTES, TCA_KIND);
-        let attributes = attributes(body.get(HEAD_BYTES..).unwrap_or_default());
-        let options = attributes.iter().find(|(kind, _)| *kind == TCA_OPTIONS).map(|(_, value)| *value);
-        // A row for the place comes before those of its filters.
-        let Some(options) = options else { continue };
-        let name = word(options, 0, TCA_BPF_NAME);
-        found.push(if kind == "bpf" && name == NAME {
-            Filter::Ours
-        } else {
-            Filter::Other(format!("{kind} {name}").trim().to_owned())
-        });
-    }
-    Ok(found)
-}
-
-/// An attribute that is text, among those from `from` on.
-fn word(body: &[u8], from: usize, wanted: u16) -> String {
-    let all = attributes(body.get(from..).unwrap_or_default());
-    all.iter().find(|(kind, _)| *kind == wanted).map_or(String::new(), |(_, value)| text(value))
 }
 
 /// An interface.
@@ -308,21 +202,12 @@ fn remove_device(netlink: &Netlink, index: u32) -> io::Result<()> {
     netlink.ask(RTM_DELLINK, 0, &body)
 }
 
-/// The kernel says in several ways that it does not know something.
-fn absent(what: &str, error: io::Error) -> io::Error {
-    const NOTSUP: i32 = 95;
-    match error.raw_os_error() {
-        Some(NOENT | NOTSUP) => {
-            io::Error::new(io::ErrorKind::Unsupported, format!("the kernel has no {what} ({error})"))
-        }
-        _ => error,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traffic::{Class, FIRST_CLASS, priority};
+    use crate::hook::{CLSACT, TC_H_CLSACT, discipline, filters};
+    use crate::owned::Owner;
+    use crate::traffic::{Class, FIRST_CLASS, RTM_NEWQDISC, TCA_KIND, head, priority};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::AsFd;
@@ -337,7 +222,7 @@ mod tests {
             sys::namespace::unshare(sys::namespace::UnshareFlags::NEWNET)
                 .map_err(|error| error.to_string())?;
             crate::Interfaces::open().unwrap().set_up(crate::LOOPBACK).unwrap();
-            match Incoming::open("lo", 80_000_000) {
+            match Sockets::new().and_then(|sockets| Incoming::open("lo", 80_000_000, &sockets)) {
                 Ok(probe) => probe.close().unwrap(),
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => return Err(error.to_string()),
                 Err(error) => panic!("{error}"),
@@ -362,20 +247,25 @@ mod tests {
     fn left() -> (usize, Option<String>, Vec<Filter>) {
         let netlink = Netlink::open().unwrap();
         let devices = links(&netlink).unwrap().iter().filter(|link| link.kind == "ifb").count();
-        (devices, discipline(&netlink, 1).unwrap(), filters(&netlink, 1, INGRESS).unwrap_or_default())
+        (devices, discipline(&netlink, 1).unwrap(), filters(&netlink, 1, Way::In).unwrap_or_default())
     }
 
     #[test]
     fn what_comes_in_goes_through_the_class_of_the_socket_that_waits_for_it() {
         apart(|| {
-            let incoming = Incoming::open("lo", 80_000_000).unwrap();
+            let Some(owner) = Owner::new("incoming") else { return };
+            let sockets = Sockets::new().unwrap();
+            sockets.set_for_cgroup(owner.directory().as_fd(), priority(FIRST_CLASS)).unwrap();
+            let incoming = Incoming::open("lo", 80_000_000, &sockets).unwrap();
             incoming.traffic().set(FIRST_CLASS, &CLASS).unwrap();
             assert!(incoming.is_whole());
             for at in ["127.0.0.1:0", "[::1]:0"] {
                 let before = came(&incoming, FIRST_CLASS);
-                let Ok(waits) = UdpSocket::bind(at) else { continue };
-                sys::socket_priority::set(waits.as_fd(), priority(FIRST_CLASS)).unwrap();
+                let Ok(waits) = owner.inside(|| UdpSocket::bind(at)) else { continue };
+                // What its owner asks of it decides nothing, nor does what the other one asks.
+                sys::socket_priority::set(waits.as_fd(), 6).unwrap();
                 let other = UdpSocket::bind(at).unwrap();
+                sys::socket_priority::set(other.as_fd(), priority(FIRST_CLASS)).unwrap();
                 waits.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
                 other.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
                 let mut buffer = [0; 2_000];
@@ -387,11 +277,10 @@ mod tests {
                 assert_eq!(other.recv(&mut buffer).unwrap(), 1_000);
                 assert_eq!(came(&incoming, FIRST_CLASS), after, "{at}: of nobody");
             }
-            // A connection; its socket has the priority of its own.
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            // A connection that is accepted belongs to its listener's owner.
+            let listener = owner.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
             let mut from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (mut to, _) = listener.accept().unwrap();
-            sys::socket_priority::set(to.as_fd(), priority(FIRST_CLASS)).unwrap();
             let before = came(&incoming, FIRST_CLASS);
             from.write_all(&[7; 3_000]).unwrap();
             to.read_exact(&mut [0; 3_000]).unwrap();
@@ -403,7 +292,15 @@ mod tests {
             let long = vec![3; 65_507];
             other.send_to(&long, waits.local_addr().unwrap()).unwrap();
             assert_eq!(waits.recv(&mut vec![0; 70_000]).unwrap(), 65_507);
-            incoming.close().unwrap();
+            // The next process finds the sockets that are open.
+            let found = sockets_found("lo").unwrap().unwrap();
+            let next = Incoming::open("lo", 80_000_000, &found).unwrap();
+            drop((sockets, incoming));
+            let before = came(&next, FIRST_CLASS);
+            from.write_all(&[7; 3_000]).unwrap();
+            to.read_exact(&mut [0; 3_000]).unwrap();
+            assert!(came(&next, FIRST_CLASS) >= before + 3_000);
+            next.close().unwrap();
             assert_eq!(left(), (0, None, Vec::new()));
         });
     }
@@ -411,12 +308,14 @@ mod tests {
     #[test]
     fn who_comes_later_finds_it_and_who_sweeps_leaves_nothing() {
         apart(|| {
-            let first = Incoming::open("lo", 80_000_000).unwrap();
+            let sockets = Sockets::new().unwrap();
+            let first = Incoming::open("lo", 80_000_000, &sockets).unwrap();
             first.traffic().set(FIRST_CLASS, &CLASS).unwrap();
             drop(first);
-            let next = Incoming::open("lo", 80_000_000).unwrap();
+            let found = sockets_found("lo").unwrap().unwrap();
+            let next = Incoming::open("lo", 80_000_000, &found).unwrap();
             assert_eq!(next.traffic().one(FIRST_CLASS).unwrap().rate_bits, CLASS.rate_bits);
-            assert_eq!(left().2, [Filter::Ours]);
+            assert!(matches!(left().2.as_slice(), [Filter::Ours(Some(_))]), "{:?}", left());
             drop(next);
             sweep("lo").unwrap();
             assert_eq!(left(), (0, None, Vec::new()));
@@ -428,7 +327,7 @@ mod tests {
             let mut body = head(1, CLSACT, TC_H_CLSACT, 0);
             attribute(&mut body, TCA_KIND, b"clsact\0");
             netlink.ask(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, &body).unwrap();
-            let again = Incoming::open("lo", 80_000_000).unwrap();
+            let again = Incoming::open("lo", 80_000_000, &sockets).unwrap();
             assert!(again.is_whole());
             again.close().unwrap();
             assert_eq!(left(), (0, None, Vec::new()));
@@ -442,11 +341,12 @@ mod tests {
     #[test]
     fn what_somebody_else_has_there_stays_and_is_said() {
         apart(|| {
+            let sockets = Sockets::new().unwrap();
             let netlink = Netlink::open().unwrap();
             let mut body = head(1, CLSACT, TC_H_CLSACT, 0);
             attribute(&mut body, TCA_KIND, b"clsact\0");
             netlink.ask(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, &body).unwrap();
-            let refused = Incoming::open("lo", 80_000_000).unwrap_err();
+            let refused = Incoming::open("lo", 80_000_000, &sockets).unwrap_err();
             assert!(refused.to_string().contains("somebody else has `clsact`"), "{refused}");
             sweep("lo").unwrap();
             assert_eq!(left(), (0, Some("clsact".into()), Vec::new()));

@@ -1,8 +1,12 @@
 //! Addresses and routes of the network interfaces of the calling thread's network namespace, and classes of what goes through them, by rtnetlink(7).
 
 pub mod changes;
+mod hook;
 pub mod incoming;
 mod netlink;
+pub mod outgoing;
+#[cfg(test)]
+mod owned;
 pub mod traffic;
 
 use netlink::{NLM_F_CREATE, NLM_F_REPLACE, Netlink, attribute};

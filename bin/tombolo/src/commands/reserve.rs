@@ -501,7 +501,7 @@ fn wanted(now: Option<Reserve>, what: &WhatArgs) -> Result<Reserve, Failure> {
             return Err(Failure::misuse("two jobs have one name"));
         }
     }
-    reserve.check_jobs().map_err(|(why, help)| Failure::misuse(why).help(help))?;
+    reserve.check().map_err(|(why, help)| Failure::misuse(why).help(help))?;
     let has_any = reserve.cpu.is_some() || reserve.network.is_some() || reserve.io.is_some();
     if !has_any && reserve.memory_bytes.is_none() {
         return Err(Failure::misuse("nothing is asked for")

@@ -9,7 +9,7 @@ use reserve::dispatch::MOST_JOBS;
 
 use super::inside::Inside;
 use super::lane::{self, Crew, Grip, Order};
-use super::{ANSWER_TIMEOUT, Kept, Ready, Table, admit, crew, share_ppm};
+use super::{ANSWER_TIMEOUT, Kept, Overrun, Ready, Table, admit, crew, share_ppm};
 use crate::core::Change;
 use crate::enforcer::Committed;
 use crate::error::{EnforceError, Result};
@@ -50,12 +50,15 @@ impl Table {
     }
 
     pub(super) fn put(&mut self, ready: Ready, begun_ns: u64) -> Result<Committed> {
-        let Ready { plan, costs, changes, sites, changed, leaving, exchanges, times, .. } = ready;
+        let Ready { plan, costs, charged, changes, sites, changed, leaving, exchanges, times, .. } = ready;
         let (mut saved, mut told) = (Vec::new(), Told::default());
+        let before = (self.charged, self.tried);
+        (self.charged, self.tried) = (charged, charged);
         let given = self.tell(&plan, changes, (sites, &changed, &exchanges), &mut saved, &mut told);
         let in_force_ns = match given {
             Ok(at_ns) => at_ns.max(begun_ns),
             Err(error) => {
+                (self.charged, self.tried) = before;
                 self.take_back(saved);
                 return Err(error);
             }
@@ -100,12 +103,13 @@ impl Table {
             for vtm in here.filter(|vtm| changed.contains(&vtm.id)) {
                 saved.push((vtm.id.clone(), self.kept.get(&vtm.id).cloned()));
                 let real_time = self.real_time;
+                let charged = self.charged;
                 let kept = self.keep(vtm, &mut sites)?;
                 kept.processor = processor;
                 kept.meter.first_end_ns.store(0, Ordering::Relaxed);
                 kept.meter.fresh_from_ns.store(u64::MAX, Ordering::Relaxed);
-                kept.tell();
-                crews.push((vtm.id.clone(), crew(kept, vtm, real_time)));
+                kept.tell(&vtm.id, charged);
+                crews.push((vtm.id.clone(), crew(kept, vtm, real_time, charged)));
             }
             let (answer, said) = mpsc::sync_channel(1);
             let Some(lane) = self.lanes.get_mut(&processor) else { return Err(lane::silent()) };
@@ -149,7 +153,7 @@ impl Table {
             let here = self.in_force.vtms.iter().filter(|vtm| vtm.processor == processor);
             let crews = here.filter_map(|vtm| {
                 let kept = self.kept.get(&vtm.id)?;
-                Some((vtm.id.clone(), crew(kept, vtm, self.real_time)))
+                Some((vtm.id.clone(), crew(kept, vtm, self.real_time, self.charged)))
             });
             // Nobody waits for the answer: there is nothing left to be done about it.
             let (answer, _) = mpsc::sync_channel(1);
@@ -178,10 +182,11 @@ impl Table {
                 meter,
                 census: Census::default(),
                 processor: vtm.processor,
-                notes: Vec::new(),
                 arrivals: Arrivals::default(),
                 told: (BTreeMap::new(), Roster::default()),
                 inside: Inside::default(),
+                handles: BTreeMap::new(),
+                overrun: Overrun::default(),
             };
             self.kept.insert(vtm.id.clone(), kept);
         }

@@ -24,13 +24,17 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// To or from a virtual task machine with so many threads, in ns: as many leave as come.
+    /// To or from a virtual task machine with so many threads, in ns: as many leave as come. For one that leaves or comes the kernel changes its class, and holds it or lets it go, which is a walk over
+    /// threads that takes about half as long.
     pub fn for_threads(self, threads: usize) -> u64 {
         let threads = u64::try_from(threads.max(1)).unwrap_or(u64::MAX);
-        let all = self.class_ns.saturating_mul(2).saturating_mul(threads).saturating_add(BASE_NS);
+        let all = self.class_ns.saturating_mul(3).saturating_mul(threads).saturating_add(BASE_NS);
         all.min(reserve::LONGEST_SWITCH_NS)
     }
 }
+
+/// Most threads of one virtual task machine that a switch is charged for: it takes some milliseconds then. Those beyond are ordinary threads in its slots.
+pub const MAX_CHARGED_THREADS: usize = crate::members::MAX_THREADS;
 
 /// Whether a thread of ours may be real-time.
 ///

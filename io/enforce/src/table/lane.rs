@@ -1,6 +1,7 @@
 //! One processor's thread: it asks who runs, brings that about, and sleeps until it has to ask again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -40,11 +41,24 @@ pub struct Meter {
     pub offered_ns: AtomicU64,
     pub slots: AtomicU64,
     pub late: AtomicU64,
+    /// When the slot began that it has; 0: none.
+    pub began_ns: AtomicU64,
     pub worst_late_ns: AtomicU64,
     /// When a slot has ended that began under the last change; 0: none yet.
     pub first_end_ns: AtomicU64,
     /// From when slots are of the last change.
     pub fresh_from_ns: AtomicU64,
+}
+
+impl Meter {
+    /// What was set apart for it until now, in ns, with what it has had of the slot that it has.
+    pub fn so_far_ns(&self) -> u64 {
+        let offered_ns = self.offered_ns.load(Ordering::Relaxed);
+        match self.began_ns.load(Ordering::Relaxed) {
+            0 => offered_ns,
+            began_ns => offered_ns.saturating_add(sys::clock::clock_ns().saturating_sub(began_ns)),
+        }
+    }
 }
 
 /// What holds processes still outside their time.
@@ -58,6 +72,29 @@ pub enum Grip {
     Class,
 }
 
+/// A process that signals reach, and never another one that has its number.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    /// When it started.
+    pub start: u64,
+    /// `None`: there are no more descriptors.
+    pub pidfd: Option<Arc<OwnedFd>>,
+}
+
+impl Handle {
+    /// Sends a signal to it, or to nobody.
+    ///
+    /// # Errors
+    /// Where it is no more.
+    pub fn send(&self, process: u32, signal: Signal) -> std::io::Result<()> {
+        match &self.pidfd {
+            Some(pidfd) => sys::process::pidfd_send_signal(pidfd, signal),
+            None if members::is_it(process, self.start) => sys::process::kill(process, signal),
+            None => Err(std::io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
 /// The processes of one virtual task machine, as a lane rules them.
 #[derive(Debug)]
 pub struct Crew {
@@ -65,6 +102,8 @@ pub struct Crew {
     /// Its jobs that have a budget of their own, where that is so: then there are no turns.
     pub ranked: Option<Ranked>,
     pub grip: Arc<Grip>,
+    /// Its processes where they are held by signals.
+    pub handles: BTreeMap<u32, Handle>,
     pub outside: Outside,
     /// Whether they get a real-time class in their time.
     pub real_time: bool,
@@ -98,11 +137,20 @@ pub enum Order {
     /// Another table, with crews of those who are new; answered with when it is in force.
     Change { change: Change, crews: Vec<(String, Crew)>, answer: SyncSender<Result<u64>> },
     /// Who is in a virtual task machine now. What is to be freed comes back in the order's place.
-    Members { id: String, jobs: BTreeMap<u32, Vec<u32>>, ranked: Option<Ranked> },
+    Members(Members),
     /// What was decided so far.
     Recording { answer: SyncSender<Option<Recording>> },
     /// Let everybody go, and end.
     Stop,
+}
+
+/// Who is in a virtual task machine.
+#[derive(Debug)]
+pub struct Members {
+    pub id: String,
+    pub jobs: BTreeMap<u32, Vec<u32>>,
+    pub ranked: Option<Ranked>,
+    pub handles: BTreeMap<u32, Handle>,
 }
 
 /// What a lane and its owner share.
@@ -133,11 +181,13 @@ impl Shared {
 
 struct Seat {
     crew: Crew,
-    /// Whether its threads are in a real-time class.
+    /// Whether all of its threads are in the class that they have now.
     raised: bool,
+    /// Whether any of them may be real-time.
+    is_real: bool,
     held: bool,
     /// Processes that we stopped, by signal.
-    stopped: BTreeSet<u32>,
+    stopped: BTreeMap<u32, Handle>,
 }
 
 /// The thread's own.
@@ -197,7 +247,7 @@ impl Lane {
         for order in self.shared.orders.begin() {
             match order {
                 Order::Stop => return false,
-                Order::Members { id, jobs, ranked } => self.new_members(&id, jobs, ranked),
+                Order::Members(members) => self.new_members(members),
                 Order::Recording { answer } => {
                     // Who asked may have gone.
                     let _ = answer.try_send(self.core.recording().cloned());
@@ -223,8 +273,7 @@ impl Lane {
                     if Arc::ptr_eq(&seat.crew.grip, &crew.grip)
                         && (seat.crew.outside, seat.crew.suspended) == (crew.outside, crew.suspended) =>
                 {
-                    (seat.crew.jobs, seat.crew.ranked) = (crew.jobs, crew.ranked);
-                    seat.raised = false;
+                    seat.take(crew.jobs, crew.ranked, crew.handles);
                 }
                 Some(seat) => {
                     seat.give_back();
@@ -243,15 +292,14 @@ impl Lane {
         Ok(at_ns)
     }
 
-    fn new_members(&mut self, id: &str, jobs: BTreeMap<u32, Vec<u32>>, ranked: Option<Ranked>) {
+    fn new_members(&mut self, Members { id, jobs, ranked, handles }: Members) {
         let now = sys::clock::clock_ns();
-        let Some(number) = self.core.number(id) else { return };
+        let Some(number) = self.core.number(&id) else { return };
         let Some(seat) = self.seats.get_mut(&number) else { return };
-        (seat.crew.jobs, seat.crew.ranked) = (jobs, ranked);
+        seat.take(jobs, ranked, handles);
         if let Err(error) = self.core.members(number, &seat.crew.members(), now) {
             tracing::warn!(%error, vtm = id, "more processes than are dispatched");
         }
-        seat.raised = false;
         if self.running == Some(number) && !seat.crew.suspended {
             seat.enter(self.turn);
         } else {
@@ -279,12 +327,15 @@ impl Lane {
             self.turn = turn;
             return;
         }
-        if let Some(seat) = self.running.and_then(|number| self.seats.get_mut(&number)) {
-            seat.leave();
+        let leaves = self.running.filter(|number| self.seats.contains_key(number));
+        if let Some(seat) = leaves.and_then(|number| self.seats.get_mut(&number)) {
+            seat.yield_time();
+            seat.crew.meter.began_ns.store(0, Ordering::Relaxed);
             seat.count(self.began_ns, now, &self.shared);
         }
         let late_ns = now.saturating_sub(due_ns);
         if let Some(seat) = vtm.and_then(|number| self.seats.get_mut(&number)) {
+            seat.crew.meter.began_ns.store(sys::clock::clock_ns(), Ordering::Relaxed);
             seat.enter(turn);
             let meter = &seat.crew.meter;
             meter.slots.fetch_add(1, Ordering::Relaxed);
@@ -292,12 +343,35 @@ impl Lane {
             meter.late.fetch_add(u64::from(late_ns > LATE_NS), Ordering::Relaxed);
         }
         (self.running, self.turn, self.began_ns) = (vtm, turn, sys::clock::clock_ns());
+        // Holding somebody waits for locks of the kernel's, and the next one does not wait for that.
+        if let Some(seat) = leaves.and_then(|number| self.seats.get_mut(&number)) {
+            seat.hold();
+        }
     }
 }
 
 impl Seat {
     fn new(crew: Crew) -> Self {
-        Self { crew, raised: false, held: false, stopped: BTreeSet::new() }
+        Self { crew, raised: false, is_real: false, held: false, stopped: BTreeMap::new() }
+    }
+
+    /// Other processes and threads are in it from now on. Those that are not among its threads any more are ordinary ones.
+    fn take(
+        &mut self,
+        jobs: BTreeMap<u32, Vec<u32>>,
+        ranked: Option<Ranked>,
+        handles: BTreeMap<u32, Handle>,
+    ) {
+        let before = std::mem::replace(&mut self.crew.jobs, jobs);
+        (self.crew.ranked, self.crew.handles) = (ranked, handles);
+        self.raised = false;
+        if self.is_real {
+            let now: BTreeSet<u32> = self.crew.jobs.values().flatten().copied().collect();
+            for thread in before.into_values().flatten().filter(|thread| !now.contains(thread)) {
+                // A thread that is gone needs nothing.
+                let _ = sys::schedule::set_class(thread, Class::Other { nice: 0 });
+            }
+        }
     }
 
     fn class_of(&self, process: u32, thread: u32, turn: Option<u32>) -> Class {
@@ -325,50 +399,72 @@ impl Seat {
             for (process, threads) in &self.crew.jobs {
                 self.raise(*process, threads, turn);
             }
-            self.raised = true;
+            (self.raised, self.is_real) = (true, true);
         } else if self.crew.real_time {
             self.pass_on(None, turn);
         }
         match &*self.crew.grip {
             Grip::Freezer(freezer) if self.held => drop(freezer.set(false)),
             Grip::Signals => {
-                for process in std::mem::take(&mut self.stopped) {
-                    let _ = sys::process::kill(process, Signal::CONT);
-                }
+                self.proceed();
             }
             Grip::Freezer(_) | Grip::Class => {}
         }
         self.held = false;
     }
 
-    /// Its time ends.
+    /// Puts its threads into the ordinary class, so that none runs in the time of somebody who is real-time.
+    fn lower(&mut self) {
+        let idle = matches!(*self.crew.grip, Grip::Class) && self.crew.outside == Outside::Idle;
+        for thread in self.crew.jobs.values().flatten() {
+            // By way of the ordinary class. A thread that is gone needs nothing.
+            let _ = sys::schedule::set_class(*thread, Class::Other { nice: 0 });
+            if idle {
+                let _ = sys::schedule::set_class(*thread, Class::Idle);
+            }
+        }
+        (self.raised, self.is_real) = (false, false);
+    }
+
+    /// Its time ends: its threads are no longer real-time. The kernel holds processes still a moment after it was told to, and until then they would run in the next one's time.
+    fn yield_time(&mut self) {
+        if self.is_real || matches!(*self.crew.grip, Grip::Class) {
+            self.lower();
+        }
+    }
+
+    /// Its time ends, and it is held.
     fn leave(&mut self) {
+        self.yield_time();
+        self.hold();
+    }
+
+    /// Holds its processes still.
+    fn hold(&mut self) {
         match &*self.crew.grip {
             Grip::Freezer(freezer) => drop(freezer.set(true)),
             Grip::Signals => {
-                for &process in self.crew.jobs.keys() {
+                for (&process, handle) in &self.crew.handles {
                     // Whoever is stopped already was stopped by somebody else, who will continue it.
-                    let own = self.stopped.contains(&process);
+                    let own = self.stopped.get(&process).is_some_and(|known| known.start == handle.start);
                     let other =
                         !own && members::state_and_start(process).is_some_and(|(state, _)| state == 'T');
-                    if !other && sys::process::kill(process, Signal::STOP).is_ok() {
-                        self.stopped.insert(process);
+                    if !other && handle.send(process, Signal::STOP).is_ok() {
+                        self.stopped.insert(process, handle.clone());
                     }
                 }
             }
-            Grip::Class => {
-                let idle = self.crew.outside == Outside::Idle;
-                for thread in self.crew.jobs.values().flatten() {
-                    // By way of the ordinary class.
-                    let _ = sys::schedule::set_class(*thread, Class::Other { nice: 0 });
-                    if idle {
-                        let _ = sys::schedule::set_class(*thread, Class::Idle);
-                    }
-                }
-                self.raised = false;
-            }
+            Grip::Class => {}
         }
         self.held = true;
+    }
+
+    /// Continues whom we have stopped.
+    fn proceed(&mut self) {
+        for (process, handle) in std::mem::take(&mut self.stopped) {
+            // One that has ended needs nothing.
+            let _ = handle.send(process, Signal::CONT);
+        }
     }
 
     /// Another job's turn.
@@ -396,10 +492,8 @@ impl Seat {
         {
             tracing::warn!(%error, "a cgroup could not be thawed");
         }
-        for process in std::mem::take(&mut self.stopped) {
-            let _ = sys::process::kill(process, Signal::CONT);
-        }
-        (self.raised, self.held) = (false, false);
+        self.proceed();
+        (self.raised, self.is_real, self.held) = (false, false, false);
     }
 
     fn count(&self, began_ns: u64, now: u64, shared: &Shared) {

@@ -28,12 +28,12 @@ use crate::error::{Context, EnforceError, Result};
 use crate::hierarchy::{self, Hierarchies, Mount, Version};
 use crate::jobs::Roster;
 use crate::ledger::{Debt, Ledger};
-use crate::members::Census;
+use crate::members::{self, Census};
 use crate::place::{self, Arrivals, Config, Site};
 use crate::plan::{Outside, Plan, Vtm};
 use horizon::Horizon;
 use inside::{Inside, JobTime};
-use lane::{Crew, Grip, Meter, Order, Ranked, Shared};
+use lane::{Crew, Grip, Handle, Members, Meter, Order, Shared};
 
 /// What orders are made of; `tests/model.rs` has other ones.
 mod atomics {
@@ -59,8 +59,10 @@ const BOUND_PERIOD_US: u64 = 100_000;
 const LONGEST_BOUND_PERIOD_US: u64 = 1_000_000;
 /// Of how many virtual task machines one scan looks for who came and went: it takes time that is nobody's budget.
 const SCANNED: usize = 8;
-/// Most notes that are kept of each.
-const MOST_NOTES: usize = 8;
+/// After so many threads a scan goes on with the others the next time: each that is looked at costs some microseconds, which are nobody's budget.
+const SCANNED_THREADS: usize = 512;
+/// What somebody may use between two looks beyond its slots, in ns, before it is told: to stand still takes some hundred threads that long.
+const OVERRUN_TOLERANCE_NS: u64 = 1_000_000;
 
 struct Lane {
     shared: Arc<Shared>,
@@ -75,11 +77,33 @@ struct Kept {
     meter: Arc<Meter>,
     census: Census,
     processor: usize,
-    notes: Vec<String>,
     arrivals: Arrivals,
     /// Who is in it, and who is which job, as its processor's thread was told last.
     told: (BTreeMap<u32, Vec<u32>>, Roster),
     inside: Inside,
+    /// Its processes where they are held by signals.
+    handles: BTreeMap<u32, Handle>,
+    overrun: Overrun,
+}
+
+/// What one runs beyond its slots.
+#[derive(Debug, Clone, Default)]
+struct Overrun {
+    /// What it had used, and what had been set apart for it, at the last look.
+    last_ns: Option<(u64, u64)>,
+    total_ns: u64,
+}
+
+impl Overrun {
+    fn look(&mut self, used_ns: u64, offered_ns: u64) {
+        if let Some((used_before, offered_before)) = self.last_ns.replace((used_ns, offered_ns)) {
+            let used = used_ns.saturating_sub(used_before);
+            let over = used.saturating_sub(offered_ns.saturating_sub(offered_before));
+            if over > OVERRUN_TOLERANCE_NS {
+                self.total_ns = self.total_ns.saturating_add(over);
+            }
+        }
+    }
 }
 
 impl Kept {
@@ -88,13 +112,82 @@ impl Kept {
         let here = self.arrivals.of(&self.site, cpu, bound, &self.census.jobs);
         self.census.take(&here);
         self.inside.team.look(&self.census);
+        match &*self.grip {
+            // It may use what nobody wants.
+            Grip::Class => {}
+            // It was free until its first slot.
+            _ if self.meter.slots.load(Ordering::Relaxed) == 0 => {}
+            Grip::Freezer(_) | Grip::Signals => {
+                self.overrun.look(self.census.used_ns(), self.meter.so_far_ns());
+            }
+        }
+        if matches!(*self.grip, Grip::Signals) {
+            self.handle();
+        }
         self.census.jobs != self.told.0 || self.inside.team.roster() != &self.told.1
     }
 
+    /// Takes hold of those who came, and lets go of those who went.
+    fn handle(&mut self) {
+        let census = &self.census;
+        self.handles.retain(|process, handle| census.start(*process) == Some(handle.start));
+        for &process in census.jobs.keys() {
+            let Some(start) = census.start(process).filter(|_| !self.handles.contains_key(&process)) else {
+                continue;
+            };
+            // A number may be another's by now: then this is no handle of whom was seen.
+            let pidfd = sys::process::pidfd_open(process).ok().filter(|_| members::is_it(process, start));
+            self.handles.insert(process, Handle { start, pidfd: pidfd.map(Arc::new) });
+        }
+    }
+
     /// Its processor's thread is told now.
-    fn tell(&mut self) -> (BTreeMap<u32, Vec<u32>>, Option<Ranked>) {
+    fn tell(&mut self, id: &str, charged: usize) -> Members {
         self.told = (self.census.jobs.clone(), self.inside.team.roster().clone());
-        (self.census.jobs.clone(), self.inside.ranked())
+        let (jobs, ranked) = (self.jobs(charged), self.inside.ranked());
+        Members { id: id.to_owned(), jobs, ranked, handles: self.handles.clone() }
+    }
+
+    /// Its processes, with as many of their threads as switches are charged for: those that are jobs first, then the first of each process.
+    fn jobs(&self, charged: usize) -> BTreeMap<u32, Vec<u32>> {
+        if self.census.threads() <= charged {
+            return self.census.jobs.clone();
+        }
+        let roster = self.inside.team.roster();
+        let threads = self.census.jobs.iter().flat_map(|(process, threads)| {
+            threads
+                .iter()
+                .map(move |thread| (!roster.of.contains_key(thread), thread != process, *process, *thread))
+        });
+        let mut threads: Vec<_> = threads.collect();
+        threads.sort_unstable();
+        let mut jobs: BTreeMap<u32, Vec<u32>> =
+            self.census.jobs.keys().map(|process| (*process, Vec::new())).collect();
+        for (_, _, process, thread) in threads.into_iter().take(charged) {
+            if let Some(threads) = jobs.get_mut(&process) {
+                threads.push(thread);
+            }
+        }
+        jobs
+    }
+
+    /// What somebody should know of its threads.
+    fn notes(&self, charged: usize) -> Vec<String> {
+        let mut notes = Vec::new();
+        let count = self.census.threads();
+        if count > charged || self.census.is_full() {
+            let more = if self.census.is_full() { " and more" } else { "" };
+            notes.push(format!(
+                "it has {count}{more} threads, and switches are charged for {charged}: the others are ordinary threads in its slots"
+            ));
+        }
+        if self.overrun.total_ns > 0 {
+            notes.push(format!(
+                "it has run {} us beyond its slots, as ordinary threads: it takes long to stand still",
+                self.overrun.total_ns / 1_000
+            ));
+        }
+        notes
     }
 }
 
@@ -102,6 +195,7 @@ struct Ready {
     ticket: u64,
     plan: Plan,
     costs: Costs,
+    charged: usize,
     changes: Vec<(usize, Change)>,
     sites: BTreeMap<String, Site>,
     /// Who is not as it is in force, and who is not in it any more.
@@ -130,8 +224,11 @@ pub struct Table {
     leaving: Vec<(Site, u64)>,
     real_time: bool,
     in_force: Plan,
-    /// What a switch is charged in it.
+    /// What a switch is charged in it, and for how many threads.
     costs: Costs,
+    charged: usize,
+    /// For how many threads it was tried last to charge switches.
+    tried: usize,
     before: Option<Plan>,
     prepared: Option<Ready>,
     tickets: u64,
@@ -191,6 +288,8 @@ impl Table {
             real_time,
             in_force: Plan::default(),
             costs: Costs::default(),
+            charged: 1,
+            tried: 1,
             before: None,
             prepared: None,
             tickets: 0,
@@ -252,7 +351,9 @@ impl Table {
                 }
             }
             if grip_is_signals(vtm, site) {
-                owed.extend(stopped(site));
+                let mut census = Census::default();
+                census.take(&site.processes());
+                owed.extend(stopped(&census));
             }
         }
         self.ledger.owe(owed)?;
@@ -351,6 +452,48 @@ impl Table {
 }
 
 impl Table {
+    /// Charges switches for more threads, which were started since the table was made: as many as there is room for beside what is promised.
+    fn charge(&mut self, threads: usize) {
+        let most = threads.next_power_of_two().min(cost::MAX_CHARGED_THREADS);
+        self.tried = most;
+        let mut charged = most;
+        while charged > self.charged {
+            let built = Costs::new(self.cost.for_threads(charged)).ok().and_then(|costs| {
+                let rule = self.in_force.rule(costs);
+                let build = |number: &usize| Change::build(*number, rule, &self.in_force.vtms);
+                let changes = self.lanes.keys().map(|number| Ok((*number, build(number)?)));
+                Some((costs, changes.collect::<Result<Vec<_>>>().ok()?))
+            });
+            if let Some((costs, changes)) = built {
+                self.recharge(costs, charged, changes);
+                return;
+            }
+            charged /= 2;
+        }
+    }
+
+    fn recharge(&mut self, costs: Costs, charged: usize, changes: Vec<(usize, Change)>) {
+        (self.costs, self.charged) = (costs, charged);
+        for (id, times) in inside::times(&self.in_force, costs, &changes) {
+            if let Some(kept) = self.kept.get_mut(&id) {
+                kept.inside.set_times(times);
+            }
+        }
+        for (processor, change) in changes {
+            let Some(lane) = self.lanes.get_mut(&processor) else { continue };
+            let cycle_ns = change.table.cycle_ns();
+            // Nobody waits for the answer: what is promised is the same.
+            let (answer, _) = mpsc::sync_channel(1);
+            lane.shared.order(Order::Change { change, crews: Vec::new(), answer });
+            lane.horizon.change(sys::clock::clock_ns(), cycle_ns);
+        }
+        for (id, kept) in &mut self.kept {
+            if let Some(lane) = self.lanes.get(&kept.processor) {
+                lane.shared.order(Order::Members(kept.tell(id, charged)));
+            }
+        }
+    }
+
     /// Gives back those whose time with us is over.
     fn bid_farewell(&mut self) -> Result<()> {
         let now = sys::clock::clock_ns();
@@ -390,13 +533,21 @@ fn grip_is_signals(vtm: &Vtm, site: &Site) -> bool {
     by_choice || (is_held && !matches!(site.freezer(), Ok(Some(_))))
 }
 
-fn stopped(site: &Site) -> Vec<Debt> {
+/// Writes down that those who came may be stopped. Who has ended since is owed nothing, so who starts processes without end makes no ledger without end.
+fn owe_stops(ledger: &mut Ledger, census: &Census) -> Result<()> {
+    ledger
+        .strike(|debt| matches!(debt, Debt::Process { pid, start, .. } if !members::is_it(*pid, *start)))?;
+    ledger.owe(stopped(census))
+}
+
+/// What is owed to processes that may be stopped.
+fn stopped(census: &Census) -> Vec<Debt> {
     let debt = |pid: u32| {
-        let (_, start) = crate::members::state_and_start(pid)?;
+        let start = census.start(pid)?;
         let affinity = sys::schedule::affinity(pid).unwrap_or_default();
         Some(Debt::Process { pid, start, nice: 0, affinity, homes: Vec::new(), stopped: true })
     };
-    site.processes().into_iter().filter_map(debt).collect()
+    census.jobs.keys().copied().filter_map(debt).collect()
 }
 
 /// Binds the threads to their processor, and puts the processes where the kernel bounds them.
@@ -404,7 +555,10 @@ fn admit(kept: &mut Kept, vtm: &Vtm, bound: Option<&Path>) {
     let processor = u32::try_from(vtm.processor).unwrap_or(u32::MAX);
     for (process, threads) in &kept.census.jobs {
         if let Some(bound) = bound {
-            // A process that ended meanwhile is seen by the next scan.
+            // A process that ended meanwhile is seen by the next scan, and its number may be another's.
+            if !kept.census.start(*process).is_some_and(|start| members::is_it(*process, start)) {
+                continue;
+            }
             let _ = hierarchy::write(&bound.join("cgroup.procs"), &process.to_string());
         }
         for thread in threads {
@@ -413,9 +567,10 @@ fn admit(kept: &mut Kept, vtm: &Vtm, bound: Option<&Path>) {
     }
 }
 
-fn crew(kept: &Kept, vtm: &Vtm, real_time: bool) -> Crew {
+fn crew(kept: &Kept, vtm: &Vtm, real_time: bool, charged: usize) -> Crew {
     Crew {
-        jobs: kept.census.jobs.clone(),
+        jobs: kept.jobs(charged),
+        handles: kept.handles.clone(),
         ranked: kept.inside.ranked(),
         grip: Arc::clone(&kept.grip),
         outside: vtm.outside,
@@ -498,10 +653,13 @@ impl Enforcer for Table {
         let most_threads = sites
             .values()
             .map(|site| {
-                site.processes().into_iter().map(|pid| crate::members::threads(pid).len()).sum::<usize>()
+                let processes = site.processes().into_iter();
+                let threads = |pid| members::threads_up_to(pid, cost::MAX_CHARGED_THREADS).len();
+                processes.map(threads).take(cost::MAX_CHARGED_THREADS).sum::<usize>()
             })
             .max();
-        let switch_ns = self.cost.for_threads(most_threads.unwrap_or(1));
+        let charged = most_threads.unwrap_or(1).clamp(1, cost::MAX_CHARGED_THREADS);
+        let switch_ns = self.cost.for_threads(charged);
         let costs = Costs::new(switch_ns).map_err(|error| EnforceError::Dispatcher(error.to_string()))?;
         let mut processors = plan.processors();
         processors.extend(self.lanes.keys().copied().filter(|known| !plan.processors().contains(known)));
@@ -537,7 +695,8 @@ impl Enforcer for Table {
         let exchanges = self.exchanges(plan, &sites);
         self.tickets += 1;
         let (ticket, plan) = (self.tickets, plan.clone());
-        let ready = Ready { ticket, plan, costs, changes, sites, changed, leaving, exchanges, times };
+        let ready =
+            Ready { ticket, plan, costs, charged, changes, sites, changed, leaving, exchanges, times };
         self.prepared = Some(ready);
         Ok(Prepared { ticket: self.tickets, switch_ns, caveats })
     }
@@ -613,7 +772,8 @@ impl Enforcer for Table {
                 slots: meter.slots.load(Ordering::Relaxed),
                 late: meter.late.load(Ordering::Relaxed),
                 worst_late_ns: meter.worst_late_ns.load(Ordering::Relaxed),
-                notes: kept.notes.iter().cloned().chain(kept.inside.team.notes()).collect(),
+                overrun_ns: kept.overrun.total_ns,
+                notes: [kept.notes(self.charged), kept.inside.team.notes()].concat(),
                 inside: kept.inside.reports(),
             });
         }
@@ -629,29 +789,29 @@ impl Enforcer for Table {
     fn scan(&mut self) -> Result<()> {
         self.bid_farewell()?;
         let ids: Vec<String> = self.kept.keys().cloned().collect();
-        for step in 0..ids.len().min(SCANNED) {
+        let (mut looked_at, mut steps) = (0, 0);
+        while steps < ids.len().min(SCANNED) && looked_at < SCANNED_THREADS {
+            let step = steps;
+            steps += 1;
             let Some(id) = ids.get((self.next_scanned + step) % ids.len()) else { continue };
             let (Some(kept), Some(vtm)) = (self.kept.get_mut(id), self.in_force.vtm(id)) else { continue };
             let changed = kept.look(self.hierarchies.cpu.as_ref(), self.bound.as_deref());
-            let taken = self.real_time && vtm.outside.is_held() && !changed && lost_class(&kept.census);
-            if taken {
-                kept.notes.push("somebody else took a thread out of its class; set back".to_owned());
-                if kept.notes.len() > MOST_NOTES {
-                    kept.notes.remove(0);
-                }
-            }
-            if changed || taken {
-                if grip_is_signals(vtm, &kept.site) {
-                    self.ledger.owe(stopped(&kept.site))?;
+            looked_at += kept.census.threads();
+            if changed {
+                if matches!(*kept.grip, Grip::Signals) {
+                    owe_stops(&mut self.ledger, &kept.census)?;
                 }
                 admit(kept, vtm, self.bound.as_deref());
                 if let Some(lane) = self.lanes.get(&kept.processor) {
-                    let (jobs, ranked) = kept.tell();
-                    lane.shared.order(Order::Members { id: id.clone(), jobs, ranked });
+                    lane.shared.order(Order::Members(kept.tell(id, self.charged)));
                 }
             }
         }
-        self.next_scanned = if ids.is_empty() { 0 } else { (self.next_scanned + SCANNED) % ids.len() };
+        self.next_scanned = if ids.is_empty() { 0 } else { (self.next_scanned + steps) % ids.len() };
+        let most = self.kept.values().map(|kept| kept.census.threads()).max().unwrap_or(0);
+        if most.next_power_of_two().min(cost::MAX_CHARGED_THREADS) > self.tried.max(self.charged) {
+            self.charge(most);
+        }
         Ok(())
     }
 
@@ -680,12 +840,6 @@ impl Enforcer for Table {
         };
         Ok(())
     }
-}
-
-/// Whether a thread that we put into the round-robin class is in another one.
-fn lost_class(census: &Census) -> bool {
-    let mut threads = census.jobs.values().flatten();
-    threads.any(|thread| matches!(sys::schedule::class(*thread), Ok(class) if !class.is_real_time()))
 }
 
 impl Drop for Table {

@@ -1,5 +1,6 @@
 //! A change that one processor can't make is made by none.
 
+use super::lane::Handle;
 use super::{Horizon, Lane, Table};
 use crate::{Config, Enforcer, Members, Plan, Vtm};
 use std::process::{Child, Command, Stdio};
@@ -123,4 +124,21 @@ fn an_exchange_waits_for_nobody_and_what_is_given_up_is_waited_for() {
     assert!(refused.is_err_and(|error| error.to_string().contains("does not answer")));
     table.lanes.extend(real.map(|lane| (0, lane)));
     table.release().expect("all is given back");
+}
+
+/// Once signals went to numbers, which may be somebody else's by then.
+#[test]
+fn a_signal_reaches_whom_it_is_for_or_nobody() {
+    let mut child = Command::new("sleep").arg("60").spawn().expect("a process");
+    let pid = child.id();
+    let (_, start) = crate::members::state_and_start(pid).expect("it is there");
+    let pidfd = sys::process::pidfd_open(pid).expect("a handle");
+    let stranger = Handle { start: start + 1, pidfd: None };
+    assert!(stranger.send(pid, rustix::process::Signal::KILL).is_err(), "it has its number alone");
+    Handle { start, pidfd: None }.send(pid, rustix::process::Signal::STOP).expect("it is the one");
+    let handle = Handle { start, pidfd: Some(Arc::new(pidfd)) };
+    handle.send(pid, rustix::process::Signal::KILL).expect("it is the one");
+    child.wait().expect("it ends");
+    // Whoever has the number now is not this one: here our own stands for it.
+    assert!(handle.send(std::process::id(), rustix::process::Signal::KILL).is_err());
 }

@@ -73,6 +73,13 @@ pub(super) fn reserve(form: &DomainForm, cx: &mut Context<'_, '_>) -> Option<Res
     {
         cx.out.error(Code::Conflict, jobs_span, message).help(help);
     }
+    if !reserve.policy.is_broken()
+        && !reserve.enforce.is_broken()
+        && let Some(outside) = reserve.outside.given()
+        && let Err((message, help)) = asked.check_outside()
+    {
+        cx.out.error(Code::Conflict, &outside.span, message).help(help);
+    }
     if !reserve.jobs.is_absent() && form.kind.value() == Some(&DomainKind::Vm) {
         cx.out
             .error(Code::WrongKind, jobs_span, "the node does not see the processes of a guest")

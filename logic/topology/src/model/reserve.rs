@@ -348,11 +348,30 @@ impl Reserve {
         Ok(Team { inside: Inside::By(policy), jobs: jobs.collect::<Result<_, TaskError>>()? })
     }
 
-    /// What contradicts itself in what is said of jobs, and what to do about it.
+    /// What contradicts itself in what is said of the processor, and what to do about it.
     ///
     /// # Errors
     /// Those two.
-    pub fn check_jobs(&self) -> Result<(), (String, String)> {
+    pub fn check(&self) -> Result<(), (String, String)> {
+        self.check_outside()?;
+        self.check_jobs()
+    }
+
+    /// The same of what is done outside of a budget.
+    pub(crate) fn check_outside(&self) -> Result<(), (String, String)> {
+        if self.outside != Outside::Held && self.kept_by().0 == Enforce::Deadline {
+            let word = self.outside.as_str();
+            return Err((
+                format!("deadlines hold whoever has used its budget up, so there is no outside = \"{word}\""),
+                "say outside = \"held\", or enforce = \"table\" (which keeps no earliest-deadline jobs)"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The same of jobs.
+    pub(crate) fn check_jobs(&self) -> Result<(), (String, String)> {
         let word = self.policy.as_str();
         let refuse = |message: String, help: &str| Err((message, help.to_owned()));
         if self.policy.is_round_robin() {

@@ -21,7 +21,18 @@ pub(super) fn outside_of_a_quota(reserve: &Reserve) -> Option<String> {
     let asked = reserve.outside;
     (asked != Outside::Held).then(|| {
         format!(
-            "a quota holds whoever has used its budget up: `outside = \"{}\"` takes `enforce = \"table\"` or `\"deadline\"`",
+            "a quota holds whoever has used its budget up: `outside = \"{}\"` takes `enforce = \"table\"`",
+            asked.as_str()
+        )
+    })
+}
+
+/// What deadlines can't do of what was asked for, before that was refused.
+pub(super) fn outside_of_deadlines(reserve: &Reserve) -> Option<String> {
+    let asked = reserve.outside;
+    (asked != Outside::Held).then(|| {
+        format!(
+            "deadlines hold whoever has used its budget up: `outside = \"{}\"` takes `enforce = \"table\"`",
             asked.as_str()
         )
     })
@@ -43,6 +54,8 @@ pub(super) fn vtm(
         _ => entry.cgroup.clone(),
     };
     let outside = match entry.now.outside {
+        // One that was promised `idle` or `fair` before that was refused would else keep all others from their deadlines.
+        _ if kind == Kind::Deadline => enforce::Outside::Held,
         Outside::Held => enforce::Outside::Held,
         Outside::Idle => enforce::Outside::Idle,
         Outside::Fair => enforce::Outside::Fair,

@@ -407,6 +407,8 @@ impl Book {
         caveats.extend(self.keeper.pin(&entry.cgroup, state.processor_of(kept_by, &promise)));
         if by_quota && kept_by.is_some() {
             caveats.extend(choice::outside_of_a_quota(&entry.now));
+        } else if kept_by == Some(Kind::Deadline) {
+            caveats.extend(choice::outside_of_deadlines(&entry.now));
         }
         let settings = state.settings.clone();
         caveats.extend(state.links.keep(name, &entry.cgroup, &promise, &settings, self.keeper.cgroups()));
@@ -627,7 +629,7 @@ impl State {
     /// What is asked for by anybody: a file was looked at, a request was not.
     fn asked(&self, reserve: &Reserve) -> Result<(Wish, Team), Problem> {
         let wish = self.wish(reserve)?;
-        reserve.check_jobs().map_err(|(why, help)| Problem::new(Code::BadRequest, why).help(help))?;
+        reserve.check().map_err(|(why, help)| Problem::new(Code::BadRequest, why).help(help))?;
         for (name, job) in &reserve.jobs {
             let wrong = |why: String| Problem::new(Code::BadRequest, format!("job {name}: {why}"));
             topology::Name::parse(name).map_err(|error| wrong(error.to_string()))?;

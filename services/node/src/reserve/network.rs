@@ -1,16 +1,20 @@
-//! Classes of the node's link, of what goes out and of what comes in, and of what domains say to each other on the node: one for each who is promised some of it. Whose packet it is the kernel
-//! knows by the priority of its socket, which follows from the cgroup of whoever made it. Proxies, which carry what many say, have one each.
+//! Classes of the node's link, of what goes out and of what comes in, and of what domains say to each other on the node: one for each who is promised some of it. A packet belongs to the
+//! cgroup that its socket was made in, whatever its program asks of the socket. Proxies, which carry what many say, have one each.
 
 use crate::admin::reserve::{LinkSettings, NodeSettings};
 use domain::Cgroups;
 use interface::incoming::{self, Incoming};
-use interface::traffic::{Class, Counted, FIRST_CLASS, Traffic, priority, sweep};
+use interface::outgoing::{self, Outgoing};
+use interface::traffic::{Class, Counted, FIRST_CLASS, Traffic, priority};
 use reserve::node::Promise;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use sys::packet_class::{Owners, Sockets};
 
 /// Numbers of classes go up to here: there are more of them than promises, so one is always free.
 const LAST_CLASS: u16 = 0xfff0;
@@ -44,9 +48,10 @@ pub(crate) struct Links {
 struct Kept {
     link: LinkSettings,
     between_bits: Option<u64>,
-    outgoing: Traffic,
-    incoming: Option<Incoming>,
-    between: Option<Traffic>,
+    owners: Owners,
+    outgoing: Outgoing,
+    incoming: Option<(Incoming, Sockets)>,
+    between: Option<Outgoing>,
     /// Which of them are missing, and why.
     lacks: Vec<String>,
 }
@@ -56,7 +61,15 @@ struct Kept {
 struct Given {
     number: u16,
     class: Class,
-    cgroup: String,
+    cgroup: Owner,
+}
+
+/// A cgroup of version 2 that packets belong to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    /// Its number, which no other one ever has.
+    number: u64,
+    directory: PathBuf,
 }
 
 /// Bytes that have gone through the class of one.
@@ -70,9 +83,11 @@ pub(crate) struct Moved {
 impl Kept {
     fn open(settings: &NodeSettings) -> Result<Self, String> {
         let link = settings.link.clone().ok_or("nothing is said of the node's link")?;
-        let opened = Traffic::open(&link.device, link.rate_bits);
-        let outgoing =
-            opened.map_err(|error| format!("can't make classes on {}: {}", link.device, said(&error)))?;
+        let failed = |error: io::Error| format!("can't make classes on {}: {}", link.device, said(&error));
+        // An earlier daemon's programs know whose packets those are that are sent meanwhile.
+        let found = outgoing::owners_found(&link.device).map_err(failed)?;
+        let owners = found.map_or_else(Owners::new, Ok).map_err(failed)?;
+        let outgoing = Outgoing::open(&link.device, link.rate_bits, &owners).map_err(failed)?;
         let mut lacks = Vec::new();
         let mut told =
             |what: &str, error: io::Error| lacks.push(format!("{what} is not kept: {}", said(&error)));
@@ -80,26 +95,26 @@ impl Kept {
             // What it brings is what was sent over it.
             LOOPBACK => None,
             device => {
-                Incoming::open(device, link.rate_bits).map_err(|error| told("what comes in", error)).ok()
+                open_incoming(device, link.rate_bits).map_err(|error| told("what comes in", error)).ok()
             }
         };
         let between = settings.between_bits.filter(|_| link.device != LOOPBACK).and_then(|rate_bits| {
-            Traffic::open(LOOPBACK, rate_bits)
+            Outgoing::open(LOOPBACK, rate_bits, &owners)
                 .map_err(|error| told("what domains of this node say to each other", error))
                 .ok()
         });
-        Ok(Self { link, between_bits: settings.between_bits, outgoing, incoming, between, lacks })
+        Ok(Self { link, between_bits: settings.between_bits, owners, outgoing, incoming, between, lacks })
     }
 
     /// All where there is something to set, with what a class is there.
     fn places(&self, wanted: &Class) -> Vec<(&Traffic, Class)> {
-        let mut places = vec![(&self.outgoing, *wanted)];
-        places.extend(self.incoming.as_ref().map(|incoming| (incoming.traffic(), *wanted)));
+        let mut places = vec![(self.outgoing.traffic(), *wanted)];
+        places.extend(self.incoming.as_ref().map(|(incoming, _)| (incoming.traffic(), *wanted)));
         if let (Some(between), Some(rate_bits)) = (&self.between, self.between_bits) {
             // Who may use the whole link may use all of it here, too.
             let whole = wanted.ceiling_bits >= self.link.rate_bits;
             let ceiling_bits = if whole { rate_bits } else { wanted.ceiling_bits };
-            places.push((between, Class { ceiling_bits, ..*wanted }));
+            places.push((between.traffic(), Class { ceiling_bits, ..*wanted }));
         }
         places
     }
@@ -126,23 +141,43 @@ impl Kept {
         Ok(())
     }
 
-    fn remove(&self, number: u16) -> io::Result<()> {
+    /// Gives a class what one is promised, and the packets of its cgroup to the class.
+    fn give(&self, given: &Given) -> io::Result<()> {
+        self.set(given.number, &given.class, None)?;
+        self.own(&given.cgroup, given.number)
+    }
+
+    /// Packets of a cgroup go through the class from now on: those that its sockets send, and those that come for sockets which it makes.
+    fn own(&self, cgroup: &Owner, number: u16) -> io::Result<()> {
+        self.owners.set(cgroup.number, priority(number))?;
+        let Some((_, sockets)) = &self.incoming else { return Ok(()) };
+        match File::open(&cgroup.directory) {
+            Ok(directory) => sockets.set_for_cgroup(directory.as_fd(), priority(number)),
+            // Nobody is in it any more.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn remove(&self, given: &Given) -> io::Result<()> {
+        self.owners.remove(given.cgroup.number)?;
+        let number = given.number;
         let all = self.places(&Class { rate_bits: 0, ceiling_bits: 0, burst_bytes: 0, precedence: 0 });
         let removed: Vec<io::Result<()>> = all.iter().map(|(traffic, _)| traffic.remove(number)).collect();
         removed.into_iter().collect()
     }
 
     fn close(&self) -> io::Result<()> {
-        let incoming = self.incoming.as_ref().map_or(Ok(()), Incoming::close);
-        let between = self.between.as_ref().map_or(Ok(()), Traffic::close);
+        let incoming = self.incoming.as_ref().map_or(Ok(()), |(incoming, _)| incoming.close());
+        let between = self.between.as_ref().map_or(Ok(()), Outgoing::close);
         self.outgoing.close().and(incoming).and(between)
     }
 
     /// Whether the interface is the one that it was, and nobody has taken away what was made of it.
     fn is_whole(&self) -> bool {
-        self.outgoing.is_ours()
-            && self.incoming.as_ref().is_none_or(Incoming::is_whole)
-            && self.between.as_ref().is_none_or(Traffic::is_ours)
+        self.outgoing.is_whole()
+            && self.incoming.as_ref().is_none_or(|(incoming, _)| incoming.is_whole())
+            && self.between.as_ref().is_none_or(Outgoing::is_whole)
     }
 }
 
@@ -197,6 +232,7 @@ impl Links {
         settings: &NodeSettings,
         cgroups: &Cgroups,
     ) -> Result<(), String> {
+        let cgroup = identify(cgroup, cgroups)?;
         let known = self.classes.get(name).cloned();
         let number = known.as_ref().map_or_else(|| self.free(name), |known| known.number);
         let before = known.as_ref().map(|known| &known.class);
@@ -216,10 +252,14 @@ impl Links {
             let kept = self.kept.as_ref().ok_or("there are no classes")?;
             kept.set(number, wanted, None).map_err(|error| said(&error))?;
         }
-        if known.as_ref().is_none_or(|known| known.cgroup != cgroup) {
-            mark(cgroup, number, cgroups)?;
+        let kept = self.kept.as_ref().ok_or("there are no classes")?;
+        if let Some(known) = known.filter(|known| known.cgroup != cgroup) {
+            // It runs anew, in a cgroup that has taken the place of the one before.
+            kept.owners.remove(known.cgroup.number).map_err(|error| said(&error))?;
         }
-        self.classes.insert(name.to_owned(), Given { number, class: *wanted, cgroup: cgroup.to_owned() });
+        kept.own(&cgroup, number)
+            .map_err(|error| format!("whose packets they are can't be told: {}", said(&error)))?;
+        self.classes.insert(name.to_owned(), Given { number, class: *wanted, cgroup });
         Ok(())
     }
 
@@ -237,7 +277,7 @@ impl Links {
         self.kept = None;
         let kept = self.open(settings)?;
         for (name, given) in &self.classes {
-            kept.set(given.number, &given.class, None).map_err(|error| format!("{name}: {error}"))?;
+            kept.give(given).map_err(|error| format!("{name}: {error}"))?;
         }
         self.kept = Some(kept);
         Ok(())
@@ -276,7 +316,7 @@ impl Links {
         self.trouble.as_ref().filter(|_| !is_said).map(|why| format!("{NOT_KEPT} now: {why}"))
     }
 
-    /// A proxy is there, or about to be: its sockets belong to a class of its own.
+    /// A proxy is there, or about to be: its packets belong to a class of its own.
     pub(crate) fn proxy_came(
         &mut self,
         node: &str,
@@ -284,11 +324,6 @@ impl Links {
         settings: &NodeSettings,
         cgroups: &Cgroups,
     ) {
-        let name = format!("{PROXY}{node}");
-        if let Err(why) = mark(cgroup, self.free(&name), cgroups) {
-            tracing::debug!(node, why, "the packets of the proxy are nobody's");
-            return;
-        }
         self.proxies.insert(node.to_owned(), cgroup.to_owned());
         self.put_proxies(settings, cgroups);
     }
@@ -315,7 +350,10 @@ impl Links {
         };
         for (node, cgroup) in self.proxies.clone() {
             let name = format!("{PROXY}{node}");
-            if self.classes.get(&name).is_some_and(|given| given.class == class) {
+            let is_given = |given: &Given| {
+                given.class == class && identify(&cgroup, cgroups).is_ok_and(|owner| owner == given.cgroup)
+            };
+            if self.classes.get(&name).is_some_and(is_given) {
                 continue;
             }
             if let Err(why) = self.put(&name, &cgroup, &class, settings, cgroups) {
@@ -348,7 +386,7 @@ impl Links {
             return self.forget();
         }
         let Some(kept) = &self.kept else { return };
-        if let Err(error) = kept.remove(given.number) {
+        if let Err(error) = kept.remove(&given) {
             tracing::warn!(name, %error, "its class of the link can't be taken away");
         }
     }
@@ -375,8 +413,7 @@ impl Links {
             sweep_all(&link.device, settings.between_bits.is_some())
         } else {
             let numbers: BTreeSet<u16> = names.iter().map(|name| first_number(name)).collect();
-            Traffic::found(&link.device)
-                .and_then(|found| found.map_or(Ok(()), |traffic| prune(&traffic, &numbers)))
+            prune(&link.device, &numbers)
         };
         if let Err(error) = cleared {
             tracing::debug!(device = link.device, %error, "what an earlier daemon left on the link can't be looked at");
@@ -389,20 +426,20 @@ impl Links {
         let sent =
             |traffic: &Traffic| traffic.one(given.number).ok().map(|counted: Counted| counted.sent_bytes);
         Moved {
-            sent: sent(&kept.outgoing),
-            received: kept.incoming.as_ref().and_then(|incoming| sent(incoming.traffic())),
-            between: kept.between.as_ref().and_then(sent),
+            sent: sent(kept.outgoing.traffic()),
+            received: kept.incoming.as_ref().and_then(|(incoming, _)| sent(incoming.traffic())),
+            between: kept.between.as_ref().and_then(|between| sent(between.traffic())),
         }
     }
 }
 
 /// Takes away all that is ours of an interface, and of the loopback; what somebody else has made stays. An interface that is gone has nothing.
 fn sweep_all(device: &str, between: bool) -> io::Result<()> {
-    let outgoing = sweep(device).or_else(|error| match error.raw_os_error() {
+    let outgoing = outgoing::sweep(device).or_else(|error| match error.raw_os_error() {
         Some(code) if code == Errno::NODEV.raw_os_error() => Ok(()),
         _ => Err(error),
     });
-    let between = if between { sweep(LOOPBACK) } else { Ok(()) };
+    let between = if between { outgoing::sweep(LOOPBACK) } else { Ok(()) };
     outgoing.and(incoming::sweep(device)).and(between)
 }
 
@@ -414,23 +451,34 @@ fn first_number(name: &str) -> u16 {
     FIRST_CLASS + u16::try_from(hash % u32::from(LAST_CLASS - FIRST_CLASS)).unwrap_or(0)
 }
 
-/// Takes away all classes but those of these numbers. One whose number was taken goes too, and is made anew with its first packet waiting.
-fn prune(traffic: &Traffic, numbers: &BTreeSet<u16>) -> io::Result<()> {
+/// Takes away all classes but those of these numbers, and whom else they belonged to. One whose number was taken goes too, and is made anew with its first packet waiting.
+fn prune(device: &str, numbers: &BTreeSet<u16>) -> io::Result<()> {
+    if let Some(owners) = outgoing::owners_found(device)? {
+        let wanted: BTreeSet<u32> = numbers.iter().map(|number| priority(*number)).collect();
+        owners.retain(|found| wanted.contains(&found))?;
+    }
+    let Some(traffic) = Traffic::found(device)? else { return Ok(()) };
     let found = traffic.counted()?;
     let mut others =
         found.iter().filter(|counted| counted.class >= FIRST_CLASS && !numbers.contains(&counted.class));
     others.try_for_each(|counted| traffic.remove(counted.class))
 }
 
-/// Gives the sockets that a cgroup makes from now on the priority of a class.
-fn mark(cgroup: &str, number: u16, cgroups: &Cgroups) -> Result<(), String> {
-    let at = cgroups.unified(cgroup).ok_or(
+/// Leads what comes in by a link through classes. Sockets that are open keep theirs where an earlier daemon did the same.
+fn open_incoming(device: &str, rate_bits: u64) -> io::Result<(Incoming, Sockets)> {
+    let sockets = incoming::sockets_found(device)?.map_or_else(Sockets::new, Ok)?;
+    Ok((Incoming::open(device, rate_bits, &sockets)?, sockets))
+}
+
+/// The cgroup by which the kernel knows whose packets are whose.
+fn identify(cgroup: &str, cgroups: &Cgroups) -> Result<Owner, String> {
+    let directory = cgroups.unified(cgroup).ok_or(
         "whose packets they are can't be told: there is no control group of version 2 beside those of version 1",
     )?;
-    let opened = rustix::fs::open(&at, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    let directory = opened.map_err(|error| format!("can't open {}: {error}", at.display()))?;
-    sys::socket_priority::set_for_cgroup(directory.as_fd(), priority(number))
-        .map_err(|error| format!("whose packets they are can't be told: {}", said(&error)))
+    match std::fs::metadata(&directory) {
+        Ok(found) => Ok(Owner { number: found.ino(), directory }),
+        Err(error) => Err(format!("can't look at {}: {error}", directory.display())),
+    }
 }
 
 /// What went wrong, and what the daemon lacks for it where that is so.
@@ -519,8 +567,23 @@ mod tests {
         );
         let done = Command::new("sh").args(["-c", &line]).status().unwrap();
         assert!(done.success());
-        let first = sent(&links).unwrap();
+        let mut first = sent(&links).unwrap();
         assert!(first > 20, "{first}");
+        // Whatever it asks of its sockets.
+        for option in [
+            "SOL_SOCKET, socket.SO_PRIORITY, 0",
+            "SOL_SOCKET, socket.SO_PRIORITY, 6",
+            "IPPROTO_IP, socket.IP_TOS, 8",
+        ] {
+            let program = format!(
+                "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setsockopt(socket.{option}); s.sendto(bytes(500), ('127.0.0.1', 9999))"
+            );
+            let line = format!("echo $$ > {}/cgroup.procs; exec python3 -c \"{program}\"", at.display());
+            assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success());
+            let now = sent(&links).unwrap();
+            assert!(now >= first + 500, "{option}: {first} {now}");
+            first = now;
+        }
         let outside =
             Command::new("bash").args(["-c", "echo hello > /dev/udp/127.0.0.1/9999"]).status().unwrap();
         assert!(outside.success());
@@ -548,7 +611,7 @@ mod tests {
             let given = Given {
                 number: class,
                 class: Class { rate_bits: 8, ceiling_bits: 8, burst_bytes: 2_000, precedence: 0 },
-                cgroup: String::new(),
+                cgroup: Owner { number: 1, directory: PathBuf::new() },
             };
             links.classes.insert(name, given);
         }

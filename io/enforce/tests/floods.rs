@@ -1,0 +1,159 @@
+//! Whose slot is over runs in nobody else's, however many threads it starts.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use enforce::{Config, Enforcer, Members, Plan, Table, Vtm, VtmReport};
+
+const MS: u64 = 1_000_000;
+/// What makes this program start threads that always want to run, and how many.
+const FLOOD: &str = "TOMBOLO_TEST_FLOOD";
+/// How many a flood has.
+const THREADS: usize = 600;
+/// How long is looked.
+const SPAN: Duration = Duration::from_secs(2);
+
+/// A process, ended with this.
+struct Program(Child);
+
+impl Program {
+    fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        sys::process::kill_with_parent(&mut command);
+        sys::schedule::limit_processor_seconds(&mut command, 20);
+        Self(command.spawn().expect("a process"))
+    }
+
+    fn spin() -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do :; done"]);
+        Self::start(command)
+    }
+
+    /// One that waits for a word before it starts its threads, so they come after admission.
+    fn flood() -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "floods_where_it_is_told_to"]).env(FLOOD, THREADS.to_string());
+        Self::start(command)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Not a test: what a flood is made of.
+#[test]
+fn floods_where_it_is_told_to() {
+    let Some(threads) = std::env::var(FLOOD).ok().and_then(|count| count.parse::<usize>().ok()) else {
+        return;
+    };
+    let mut running = Vec::new();
+    for _ in 1..threads {
+        running.extend(std::thread::Builder::new().stack_size(64 << 10).spawn(|| {
+            loop {
+                std::hint::spin_loop();
+            }
+        }));
+    }
+    let first: Option<std::thread::JoinHandle<()>> = running.pop();
+    // None ever does.
+    let _ = first.map(std::thread::JoinHandle::join);
+}
+
+fn of(table: &mut Table, id: &str) -> VtmReport {
+    let report = table.report().expect("a report");
+    report.vtms.into_iter().find(|vtm| vtm.id == id).expect("it is kept")
+}
+
+/// Looks after the table until `done`.
+fn until(table: &mut Table, what: &str, mut done: impl FnMut(&mut Table) -> bool) {
+    let begun = Instant::now();
+    while !done(table) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        table.scan().expect("a scan");
+        // tidy(sleep): a dispatcher looks every 20 ms.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Once threads kept their real-time class when their slot was over, until the kernel had frozen them, and those started after admission cost what no switch was charged for: a neighbour lost what six
+/// hundred threads took to stand still.
+#[test]
+fn a_neighbour_has_its_slots_whole_beside_hundreds_of_threads() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let group = format!("tombolo-test-floods-{}", std::process::id());
+    let mut table = match Table::new(Config::new(folder.path(), group)) {
+        Ok(table) => table,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    if table.ability().caveats.iter().any(|caveat| caveat.contains("no real-time class")) {
+        return println!("skipped: no real-time class here");
+    }
+    let (flood, gold) = (Program::flood(), Program::spin());
+    let vtm = |id: &str, program: &Program, budget_ms: u64| Vtm {
+        members: Members::pids(&[program.0.id()]),
+        ..Vtm::new(id, budget_ms * MS, 40 * MS)
+    };
+    let plan = Plan::new(vec![vtm("flood", &flood, 3), vtm("gold", &gold, 10)]);
+    let prepared = table.prepare(&plan).expect("there is room");
+    table.commit(&prepared).expect("it is kept");
+    until(&mut table, "the flood has come", |table| of(table, "flood").threads >= THREADS);
+    // What it takes to be charged for them, and to have slots of the table with that.
+    let settled = Instant::now();
+    until(&mut table, "its threads are charged for", |_| settled.elapsed() > Duration::from_millis(200));
+    let before = of(&mut table, "gold");
+    let begun = Instant::now();
+    until(&mut table, "the span is over", |_| begun.elapsed() > SPAN);
+    let after = of(&mut table, "gold");
+    let (used, offered) = (after.used_ns - before.used_ns, after.offered_ns - before.offered_ns);
+    println!("gold used {} of {} ms; the flood: {:?}", used / MS, offered / MS, of(&mut table, "flood"));
+    // Its slots are longer than what it is promised by what a switch may cost.
+    let promised = begun.elapsed().as_nanos() * 10 / 40;
+    assert!(
+        u128::from(used) * 100 >= promised * 97,
+        "gold used {used} of the {promised} ns that it is promised"
+    );
+    let notes = of(&mut table, "flood").notes.join("; ");
+    assert!(!notes.contains("switches are charged for"), "{notes}");
+    table.release().expect("all is given back");
+}
+
+/// Once each process that a fork loop started stayed in the ledger for as long as its machine was kept, until no reader took the ledger any more.
+#[test]
+fn who_starts_processes_without_end_makes_no_ledger_without_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let group = format!("tombolo-test-ledger-{}", std::process::id());
+    let mut table = match Table::new(Config::new(folder.path(), group)) {
+        Ok(table) => table,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let mut command = Command::new("sh");
+    command.args(["-c", "while :; do sh -c 'kill -0 $$'; done"]);
+    let forks = Program::start(command);
+    let vtm = Vtm {
+        members: Members::pids(&[forks.0.id()]),
+        // As where there is no freezer.
+        outside: enforce::Outside::Stopped,
+        ..Vtm::new("forks", 10 * MS, 20 * MS)
+    };
+    let prepared = table.prepare(&Plan::new(vec![vtm])).expect("there is room");
+    table.commit(&prepared).expect("it is kept");
+    let owed = || {
+        let ledger = enforce::ledger::Ledger::open(folder.path()).expect("it can be read");
+        let processes =
+            ledger.debts().iter().filter(|debt| matches!(debt, enforce::ledger::Debt::Process { .. }));
+        processes.count()
+    };
+    let (begun, mut most) = (Instant::now(), 0);
+    until(&mut table, "the span is over", |_| {
+        most = most.max(owed());
+        begun.elapsed() > SPAN
+    });
+    assert!((1..=8).contains(&most), "{most} of those that have been there are in the ledger");
+    table.release().expect("all is given back");
+}
