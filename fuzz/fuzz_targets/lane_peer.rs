@@ -13,7 +13,7 @@ use wire::lane::{
 const MAX_STEPS: usize = 1024;
 const CONFIG: Config = Config { station: 7, lane: 1, frame_bytes: 1500, bundle_frames: 1, sure_bytes: 1500 };
 /// Most that may be held of what comes.
-const HELD_BYTES: usize = WINDOW_FRAMES_MAX as usize * 1500;
+const HELD_BYTES: usize = WINDOW_FRAMES_MAX * 1500;
 
 /// Opens all that ends with zeros: whoever plays has the keys, and may spoil a tag.
 struct Glass;

@@ -160,7 +160,7 @@ fn content(step: u8, script: &mut Script<'_>) -> Vec<u8> {
 }
 
 fn message(step: u8, script: &mut Script<'_>) -> Vec<u8> {
-    if step % 8 == 0 {
+    if step.is_multiple_of(8) {
         let mut news = vec![word::NEWS];
         let what = [News::Anew {}, News::Again {}];
         serde_json::to_writer(&mut news, &what[script.below(2)]).expect("it can be written");

@@ -4,10 +4,10 @@ use entrance::{Entrance, Entrances};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use session::Control;
-use session::testing::{FakeDaemon, FakeDirectory, ServerThread};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+use testing::{FakeDaemon, FakeDirectory, ServerThread};
 
 /// For the addresses of host.example, with its length in front.
 const QUERY: &[u8] = b"\0\x1e\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x04host\x07example\0\0\x01\0\x01";

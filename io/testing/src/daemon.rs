@@ -4,6 +4,7 @@
 //! and started again on the same sockets.
 
 use super::endpoints::{ALL_RIGHTS, Endpoints, Order};
+use super::outbox::{Member, Outbox};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
@@ -40,32 +41,6 @@ enum Told {
     Server(Event),
     /// Whoever waits at the other end hears when it is done.
     Endpoints(Order, Sender<()>),
-}
-
-/// A packet for a member.
-pub(super) type Answer = Packet<Reply>;
-
-/// A connection.
-struct Member {
-    number: u64,
-    domain: String,
-    socket: OwnedFd,
-}
-
-/// Where answers go.
-pub(super) struct Outbox<'a>(&'a [Member]);
-
-impl Outbox<'_> {
-    pub(super) fn reply(&self, member: u64, reply: &Reply) {
-        self.send(member, reply, &[]);
-    }
-
-    pub(super) fn send(&self, member: u64, reply: &Reply, descriptors: &[OwnedFd]) {
-        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        if let Some(member) = self.0.iter().find(|one| one.number == member) {
-            let _gone = packet::send(&member.socket, reply, &descriptors);
-        }
-    }
 }
 
 struct Node {

@@ -1,6 +1,6 @@
 //! The stand-in's endpoints: a real table, real pairs and buffers; privileges as a test says.
 
-use super::daemon::{Answer, Outbox};
+use super::outbox::{Answer, Outbox};
 use ipc::grants::{Access, BorrowError, BufferError, GrantError, Granted, Limits, Over, Table, Wish};
 use rustix::io::Errno;
 use session::packet::Packet;

@@ -5,6 +5,7 @@ mod daemon;
 mod directory;
 mod endpoints;
 pub mod etcd;
+mod outbox;
 mod server;
 
 pub use daemon::FakeDaemon;

@@ -3,45 +3,23 @@
 //!
 //! [`daemon::run`] is the daemon itself, [`client`] speaks to it over its admin socket in the types of [`admin`].
 
-mod adopt;
 mod api;
+mod base;
 mod broker;
-mod change;
-mod cluster;
-mod control;
-mod follow;
-mod frontends;
-mod ground;
-mod guarded;
-mod host;
-mod incarnation;
-mod inside;
-mod listener;
-mod lock;
-mod machines;
-mod metrics;
-mod node;
-mod numbers;
-mod own_log;
-mod proxies;
-mod ready;
-mod remote;
-mod reserve;
-mod settings;
-mod spec;
-mod supervisor;
-mod tree;
-mod turns;
-mod watched;
+mod domains;
+mod links;
+mod membership;
+mod placement;
+mod reservations;
 
 pub mod admin;
 pub mod client;
 pub mod daemon;
-pub mod place;
 
-pub use change::look;
-pub use cluster::{ClusterError, PEER_PORT};
-pub use ground::GroundError;
-pub use own_log::{MAX_LOG_BYTES, set_aside};
-pub use remote::{PIPES_ROLE, pipes_main};
-pub use reserve::{Looking, looking, ranges};
+pub use api::remote::{PIPES_ROLE, pipes_main};
+pub use base::look;
+pub use base::place;
+pub use daemon::ground::GroundError;
+pub use daemon::own_log::{MAX_LOG_BYTES, set_aside};
+pub use membership::{ClusterError, PEER_PORT};
+pub use reservations::{BookError, Looking, looking, ranges};

@@ -1,6 +1,7 @@
 //! The rules of the house that no compiler knows. Each rule is a function from a tree of files to violations, so that
 //! its test can make up a small tree that breaks it.
 
+mod circles;
 mod constants;
 mod decisions;
 mod dependencies;
@@ -71,6 +72,7 @@ pub fn check_repository(root: &Path) -> Result<Vec<Violation>, TidyError> {
 fn check_files(tree: &Tree) -> Vec<Violation> {
     [
         dependencies::check_lints as fn(&Tree) -> Vec<Violation>,
+        circles::check,
         tokens::check,
         specification::check,
         decisions::check,

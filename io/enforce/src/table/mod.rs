@@ -3,12 +3,14 @@
 //!
 //! Jobs are in one cgroup whose real-time bandwidth is about what they are promised together, so the kernel ends what a dead dispatcher left running.
 
+mod bound;
 mod commit;
 mod cost;
 mod horizon;
 mod inside;
 mod lane;
 mod orders;
+mod owed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,15 +27,17 @@ use crate::boost::Boost;
 use crate::core::{Change, Recording};
 use crate::enforcer::{Ability, Committed, Effect, Enforcer, Kind, Prepared, Report, VtmReport};
 use crate::error::{Context, EnforceError, Result};
-use crate::hierarchy::{self, Hierarchies, Mount, Version};
+use crate::hierarchy::{self, Hierarchies, Mount};
 use crate::jobs::Roster;
 use crate::ledger::{Debt, Ledger};
 use crate::members::{self, Census};
 use crate::place::{self, Arrivals, Config, Site};
 use crate::plan::{Outside, Plan, Vtm};
+use bound::{make_bound, without_control_groups};
 use horizon::Horizon;
 use inside::{Inside, JobTime};
 use lane::{Crew, Grip, Handle, Members, Meter, Order, Shared};
+use owed::{owe_stops, stopped};
 
 /// What orders are made of; `tests/model.rs` has other ones.
 mod atomics {
@@ -533,23 +537,6 @@ fn grip_is_signals(vtm: &Vtm, site: &Site) -> bool {
     by_choice || (is_held && !matches!(site.freezer(), Ok(Some(_))))
 }
 
-/// Writes down that those who came may be stopped. Who has ended since is owed nothing, so who starts processes without end makes no ledger without end.
-fn owe_stops(ledger: &mut Ledger, census: &Census) -> Result<()> {
-    ledger
-        .strike(|debt| matches!(debt, Debt::Process { pid, start, .. } if !members::is_it(*pid, *start)))?;
-    ledger.owe(stopped(census))
-}
-
-/// What is owed to processes that may be stopped.
-fn stopped(census: &Census) -> Vec<Debt> {
-    let debt = |pid: u32| {
-        let start = census.start(pid)?;
-        let affinity = sys::schedule::affinity(pid).unwrap_or_default();
-        Some(Debt::Process { pid, start, nice: 0, affinity, homes: Vec::new(), stopped: true })
-    };
-    census.jobs.keys().copied().filter_map(debt).collect()
-}
-
 /// Binds the threads to their processor, and puts the processes where the kernel bounds them.
 fn admit(kept: &mut Kept, vtm: &Vtm, bound: Option<&Path>) {
     let processor = u32::try_from(vtm.processor).unwrap_or(u32::MAX);
@@ -577,57 +564,6 @@ fn crew(kept: &Kept, vtm: &Vtm, real_time: bool, charged: usize) -> Crew {
         real_time,
         suspended: vtm.suspended,
         meter: Arc::clone(&kept.meter),
-    }
-}
-
-/// What can't be had where the hierarchy that freezes is not ours to write.
-fn without_control_groups(hierarchies: &Hierarchies) -> Option<String> {
-    let freezer = hierarchies.freezer.as_ref().filter(|mount| mount.is_read_only())?;
-    Some(format!(
-        "{} is read-only, so nobody is frozen: who is held is stopped by signals, which its parents see, and what it starts runs free for some moments; mount the control groups writable to have whole groups held",
-        freezer.path.display()
-    ))
-}
-
-/// The cgroup that bounds the real time of all jobs, where the kernel has that (version 1, `CONFIG_RT_GROUP_SCHED`).
-fn make_bound(
-    hierarchies: &Hierarchies,
-    config: &Config,
-    ledger: &mut Ledger,
-    caveats: &mut Vec<String>,
-) -> Result<Option<PathBuf>> {
-    let unbounded = "should the dispatcher and its guardian die in the same moment, the kernel alone bounds jobs that are real-time then, all together, to 95 % of each processor";
-    let there = hierarchies
-        .cpu
-        .as_ref()
-        .filter(|cpu| cpu.version == Version::One && cpu.path.join("cpu.rt_runtime_us").exists());
-    let Some(cpu) = there else {
-        caveats.push(format!("this kernel has no real-time bandwidth for cgroups: {unbounded}"));
-        return Ok(None);
-    };
-    if cpu.is_read_only() {
-        caveats.push(format!(
-            "{} is read-only, so nothing bounds the real time of jobs: {unbounded}",
-            cpu.path.display()
-        ));
-        return Ok(None);
-    }
-    let path = format!("{}+jobs", config.group);
-    let dir = cpu.path.join(&path);
-    ledger.owe(vec![
-        // Paid last: the kernel counts the time of a cgroup that was removed for some moments more, and it would be missing elsewhere.
-        Debt::File { path: dir.join("cpu.rt_runtime_us"), value: "0".to_owned() },
-        Debt::Made { dir: dir.clone() },
-        Debt::Move { from: dir.clone(), to: cpu.path.clone() },
-        Debt::Group { dir: dir.clone(), affinity: Vec::new() },
-    ])?;
-    cpu.create(&path)?;
-    match hierarchy::write(&dir.join("cpu.rt_runtime_us"), "1000") {
-        Ok(()) => Ok(Some(dir)),
-        Err(error) => {
-            caveats.push(format!("no real-time bandwidth is left for a cgroup ({error}): {unbounded}"));
-            Ok(None)
-        }
     }
 }
 

@@ -5,9 +5,9 @@ use crate::admin::reserve::{
     AdaptRequest, Adapted, Book, MoveRequest, Named, NodeSettings, Ran, RunRequest, VtmRow,
 };
 use crate::admin::{Code, Problem};
-use crate::incarnation::blocking;
-use crate::node::Node;
-use crate::reserve::watch;
+use crate::api::node::Node;
+use crate::base::blocking;
+use crate::reservations::watch;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -41,12 +41,12 @@ pub(super) async fn node_settings(State(node): Shared) -> Result<Json<NodeSettin
 pub(super) async fn set_node(State(node): Shared, body: Bytes) -> Result<Json<NodeSettings>, Problem> {
     let settings: NodeSettings = parsed(&body)?;
     // Files are admitted to what the node has.
-    let _changing = node.changing.lock().await;
+    let _changing = node.domains.changing().await;
     let set =
         away(Arc::clone(&node), move |node| node.book.set_node(settings).map(|()| node.book.rows().node));
     let set = set.await?;
     if let Some(following) = node.following() {
-        following.has_told(&node).await;
+        following.has_told().await;
     }
     Ok(set)
 }
@@ -64,7 +64,7 @@ pub(super) async fn shift(State(node): Shared, body: Bytes) -> Result<Json<Adapt
 pub(super) async fn run(State(node): Shared, body: Bytes) -> Result<Json<Ran>, Problem> {
     let request: RunRequest = parsed(&body)?;
     let ran = away(Arc::clone(&node), move |node| node.book.run(&request)).await?;
-    tokio::spawn(watch(node, ran.name.clone()));
+    tokio::spawn(watch(Arc::clone(&node.book), ran.name.clone()));
     Ok(ran)
 }
 

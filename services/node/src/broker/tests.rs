@@ -239,7 +239,7 @@ fn state_is_asked_of_frontends_and_servers_and_answers_find_who_asked() {
 
 #[tokio::test]
 async fn a_channel_is_forgotten_when_its_consumer_is_gone() {
-    let broker = Broker::new(crate::daemon::make_channel);
+    let broker = Broker::new(crate::broker::make_channel);
     broker.set_topology("shop", Some(topology(FILE)));
     let mut server = join(&broker, "resolver", Role::Program, true);
     ask(&broker, &mut server, Request::Serve { id: 1 });

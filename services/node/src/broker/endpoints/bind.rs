@@ -358,7 +358,7 @@ fn may_bind(topology: &Topology, who: &Identity, name: &str) -> Result<bool, Ref
             let name = short(name);
             let own = topology.endpoints.iter().filter(|endpoint| endpoint.domain == *who.domain.as_str());
             let own = own.take(MAX_SUGGESTED).map(|endpoint| endpoint.name.as_str().to_owned());
-            let help = crate::node::meant(&name, &own.collect::<Vec<_>>(), "endpoints of this domain");
+            let help = crate::base::meant(&name, &own.collect::<Vec<_>>(), "endpoints of this domain");
             refuse(
                 Errno::NOENT,
                 format!("the topology has no endpoint {name:?} for domain {}: {help}", who.domain),

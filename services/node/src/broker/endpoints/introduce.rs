@@ -3,10 +3,10 @@
 use super::far::FarPeer;
 use super::regions::{Region, lingering_most};
 use super::{Awaited, Inner, MAX_SUGGESTED, Own, Pair, called, most, pair_of, rights, short};
+use crate::base::watched;
 use crate::broker::{
     Broker, Ends, Identity, MAX_ATTACHES_PER_DOMAIN, MemberId, Outgoing, Refusal, Shape, Watch, refuse,
 };
-use crate::watched::watched;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -180,7 +180,7 @@ impl Inner {
                 .filter(|other| Self::rights_of(&own.topology, me, named(other)).is_some())
                 .map(|other| other.name.as_str().to_owned())
                 .collect();
-            let help = crate::node::meant(&short(name), &known, "endpoints that it may know");
+            let help = crate::base::meant(&short(name), &known, "endpoints that it may know");
             return refuse(Errno::NOENT, format!("there is no endpoint {:?}: {help}", short(name)));
         };
         if me.name == Some(name) {

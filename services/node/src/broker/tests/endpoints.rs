@@ -290,5 +290,5 @@ fn limits_refuse_and_name_the_key() {
 }
 
 fn crate_channel(shape: Shape) -> io::Result<Ends> {
-    crate::daemon::make_channel(shape)
+    crate::broker::make_channel(shape)
 }

@@ -31,7 +31,7 @@ struct Node {
 
 impl Node {
     fn new(name: &'static str, peer: &'static str) -> Self {
-        let broker = Broker::new(crate::daemon::make_channel);
+        let broker = Broker::new(crate::broker::make_channel);
         broker.set_topology("shop", Some(topology(&format!("{FILE}{CHANNEL}"))));
         broker.place(name, Arc::new(placed));
         let (outbox, orders) = orders();

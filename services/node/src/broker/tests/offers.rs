@@ -185,7 +185,7 @@ fn what_is_made_is_what_was_asked_for() {
     for (mode, made) in
         [(ChannelMode::Messages, channel::Mode::Messages), (ChannelMode::Stream, channel::Mode::Stream)]
     {
-        let ends = crate::daemon::make_channel(Shape { ring_bytes: 8192, mode, guests: [false; 2] }).unwrap();
+        let ends = crate::broker::make_channel(Shape { ring_bytes: 8192, mode, guests: [false; 2] }).unwrap();
         for end in [ends.consumer, ends.server] {
             let end = channel::End::from_descriptors(end).unwrap();
             assert_eq!(end.mode().unwrap(), made);
@@ -224,7 +224,7 @@ fn a_program_that_offers_is_not_asked_for_its_state() {
 #[tokio::test]
 async fn a_channel_is_over_when_either_end_is() {
     for keep in ["consumer", "server", "none"] {
-        let broker = shop_with(crate::daemon::make_channel);
+        let broker = shop_with(crate::broker::make_channel);
         let (camera, mut mail) = offered(&broker);
         let (viewer, mut viewers) = program(&broker, "viewer");
         broker.request(viewer, connect("frames", "api"), None, |_| Value::Null);

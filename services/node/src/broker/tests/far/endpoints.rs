@@ -40,7 +40,7 @@ fn number(node: &str) -> Option<u32> {
 }
 
 fn node(name: &'static str, peer: &'static str, kept: Kept, up: bool) -> Node {
-    let broker = Broker::new(crate::daemon::make_channel);
+    let broker = Broker::new(crate::broker::make_channel);
     broker.keep_numbers(Numbers::open(Box::new(kept), number(name).unwrap()).unwrap());
     broker.set_topology("shop", Some(topology(ENDPOINTS)));
     broker.number_nodes(Arc::new(number));

@@ -1,0 +1,341 @@
+//! The admin socket: HTTP over a Unix socket that only root reaches. `docs/spec/admin.md` describes it.
+
+mod cluster;
+mod metrics;
+pub(crate) mod node;
+pub(crate) mod peers;
+pub(crate) mod remote;
+mod reserve;
+mod tree;
+mod whole;
+
+use crate::admin::{
+    Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow, MAX_BODY_BYTES, Problem, Progress, Said,
+    UpRequest, Version,
+};
+use crate::domains::{Teller, change, spec};
+use crate::placement::{self, Following};
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use node::Node;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::sync::mpsc;
+
+/// Lines of progress that may wait for a slow reader before the work waits for it, too.
+const MAX_WAITING_LINES: usize = 64;
+
+type Shared = State<Arc<Node>>;
+
+/// All paths.
+pub(crate) fn router(node: Arc<Node>) -> Router {
+    Router::new()
+        .route("/v1/version", get(version))
+        .route("/v1/up", post(up))
+        .route("/v1/down", post(down))
+        .route("/v1/domains", get(domains))
+        .route("/v1/domains/{name}/entry", get(entry))
+        .route("/v1/domains/{name}/place", get(place))
+        .route("/v1/domains/{name}/exec", post(exec))
+        .route("/v1/domains/{name}/logs", get(logs))
+        .route("/v1/nodes/{name}/drain", post(drain))
+        .route("/v1/nodes/{name}/undrain", post(undrain))
+        .route("/v1/services", get(services))
+        .route("/v1/services/{name}", get(service))
+        .route("/v1/endpoints", get(endpoints))
+        .route("/v1/endpoints/{name}", get(endpoint))
+        .route("/v1/links", get(links))
+        .route("/v1/links/{node}", get(link).post(set_link))
+        .route("/v1/reserve", get(reserve::book))
+        .route("/v1/reserve/explain", get(reserve::explain))
+        .route("/v1/reserve/show/{*name}", get(reserve::show))
+        .route("/v1/reserve/node", get(reserve::node_settings).post(reserve::set_node))
+        .route("/v1/reserve/adapt", post(reserve::adapt))
+        .route("/v1/reserve/move", post(reserve::shift))
+        .route("/v1/reserve/run", post(reserve::run))
+        .route("/v1/reserve/suspend", post(reserve::suspend))
+        .route("/v1/reserve/resume", post(reserve::resume))
+        .route("/v1/state", get(state))
+        .route("/metrics", get(text_metrics))
+        .merge(cluster::routes())
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(node)
+}
+
+/// The metrics alone, for the loopback port.
+pub(crate) fn metrics_router(node: Arc<Node>) -> Router {
+    Router::new().route("/metrics", get(text_metrics)).fallback(nothing_here).with_state(node)
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = match self.code {
+            Code::BadRequest => StatusCode::BAD_REQUEST,
+            Code::NotAdmitted => StatusCode::UNPROCESSABLE_ENTITY,
+            Code::UnknownDc
+            | Code::UnknownDomain
+            | Code::UnknownService
+            | Code::UnknownEndpoint
+            | Code::UnknownNode
+            | Code::UnknownLink
+            | Code::UnknownReservation
+            | Code::UnknownPath => StatusCode::NOT_FOUND,
+            Code::Ambiguous | Code::NotRunning | Code::NoCluster | Code::Taken => StatusCode::CONFLICT,
+            Code::Refused => StatusCode::FORBIDDEN,
+            Code::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Ending => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        (status, Json(self)).into_response()
+    }
+}
+
+async fn version() -> Json<Version> {
+    Json(Version { version: env!("CARGO_PKG_VERSION").into(), pid: std::process::id() })
+}
+
+async fn up(State(node): Shared, body: Bytes) -> Result<Response, Problem> {
+    let request: UpRequest = parsed(&body)?;
+    if !request.base.is_absolute() {
+        return Err(Problem::new(Code::BadRequest, "`base` must be an absolute path"));
+    }
+    if let Some(following) = node.following().cloned() {
+        return Ok(streamed(move |progress| {
+            placement::up(Arc::clone(&node.domains), following, request, progress)
+        }));
+    }
+    Ok(streamed(move |progress| change::up(Arc::clone(&node.domains), request, progress)))
+}
+
+async fn down(State(node): Shared, body: Bytes) -> Result<Response, Problem> {
+    let request: DownRequest = parsed(&body)?;
+    if let Some(following) = node.following().cloned() {
+        return Ok(streamed(move |progress| {
+            placement::down(Arc::clone(&node.domains), following, request, progress)
+        }));
+    }
+    Ok(streamed(move |progress| change::down(Arc::clone(&node.domains), request, progress)))
+}
+
+async fn links(State(node): Shared) -> Json<Vec<LinkRow>> {
+    match node.proxies.get() {
+        Some(proxies) => Json(proxies.rows().await),
+        None => Json(Vec::new()),
+    }
+}
+
+async fn link(State(node): Shared, Path(name): Path<String>) -> Result<Response, Problem> {
+    let found = match node.proxies.get() {
+        Some(proxies) => proxies.tree(&name).await,
+        None => None,
+    };
+    Ok(Json(found.ok_or_else(|| no_link(&name))?).into_response())
+}
+
+async fn set_link(State(node): Shared, Path(name): Path<String>, body: Bytes) -> Result<Response, Problem> {
+    let change: LinkChange = parsed(&body)?;
+    let proxies = node.proxies.get().ok_or_else(|| no_link(&name))?;
+    proxies.set(&name, &change).await.map_err(|why| Problem::new(Code::BadRequest, why))?;
+    link(State(node), Path(name)).await
+}
+
+fn no_link(name: &str) -> Problem {
+    Problem::new(Code::UnknownLink, format!("there is no link to a node {name:?}"))
+        .help("`tombolo link ls` lists those that there are; a node alone has none")
+}
+
+async fn domains(State(node): Shared) -> Response {
+    match node.following() {
+        Some(following) => Json(whole::whole_rows(&node, following).await).into_response(),
+        None => Json(tree::domain_rows(&node).await).into_response(),
+    }
+}
+
+async fn entry(State(node): Shared, Path(name): Path<String>) -> Result<Json<Entry>, Problem> {
+    let (dc, domain) = node.domains.find_domain(&name)?;
+    if elsewhere(&node, &dc, &domain).is_none() {
+        node.domains.must_run(&dc, &domain)?;
+    }
+    Ok(Json(entry_of(&node, dc, domain)))
+}
+
+/// The other node that has a domain.
+fn elsewhere(node: &Node, dc: &str, domain: &str) -> Option<String> {
+    let following = node.following()?;
+    following.placed(dc, domain).filter(|name| *name != following.peers.me())
+}
+
+/// What is only there where there are several nodes.
+fn in_cluster<'n>(node: &'n Node, what: &str) -> Result<&'n Arc<Following>, Problem> {
+    node.following().ok_or_else(|| {
+        Problem::new(Code::NoCluster, format!("{what}: this node is in no cluster"))
+            .help("`tombolo node init` makes one of it, `tombolo node join` takes it into another")
+    })
+}
+
+/// Runs a command in a domain, whichever node has it.
+async fn exec(State(node): Shared, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+    let asked = remote::asked(request).await?;
+    let request: ExecRequest = parsed(&asked.body)?;
+    let (dc, domain) = node.domains.find_domain(&name)?;
+    match (node.following(), elsewhere(&node, &dc, &domain)) {
+        (Some(following), Some(at)) => whole::exec_there(following, &at, (dc, domain), request, asked).await,
+        _ => whole::exec_in(&node, &dc, &domain, request, asked).await,
+    }
+}
+
+/// The log of a domain of another node.
+async fn logs(
+    State(node): Shared,
+    Path(name): Path<String>,
+    Query(lines): Query<whole::Lines>,
+) -> Result<Response, Problem> {
+    let (dc, domain) = node.domains.find_domain(&name)?;
+    let following = in_cluster(&node, "can't read the log of another node")?;
+    let Some(at) = elsewhere(&node, &dc, &domain) else {
+        return Err(Problem::new(Code::NotRunning, format!("no other node runs {dc}/{domain}")));
+    };
+    whole::logs_there(following, &at, (dc, domain), lines).await
+}
+
+async fn drain(State(node): Shared, Path(name): Path<String>) -> Result<Json<Said>, Problem> {
+    placement::drain(in_cluster(&node, "can't drain a node")?, &name).await?;
+    let said =
+        format!("node {name} is drained: what may move moves away, `tombolo ps` shows how far that is");
+    Ok(Json(Said { said }))
+}
+
+async fn undrain(State(node): Shared, Path(name): Path<String>) -> Result<Json<Said>, Problem> {
+    placement::undrain(in_cluster(&node, "can't take a drain back")?, &name).await?;
+    Ok(Json(Said { said: format!("node {name} takes domains again; what moved away stays where it is") }))
+}
+
+/// Where a domain's things are, whether it runs or not.
+async fn place(State(node): Shared, Path(name): Path<String>) -> Result<Json<Entry>, Problem> {
+    let (dc, domain) = node.domains.find_domain(&name)?;
+    Ok(Json(entry_of(&node, dc, domain)))
+}
+
+fn entry_of(node: &Node, dc: String, domain: String) -> Entry {
+    let topology = node.domains.topology(&dc);
+    let found = topology.as_ref().and_then(|topology| topology.domain(&domain));
+    let program = found.map_or_else(String::new, |found| spec::program(&node.layout, found));
+    let at = elsewhere(node, &dc, &domain);
+    Entry { dc, domain, program, layout: node.layout.clone(), node: at }
+}
+
+async fn services(State(node): Shared) -> Response {
+    Json(tree::service_rows(&node)).into_response()
+}
+
+async fn service(State(node): Shared, Path(name): Path<String>) -> Result<Response, Problem> {
+    let (dc, service) = node.domains.find_service(&name)?;
+    let tree = tree::whole(&node).await;
+    let found = tree.pointer(&format!("/dc/{dc}/services/{service}")).cloned();
+    let found =
+        found.ok_or_else(|| Problem::new(Code::UnknownService, format!("service {name} has just gone")))?;
+    Ok(Json(found).into_response())
+}
+
+async fn endpoints(State(node): Shared) -> Response {
+    Json(tree::endpoint_rows(&node)).into_response()
+}
+
+async fn endpoint(State(node): Shared, Path(name): Path<String>) -> Result<Response, Problem> {
+    let (dc, which) = node.domains.find_endpoint(&name)?;
+    let found = node.broker.endpoint(&dc, &which);
+    let found =
+        found.ok_or_else(|| Problem::new(Code::UnknownEndpoint, format!("endpoint {name} has just gone")))?;
+    Ok(Json(found).into_response())
+}
+
+#[derive(Deserialize)]
+struct Where {
+    #[serde(default)]
+    path: String,
+}
+
+async fn state(State(node): Shared, Query(at): Query<Where>) -> Result<Response, Problem> {
+    if let Some(following) = node.following()
+        && let Some((dc, domain)) = domain_at(&node, &at.path)
+        && let Some(other) = elsewhere(&node, &dc, &domain)
+    {
+        return Ok(Json(whole::state_there(following, &other, (dc, domain)).await?).into_response());
+    }
+    let whole = tree::whole(&node).await;
+    Ok(Json(tree::part(&node, &whole, &at.path)?).into_response())
+}
+
+/// The domain that a path of the state tree is about: its name, or `dc/DC/domains/NAME`.
+fn domain_at(node: &Node, path: &str) -> Option<(String, String)> {
+    let path = path.trim_matches('/');
+    match path.split('/').collect::<Vec<_>>().as_slice() {
+        ["dc", dc, "domains", name] => Some(((*dc).to_owned(), (*name).to_owned())),
+        _ => node.domains.find_domain(path).ok(),
+    }
+}
+
+async fn text_metrics(State(node): Shared) -> Response {
+    let text = metrics::text(&tree::whole(&node).await);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+async fn nothing_here() -> Problem {
+    Problem::new(Code::UnknownPath, "there is nothing at this path")
+        .help("docs/spec/admin.md lists the paths")
+}
+
+async fn wrong_method() -> Problem {
+    Problem::new(Code::BadRequest, "this path has another method").help("docs/spec/admin.md lists the paths")
+}
+
+fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(body)
+        .map_err(|e| Problem::new(Code::BadRequest, format!("the body is not understood: {e}")))
+}
+
+/// Runs `work` as a task of its own, so that it is finished (or rolled back) even if the client goes away, and streams
+/// what it tells as JSON lines.
+fn streamed<F, W>(work: F) -> Response
+where
+    F: FnOnce(Teller) -> W,
+    W: Future<Output = ()> + Send + 'static,
+{
+    let (teller, lines) = mpsc::channel(MAX_WAITING_LINES);
+    tokio::spawn(work(Teller::new(teller)));
+    let body = Body::new(Lines(lines));
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+}
+
+/// Progress as the body of an answer.
+struct Lines(mpsc::Receiver<Progress>);
+
+impl hyper::body::Body for Lines {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|progress| {
+            let progress = progress?;
+            // The types of `Progress` have nothing that JSON can't say; an empty line would be the visible symptom.
+            let mut line = serde_json::to_vec(&progress).unwrap_or_default();
+            line.push(b'\n');
+            Some(Ok(hyper::body::Frame::data(line.into())))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! One node: its rooms, put together.
+
+use super::remote::{Commands, Readers};
+use crate::base::RegistryDebug;
+use crate::base::place::Place;
+use crate::broker::{Broker, make_channel};
+use crate::domains::{Domains, Ground};
+use crate::links::Proxies;
+use crate::membership::Cluster;
+use crate::placement::Following;
+use crate::reservations::{Book, BookError, Promises};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+/// One node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) place: Place,
+    pub(crate) layout: domain::Layout,
+    pub(crate) cgroups: domain::Cgroups,
+    pub(crate) registry: Arc<dyn RegistryDebug>,
+    /// What this machine can do.
+    pub(crate) host: serde_json::Value,
+    pub(crate) domains: Arc<Domains>,
+    pub(crate) broker: Broker,
+    /// What is promised to whom.
+    pub(crate) book: Arc<Book>,
+    pub(crate) started: Instant,
+    /// Commands of callers on other nodes, and readers of logs there.
+    pub(crate) remote: (Commands, Readers),
+    /// Links to other nodes, where there are any.
+    pub(crate) proxies: OnceLock<Arc<Proxies>>,
+    /// The cluster that this node belongs to, if it does.
+    pub(crate) cluster: Option<Cluster>,
+    /// The daemon is to start anew: it has become part of a cluster.
+    pub(crate) again: tokio::sync::Notify,
+    /// Its part in a cluster, where it is in one.
+    following: OnceLock<Arc<Following>>,
+}
+
+impl Node {
+    /// Puts a node together over what it stands on. Nothing is read or begun yet.
+    ///
+    /// # Errors
+    /// What was promised before can't be read.
+    pub(crate) fn new(
+        place: Place,
+        layout: domain::Layout,
+        cgroups: domain::Cgroups,
+        registry: Arc<dyn RegistryDebug>,
+        host: serde_json::Value,
+        cluster: Option<Cluster>,
+    ) -> Result<Self, BookError> {
+        let book = Arc::new(Book::open(cgroups.clone(), &layout, Arc::clone(&registry))?);
+        let broker = Broker::new(make_channel);
+        let domains = Domains::new(Ground {
+            place: place.clone(),
+            layout: layout.clone(),
+            cgroups: cgroups.clone(),
+            registry: Arc::clone(&registry),
+            broker: broker.clone(),
+            book: Arc::clone(&book) as Arc<dyn Promises>,
+            host: host.clone(),
+        });
+        Ok(Self {
+            place,
+            layout,
+            cgroups,
+            registry,
+            host,
+            domains: Arc::new(domains),
+            broker,
+            book,
+            started: Instant::now(),
+            remote: Default::default(),
+            proxies: OnceLock::new(),
+            cluster,
+            again: tokio::sync::Notify::new(),
+            following: OnceLock::new(),
+        })
+    }
+
+    /// Its part in a cluster; `None`: it stands alone.
+    pub(crate) fn following(&self) -> Option<&Arc<Following>> {
+        self.following.get()
+    }
+
+    /// From now on this node follows what a cluster wants. Once, before anything is adopted.
+    pub(crate) fn join(&self, following: Arc<Following>) {
+        self.domains.join_cluster();
+        if self.following.set(following).is_err() {
+            tracing::error!("a node follows one cluster");
+        }
+    }
+}

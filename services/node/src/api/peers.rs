@@ -1,0 +1,106 @@
+//! What other nodes ask: JSON over the connections that membership serves. `docs/spec/joining.md`
+//! describes it.
+
+use super::node::Node;
+use super::whole;
+use crate::admin::{Code, MAX_BODY_BYTES, Problem};
+use crate::links::{LINK_PATH, Offer};
+use crate::membership::release::{self, RELEASE_HEADER};
+use crate::membership::{Caller, Cluster, JOIN_PATH, Origin, join, replace, rotate};
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use std::sync::Arc;
+
+type Shared = State<Arc<Node>>;
+
+/// All paths.
+pub(crate) fn router(node: Arc<Node>) -> Router {
+    Router::new()
+        .route(JOIN_PATH, post(join_here))
+        .route("/v1/certificate", post(certificate))
+        .route("/v1/hello", post(hello))
+        .route(replace::PATH, post(hand_over))
+        .route(LINK_PATH, post(link_offered))
+        .merge(whole::routes())
+        .fallback(nothing_here)
+        .layer(from_fn(only_nodes))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(node)
+}
+
+/// Another node's daemon says where its proxy for this one listens, and asks where ours for it
+/// does.
+async fn link_offered(
+    State(node): Shared,
+    Extension(caller): Extension<Caller>,
+    Json(offer): Json<Offer>,
+) -> Result<Json<Offer>, Problem> {
+    let proxies = node.proxies.get().ok_or_else(|| Problem::new(Code::NotRunning, "no links yet"))?;
+    proxies.offered(&caller.node, offer).map(Json).map_err(|why| Problem::new(Code::BadRequest, why))
+}
+
+/// Who shows no certificate may join, and nothing else; whose release is too far away is told so.
+async fn only_nodes(request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>().cloned();
+    let who =
+        caller.as_ref().map_or_else(|| "the caller".to_owned(), |caller| format!("node {}", caller.node));
+    let release = request.headers().get(RELEASE_HEADER).and_then(|value| value.to_str().ok()).unwrap_or("");
+    if let Err(problem) = release::check(release, &who) {
+        return problem.into_response();
+    }
+    if caller.is_none() && request.uri().path() != JOIN_PATH {
+        return Problem::new(Code::Refused, "only nodes of the cluster may ask this").into_response();
+    }
+    next.run(request).await
+}
+
+async fn join_here(
+    State(node): Shared,
+    Extension(Origin(from)): Extension<Origin>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let request = parsed(&body)?;
+    Ok(Json(join::admit(of(&node)?, request, from).await?).into_response())
+}
+
+async fn certificate(
+    State(node): Shared,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let request = parsed(&body)?;
+    Ok(Json(rotate::issue(of(&node)?, &caller.node, request).await?).into_response())
+}
+
+async fn hand_over(
+    State(node): Shared,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let request = parsed(&body)?;
+    Ok(Json(replace::hand_over(of(&node)?, caller, request).await?).into_response())
+}
+
+async fn hello(State(node): Shared, Extension(caller): Extension<Caller>) -> Result<Response, Problem> {
+    let cluster = of(&node)?;
+    Ok(Json(serde_json::json!({ "node": cluster.me(), "caller": caller.node, "release": release::RELEASE }))
+        .into_response())
+}
+
+async fn nothing_here() -> Problem {
+    Problem::new(Code::UnknownPath, "there is nothing at this path")
+        .help("docs/spec/joining.md lists the paths")
+}
+
+fn of(node: &Node) -> Result<&Cluster, Problem> {
+    node.cluster.as_ref().ok_or_else(|| Problem::new(Code::Failed, "this node belongs to no cluster"))
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::new(Code::BadRequest, format!("the body is not understood: {error}")))
+}

@@ -1,0 +1,75 @@
+//! From a request of HTTP/1.1 to bytes in both directions, as its `Upgrade` has it.
+
+use crate::admin::{Code, MAX_BODY_BYTES, Problem};
+use crate::membership::Stream;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use axum::response::Response;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use std::time::Duration;
+use wire::remote::PROTOCOL;
+
+/// How long whoever asked may take to change over, once it was told to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What somebody asks who wants to change over.
+pub(crate) struct Asked {
+    pub(crate) body: Bytes,
+    upgrade: OnUpgrade,
+}
+
+/// Reads it.
+///
+/// # Errors
+/// [`Code::BadRequest`]: it asks for something else, or too much.
+pub(crate) async fn asked(mut request: Request) -> Result<Asked, Problem> {
+    let bad = |why: String| {
+        Problem::new(Code::BadRequest, why)
+            .help(format!("ask with `Connection: upgrade` and `Upgrade: {PROTOCOL}`"))
+    };
+    let wanted = request.headers().get(header::UPGRADE).and_then(|value| value.to_str().ok());
+    if wanted != Some(PROTOCOL) {
+        return Err(bad(format!(
+            "this speaks {PROTOCOL}, and {:?} was asked for",
+            wanted.unwrap_or("nothing else")
+        )));
+    }
+    let upgrade = request.extensions_mut().remove::<OnUpgrade>();
+    let upgrade = upgrade.ok_or_else(|| bad("this connection can't be changed over".into()))?;
+    let body = axum::body::to_bytes(request.into_body(), MAX_BODY_BYTES).await;
+    Ok(Asked { body: body.map_err(|error| bad(error.to_string()))?, upgrade })
+}
+
+impl Asked {
+    /// The bytes, once the answer has told to change over.
+    pub(crate) async fn stream(self) -> Result<Box<dyn Stream>, String> {
+        match tokio::time::timeout(PATIENCE, self.upgrade).await {
+            Ok(Ok(upgraded)) => Ok(Box::new(TokioIo::new(upgraded))),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("it does not change over".into()),
+        }
+    }
+}
+
+/// The answer that tells to change over.
+pub(crate) fn switched() -> Response {
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = answer.headers_mut();
+    headers.insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, header::HeaderValue::from_static(PROTOCOL));
+    answer
+}
+
+/// Passes on whatever comes, in both directions, until both have ended.
+pub(crate) async fn bridge(near: Asked, mut far: Box<dyn Stream>) {
+    let mut near = match near.stream().await {
+        Ok(near) => near,
+        Err(why) => return tracing::info!(why, "whoever wanted a command on another node is gone"),
+    };
+    if let Err(error) = tokio::io::copy_bidirectional(&mut near, &mut far).await {
+        tracing::debug!(%error, "a command on another node was cut off");
+    }
+}

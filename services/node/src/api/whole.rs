@@ -1,0 +1,242 @@
+//! The whole distributed container from any node: what each of them says of its part, put together.
+
+use super::node::Node;
+use super::remote::{self, Asked, Running};
+use super::tree;
+use crate::admin::{Code, DomainRow, ExecRequest, Problem};
+use crate::base::blocking;
+use crate::domains::supervisor::State as DomainState;
+use crate::placement::{Following, Key};
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use placement::Standing;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long another node may take to say its part; a listing goes on without it.
+const PART_PATIENCE: Duration = Duration::from_secs(2);
+/// What other nodes may ask of this one. Who asks has shown the certificate of a node of this cluster.
+pub(crate) fn routes() -> Router<Arc<Node>> {
+    Router::new()
+        .route("/v1/here/domains", get(domains_here))
+        .route("/v1/here/state", get(state_here))
+        .route("/v1/here/logs/{dc}/{domain}", get(logs_here))
+        .route("/v1/here/exec", post(exec_here))
+}
+
+async fn domains_here(State(node): State<Arc<Node>>) -> Json<Vec<DomainRow>> {
+    Json(rows_here(&node).await)
+}
+
+/// The rows of the domains whose claim this node holds.
+async fn rows_here(node: &Arc<Node>) -> Vec<DomainRow> {
+    let mut rows = tree::domain_rows(node).await;
+    let Some(following) = node.following() else { return rows };
+    let me = following.peers.me();
+    rows.retain(|row| {
+        following.placed(&row.dc, &row.domain).is_some_and(|node| node == me)
+            || node.domains.supervised(&row.dc, &row.domain).is_some()
+    });
+    for row in &mut rows {
+        row.node = Some(me.clone());
+        if following.refused_everywhere(&(row.dc.clone(), row.domain.clone())).is_some() && row.pid.is_none()
+        {
+            row.state = DomainState::Failed.as_str().to_owned();
+        }
+        row.why = row.why.take().or_else(|| following.stuck(&(row.dc.clone(), row.domain.clone())));
+    }
+    rows
+}
+
+/// `ps`: the rows of all nodes, and of domains that no node has now.
+pub(crate) async fn whole_rows(node: &Arc<Node>, following: &Arc<Following>) -> Vec<DomainRow> {
+    let mut found = rows_here(node).await;
+    let me = following.peers.me();
+    let others = following
+        .peers
+        .nodes()
+        .into_iter()
+        .filter(|other| other.name != me && other.standing != Standing::Lost);
+    let asked: Vec<_> = others
+        .map(|other| {
+            let peers = Arc::clone(&following.peers);
+            tokio::spawn(async move {
+                let rows = peers.call(&other.name, "/v1/here/domains".to_owned(), None);
+                let rows = tokio::time::timeout(PART_PATIENCE, rows)
+                    .await
+                    .unwrap_or_else(|_| Err("too slow".into()));
+                rows.and_then(|rows| {
+                    serde_json::from_value::<Vec<DomainRow>>(rows).map_err(|e| e.to_string())
+                })
+                .inspect_err(|error| {
+                    tracing::debug!(node = other.name, error, "a node does not say its part")
+                })
+                .unwrap_or_default()
+            })
+        })
+        .collect();
+    for part in asked {
+        found.extend(part.await.unwrap_or_default());
+    }
+    found.extend(rows_of_nobody(node, following, &found));
+    found.sort_by(|a, b| (&a.dc, &a.domain).cmp(&(&b.dc, &b.domain)));
+    found.dedup_by(|a, b| (&a.dc, &a.domain, &a.node) == (&b.dc, &b.domain, &b.node));
+    found
+}
+
+/// Domains that are desired and that no node has spoken of.
+fn rows_of_nobody(node: &Node, following: &Following, found: &[DomainRow]) -> Vec<DomainRow> {
+    let nodes = following.peers.nodes();
+    let mut rows = Vec::new();
+    for (dc, topology) in node.domains.topologies() {
+        for domain in &topology.domains {
+            let name = domain.name.as_str();
+            if found.iter().any(|row| row.dc == dc && row.domain == name) {
+                continue;
+            }
+            let key: Key = (dc.clone(), name.to_owned());
+            let (at, seen) = following.whereabouts(&key);
+            let lost = at
+                .as_ref()
+                .is_some_and(|at| !nodes.iter().any(|n| n.name == *at && n.standing != Standing::Lost));
+            let state = match (&at, &seen) {
+                (None, _) => "not placed".to_owned(),
+                (Some(_), _) if lost => "lost".to_owned(),
+                (Some(_), Some(seen)) => seen.state.clone(),
+                (Some(_), None) => "starting".to_owned(),
+            };
+            let why = following.stuck(&key).or_else(|| seen.and_then(|seen| seen.why));
+            rows.push(DomainRow { node: at, why, ..tree::row_of_none(&dc, domain, &state) });
+        }
+    }
+    rows
+}
+
+#[derive(Deserialize)]
+struct Where {
+    #[serde(default)]
+    path: String,
+}
+
+async fn state_here(State(node): State<Arc<Node>>, Query(at): Query<Where>) -> Result<Json<Value>, Problem> {
+    let whole = tree::whole(&node).await;
+    Ok(Json(tree::part(&node, &whole, &at.path)?))
+}
+
+/// Lines of a log: `?tail=N&follow=true&since_ms=N&until_ms=N`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct Lines {
+    tail: Option<u64>,
+    #[serde(default)]
+    follow: bool,
+    /// Only records from this moment on, in milliseconds since 1970.
+    since_ms: Option<u64>,
+    /// Only records before this moment.
+    until_ms: Option<u64>,
+}
+
+async fn logs_here(
+    State(node): State<Arc<Node>>,
+    Path((dc, name)): Path<(String, String)>,
+    Query(lines): Query<Lines>,
+) -> Result<Response, Problem> {
+    let moment = |ms: u64| std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(ms));
+    let (since, until) = (lines.since_ms.and_then(moment), lines.until_ms.and_then(moment));
+    let query = domain::LogQuery { tail: lines.tail, follow: lines.follow, since, until };
+    blocking(move || remote::lines(&node.remote.1, &node.layout, (&dc, &name), &query))
+        .await
+        .unwrap_or_else(|why| Err(Problem::new(Code::Failed, why)))
+}
+
+/// `POST /v1/here/exec`: run a command in a domain of this node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExecOrder {
+    dc: String,
+    domain: String,
+    request: ExecRequest,
+}
+
+async fn exec_here(State(node): State<Arc<Node>>, request: Request) -> Result<Response, Problem> {
+    let asked = remote::asked(request).await?;
+    let order: ExecOrder = serde_json::from_slice(&asked.body)
+        .map_err(|error| Problem::new(Code::BadRequest, format!("the body is not understood: {error}")))?;
+    exec_in(&node, &order.dc, &order.domain, order.request, asked).await
+}
+
+/// Runs a command in a domain of this node, for whoever asked.
+///
+/// # Errors
+/// It does not run, or nothing can be run in it.
+pub(crate) async fn exec_in(
+    node: &Arc<Node>,
+    dc: &str,
+    domain: &str,
+    request: ExecRequest,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    node.domains.must_run(dc, domain)?;
+    let running = Running::start(&node.remote.0, &node.layout, (dc, domain), request)?;
+    tokio::spawn(async move { remote::attend(asked.stream().await, running).await });
+    Ok(remote::switched())
+}
+
+/// Has another node run a command in a domain of its own, and passes on what it and whoever asked say to each other.
+///
+/// # Errors
+/// What that node says, or that it says nothing.
+pub(crate) async fn exec_there(
+    following: &Following,
+    node: &str,
+    (dc, domain): (String, String),
+    request: ExecRequest,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let order = json!(ExecOrder { dc, domain, request });
+    let far = following.peers.open(node, "/v1/here/exec".to_owned(), order).await?;
+    tokio::spawn(remote::bridge(asked, far));
+    Ok(remote::switched())
+}
+
+/// The log of a domain of another node, as that sends it.
+///
+/// # Errors
+/// As [`exec_there`].
+pub(crate) async fn logs_there(
+    following: &Following,
+    node: &str,
+    (dc, domain): (String, String),
+    lines: Lines,
+) -> Result<Response, Problem> {
+    let asked = [("tail", lines.tail), ("since_ms", lines.since_ms), ("until_ms", lines.until_ms)];
+    let asked = asked.iter().filter_map(|(key, value)| value.map(|value| format!("&{key}={value}")));
+    let path = format!("/v1/here/logs/{dc}/{domain}?follow={}{}", lines.follow, asked.collect::<String>());
+    let answer = following.peers.read(node, path).await?;
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::new(answer)).into_response())
+}
+
+/// The part of another node's state tree that is about one of its domains.
+///
+/// # Errors
+/// As [`exec_there`].
+pub(crate) async fn state_there(
+    following: &Following,
+    node: &str,
+    (dc, domain): (String, String),
+) -> Result<Value, Problem> {
+    ask(following, node, format!("/v1/here/state?path=dc/{dc}/domains/{domain}"), None).await
+}
+
+async fn ask(following: &Following, node: &str, path: String, body: Option<Value>) -> Result<Value, Problem> {
+    let answer = following.peers.call(node, path, body).await;
+    answer.map_err(|why| {
+        Problem::new(Code::Failed, format!("node {node} did not answer: {why}"))
+            .help("`tombolo node ls` shows whether it is there")
+    })
+}

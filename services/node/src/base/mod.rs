@@ -1,0 +1,17 @@
+//! What every room stands on, and what knows of none: where things are, work that blocks,
+//! descriptors that the event loop watches.
+
+mod files;
+mod guarded;
+pub mod place;
+mod store;
+mod watched;
+mod words;
+mod work;
+
+pub use files::look;
+pub(crate) use guarded::Guarded;
+pub(crate) use store::RegistryDebug;
+pub(crate) use watched::watched;
+pub(crate) use words::meant;
+pub(crate) use work::{blocking, said};

@@ -1,0 +1,331 @@
+//! The daemon's life: from the locks to the last signal.
+
+pub(crate) mod ground;
+mod links;
+mod lock;
+pub(crate) mod own_log;
+
+use crate::api;
+use crate::api::node::Node;
+use crate::base::RegistryDebug;
+use crate::base::place::{ADMIN_SOCKET, Place};
+use crate::broker::wake_ns;
+use crate::domains::{LoadError, adopt, change, host};
+use crate::membership::{self, Cluster, ClusterError};
+use crate::placement::{self, Following};
+use crate::reservations::{self, BookError, Offers};
+use ground::GroundError;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use lock::{Lock, LockError};
+use registry::{Embedded, RegistryError};
+use rustix::net::SocketType;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+
+/// Threads that do what blocks: starting domains, reading cgroups. More wait in line.
+const MAX_BLOCKING_THREADS: usize = 16;
+/// Descriptors that the daemon may hold: some for each domain, one for each connection, ten for each channel that
+/// is being made, two for each pair of endpoints and for each buffer.
+const OPEN_FILES: u64 = 262_144;
+
+/// Connections to the metrics port that are served at a time.
+const MAX_METRICS_READERS: usize = 16;
+/// How long one such connection may last.
+const METRICS_PATIENCE: Duration = Duration::from_secs(10);
+/// What the last answer has before the daemon starts anew.
+const ANSWER_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a daemon that ends may take before its successor gives up.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);
+
+/// What a daemon is started with.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Its directories.
+    pub place: Place,
+    /// The binary that is run for each role, and seen in each domain.
+    pub program: PathBuf,
+    /// Also serve metrics at this loopback address.
+    pub metrics: Option<SocketAddr>,
+    /// Leave the terminal's session, and say `ready` on the standard output when requests are taken.
+    pub detached: bool,
+}
+
+/// Why a daemon can't start.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// Namespaces, mounts and cgroups need privileges.
+    #[error("the daemon must run as root: it makes namespaces, mounts and cgroups; use sudo")]
+    NotRoot,
+    /// Its directories are not its own, or can't be used.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
+    /// What is desired of domains can't be known.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Another daemon is there.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// What it knows of its cluster can't be used.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The registry can't be used.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// What was promised can't be told.
+    #[error(transparent)]
+    Book(#[from] BookError),
+    /// Metrics would be readable from the network.
+    #[error("metrics are served at loopback addresses only, such as 127.0.0.1:9464; {0} is none")]
+    MetricsAddress(SocketAddr),
+    /// An address can't be listened at.
+    #[error("can't listen at {at}: {cause}")]
+    Listen {
+        /// Where.
+        at: String,
+        /// Why.
+        cause: io::Error,
+    },
+    /// Control groups can't be found.
+    #[error("can't use control groups: {0}")]
+    Cgroups(String),
+    /// Something of the system failed.
+    #[error("can't {what}: {cause}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        cause: io::Error,
+    },
+}
+
+/// Runs the daemon until a signal (`SIGTERM`, `SIGINT`) ends it. Domains run on.
+///
+/// # Errors
+/// [`DaemonError`]: it did not start, or can't go on.
+pub fn run(config: Config) -> Result<(), DaemonError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(DaemonError::NotRoot);
+    }
+    if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
+        return Err(DaemonError::MetricsAddress(address));
+    }
+    if config.detached {
+        // Fails only where this process leads a group already, which is as good.
+        let _already_leads = rustix::process::setsid();
+    }
+    ground::own(&config.place.state_dir)?;
+    ground::own(&config.place.run_dir)?;
+    // Whoever takes requests stays; whoever does not is about to end, to say why it can't start, or to take requests.
+    let stays = || std::os::unix::net::UnixStream::connect(config.place.admin_socket()).is_ok();
+    let patience = if stays() { Duration::ZERO } else { PREDECESSOR_PATIENCE };
+    let _state = Lock::take_within(&config.place.state_dir, patience, stays)?;
+    let _run = Lock::take_within(&config.place.run_dir, patience, stays)?;
+    ground::pair(&config.place)?;
+    allow_descriptors();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
+        .build()
+        .map_err(|cause| DaemonError::System { what: "make the event loop", cause })?;
+    let served = runtime.block_on(serve(&config));
+    // What blocks now (a start that was under way) is not waited for: the next daemon finds what it left.
+    runtime.shutdown_background();
+    match served {
+        Ok(Ended::Again) => Err(start_anew()),
+        Ok(Ended::ForGood) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// How a daemon ends.
+enum Ended {
+    ForGood,
+    /// This node has become part of a cluster: a daemon that knows it takes over.
+    Again,
+}
+
+/// Becomes its own successor, who adopts what runs, as after any other end of a daemon. Returns only if it can't.
+fn start_anew() -> DaemonError {
+    use std::os::unix::process::CommandExt;
+    let cause = match std::env::current_exe() {
+        Ok(program) => std::process::Command::new(program).args(std::env::args_os().skip(1)).exec(),
+        Err(cause) => cause,
+    };
+    DaemonError::System { what: "start anew as a node of the cluster (start it by hand)", cause }
+}
+
+fn allow_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let wanted = now.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
+    let too_few = now.current.is_some_and(|current| current < wanted);
+    if too_few
+        && let Err(errno) =
+            setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: now.maximum })
+    {
+        tracing::warn!(%errno, "can't raise the number of open files");
+    }
+}
+
+async fn serve(config: &Config) -> Result<Ended, DaemonError> {
+    let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let [mut terminate, mut interrupt] =
+        signals.map(|s| s.map_err(|cause| DaemonError::System { what: "take signals", cause }));
+    let (terminate, interrupt) = (terminate.as_mut(), interrupt.as_mut());
+    let (Ok(terminate), Ok(interrupt)) = (terminate, interrupt) else {
+        return Err(DaemonError::System { what: "take signals", cause: io::ErrorKind::Other.into() });
+    };
+    let node = Arc::new(make_node(config)?);
+    let _kept = take_place(&node).await?;
+    match &node.cluster {
+        None => {
+            adopt::promises(&node.domains, |_, _| true).await;
+            take_over_promises(&node).await;
+            adopt::adopt(&node.domains, |_, _| true).await;
+            tokio::spawn(change::restore(Arc::clone(&node.domains)));
+        }
+        Some(cluster) => {
+            let following =
+                Following::new(Arc::new(cluster.clone()), Arc::clone(&node.book) as Arc<dyn Offers>);
+            node.join(Arc::clone(&following));
+            placement::begin(&node.domains, &following).await;
+            adopt::promises(&node.domains, |dc, domain| following.may_adopt(dc, domain)).await;
+            take_over_promises(&node).await;
+            adopt::adopt(&node.domains, |dc, domain| following.may_adopt(dc, domain)).await;
+            tokio::spawn(placement::follow(Arc::clone(&node.domains), following));
+        }
+    }
+    links::start(&node);
+    tokio::spawn(reservations::look_after(Arc::clone(&node.book)));
+    let admin = listen_admin(&config.place)?;
+    if let Some(address) = config.metrics {
+        serve_metrics(&node, address).await?;
+    }
+    tracing::info!(pid = std::process::id(), run_dir = %config.place.run_dir.display(), "the daemon takes requests");
+    if config.detached {
+        say_ready().map_err(|cause| DaemonError::System { what: "say that it is ready", cause })?;
+    }
+    let served = axum::serve(admin, api::router(Arc::clone(&node)));
+    let log = config.place.daemon_log();
+    let ended = tokio::select! {
+        ended = served.into_future() => ended.map_err(|cause| DaemonError::System { what: "take requests", cause }).map(|()| Ended::ForGood),
+        () = own_log::look_after(&log) => Ok(Ended::ForGood),
+        () = becomes_a_node(&node) => Ok(Ended::Again),
+        _ = terminate.recv() => Ok(Ended::ForGood),
+        _ = interrupt.recv() => Ok(Ended::ForGood),
+    };
+    if let (Ok(Ended::ForGood), Some(proxies)) = (&ended, node.proxies.get()) {
+        proxies.retire().await;
+    }
+    tracing::info!("the daemon ends; domains run on");
+    // Its absence says at once that no daemon is here.
+    let _gone_already = std::fs::remove_file(config.place.admin_socket());
+    ended
+}
+
+/// The book goes on from what an earlier daemon promised to others than domains.
+async fn take_over_promises(node: &Node) {
+    let domains = Arc::clone(&node.domains);
+    reservations::take_over(&node.book, move |name| domains.is_in_a_file(name)).await;
+}
+
+/// Takes this node's place in its cluster, if it belongs to one. The registry may be away: what runs goes on.
+async fn take_place(node: &Arc<Node>) -> Result<Option<membership::Kept>, DaemonError> {
+    let Some(cluster) = &node.cluster else { return Ok(None) };
+    let at =
+        |cause| DaemonError::Listen { at: format!("{} for other nodes", cluster.config().address), cause };
+    let address = membership::serve(cluster, api::peers::router(Arc::clone(node))).await.map_err(at)?;
+    tokio::spawn(membership::rotate_when_due(cluster.clone()));
+    let kept =
+        cluster.keep().map_err(|cause| DaemonError::System { what: "keep a place in the cluster", cause })?;
+    tracing::info!(node = cluster.me(), %address, "other nodes are answered");
+    Ok(Some(kept))
+}
+
+/// Waits until this node has become part of a cluster, and whoever made it so has been answered.
+async fn becomes_a_node(node: &Node) {
+    node.again.notified().await;
+    // tidy(sleep): the answer is written by a task of the server's, which tells nobody.
+    tokio::time::sleep(ANSWER_PAUSE).await;
+}
+
+fn make_node(config: &Config) -> Result<Node, DaemonError> {
+    let place = config.place.clone();
+    let registry = Embedded::open(&place.registry())?;
+    let cgroups = domain::Cgroups::discover().map_err(|e| DaemonError::Cgroups(e.to_string()))?;
+    let layout = place.layout(config.program.clone());
+    // For whoever has to clean up without a daemon.
+    let note = place.run_dir.join("cgroup");
+    std::fs::write(&note, &layout.cgroup_name)
+        .map_err(|cause| GroundError::Unusable { path: note, cause })?;
+    let host = host::report(&layout, wake_ns());
+    if let Some(advice) = host::advice(&host) {
+        tracing::warn!("{advice}");
+    }
+    let cluster = Cluster::open(&place.state_dir)?;
+    let registry: Arc<dyn RegistryDebug> = Arc::new(registry);
+    let number = cluster.as_ref().map_or(0, |cluster| cluster.config().number.unwrap_or(0));
+    let node = Node::new(place, layout, cgroups, registry, host, cluster)?;
+    node.domains.load(number)?;
+    Ok(node)
+}
+
+fn listen_admin(place: &Place) -> Result<tokio::net::UnixListener, DaemonError> {
+    let at = |cause| DaemonError::Listen { at: place.admin_socket().display().to_string(), cause };
+    let socket: OwnedFd =
+        crate::broker::control::listen(&place.run_dir, ADMIN_SOCKET, SocketType::STREAM, 0o600)
+            .map_err(at)?;
+    tokio::net::UnixListener::from_std(socket.into()).map_err(at)
+}
+
+/// Serves metrics to whoever is on this machine: to a bounded number at a time, each for a bounded time.
+async fn serve_metrics(node: &Arc<Node>, address: SocketAddr) -> Result<(), DaemonError> {
+    let at = |cause| DaemonError::Listen { at: address.to_string(), cause };
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(at)?;
+    let router = api::metrics_router(Arc::clone(node));
+    let readers = Arc::new(Semaphore::new(MAX_METRICS_READERS));
+    tokio::spawn(async move {
+        loop {
+            // The next one waits in the kernel until another is done.
+            let Ok(reader) = Arc::clone(&readers).acquire_owned().await else { return };
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "a reader of metrics can't be accepted");
+                    // tidy(sleep): out of descriptors; nothing tells when there is one again.
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let service = TowerToHyperService::new(router.clone());
+            tokio::spawn(async move {
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service);
+                if !matches!(tokio::time::timeout(METRICS_PATIENCE, connection).await, Ok(Ok(()))) {
+                    tracing::debug!("a reader of metrics was too slow, or spoke no HTTP");
+                }
+                drop(reader);
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Tells whoever started us, and lets go of the pipe.
+fn say_ready() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "ready")?;
+    out.flush()?;
+    let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
+    Ok(rustix::stdio::dup2_stdout(&nowhere)?)
+}

@@ -1,0 +1,376 @@
+//! Changing what runs: `up` and `down`. One change at a time; each finishes, or restores what was before.
+
+use super::Teller;
+use super::inside;
+use super::ready;
+use super::supervisor::{First, State, supervise};
+use super::{Desired, Domains};
+use crate::admin::{Code, DownRequest, Problem, Progress, UpRequest};
+use crate::reservations::Looking;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use topology::{Domain, Plan, Step, Topology};
+
+/// Brings a topology up, and says how it goes.
+pub(crate) async fn up(node: Arc<Domains>, request: UpRequest, teller: Teller) {
+    let last = match try_up(&node, request, &teller).await {
+        Ok((summary, changed)) => Progress::Done { summary, changed },
+        Err(failed) => *failed,
+    };
+    teller.tell(last).await;
+}
+
+async fn try_up(
+    node: &Arc<Domains>,
+    request: UpRequest,
+    teller: &Teller,
+) -> Result<(String, bool), Box<Progress>> {
+    let _changing = turn(node, teller).await;
+    let topology = admit(node, &request).await.map_err(untouched)?;
+    let dc = topology.name.as_str().to_owned();
+    let before = node.topology(&dc);
+    let plan = with_failed_ones(node, topology::plan(before.as_deref(), &topology), &topology);
+    let desired = Arc::new(Desired::new(request.text, request.file, request.base, topology.clone()));
+    if plan.is_empty() {
+        node.set_desired(&dc, Some(desired)).map_err(untouched)?;
+        settle(node, &topology).await.map_err(untouched)?;
+        return Ok((format!("nothing to do: {dc} is as the file says"), false));
+    }
+    // As a whole, before anything is touched; the kernel is told step by step.
+    begin(node, &dc, Some(&topology)).await.map_err(untouched)?;
+    teller.tell(Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() }).await;
+    let begun = Instant::now();
+    let done = match execute(node, &dc, &plan, teller).await {
+        Ok(()) => node.set_desired(&dc, Some(desired)).map_err(|problem| (plan.steps.len(), problem)),
+        Err(failed) => Err(failed),
+    };
+    if let Err((done, problem)) = done {
+        let restored = enter(node, &dc, before.as_deref()).await;
+        if let Err(problem) = restored {
+            tracing::error!(dc, %problem, "what was promised before can't be restored");
+        }
+        return Err(roll_back(node, &dc, &plan, done, problem, teller).await);
+    }
+    // The file comes first: whoever finds it finds what goes with it, or makes that anew.
+    written(node, &dc).await;
+    let count = plan.steps.len();
+    let took = begun.elapsed().as_secs_f64();
+    Ok((format!("{dc} is up: {count} step{} in {took:.1} s", if count == 1 { "" } else { "s" }), true))
+}
+
+pub(crate) fn untouched(error: Problem) -> Box<Progress> {
+    Box::new(Progress::Failed { error, rolled_back: None })
+}
+
+/// Waits until no other change is under way.
+async fn turn<'n>(node: &'n Domains, teller: &Teller) -> tokio::sync::MutexGuard<'n, ()> {
+    if let Ok(guard) = node.changing.try_lock() {
+        return guard;
+    }
+    teller.tell(Progress::Note { text: "waiting for another change to finish".into() }).await;
+    node.changing.lock().await
+}
+
+/// Enters what is promised by a file that is about to be in force, and is not written down before it is.
+async fn begin(node: &Arc<Domains>, dc: &str, topology: Option<&Topology>) -> Result<(), Problem> {
+    let (node, dc, topology) = (Arc::clone(node), dc.to_owned(), topology.cloned());
+    let begin = move || node.book.begin(&dc, topology.as_ref(), &node.layout.cgroup_name);
+    crate::base::blocking(begin).await.map_err(|why| Problem::new(Code::Failed, why))?
+}
+
+/// The file is written down; what is promised by it follows.
+async fn written(node: &Arc<Domains>, dc: &str) {
+    let (book, name) = (Arc::clone(node), dc.to_owned());
+    if let Err(error) = crate::base::blocking(move || book.book.settle(&name)).await {
+        tracing::error!(dc, error, "what is promised can't be written down");
+    }
+}
+
+/// Enters what is promised in a distributed container from now on.
+async fn enter(node: &Arc<Domains>, dc: &str, topology: Option<&Topology>) -> Result<(), Problem> {
+    let (node, dc, topology) = (Arc::clone(node), dc.to_owned(), topology.cloned());
+    // The kernel, and dispatchers, are told who is promised nothing any more.
+    let enter = move || node.book.enter(&dc, topology.as_ref(), &node.layout.cgroup_name);
+    crate::base::blocking(enter).await.map_err(|why| Problem::new(Code::Failed, why))?
+}
+
+pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topology, Problem> {
+    let dc = dc_of(&request.text);
+    // In a cluster, placement looks whether there is a node that can promise it, for each domain.
+    let looking = if node.is_in_cluster() { Looking::nowhere() } else { node.book.beside(&dc) };
+    let (text, file, base) = (request.text.clone(), request.file.display().to_string(), request.base.clone());
+    let admitted = tokio::task::spawn_blocking(move || topology::admit(&text, &file, &base, &looking)).await;
+    match admitted {
+        Ok(Ok(topology)) => Ok(topology),
+        Ok(Err(diagnostics)) => Err(Problem::new(Code::NotAdmitted, diagnostics.render(false))),
+        Err(error) => {
+            Err(Problem::new(Code::Failed, format!("the file could not be read to its end: {error}")))
+        }
+    }
+}
+
+/// The name of the distributed container that a file is about, as far as it can be read.
+fn dc_of(text: &str) -> String {
+    let blind = topology::parse(text, "", Path::new("/"));
+    blind.map_or_else(|_| String::new(), |topology| topology.name.as_str().to_owned())
+}
+
+/// Adds the domains that the plan leaves as they are, but which do not run because they could not be kept running.
+fn with_failed_ones(node: &Domains, mut plan: Plan, topology: &Topology) -> Plan {
+    let touched = |step: &Step, domain: &Domain| match step {
+        Step::Start { domain: other } | Step::Stop { domain: other } => other.name == domain.name,
+        Step::Restart { after, .. } => after.name == domain.name,
+        _ => false,
+    };
+    for domain in topology.start_order() {
+        let state = node.supervised(topology.name.as_str(), domain.name.as_str()).map(|s| s.view().state);
+        let lost = state.is_none_or(|state| state == State::Failed);
+        if lost && !plan.steps.iter().any(|step| touched(step, domain)) {
+            plan.steps.push(Step::Start { domain: Box::new(domain.clone()) });
+        }
+    }
+    plan
+}
+
+/// Waits for domains that are on their way, such as after a daemon's death.
+async fn settle(node: &Arc<Domains>, topology: &Topology) -> Result<(), Problem> {
+    for domain in topology.start_order() {
+        let Some(supervised) = node.supervised(topology.name.as_str(), domain.name.as_str()) else {
+            continue;
+        };
+        let state = supervised.view().state;
+        let boots = state.runs() && is_booting(node, topology, domain);
+        if !boots && !matches!(state, State::Starting | State::Waiting) {
+            continue;
+        }
+        let problem =
+            |why| Problem::new(Code::Failed, format!("domain {} does not come up: {why}", domain.name));
+        ready::wait(node, &supervised).await.map_err(problem)?;
+    }
+    Ok(())
+}
+
+/// Whether a machine's guest is still on its way.
+fn is_booting(node: &Domains, topology: &Topology, domain: &Domain) -> bool {
+    let machine = node.broker.machine(topology.name.as_str(), domain.name.as_str());
+    domain.machine.is_some() && machine.is_none_or(|machine| machine.started.is_none())
+}
+
+/// Does the steps in order. On failure: which step (from 0), and why.
+async fn execute(
+    node: &Arc<Domains>,
+    dc: &str,
+    plan: &Plan,
+    teller: &Teller,
+) -> Result<(), (usize, Problem)> {
+    let of = plan.steps.len();
+    for (index, step) in plan.steps.iter().enumerate() {
+        let what = step.to_string();
+        teller.tell(Progress::Started { step: index + 1, of, what: what.clone() }).await;
+        let begun = Instant::now();
+        perform(node, dc, step).await.map_err(|why| {
+            let problem = Problem::new(Code::Failed, format!("could not {what}: {why}"));
+            (index, Problem { help: super::host::advice(&node.host), ..problem })
+        })?;
+        let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        teller.tell(Progress::Finished { step: index + 1, of, what, took_ms }).await;
+        if let Some(text) = worth_saying(node, step) {
+            teller.tell(Progress::Note { text }).await;
+        }
+    }
+    Ok(())
+}
+
+/// What whoever waits for a step should know of how it was done.
+fn worth_saying(node: &Domains, step: &Step) -> Option<String> {
+    let (Step::Start { domain } | Step::Restart { after: domain, .. }) = step else { return None };
+    let why = super::machines::emulated_because(node, domain)?;
+    Some(format!("{} is emulated, which is several times slower: {why}", domain.name))
+}
+
+async fn perform(node: &Arc<Domains>, dc: &str, step: &Step) -> Result<(), String> {
+    match step {
+        Step::Stop { domain } => {
+            stop(node, dc, domain.name.as_str()).await?;
+            node.apply(dc, step);
+            Ok(())
+        }
+        Step::Start { domain } => {
+            node.apply(dc, step);
+            start(node, dc, domain).await
+        }
+        Step::Restart { after, .. } => {
+            stop(node, dc, after.name.as_str()).await?;
+            node.apply(dc, step);
+            start(node, dc, after).await
+        }
+        Step::Update { after, .. } => {
+            node.apply(dc, step);
+            match node.supervised(dc, after.name.as_str()) {
+                Some(supervised) => supervised.update(after).await,
+                None => Ok(()),
+            }
+        }
+        _ => {
+            node.apply(dc, step);
+            inside::follow(node, dc, step).await
+        }
+    }
+}
+
+/// Puts a change into effect as far as it is this node's in a cluster: whatever is to be started is left to who follows.
+pub(crate) async fn follow_plan(node: &Arc<Domains>, dc: &str, plan: &Plan) {
+    for step in &plan.steps {
+        let done = match step {
+            Step::Start { .. } => {
+                node.apply(dc, step);
+                Ok(())
+            }
+            Step::Restart { after, .. } => {
+                let stopped = stop(node, dc, after.name.as_str()).await;
+                node.apply(dc, step);
+                stopped
+            }
+            _ => perform(node, dc, step).await,
+        };
+        if let Err(error) = done {
+            tracing::error!(dc, error, "could not {step}");
+        }
+    }
+}
+
+async fn stop(node: &Domains, dc: &str, name: &str) -> Result<(), String> {
+    match node.supervised(dc, name) {
+        Some(supervised) => supervised.stop().await,
+        None => Ok(()),
+    }
+}
+
+async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<(), String> {
+    // A supervisor that has given up makes room for a new one.
+    stop(node, dc, domain.name.as_str()).await?;
+    let (supervised, outcome) = supervise(node, dc, domain, First::Start);
+    let started = match outcome.await {
+        Ok(Ok(())) => ready::wait(node, &supervised).await,
+        Ok(Err(why)) => Err(why),
+        Err(_) => Err("its supervisor ended".into()),
+    };
+    if started.is_err()
+        && let Err(error) = supervised.stop().await
+    {
+        tracing::error!(
+            dc,
+            domain = domain.name.as_str(),
+            error,
+            "a domain that did not start can't be removed"
+        );
+    }
+    started
+}
+
+/// Undoes the first `done` steps and the begun one, and says how that went.
+async fn roll_back(
+    node: &Arc<Domains>,
+    dc: &str,
+    plan: &Plan,
+    done: usize,
+    problem: Problem,
+    teller: &Teller,
+) -> Box<Progress> {
+    teller.tell(Progress::RollingBack { reason: problem.message.clone() }).await;
+    let mut complete = true;
+    let undo = plan.undo((done + 1).min(plan.steps.len()));
+    for step in &undo.steps {
+        if let Err(why) = perform(node, dc, step).await {
+            complete = false;
+            teller.tell(Progress::Note { text: format!("rolling back: could not {step}: {why}") }).await;
+        }
+    }
+    node.forget_current_if_unwanted(dc);
+    Box::new(Progress::Failed { error: problem, rolled_back: Some(complete) })
+}
+
+/// Removes distributed containers, and says how it goes.
+pub(crate) async fn down(node: Arc<Domains>, request: DownRequest, teller: Teller) {
+    let _changing = turn(&node, &teller).await;
+    let last = match targets(&node, &request) {
+        Err(error) => Progress::Failed { error, rolled_back: None },
+        Ok(names) if names.is_empty() => {
+            Progress::Done { summary: "nothing to do: nothing is up".into(), changed: false }
+        }
+        Ok(names) => remove_all(&node, &names, &teller).await,
+    };
+    teller.tell(last).await;
+}
+
+pub(crate) fn targets(node: &Domains, request: &DownRequest) -> Result<Vec<String>, Problem> {
+    // Where there is none, nothing is to be done: whoever says `down` twice means the same both times.
+    let all = request.all || (request.dc.is_none() && node.dcs().is_empty());
+    if all { Ok(node.dcs()) } else { node.find_dc(request.dc.as_deref()).map(|dc| vec![dc]) }
+}
+
+async fn remove_all(node: &Arc<Domains>, names: &[String], teller: &Teller) -> Progress {
+    let mut failures = Vec::new();
+    for dc in names {
+        if let Err(why) = remove(node, dc, teller).await {
+            failures.push(format!("{dc}: {why}"));
+        }
+    }
+    if failures.is_empty() {
+        return Progress::Done { summary: format!("{} is down", names.join(", ")), changed: true };
+    }
+    let error = Problem::new(Code::Failed, format!("could not remove everything: {}", failures.join("; ")))
+        .help("run `tombolo down` again; `tombolo inspect` shows what is left");
+    Progress::Failed { error, rolled_back: None }
+}
+
+async fn remove(node: &Arc<Domains>, dc: &str, teller: &Teller) -> Result<(), String> {
+    let Some(before) = node.topology(dc) else { return Ok(()) };
+    // First of all it is no longer wanted: a daemon that dies now has a successor that sweeps.
+    node.set_desired(dc, None).map_err(|problem| problem.to_string())?;
+    let plan = topology::plan(Some(&before), &Topology::empty(before.name.clone()));
+    let of = plan.steps.len();
+    let mut failures = Vec::new();
+    for (index, step) in plan.steps.iter().enumerate() {
+        let what = step.to_string();
+        teller.tell(Progress::Started { step: index + 1, of, what: what.clone() }).await;
+        let begun = Instant::now();
+        match perform(node, dc, step).await {
+            Ok(()) => {
+                let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                teller.tell(Progress::Finished { step: index + 1, of, what, took_ms }).await;
+            }
+            Err(why) => failures.push(format!("could not {what}: {why}")),
+        }
+    }
+    if let Err(problem) = enter(node, dc, None).await {
+        failures.push(problem.to_string());
+    }
+    node.forget_current_if_unwanted(dc);
+    node.remove_traces(dc);
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+}
+
+/// After a start: what is desired and does not run is started; what can't be is left to its restart policy and told.
+pub(crate) async fn restore(node: Arc<Domains>) {
+    let _changing = node.changing.lock().await;
+    for dc in node.dcs() {
+        let Some(topology) = node.topology(&dc) else { continue };
+        for domain in topology.start_order() {
+            if node.supervised(&dc, domain.name.as_str()).is_some() {
+                continue;
+            }
+            tracing::info!(dc, domain = domain.name.as_str(), "it is desired and does not run: starting it");
+            let (supervised, outcome) = supervise(&node, &dc, domain, First::Restore);
+            let ready = match outcome.await {
+                Ok(Ok(())) => ready::wait(&node, &supervised).await,
+                Ok(Err(why)) => Err(why),
+                Err(_) => Err("its supervisor ended".into()),
+            };
+            if let Err(error) = ready {
+                tracing::error!(dc, domain = domain.name.as_str(), error, "it could not be restored");
+            }
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! One incarnation of a domain: its processes and descriptors, from the first folder to the last word.
+
+use super::Domains;
+use super::frontends::{End, Frontend, InGuest, Process};
+use super::inside::{self, Wanted};
+use super::{about as of_itself, machines, spec};
+use crate::base::watched;
+use crate::base::{blocking, said};
+use crate::broker::control::{self, About, Door};
+use domain::{Created, DomainSpec, Exit, Running};
+use frontend::Entrances;
+use rustix::net::SocketType;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
+use topology::{Domain, DomainKind};
+
+/// Where a domain sees its services.
+const SERVICES: &str = "/srv";
+/// Name of the control socket in the domain's `inside` folder.
+const CONTROL_SOCKET: &str = "control.sock";
+/// Which of the descriptors that the monitor keeps is the FUSE session.
+const KEPT_FUSE: usize = 0;
+/// Which is the frontend's ledger.
+const KEPT_LEDGER: usize = 1;
+/// Where the sockets of the entrances begin: those that the domain has, in the order of [`Entrances::descriptors`].
+const KEPT_ENTRANCES: usize = 2;
+/// Clock ticks in a second, as the kernel tells them to programs: the same on all architectures that we know.
+const TICKS_PER_SECOND: f64 = 100.0;
+/// A frontend that ends again so soon is replaced after a pause.
+const FRONTEND_SETTLED: Duration = Duration::from_secs(5);
+/// The first such pause; each further one is twice as long.
+const FRONTEND_PAUSE: Duration = Duration::from_millis(20);
+/// The longest: the mount answers nothing meanwhile.
+const MAX_FRONTEND_PAUSE: Duration = Duration::from_secs(2);
+
+/// A domain that runs, with everything that the daemon holds of it.
+#[derive(Debug)]
+pub(crate) struct Incarnation {
+    running: Arc<Running>,
+    monitor_pid: u32,
+    monitor: AsyncFd<OwnedFd>,
+    frontend: Frontend,
+    /// What its frontend's successor needs; a guest's has it in the guest.
+    held: Option<Held>,
+    /// Frontends that ended soon after their start, or could not be started, in a row.
+    early_ends: u32,
+    /// When the last attempt at a frontend was made.
+    last_attempt: Instant,
+    since: Instant,
+    _door: OpenDoor,
+}
+
+/// What a frontend's successor needs.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) fuse: OwnedFd,
+    pub(crate) ledger: OwnedFd,
+    pub(crate) entrances: Entrances,
+}
+
+/// The task that accepts at the control socket; it ends with this.
+#[derive(Debug)]
+struct OpenDoor {
+    task: JoinHandle<()>,
+    init: Arc<AtomicU32>,
+}
+
+impl Drop for OpenDoor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Starts a domain. After an error, [`remove`] clears up.
+pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<Incarnation, String> {
+    let Some(topology) = node.topology(dc) else { return Err(format!("there is no {dc} any more")) };
+    let found = match &domain.machine {
+        Some(machine) => Some(machines::find(node, domain, machine).await?),
+        None => None,
+    };
+    let mut spec = spec::of_domain(&node.layout, &topology, domain, found.as_ref());
+    spec.held = node.is_held(domain);
+    node.broker.forget_machine(dc, domain.name.as_str());
+    let door = open_door(node, dc, domain).await?;
+    let created = {
+        let (node, spec) = (Arc::clone(node), spec.clone());
+        blocking(move || domain::create(&node.layout, &spec, &[])).await?.map_err(said)?
+    };
+    door.init.store(created.init_pid(), Ordering::Release);
+    let created = match keep(node, dc, domain.name.as_str()).await {
+        Ok(()) => created,
+        Err(why) => {
+            if let Ok(Err(error)) = blocking(move || created.abort()).await {
+                tracing::warn!(dc, domain = domain.name.as_str(), %error, "a domain that did not start can't be undone");
+            }
+            return Err(why);
+        }
+    };
+    if found.is_some() {
+        // All that a guest sees is made in the guest, by its agent.
+        let frontend = InGuest::awaited(node, dc, domain.name.as_str());
+        return run(node, created, None, Frontend::Guest(frontend), door).await;
+    }
+    match furnish(node, dc, domain, &created).await {
+        Ok((held, frontend)) => run(node, created, Some(held), Frontend::Here(frontend), door).await,
+        Err(why) => {
+            // The error that made us undo it is the one to tell.
+            if let Ok(Err(error)) = blocking(move || created.abort()).await {
+                tracing::warn!(dc, domain = domain.name.as_str(), %error, "a domain that did not start can't be undone");
+            }
+            Err(why)
+        }
+    }
+}
+
+async fn run(
+    node: &Arc<Domains>,
+    created: Created,
+    held: Option<Held>,
+    frontend: Frontend,
+    door: OpenDoor,
+) -> Result<Incarnation, String> {
+    let running = blocking(move || created.start()).await?.map_err(said)?;
+    Incarnation::new(node, running, held, frontend, door)
+}
+
+/// Puts the mount, the entrances and the frontend into a domain whose command waits.
+async fn furnish(
+    node: &Arc<Domains>,
+    dc: &str,
+    domain: &Domain,
+    created: &Created,
+) -> Result<(Held, Process), String> {
+    let fuse = frontend::open_device().map_err(|e| fuse_missing(&e))?;
+    let mount = frontend::mount_detached(&fuse, &frontend::MountOptions::default())
+        .map_err(|e| format!("can't make the FUSE mount of the domain: {e}"))?;
+    domain::attach_mount(created.init_descriptor(), &mount, SERVICES).map_err(said)?;
+    let ledger = rustix::fs::memfd_create("tombolo-ledger", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(|e| format!("no memory for the ledger of the frontend: {e}"))?;
+    let entrances = entrances(node, dc, domain, created.init_descriptor())?;
+    let held = Held { fuse, ledger, entrances };
+    let kept: Vec<&OwnedFd> =
+        [&held.fuse, &held.ledger].into_iter().chain(held.entrances.descriptors()).collect();
+    let copies = kept.into_iter().map(clone).collect::<Result<Vec<_>, _>>()?;
+    created.keep(&copies).map_err(said)?;
+    let frontend = Process::spawn(node, dc, domain, &held, false).await?;
+    Ok((held, frontend))
+}
+
+fn fuse_missing(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            "this machine has no /dev/fuse, which /srv needs: load the kernel's fuse module (`modprobe fuse`), or pass \
+             the device into this container"
+                .into()
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "not allowed to open /dev/fuse, which /srv needs: if this is a container, allow it the device".into()
+        }
+        _ => format!("can't open /dev/fuse: {error}"),
+    }
+}
+
+/// The sockets of the native entrances, made where the domain will meet them.
+fn entrances(
+    node: &Domains,
+    dc: &str,
+    domain: &Domain,
+    init: std::os::fd::BorrowedFd<'_>,
+) -> Result<Entrances, String> {
+    let mut entrances = Entrances::default();
+    if domain.network == topology::Network::None && !domain.services.is_empty() {
+        let add = || interface::add_loopback_addresses(spec::STUB_ADDRESS);
+        let added = domain::in_network_namespace(init, add).map_err(said)?;
+        added.map_err(|e| format!("can't give the domain's loopback interface an address: {e}"))?;
+    }
+    if spec::has_stub(domain) {
+        let bound = domain::in_network_namespace(init, bind_stub).map_err(said)?;
+        let (udp, tcp) = bound.map_err(|e| {
+            format!(
+                "can't listen at {}:{} in the domain's network: {e} (with `network = \"host\"` the node's own resolver \
+                 may be there; leave out `stub` then)",
+                spec::STUB_ADDRESS,
+                spec::STUB_PORT
+            )
+        })?;
+        (entrances.stub_udp, entrances.stub_tcp) = (Some(udp), Some(tcp));
+    }
+    if spec::has_resolve(domain) {
+        let folder = spec::resolve_folder(&node.layout, dc, domain.name.as_str());
+        let socket = control::listen(&folder, spec::RESOLVE_SOCKET, SocketType::STREAM, 0o666)
+            .map_err(|e| format!("can't make the resolver socket in {}: {e}", folder.display()))?;
+        entrances.resolve = Some(socket);
+    }
+    Ok(entrances)
+}
+
+fn bind_stub() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    let address = (spec::STUB_ADDRESS, spec::STUB_PORT);
+    let udp = std::net::UdpSocket::bind(address)?;
+    let tcp = std::net::TcpListener::bind(address)?;
+    udp.set_nonblocking(true)?;
+    tcp.set_nonblocking(true)?;
+    Ok((udp.into(), tcp.into()))
+}
+
+/// Makes what the domain sees as `/run/tombolo`, with the control socket, and answers there.
+async fn open_door(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<OpenDoor, String> {
+    let name = domain.name.as_str();
+    let inside = node.layout.domain(dc, name).map_err(said)?.inside();
+    let resolve = (spec::has_resolve(domain) && domain.kind != DomainKind::Vm)
+        .then(|| spec::resolve_folder(&node.layout, dc, name));
+    let layout = node.layout.clone();
+    // A guest has these files of its own: they are in its image.
+    let vm = domain.kind == DomainKind::Vm;
+    let wanted = node.topology(dc).filter(|_| !vm).map(|topology| Wanted::by(&topology, domain));
+    let listener = blocking(move || -> Result<OwnedFd, String> {
+        domain::make_room(&layout);
+        for folder in [Some(&inside), resolve.as_ref()].into_iter().flatten() {
+            domain::make_folder(folder, 0o755).map_err(said)?;
+        }
+        if let Some(wanted) = wanted {
+            inside::place(&layout, &inside, wanted)?;
+        }
+        control::listen(&inside, CONTROL_SOCKET, SocketType::SEQPACKET, 0o666)
+            .map_err(|e| at("make the control socket in", &inside, &e))
+    })
+    .await??;
+    let init = Arc::new(AtomicU32::new(0));
+    let door = Arc::new(Door {
+        dc: dc.to_owned(),
+        domain: name.to_owned(),
+        // A machine says so as the first process; its guest's programs speak through it.
+        hosts: hosts(node, dc, name) || vm,
+        init: Arc::clone(&init),
+        broker: node.broker.clone(),
+        about: about(node),
+    });
+    let task = tokio::spawn(async move {
+        if let Err(error) = control::accept_all(Arc::clone(&door), listener).await {
+            tracing::error!(dc = door.dc, domain = door.domain, %error, "its control socket is no longer served");
+        }
+    });
+    Ok(OpenDoor { task, init })
+}
+
+/// Whether the topology places a service in the domain.
+fn hosts(node: &Domains, dc: &str, name: &str) -> bool {
+    node.topology(dc).is_some_and(|topology| topology.served_by(name).next().is_some())
+}
+
+/// Answers what a domain is. Holds the node weakly: the node's end is not delayed by connections.
+pub(crate) fn about(node: &Arc<Domains>) -> About {
+    let node = Arc::downgrade(node);
+    Arc::new(move |identity| {
+        let node = node.upgrade();
+        node.map_or(serde_json::Value::Null, |node| of_itself::about(&node, &identity.dc, &identity.domain))
+    })
+}
+
+fn at(what: &str, path: &Path, error: &std::io::Error) -> String {
+    format!("can't {what} {}: {error}", path.display())
+}
+
+fn clone(descriptor: &OwnedFd) -> Result<OwnedFd, String> {
+    descriptor.try_clone().map_err(|e| format!("out of descriptors: {e}"))
+}
+
+/// Whether a domain that runs is what its topology says, but for what can change while it runs.
+fn is_as_desired(node: &Domains, dc: &str, domain: &Domain, running: &Running) -> bool {
+    let Some(topology) = node.topology(dc) else { return false };
+    let found = running.spec();
+    let machine = machines::Found::of(found);
+    if machine.is_some() != domain.machine.is_some() {
+        return false;
+    }
+    let wanted = spec::of_domain(&node.layout, &topology, domain, machine.as_ref());
+    let held = node.is_held(domain);
+    // One that was made before layers had bounds goes on as it is.
+    let layer = found.layer.and(wanted.layer);
+    DomainSpec { limits: found.limits.clone(), stop: found.stop.clone(), held, layer, ..wanted } == *found
+}
+
+/// Takes over a domain that an earlier daemon started; its frontend is replaced.
+pub(crate) async fn adopt(
+    node: &Arc<Domains>,
+    dc: &str,
+    domain: &Domain,
+    running: Running,
+) -> Result<Incarnation, String> {
+    if !is_as_desired(node, dc, domain, &running) {
+        return Err(
+            "it is not what its topology says: the earlier daemon ended in the middle of a change".into()
+        );
+    }
+    limit(node, dc, domain).await?;
+    let door = open_door(node, dc, domain).await?;
+    door.init.store(running.init_pid(), Ordering::Release);
+    if domain.machine.is_some() {
+        let frontend = InGuest::awaited(node, dc, domain.name.as_str());
+        return Incarnation::new(node, running, None, Frontend::Guest(frontend), door);
+    }
+    end_frontends(node, dc, domain).await?;
+    let fuse = running.kept(KEPT_FUSE).map_err(said)?;
+    let ledger = running.kept(KEPT_LEDGER).map_err(said)?;
+    let mut index = KEPT_ENTRANCES;
+    let mut next = |there: bool| -> Result<Option<OwnedFd>, String> {
+        if !there {
+            return Ok(None);
+        }
+        index += 1;
+        running.kept(index - 1).map(Some).map_err(said)
+    };
+    let (stub, resolve) = (spec::has_stub(domain), spec::has_resolve(domain));
+    let entrances = Entrances { stub_udp: next(stub)?, stub_tcp: next(stub)?, resolve: next(resolve)? };
+    let held = Held { fuse, ledger, entrances };
+    let frontend = Process::spawn(node, dc, domain, &held, true).await?;
+    Incarnation::new(node, running, Some(held), Frontend::Here(frontend), door)
+}
+
+/// Ends the frontends that the earlier daemon left: there is one at a time, and its end of the private socket is lost.
+async fn end_frontends(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<(), String> {
+    let cgroup = super::frontends::cgroup(node, dc, domain.name.as_str())?;
+    let node = Arc::clone(node);
+    blocking(move || node.cgroups.kill(&cgroup)).await?.map(drop).map_err(said)
+}
+
+/// Removes everything of a domain: processes, mounts, cgroups, sockets, folders. Its logs stay.
+pub(crate) async fn remove(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
+    node.broker.forget_machine(dc, name);
+    let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
+    let remove = move || {
+        // Before it is killed: who is frozen does not die.
+        node.book.ended(&format!("{dc}/{name}"));
+        domain::remove(&node.layout, &dc, &name)
+    };
+    blocking(remove).await?.map(drop).map_err(said)
+}
+
+/// Sets the limits of a domain anew.
+pub(crate) async fn limit(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<(), String> {
+    let limits = spec::limits(domain);
+    let cgroup = node.layout.domain(dc, domain.name.as_str()).map_err(said)?.cgroup;
+    let limited = {
+        let node = Arc::clone(node);
+        let limit = move || {
+            node.book.leave_quota(&cgroup);
+            node.cgroups.limit(&cgroup, &limits)
+        };
+        blocking(limit).await?.map_err(said)
+    };
+    limited?;
+    keep(node, dc, domain.name.as_str()).await
+}
+
+/// Tells the kernel what a domain is promised.
+async fn keep(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
+    let (node, name) = (Arc::clone(node), format!("{dc}/{name}"));
+    blocking(move || node.book.keep(&name)).await?
+}
+
+/// Whether a command in a domain ends with 0; one that can't be run does not.
+pub(crate) async fn command_succeeds(node: &Arc<Domains>, dc: &str, name: &str, words: &[String]) -> bool {
+    let options = domain::ExecOptions { command: words.to_vec(), ..Default::default() };
+    let command = match domain::exec_command(&node.layout, dc, name, &options) {
+        Ok(command) => command,
+        Err(error) => {
+            tracing::debug!(dc, domain = name, %error, "it can't be asked whether it is ready");
+            return false;
+        }
+    };
+    let mut command = tokio::process::Command::from(command);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command.status().await.is_ok_and(|status| status.success())
+}
+
+impl Incarnation {
+    fn new(
+        node: &Domains,
+        running: Running,
+        held: Option<Held>,
+        frontend: Frontend,
+        door: OpenDoor,
+    ) -> Result<Self, String> {
+        let descriptor = running.wait_descriptor().try_clone_to_owned().map_err(|e| e.to_string())?;
+        let monitor = watched(descriptor, Interest::READABLE).map_err(|e| e.to_string())?;
+        // For people only: whatever is done to the monitor goes through its pidfd.
+        let status = domain::status(&node.layout, &running.id().dc, &running.id().name).map_err(said)?;
+        let monitor_pid = status.as_ref().map_or(0, |status| status.monitor.pid);
+        let age = status.map_or(Duration::ZERO, |status| age(status.init.start_ticks));
+        let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
+        Ok(Self {
+            running: Arc::new(running),
+            monitor_pid,
+            monitor,
+            frontend,
+            held,
+            early_ends: 0,
+            last_attempt: Instant::now(),
+            since,
+            _door: door,
+        })
+    }
+
+    pub(crate) fn init_pid(&self) -> u32 {
+        self.running.init_pid()
+    }
+
+    pub(crate) fn monitor_pid(&self) -> u32 {
+        self.monitor_pid
+    }
+
+    /// When its first process started.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// How long its program has run: of a machine, its guest's command. That it takes long to boot is no success.
+    pub(crate) fn ran(&self, node: &Domains) -> Duration {
+        let id = self.running.id();
+        if self.running.spec().machine.is_none() {
+            return self.since.elapsed();
+        }
+        let started = node.broker.machine(&id.dc, &id.name).and_then(|machine| machine.started);
+        started.map_or(Duration::ZERO, |started| started.elapsed())
+    }
+
+    pub(crate) fn frontend_pid(&self) -> Option<u32> {
+        self.frontend.pid()
+    }
+
+    /// Comes back when the domain has ended.
+    async fn ended(monitor: &AsyncFd<OwnedFd>) {
+        if let Err(error) = monitor.readable().await {
+            tracing::error!(%error, "the end of a domain can't be awaited");
+        }
+    }
+
+    /// Comes back when the domain or its frontend has ended.
+    pub(crate) async fn event(&mut self) -> Happened {
+        tokio::select! {
+            biased;
+            () = Self::ended(&self.monitor) => Happened::DomainEnded,
+            end = self.frontend.ended() => Happened::FrontendEnded(end),
+        }
+    }
+
+    /// How the domain ended; clears up behind it.
+    pub(crate) async fn conclude(self, node: &Arc<Domains>) -> Exit {
+        let running = Arc::clone(&self.running);
+        let id = running.id().clone();
+        let exit = blocking(move || running.wait()).await.and_then(|exit| exit.map_err(said));
+        drop(self);
+        if let Err(error) = remove_incarnation(node, &id.dc, &id.name).await {
+            tracing::error!(domain = %id, error, "what an ended domain left can't be removed");
+        }
+        exit.unwrap_or_else(|error| {
+            tracing::error!(domain = %id, error, "it is not known how it ended");
+            Exit { ending: domain::Ending::Lost, out_of_memory: false, at: String::new(), outcome: None }
+        })
+    }
+
+    /// Asks the domain to end, and waits for it.
+    pub(crate) async fn stop(self, grace: Duration) {
+        let running = Arc::clone(&self.running);
+        let id = running.id().clone();
+        // The guest has as long as the file says; then its machine ends it, and says so.
+        let vm = running.spec().machine.is_some() && !grace.is_zero();
+        let grace = if vm { grace + machines::WIND_UP } else { grace };
+        let stopped = blocking(move || running.stop(Some(grace))).await.and_then(|exit| exit.map_err(said));
+        if let Err(error) = stopped {
+            tracing::error!(domain = %id, error, "it did not end as asked; it is removed by force");
+        }
+    }
+
+    /// A new frontend in the place of one that ended: the mount and its open files go on.
+    pub(crate) async fn replace_frontend(
+        &mut self,
+        node: &Arc<Domains>,
+        domain: &Domain,
+    ) -> Result<(), String> {
+        let settled = self.last_attempt.elapsed() >= FRONTEND_SETTLED;
+        self.early_ends = if settled { 0 } else { self.early_ends.saturating_add(1) };
+        if self.early_ends > 1 {
+            let factor = 1_u32 << (self.early_ends - 2).min(16);
+            // tidy(sleep): a pause is what is wanted here: a frontend that dies at once must not be started in a loop.
+            tokio::time::sleep(FRONTEND_PAUSE.saturating_mul(factor).min(MAX_FRONTEND_PAUSE)).await;
+        }
+        self.last_attempt = Instant::now();
+        let dc = self.running.id().dc.clone();
+        let pid = self.running.init_pid();
+        match (&mut self.frontend, &self.held) {
+            (Frontend::Guest(guest), _) => guest.tell(node, domain, pid),
+            (Frontend::Here(process), Some(held)) => {
+                *process = Process::spawn(node, &dc, domain, held, true).await?;
+                Ok(())
+            }
+            (Frontend::Here(_), None) => Err("nothing is held for its frontend".into()),
+        }
+    }
+}
+
+/// What can happen to a domain that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Happened {
+    /// It has ended.
+    DomainEnded,
+    /// Another frontend is wanted: its frontend has ended, or its guest has had none.
+    FrontendEnded(End),
+}
+
+/// How long ago a process started, from field 22 of its `/proc/PID/stat`.
+fn age(start_ticks: u64) -> Duration {
+    let uptime = fs::read_to_string("/proc/uptime").ok();
+    let uptime: Option<f64> = uptime.and_then(|text| text.split(' ').next()?.parse().ok());
+    let age = uptime.map_or(0.0, |uptime| uptime - start_ticks as f64 / TICKS_PER_SECOND);
+    Duration::try_from_secs_f64(age.max(0.0)).unwrap_or_default()
+}
+
+/// What an incarnation that ended leaves: mounts, cgroups, its frontend. The log and the status stay.
+async fn remove_incarnation(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
+    node.broker.forget_machine(dc, name);
+    let paths = node.layout.domain(dc, name).map_err(said)?;
+    let (node, name) = (Arc::clone(node), format!("{dc}/{name}"));
+    let kill = move || {
+        node.book.ended(&name);
+        node.cgroups.kill(&paths.cgroup)
+    };
+    blocking(kill).await?.map(drop).map_err(said)
+}

@@ -1,0 +1,27 @@
+//! The lives of domains: from a step of a change to an incarnation with all that it needs, to its
+//! end.
+
+mod about;
+pub(crate) mod adopt;
+pub(crate) mod change;
+mod exit;
+pub(crate) mod frontends;
+pub(crate) mod host;
+pub(crate) mod incarnation;
+mod inside;
+mod listener;
+pub(crate) mod machines;
+pub(crate) mod ready;
+pub(crate) mod spec;
+mod store;
+pub(crate) mod supervisor;
+mod teller;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use exit::exit_text;
+pub use store::LoadError;
+pub(crate) use store::{Desired, Domains, Ground, Known};
+pub(crate) use teller::Teller;

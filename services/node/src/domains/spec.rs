@@ -1,0 +1,175 @@
+//! A domain of a topology, as the machinery of domains wants it.
+
+use super::machines;
+use domain::{self as target, DomainSpec, Layout};
+use std::path::PathBuf;
+use topology::{Domain, IdOrName, Program, Root, Topology, User};
+
+/// Where the stub listens inside a domain: what `resolv.conf` says.
+pub(crate) const STUB_ADDRESS: std::net::Ipv4Addr = std::net::Ipv4Addr::new(127, 0, 0, 53);
+/// The stub's port.
+pub(crate) const STUB_PORT: u16 = 53;
+/// Where stock `libnss-resolve` looks for its socket: the folder.
+pub(crate) const RESOLVE_FOLDER: &str = "/run/systemd/resolve";
+/// Its socket in there.
+pub(crate) const RESOLVE_SOCKET: &str = "io.systemd.Resolve";
+/// Where a domain sees what is in its `inside` folder.
+pub(crate) const INSIDE: &str = "/run/tombolo";
+/// The preload library, beside the binary on the node and in [`INSIDE`] in a domain.
+pub(crate) const PRELOAD_LIBRARY: &str = "libtombolo_preload.so";
+
+/// The specification of one incarnation; of a machine with what the node found for it.
+pub(crate) fn of_domain(
+    layout: &Layout,
+    topology: &Topology,
+    domain: &Domain,
+    found: Option<&machines::Found>,
+) -> DomainSpec {
+    if let (Some(machine), Some(found)) = (&domain.machine, found) {
+        return machines::spec(layout, topology.name.as_str(), domain, machine, found);
+    }
+    let dc = topology.name.as_str();
+    let name = domain.name.as_str();
+    DomainSpec {
+        dc: dc.to_owned(),
+        name: name.to_owned(),
+        kind: match domain.kind {
+            topology::DomainKind::Process => target::Kind::Process,
+            topology::DomainKind::Container => target::Kind::Container,
+            topology::DomainKind::Vm => target::Kind::Vm,
+        },
+        root: match &domain.root {
+            Root::Host => target::Root::Host,
+            Root::Directory { path } => target::Root::Directory(path.clone()),
+            Root::Image { path, tag } => target::Root::Image { path: path.clone(), tag: tag.clone() },
+        },
+        writable: domain.writable,
+        layer: domain
+            .layer()
+            .map(|layer| target::Layer { bytes: layer.size_bytes, inodes: u64::from(layer.inodes) }),
+        command: command(layout, dc, domain),
+        environment: environment(layout, domain),
+        mounts: mounts(layout, dc, domain),
+        user: domain.user.as_ref().map(user),
+        network: match domain.network {
+            topology::Network::None => target::Network::None,
+            topology::Network::Host => target::Network::Host,
+        },
+        hostname: domain.hostname.clone(),
+        workdir: domain.workdir.clone(),
+        capabilities: domain.capabilities.clone(),
+        limits: limits(domain),
+        log: log(domain),
+        stop: stop(domain),
+        resolv_conf: has_stub(domain).then(|| resolv_conf(domain)),
+        runtime: target::RuntimeChoice::Auto,
+        machine: None,
+        held: false,
+    }
+}
+
+/// What the kernel holds a domain to.
+pub(crate) fn limits(domain: &Domain) -> target::Limits {
+    target::Limits {
+        cpu: domain.limits.cpu_milli.map(|milli| f64::from(milli) / 1000.0),
+        memory_bytes: domain.limits.memory_bytes,
+        pids: Some(u64::from(domain.limits.pids)),
+    }
+}
+
+pub(crate) fn log(domain: &Domain) -> target::LogLimits {
+    target::LogLimits { max_bytes: domain.log.max_bytes, files: domain.log.files }
+}
+
+pub(crate) fn stop(domain: &Domain) -> target::Stop {
+    target::Stop { signal: domain.stop.signal.number(), timeout_ms: domain.stop.timeout_ms }
+}
+
+/// Whether a stub answers in the domain.
+pub(crate) fn has_stub(domain: &Domain) -> bool {
+    domain.services.iter().any(|mount| mount.stub)
+}
+
+/// Whether a resolver socket answers in the domain.
+pub(crate) fn has_resolve(domain: &Domain) -> bool {
+    domain.services.iter().any(|mount| mount.resolve)
+}
+
+/// The folder on the node that the domain sees as [`RESOLVE_FOLDER`].
+pub(crate) fn resolve_folder(layout: &Layout, dc: &str, name: &str) -> PathBuf {
+    layout.domains().join(dc).join(name).join("inside/resolve")
+}
+
+pub(crate) fn command(layout: &Layout, dc: &str, domain: &Domain) -> Vec<String> {
+    match &domain.program {
+        Program::Command(words) => words.clone(),
+        Program::Image | Program::Nothing => Vec::new(),
+        // The last words are for people: `ps` on the node shows whose server it is.
+        Program::Server(_) => vec![
+            program(layout, domain),
+            "server".into(),
+            format!("{dc}/{}", domain.name.as_str()),
+            layout.run_dir.display().to_string(),
+        ],
+    }
+}
+
+/// Our binary, as the domain sees it.
+pub(crate) fn program(layout: &Layout, domain: &Domain) -> String {
+    match domain.kind {
+        topology::DomainKind::Container | topology::DomainKind::Vm => format!("{INSIDE}/tombolo"),
+        // It sees the node's own files.
+        topology::DomainKind::Process => layout.program.display().to_string(),
+    }
+}
+
+/// The preload library, as the domain sees it.
+fn library(layout: &Layout, domain: &Domain) -> String {
+    match domain.kind {
+        topology::DomainKind::Container | topology::DomainKind::Vm => format!("{INSIDE}/{PRELOAD_LIBRARY}"),
+        topology::DomainKind::Process => layout.program.with_file_name(PRELOAD_LIBRARY).display().to_string(),
+    }
+}
+
+pub(crate) fn environment(layout: &Layout, domain: &Domain) -> Vec<(String, String)> {
+    let mut variables: Vec<_> = domain.environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    if domain.services.iter().any(|mount| mount.preload) && !domain.environment.contains_key("LD_PRELOAD") {
+        variables.push(("LD_PRELOAD".into(), library(layout, domain)));
+    }
+    variables
+}
+
+fn mounts(layout: &Layout, dc: &str, domain: &Domain) -> Vec<target::Mount> {
+    let mut mounts: Vec<_> = domain
+        .mounts
+        .iter()
+        .map(|mount| target::Mount {
+            source: mount.source.clone(),
+            target: mount.target.clone(),
+            read_only: mount.read_only,
+        })
+        .collect();
+    if has_resolve(domain) {
+        let source = resolve_folder(layout, dc, domain.name.as_str());
+        mounts.push(target::Mount { source, target: RESOLVE_FOLDER.into(), read_only: true });
+    }
+    mounts
+}
+
+pub(crate) fn user(user: &User) -> String {
+    let word = |id: &IdOrName| match id {
+        IdOrName::Id(id) => id.to_string(),
+        IdOrName::Name(name) => name.clone(),
+    };
+    let group = user.group.as_ref().map_or(String::new(), |group| format!(":{}", word(group)));
+    word(&user.user) + &group
+}
+
+/// `resolv.conf(5)` of a domain whose names come from the stub.
+pub(crate) fn resolv_conf(domain: &Domain) -> String {
+    let mut text = format!("nameserver {STUB_ADDRESS}\noptions ndots:{}\n", domain.resolv.ndots);
+    if !domain.resolv.search.is_empty() {
+        text += &format!("search {}\n", domain.resolv.search.join(" "));
+    }
+    text
+}

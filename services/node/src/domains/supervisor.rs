@@ -1,0 +1,480 @@
+//! One domain, from its start to its end, through all its incarnations: a task of its own.
+
+use super::Domains;
+use super::frontends::End;
+use super::incarnation::{self, Happened, Incarnation};
+use super::store::Actual;
+use crate::base::blocking;
+use domain::Exit;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot, watch};
+use topology::{Backoff, Decision, Domain, GiveUp};
+
+/// Commands that may wait for one supervisor: `up` and `down` send one at a time.
+const MAX_WAITING_COMMANDS: usize = 8;
+/// Where a domain is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Starting,
+    Running,
+    Stopping,
+    /// Its program ended; the next start is due later.
+    Waiting,
+    /// Its program ended, and is not started again.
+    Ended,
+    /// It could not be started, or failed too often.
+    Failed,
+}
+
+impl State {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Waiting => "waiting",
+            Self::Ended => "ended",
+            Self::Failed => "failed",
+        }
+    }
+
+    pub(crate) fn runs(self) -> bool {
+        self == Self::Running
+    }
+}
+
+/// What is known of a domain, for those who look.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) state: State,
+    pub(crate) why: Option<String>,
+    pub(crate) init_pid: Option<u32>,
+    pub(crate) monitor_pid: Option<u32>,
+    pub(crate) frontend_pid: Option<u32>,
+    pub(crate) since: Option<Instant>,
+    pub(crate) restarts: u64,
+    pub(crate) frontend_restarts: u64,
+    pub(crate) last_exit: Option<Exit>,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self {
+            state: State::Starting,
+            why: None,
+            init_pid: None,
+            monitor_pid: None,
+            frontend_pid: None,
+            since: None,
+            restarts: 0,
+            frontend_restarts: 0,
+            last_exit: None,
+        }
+    }
+}
+
+/// A domain that has a supervisor.
+#[derive(Debug)]
+pub(crate) struct Supervised {
+    pub(crate) dc: String,
+    pub(crate) name: String,
+    domain: Mutex<Arc<Domain>>,
+    commands: mpsc::Sender<Command>,
+    view: watch::Sender<View>,
+}
+
+/// What a supervisor can be told.
+#[derive(Debug)]
+enum Command {
+    /// End the domain and yourself.
+    Stop { done: oneshot::Sender<Result<(), String>>, at_once: bool },
+    /// These keys of the domain changed, which may change while it runs.
+    Update { domain: Arc<Domain>, done: oneshot::Sender<Result<(), String>> },
+}
+
+impl Supervised {
+    pub(crate) fn domain(&self) -> Arc<Domain> {
+        Arc::clone(&self.domain.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn view(&self) -> View {
+        self.view.borrow().clone()
+    }
+
+    /// Changes of the view, as they happen.
+    pub(crate) fn views(&self) -> watch::Receiver<View> {
+        self.view.subscribe()
+    }
+
+    /// Ends the domain and removes everything of it.
+    pub(crate) async fn stop(&self) -> Result<(), String> {
+        self.ask(|done| Command::Stop { done, at_once: false }).await
+    }
+
+    /// As [`Supervised::stop`], without asking it first.
+    pub(crate) async fn stop_at_once(&self) -> Result<(), String> {
+        self.ask(|done| Command::Stop { done, at_once: true }).await
+    }
+
+    /// Changes what can be changed of a domain that runs.
+    pub(crate) async fn update(&self, domain: &Domain) -> Result<(), String> {
+        self.ask(|done| Command::Update { domain: Arc::new(domain.clone()), done }).await
+    }
+
+    async fn ask(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<(), String>>) -> Command,
+    ) -> Result<(), String> {
+        let (done, answer) = oneshot::channel();
+        if self.commands.send(command(done)).await.is_err() {
+            // The supervisor has ended, and its domain with it.
+            return Ok(());
+        }
+        answer.await.unwrap_or(Ok(()))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut View)) {
+        self.view.send_modify(change);
+    }
+}
+
+/// How a supervisor comes to its first incarnation.
+#[derive(Debug)]
+pub(crate) enum First {
+    /// By starting it; if that fails, it is over.
+    Start,
+    /// By starting it after a daemon was away; if that fails, its restart policy decides.
+    Restore,
+    /// It runs already: an earlier daemon started it.
+    Adopt(Box<Incarnation>),
+    /// It ended while no daemon was there.
+    Ended(Exit),
+}
+
+/// Gives a domain its supervisor. The outcome comes once: whether the first incarnation runs.
+pub(crate) fn supervise(
+    node: &Arc<Domains>,
+    dc: &str,
+    domain: &Domain,
+    first: First,
+) -> (Arc<Supervised>, oneshot::Receiver<Result<(), String>>) {
+    let (commands, inbox) = mpsc::channel(MAX_WAITING_COMMANDS);
+    let supervised = Arc::new(Supervised {
+        dc: dc.to_owned(),
+        name: domain.name.as_str().to_owned(),
+        domain: Mutex::new(Arc::new(domain.clone())),
+        commands,
+        view: watch::Sender::new(View::default()),
+    });
+    node.add_supervised(Arc::clone(&supervised));
+    let (tell, outcome) = oneshot::channel();
+    // A start by hand begins with clean books.
+    let known = if matches!(first, First::Start) { None } else { node.actual(dc, domain.name.as_str()) };
+    let mut backoff = Backoff::new(domain.restart);
+    if let Some(known) = known {
+        backoff = known.backoff;
+        backoff.set_policy(domain.restart);
+        supervised.change(|view| {
+            view.restarts = known.restarts;
+            view.frontend_restarts = known.frontend_restarts;
+            view.last_exit = known.last_exit;
+        });
+    }
+    let task = Task {
+        node: Arc::clone(node),
+        backoff,
+        me: Arc::clone(&supervised),
+        inbox,
+        outcome: Some(tell),
+        ran: None,
+    };
+    tokio::spawn(task.run(first));
+    (supervised, outcome)
+}
+
+struct Task {
+    node: Arc<Domains>,
+    me: Arc<Supervised>,
+    backoff: Backoff,
+    inbox: mpsc::Receiver<Command>,
+    outcome: Option<oneshot::Sender<Result<(), String>>>,
+    /// How long the incarnation that has just ended ran.
+    ran: Option<Duration>,
+}
+
+/// Why an incarnation is over.
+enum Over {
+    /// Its program ended, or its monitor died.
+    Ended(Exit),
+    /// It could not be started.
+    NotStarted(String),
+}
+
+/// Somebody wants the domain gone.
+struct Asked(oneshot::Sender<Result<(), String>>);
+
+impl Task {
+    async fn run(mut self, first: First) {
+        let asked = self.live(first).await;
+        self.me.change(|view| view.state = State::Stopping);
+        self.node.remove_supervised(&self.me.dc, &self.me.name);
+        let removed = incarnation::remove(&self.node, &self.me.dc, &self.me.name).await;
+        self.me.change(|view| view.state = State::Ended);
+        self.write_down(false).await;
+        if let Some(Asked(done)) = asked {
+            let _nobody_waits = done.send(removed);
+        }
+    }
+
+    /// From incarnation to incarnation, until somebody wants it gone.
+    async fn live(&mut self, first: First) -> Option<Asked> {
+        let mut over = match first {
+            First::Adopt(incarnation) => self.watch(*incarnation).await,
+            First::Ended(exit) => {
+                self.tell_outcome(Ok(()));
+                Ok(Over::Ended(exit))
+            }
+            First::Restore => self.start_and_watch().await,
+            First::Start => match self.start().await {
+                Ok(incarnation) => self.watch(incarnation).await,
+                Err(why) => {
+                    self.give_up(why.clone());
+                    self.tell_outcome(Err(why));
+                    return self.wait_for_end().await;
+                }
+            },
+        };
+        loop {
+            let ended = match over {
+                Ok(ended) => ended,
+                Err(asked) => return asked,
+            };
+            let ran = self.ran.take().unwrap_or_default();
+            let decision = self.book(&ended, ran);
+            self.write_down(true).await;
+            if let Over::NotStarted(why) = ended {
+                self.tell_outcome(Err(why));
+            }
+            match decision {
+                Decision::GiveUp(_) => return self.wait_for_end().await,
+                Decision::RestartAfter(pause) => match self.pause(pause).await {
+                    Ok(()) => over = self.start_and_watch().await,
+                    Err(asked) => return asked,
+                },
+            }
+        }
+    }
+
+    /// Keeps the books where the next daemon finds them, or (with `keep` false) removes them.
+    async fn write_down(&self, keep: bool) {
+        let view = self.me.view();
+        let actual = keep.then_some(Actual {
+            restarts: view.restarts,
+            frontend_restarts: view.frontend_restarts,
+            last_exit: view.last_exit,
+            backoff: self.backoff,
+        });
+        let (node, me) = (Arc::clone(&self.node), Arc::clone(&self.me));
+        let write = move || node.set_actual(&me.dc, &me.name, actual.as_ref());
+        if let Err(error) = blocking(write).await {
+            tracing::error!(error, "the books of a domain can't be kept");
+        }
+    }
+
+    fn tell_outcome(&mut self, outcome: Result<(), String>) {
+        if let Some(tell) = self.outcome.take() {
+            let _nobody_waits = tell.send(outcome);
+        }
+    }
+
+    /// Notes how an incarnation ended, and decides what becomes of the domain.
+    fn book(&mut self, over: &Over, ran: Duration) -> Decision {
+        let (exit, words) = match over {
+            Over::Ended(exit) => (how(exit), super::exit_text(exit)),
+            Over::NotStarted(why) => (topology::Exit::NotStarted, why.clone()),
+        };
+        let decision = self.backoff.ended(exit, ran);
+        let (dc, domain) = (&self.me.dc, &self.me.name);
+        match &decision {
+            Decision::RestartAfter(pause) => {
+                tracing::warn!(
+                    dc,
+                    domain,
+                    "it ended ({words}) after {:.1} s; next start in {} ms",
+                    ran.as_secs_f64(),
+                    pause.as_millis()
+                );
+            }
+            Decision::GiveUp(reason) => {
+                tracing::info!(dc, domain, "it ended ({words}) and stays so: {reason}")
+            }
+        }
+        self.me.change(|view| {
+            view.init_pid = None;
+            view.monitor_pid = None;
+            view.frontend_pid = None;
+            view.since = None;
+            if let Over::Ended(exit) = over {
+                view.last_exit = Some(exit.clone());
+            }
+            view.restarts += u64::from(matches!(decision, Decision::RestartAfter(_)));
+            let not_started = if let Over::NotStarted(why) = over { Some(why.clone()) } else { None };
+            (view.state, view.why) = match &decision {
+                Decision::RestartAfter(_) => (State::Waiting, not_started),
+                Decision::GiveUp(GiveUp::Retries { .. }) => (State::Failed, Some(reason(&decision))),
+                Decision::GiveUp(_) if not_started.is_some() => (State::Failed, not_started),
+                Decision::GiveUp(_) => (State::Ended, None),
+            };
+        });
+        decision
+    }
+
+    fn give_up(&self, why: String) {
+        self.me.change(|view| {
+            view.state = State::Failed;
+            view.why = Some(why);
+        });
+    }
+
+    async fn start(&mut self) -> Result<Incarnation, String> {
+        self.me.change(|view| view.state = State::Starting);
+        let domain = self.me.domain();
+        let started = incarnation::start(&self.node, &self.me.dc, &domain).await;
+        if started.is_err()
+            && let Err(error) = incarnation::remove(&self.node, &self.me.dc, &self.me.name).await
+        {
+            tracing::error!(dc = self.me.dc, domain = self.me.name, error, "what was begun can't be removed");
+        }
+        started
+    }
+
+    async fn start_and_watch(&mut self) -> Result<Over, Option<Asked>> {
+        match self.start().await {
+            Ok(incarnation) => self.watch(incarnation).await,
+            Err(why) => Ok(Over::NotStarted(why)),
+        }
+    }
+
+    /// Watches one incarnation to its end. `Err`: it is to be ended.
+    async fn watch(&mut self, mut incarnation: Incarnation) -> Result<Over, Option<Asked>> {
+        self.me.change(|view| {
+            view.state = State::Running;
+            view.why = None;
+            view.init_pid = Some(incarnation.init_pid());
+            view.monitor_pid = Some(incarnation.monitor_pid());
+            view.frontend_pid = incarnation.frontend_pid();
+            view.since = Some(incarnation.since());
+        });
+        self.tell_outcome(Ok(()));
+        loop {
+            tokio::select! {
+                happened = incarnation.event() => match happened {
+                    Happened::DomainEnded => {
+                        self.ran = Some(incarnation.ran(&self.node));
+                        let exit = incarnation.conclude(&self.node).await;
+                        return Ok(Over::Ended(exit));
+                    }
+                    Happened::FrontendEnded(end) => self.replace_frontend(&mut incarnation, end).await,
+                },
+                command = self.inbox.recv() => match command {
+                    Some(Command::Stop { done, at_once }) => {
+                        self.me.change(|view| view.state = State::Stopping);
+                        let patience = Duration::from_millis(self.me.domain().stop.timeout_ms);
+                        let grace = if at_once { Duration::ZERO } else { patience };
+                        // Who is frozen between slots can't end as it is asked to.
+                        self.let_go().await;
+                        incarnation.stop(grace).await;
+                        return Err(Some(Asked(done)));
+                    }
+                    Some(Command::Update { domain, done }) => {
+                        let updated = self.update(domain).await;
+                        let _nobody_waits = done.send(updated);
+                    }
+                    None => return Err(None),
+                },
+            }
+        }
+    }
+
+    /// Nobody has to keep its promise any more.
+    async fn let_go(&self) {
+        let (node, name) = (Arc::clone(&self.node), format!("{}/{}", self.me.dc, self.me.name));
+        if let Err(error) = blocking(move || node.book.ended(&name)).await {
+            tracing::error!(error, "its promise can't be let go before it ends");
+        }
+    }
+
+    async fn replace_frontend(&mut self, incarnation: &mut Incarnation, end: End) {
+        let (dc, domain) = (&self.me.dc, &self.me.name);
+        if end == End::Died {
+            tracing::warn!(dc, domain, "its frontend ended; a successor takes over");
+        }
+        match incarnation.replace_frontend(&self.node, &self.me.domain()).await {
+            Ok(()) => {
+                self.me.change(|view| {
+                    view.frontend_restarts += u64::from(end == End::Died);
+                    view.frontend_pid = incarnation.frontend_pid();
+                });
+                self.write_down(true).await;
+            }
+            Err(error) => tracing::error!(dc, domain, error, "its frontend can't be replaced; trying again"),
+        }
+    }
+
+    async fn update(&mut self, domain: Arc<Domain>) -> Result<(), String> {
+        self.backoff.set_policy(domain.restart);
+        incarnation::limit(&self.node, &self.me.dc, &domain).await?;
+        *self.me.domain.lock().unwrap_or_else(PoisonError::into_inner) = domain;
+        Ok(())
+    }
+
+    async fn pause(&mut self, pause: Duration) -> Result<(), Option<Asked>> {
+        let until = tokio::time::Instant::now() + pause;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return Ok(()),
+                command = self.inbox.recv() => self.idle(command)?,
+            }
+        }
+    }
+
+    /// The domain is over; its books are kept until somebody wants it gone.
+    async fn wait_for_end(&mut self) -> Option<Asked> {
+        loop {
+            let command = self.inbox.recv().await;
+            if let Err(asked) = self.idle(command) {
+                return asked;
+            }
+        }
+    }
+
+    /// A command while nothing runs.
+    fn idle(&mut self, command: Option<Command>) -> Result<(), Option<Asked>> {
+        match command {
+            Some(Command::Stop { done, .. }) => Err(Some(Asked(done))),
+            Some(Command::Update { domain, done }) => {
+                self.backoff.set_policy(domain.restart);
+                *self.me.domain.lock().unwrap_or_else(PoisonError::into_inner) = domain;
+                let _nobody_waits = done.send(Ok(()));
+                Ok(())
+            }
+            None => Err(None),
+        }
+    }
+}
+
+fn reason(decision: &Decision) -> String {
+    match decision {
+        Decision::GiveUp(reason) => reason.to_string(),
+        Decision::RestartAfter(_) => String::new(),
+    }
+}
+
+fn how(exit: &Exit) -> topology::Exit {
+    match exit.ending {
+        domain::Ending::Code(code) => topology::Exit::Code(code),
+        domain::Ending::Signal(signal) => topology::Exit::Signal(signal),
+        domain::Ending::Lost => topology::Exit::Signal(rustix::process::Signal::KILL.as_raw()),
+    }
+}

@@ -1,0 +1,19 @@
+//! Who is told how far a change is.
+
+use crate::admin::Progress;
+use tokio::sync::mpsc;
+
+/// Where long work says how far it is. The work goes on, whether anybody reads or not.
+#[derive(Debug, Clone)]
+pub(crate) struct Teller(mpsc::Sender<Progress>);
+
+impl Teller {
+    pub(crate) fn new(lines: mpsc::Sender<Progress>) -> Self {
+        Self(lines)
+    }
+
+    pub(crate) async fn tell(&self, progress: Progress) {
+        // A reader that went away does not stop the work.
+        let _gone = self.0.send(progress).await;
+    }
+}

@@ -1,0 +1,249 @@
+//! Asking another node: HTTP over TLS, one request a connection, with a deadline.
+
+use super::release::{PROTOCOLS, RELEASE, RELEASE_HEADER};
+use super::trusted::Trusted;
+use super::{Cluster, Member, failed, to_json};
+use crate::admin::{Code, Problem};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use wire::remote::PROTOCOL;
+
+/// How long another node may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// After so much silence a connection's other end is asked whether it is there, so often and so many times; what was said and not heard waits no
+/// longer either.
+const QUIET: Duration = Duration::from_secs(10);
+/// See [`QUIET`].
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// See [`QUIET`].
+const ASKS: u32 = 3;
+/// See [`QUIET`].
+const UNHEARD_MS: u32 = 25_000;
+/// Longest answer.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// Bytes in both directions.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+impl Cluster {
+    /// Asks another node something, and returns what it answers.
+    ///
+    /// # Errors
+    /// It is unknown, can't be reached, is somebody else, or refuses.
+    pub(crate) async fn call<T: DeserializeOwned>(
+        &self,
+        node: &str,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Problem> {
+        let asked = async {
+            let answer = self.ask(node, request(method, path, body, None)?).await?;
+            checked(answer, node).await
+        };
+        let answer = self.within(node, asked).await?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| failed(format!("node {node} answers what is not understood: {error}")))
+    }
+
+    /// Asks another node to change over to bytes in both directions.
+    ///
+    /// # Errors
+    /// As for [`Cluster::call`].
+    pub(crate) async fn open_stream(
+        &self,
+        node: &str,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Box<dyn Stream>, Problem> {
+        let asked = async {
+            let answer = self.ask(node, request(Method::POST, path, body, Some(PROTOCOL))?).await?;
+            if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                checked(answer, node).await?;
+                return Err(failed(format!("node {node} does not change over to {PROTOCOL}")));
+            }
+            let upgraded = hyper::upgrade::on(answer).await;
+            upgraded.map_err(|error| failed(format!("node {node} broke off: {}", said(&error))))
+        };
+        Ok(Box::new(TokioIo::new(self.within(node, asked).await?)))
+    }
+
+    /// Asks another node for something whose end is not waited for.
+    ///
+    /// # Errors
+    /// As for [`Cluster::call`].
+    pub(crate) async fn read_from(&self, node: &str, path: &str) -> Result<Incoming, Problem> {
+        let asked = async {
+            let answer = self.ask(node, request(Method::GET, path, &(), None)?).await?;
+            if answer.status() == StatusCode::OK {
+                return Ok(answer.into_body());
+            }
+            checked(answer, node).await?;
+            Err(failed(format!("node {node} answers nothing")))
+        };
+        self.within(node, asked).await
+    }
+
+    async fn within<T>(
+        &self,
+        node: &str,
+        asked: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<T, Problem> {
+        let address = self.known(node)?.address;
+        tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(silent(node, address)))
+    }
+
+    fn known(&self, node: &str) -> Result<Member, Problem> {
+        self.member(node).ok_or_else(|| {
+            Problem::new(Code::UnknownNode, format!("there is no node {node:?} in the cluster"))
+                .help("`tombolo node ls` lists them")
+        })
+    }
+
+    async fn ask(&self, node: &str, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Problem> {
+        let address = self.known(node)?.address;
+        let config = self.identity().client(PROTOCOLS).map_err(failed)?;
+        let name = trust::server_name(node).map_err(failed)?;
+        let to = To { address, name, who: node, explain: trust::explain, cluster: Some(self) };
+        ask(to, config, request).await.map(|(answer, _)| answer)
+    }
+}
+
+/// Has the kernel see within half a minute that nobody is at the other end of a connection any more, however little is said on it.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub(super) fn notice_its_end(stream: &TcpStream) -> std::io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, QUIET)?;
+    sockopt::set_tcp_keepintvl(stream, ASK_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, ASKS)?;
+    sockopt::set_tcp_user_timeout(stream, UNHEARD_MS)?;
+    Ok(())
+}
+
+fn request(
+    method: Method,
+    path: &str,
+    body: &impl Serialize,
+    protocol: Option<&str>,
+) -> Result<Request<Full<Bytes>>, Problem> {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, "node")
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(RELEASE_HEADER, RELEASE);
+    if let Some(protocol) = protocol {
+        request = request.header(header::CONNECTION, "upgrade").header(header::UPGRADE, protocol);
+    }
+    request.body(Full::new(Bytes::from(to_json(body)?))).map_err(failed)
+}
+
+fn silent(who: &str, address: SocketAddr) -> Problem {
+    failed(format!("{who} at {address} does not answer within {} s", PATIENCE.as_secs()))
+        .help("is its daemon running, and the network between?")
+}
+
+/// As a machine that has no certificate yet, believing who has the authority's. Returns the answer, and from which address it was asked.
+pub(super) async fn ask_as_joiner(
+    address: SocketAddr,
+    authority: trust::Fingerprint,
+    path: &str,
+    body: &impl Serialize,
+) -> Result<(Bytes, IpAddr), Problem> {
+    let config = trust::joiner(authority, PROTOCOLS).map_err(failed)?;
+    let name = ServerName::IpAddress(address.ip().into());
+    let who = format!("the node at {address}");
+    let asked = async {
+        let request = request(Method::POST, path, body, None)?;
+        let to = To { address, name, who: &who, explain: trust::explain_to_joiner, cluster: None };
+        let (answer, from) = ask(to, config, request).await?;
+        Ok((checked(answer, &who).await?, from))
+    };
+    tokio::time::timeout(PATIENCE * 2, asked).await.unwrap_or_else(|_| Err(silent("the node", address)))
+}
+
+/// Who is asked, and how what TLS says of it is explained.
+struct To<'w> {
+    address: SocketAddr,
+    name: ServerName<'static>,
+    who: &'w str,
+    explain: fn(&std::io::Error, &str) -> String,
+    /// Whose node asks, if it is one.
+    cluster: Option<&'w Cluster>,
+}
+
+/// Returns the answer's head, and from which address it was asked.
+async fn ask(
+    to: To<'_>,
+    config: Arc<rustls::ClientConfig>,
+    request: Request<Full<Bytes>>,
+) -> Result<(Response<Incoming>, IpAddr), Problem> {
+    let To { address, name, who, explain, cluster } = to;
+    let unreachable = |error: std::io::Error| {
+        failed(format!("{who} can't be reached at {address}: {}", explain(&error, who)))
+    };
+    let stream = TcpStream::connect(address).await.map_err(unreachable)?;
+    notice_its_end(&stream).map_err(unreachable)?;
+    let from = stream.local_addr().map_err(unreachable)?.ip();
+    let stream = TlsConnector::from(config).connect(name, stream).await.map_err(unreachable)?;
+    match (cluster, stream.get_ref().1.peer_certificates()) {
+        (Some(cluster), Some(chain)) => {
+            let shown = cluster.identity().shown(chain).map_err(failed)?;
+            let stream = Trusted::new(stream, cluster, Some(Arc::new(shown)));
+            exchange(stream, who, request).await
+        }
+        _ => exchange(stream, who, request).await,
+    }
+    .map(|answer| (answer, from))
+}
+
+async fn exchange<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    stream: S,
+    who: &str,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, Problem> {
+    let broken = |error: hyper::Error| failed(format!("{who} broke off: {}", said(&error)));
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    // Ends with the connection; what goes wrong there shows in the answer.
+    tokio::spawn(async move { connection.with_upgrades().await.ok() });
+    sender.send_request(request).await.map_err(broken)
+}
+
+/// What hyper says, with what TLS says below it: an alert comes after the handshake, for the client.
+fn said(error: &hyper::Error) -> String {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+            return trust::explain(error, "the other node");
+        }
+        cause = error.source();
+    }
+    error.to_string()
+}
+
+async fn checked(answer: Response<Incoming>, who: &str) -> Result<Bytes, Problem> {
+    let status = answer.status();
+    let limited = Limited::new(answer.into_body(), MAX_ANSWER_BYTES);
+    let body =
+        limited.collect().await.map_err(|error| failed(format!("{who} broke off: {error}")))?.to_bytes();
+    if status == StatusCode::OK {
+        return Ok(body);
+    }
+    Err(serde_json::from_slice(&body).unwrap_or_else(|_| failed(format!("{who} answered {status}"))))
+}

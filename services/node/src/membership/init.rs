@@ -1,0 +1,120 @@
+//! The first node of a cluster: its authority, and its registry moved into etcd, all of it or nothing.
+
+use super::authority::Record;
+use super::config::{Config, Etcd as EtcdConfig};
+use super::issued::Purpose;
+use super::join::{enter, settle, with_port};
+use super::release::RELEASE;
+use super::{AUTHORITY, NodeRecord, blocking, failed, resources, to_json, unix_s};
+use crate::admin::{Code, InitRequest, Problem};
+use crate::base::RegistryDebug;
+use registry::{DEFAULT_PREFIX, Etcd, Expected, Registry, RegistryError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+use trust::Authority;
+
+/// What of a single node's registry is everybody's in a cluster; the rest is about this machine, and stays.
+const MOVED: [&str; 1] = ["desired/"];
+
+/// Makes this machine the first node of a new cluster.
+pub(crate) async fn init(
+    state_dir: PathBuf,
+    own: Arc<dyn RegistryDebug>,
+    request: InitRequest,
+) -> Result<String, Problem> {
+    let address = with_port(&request.address)?;
+    let etcd_config = EtcdConfig {
+        endpoints: request.etcd,
+        prefix: request.prefix.unwrap_or_else(|| DEFAULT_PREFIX.into()),
+        authority_pem: request.etcd_authority_pem,
+        certificate_pem: request.etcd_certificate_pem,
+        key_pem: request.etcd_key_pem,
+    };
+    if !etcd_config.prefix.ends_with('/') || etcd_config.prefix.len() > 128 {
+        return Err(Problem::new(Code::BadRequest, "a prefix ends with / and has 128 bytes at the most"));
+    }
+    super::name::check(&request.name)?;
+    let (name, cluster, labels) = (request.name, request.cluster, request.labels);
+    blocking(move || {
+        let bad = |error: trust::TrustError| Problem::new(Code::BadRequest, error.to_string());
+        let now = SystemTime::now();
+        let authority = Authority::new(&cluster, now).map_err(bad)?;
+        let identity = authority.identity(&name, now).map_err(bad)?;
+        let etcd = Etcd::new(etcd_config.settings()).map_err(failed)?;
+        etcd.check().map_err(failed)?;
+        // What an attempt left that did not come to its end.
+        etcd.clear_unless(AUTHORITY).map_err(|error| match error {
+            RegistryError::Conflict { .. } => {
+                Problem::new(Code::Taken, "a cluster stands on that etcd already, below that prefix")
+                    .help("join it (`tombolo node join`), or begin another with --prefix")
+            }
+            error => failed(error),
+        })?;
+        let moved = copy(own.as_ref(), &etcd)?;
+        let (cpus, memory_bytes) = resources();
+        enter(
+            &etcd,
+            &NodeRecord {
+                name,
+                address,
+                locators: Vec::new(),
+                labels,
+                cpus,
+                memory_bytes,
+                joined_unix_s: unix_s(),
+                serial: identity.serial().to_string(),
+                version: RELEASE.into(),
+                number: Some(0),
+            },
+        )?;
+        super::issued::note(&etcd, identity.node(), &identity.serial().to_string(), Purpose::Renewal)?;
+        // From here on there is a cluster.
+        let certificate_pem = authority.certificate_pem();
+        let record = Record { cluster: cluster.clone(), certificate_pem, successors: Vec::new() };
+        etcd.put(AUTHORITY, &to_json(&record)?, Expected::Absent).map_err(failed)?;
+        finish(&state_dir, &etcd, &authority, &identity, &Config::new(address, etcd_config, Some(0)))?;
+        let what = if moved == 1 { "topology" } else { "topologies" };
+        Ok(format!(
+            "this machine is node {} of the new cluster {cluster}; {moved} {what} moved into etcd",
+            identity.node()
+        ))
+    })
+    .await
+}
+
+/// Copies what becomes everybody's, and looks whether it has arrived. Returns how many.
+fn copy(own: &dyn Registry, etcd: &Etcd) -> Result<usize, Problem> {
+    let mut copied = 0;
+    for prefix in MOVED {
+        let entries = own.list(prefix).map_err(failed)?;
+        for (key, entry) in &entries {
+            etcd.put(key, &entry.value, Expected::Absent).map_err(failed)?;
+        }
+        let there = etcd.list(prefix).map_err(failed)?;
+        let same = there.len() == entries.len()
+            && there.iter().zip(&entries).all(|((a, one), (b, other))| a == b && one.value == other.value);
+        if !same {
+            return Err(failed(format!(
+                "what was copied below {prefix} is not what is there: somebody else writes into that etcd"
+            )));
+        }
+        copied += entries.len();
+    }
+    Ok(copied)
+}
+
+/// Writes it down here; where that fails, there is no cluster after all.
+fn finish(
+    state_dir: &Path,
+    etcd: &Etcd,
+    authority: &Authority,
+    identity: &trust::Identity,
+    config: &Config,
+) -> Result<(), Problem> {
+    let Err(problem) = settle(state_dir, identity, Some(authority), config) else { return Ok(()) };
+    match etcd.delete(AUTHORITY, Expected::Anything) {
+        Ok(_) => Err(problem),
+        Err(error) => Err(problem.help(format!("and what was begun in etcd is left there: {error}"))),
+    }
+}

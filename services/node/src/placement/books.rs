@@ -1,0 +1,211 @@
+//! What the registry of a cluster says of placement, and what this node writes there. `docs/spec/placement.md` describes the keys.
+
+use crate::base::RegistryDebug;
+use crate::domains::Desired;
+use crate::reservations::Offer;
+use placement::Promises;
+use registry::{Entry, Expected, RegistryError};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub(crate) const DESIRED: &str = "desired/";
+const PLACED: &str = "placed/";
+const CLAIM: &str = "claim/";
+const SEEN: &str = "seen/";
+const DRAIN: &str = "drain/";
+const PROMISES: &str = "promises/";
+
+/// A distributed container and one of its domains.
+pub(crate) type Key = (String, String);
+
+/// Which node a domain was given to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Placed {
+    pub(crate) node: String,
+}
+
+/// Which node runs a domain, for as long as that node's lease lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Claim {
+    pub(crate) node: String,
+    /// Which life of that node's daemon.
+    pub(crate) incarnation: u64,
+}
+
+/// What its node says of a domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    pub(crate) node: String,
+    /// As in `ps`.
+    pub(crate) state: String,
+    /// Whether it was ready once since it was started.
+    pub(crate) ready: bool,
+    /// Whether its last start came to nothing.
+    #[serde(default)]
+    pub(crate) failed: bool,
+    /// Why it is as it is, where that needs words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<String>,
+    /// The revision of the desired topology that is in effect there.
+    pub(crate) revision: u64,
+}
+
+/// Something and when it was written.
+#[derive(Debug, Clone)]
+pub(crate) struct At<T> {
+    pub(crate) value: T,
+    pub(crate) revision: u64,
+}
+
+/// What the registry says, read key by key: whatever follows from it is written by compare-and-swap.
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    pub(crate) desired: BTreeMap<String, At<Arc<Desired>>>,
+    pub(crate) placed: BTreeMap<Key, At<Placed>>,
+    pub(crate) claims: BTreeMap<Key, At<Claim>>,
+    pub(crate) seen: BTreeMap<Key, At<Seen>>,
+    pub(crate) drained: BTreeSet<String>,
+    /// What nodes have and have promised, as they say it.
+    pub(crate) offers: BTreeMap<String, At<Offer>>,
+    /// The same for placement.
+    pub(crate) promises: BTreeMap<String, Arc<Promises>>,
+}
+
+/// The registry could not be read, or says something that this version does not understand.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BooksError {
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error("the registry of the cluster holds {key}, which this version can't read: {why}")]
+    Unreadable { key: String, why: String },
+}
+
+impl BooksError {
+    /// Whether the registry may answer when it is asked again.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Registry(RegistryError::Etcd(error)) if error.trouble.may_pass())
+    }
+}
+
+impl Books {
+    /// Reads them. What is desired is parsed only where it has changed since `before`.
+    pub(crate) fn read(registry: &dyn RegistryDebug, before: &Self) -> Result<Self, BooksError> {
+        // What is desired first, claims last: whoever sees a claim has seen what it is for.
+        let mut books = Self::default();
+        for (key, entry) in registry.list(DESIRED)? {
+            let Some(dc) = key.strip_prefix(DESIRED) else { continue };
+            let known = before.desired.get(dc).filter(|known| known.revision == entry.revision);
+            let desired = match known {
+                Some(known) => known.clone(),
+                None => At { value: Arc::new(parsed(&key, &entry)?), revision: entry.revision },
+            };
+            books.desired.insert(dc.to_owned(), desired);
+        }
+        books.drained = registry
+            .list(DRAIN)?
+            .into_iter()
+            .filter_map(|(key, _)| Some(key.strip_prefix(DRAIN)?.to_owned()))
+            .collect();
+        books.offers = offers(registry)?;
+        let desired = &books.desired;
+        books.promises =
+            super::promised::of_offers(&books.offers, |dc| desired.get(dc).map(|at| at.revision));
+        books.seen = pairs(registry, SEEN)?;
+        books.placed = pairs(registry, PLACED)?;
+        books.claims = pairs(registry, CLAIM)?;
+        Ok(books)
+    }
+
+    /// What is known of a domain's place.
+    pub(crate) fn assigned(&self, key: &Key) -> placement::Assigned {
+        placement::Assigned {
+            placed: self.placed.get(key).map(|at| at.value.node.clone()),
+            claimed: self.claims.get(key).map(|at| at.value.node.clone()),
+        }
+    }
+}
+
+/// What nodes offer. What is not understood is of another release: that node says nothing.
+fn offers(registry: &dyn RegistryDebug) -> Result<BTreeMap<String, At<Offer>>, BooksError> {
+    let mut found = BTreeMap::new();
+    for (key, entry) in registry.list(PROMISES)? {
+        let Some(node) = key.strip_prefix(PROMISES) else { continue };
+        match parsed(&key, &entry) {
+            Ok(value) => {
+                found.insert(node.to_owned(), At { value, revision: entry.revision });
+            }
+            Err(error) => tracing::debug!(node, %error, "it is not known what a node can promise"),
+        }
+    }
+    Ok(found)
+}
+
+fn parsed<T: DeserializeOwned>(key: &str, entry: &Entry) -> Result<T, BooksError> {
+    serde_json::from_slice(&entry.value)
+        .map_err(|why| BooksError::Unreadable { key: key.to_owned(), why: why.to_string() })
+}
+
+fn pairs<T: DeserializeOwned>(
+    registry: &dyn RegistryDebug,
+    prefix: &str,
+) -> Result<BTreeMap<Key, At<T>>, BooksError> {
+    let mut found = BTreeMap::new();
+    for (key, entry) in registry.list(prefix)? {
+        let Some((dc, domain)) = key.strip_prefix(prefix).and_then(|rest| rest.split_once('/')) else {
+            continue;
+        };
+        let value = parsed(&key, &entry)?;
+        found.insert((dc.to_owned(), domain.to_owned()), At { value, revision: entry.revision });
+    }
+    Ok(found)
+}
+
+fn key(prefix: &str, (dc, domain): &Key) -> String {
+    format!("{prefix}{dc}/{domain}")
+}
+
+pub(crate) fn desired_key(dc: &str) -> String {
+    format!("{DESIRED}{dc}")
+}
+
+pub(crate) fn claim_key(of: &Key) -> String {
+    key(CLAIM, of)
+}
+
+pub(crate) fn placed_key(of: &Key) -> String {
+    key(PLACED, of)
+}
+
+pub(crate) fn seen_key(of: &Key) -> String {
+    key(SEEN, of)
+}
+
+pub(crate) fn offer_key(node: &str) -> String {
+    format!("{PROMISES}{node}")
+}
+
+pub(crate) fn drain_key(node: &str) -> String {
+    format!("{DRAIN}{node}")
+}
+
+/// A value as the registry keeps it.
+pub(crate) fn bytes(value: &impl Serialize) -> Vec<u8> {
+    // Texts, numbers and truth values: JSON can say that.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// What the writer of a key believes to replace.
+pub(crate) fn expected<T>(known: Option<&At<T>>) -> Expected {
+    known.map_or(Expected::Absent, |at| Expected::Revision(at.revision))
+}
+
+/// Whether a write came second: then it is decided anew by what is there now.
+pub(crate) fn unless_conflict<T>(done: Result<T, RegistryError>) -> Result<Option<T>, RegistryError> {
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(RegistryError::Conflict { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
