@@ -14,4 +14,5 @@ pub mod proxy;
 pub mod remote;
 pub mod ring;
 pub mod service;
+pub mod socket;
 pub mod xen;

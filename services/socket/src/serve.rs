@@ -1,0 +1,119 @@
+//! Where the server of a service is: channels come from the relays of the domains that mount it, and connections go to the server.
+
+use crate::counts::{Connected, Counts, Served as ServedCounts};
+use crate::local::Local;
+use crate::proxy_header;
+use crate::pump::{Ends, Over, Pump};
+use channel::End;
+use mux::{Rate, Side};
+use rustix::io::Errno;
+use session::{ControlError, Offer};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use wire::control::Consumer;
+use wire::socket::Served;
+
+/// How long an offer that was refused is not made again: the topology is about to change, or another program of the domain offers it.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+/// How long the daemon may take; it is waited for again after that.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A service of this domain.
+pub(crate) struct Serve {
+    pub(crate) served: Served,
+    pub(crate) dc: String,
+    pub(crate) counts: Arc<ServedCounts>,
+}
+
+impl Serve {
+    /// Offers the service for as long as the process lives.
+    pub(crate) fn run(self) {
+        let name = self.served.service.as_str();
+        loop {
+            let why = match self.offer() {
+                Ok(never) => match never {},
+                Err(error) => error,
+            };
+            tracing::info!(service = name, error = crate::said(&why), "the service can't be offered now");
+            // tidy(sleep): nothing tells when the offer would be accepted.
+            std::thread::sleep(REFUSED_PAUSE);
+        }
+    }
+
+    fn offer(&self) -> Result<std::convert::Infallible, ControlError> {
+        let name = self.served.service.as_str();
+        let mut offer = Offer::at(crate::control_socket(), name, Instant::now() + PATIENCE)?;
+        loop {
+            let (end, consumer) = offer.accept(None)?;
+            self.attend(end, consumer);
+        }
+    }
+
+    /// Serves one channel on a thread of its own.
+    fn attend(&self, end: End, consumer: Consumer) {
+        let counts = self.counts.of(&consumer.domain);
+        // A domain's own relay keeps to the rate with a smaller burst, so that it is never refused for jitter.
+        let per_second = self.served.limits.connections_per_second;
+        let server = Server {
+            served: self.served.clone(),
+            dc: self.dc.clone(),
+            domain: consumer.domain.clone(),
+            rate: per_second.map(|per_second| Rate::new(per_second, per_second.saturating_mul(2))),
+            since: Instant::now(),
+            all: Arc::clone(&self.counts),
+            counts: Arc::clone(&counts),
+        };
+        let (service, domain) = (self.served.service.clone(), consumer.domain);
+        let work = move || {
+            let over = match Pump::new(end, server, None, counts) {
+                Ok(pump) => pump.run(),
+                Err(over) => over,
+            };
+            match over {
+                Over::Gone => tracing::debug!(service, domain, "the domain's relay is gone"),
+                over => tracing::warn!(service, domain, "its channel is closed: {over}"),
+            }
+        };
+        if let Err(why) = crate::spawn("served", work) {
+            tracing::warn!(service = self.served.service, why, "a domain's channel is not served");
+        }
+    }
+}
+
+/// The server, as one domain reaches it.
+struct Server {
+    served: Served,
+    dc: String,
+    domain: String,
+    rate: Option<Rate>,
+    since: Instant,
+    all: Arc<ServedCounts>,
+    counts: Arc<Counts>,
+}
+
+impl Ends for Server {
+    const SIDE: Side = Side::Server;
+
+    fn connect(&mut self, port: u16) -> Result<(Local, Vec<u8>, Connected), Errno> {
+        let limits = &self.served.limits;
+        let now = self.since.elapsed();
+        if !self.all.has_room(&self.counts, limits)
+            || self.rate.as_mut().is_some_and(|rate| rate.take(now).is_err())
+        {
+            return Err(Errno::USERS);
+        }
+        let local = Local::connect(&self.served.to)?;
+        let front = if self.served.proxy {
+            proxy_header::header(&self.dc, &self.domain, port, &self.served.to)
+        } else {
+            Vec::new()
+        };
+        Ok((local, front, self.counts.connected(Some(&self.all.total))))
+    }
+
+    fn accept(&mut self, _open: usize) -> Result<(Local, Connected), Option<Duration>> {
+        Err(None)
+    }
+
+    fn knocked(&mut self) {}
+}
