@@ -203,6 +203,23 @@ pub const CHANNELS_MAX: u64 = 4096;
 pub const CHANNELS_DEFAULT: u32 = 256;
 /// Channels of one service that one domain has: most; a domain has no more than these of all services together.
 pub const CHANNELS_PER_DOMAIN_MAX: u64 = 256;
+/// Bytes of each ring between two relays of a socket service (`wire::socket::RING_BYTES`).
+pub const RELAY_RING_BYTES: u32 = 256 * 1024;
+/// Channels between the relays of one socket service (`wire::socket::CHANNELS_MAX`).
+pub const RELAY_CHANNELS_MAX: u32 = 512;
+/// Those of one domain (`wire::socket::CHANNELS_PER_DOMAIN`).
+pub const RELAY_CHANNELS_PER_DOMAIN: u32 = 2;
+/// Connections of one socket service: most; each is a descriptor in two relays, which have some 131,000 each.
+pub const CONNECTIONS_MAX: u64 = 65_536;
+/// Connections of one socket service where the file says nothing.
+pub const CONNECTIONS_DEFAULT: u32 = 4096;
+/// Connections of one domain to one service where the file says nothing: a quarter of all. If none of their programs reads, they
+/// take 128 MiB of the domain's memory.
+pub const CONNECTIONS_PER_DOMAIN_DEFAULT: u32 = 1024;
+/// New connections in a second: most that can be said; a relay makes fewer.
+pub const CONNECTIONS_PER_SECOND_MAX: u64 = 1_000_000;
+/// Bytes of the path of a Unix socket: most (unix(7), less the zero at the end).
+pub const UNIX_PATH_BYTES_MAX: usize = 107;
 /// Channels of one service that one domain has where the file says nothing: a quarter of all, so that no domain takes every one.
 pub const CHANNELS_PER_DOMAIN_DEFAULT: u32 = 64;
 

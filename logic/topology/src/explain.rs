@@ -10,7 +10,8 @@ pub use endpoint::{Called, EndpointAccess};
 
 use crate::model::{
     Accel, CacheMode, ChannelSettings, DiskHolds, Domain, DomainKind, IdOrName, IpcLimits, Layer, Machine,
-    MachineKernel, Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount, Settings, Topology,
+    MachineKernel, Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount, Settings, SocketSettings,
+    Topology,
 };
 use crate::name::Name;
 use crate::scalar::{duration_text, size_text};
@@ -130,6 +131,7 @@ fn start(domain: &Domain) -> Start {
             .services
             .iter()
             .map(|mount| format!("{} at {}", mount.service, place(mount)))
+            .chain(domain.sockets.iter().map(|mount| format!("{} at {}", mount.service, mount.at)))
             .collect(),
     }
 }
@@ -137,11 +139,14 @@ fn start(domain: &Domain) -> Start {
 fn access(topology: &Topology, service: &crate::Service) -> Access {
     let permission = |(domain, verbs): (&Name, &std::collections::BTreeSet<crate::Verb>)| {
         let mounts = topology.domain(domain).map_or(&[][..], |domain| domain.services.as_slice());
+        let sockets = topology.domain(domain).map_or(&[][..], |domain| domain.sockets.as_slice());
+        let socket = || sockets.iter().find(|mount| mount.service == service.name);
         Permission {
             domain: domain.clone(),
             verbs: verbs.iter().map(|verb| verb.as_str().to_owned()).collect(),
-            at: mounts.iter().find(|mount| mount.service == service.name).map(place),
-            by_name: !service.kind().has_server(),
+            at: (mounts.iter().find(|mount| mount.service == service.name).map(place))
+                .or_else(|| socket().map(|mount| mount.at.to_string())),
+            by_name: service.kind() == ServiceKind::Channel,
         }
     };
     Access {
@@ -277,6 +282,7 @@ fn does(settings: &Settings) -> String {
     let directory = match settings {
         Settings::Directory(directory) => directory,
         Settings::Channel(channel) => return offers(channel),
+        Settings::Socket(socket) => return listens(socket),
     };
     let upstream: Vec<String> = directory.upstream.iter().map(ToString::to_string).collect();
     let cache = match &directory.cache.mode {
@@ -301,6 +307,18 @@ fn offers(channel: &ChannelSettings) -> String {
         size_text(u64::from(channel.ring_bytes)),
         channel.max_channels,
         channel.channels_per_domain
+    )
+}
+
+fn listens(socket: &SocketSettings) -> String {
+    let rate = socket.connections_per_second.map(|rate| format!(", {rate} new ones of it in a second"));
+    format!(
+        "its program listens at {}{}; {} connections at a time, {} for one domain{}",
+        socket.to,
+        if socket.proxy { " and is told by the PROXY protocol who connects" } else { "" },
+        socket.max_connections,
+        socket.connections_per_domain,
+        rate.unwrap_or_default()
     )
 }
 

@@ -31,7 +31,10 @@ impl Topology {
     /// The other domains that run what `domain` mounts, or offer channels that it may open.
     #[must_use]
     pub fn backends<'a>(&'a self, domain: &Domain) -> BTreeSet<&'a str> {
-        let mounts = |service: &Service| domain.services.iter().any(|mount| mount.service == service.name);
+        let mounts = |service: &Service| {
+            domain.services.iter().any(|mount| mount.service == service.name)
+                || domain.sockets.iter().any(|mount| mount.service == service.name)
+        };
         let uses = |service: &&Service| mounts(service) || service.allows(&domain.name, Verb::Open);
         let hosts = self.services.iter().filter(uses).map(|service| service.domain.as_str());
         hosts.filter(|host| *host != domain.name.as_str()).collect()

@@ -195,7 +195,7 @@ fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>
         ("stop", a.stop != b.stop && vm),
         ("capabilities", a.capabilities != b.capabilities),
         ("log", a.log != b.log),
-        ("services", a.services != b.services),
+        ("services", a.services != b.services || a.sockets != b.sockets),
         ("resolv", a.resolv != b.resolv),
     ];
     (differing(&live), differing(&cold))
@@ -223,10 +223,15 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             ("settings.max_channels", a.max_channels != b.max_channels),
             ("settings.channels_per_domain", a.channels_per_domain != b.channels_per_domain),
         ]),
+        (Settings::Socket(a), Settings::Socket(b)) => differing(&[
+            ("to", a.to != b.to),
+            ("settings.max_connections", a.max_connections != b.max_connections),
+            ("settings.connections_per_domain", a.connections_per_domain != b.connections_per_domain),
+            ("settings.connections_per_second", a.connections_per_second != b.connections_per_second),
+            ("settings.proxy", a.proxy != b.proxy),
+        ]),
         // Those of two kinds are two services, not one that changes.
-        (Settings::Directory(_), Settings::Channel(_)) | (Settings::Channel(_), Settings::Directory(_)) => {
-            Vec::new()
-        }
+        (Settings::Directory(_) | Settings::Channel(_) | Settings::Socket(_), _) => Vec::new(),
     });
     if changed.is_empty() {
         return None;

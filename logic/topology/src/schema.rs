@@ -22,9 +22,14 @@ pub fn schema() -> Value {
         let settings = |form: &str| json!({ "settings": { "$ref": format!("#/$defs/{form}") } });
         let directory = json!({ "properties": settings("Directory"), "required": ["settings"] });
         let channel = json!({ "properties": settings("Channel") });
+        let socket = json!({ "properties": settings("Socket"), "required": ["to"] });
         service.insert(
             "allOf".to_owned(),
-            json!([of_kind(ServiceKind::Directory, directory), of_kind(ServiceKind::Channel, channel)]),
+            json!([
+                of_kind(ServiceKind::Directory, directory),
+                of_kind(ServiceKind::Channel, channel),
+                of_kind(ServiceKind::Socket, socket)
+            ]),
         );
     }
     schema

@@ -10,7 +10,7 @@ use crate::file::{self, Command, DomainForm, RestartForm, RootForm};
 use crate::look::Found;
 use crate::model::{
     Domain, DomainKind, Layer, Limits, LogLimits, Network, NodeChoice, Placement, Program, Ready, Resolv,
-    Restart, RestartPolicy, Root, Signal, Stop,
+    Restart, RestartPolicy, Root, ServiceKind, Signal, Stop,
 };
 use crate::name::Name;
 use crate::read::{At, Field, Span};
@@ -34,7 +34,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
     let root = root(form, cx);
     let program = program(&name, head, form, &root, cx);
     let (ready, ready_timeout_ms) = ready(kind, form, &program, cx);
-    let services = entrance::services(&name, form, cx);
+    let (services, sockets) = entrance::services(&name, form, cx);
     let resolv = resolv(form, services.iter().any(|mount| mount.stub), cx);
     Domain {
         kind,
@@ -62,6 +62,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
         root,
         program,
         services,
+        sockets,
         resolv,
         ready,
         ready_timeout_ms,
@@ -199,7 +200,11 @@ fn program(
 
 fn refuse_nothing(name: &At<Name>, head: &Span, cx: &mut Context<'_, '_>) {
     let (why, help) = match cx.offered_by(&name.value).first() {
-        Some(channel) => (
+        Some((ServiceKind::Socket, socket)) => (
+            format!("no command, and a program of its own would have to listen for `{socket}`"),
+            "add command = [\"program\", \"argument\"]",
+        ),
+        Some((_, channel)) => (
             format!("no command, and the channel `{channel}` is offered by a program of its own"),
             "add command = [\"program\", \"argument\"]",
         ),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Context;
 use crate::diagnostic::Code;
 use crate::file::{DomainForm, DomainsForm, ServiceAtForm, ServiceForm};
-use crate::model::{DomainKind, Network, ServiceKind, ServiceMount};
+use crate::model::{DomainKind, Network, ServiceKind, ServiceMount, SocketMount};
 use crate::name::Name;
 use crate::read::{At, Entry, Field, Span};
 use crate::suggest::{self, quoted};
@@ -13,17 +13,25 @@ use crate::suggest::{self, quoted};
 /// The tree of a domain about itself, below `/srv`; no service can have its place.
 const SELF: &str = "self";
 
-/// The services of one domain, sorted by name.
-pub(super) fn services(domain: &At<Name>, form: &DomainForm, cx: &mut Context<'_, '_>) -> Vec<ServiceMount> {
+/// The services of one domain that it sees as files, and those that it sees as sockets, sorted by name.
+pub(super) fn services(
+    domain: &At<Name>,
+    form: &DomainForm,
+    cx: &mut Context<'_, '_>,
+) -> (Vec<ServiceMount>, Vec<SocketMount>) {
     let entries = form.services.value().map_or(&[][..], |named| named.0.as_slice());
     let mut places: BTreeMap<Name, Span> = BTreeMap::new();
-    let mut mounts = Vec::new();
+    let (mut mounts, mut sockets) = (Vec::new(), Vec::new());
     for entry in entries {
         let Some((service, at)) = known(entry, cx) else { continue };
         if refuse_channel(&entry.key, cx) {
             continue;
         }
         refuse_forbidden(domain, &entry.key, cx);
+        if kind_of(&entry.key, cx) == Some(ServiceKind::Socket) {
+            sockets.extend(super::socket::mounted(service, &entry.key, at, form, cx));
+            continue;
+        }
         let Some(place) = place(&service, &entry.key, at, cx) else { continue };
         if let Some(first) = places.insert(place.clone(), entry.key.span.clone()) {
             let help = format!("the first one is on {}; give each its own place", cx.out.line_of(&first));
@@ -33,8 +41,15 @@ pub(super) fn services(domain: &At<Name>, form: &DomainForm, cx: &mut Context<'_
         mounts.push(mount(service, place, form, at, cx));
     }
     refuse_rivals(&mounts, entries, cx);
+    super::socket::refuse_rivals(&sockets, cx);
     mounts.sort_by(|a, b| a.service.cmp(&b.service));
-    mounts
+    let mut sockets: Vec<SocketMount> = sockets.into_iter().map(|(mount, _)| mount).collect();
+    sockets.sort_by(|a, b| a.service.cmp(&b.service));
+    (mounts, sockets)
+}
+
+fn kind_of(key: &At<String>, cx: &Context<'_, '_>) -> Option<ServiceKind> {
+    cx.service_form(&key.value).and_then(|form| form.kind.value().copied())
 }
 
 /// The service that an entry means.
@@ -60,8 +75,7 @@ fn known<'a>(
 
 /// A channel has no files: it is opened by name, by whoever `allow` names.
 fn refuse_channel(key: &At<String>, cx: &mut Context<'_, '_>) -> bool {
-    let kind = cx.service_form(&key.value).and_then(|form| form.kind.value().copied());
-    if kind != Some(ServiceKind::Channel) {
+    if kind_of(key, cx) != Some(ServiceKind::Channel) {
         return false;
     }
     let message = format!("`{}` is a channel: it has no files that could be mounted", key.value);
@@ -158,8 +172,10 @@ fn refuse_forbidden(domain: &At<Name>, key: &At<String>, cx: &mut Context<'_, '_
     }
     let message = format!("`{}` mounts `{}` but may use none of its verbs", domain.value, key.value);
     let help = format!(
-        "add it to allow of [service.{}]: {{ domains = [\"{}\"], verbs = [\"resolve\"] }}",
-        key.value, domain.value
+        "add it to allow of [service.{}]: {{ domains = [\"{}\"], verbs = [\"{}\"] }}",
+        key.value,
+        domain.value,
+        super::service::first_verb(kind_of(key, cx))
     );
     cx.out.error(Code::NotAllowed, &key.span, message).help(help);
 }

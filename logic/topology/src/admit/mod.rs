@@ -10,6 +10,7 @@ mod machine;
 mod mount;
 mod reserve;
 mod service;
+mod socket;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -59,6 +60,7 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
     endpoints.sort_by(|a, b| a.name.cmp(&b.name));
     let ipc = endpoint::limits(cx);
     machine::refuse_shared_disks(&domains, cx);
+    socket::refuse_loops(&domains, &services, cx);
     refuse_cycles(cx);
     Some(Topology { name: name?, domains, services, endpoints, ipc })
 }
@@ -127,9 +129,11 @@ impl<'a> Context<'a, '_> {
         self.hosted_by(domain, |kind| kind.is_none_or(ServiceKind::has_server))
     }
 
-    /// The channels that the program of `domain` offers, by the file.
-    pub(crate) fn offered_by(&self, domain: &str) -> Vec<&'a str> {
-        self.hosted_by(domain, |kind| kind.is_some_and(|kind| !kind.has_server()))
+    /// The channels and sockets that the program of `domain` offers, by the file.
+    pub(crate) fn offered_by(&self, domain: &str) -> Vec<(ServiceKind, &'a str)> {
+        let names = self.hosted_by(domain, |kind| kind.is_some_and(|kind| !kind.has_server()));
+        let kind = |name: &str| self.service_form(name).and_then(|form| form.kind.value().copied());
+        names.into_iter().filter_map(|name| Some((kind(name)?, name))).collect()
     }
 
     fn hosted_by(&self, domain: &str, wanted: fn(Option<ServiceKind>) -> bool) -> Vec<&'a str> {

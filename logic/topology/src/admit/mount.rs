@@ -9,7 +9,7 @@ use crate::read::Span;
 use crate::suggest::quoted;
 
 /// Places in a domain that belong to Tombolo or to the kernel, and why nothing can be mounted there.
-const RESERVED: &[(&str, &str)] = &[
+pub(super) const RESERVED: &[(&str, &str)] = &[
     ("/proc", "the kernel's own files are there"),
     ("/sys", "the kernel's own files are there"),
     ("/dev", "the domain's devices are there"),

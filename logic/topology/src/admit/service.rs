@@ -7,6 +7,7 @@ use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{
     AllowForm, CacheForm, CacheModeWord, ChannelForm, DirectoryForm, DomainsForm, ServiceForm, SettingsForm,
+    SocketForm,
 };
 use crate::model::{
     Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Network, Service, ServiceKind,
@@ -25,14 +26,29 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
     let settings = match (kind, form.value.settings.value()) {
         (_, Some(SettingsForm::Channel(settings))) => Settings::Channel(channel(settings, cx)),
         (Some(ServiceKind::Channel), None) => Settings::Channel(channel(&ChannelForm::default(), cx)),
+        (_, Some(SettingsForm::Socket(settings))) => {
+            Settings::Socket(super::socket::settings(&name, &form.value, settings, cx))
+        }
+        (Some(ServiceKind::Socket), None) => {
+            Settings::Socket(super::socket::settings(&name, &form.value, &SocketForm::default(), cx))
+        }
         (_, Some(SettingsForm::Directory(settings))) => {
             Settings::Directory(directory(settings, host.as_ref(), &allow, cx))
         }
         // What is missing has been reported.
         (_, None) => Settings::Directory(directory(&DirectoryForm::default(), None, &allow, cx)),
     };
-    if let (Some(ServiceKind::Channel), Some(host)) = (kind, &host) {
-        refuse_server(&name, host, &form.value, cx);
+    match kind {
+        Some(ServiceKind::Socket) => {
+            if let Some(host) = &host {
+                super::socket::refuse_guest(host, &form.value, cx);
+            }
+        }
+        Some(other) => super::socket::refuse_to(other, &form.value, cx),
+        None => {}
+    }
+    if let (Some(kind), Some(host)) = (kind.filter(|kind| !kind.has_server()), &host) {
+        refuse_server(&name, (host, kind), &form.value, cx);
     }
     // The name of the service stands in for a host that has been reported.
     let domain = host.unwrap_or_else(|| name.value.clone());
@@ -115,16 +131,23 @@ fn domains(form: &AllowForm, cx: &mut Context<'_, '_>) -> Vec<Name> {
 }
 
 /// A domain that runs a server of ours has no program of its own that could offer anything.
-fn refuse_server(name: &At<Name>, host: &Name, form: &ServiceForm, cx: &mut Context<'_, '_>) {
+fn refuse_server(
+    name: &At<Name>,
+    (host, kind): (&Name, ServiceKind),
+    form: &ServiceForm,
+    cx: &mut Context<'_, '_>,
+) {
+    let (could, help) = match kind {
+        ServiceKind::Socket => ("listen for", "name the domain whose program listens"),
+        _ => ("offer", "name the domain whose program offers the channel"),
+    };
     let Some(server_of) = cx.served_by(host).first().copied() else { return };
     let Field::Given(domain) = &form.domain else { return };
     let message = format!(
-        "`{host}` runs the server of `{server_of}`: it has no program of its own that could offer `{}`",
+        "`{host}` runs the server of `{server_of}`: it has no program of its own that could {could} `{}`",
         name.value
     );
-    cx.out
-        .error(Code::Conflict, &domain.span, message)
-        .help("name the domain whose program offers the channel");
+    cx.out.error(Code::Conflict, &domain.span, message).help(help);
 }
 
 fn channel(form: &ChannelForm, cx: &mut Context<'_, '_>) -> ChannelSettings {

@@ -306,7 +306,7 @@ table_form! {
 table_form! {
     /// A service in one domain.
     ServiceAtForm as "a service's place" {
-        /// The directory below /srv; /srv/NAME where nothing is said.
+        /// The directory below /srv; /srv/NAME where nothing is said. Of a socket, which must say it: where programs connect to.
         at: Filled => optional,
         /// A DNS stub at 127.0.0.53 and a resolv.conf that says so; where nothing is said, in every domain that has
         /// only `lo`.
@@ -323,10 +323,12 @@ table_form! {
     ServiceForm as "a service" {
         /// What it does.
         kind: ServiceKind => required,
-        /// The domain in which its backend runs; of a channel, the one whose program offers it.
+        /// The domain in which its backend runs; of a channel, the one whose program offers it; of a socket, the one whose program listens.
         domain: Filled => required,
         /// Who may use which of its verbs. Nobody may unless it is said here.
         allow: Items<AllowForm, LIST_MAX, 1> => required,
+        /// Where the server of a socket listens in its domain. A socket must have it, and nothing else can.
+        to: Filled => optional,
         /// The settings of its kind. A directory must have them.
         settings: SettingsForm => beside,
     }
@@ -419,6 +421,20 @@ table_form! {
         max_channels: Count<1, CHANNELS_MAX> => CHANNELS_DEFAULT,
         /// Those of them that one domain may have; where nothing is said, 64 or `max_channels`, whichever is less.
         channels_per_domain: Count<1, CHANNELS_PER_DOMAIN_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// The settings of a socket: how much there may be of it, and what its server is told.
+    SocketForm as "settings of a socket" {
+        /// Connections of all domains that may be open at a time.
+        max_connections: Count<1, CONNECTIONS_MAX> => CONNECTIONS_DEFAULT,
+        /// Those of them that one domain may have; where nothing is said, 1024 or `max_connections`, whichever is less.
+        connections_per_domain: Count<1, CONNECTIONS_MAX> => optional,
+        /// New connections of one domain in a second; where nothing is said, as many as come.
+        connections_per_second: Count<1, CONNECTIONS_PER_SECOND_MAX> => optional,
+        /// Whether each connection begins with a header of the PROXY protocol, version 2, that says which domain has connected.
+        proxy: bool => false,
     }
 }
 

@@ -3,7 +3,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use toml::de::{DeTable, DeValue};
 
-use super::{ChannelForm, DirectoryForm, ServiceAtForm};
+use super::{ChannelForm, DirectoryForm, ServiceAtForm, SocketForm};
 use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
@@ -155,6 +155,7 @@ words!(RestartPolicy, "restart policy" {
 words!(ServiceKind, "kind of service" {
     "directory" => ServiceKind::Directory, "Names in, addresses out: a resolver.";
     "channel" => ServiceKind::Channel, "Channels to a program of a domain, which offers them itself.";
+    "socket" => ServiceKind::Socket, "Connections to a program of a domain, which listens at a TCP or Unix socket.";
 });
 
 words!(ChannelMode, "mode of a channel" {
@@ -166,6 +167,7 @@ words!(Verb, "verb" {
     "resolve" => Verb::Resolve, "Ask for names.";
     "control" => Verb::Control, "Change the settings of one's own sessions, the name servers among them.";
     "open" => Verb::Open, "Open channels to the program that offers them.";
+    "connect" => Verb::Connect, "Connect to the socket.";
 });
 
 words!(EndpointVerb, "verb of an endpoint" {
@@ -180,6 +182,7 @@ words!(EndpointVerb, "verb of an endpoint" {
 pub(crate) enum SettingsForm {
     Directory(Box<DirectoryForm>),
     Channel(ChannelForm),
+    Socket(SocketForm),
 }
 
 impl Beside for SettingsForm {
@@ -196,6 +199,8 @@ impl Beside for SettingsForm {
             required(table, key, of, meant, out).map(|form| Self::Directory(Box::new(form)))
         } else if is(ServiceKind::Channel) {
             field(table, key, meant, out).map(Self::Channel)
+        } else if is(ServiceKind::Socket) {
+            field(table, key, meant, out).map(Self::Socket)
         } else {
             // What its kind is has been reported; nothing can be said of its settings.
             Field::Broken
@@ -204,7 +209,11 @@ impl Beside for SettingsForm {
 }
 
 inline_schema!(SettingsForm, |generator| json_schema!({
-    "anyOf": [generator.subschema_for::<DirectoryForm>(), generator.subschema_for::<ChannelForm>()]
+    "anyOf": [
+        generator.subschema_for::<DirectoryForm>(),
+        generator.subschema_for::<ChannelForm>(),
+        generator.subschema_for::<SocketForm>()
+    ]
 }));
 
 /// Who shares a cache, as a word.
@@ -342,7 +351,7 @@ impl Form for ServiceAt {
 
 inline_schema!(ServiceAt, |generator| json_schema!({
     "oneOf": [
-        { "type": "string", "pattern": "^(/srv/)?[a-z]([a-z0-9-]{0,30}[a-z0-9])?$" },
+        { "type": "string", "pattern": "^((/srv/)?[a-z]([a-z0-9-]{0,30}[a-z0-9])?|(tcp|unix):.+)$" },
         generator.subschema_for::<ServiceAtForm>()
     ]
 }));

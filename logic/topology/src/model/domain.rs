@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::machine::Machine;
 use super::placement::Placement;
 use super::reserve::Reserve;
+use super::socket::SocketMount;
 use crate::bounds::{LAYER_BYTES_DEFAULT, LAYER_INODES_DEFAULT};
 use crate::name::Name;
 
@@ -61,6 +62,9 @@ pub struct Domain {
     pub log: LogLimits,
     /// The services it sees below `/srv`, sorted by service.
     pub services: Vec<ServiceMount>,
+    /// The socket services that it sees, sorted by service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sockets: Vec<SocketMount>,
     /// What its `resolv.conf` says beside the stub's address.
     pub resolv: Resolv,
     /// How it is asked to end.

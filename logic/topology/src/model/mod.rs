@@ -9,6 +9,7 @@ mod machine;
 mod placement;
 mod reserve;
 mod service;
+mod socket;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,7 @@ pub use reserve::{
 pub use service::{
     Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Service, ServiceKind, Settings, Verb,
 };
+pub use socket::{SocketMount, SocketPlace, SocketSettings};
 
 use crate::name::Name;
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::socket::SocketSettings;
 use crate::name::Name;
 
 /// One service: what it is, where it runs, and who may use it.
@@ -28,15 +29,37 @@ impl Service {
         match self.settings {
             Settings::Directory(_) => ServiceKind::Directory,
             Settings::Channel(_) => ServiceKind::Channel,
+            Settings::Socket(_) => ServiceKind::Socket,
         }
     }
 
-    /// What its channels are like, where it is a channel service.
+    /// What its channels are like, where they are opened by its name: of a channel service, and between the relays of a socket
+    /// service.
     #[must_use]
     pub fn channel(&self) -> Option<&ChannelSettings> {
         match &self.settings {
             Settings::Channel(settings) => Some(settings),
+            Settings::Socket(_) => Some(&RELAY_CHANNELS),
             Settings::Directory(_) => None,
+        }
+    }
+
+    /// What a socket service is like, if it is one.
+    #[must_use]
+    pub fn socket(&self) -> Option<&SocketSettings> {
+        match &self.settings {
+            Settings::Socket(settings) => Some(settings),
+            Settings::Directory(_) | Settings::Channel(_) => None,
+        }
+    }
+
+    /// Whether members of `domain` may open channels of it by its name.
+    #[must_use]
+    pub fn opens(&self, domain: &str) -> bool {
+        match self.kind() {
+            ServiceKind::Directory => false,
+            ServiceKind::Channel => self.allows(domain, Verb::Open),
+            ServiceKind::Socket => self.allows(domain, Verb::Connect),
         }
     }
 
@@ -55,6 +78,8 @@ pub enum ServiceKind {
     Directory,
     /// Channels between programs of domains: one program offers, others open. It has no server of ours and no files.
     Channel,
+    /// Connections to a stream socket of the server's domain. The relays of both domains are ours, the server and its clients are not.
+    Socket,
 }
 
 impl ServiceKind {
@@ -64,6 +89,7 @@ impl ServiceKind {
         match self {
             Self::Directory => "directory",
             Self::Channel => "channel",
+            Self::Socket => "socket",
         }
     }
 
@@ -72,7 +98,7 @@ impl ServiceKind {
     pub fn has_server(self) -> bool {
         match self {
             Self::Directory => true,
-            Self::Channel => false,
+            Self::Channel | Self::Socket => false,
         }
     }
 
@@ -82,6 +108,7 @@ impl ServiceKind {
         match self {
             Self::Directory => &[Verb::Resolve, Verb::Control],
             Self::Channel => &[Verb::Open],
+            Self::Socket => &[Verb::Connect],
         }
     }
 }
@@ -97,6 +124,8 @@ pub enum Verb {
     Control,
     /// Open channels to the program that offers them.
     Open,
+    /// Connect to the socket.
+    Connect,
 }
 
 impl Verb {
@@ -107,6 +136,7 @@ impl Verb {
             Self::Resolve => "resolve",
             Self::Control => "control",
             Self::Open => "open",
+            Self::Connect => "connect",
         }
     }
 }
@@ -119,7 +149,17 @@ pub enum Settings {
     Directory(DirectorySettings),
     /// A channel service.
     Channel(ChannelSettings),
+    /// A socket service.
+    Socket(SocketSettings),
 }
+
+/// The channels between the relays of a socket service: one for each domain that mounts it, and room for a relay's successor.
+const RELAY_CHANNELS: ChannelSettings = ChannelSettings {
+    ring_bytes: crate::bounds::RELAY_RING_BYTES,
+    mode: ChannelMode::Messages,
+    max_channels: crate::bounds::RELAY_CHANNELS_MAX,
+    channels_per_domain: crate::bounds::RELAY_CHANNELS_PER_DOMAIN,
+};
 
 /// The settings of a channel service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 use super::services::{Wish, served, verbs};
 use super::{Broker, Identity, Inner, MemberId, Outgoing, Refusal, Role, Shape, refuse};
 use rustix::io::Errno;
-use topology::{ChannelMode, ChannelSettings, Service, Topology, Verb};
+use topology::{ChannelMode, ChannelSettings, Service, Topology};
 use wire::control::{Event, Reply};
 
 impl Broker {
@@ -22,7 +22,7 @@ impl Broker {
             return false;
         };
         let topology = inner.topologies.get(dc);
-        topology.is_some_and(|topology| topology.allows(domain, service, Verb::Open))
+        topology.and_then(|topology| topology.service(service)).is_some_and(|service| service.opens(domain))
     }
 
     /// Comes back when a service that this member may connect to has a server, or when there is nothing to wait for.
@@ -151,7 +151,7 @@ pub(super) fn channel_permission(
     wish: &Wish,
     service: &Service,
 ) -> Result<(Vec<String>, Option<ChannelSettings>), Refusal> {
-    if !service.allows(&who.domain, Verb::Open) {
+    if !service.opens(&who.domain) {
         return unknown(who, &wish.service);
     }
     if who.role != Role::Program || wish.entrance != "api" {

@@ -7,7 +7,8 @@ use wire::{control, directory};
 pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Value> {
     match &service.settings {
         Settings::Directory(settings) => serde_json::to_value(of_directory(settings)),
-        Settings::Channel(settings) => serde_json::to_value(of_channel(settings)),
+        // Of a socket: the channels between its relays.
+        Settings::Channel(_) | Settings::Socket(_) => serde_json::to_value(service.channel().map(of_channel)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Domains;
 use serde_json::{Map, Value, json};
-use topology::{Topology, Verb};
+use topology::{ServiceKind, Topology, Verb};
 
 /// What a domain may know of itself: no path of the node, no process number, no other domain.
 pub(crate) fn about(node: &Domains, dc: &str, domain: &str) -> Value {
@@ -17,6 +17,7 @@ pub(crate) fn about(node: &Domains, dc: &str, domain: &str) -> Value {
         "limits": found.map(|domain| domain.limits),
         "restarts": view.map_or(0, |view| view.restarts),
         "services": found.map(|domain| &domain.services),
+        "sockets": found.map(|domain| &domain.sockets),
         "channels": topology.as_ref().map(|topology| channels_about(node, dc, domain, topology)),
         "endpoints": topology.as_ref().map(|topology| endpoints_about(domain, topology)),
         "version": env!("CARGO_PKG_VERSION"),
@@ -25,7 +26,7 @@ pub(crate) fn about(node: &Domains, dc: &str, domain: &str) -> Value {
 
 /// The channels that a domain may open or offer, by name: nothing of who else may.
 fn channels_about(node: &Domains, dc: &str, domain: &str, topology: &Topology) -> Map<String, Value> {
-    let channels = topology.services.iter().filter(|service| !service.kind().has_server());
+    let channels = topology.services.iter().filter(|service| service.kind() == ServiceKind::Channel);
     channels
         .filter_map(|service| {
             let (opens, offers) = (service.allows(domain, Verb::Open), service.domain.as_str() == domain);
