@@ -6,6 +6,7 @@ mod frontend;
 mod machine;
 mod probe;
 mod proxy;
+mod relay;
 mod server;
 
 use crate::output::with_causes as said;
@@ -23,6 +24,7 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         ::machine::KVM_ROLE => Some(ExitCode::from(::machine::kvm_main())),
         "machine" => Some(finish_with("machine", machine::run(arguments))),
         "proxy" => Some(finish("proxy", proxy::run())),
+        "relay" => Some(finish("relay", relay::run())),
         "server" => Some(finish("server", server::run())),
         node::PIPES_ROLE => Some(finish("pipes", node::pipes_main())),
         PROBE => Some(finish("probe", probe::run(arguments))),

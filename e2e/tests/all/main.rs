@@ -37,4 +37,5 @@ mod quickstart;
 mod remote;
 mod reservations;
 mod roots;
+mod sockets;
 mod views;

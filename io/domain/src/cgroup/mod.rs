@@ -65,13 +65,15 @@ pub struct Cgroups {
     hierarchies: Vec<Hierarchy>,
 }
 
-/// Which part of a domain a process belongs to; both share the domain's limits.
+/// Which part of a domain a process belongs to; all share the domain's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The domain's own processes.
     Payload,
     /// Its frontend.
     Frontend,
+    /// Its relay: what carries connections to other domains, and from them.
+    Relay,
 }
 
 impl Part {
@@ -81,6 +83,7 @@ impl Part {
         match self {
             Self::Payload => "payload",
             Self::Frontend => "frontend",
+            Self::Relay => "relay",
         }
     }
 }

@@ -148,6 +148,19 @@ impl Page {
             self.gauge("tombolo_guest_running", &labels, Some(f64::from(u8::from(guest == "running"))));
             self.gauge("tombolo_guest_memory_bytes", &labels, number("/machine/memory_bytes"));
         }
+        for (service, counts) in entries(domain.pointer("/sockets/relay/serves")) {
+            for (consumer, counts) in entries(counts.get("domains")) {
+                let mut labels = vec![("dc", dc.to_owned()), ("service", service.clone())];
+                labels.push(("consumer", consumer.clone()));
+                let number = |name: &str| counts.get(name).and_then(Value::as_f64);
+                self.gauge("tombolo_socket_connections", &labels, number("open"));
+                self.counter("tombolo_socket_connections_opened_total", &labels, number("opened"));
+                self.counter("tombolo_socket_connections_refused_total", &labels, number("refused"));
+                self.counter("tombolo_socket_connections_reset_total", &labels, number("reset"));
+                self.counter("tombolo_socket_sent_bytes_total", &labels, number("sent_bytes"));
+                self.counter("tombolo_socket_received_bytes_total", &labels, number("received_bytes"));
+            }
+        }
         if let Some(counters) = domain.pointer("/frontend/state") {
             self.numbers("tombolo_frontend", &labels, counters, 0);
         }

@@ -4,14 +4,14 @@ use crate::admin::{Code, DomainRow, EndpointRow, LayerRow, MachineRow, Problem, 
 use crate::api::node::Node;
 use crate::base::meant;
 use crate::broker::{MemberRow, Role};
-use crate::domains::exit_text;
 use crate::domains::supervisor::Supervised;
+use crate::domains::{exit_text, relays};
 use domain::Exit;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use topology::{Program, Topology, Verb};
+use topology::{Program, Topology};
 
 /// How long frontends and servers have to say their state; who is slower is shown without it.
 const INSPECT_DEADLINE: Duration = Duration::from_millis(500);
@@ -121,6 +121,7 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
         "network": domain.network.as_str(),
         "command": words(domain),
         "services": services,
+        "sockets": sockets(node, dc, domain).await,
         "usage": usage,
         "layer": layer(node, dc, domain, view.as_ref().and_then(|view| view.monitor_pid)).await,
         "machine": machine_row(node, dc, domain, view.as_ref().and_then(|view| view.last_exit.as_ref())),
@@ -131,6 +132,21 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
             "entrances": says(Role::Entrances),
         },
     })
+}
+
+/// The sockets of other domains that a domain sees, and who is connected to its own; `null` where it takes part in no socket service.
+async fn sockets(node: &Node, dc: &str, domain: &topology::Domain) -> Value {
+    let topology = node.domains.topology(dc);
+    let wanted = topology.as_ref().and_then(|topology| relays::order(topology, domain));
+    if wanted.is_none() {
+        return Value::Null;
+    }
+    let at: Map<String, Value> = domain
+        .sockets
+        .iter()
+        .map(|mount| (mount.service.as_str().to_owned(), mount.at.to_string().into()))
+        .collect();
+    json!({ "at": at, "relay": relays::state(&node.domains, dc, domain.name.as_str()).await })
 }
 
 /// What a domain's cgroup says; files are read away from the loop.
@@ -219,7 +235,7 @@ fn consumers(topology: &Topology, service: &topology::Service) -> Vec<String> {
         if service.kind().has_server() {
             domain.services.iter().any(|mount| mount.service == service.name)
         } else {
-            service.allows(domain.name.as_str(), Verb::Open)
+            service.opens(domain.name.as_str())
         }
     };
     topology.domains.iter().filter(uses).map(|domain| domain.name.as_str().to_owned()).collect()
@@ -309,6 +325,7 @@ async fn domain_row(
             .services
             .iter()
             .map(|m| format!("{}:/srv/{}", m.service.as_str(), m.at.as_str()))
+            .chain(domain.sockets.iter().map(|m| format!("{}:{}", m.service.as_str(), m.at)))
             .collect(),
     }
 }

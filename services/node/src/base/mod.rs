@@ -1,6 +1,7 @@
 //! What every room stands on, and what knows of none: where things are, work that blocks,
 //! descriptors that the event loop watches.
 
+pub(crate) mod doorstep;
 mod files;
 mod guarded;
 pub mod place;

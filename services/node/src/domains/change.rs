@@ -3,6 +3,7 @@
 use super::Teller;
 use super::inside;
 use super::ready;
+use super::relays;
 use super::supervisor::{First, State, supervise};
 use super::{Desired, Domains};
 use crate::admin::{Code, DownRequest, Problem, Progress, UpRequest};
@@ -214,7 +215,8 @@ async fn perform(node: &Arc<Domains>, dc: &str, step: &Step) -> Result<(), Strin
         }
         _ => {
             node.apply(dc, step);
-            inside::follow(node, dc, step).await
+            inside::follow(node, dc, step).await?;
+            relays::follow(node, dc, step).await
         }
     }
 }

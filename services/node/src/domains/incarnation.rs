@@ -3,6 +3,7 @@
 use super::Domains;
 use super::frontends::{End, Frontend, InGuest, Process};
 use super::inside::{self, Wanted};
+use super::relays::{self, Relay};
 use super::{about as of_itself, machines, spec};
 use crate::base::watched;
 use crate::base::{blocking, said};
@@ -50,12 +51,25 @@ pub(crate) struct Incarnation {
     frontend: Frontend,
     /// What its frontend's successor needs; a guest's has it in the guest.
     held: Option<Held>,
+    relay: RelayPlace,
+    /// How long the next relay waits that ends soon.
+    relay_pause: Duration,
     /// Frontends that ended soon after their start, or could not be started, in a row.
     early_ends: u32,
     /// When the last attempt at a frontend was made.
     last_attempt: Instant,
     since: Instant,
     _door: OpenDoor,
+}
+
+/// Where the relay of a domain is, if it takes part in socket services.
+#[derive(Debug)]
+enum RelayPlace {
+    /// There is none to be.
+    None,
+    Here(Relay),
+    /// The last one has ended, or could not be started; the next attempt is due then.
+    Lost(tokio::time::Instant),
 }
 
 /// What a frontend's successor needs.
@@ -107,10 +121,12 @@ pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Res
     if found.is_some() {
         // All that a guest sees is made in the guest, by its agent.
         let frontend = InGuest::awaited(node, dc, domain.name.as_str());
-        return run(node, created, None, Frontend::Guest(frontend), door).await;
+        return run(node, created, None, (Frontend::Guest(frontend), RelayPlace::None), door).await;
     }
     match furnish(node, dc, domain, &created).await {
-        Ok((held, frontend)) => run(node, created, Some(held), Frontend::Here(frontend), door).await,
+        Ok((held, frontend, relay)) => {
+            run(node, created, Some(held), (Frontend::Here(frontend), relay), door).await
+        }
         Err(why) => {
             // The error that made us undo it is the one to tell.
             if let Ok(Err(error)) = blocking(move || created.abort()).await {
@@ -125,20 +141,20 @@ async fn run(
     node: &Arc<Domains>,
     created: Created,
     held: Option<Held>,
-    frontend: Frontend,
+    ours: (Frontend, RelayPlace),
     door: OpenDoor,
 ) -> Result<Incarnation, String> {
     let running = blocking(move || created.start()).await?.map_err(said)?;
-    Incarnation::new(node, running, held, frontend, door)
+    Incarnation::new(node, running, held, ours, door)
 }
 
-/// Puts the mount, the entrances and the frontend into a domain whose command waits.
+/// Puts the mount, the entrances, the frontend and the relay into a domain whose command waits.
 async fn furnish(
     node: &Arc<Domains>,
     dc: &str,
     domain: &Domain,
     created: &Created,
-) -> Result<(Held, Process), String> {
+) -> Result<(Held, Process, RelayPlace), String> {
     let fuse = frontend::open_device().map_err(|e| fuse_missing(&e))?;
     let mount = frontend::mount_detached(&fuse, &frontend::MountOptions::default())
         .map_err(|e| format!("can't make the FUSE mount of the domain: {e}"))?;
@@ -152,7 +168,16 @@ async fn furnish(
     let copies = kept.into_iter().map(clone).collect::<Result<Vec<_>, _>>()?;
     created.keep(&copies).map_err(said)?;
     let frontend = Process::spawn(node, dc, domain, &held, false).await?;
-    Ok((held, frontend))
+    let relay = match relay_order(node, dc, domain) {
+        Some(order) => RelayPlace::Here(Relay::start(node, order, created.init_descriptor()).await?),
+        None => RelayPlace::None,
+    };
+    Ok((held, frontend, relay))
+}
+
+/// What the relay of a domain would do, as its topology says now.
+fn relay_order(node: &Domains, dc: &str, domain: &Domain) -> Option<wire::socket::Order> {
+    relays::order(&*node.topology(dc)?, domain).filter(|_| domain.machine.is_none())
 }
 
 fn fuse_missing(error: &std::io::Error) -> String {
@@ -306,7 +331,7 @@ pub(crate) async fn adopt(
     door.init.store(running.init_pid(), Ordering::Release);
     if domain.machine.is_some() {
         let frontend = InGuest::awaited(node, dc, domain.name.as_str());
-        return Incarnation::new(node, running, None, Frontend::Guest(frontend), door);
+        return Incarnation::new(node, running, None, (Frontend::Guest(frontend), RelayPlace::None), door);
     }
     end_frontends(node, dc, domain).await?;
     let fuse = running.kept(KEPT_FUSE).map_err(said)?;
@@ -323,7 +348,11 @@ pub(crate) async fn adopt(
     let entrances = Entrances { stub_udp: next(stub)?, stub_tcp: next(stub)?, resolve: next(resolve)? };
     let held = Held { fuse, ledger, entrances };
     let frontend = Process::spawn(node, dc, domain, &held, true).await?;
-    Incarnation::new(node, running, Some(held), Frontend::Here(frontend), door)
+    let relay = match (relay_order(node, dc, domain), running.init_descriptor()) {
+        (Some(order), Some(init)) => RelayPlace::Here(Relay::adopt(node, order, init).await?),
+        _ => RelayPlace::None,
+    };
+    Incarnation::new(node, running, Some(held), (Frontend::Here(frontend), relay), door)
 }
 
 /// Ends the frontends that the earlier daemon left: there is one at a time, and its end of the private socket is lost.
@@ -387,7 +416,7 @@ impl Incarnation {
         node: &Domains,
         running: Running,
         held: Option<Held>,
-        frontend: Frontend,
+        (frontend, relay): (Frontend, RelayPlace),
         door: OpenDoor,
     ) -> Result<Self, String> {
         let descriptor = running.wait_descriptor().try_clone_to_owned().map_err(|e| e.to_string())?;
@@ -403,6 +432,8 @@ impl Incarnation {
             monitor,
             frontend,
             held,
+            relay,
+            relay_pause: FRONTEND_PAUSE,
             early_ends: 0,
             last_attempt: Instant::now(),
             since,
@@ -444,13 +475,65 @@ impl Incarnation {
         }
     }
 
-    /// Comes back when the domain or its frontend has ended.
+    /// Comes back when the domain, its frontend or its relay has ended.
     pub(crate) async fn event(&mut self) -> Happened {
         tokio::select! {
             biased;
             () = Self::ended(&self.monitor) => Happened::DomainEnded,
             end = self.frontend.ended() => Happened::FrontendEnded(end),
+            () = self.relay.ended() => Happened::RelayEnded,
         }
+    }
+
+    /// After the end of a relay, or the pause behind it: another one. Its connections are over, and new ones go on.
+    pub(crate) async fn replace_relay(&mut self, node: &Arc<Domains>, domain: &Domain) -> Result<(), String> {
+        if let RelayPlace::Here(relay) = &self.relay {
+            // One that ends again so soon must not be started in a loop.
+            let again = if relay.served() < FRONTEND_SETTLED {
+                self.relay_pause.saturating_mul(2)
+            } else {
+                FRONTEND_PAUSE
+            };
+            self.relay_pause = again.min(MAX_FRONTEND_PAUSE);
+            let (dc, name) = (&self.running.id().dc, domain.name.as_str());
+            tracing::warn!(
+                dc,
+                domain = name,
+                "its relay ended, and open connections with it; a successor takes its place"
+            );
+            self.relay = RelayPlace::Lost(tokio::time::Instant::now() + self.relay_pause);
+            return Ok(());
+        }
+        self.start_relay(node, domain).await
+    }
+
+    async fn start_relay(&mut self, node: &Arc<Domains>, domain: &Domain) -> Result<(), String> {
+        self.relay = RelayPlace::Lost(tokio::time::Instant::now() + MAX_FRONTEND_PAUSE);
+        let dc = self.running.id().dc.clone();
+        self.relay = match (relay_order(node, &dc, domain), self.running.init_descriptor()) {
+            (Some(order), Some(init)) => RelayPlace::Here(Relay::start(node, order, init).await?),
+            _ => RelayPlace::None,
+        };
+        Ok(())
+    }
+
+    /// After a change of services: another relay, if there is something else to do.
+    pub(crate) async fn follow_services(
+        &mut self,
+        node: &Arc<Domains>,
+        domain: &Domain,
+    ) -> Result<(), String> {
+        let dc = self.running.id().dc.clone();
+        let wanted = relay_order(node, &dc, domain);
+        let has = match &self.relay {
+            RelayPlace::Here(relay) => Some(relay.order()),
+            RelayPlace::None | RelayPlace::Lost(_) => None,
+        };
+        if has == wanted.as_ref() {
+            return Ok(());
+        }
+        relays::end(node, &dc, domain.name.as_str()).await?;
+        self.start_relay(node, domain).await
     }
 
     /// How the domain ended; clears up behind it.
@@ -515,6 +598,19 @@ pub(crate) enum Happened {
     DomainEnded,
     /// Another frontend is wanted: its frontend has ended, or its guest has had none.
     FrontendEnded(End),
+    /// Another relay is wanted.
+    RelayEnded,
+}
+
+impl RelayPlace {
+    /// Comes back when there is to be another one.
+    async fn ended(&self) {
+        match self {
+            Self::None => std::future::pending().await,
+            Self::Here(relay) => relay.ended().await,
+            Self::Lost(next) => tokio::time::sleep_until(*next).await,
+        }
+    }
 }
 
 /// How long ago a process started, from field 22 of its `/proc/PID/stat`.

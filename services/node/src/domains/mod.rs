@@ -12,6 +12,7 @@ mod inside;
 mod listener;
 pub(crate) mod machines;
 pub(crate) mod ready;
+pub(crate) mod relays;
 pub(crate) mod spec;
 mod store;
 pub(crate) mod supervisor;

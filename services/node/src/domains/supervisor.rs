@@ -91,6 +91,8 @@ enum Command {
     Stop { done: oneshot::Sender<Result<(), String>>, at_once: bool },
     /// These keys of the domain changed, which may change while it runs.
     Update { domain: Arc<Domain>, done: oneshot::Sender<Result<(), String>> },
+    /// A service has changed: its relay follows, if it has one.
+    Follow { done: oneshot::Sender<Result<(), String>> },
 }
 
 impl Supervised {
@@ -120,6 +122,11 @@ impl Supervised {
     /// Changes what can be changed of a domain that runs.
     pub(crate) async fn update(&self, domain: &Domain) -> Result<(), String> {
         self.ask(|done| Command::Update { domain: Arc::new(domain.clone()), done }).await
+    }
+
+    /// Has its relay do what the topology says now.
+    pub(crate) async fn follow(&self) -> Result<(), String> {
+        self.ask(|done| Command::Follow { done }).await
     }
 
     async fn ask(
@@ -376,6 +383,7 @@ impl Task {
                         return Ok(Over::Ended(exit));
                     }
                     Happened::FrontendEnded(end) => self.replace_frontend(&mut incarnation, end).await,
+                    Happened::RelayEnded => self.replace_relay(&mut incarnation).await,
                 },
                 command = self.inbox.recv() => match command {
                     Some(Command::Stop { done, at_once }) => {
@@ -390,6 +398,10 @@ impl Task {
                     Some(Command::Update { domain, done }) => {
                         let updated = self.update(domain).await;
                         let _nobody_waits = done.send(updated);
+                    }
+                    Some(Command::Follow { done }) => {
+                        let followed = incarnation.follow_services(&self.node, &self.me.domain()).await;
+                        let _nobody_waits = done.send(followed);
                     }
                     None => return Err(None),
                 },
@@ -419,6 +431,13 @@ impl Task {
                 self.write_down(true).await;
             }
             Err(error) => tracing::error!(dc, domain, error, "its frontend can't be replaced; trying again"),
+        }
+    }
+
+    async fn replace_relay(&mut self, incarnation: &mut Incarnation) {
+        let (dc, domain) = (&self.me.dc, &self.me.name);
+        if let Err(error) = incarnation.replace_relay(&self.node, &self.me.domain()).await {
+            tracing::error!(dc, domain, error, "its relay can't be replaced; trying again");
         }
     }
 
@@ -456,6 +475,11 @@ impl Task {
             Some(Command::Update { domain, done }) => {
                 self.backoff.set_policy(domain.restart);
                 *self.me.domain.lock().unwrap_or_else(PoisonError::into_inner) = domain;
+                let _nobody_waits = done.send(Ok(()));
+                Ok(())
+            }
+            // There is no relay now, and the next one knows.
+            Some(Command::Follow { done }) => {
                 let _nobody_waits = done.send(Ok(()));
                 Ok(())
             }

@@ -1,7 +1,8 @@
 //! One proxy: found or started, spoken with, and replaced when it ends.
 
-use super::{Ground, LINK_PORT, Offer, Peer, Proxies, Shared, Wanted, socket};
+use super::{Ground, LINK_PORT, Offer, Peer, Proxies, Shared, Wanted};
 use crate::base::blocking;
+use crate::base::doorstep;
 use crate::base::place::LOG_VARIABLE;
 use crate::base::watched;
 use crate::broker::{ToProxy, orders, unix_seconds};
@@ -205,7 +206,7 @@ async fn clear(ground: &Arc<Ground>, shared: Option<&Arc<dyn Shared>>, name: &st
                 tracing::warn!(name, %error, "the cgroup of a proxy can't be removed");
             }
             // Gone already is as good.
-            let _gone = socket::remove(&folder(&ground), &name);
+            let _gone = doorstep::remove(&folder(&ground), &name);
             ground.remove_if_empty();
         }
         killed.map(drop).map_err(|e| e.to_string())
@@ -231,7 +232,7 @@ impl Drop for Reaped {
 }
 
 async fn serve(all: &Arc<Proxies>, peer: &Arc<Peer>) -> io::Result<Ended> {
-    let found = socket::connect(&folder(&all.ground), &peer.name)?;
+    let found = doorstep::connect(&folder(&all.ground), &peer.name)?;
     if let Some(found) = found {
         let (proxies, path, node) = (Arc::clone(all), cgroup(&all.ground, &peer.name), peer.name.clone());
         blocking(move || proxies.shared.came(&node, &path)).await.map_err(io::Error::other)?;
@@ -251,7 +252,7 @@ async fn serve(all: &Arc<Proxies>, peer: &Arc<Peer>) -> io::Result<Ended> {
 /// Starts a proxy.
 async fn spawn(all: &Arc<Proxies>, peer: &Peer) -> io::Result<(OwnedFd, Child, ToProxy)> {
     let ground = &all.ground;
-    let listener = socket::listen(&folder(ground), &peer.name)?;
+    let listener = doorstep::listen(&folder(ground), &peer.name)?;
     let epoch = next_epoch(ground, &peer.name)?;
     let child = Command::new(&ground.program)
         .args(["proxy", &peer.name])
@@ -281,7 +282,7 @@ async fn spawn(all: &Arc<Proxies>, peer: &Peer) -> io::Result<(OwnedFd, Child, T
         .map_err(io::Error::other)?
         .map_err(io::Error::other)?;
     }
-    let socket = socket::connect(&folder(ground), &peer.name)?
+    let socket = doorstep::connect(&folder(ground), &peer.name)?
         .ok_or_else(|| io::Error::other("the proxy has ended at once"))?;
     let mut reaped = reaped;
     let child = reaped.0.take().ok_or_else(|| io::Error::other("no proxy"))?;

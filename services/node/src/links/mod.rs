@@ -6,7 +6,6 @@
 
 mod keep;
 mod membership;
-mod socket;
 
 pub(crate) use keep::sweep;
 

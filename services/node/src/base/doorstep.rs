@@ -1,4 +1,4 @@
-//! The socket at which a daemon finds its proxy.
+//! Sockets at which a daemon finds processes of its own: those that it started, and those that the daemon before it did.
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// Daemons that may connect before the proxy looks: one, and its successor.
+/// Daemons that may connect before the process looks: one, and its successor.
 const BACKLOG: i32 = 4;
 
 fn socket() -> io::Result<OwnedFd> {
@@ -24,11 +24,11 @@ fn address(folder: &OwnedFd, name: &str) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}.sock", folder.as_raw_fd()))?)
 }
 
-/// Makes the listening socket of a proxy; an old one is replaced.
+/// Makes the listening socket of a process; an old one is replaced.
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn listen(folder: &Path, name: &str) -> io::Result<OwnedFd> {
+pub(crate) fn listen(folder: &Path, name: &str) -> io::Result<OwnedFd> {
     std::fs::create_dir_all(folder)?;
     rustix::fs::chmod(folder, Mode::from_raw_mode(0o700))?;
     let at = open(folder)?;
@@ -39,11 +39,11 @@ pub(super) fn listen(folder: &Path, name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to a proxy; `None`: none is there.
+/// Connects to a process; `None`: none is there.
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn connect(folder: &Path, name: &str) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn connect(folder: &Path, name: &str) -> io::Result<Option<OwnedFd>> {
     let at = match open(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         at => at?,
@@ -60,7 +60,7 @@ pub(super) fn connect(folder: &Path, name: &str) -> io::Result<Option<OwnedFd>> 
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn remove(folder: &Path, name: &str) -> io::Result<()> {
+pub(crate) fn remove(folder: &Path, name: &str) -> io::Result<()> {
     let at = open(folder)?;
     match rustix::fs::unlinkat(&at, format!("{name}.sock"), AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),

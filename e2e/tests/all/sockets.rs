@@ -1,0 +1,287 @@
+//! Sockets without a network: unmodified programs of containers that have only `lo` connect to each other.
+
+use e2e::{Node, node, wait};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+/// Where domains see the redis that `make deps` unpacked.
+const REDIS: &str = "/opt/redis";
+/// Echoes what it reads until its clients have finished, and then says how much that was.
+const SERVER: &str = r#"
+import socket, socketserver, sys
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        count = 0
+        while piece := self.request.recv(65536):
+            count += len(piece)
+            self.request.sendall(piece)
+        self.request.sendall(b"|%d" % count)
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 1024
+class Local(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 1024
+at = sys.argv[1]
+server = Local(at, Echo) if at.startswith("/") else Server(("127.0.0.1", int(at)), Echo)
+if at.startswith("/"):
+    import os
+    os.chmod(at, 0o666)
+server.serve_forever()
+"#;
+/// Connects, and does what its standard input says, a word at a time.
+const CLIENT: &str = r#"
+import socket, sys
+at = sys.argv[1]
+s = socket.socket(socket.AF_UNIX if at.startswith("/") else socket.AF_INET)
+s.settimeout(30)
+def connect():
+    s.connect(at if at.startswith("/") else ("127.0.0.1", int(at)))
+def echo():
+    s.sendall(b"hello")
+    got = b""
+    while len(got) < 5:
+        piece = s.recv(5 - len(got))
+        if not piece: raise EOFError("the stream ended")
+        got += piece
+    assert got == b"hello", got
+def wait():
+    if s.recv(1) == b"": raise EOFError("the stream ended")
+for line in sys.stdin:
+    try:
+        {"connect": connect, "echo": echo, "wait": wait}[line.strip()]()
+        print("ok", flush=True)
+    except Exception as e:
+        print(type(e).__name__, flush=True)
+"#;
+
+fn container(name: &str, command: &str, more: &str) -> String {
+    format!(
+        "\n[domain.{name}]\nkind = \"container\"\nroot = \"host\"\ncommand = {command}\n\
+         restart = {{ policy = \"always\", backoff = \"50ms\" }}\n{more}\n"
+    )
+}
+
+fn python(text: &str, argument: &str) -> String {
+    format!("[\"/usr/bin/python3\", \"-c\", '''{text}''', \"{argument}\"]")
+}
+
+/// `server` echoes at `to`, `client` sees it at `at`.
+fn topology(to: &str, at: &str, settings: &str) -> String {
+    let listens = to.trim_start_matches("tcp:").trim_start_matches("unix:");
+    format!(
+        "name = \"shop\"\n{}{}{}\n[service.echo]\nkind = \"socket\"\ndomain = \"server\"\nto = \"{to}\"\n\
+         allow = [{{ domains = [\"client\"], verbs = [\"connect\"] }}]\n{settings}\n",
+        container("server", &python(SERVER, listens), ""),
+        container(
+            "client",
+            "[\"sleep\", \"infinity\"]",
+            &format!("services = {{ echo = {{ at = \"{at}\" }} }}")
+        ),
+        container("stranger", "[\"sleep\", \"infinity\"]", ""),
+    )
+}
+
+/// A client program in the domain `client`.
+struct Client {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn start(node: &Node, at: &str) -> Self {
+        let mut child = node
+            .command(&["exec", "client", "--", "/usr/bin/python3", "-c", CLIENT, at])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the client starts");
+        let input = child.stdin.take().expect("its input");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        Self { child, input, output }
+    }
+
+    fn does(&mut self, word: &str) -> String {
+        writeln!(self.input, "{word}").expect("it listens");
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it answers");
+        line.trim().to_owned()
+    }
+
+    /// One that has connected.
+    fn connected(node: &Node, at: &str) -> Self {
+        wait::until("the server answers", || {
+            let mut client = Self::start(node, at);
+            client.does("connect") == "ok" && client.does("echo") == "ok"
+        });
+        let mut client = Self::start(node, at);
+        assert_eq!(client.does("connect"), "ok");
+        assert_eq!(client.does("echo"), "ok");
+        client
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // It ends with its input; killed, it ends for sure.
+        let _ended_already = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn sockets(node: &Node, domain: &str) -> Value {
+    node.json(&["inspect", &format!("dc/shop/domains/{domain}/sockets")])
+}
+
+fn relay_of(node: &Node, domain: &str) -> u32 {
+    let name = format!("shop/{domain}");
+    let is_its = |pid: &u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split('\0').any(|word| word == name)
+    };
+    node.pids("relay").into_iter().find(is_its).unwrap_or_else(|| panic!("{domain} has no relay"))
+}
+
+#[test]
+fn redis_and_its_client_in_containers_without_a_network() {
+    let unpacked: PathBuf = node::target().join("debian/redis");
+    if !unpacked.join(".complete").exists() {
+        println!("skipped: needs redis; run `make deps`");
+        return;
+    }
+    let Some(node) = Node::start() else { return };
+    let source = std::fs::canonicalize(&unpacked).expect("it is there");
+    let redis = format!(
+        "mounts = [{{ source = \"{}\", target = \"{REDIS}\" }}]\n\
+         environment = {{ LD_LIBRARY_PATH = \"{REDIS}/usr/lib/x86_64-linux-gnu\" }}",
+        source.display()
+    );
+    let text = format!(
+        "name = \"shop\"\n{}{}\n[service.cache]\nkind = \"socket\"\ndomain = \"redis\"\nto = \"tcp:6379\"\n\
+         allow = [{{ domains = [\"web\"], verbs = [\"connect\"] }}]\n",
+        container("redis", &format!("[\"{REDIS}/usr/bin/redis-server\", \"--save\", \"\"]"), &redis),
+        container(
+            "web",
+            "[\"sleep\", \"infinity\"]",
+            &format!("{redis}\nservices = {{ cache = {{ at = \"tcp:127.0.0.1:6379\" }} }}")
+        ),
+    );
+    node.up_ok(&text);
+    let cli = |words: &str| node.shell("web", &format!("{REDIS}/usr/bin/redis-cli {words}"));
+    wait::until("redis answers", || cli("ping").out.trim() == "PONG");
+    assert_eq!(cli("set colour blue").out.trim(), "OK");
+    assert_eq!(cli("get colour").out.trim(), "blue");
+    let bench = node.shell_ok(
+        "web",
+        &format!("{REDIS}/usr/bin/redis-benchmark -q -t set,get,lrange_600 -n 2000 -c 50 -d 10000"),
+    );
+    assert!(bench.contains("GET: ") && bench.contains("LRANGE_600"), "{bench}");
+    let state = sockets(&node, "redis");
+    let web = &state["relay"]["serves"]["cache"]["domains"]["web"];
+    assert!(web["opened"].as_u64().is_some_and(|opened| opened >= 53), "{state}");
+    assert!(web["sent_bytes"].as_u64().is_some_and(|bytes| bytes > 20_000_000), "{state}");
+    assert!(node.ok(&["ps"]).contains("cache:tcp:127.0.0.1:6379"), "{}", node.ok(&["ps"]));
+}
+
+#[test]
+fn bytes_are_those_of_a_stream_and_nobody_else_can_connect() {
+    let Some(node) = Node::start() else { return };
+    node.up_ok(&topology("tcp:7000", "tcp:127.0.0.1:7001", ""));
+    drop(Client::connected(&node, "7001"));
+    // 20 MB each way, then the end of one direction, then what is said behind it.
+    let line = "import hashlib, os, socket, threading\n\
+                data = os.urandom(20_000_000)\n\
+                s = socket.create_connection((\"127.0.0.1\", 7001))\n\
+                def send():\n    s.sendall(data)\n    s.shutdown(socket.SHUT_WR)\n\
+                threading.Thread(target=send).start()\n\
+                got = b\"\".join(iter(lambda: s.recv(1 << 16), b\"\"))\n\
+                assert got == data + b\"|20000000\", len(got)\nprint(\"whole\")\n";
+    let whole = node.run(&["exec", "client", "--", "/usr/bin/python3", "-c", line]);
+    assert_eq!(whole.out.trim(), "whole", "{}{}", whole.err, node.daemon_log());
+    // Whoever the file does not name has nothing at that place, and no channel either.
+    let stranger = node.shell("stranger", "exec 3<>/dev/tcp/127.0.0.1/7001");
+    assert!(stranger.err.contains("Connection refused"), "{stranger:?}");
+    let host = std::net::TcpStream::connect(("127.0.0.1", 7001));
+    assert!(host.is_err(), "a port of the node leads into a domain");
+}
+
+#[test]
+fn unix_sockets_lead_to_unix_sockets() {
+    let Some(node) = Node::start() else { return };
+    node.up_ok(&topology("unix:/run/echo.sock", "unix:/run/there.sock", ""));
+    let mut client = Client::connected(&node, "/run/there.sock");
+    assert_eq!(client.does("echo"), "ok");
+}
+
+#[test]
+fn whatever_dies_resets_what_went_through_it_and_new_connections_go_on() {
+    let Some(node) = Node::start() else { return };
+    node.up_ok(&topology("tcp:7000", "tcp:7001", ""));
+    // The server.
+    let mut client = Client::connected(&node, "7001");
+    kill_main(&node, "server");
+    assert_eq!(client.does("wait"), "ConnectionResetError");
+    // Either relay.
+    for domain in ["client", "server"] {
+        let mut client = Client::connected(&node, "7001");
+        node::kill(relay_of(&node, domain));
+        assert_eq!(client.does("wait"), "ConnectionResetError", "the relay of {domain} died");
+    }
+    // The daemon: nothing happens to what is open, and new connections come.
+    let mut client = Client::connected(&node, "7001");
+    let relay = relay_of(&node, "client");
+    node.kill_daemon();
+    assert_eq!(client.does("echo"), "ok");
+    assert_eq!(Client::start(&node, "7001").does("connect"), "ok", "`exec` has brought the next daemon");
+    assert_eq!(client.does("echo"), "ok");
+    assert_eq!(relay_of(&node, "client"), relay, "the next daemon goes on with the relay that it finds");
+    // The client: the server's side has nothing left of it.
+    drop((client, Client::connected(&node, "7001")));
+    wait::until("its connections are gone", || {
+        sockets(&node, "server")["relay"]["serves"]["echo"]["open"] == 0
+    });
+}
+
+#[test]
+fn a_server_that_is_away_refuses_and_limits_hold() {
+    let Some(node) = Node::start() else { return };
+    let text = topology(
+        "tcp:7000",
+        "tcp:7001",
+        "settings = { connections_per_domain = 3, connections_per_second = 100 }",
+    );
+    // Nobody listens at the place that the file names.
+    node.up_ok(&text.replace("to = \"tcp:7000\"", "to = \"tcp:7999\""));
+    let mut client = Client::start(&node, "7001");
+    if client.does("connect") == "ok" {
+        assert_eq!(client.does("wait"), "ConnectionResetError");
+    }
+    // The file says otherwise: nobody is restarted, and connections reach the server.
+    node.up_ok(&text);
+    let mut open: Vec<Client> = (0..3).map(|_| Client::connected(&node, "7001")).collect();
+    // One too many is let in by the kernel, and heard when another one has gone.
+    let mut fourth = Client::start(&node, "7001");
+    assert_eq!(fourth.does("connect"), "ok");
+    assert!(sockets(&node, "client")["relay"]["mounts"]["echo"]["open"] == 3);
+    open.clear();
+    assert_eq!(fourth.does("echo"), "ok");
+    drop(fourth);
+    // Without the server's domain nobody listens in the client's.
+    node.up_ok(&text.replacen("policy = \"always\"", "policy = \"never\"", 1));
+    drop(Client::connected(&node, "7001"));
+    kill_main(&node, "server");
+    wait::until("clients are refused", || {
+        Client::start(&node, "7001").does("connect") == "ConnectionRefusedError"
+    });
+}
+
+/// Kills the first process of a domain.
+fn kill_main(node: &Node, domain: &str) {
+    let tree = node.json(&["inspect", &format!("dc/shop/domains/{domain}")]);
+    let pid = tree["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it runs");
+    node::kill(pid);
+}

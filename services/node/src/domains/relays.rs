@@ -1,0 +1,235 @@
+//! The relays of socket services: how the daemon starts one for a domain, finds the one that an earlier daemon started, and asks
+//! it (`docs/spec/socket.md`).
+
+use super::Domains;
+use crate::base::doorstep;
+use crate::base::place::{LOG_VARIABLE, RUN_DIR_VARIABLE};
+use crate::base::{blocking, said, watched};
+use domain::Part;
+use rustix::fs::{Mode, OFlags};
+use rustix::net::RecvFlags;
+use serde_json::Value;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use topology::{Domain, Service, SocketPlace, SocketSettings, Step, Topology};
+use wire::socket::{Answer, Ask, Limits, Mounted, Order, PACKET_BYTES_MAX, Place, Served};
+
+/// Name of a relay's socket in the domain's folder, without its ending.
+const SOCKET: &str = "relay";
+/// How long a relay may take to listen in its domain.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take for an answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the relay of a domain does; `None`: the domain takes part in no socket service.
+pub(crate) fn order(topology: &Topology, domain: &Domain) -> Option<Order> {
+    let mounts = domain.sockets.iter().filter_map(|mount| {
+        let settings = topology.service(mount.service.as_str())?.socket()?;
+        let service = mount.service.as_str().to_owned();
+        Some(Mounted { service, at: place(&mount.at), limits: limits(settings) })
+    });
+    let serves = topology.hosted_by(domain.name.as_str()).filter_map(|service: &Service| {
+        let settings = service.socket()?;
+        let (service, to) = (service.name.as_str().to_owned(), place(&settings.to));
+        Some(Served { service, to, proxy: settings.proxy, limits: limits(settings) })
+    });
+    let order = Order {
+        dc: topology.name.as_str().to_owned(),
+        domain: domain.name.as_str().to_owned(),
+        mounts: mounts.collect(),
+        serves: serves.collect(),
+    };
+    (!order.mounts.is_empty() || !order.serves.is_empty()).then_some(order)
+}
+
+fn place(place: &SocketPlace) -> Place {
+    match place {
+        SocketPlace::Tcp(address) => Place::Tcp(*address),
+        SocketPlace::Unix(path) => Place::Unix(path.to_string_lossy().into_owned()),
+    }
+}
+
+fn limits(settings: &SocketSettings) -> Limits {
+    Limits {
+        max_connections: settings.max_connections,
+        connections_per_domain: settings.connections_per_domain,
+        connections_per_second: settings.connections_per_second,
+    }
+}
+
+/// The relay of a domain that runs. Dropped, it is left alone: it ends with the domain's cgroup, and outlives the daemon.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    order: Order,
+    /// Nothing comes here but the end.
+    connection: AsyncFd<OwnedFd>,
+    since: Instant,
+}
+
+impl Relay {
+    /// Starts one, and waits until it listens.
+    pub(crate) async fn start(
+        node: &Arc<Domains>,
+        order: Order,
+        init: BorrowedFd<'_>,
+    ) -> Result<Self, String> {
+        let (dc, name) = (order.dc.clone(), order.domain.clone());
+        let paths = node.layout.domain(&dc, &name).map_err(said)?;
+        let listener = doorstep::listen(&paths.dir, SOCKET)
+            .map_err(|e| format!("can't make the socket of the relay in {}: {e}", paths.dir.display()))?;
+        let child = tokio::process::Command::new(&node.layout.program)
+            .args(["relay", &format!("{dc}/{name}")])
+            .env_clear()
+            .env(RUN_DIR_VARIABLE, &node.layout.run_dir)
+            .envs(std::env::var_os(LOG_VARIABLE).map(|value| (LOG_VARIABLE, value)))
+            .stdin(Stdio::from(listener))
+            .stdout(Stdio::null())
+            .current_dir("/")
+            // Ctrl-C at a daemon in the foreground is not for it.
+            .process_group(0)
+            .spawn()
+            .map_err(|e| format!("can't start {} as a relay: {e}", node.layout.program.display()))?;
+        let pid = child.id().ok_or("a relay ended before it began")?;
+        // Whoever drops it leaves it to the event loop to be reaped.
+        drop(child);
+        let (inside, at) = (paths.inside(), Arc::clone(node));
+        let folder = blocking(move || -> Result<OwnedFd, String> {
+            domain::join_cgroup(&at.layout, &dc, &name, Part::Relay, pid).map_err(said)?;
+            rustix::fs::open(&inside, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .map_err(|e| format!("can't open {}: {e}", inside.display()))
+        })
+        .await??;
+        let connection = connect(&paths.dir)?.ok_or("the relay's socket is gone")?;
+        let ask = packet(&Ask::Start(order.clone()))?;
+        sys::descriptors::send_with_descriptors(&connection, &ask, &[init, folder.as_fd()])
+            .map_err(|e| format!("the relay did not take its order: {e}"))?;
+        let connection = watch(connection)?;
+        match answer(&connection, START_PATIENCE).await? {
+            Answer::Started => Ok(Self { order, connection, since: Instant::now() }),
+            Answer::Failed(why) => Err(why),
+            _ => Err("the relay gave an answer that makes no sense".into()),
+        }
+    }
+
+    /// The one that an earlier daemon started, where it still does what it should; else another one in its place.
+    pub(crate) async fn adopt(
+        node: &Arc<Domains>,
+        order: Order,
+        init: BorrowedFd<'_>,
+    ) -> Result<Self, String> {
+        let folder = node.layout.domain(&order.dc, &order.domain).map_err(said)?.dir;
+        if let Some(connection) = connect(&folder)? {
+            let connection = watch(connection)?;
+            if ask(&connection, &Ask::Order).await.is_ok_and(|said| said == Answer::Order(order.clone())) {
+                return Ok(Self { order, connection, since: Instant::now() });
+            }
+        }
+        end(node, &order.dc, &order.domain).await?;
+        Self::start(node, order, init).await
+    }
+
+    /// Comes back when it has ended.
+    pub(crate) async fn ended(&self) {
+        loop {
+            let Ok(mut ready) = self.connection.readable().await else { return };
+            let heard = ready.try_io(|connection| {
+                let mut bytes = [0; 1];
+                Ok(rustix::net::recv(connection.get_ref(), &mut bytes[..], RecvFlags::DONTWAIT)?.0)
+            });
+            match heard {
+                // A late answer, or nothing yet.
+                Ok(Ok(1..)) | Err(_) => {}
+                Ok(Ok(0) | Err(_)) => return,
+            }
+        }
+    }
+
+    /// How long it has served.
+    pub(crate) fn served(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    pub(crate) fn order(&self) -> &Order {
+        &self.order
+    }
+}
+
+/// Ends the relay of a domain; open connections are reset.
+pub(crate) async fn end(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
+    let paths = node.layout.domain(dc, name).map_err(said)?;
+    let cgroup = format!("{}/{}", paths.cgroup, Part::Relay.name());
+    let node = Arc::clone(node);
+    blocking(move || node.cgroups.kill(&cgroup)).await?.map(drop).map_err(said)
+}
+
+/// What the relay of a domain counts; `None` where it has none, or that does not answer.
+pub(crate) async fn state(node: &Domains, dc: &str, name: &str) -> Option<Value> {
+    let folder = node.layout.domain(dc, name).ok()?.dir;
+    let connection = watch(connect(&folder).ok()??).ok()?;
+    match ask(&connection, &Ask::State).await {
+        Ok(Answer::State(state)) => Some(state),
+        _ => None,
+    }
+}
+
+/// After a step that changes a service: has the relays follow that do something else from now on.
+pub(crate) async fn follow(node: &Arc<Domains>, dc: &str, step: &Step) -> Result<(), String> {
+    let services: &[&Service] = match step {
+        Step::AddService { service } | Step::RemoveService { service } => &[service],
+        Step::UpdateService { before, after, .. } => &[before, after],
+        _ => &[],
+    };
+    if !services.iter().any(|service| service.socket().is_some()) {
+        return Ok(());
+    }
+    for supervised in node.all_supervised().into_iter().filter(|supervised| supervised.dc == dc) {
+        supervised.follow().await?;
+    }
+    Ok(())
+}
+
+fn connect(folder: &Path) -> Result<Option<OwnedFd>, String> {
+    doorstep::connect(folder, SOCKET)
+        .map_err(|e| format!("can't connect to the relay at {}: {e}", folder.display()))
+}
+
+fn watch(connection: OwnedFd) -> Result<AsyncFd<OwnedFd>, String> {
+    watched(connection, Interest::READABLE).map_err(|e| format!("a relay can't be watched: {e}"))
+}
+
+fn packet(ask: &Ask) -> Result<Vec<u8>, String> {
+    serde_json::to_vec(ask).map_err(|e| format!("a relay's order can't be written: {e}"))
+}
+
+async fn ask(connection: &AsyncFd<OwnedFd>, ask: &Ask) -> Result<Answer, String> {
+    sys::descriptors::send_with_descriptors(connection.get_ref(), &packet(ask)?, &[])
+        .map_err(|e| format!("a relay can't be asked: {e}"))?;
+    answer(connection, ANSWER_PATIENCE).await
+}
+
+async fn answer(connection: &AsyncFd<OwnedFd>, patience: Duration) -> Result<Answer, String> {
+    let receive = async {
+        loop {
+            let mut ready = connection.readable().await?;
+            let mut bytes = vec![0; PACKET_BYTES_MAX];
+            let received = ready.try_io(|connection| {
+                sys::descriptors::receive_with_descriptors(connection.get_ref(), &mut bytes, 0)
+            });
+            let Ok(received) = received else { continue };
+            let (length, _) = received?;
+            return serde_json::from_slice(bytes.get(..length).unwrap_or_default()).map_err(io::Error::other);
+        }
+    };
+    match tokio::time::timeout(patience, receive).await {
+        Ok(answer) => {
+            answer.map_err(|e| format!("the relay ended without an answer ({e}); see the daemon's log"))
+        }
+        Err(_) => Err(format!("the relay did not answer within {} s", patience.as_secs())),
+    }
+}
