@@ -467,7 +467,6 @@ impl<E: Ends> Pump<E> {
         let into = self.scratch.get_mut(..room).unwrap_or_default();
         match connection.local.read(into) {
             Ok(0) => {
-                drop(loan);
                 self.ended(number);
                 Ok(Read::Nothing)
             }
@@ -486,7 +485,6 @@ impl<E: Ends> Pump<E> {
                 Ok(Read::Nothing)
             }
             Err(errno) => {
-                drop(loan);
                 self.reset(number, errno);
                 Ok(Read::Nothing)
             }
