@@ -74,7 +74,7 @@ pub fn file(
     idempotent: bool,
     verb: &str,
 ) -> FileExport {
-    FileExport { id, name: Some(name.into()), mode, behaviour, idempotent, verb: verb.into() }
+    FileExport { id, name: Some(name.into()), mode, behaviour, idempotent, verb: verb.into(), change: None }
 }
 
 pub fn export() -> Export {
