@@ -10,7 +10,7 @@ import inspect
 import json
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Optional, Protocol, Set, Union, cast
+from typing import Any, Callable, Deque, Dict, Optional, Protocol, Union, cast
 
 from . import _service_wire as wire
 from ._channel import Channel
@@ -71,8 +71,16 @@ class _Opened:
         self.number = 0
 
 
+class _Later:
+    """What a function said, or the coroutine that will say it, and what makes an answer of it."""
+
+    def __init__(self, result: Any, finish: Callable[[Any], Any]) -> None:
+        self.result = result
+        self.finish = finish
+
+
 class _Outstanding:
-    def __init__(self, session: int, size: int, task: "asyncio.Task[None]") -> None:
+    def __init__(self, session: int, size: int, task: "asyncio.Future[Any]") -> None:
         self.session = session
         self.size = size
         self.task = task
@@ -289,18 +297,18 @@ class Served:
         self._check(file.export.verb if header.kind != wire.WRITE_AT else file.export.change)
         if header.kind == wire.SYNC:
             sync: Callable[[Call, int], Any] = file.folder.sync
-            return _after(sync(call, serial), lambda _: b"")
+            return _Later(sync(call, serial), lambda _: b"")
         if header.kind == wire.READ_AT:
             offset, size = wire.decode_range(payload)
             if access == _WRITE_ONLY:
                 raise _error(errno.EBADF)
             if size > wire.MAX_ANSWER_BYTES:
                 raise _error(errno.EMSGSIZE)
-            return _after(file.folder.read(call, serial, offset, size), lambda data: bytes(data)[:size])
+            return _Later(file.folder.read(call, serial, offset, size), lambda data: bytes(data)[:size])
         offset, data = wire.decode_write(payload)
         if not access:
             raise _error(errno.EBADF)
-        return _after(file.folder.write(call, serial, offset, data), lambda count: int(count).to_bytes(4, "little"))
+        return _Later(file.folder.write(call, serial, offset, data), lambda count: int(count).to_bytes(4, "little"))
 
     def _tree(self, header: Header, payload: bytes) -> Any:
         file, serial = self._file(header.file)
@@ -315,15 +323,15 @@ class Served:
         if header.kind == wire.LOOKUP:
             if not wire.is_name(payload):
                 raise _error(errno.EINVAL)
-            return _after(file.folder.lookup(call, node, payload), lambda found: found.encode(root))
+            return _Later(file.folder.lookup(call, node, payload), lambda found: found.encode(root))
         if header.kind == wire.LIST:
             after, size = wire.decode_range(payload)
             return listed(file.folder.list(call, node, after), size, root)
         if header.kind == wire.STAT:
-            return _after(file.folder.stat(call, node), lambda found: found.encode(root))
+            return _Later(file.folder.stat(call, node), lambda found: found.encode(root))
         if header.kind == wire.SET:
             wanted = wire.decode_attributes(payload)
-            return _after(file.folder.set(call, node, *wanted), lambda found: found.encode(root))
+            return _Later(file.folder.set(call, node, *wanted), lambda found: found.encode(root))
         change = wire.decode_change(payload)
         call.caller = self._caller(wire.Opener(change.uid, change.gid))
         return changed(file.folder, call, node, change, root)
@@ -382,34 +390,35 @@ class Served:
         """Asks the service, and answers now, or when its coroutine is through."""
         try:
             result = ask()
-            if not inspect.isawaitable(result):
-                self._respond(header, result)
+            later = result if isinstance(result, _Later) else _Later(result, lambda answer: answer)
+            if not inspect.isawaitable(later.result):
+                self._respond(header, later.finish(later.result))
                 return
             full = self._outstanding_bytes + len(payload) > MAX_OUTSTANDING_BYTES
             if full or len(self._outstanding) >= MAX_OUTSTANDING:
-                if inspect.iscoroutine(result):
-                    result.close()
+                if inspect.iscoroutine(later.result):
+                    later.result.close()
                 raise _error(errno.EAGAIN)
-            task = asyncio.get_running_loop().create_task(self._await(header, result))
+            task = asyncio.ensure_future(later.result)
             self._outstanding[header.tag] = _Outstanding(header.session, len(payload), task)
             self._outstanding_bytes += len(payload)
+            task.add_done_callback(lambda task: self._through(header, task, later.finish))
         except Exception as error:
             self._refuse(header, error)
 
-    async def _await(self, header: Header, result: Any) -> None:
-        try:
-            answer, failure = await result, None
-        except Exception as error:
-            answer, failure = None, error
-        if self._forget(header.tag) is None:
+    def _through(self, header: Header, task: "asyncio.Future[Any]", finish: Callable[[Any], Any]) -> None:
+        """A coroutine of the service is through."""
+        outstanding = self._outstanding.get(header.tag)
+        if outstanding is None or outstanding.task is not task:
+            # Nobody waits for it any more, and a failure of it has been looked at.
+            if not task.cancelled():
+                task.exception()
             return
-        if failure is None:
-            try:
-                self._respond(header, answer)
-                return
-            except Exception as error:
-                failure = error
-        self._refuse(header, failure)
+        self._forget(header.tag)
+        try:
+            self._respond(header, finish(task.result()))
+        except (Exception, asyncio.CancelledError) as error:
+            self._refuse(header, error)
 
     def _forget(self, tag: int) -> Optional[_Outstanding]:
         outstanding = self._outstanding.pop(tag, None)
@@ -422,7 +431,7 @@ class Served:
         if outstanding is not None:
             outstanding.task.cancel()
 
-    def _refuse(self, header: Header, error: Exception) -> None:
+    def _refuse(self, header: Header, error: BaseException) -> None:
         number = error.errno if isinstance(error, OSError) else None
         if number is None or not 0 < number <= _MAX_ERRNO:
             file = header.file >> wire.SERIAL_BITS
@@ -482,17 +491,6 @@ class Served:
         except OSError as error:
             self.doom = "it is gone" if error.errno == errno.EPIPE else f"its channel failed: {error.strerror}"
             return False
-
-
-def _after(result: Any, finish: Callable[[Any], bytes]) -> Any:
-    """What the service said, as bytes: now, or when its coroutine is through."""
-    if not inspect.isawaitable(result):
-        return finish(result)
-
-    async def later() -> bytes:
-        return finish(await result)
-
-    return later()
 
 
 def _error(number: int) -> OSError:

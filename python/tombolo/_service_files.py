@@ -12,6 +12,7 @@ from ._service_stream import Stream
 from ._service_wire import FileExport
 
 Handler = TypeVar("Handler", bound=Callable[..., Answer])
+Other = TypeVar("Other", bound=Callable[..., Answer])
 Plain = TypeVar("Plain", bound=Callable[..., None])
 
 
@@ -59,7 +60,7 @@ class Control(File, Generic[Handler]):
     def __call__(self, call: Call, line: bytes) -> Answer:
         return self.handler(call, line)
 
-    def reader(self, function: Handler) -> Handler:
+    def reader(self, function: Other) -> Other:
         """Decorates what answers who reads the file: ``function(call)``. Without it, the file is empty."""
         self.read_handler = function
         return function
@@ -91,7 +92,7 @@ class Sessions(File, Generic[Handler]):
         self.close_handler = function
         return function
 
-    def ioctl(self, function: Handler) -> Handler:
+    def ioctl(self, function: Other) -> Other:
         """Decorates what answers an ioctl: ``function(session, number, data)``, with the bytes for whoever asks. Without it: ``ENOTTY``."""
         self.ioctl_handler = function
         return function

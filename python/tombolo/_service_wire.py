@@ -263,7 +263,9 @@ def decode_attributes(payload: bytes) -> Attributes:
     if len(payload) != _SET.size:
         raise _invalid()
     which, mode, size, seconds, nanoseconds, reserved = _SET.unpack(payload)
-    if which & ~(_SIZE_SET | _MODE_SET | _TIME_SET) or reserved or mode & ~0o777 or max(size, seconds) > _MAX_SIGNED or nanoseconds >= _NANOSECONDS:
+    if which & ~(_SIZE_SET | _MODE_SET | _TIME_SET) or reserved or mode & ~0o777:
+        raise _invalid()
+    if max(size, seconds) > _MAX_SIGNED or nanoseconds >= _NANOSECONDS:
         raise _invalid()
     return Attributes(
         size if which & _SIZE_SET else None,
