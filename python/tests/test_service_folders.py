@@ -9,9 +9,23 @@ import os
 import struct
 import threading
 import unittest
+import unittest.mock
 from typing import Any, Iterable, List, Tuple
 
-from tombolo.service import NODE_OVERHEAD_BYTES, RENAME_EXCHANGE, RENAME_NOREPLACE, Call, Folder, MemoryFolder, Node, Service, Session
+from tombolo import _service_folder
+from tombolo.service import (
+    NODE_OVERHEAD_BYTES,
+    RENAME_EXCHANGE,
+    RENAME_NOREPLACE,
+    ROOT,
+    Call,
+    Caller,
+    Folder,
+    MemoryFolder,
+    Node,
+    Service,
+    Session,
+)
 
 from consumer import (
     CANCEL,
@@ -168,6 +182,37 @@ class Folders(Case):
         self.assertEqual((caught.exception.errno, made), (errno.ENOSPC, 1024 * 1024 // NODE_OVERHEAD_BYTES))
         self.raw.change(self.log, UNLINK, b"7")
         self.make(b"again")
+
+    @unittest.mock.patch.object(_service_folder, "SERIAL_BITS", 3)
+    def test_a_number_is_given_again_only_when_all_others_have_been(self) -> None:
+        folder, call = MemoryFolder(), Call(Caller(), "log")
+
+        def make() -> int:
+            return folder.create(call, ROOT, b"x", 0o644).serial
+
+        def remove() -> None:
+            folder.unlink(call, ROOT, b"x")
+
+        kept = make()
+        folder.open(call, kept, 0)
+        remove()
+        given = []
+        for _ in range(6):
+            given.append(make())
+            remove()
+        self.assertEqual(len({kept, *given}), 7, "each has been given once")
+        self.assertEqual(make(), given[0], "the one that is gone for longest")
+        remove()
+        folder.close(call, kept)
+        for number in (*given[1:], given[0]):
+            self.assertEqual(make(), number)
+            remove()
+        self.assertEqual(make(), kept, "nobody had been given it while it was open")
+        for number in range(6):
+            folder.create(call, ROOT, b"%d" % number, 0o644)
+        with self.assertRaises(OSError) as caught:
+            folder.create(call, ROOT, b"one too many", 0o644)
+        self.assertEqual(caught.exception.errno, errno.ENOSPC)
 
     def test_files_that_the_service_puts_are_read(self) -> None:
         raw = self.raw
