@@ -47,8 +47,9 @@ pub use model::{
     Accel, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat,
     DiskHolds, DiskShare, Domain, DomainKind, Endpoint, EndpointVerb, Enforce, IdOrName, IpcLimits, Job,
     JobPolicy, Layer, Limits, LogLimits, Machine, MachineKernel, Mount, Network, NetworkClass, NetworkShare,
-    NodeChoice, Outside, Placement, ProcessorShare, Program, Ready, Reserve, Resolv, Restart, RestartPolicy,
-    Root, Service, ServiceKind, ServiceMount, Settings, Signal, Stop, Topology, User, Verb, Who,
+    NodeChoice, Outside, Placement, ProcessorShare, Program, ProgramSettings, Ready, Reserve, Resolv,
+    Restart, RestartPolicy, Root, Service, ServiceKind, ServiceMount, Settings, Signal, Stop, Topology, User,
+    Verb, Who,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};

@@ -104,6 +104,7 @@ const TABLES: &[(&str, &str)] = &[
     ("a permission", "{ domains = [\"web\"], verbs = [\"resolve\"] }"),
     ("a cache", "{ mode = \"private\" }"),
     ("settings of a channel", "{ ring_bytes = \"256KiB\", mode = \"messages\" }"),
+    ("settings of a program", "{ key = value }, with whatever keys the program knows"),
     (
         "names and what they stand for",
         "{ name = value }: services = { dns = \"/srv/dns\" }, environment = { KEY = \"value\" }",

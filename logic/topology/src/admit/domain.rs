@@ -199,8 +199,8 @@ fn program(
 
 fn refuse_nothing(name: &At<Name>, head: &Span, cx: &mut Context<'_, '_>) {
     let (why, help) = match cx.offered_by(&name.value).first() {
-        Some(channel) => (
-            format!("no command, and the channel `{channel}` is offered by a program of its own"),
+        Some(service) => (
+            format!("no command, and {} is offered by a program of its own", cx.offer_called(service)),
             "add command = [\"program\", \"argument\"]",
         ),
         None => (
