@@ -31,6 +31,7 @@ mod monitor;
 mod mounts;
 mod namespaces;
 mod privilege;
+mod prospect;
 mod root;
 mod runtime;
 mod seccomp;
@@ -54,6 +55,7 @@ pub use monitor::KEPT_BASE;
 pub use monitor::control::MAX_KEPT;
 pub use namespaces::{attach_mount, in_mount_namespace, in_network_namespace, open_init, replace_mount};
 pub use privilege::capability;
+pub use prospect::{ProgramError, Prospect, Unpack};
 pub use runtime::find_program;
 pub use spec::{
     DomainSpec, Kind, Layer, Limits, LogLimits, Machine, Mount, Network, Root, RuntimeChoice, Stop,

@@ -2,9 +2,9 @@
 
 use super::{daemon, place, wait};
 use crate::cli::{DownArgs, PlaceArgs, UpArgs};
-use crate::output::{Failure, MISUSE, Paint, print};
+use crate::output::{Failure, MISUSE, Paint, harmless, print};
 use indicatif::{ProgressBar, ProgressStyle};
-use node::admin::{DownRequest, Progress, UpRequest, Version};
+use node::admin::{Code, DownRequest, Problem, Progress, UpRequest, Version};
 use node::client::{Client, ClientError};
 use node::place::Place;
 use std::fs::File;
@@ -158,6 +158,11 @@ fn follow(client: &Client, path: &str, request: &impl serde::Serialize, json: bo
     show.last(last)
 }
 
+/// Whether a problem is a page of its own: each place of the file that is wrong, with its line.
+fn is_rendered(problem: &Problem) -> bool {
+    problem.code == Code::NotAdmitted && problem.message.starts_with("error[")
+}
+
 /// Shows progress: a spinner on a terminal, lines elsewhere, JSON for programs.
 struct Show {
     json: bool,
@@ -221,6 +226,10 @@ impl Show {
             self.line(&serde_json::to_string(&last).unwrap_or_default());
         }
         match last {
+            Progress::Failed { error, rolled_back: None } if !self.json && is_rendered(&error) => {
+                eprint!("{}", harmless(&error.message));
+                Err(Failure::silent())
+            }
             Progress::Failed { error, rolled_back } => {
                 let what_now = match rolled_back {
                     Some(true) => "; what was before is restored",

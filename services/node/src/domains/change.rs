@@ -2,11 +2,13 @@
 
 use super::Teller;
 use super::inside;
+use super::prepare;
 use super::ready;
 use super::supervisor::{First, State, supervise};
 use super::{Desired, Domains};
 use crate::admin::{Code, DownRequest, Problem, Progress, UpRequest};
 use crate::reservations::Looking;
+use domain::Unpack;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,9 +39,10 @@ async fn try_up(
         settle(node, &topology).await.map_err(untouched)?;
         return Ok((format!("nothing to do: {dc} is as the file says"), false));
     }
+    teller.tell(Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() }).await;
+    prepare::all(node, &dc, &plan).await.map_err(untouched)?;
     // As a whole, before anything is touched; the kernel is told step by step.
     begin(node, &dc, Some(&topology)).await.map_err(untouched)?;
-    teller.tell(Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() }).await;
     let begun = Instant::now();
     let done = match execute(node, &dc, &plan, teller).await {
         Ok(()) => node.set_desired(&dc, Some(desired)).map_err(|problem| (plan.steps.len(), problem)),
@@ -98,7 +101,11 @@ async fn enter(node: &Arc<Domains>, dc: &str, topology: Option<&Topology>) -> Re
 pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topology, Problem> {
     let dc = dc_of(&request.text);
     // In a cluster, placement looks whether there is a node that can promise it, for each domain.
-    let looking = if node.is_in_cluster() { Looking::nowhere() } else { node.book.beside(&dc) };
+    let looking = if node.is_in_cluster() {
+        Looking::nowhere()
+    } else {
+        node.book.beside(&dc).into_trees(node.layout.clone(), Unpack::Yes)
+    };
     let (text, file, base) = (request.text.clone(), request.file.display().to_string(), request.base.clone());
     let admitted = tokio::task::spawn_blocking(move || topology::admit(&text, &file, &base, &looking)).await;
     match admitted {

@@ -11,6 +11,7 @@ pub(crate) mod incarnation;
 mod inside;
 mod listener;
 pub(crate) mod machines;
+mod prepare;
 pub(crate) mod ready;
 pub(crate) mod spec;
 mod store;
