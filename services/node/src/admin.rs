@@ -30,6 +30,24 @@ pub struct UpRequest {
     pub file: PathBuf,
     /// What its relative paths start from; absolute.
     pub base: PathBuf,
+    /// A word of the caller's own choice, by which it can cancel this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<String>,
+}
+
+/// `POST /v1/cancel`: end an `up` that is under way, or waits for its turn, and restore what was before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CancelRequest {
+    /// What the `up` was given.
+    pub ticket: String,
+}
+
+/// Whether there was something to cancel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancelled {
+    /// It is being ended; its own answer says how that goes.
+    pub cancelled: bool,
 }
 
 /// `POST /v1/down`: remove distributed containers.
@@ -140,6 +158,8 @@ pub enum Code {
     NotRunning,
     /// It was tried and failed.
     Failed,
+    /// It was cancelled, or a `down` ended it.
+    Cancelled,
     /// The daemon is ending.
     Ending,
     /// This node belongs to no cluster.

@@ -2,16 +2,18 @@
 
 use super::{daemon, place, wait};
 use crate::cli::{DownArgs, PlaceArgs, UpArgs};
-use crate::output::{Failure, MISUSE, Paint, harmless, print};
+use crate::output::{Failure, INTERRUPTED, MISUSE, Paint, harmless, print};
 use indicatif::{ProgressBar, ProgressStyle};
-use node::admin::{Code, DownRequest, Problem, Progress, UpRequest, Version};
+use node::admin::{CancelRequest, Cancelled, Code, DownRequest, Problem, Progress, UpRequest, Version};
 use node::client::{Client, ClientError};
 use node::place::Place;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How often the spinner turns.
 const TICK: Duration = Duration::from_millis(100);
@@ -33,8 +35,9 @@ pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure
         Err(ClientError::NotRunning { .. } | ClientError::Broken { .. }) => start_daemon(&client, &place)?,
         Err(error) => return Err(error.into()),
     }
-    let request = UpRequest { text, file: file.clone(), base };
-    follow(&client, "up", &request, arguments.json)
+    let ticket = Some(ticket());
+    let request = UpRequest { text, file: file.clone(), base, ticket: ticket.clone() };
+    follow(&client, "up", &request, ticket, arguments.json)
 }
 
 /// `tombolo down`.
@@ -52,7 +55,7 @@ pub fn down(place_arguments: &PlaceArgs, arguments: &DownArgs) -> Result<(), Fai
         start_daemon(&client, &place)?;
     }
     let dc = arguments.which.as_deref().map(dc_of).transpose()?;
-    follow(&client, "down", &DownRequest { dc, all: arguments.all }, arguments.json)
+    follow(&client, "down", &DownRequest { dc, all: arguments.all }, None, arguments.json)
 }
 
 /// The distributed container that is meant: by its name, or by the file that it comes from.
@@ -151,11 +154,55 @@ fn last_lines(log: &Path, from: u64) -> String {
     lines.get(lines.len().saturating_sub(SHOWN_LOG_LINES)..).unwrap_or_default().join("\n")
 }
 
-/// Sends a request for long work and shows how it goes.
-fn follow(client: &Client, path: &str, request: &impl serde::Serialize, json: bool) -> Result<(), Failure> {
-    let mut show = Show::new(json);
-    let last = wait(client.follow(path, request, |progress| show.progress(progress)))??;
-    show.last(last)
+/// A word that no other command has, by which this one can be cancelled.
+fn ticket() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("{}-{}", std::process::id(), now.as_nanos())
+}
+
+/// Sends a request for long work and shows how it goes. An interrupt (Ctrl-C) cancels what has a ticket; the next one, or the first
+/// where there is none, leaves the work to the daemon.
+fn follow(
+    client: &Client,
+    path: &str,
+    request: &impl serde::Serialize,
+    ticket: Option<String>,
+    json: bool,
+) -> Result<(), Failure> {
+    let show = RefCell::new(Show::new(json));
+    let followed = wait(async {
+        let mut interrupts = signal(SignalKind::interrupt())?;
+        let mut ticket = ticket;
+        let work = client.follow(path, request, |progress| show.borrow_mut().progress(progress));
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                last = &mut work => return Ok::<_, Failure>(Some(last?)),
+                _ = interrupts.recv() => match ticket.take() {
+                    Some(ticket) => {
+                        let text = "cancelling, and restoring what was before; Ctrl-C again leaves that to the daemon";
+                        show.borrow_mut().progress(&Progress::Note { text: text.into() });
+                        let Cancelled { cancelled } = client.post("cancel", &CancelRequest { ticket }).await?;
+                        if !cancelled {
+                            let text = "there is nothing left to cancel";
+                            show.borrow_mut().progress(&Progress::Note { text: text.into() });
+                        }
+                    }
+                    None => return Ok(None),
+                },
+            }
+        }
+    })??;
+    let show = show.into_inner();
+    match followed {
+        Some(last) => show.last(last),
+        None => {
+            show.end();
+            let message = format!("left: the daemon goes on with this `{path}`");
+            let help = "`tombolo ps` shows how far it is; the same command again waits for it, `tombolo down NAME` ends it";
+            Err(Failure { code: INTERRUPTED, ..Failure::new(message).help(help) })
+        }
+    }
 }
 
 /// Whether a problem is a page of its own: each place of the file that is wrong, with its line.
@@ -218,10 +265,15 @@ impl Show {
         }
     }
 
-    fn last(self, last: Progress) -> Result<(), Failure> {
+    /// Takes the spinner away.
+    fn end(&self) {
         if let Some(bar) = &self.spinner {
             bar.finish_and_clear();
         }
+    }
+
+    fn last(self, last: Progress) -> Result<(), Failure> {
+        self.end();
         if self.json {
             self.line(&serde_json::to_string(&last).unwrap_or_default());
         }
@@ -236,8 +288,12 @@ impl Show {
                     Some(false) => "; what was before could not be restored completely, see the notes above",
                     None => "",
                 };
+                let is_cancelled = error.code == Code::Cancelled;
                 let mut failure: Failure = error.into();
                 failure.message += what_now;
+                if is_cancelled {
+                    failure.code = INTERRUPTED;
+                }
                 Err(failure)
             }
             Progress::Done { summary, .. } if !self.json => print(&format!("{summary}\n")),

@@ -10,7 +10,7 @@ mod tree;
 mod whole;
 
 use crate::admin::{
-    Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow, MAX_BODY_BYTES, Problem, Progress, Said,
+    CancelRequest, Cancelled, Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow, MAX_BODY_BYTES, Problem, Progress, Said,
     UpRequest, Version,
 };
 use crate::domains::{Teller, change, spec};
@@ -41,6 +41,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/version", get(version))
         .route("/v1/up", post(up))
         .route("/v1/down", post(down))
+        .route("/v1/cancel", post(cancel))
         .route("/v1/domains", get(domains))
         .route("/v1/domains/{name}/entry", get(entry))
         .route("/v1/domains/{name}/place", get(place))
@@ -90,7 +91,9 @@ impl IntoResponse for Problem {
             | Code::UnknownLink
             | Code::UnknownReservation
             | Code::UnknownPath => StatusCode::NOT_FOUND,
-            Code::Ambiguous | Code::NotRunning | Code::NoCluster | Code::Taken => StatusCode::CONFLICT,
+            Code::Ambiguous | Code::NotRunning | Code::NoCluster | Code::Taken | Code::Cancelled => {
+                StatusCode::CONFLICT
+            }
             Code::Refused => StatusCode::FORBIDDEN,
             Code::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             Code::Ending => StatusCode::SERVICE_UNAVAILABLE,
@@ -114,6 +117,11 @@ async fn up(State(node): Shared, body: Bytes) -> Result<Response, Problem> {
         }));
     }
     Ok(streamed(move |progress| change::up(Arc::clone(&node.domains), request, progress)))
+}
+
+async fn cancel(State(node): Shared, body: Bytes) -> Result<Json<Cancelled>, Problem> {
+    let CancelRequest { ticket } = parsed(&body)?;
+    Ok(Json(Cancelled { cancelled: node.domains.changes.cancel(&ticket) }))
 }
 
 async fn down(State(node): Shared, body: Bytes) -> Result<Response, Problem> {

@@ -4,6 +4,7 @@
 mod about;
 pub(crate) mod adopt;
 pub(crate) mod change;
+mod changes;
 mod exit;
 pub(crate) mod frontends;
 pub(crate) mod host;
@@ -22,6 +23,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use changes::{Change, Changes, Ending, Wish};
 pub(crate) use exit::exit_text;
 pub use store::LoadError;
 pub(crate) use store::{Desired, Domains, Ground, Known};

@@ -1,5 +1,6 @@
 //! What is desired of domains, what is in effect, and a handle of each.
 
+use super::Changes;
 use super::supervisor::Supervised;
 use crate::admin::{Code, Problem};
 use crate::base::place::Place;
@@ -71,8 +72,8 @@ pub(crate) struct Domains {
     pub(super) host: serde_json::Value,
     /// Whether KVM works, and why not; found out when the first machine wants to know.
     pub(super) kvm: OnceLock<Result<(), String>>,
-    /// One change at a time: `up` and `down` hold it.
-    pub(super) changing: tokio::sync::Mutex<()>,
+    /// Who changes what: `up` and `down` have their turn.
+    pub(crate) changes: Arc<Changes>,
     /// What is desired is a cluster's.
     in_cluster: AtomicBool,
     registry: Arc<dyn RegistryDebug>,
@@ -141,7 +142,7 @@ impl Domains {
             book,
             host,
             kvm: OnceLock::new(),
-            changing: tokio::sync::Mutex::new(()),
+            changes: Arc::default(),
             in_cluster: AtomicBool::new(false),
             registry,
             inner: Mutex::default(),
@@ -153,9 +154,9 @@ impl Domains {
         self.in_cluster.store(true, Ordering::Relaxed);
     }
 
-    /// One change at a time: held by whoever changes what runs, or what changes are decided by.
-    pub(crate) async fn changing(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.changing.lock().await
+    /// Keeps all changes waiting: for what they are decided by.
+    pub(crate) async fn changing(&self) -> tokio::sync::OwnedRwLockWriteGuard<()> {
+        self.changes.alone().await
     }
 
     /// The cgroup of all domains of this node.
