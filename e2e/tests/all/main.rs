@@ -2,6 +2,7 @@
 
 mod admission;
 mod authority;
+mod changes;
 mod channels;
 mod clocks;
 mod cluster;

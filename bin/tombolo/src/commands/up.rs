@@ -26,18 +26,35 @@ pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure
     let text = read(file)?;
     let base = base_of(file)?;
     // Before anything is started: the same that the daemon does, with colours and the file's name as it was typed.
-    super::check::admit(&text, file, &base, arguments.json)?;
+    let topology = super::check::admit(&text, file, &base, arguments.json)?;
     let place = place(place_arguments)?;
     let client = Client::new(place.clone());
     match wait(client.get::<Version>("version"))? {
         Ok(_) => {}
+        Err(ClientError::NotRunning { .. }) if arguments.dry_run => {
+            return dry_run_alone(&place, &topology, arguments.json);
+        }
         // One that breaks off is dying: the next one waits until it is gone, or is refused because it is not.
         Err(ClientError::NotRunning { .. } | ClientError::Broken { .. }) => start_daemon(&client, &place)?,
         Err(error) => return Err(error.into()),
     }
     let ticket = Some(ticket());
-    let request = UpRequest { text, file: file.clone(), base, ticket: ticket.clone() };
-    follow(&client, "up", &request, ticket, arguments.json)
+    let (replace, dry_run) = (arguments.replace, arguments.dry_run);
+    let request = UpRequest { text, file: file.clone(), base, ticket: ticket.clone(), replace, dry_run };
+    follow(&client, "up", &request, ticket, dry_run, arguments.json)
+}
+
+/// What a file would change where no daemon runs: all of it is new where there never was one.
+fn dry_run_alone(place: &Place, topology: &topology::Topology, json: bool) -> Result<(), Failure> {
+    if place.registry().exists() {
+        return Err(Failure::new("no daemon runs, and only one knows what is up")
+            .help("`tombolo daemon` starts one, which also starts what is up and does not run"));
+    }
+    let plan = topology::plan(None, topology);
+    let mut show = Show::new(json, true);
+    show.progress(&Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() });
+    let summary = format!("{} would be up after {} steps; no daemon runs", topology.name, plan.steps.len());
+    show.last(Progress::Done { summary, changed: false })
 }
 
 /// `tombolo down`.
@@ -50,12 +67,12 @@ pub fn down(place_arguments: &PlaceArgs, arguments: &DownArgs) -> Result<(), Fai
         // Domains outlive a daemon: one is needed to end them. Without a registry there never was one.
         if !place.registry().exists() {
             let summary = "nothing to do: nothing is up".to_owned();
-            return Show::new(arguments.json).last(Progress::Done { summary, changed: false });
+            return Show::new(arguments.json, false).last(Progress::Done { summary, changed: false });
         }
         start_daemon(&client, &place)?;
     }
     let dc = arguments.which.as_deref().map(dc_of).transpose()?;
-    follow(&client, "down", &DownRequest { dc, all: arguments.all }, None, arguments.json)
+    follow(&client, "down", &DownRequest { dc, all: arguments.all }, None, false, arguments.json)
 }
 
 /// The distributed container that is meant: by its name, or by the file that it comes from.
@@ -161,15 +178,16 @@ fn ticket() -> String {
 }
 
 /// Sends a request for long work and shows how it goes. An interrupt (Ctrl-C) cancels what has a ticket; the next one, or the first
-/// where there is none, leaves the work to the daemon.
-fn follow(
+/// where there is none, leaves the work to the daemon. `plan`: the steps are shown before anything is done.
+pub fn follow(
     client: &Client,
     path: &str,
     request: &impl serde::Serialize,
     ticket: Option<String>,
+    plan: bool,
     json: bool,
 ) -> Result<(), Failure> {
-    let show = RefCell::new(Show::new(json));
+    let show = RefCell::new(Show::new(json, plan));
     let followed = wait(async {
         let mut interrupts = signal(SignalKind::interrupt())?;
         let mut ticket = ticket;
@@ -213,12 +231,13 @@ fn is_rendered(problem: &Problem) -> bool {
 /// Shows progress: a spinner on a terminal, lines elsewhere, JSON for programs.
 struct Show {
     json: bool,
+    plan: bool,
     spinner: Option<ProgressBar>,
     paint: Paint,
 }
 
 impl Show {
-    fn new(json: bool) -> Self {
+    fn new(json: bool, plan: bool) -> Self {
         let spinner =
             (!json && std::io::stderr().is_terminal() && std::io::stdout().is_terminal()).then(|| {
                 let bar = ProgressBar::new_spinner();
@@ -228,7 +247,7 @@ impl Show {
                 bar.enable_steady_tick(TICK);
                 bar
             });
-        Self { json, spinner, paint: Paint::of(&std::io::stdout()) }
+        Self { json, plan, spinner, paint: Paint::of(&std::io::stdout()) }
     }
 
     fn line(&self, text: &str) {
@@ -260,6 +279,11 @@ impl Show {
             // The reason is said once, at the end, as every error.
             Progress::RollingBack { .. } => {
                 self.line(&format!("{yellow}failed:{end} restoring what was before"));
+            }
+            Progress::Plan { steps } if self.plan => {
+                for step in steps {
+                    self.line(&format!("{dim}would{end} {step}"));
+                }
             }
             Progress::Plan { .. } | Progress::Done { .. } | Progress::Failed { .. } => {}
         }

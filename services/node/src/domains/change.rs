@@ -14,12 +14,24 @@ use std::sync::Arc;
 use std::time::Instant;
 use topology::{Domain, Plan, Step, Topology};
 
+/// Steps that are told of what another file would change.
+const STEPS_TOLD: usize = 8;
+
 /// Brings a topology up, and says how it goes.
 pub(crate) async fn up(node: Arc<Domains>, request: UpRequest, teller: Teller) {
+    let dc = dc_of(&request.text);
     let last = match try_up(&node, request, &teller).await {
         Ok((summary, changed)) => Progress::Done { summary, changed },
         Err(failed) => *failed,
     };
+    match &last {
+        Progress::Done { changed: true, .. } => node.events.happened(&dc, None, "up", None),
+        // What is refused before it is touched has not happened.
+        Progress::Failed { error, rolled_back: Some(_) } => {
+            node.events.happened(&dc, None, "rolled-back", Some(error.message.clone()));
+        }
+        _ => {}
+    }
     teller.tell(last).await;
 }
 
@@ -34,6 +46,10 @@ async fn try_up(
     let topology = change.unless_ended(admit(node, &request)).await.map_err(ended)?.map_err(untouched)?;
     let before = node.topology(&dc);
     let plan = with_failed_ones(node, topology::plan(before.as_deref(), &topology), &topology);
+    if request.dry_run {
+        return dry_run(&dc, &plan, teller).await;
+    }
+    refuse_another_file(node, &dc, &request, &plan).map_err(untouched)?;
     let desired = Arc::new(Desired::new(request.text, request.file, request.base, topology.clone()));
     if plan.is_empty() {
         node.set_desired(&dc, Some(desired)).map_err(untouched)?;
@@ -69,6 +85,48 @@ async fn try_up(
     let count = plan.steps.len();
     let took = begun.elapsed().as_secs_f64();
     Ok((format!("{dc} is up: {count} step{} in {took:.1} s", if count == 1 { "" } else { "s" }), true))
+}
+
+/// Says what a file would change.
+pub(crate) async fn dry_run(
+    dc: &str,
+    plan: &Plan,
+    teller: &Teller,
+) -> Result<(String, bool), Box<Progress>> {
+    if plan.is_empty() {
+        return Ok((format!("nothing to do: {dc} is as the file says"), false));
+    }
+    teller.tell(Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() }).await;
+    let count = plan.steps.len();
+    Ok((format!("{dc} would be up after {count} step{}", if count == 1 { "" } else { "s" }), false))
+}
+
+/// Refuses to replace what another file says by one that happens to have the same name.
+fn refuse_another_file(node: &Domains, dc: &str, request: &UpRequest, plan: &Plan) -> Result<(), Problem> {
+    let Some(known) = node.known(dc) else { return Ok(()) };
+    if request.replace || plan.is_empty() {
+        return Ok(());
+    }
+    let place = |base: &Path, file: &Path| base.join(file.file_name().unwrap_or_default());
+    let (former, this) =
+        (place(&known.desired.base, &known.desired.file), place(&request.base, &request.file));
+    // One that is gone was moved, or made anew elsewhere.
+    let Ok(there) = std::fs::canonicalize(&former) else { return Ok(()) };
+    if std::fs::canonicalize(&this).is_ok_and(|this| this == there) || this == former {
+        return Ok(());
+    }
+    let told = plan.steps.iter().take(STEPS_TOLD).map(|step| format!("\n  {step}")).collect::<String>();
+    let more = match plan.steps.len().saturating_sub(STEPS_TOLD) {
+        0 => String::new(),
+        more => format!("\n  and {more} more"),
+    };
+    let message = format!(
+        "{dc} is up from another file, {}; with {} this would be done:{told}{more}",
+        former.display(),
+        this.display()
+    );
+    Err(Problem::new(Code::Taken, message)
+        .help("add --replace if this file is to take its place; or give it a name of its own: name = \"...\""))
 }
 
 pub(crate) fn untouched(error: Problem) -> Box<Progress> {
@@ -157,7 +215,8 @@ pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topolog
     let looking = if node.is_in_cluster() {
         Looking::nowhere()
     } else {
-        node.book.beside(&dc).into_trees(node.layout.clone(), Unpack::Yes)
+        let unpack = if request.dry_run { Unpack::No } else { Unpack::Yes };
+        node.book.beside(&dc).into_trees(node.layout.clone(), unpack)
     };
     let (text, file, base) = (request.text.clone(), request.file.display().to_string(), request.base.clone());
     let admitted = tokio::task::spawn_blocking(move || topology::admit(&text, &file, &base, &looking)).await;
@@ -176,7 +235,8 @@ pub(crate) fn dc_of(text: &str) -> String {
     blind.map_or_else(|_| String::new(), |topology| topology.name.as_str().to_owned())
 }
 
-/// Adds the domains that the plan leaves as they are, but which do not run because they could not be kept running.
+/// Adds the domains that the plan leaves as they are, but which do not run because they could not be kept running, or somebody
+/// stopped them.
 fn with_failed_ones(node: &Domains, mut plan: Plan, topology: &Topology) -> Plan {
     let touched = |step: &Step, domain: &Domain| match step {
         Step::Start { domain: other } | Step::Stop { domain: other } => other.name == domain.name,
@@ -185,7 +245,7 @@ fn with_failed_ones(node: &Domains, mut plan: Plan, topology: &Topology) -> Plan
     };
     for domain in topology.start_order() {
         let state = node.supervised(topology.name.as_str(), domain.name.as_str()).map(|s| s.view().state);
-        let lost = state.is_none_or(|state| state == State::Failed);
+        let lost = state.is_none_or(|state| matches!(state, State::Failed | State::Stopped));
         if lost && !plan.steps.iter().any(|step| touched(step, domain)) {
             plan.steps.push(Step::Start { domain: Box::new(domain.clone()) });
         }
@@ -443,6 +503,7 @@ async fn remove(node: &Arc<Domains>, dc: &str, teller: &Teller) -> Result<(), St
     }
     node.forget_current_if_unwanted(dc);
     node.remove_traces(dc);
+    node.events.happened(dc, None, "down", (!failures.is_empty()).then(|| failures.join("; ")));
     if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
 }
 

@@ -181,6 +181,18 @@ impl Changes {
         names
     }
 
+    /// What is under way and what waits, in the order in which it came, for the state tree.
+    pub(crate) fn rows(&self) -> Vec<serde_json::Value> {
+        let row = |known: &Known| {
+            serde_json::json!({
+                "dc": known.dc,
+                "what": known.wish.what,
+                "under_way_s": known.since.map(|since| since.elapsed().as_secs()),
+            })
+        };
+        self.lock().known.values().map(row).collect()
+    }
+
     /// Waits until no change is under way, and keeps all others waiting.
     pub(crate) async fn alone(&self) -> OwnedRwLockWriteGuard<()> {
         Arc::clone(&self.whole).write_owned().await

@@ -1,6 +1,6 @@
 //! What is desired of domains, what is in effect, and a handle of each.
 
-use super::Changes;
+use super::{Changes, Events};
 use super::supervisor::Supervised;
 use crate::admin::{Code, Problem};
 use crate::base::place::Place;
@@ -74,6 +74,8 @@ pub(crate) struct Domains {
     pub(super) kvm: OnceLock<Result<(), String>>,
     /// Who changes what: `up` and `down` have their turn.
     pub(crate) changes: Arc<Changes>,
+    /// What happened.
+    pub(crate) events: Arc<Events>,
     /// What is desired is a cluster's.
     in_cluster: AtomicBool,
     registry: Arc<dyn RegistryDebug>,
@@ -122,6 +124,9 @@ pub(crate) struct Actual {
     pub(crate) last_exit: Option<domain::Exit>,
     /// What decides about its next restart.
     pub(crate) backoff: topology::Backoff,
+    /// Somebody stopped it, and nobody has started it since.
+    #[serde(default)]
+    pub(crate) stopped: bool,
 }
 
 /// A desired topology and its revision in the registry.
@@ -143,6 +148,7 @@ impl Domains {
             host,
             kvm: OnceLock::new(),
             changes: Arc::default(),
+            events: Arc::default(),
             in_cluster: AtomicBool::new(false),
             registry,
             inner: Mutex::default(),

@@ -5,7 +5,7 @@ use super::{Following, Key};
 use crate::admin::{Code, DownRequest, Problem, Progress, UpRequest};
 use crate::base::blocking;
 use crate::domains::Teller;
-use crate::domains::change::{admit, begin_down, begin_up, dc_of, targets, untouched};
+use crate::domains::change::{admit, begin_down, begin_up, dc_of, dry_run, targets, untouched};
 use crate::domains::{Desired, Domains, Ending};
 use placement::{Want, Wish};
 use registry::{Expected, RegistryError};
@@ -44,6 +44,9 @@ async fn try_up(
     must_fit(following, &books, &topology).map_err(untouched)?;
     let before = books.desired.get(&dc).cloned();
     let plan = topology::plan(before.as_ref().map(|at| &at.value.topology), &topology);
+    if request.dry_run {
+        return dry_run(&dc, &plan, teller).await;
+    }
     let desired = Desired::new(request.text, request.file, request.base, topology.clone());
     let unchanged = plan.is_empty() && all_ready(&books, &topology);
     if unchanged && before.as_ref().is_some_and(|before| before.value.text == desired.text) {
