@@ -2,6 +2,7 @@
 
 mod admission;
 mod authority;
+mod by_hand;
 mod changes;
 mod channels;
 mod clocks;

@@ -363,15 +363,12 @@ impl Task {
         self.stopped = false;
         self.backoff = Backoff::new(self.me.domain().restart);
         self.write_down(true).await;
+        self.outcome = Some(done);
         match self.start().await {
-            Ok(incarnation) => {
-                self.me.change(|view| view.state = State::Running);
-                let _nobody_waits = done.send(Ok(()));
-                self.watch(incarnation).await
-            }
+            Ok(incarnation) => self.watch(incarnation).await,
             Err(why) => {
                 self.give_up(why.clone());
-                let _nobody_waits = done.send(Err(why));
+                self.tell_outcome(Err(why));
                 Next::Rest
             }
         }
