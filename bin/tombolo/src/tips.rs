@@ -56,14 +56,16 @@ mod tests {
     use clap::Parser;
 
     fn said(words: &[&str]) -> String {
-        let mut error = Cli::try_parse_from(std::iter::once(&"tombolo").chain(words)).expect_err("it is refused");
+        let mut error =
+            Cli::try_parse_from(std::iter::once(&"tombolo").chain(words)).expect_err("it is refused");
         sharpen(&mut error, words.first().copied());
         error.to_string()
     }
 
     #[test]
     fn slips_are_met_by_what_was_meant_and_other_words_by_nothing_misleading() {
-        for (typed, meant) in [("pss", "'ps'"), ("inspec", "'inspect'"), ("rm", "'down'"), ("top", "'stats'")] {
+        for (typed, meant) in [("pss", "'ps'"), ("inspec", "'inspect'"), ("rm", "'down'"), ("top", "'stats'")]
+        {
             let said = said(&[typed]);
             assert!(said.contains(meant), "{typed}: {said}");
         }

@@ -56,14 +56,17 @@ pub fn pack(from: &Path, out: impl Write) -> Result<()> {
 /// The place can't be written, a directory is there already, or what comes is no copy of one thing.
 pub fn unpack(input: impl Read, to: &Path) -> Result<()> {
     let into = to.is_dir();
-    let folder = if into { to } else { to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")) };
+    let folder =
+        if into { to } else { to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")) };
     let fresh = Fresh::beside(folder)?;
     let name = receive(input, &fresh.path)?;
     let place = if into { to.join(&name) } else { to.to_owned() };
-    let here = rustix::fs::open(&fresh.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .at("open", &fresh.path)?;
-    let is_dir = rustix::fs::statat(&here, &name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|found| rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Directory);
+    let here =
+        rustix::fs::open(&fresh.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .at("open", &fresh.path)?;
+    let is_dir = rustix::fs::statat(&here, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|found| {
+        rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Directory
+    });
     // A directory takes nobody's place: what is there would be mixed with it, or lost.
     let flags = if is_dir { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
     rustix::fs::renameat_with(&here, &name, rustix::fs::CWD, &place, flags).at("put the copy at", &place)
@@ -160,7 +163,8 @@ mod tests {
         }
         unpack(packed(&at("from/sub/file")).as_slice(), &at("there")).expect("a file");
         fs::write(at("from/sub/file"), "more").expect("a file");
-        unpack(packed(&at("from/sub/file")).as_slice(), &at("there/file")).expect("in the place of the other");
+        unpack(packed(&at("from/sub/file")).as_slice(), &at("there/file"))
+            .expect("in the place of the other");
         assert_eq!(fs::read_to_string(at("there/file")).expect("it came"), "more");
         let twice = unpack(packed(&at("from")).as_slice(), &at("there")).expect_err("a directory is there");
         assert!(twice.to_string().contains("there/from"), "{twice}");
@@ -205,6 +209,10 @@ mod tests {
         assert_eq!(fs::read_dir(&outside).expect("a list").count(), 0);
         unpack(stream(&[("tool", None)]).as_slice(), &to).expect("a file");
         use std::os::unix::fs::PermissionsExt;
-        assert_eq!(fs::metadata(&to).expect("it came").permissions().mode() & 0o7000, 0, "it has no set-user bit");
+        assert_eq!(
+            fs::metadata(&to).expect("it came").permissions().mode() & 0o7000,
+            0,
+            "it has no set-user bit"
+        );
     }
 }

@@ -35,7 +35,8 @@ pub fn run(place: &PlaceArgs, arguments: &CpArgs) -> Result<(), Failure> {
             Err(Failure::misuse("both sides are in domains").help("copy it here first, and then there"))
         }
         (Side::Here(_), Side::Here(_)) => {
-            Err(Failure::misuse("neither side is in a domain").help("name one as DOMAIN:PATH, as web:/etc/hosts"))
+            Err(Failure::misuse("neither side is in a domain")
+                .help("name one as DOMAIN:PATH, as web:/etc/hosts"))
         }
     }
 }

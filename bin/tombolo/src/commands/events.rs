@@ -24,7 +24,8 @@ pub fn run(place: &PlaceArgs, arguments: &EventsArgs) -> Result<(), Failure> {
 fn line(event: &Event, paint: Paint) -> String {
     let at = UNIX_EPOCH.checked_add(Duration::from_millis(event.at_ms)).unwrap_or(UNIX_EPOCH);
     let at = humantime::format_rfc3339_millis(at);
-    let of = event.domain.as_ref().map_or_else(|| event.dc.clone(), |domain| format!("{}/{domain}", event.dc));
+    let of =
+        event.domain.as_ref().map_or_else(|| event.dc.clone(), |domain| format!("{}/{domain}", event.dc));
     let why = event.why.as_ref().map_or_else(String::new, |why| format!(": {}", harmless(why)));
     format!("{at} {of} {}{why}\n", paint.state(&event.what))
 }

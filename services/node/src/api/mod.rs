@@ -10,8 +10,8 @@ mod tree;
 mod whole;
 
 use crate::admin::{
-    Act, CancelRequest, Cancelled, Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow, MAX_BODY_BYTES, Problem, Progress, Said,
-    UpRequest, Version,
+    Act, CancelRequest, Cancelled, Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow,
+    MAX_BODY_BYTES, Problem, Progress, Said, UpRequest, Version,
 };
 use crate::domains::{Teller, change, lifecycle, spec};
 use crate::placement::{self, Following};
@@ -22,8 +22,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use node::Node;
-use serde::{Deserialize, Serialize};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;

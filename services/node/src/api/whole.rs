@@ -225,8 +225,9 @@ pub(crate) async fn act_there(
 ) {
     let asked = async {
         let said = ask(&following, &at, format!("/v1/here/act/{dc}/{domain}"), Some(json!(act))).await?;
-        serde_json::from_value::<Said>(said)
-            .map_err(|error| Problem::new(Code::Failed, format!("node {at} answered something else: {error}")))
+        serde_json::from_value::<Said>(said).map_err(|error| {
+            Problem::new(Code::Failed, format!("node {at} answered something else: {error}"))
+        })
     };
     let last = match asked.await {
         Ok(Said { said }) => Progress::Done { summary: said, changed: true },

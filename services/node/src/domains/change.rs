@@ -88,11 +88,7 @@ async fn try_up(
 }
 
 /// Says what a file would change.
-pub(crate) async fn dry_run(
-    dc: &str,
-    plan: &Plan,
-    teller: &Teller,
-) -> Result<(String, bool), Box<Progress>> {
+pub(crate) async fn dry_run(dc: &str, plan: &Plan, teller: &Teller) -> Result<(String, bool), Box<Progress>> {
     if plan.is_empty() {
         return Ok((format!("nothing to do: {dc} is as the file says"), false));
     }
@@ -125,8 +121,9 @@ fn refuse_another_file(node: &Domains, dc: &str, request: &UpRequest, plan: &Pla
         former.display(),
         this.display()
     );
-    Err(Problem::new(Code::Taken, message)
-        .help("add --replace if this file is to take its place; or give it a name of its own: name = \"...\""))
+    Err(Problem::new(Code::Taken, message).help(
+        "add --replace if this file is to take its place; or give it a name of its own: name = \"...\"",
+    ))
 }
 
 pub(crate) fn untouched(error: Problem) -> Box<Progress> {
@@ -317,12 +314,7 @@ fn worth_saying(node: &Domains, step: &Step) -> Option<String> {
 }
 
 /// Does one step. Where `change` is to end, a start is not waited for any longer; whatever ends is waited for.
-async fn perform(
-    node: &Arc<Domains>,
-    dc: &str,
-    step: &Step,
-    change: Option<&Change>,
-) -> Result<(), String> {
+async fn perform(node: &Arc<Domains>, dc: &str, step: &Step, change: Option<&Change>) -> Result<(), String> {
     match step {
         Step::Stop { domain } => {
             stop(node, dc, domain.name.as_str()).await?;

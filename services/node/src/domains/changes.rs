@@ -301,7 +301,10 @@ mod tests {
         told.recv().await.expect("it waits");
         assert!(changes.cancel("`up` of c.toml") && !changes.cancel("`up` of d.toml"));
         let refused = second.await.expect("it ends").expect_err("it was cancelled");
-        assert_eq!((refused.code, refused.message.as_str()), (Code::Cancelled, "the change of shop was cancelled"));
+        assert_eq!(
+            (refused.code, refused.message.as_str()),
+            (Code::Cancelled, "the change of shop was cancelled")
+        );
         assert_eq!(first.ending(), None);
         assert_eq!(changes.supersede("shop"), ["`up` of a.toml"]);
         assert_eq!(first.unless_ended(std::future::pending::<()>()).await, Err(Ending::Superseded));
@@ -320,7 +323,9 @@ mod tests {
             let (changes, teller) = (Arc::clone(&changes), teller.clone());
             tokio::spawn(async move { changes.begin("shop", wish("`up` of a.toml"), &teller).await })
         };
-        assert!(matches!(told.recv().await, Some(Progress::Note { text }) if text.contains("the whole node")));
+        assert!(
+            matches!(told.recv().await, Some(Progress::Note { text }) if text.contains("the whole node"))
+        );
         drop(alone);
         first.await.expect("it ends").expect("its turn");
     }

@@ -24,9 +24,8 @@ pub(crate) async fn try_act(
     act: Act,
     teller: &Teller,
 ) -> Result<String, Problem> {
-    let failed = |why: String| {
-        Problem::new(Code::Failed, format!("could not {} {dc}/{name}: {why}", act.verb()))
-    };
+    let failed =
+        |why: String| Problem::new(Code::Failed, format!("could not {} {dc}/{name}: {why}", act.verb()));
     let begun = Instant::now();
     // A signal changes nothing that is desired: what follows is as if the program had had it from anybody else.
     if let Act::Kill { signal } = act {
@@ -50,11 +49,7 @@ pub(crate) async fn try_act(
     Ok(format!("{dc}/{name} {} in {:.1} s", act.past(), begun.elapsed().as_secs_f64()))
 }
 
-fn supervised(
-    node: &Domains,
-    dc: &str,
-    name: &str,
-) -> Result<Arc<super::supervisor::Supervised>, Problem> {
+fn supervised(node: &Domains, dc: &str, name: &str) -> Result<Arc<super::supervisor::Supervised>, Problem> {
     node.supervised(dc, name).ok_or_else(|| {
         Problem::new(Code::NotRunning, format!("nobody has started {dc}/{name} yet"))
             .help("`tombolo up` starts it")

@@ -1,7 +1,7 @@
 //! What is desired of domains, what is in effect, and a handle of each.
 
-use super::{Changes, Events};
 use super::supervisor::Supervised;
+use super::{Changes, Events};
 use crate::admin::{Code, Problem};
 use crate::base::place::Place;
 use crate::base::{RegistryDebug, meant};

@@ -1,9 +1,9 @@
 //! One domain, from its start to its end, through all its incarnations: a task of its own.
 
-use super::{Domains, Events};
 use super::frontends::End;
 use super::incarnation::{self, Happened, Incarnation};
 use super::store::Actual;
+use super::{Domains, Events};
 use crate::base::blocking;
 use domain::Exit;
 use std::sync::{Arc, Mutex, PoisonError};
