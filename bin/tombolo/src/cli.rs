@@ -59,9 +59,10 @@ It ends on SIGTERM or SIGINT; domains run on, and the next daemon adopts them.")
     /// Bring up what a topology file says; apply only the difference to what runs
     #[command(after_help = "Examples:
   tombolo up topology.toml
+  tombolo up topology.toml --dry-run  what would be done, and why
   tombolo up topology.toml --json     one JSON object a line, for programs
 
-Nothing is touched before the whole file is admitted. If a step fails, what was before is restored.")]
+Nothing is touched before the whole file is admitted. If a step fails, or Ctrl-C cancels it, what was before is restored.")]
     Up(UpArgs),
     /// Remove a distributed container: its domains, mounts, cgroups and sockets
     #[command(after_help = "Examples:
@@ -70,6 +71,41 @@ Nothing is touched before the whole file is admitted. If a step fails, what was 
   tombolo down topology.toml          by the file it came from
   tombolo down --all")]
     Down(DownArgs),
+    /// End domains and start them again
+    #[command(after_help = "Examples:
+  tombolo restart web
+  tombolo restart shop/web shop/db")]
+    Restart(ActArgs),
+    /// End domains, and leave them so until `start` or `up`
+    #[command(after_help = "Examples:
+  tombolo stop web
+  tombolo stop --at-once web          without asking it first")]
+    Stop(StopArgs),
+    /// Start domains that were stopped, or that ended
+    #[command(after_help = "Examples:
+  tombolo start web")]
+    Start(ActArgs),
+    /// Send a signal to the programs of domains; what follows is for their restart policy
+    #[command(after_help = "Examples:
+  tombolo kill web
+  tombolo kill -s HUP web")]
+    Kill(KillArgs),
+    /// Copy files into a domain, or out of it
+    #[command(after_help = "Examples:
+  tombolo cp settings.toml web:/etc/settings.toml
+  tombolo cp web:/var/log/web .
+  tombolo cp shop/web:/data ./data    where several distributed containers have a `web`")]
+    Cp(CpArgs),
+    /// Print what happened: changes, starts and ends of domains
+    #[command(after_help = "Examples:
+  tombolo events
+  tombolo events -f --json")]
+    Events(EventsArgs),
+    /// Print what domains use: processors, memory, processes
+    #[command(after_help = "Examples:
+  tombolo stats                       anew each second, on a terminal
+  tombolo stats --once --json")]
+    Stats(StatsArgs),
     /// List the domains
     #[command(after_help = "Examples:
   tombolo ps
@@ -207,7 +243,71 @@ pub struct UpArgs {
     /// The topology file
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// Say what would be done, with the reason of each restart, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Take the place of another file that has the same name and is up
+    #[arg(long)]
+    pub replace: bool,
     /// Print progress as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ActArgs {
+    /// The domains: NAME, or DC/NAME
+    #[arg(required = true, value_name = "DOMAIN")]
+    pub domains: Vec<String>,
+    /// Print progress as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// Kill them without asking them first
+    #[arg(long)]
+    pub at_once: bool,
+    #[command(flatten)]
+    pub of: ActArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct KillArgs {
+    /// The signal: its name, with or without SIG, or its number
+    #[arg(short, long, default_value = "KILL", value_name = "SIGNAL", value_parser = crate::commands::act::signal)]
+    pub signal: i32,
+    #[command(flatten)]
+    pub of: ActArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CpArgs {
+    /// What is copied: PATH here, or DOMAIN:PATH
+    #[arg(value_name = "FROM")]
+    pub from: String,
+    /// Where it goes: PATH here, or DOMAIN:PATH; into it, where it is a directory
+    #[arg(value_name = "TO")]
+    pub to: String,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Go on printing as things happen
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    /// Print once, also on a terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON, once
     #[arg(long)]
     pub json: bool,
 }

@@ -42,7 +42,7 @@ use std::path::Path;
 pub use backoff::{Backoff, Decision, Exit, GiveUp, STABLE_MS};
 pub use diagnostic::{Code, Diagnostic, Diagnostics};
 pub use explain::{Access, Called, EndpointAccess, Explanation, Permission, Start, explain};
-pub use look::{Blind, Found, Look, Tables};
+pub use look::{Blind, Found, Lack, Look, Part, Tables};
 pub use model::{
     Accel, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat,
     DiskHolds, DiskShare, Domain, DomainKind, Endpoint, EndpointVerb, Enforce, IdOrName, IpcLimits, Job,

@@ -119,7 +119,7 @@ fn root(form: &DomainForm, cx: &mut Context<'_, '_>) -> Root {
         RootForm::Image(path, tag) => {
             let absolute = file::on_node(cx.base, &path.value.0);
             cx.must_be_there(&absolute, &path.span, &[Found::Directory, Found::File], "image layout");
-            Root::Image { path: absolute, tag: tag.clone() }
+            Root::Image { path: absolute, tag: tag.as_ref().map(|tag| tag.value.0.clone()) }
         }
     }
 }

@@ -6,6 +6,7 @@
 mod domain;
 mod endpoint;
 mod entrance;
+mod lack;
 mod machine;
 mod mount;
 mod reserve;
@@ -60,6 +61,7 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
     let ipc = endpoint::limits(cx);
     machine::refuse_shared_disks(&domains, cx);
     refuse_cycles(cx);
+    lack::refuse(&domains, cx);
     Some(Topology { name: name?, domains, services, endpoints, ipc })
 }
 

@@ -289,7 +289,7 @@ inline_schema!(
 pub(crate) enum RootForm {
     Host,
     Directory(At<Filled>),
-    Image(At<Filled>, Option<String>),
+    Image(At<Filled>, Option<At<Filled>>),
 }
 
 table_form! {
@@ -333,9 +333,7 @@ impl RootForm {
                 None
             }
             (Field::Given(path), Field::Absent, Field::Absent) => Some(Self::Directory(path)),
-            (Field::Absent, Field::Given(path), Field::Given(tag)) => {
-                Some(Self::Image(path, Some(tag.value.0)))
-            }
+            (Field::Absent, Field::Given(path), Field::Given(tag)) => Some(Self::Image(path, Some(tag))),
             (Field::Absent, Field::Given(path), Field::Absent) => Some(Self::Image(path, None)),
             (Field::Absent, Field::Absent, _) => {
                 out.error(Code::MissingKey, span, "this root says neither `directory` nor `image`")

@@ -66,6 +66,7 @@ fn node_tree(node: &Node) -> Value {
         "cgroup": node.layout.cgroup_name,
         "host": node.host,
         "kvm": kvm(node),
+        "changes": node.domains.changes.rows(),
     })
 }
 

@@ -4,6 +4,7 @@
 mod files;
 mod guarded;
 pub mod place;
+mod prospect;
 mod store;
 mod watched;
 mod words;
@@ -11,6 +12,7 @@ mod work;
 
 pub use files::look;
 pub(crate) use guarded::Guarded;
+pub(crate) use prospect::{lacks, root, user_text};
 pub(crate) use store::RegistryDebug;
 pub(crate) use watched::watched;
 pub(crate) use words::meant;
