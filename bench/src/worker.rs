@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// A worker that says nothing for so long, beyond what its task takes, is stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A worker that has not ended so long after the end of its input is killed.
+const GRACE: Duration = Duration::from_secs(2);
 /// How much of what a worker complained is passed on.
 const COMPLAINT_BYTES: usize = 400;
 
@@ -147,7 +149,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         // The end of its input ends a worker that listens; one that does not is killed. Either may have ended before.
         drop(self.input.take());
-        if self.read_until(Instant::now() + Duration::from_secs(2), &mut [0; 1]).is_err() {
+        if self.read_until(Instant::now() + GRACE.min(self.patience), &mut [0; 1]).is_err() {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();
