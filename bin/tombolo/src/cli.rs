@@ -202,12 +202,14 @@ All of it is admitted, or nothing is changed. Who gives shrinks before who gets 
     /// Images of guests, for virtual machines
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Run a benchmark and report its promises, whether they hold or not
+    /// Run a benchmark: a scenario with its promises, or a plan of your own
     #[command(after_help = "Examples:
   tombolo bench                       list the scenarios
   tombolo bench directory --quick
   tombolo bench channel --between vm,host
-  tombolo bench directory --json > results.jsonl")]
+  tombolo bench directory --json > results.jsonl
+  tombolo bench run quick --out results     some two minutes; the report is results/report.html
+  tombolo bench compare before after        exit code 1 where something became slower")]
     Bench(BenchArgs),
     /// Print completions for a shell
     #[command(after_help = "Examples:
@@ -431,8 +433,62 @@ pub struct TraceArgs {
     pub json: bool,
 }
 
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Measure a plan: any subjects, bare and virtualized, with honest statistics and a report of one page
+    #[command(after_help = "Examples:
+  tombolo bench run quick --out results
+  tombolo bench run plan.toml --out results      goes on where it was interrupted
+
+Results are kept line by line in OUT/results.jsonl; Ctrl-C ends the run after the repetition under way and writes the
+report of what there is. Exit codes: 0 complete, 1 failed or interrupted, 2 misuse.")]
+    Run {
+        /// A plan's file, or a preset: quick, papers, full
+        #[arg(value_name = "PLAN")]
+        plan: PathBuf,
+        /// Where results and report go; results of the same plan are continued
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// Write the report of a run's results again
+    Report {
+        /// The directory of a run
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// Hold a run's results against those of an earlier one, as a gate for regressions
+    #[command(after_help = "Examples:
+  tombolo bench compare before after
+  tombolo bench compare before after --threshold 10 > comment.md
+
+Exit codes: 0 nothing became slower as far as the launches tell, 1 something did, 2 the two can't be compared.")]
+    Compare {
+        /// The directory of the earlier run
+        #[arg(value_name = "BEFORE")]
+        before: PathBuf,
+        /// The directory of the later run
+        #[arg(value_name = "AFTER")]
+        after: PathBuf,
+        /// Medians that grew by less than so many percent are no regressions
+        #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+        threshold: u32,
+        /// Print JSON, one object for each arm of a cell, in place of the Markdown table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a preset, to make a plan of it; without a name, what presets and subjects there are
+    Preset {
+        /// Which: quick, papers, full
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+}
+
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
     /// Which scenario; without one, the scenarios are listed
     pub scenario: Option<String>,
     /// Short: to see that it works, not to quote

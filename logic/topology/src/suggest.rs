@@ -28,7 +28,8 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 }
 
 /// "did you mean", or all that is possible.
-pub(crate) fn word(word: &str, candidates: &[&str]) -> String {
+#[must_use]
+pub fn word(word: &str, candidates: &[&str]) -> String {
     match nearest(word, candidates.iter().copied()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
         None if candidates.is_empty() => "there is none".to_owned(),
