@@ -33,6 +33,7 @@ mod machine_services;
 mod machines;
 mod missing;
 mod network_classes;
+mod own_etcd;
 mod quickstart;
 mod remote;
 mod reservations;
