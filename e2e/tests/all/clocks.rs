@@ -37,7 +37,17 @@ fn token(host: &Host) -> String {
 }
 
 fn join(host: &Host, through: &Host, token: &str) -> Run {
-    host.run(&["node", "join", &at(through), token, "--name", host.name(), "--address", &at(host)])
+    host.run(&[
+        "node",
+        "join",
+        &at(through),
+        token,
+        "--name",
+        host.name(),
+        "--address",
+        &at(host),
+        "--insecure-etcd",
+    ])
 }
 
 /// So many nodes whose daemons run; the first is a cluster on an etcd of its own, the others are single nodes.
@@ -47,7 +57,17 @@ fn begun(count: usize) -> Option<Bed> {
         bed.start_daemon(host);
     }
     let (first, etcd) = (bed.host(0), bed.etcd_endpoints(1).join(","));
-    first.ok(&["node", "init", "--name", first.name(), "--address", &at(first), "--etcd", &etcd]);
+    first.ok(&[
+        "node",
+        "init",
+        "--name",
+        first.name(),
+        "--address",
+        &at(first),
+        "--etcd",
+        &etcd,
+        "--insecure-etcd",
+    ]);
     Some(bed)
 }
 

@@ -37,6 +37,7 @@ mod machines;
 mod missing;
 mod network_classes;
 mod programs;
+mod own_etcd;
 mod quickstart;
 mod remote;
 mod reservations;

@@ -355,6 +355,9 @@ pub struct NodesView {
     pub removed: bool,
     /// Where its registry is.
     pub etcd: Vec<String>,
+    /// Why strangers may write into it, where nobody said that this is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unprotected: Option<String>,
     /// All nodes, by name.
     pub nodes: Vec<NodeRow>,
 }
@@ -435,6 +438,9 @@ pub struct InitRequest {
     /// Our key for it, as PEM.
     #[serde(default)]
     pub etcd_key_pem: Option<String>,
+    /// Whether it may let everybody in who reaches it.
+    #[serde(default)]
+    pub insecure_etcd: bool,
 }
 
 /// `POST /v1/cluster/join`: become a node of a cluster.
@@ -453,6 +459,9 @@ pub struct JoinRequest {
     /// Its labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// Whether the cluster's etcd may let everybody in who reaches it.
+    #[serde(default)]
+    pub insecure_etcd: bool,
 }
 
 /// `POST /v1/cluster/token`: let a machine in.

@@ -24,6 +24,9 @@ const MAX_LABELS: usize = 64;
 /// Longest name or value of one.
 const MAX_LABEL_BYTES: usize = 128;
 
+/// What a person can do whose machine is to join a cluster on an etcd that lets everybody in.
+const INSECURE_HELP: &str = "where nobody but the nodes reaches it: `tombolo node join ... --insecure-etcd`; else give etcd TLS and certificates of its clients first";
+
 /// What a machine says that wants in.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Knock {
@@ -38,6 +41,9 @@ pub(crate) struct Knock {
     labels: BTreeMap<String, String>,
     cpus: u32,
     memory_bytes: u64,
+    /// It was told there that etcd may let everybody in. Releases of before did not ask.
+    #[serde(default)]
+    insecure_etcd: Option<bool>,
 }
 
 /// What it is given.
@@ -62,6 +68,12 @@ pub(crate) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
     check_labels(&knock.labels)?;
     let address = knock.address.unwrap_or(SocketAddr::new(from, PEER_PORT));
     check_address(address)?;
+    // Before anything is written: it would not take these settings.
+    if knock.insecure_etcd == Some(false)
+        && let Some(why) = cluster.config().etcd.unprotected()
+    {
+        return Err(Problem::new(Code::Refused, why).help(INSECURE_HELP));
+    }
     let cluster = cluster.clone();
     blocking(move || {
         let etcd = cluster.etcd();
@@ -105,7 +117,8 @@ pub(crate) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
             chain_pem,
             trusted_pem: cluster.identity().trusted_pem(),
             authority_pem: accepted.may_issue.then(|| authority.to_pem()),
-            etcd: cluster.config().etcd.clone(),
+            // Whether it is meant is said at each machine; releases of before know no such word.
+            etcd: EtcdConfig { insecure: false, ..cluster.config().etcd.clone() },
             address,
             number: record.number,
         })
@@ -224,6 +237,7 @@ pub(crate) async fn join(state_dir: PathBuf, request: JoinRequest) -> Result<Str
         labels: request.labels,
         cpus,
         memory_bytes,
+        insecure_etcd: Some(request.insecure_etcd),
     };
     let (answer, _) = call::ask_as_joiner(at, token.authority, JOIN_PATH, &knock).await?;
     let welcome: Welcome = serde_json::from_slice(&answer)
@@ -231,7 +245,16 @@ pub(crate) async fn join(state_dir: PathBuf, request: JoinRequest) -> Result<Str
     blocking(move || {
         let identity = Identity::from_pem(&(own.key_pem() + &welcome.chain_pem), &welcome.trusted_pem)
             .map_err(failed)?;
-        let etcd = Etcd::new(welcome.etcd.settings()).map_err(failed)?;
+        // A node of an earlier release does not look before it lets anybody in.
+        if let Some(why) = welcome.etcd.unprotected().filter(|_| !request.insecure_etcd) {
+            return Err(Problem::new(
+                Code::Refused,
+                format!("this machine is known to the cluster now, but {why}"),
+            )
+            .help(format!("`tombolo node remove {}` at another node; {INSECURE_HELP}", request.name)));
+        }
+        let settings = EtcdConfig { insecure: welcome.etcd.unprotected().is_some(), ..welcome.etcd };
+        let etcd = Etcd::new(settings.settings()).map_err(failed)?;
         etcd.check().map_err(|error| {
             failed(format!("this machine is known to the cluster now, but can't reach its registry: {error}"))
                 .help(format!(
@@ -245,7 +268,7 @@ pub(crate) async fn join(state_dir: PathBuf, request: JoinRequest) -> Result<Str
             &state_dir,
             &identity,
             authority.as_ref(),
-            &Config::new(welcome.address, welcome.etcd, welcome.number),
+            &Config::new(welcome.address, settings, welcome.number),
         )?;
         Ok(format!("this machine is node {} of cluster {}", identity.node(), identity.cluster()))
     })

@@ -175,6 +175,13 @@ impl Cluster {
     /// Its files are not whole, or not what they should be.
     pub(crate) fn open(state_dir: &Path) -> Result<Option<Self>, ClusterError> {
         let Some(config) = Config::load(state_dir)? else { return Ok(None) };
+        if let Some(why) = config.etcd.unsaid() {
+            tracing::warn!(
+                "{why}: give etcd TLS and certificates of its clients, and write what it takes into {} on each node; where nobody but the nodes reaches it, \
+                 write \"insecure\": true there, below \"etcd\"",
+                Config::path(state_dir).display()
+            );
+        }
         let folder = trust_folder(state_dir);
         let identity = Identity::load(&folder)?;
         let etcd = Etcd::new(nearest_first(config.etcd(), config.address.ip()))?;
@@ -315,6 +322,7 @@ impl Cluster {
             why,
             removed: self.state().removed,
             etcd: self.inner.etcd.settings().endpoints.clone(),
+            unprotected: self.inner.config.etcd.unsaid(),
             nodes: rows,
         }
     }
@@ -384,14 +392,7 @@ fn nearest_first(mut settings: EtcdSettings, own: IpAddr) -> EtcdSettings {
 
 /// Whether the host of a URL is this address, or a loopback one.
 fn is_of(url: &str, own: IpAddr) -> bool {
-    let Some((_, rest)) = url.split_once("://") else { return false };
-    let host = rest.split('/').next().unwrap_or_default();
-    let host = match host.rsplit_once(':') {
-        // The last group of an address of IPv6 is no port.
-        Some((host, _)) if !host.contains(':') || host.ends_with(']') => host,
-        _ => host,
-    };
-    let host = host.trim_matches(['[', ']']);
+    let Some(host) = crate::etcd::host_of(url) else { return false };
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip == own || ip.is_loopback())
 }
 
