@@ -81,6 +81,7 @@ impl Service for Gauge {
             behaviour,
             idempotent: true,
             verb: verb.to_owned(),
+            change: None,
         };
         let files = vec![
             file(CONVERT, "convert", 0o666, Behaviour::Session, "read"),

@@ -156,7 +156,7 @@ enum Promises {
     /// Whoever gives promises back keeps others from taking them until it is known that they need not be restored.
     GivenBack(tokio::sync::OwnedRwLockWriteGuard<()>),
     /// Whoever asks for more has them as soon as they are entered.
-    Asked(tokio::sync::OwnedRwLockReadGuard<()>),
+    Asked { _shared: tokio::sync::OwnedRwLockReadGuard<()> },
 }
 
 impl Promises {
@@ -164,7 +164,7 @@ impl Promises {
         if gives_back(before, topology) {
             Self::GivenBack(node.changes.giving_back().await)
         } else {
-            Self::Asked(node.changes.asking().await)
+            Self::Asked { _shared: node.changes.asking().await }
         }
     }
 
@@ -172,7 +172,7 @@ impl Promises {
     fn unless_asked(self) -> Option<tokio::sync::OwnedRwLockWriteGuard<()>> {
         match self {
             Self::GivenBack(held) => Some(held),
-            Self::Asked(_) => None,
+            Self::Asked { .. } => None,
         }
     }
 }
