@@ -353,6 +353,9 @@ pub struct NodesView {
     pub why: Option<String>,
     /// Whether the cluster knows this node no more.
     pub removed: bool,
+    /// What somebody should look at, each in a sentence.
+    #[serde(default)]
+    pub troubles: Vec<String>,
     /// Where its registry is.
     pub etcd: Vec<String>,
     /// Why strangers may write into it, where nobody said that this is meant.

@@ -71,7 +71,7 @@ pub(crate) async fn init(
                 number: Some(0),
             },
         )?;
-        super::issued::note(&etcd, identity.node(), &identity.serial().to_string(), Purpose::Renewal)?;
+        super::issued::note(&etcd, identity.node(), &identity.chain_pem(), Purpose::Renewal)?;
         // From here on there is a cluster.
         let certificate_pem = authority.certificate_pem();
         let record = Record { cluster: cluster.clone(), certificate_pem, successors: Vec::new() };
