@@ -7,6 +7,7 @@ use bench::histogram::Latencies;
 use statistics::Estimate;
 use statistics::binomial::clopper_pearson;
 use statistics::claim::Claim;
+use statistics::factorial::Decomposition;
 use std::fmt::Write as _;
 use topology::nanos_text;
 
@@ -103,7 +104,7 @@ fn said(out: &mut String, analysis: &Analysis) {
             put(
                 out,
                 format!(
-                    "<tr><td>{}<td class=\"{}\">{}<td class=n>{:+.2}<td class=n>{}",
+                    "<tr><td>{}<td class=\"said {}\">{}<td class=n>{:+.2}<td class=n>{}",
                     escape(&cell.to_string()),
                     class(comparison.claim),
                     escape(&sentence(&arm.arm, first, comparison)),
@@ -142,35 +143,17 @@ fn decomposed(out: &mut String, analysis: &Analysis) {
     for (colour, part) in PARTS.iter().enumerate() {
         put(out, format!("<span><i class=f{colour}></i>{part}</span>"));
     }
-    let groups: Vec<(String, Vec<Bar>)> = analysis
-        .decompositions
-        .iter()
-        .map(|found| {
-            let parts = [
-                found.parts.ideal,
-                found.parts.middleware,
-                found.parts.virtualization,
-                found.parts.interaction,
-            ];
-            let bars = parts.iter().enumerate().map(|(colour, part)| Bar {
-                name: format!("{}: {} us", PARTS[colour], interval(part)),
-                colour,
-                value: part.value,
-                low: part.low,
-                high: part.high,
-            });
-            (format!("{}, {}", found.subject, found.cell.deployment.word()), bars.collect())
-        })
-        .collect();
-    if groups.len() <= BAR_GROUPS_MAX {
-        put(
-            out,
-            format!(
-                "<div class=wide>{}</div>",
-                svg::bars("where the time goes", "us of the median", &groups)
-            ),
-        );
+    put(out, "</p><div class=figures>");
+    for CellReport { cell, .. } in analysis.cells.iter().take(BAR_FIGURES_MAX) {
+        let of_cell = analysis.decompositions.iter().filter(|found| found.cell == *cell);
+        let groups: Vec<(String, Vec<Bar>)> =
+            of_cell.map(|found| (found.subject.clone(), bars(&found.parts))).collect();
+        if !groups.is_empty() {
+            let name = cell.to_string();
+            put(out, figure_of(&escape(&name), &svg::bars(&name, "us of the median", &groups)));
+        }
     }
+    put(out, "</div>");
     put(
         out,
         "<div class=wide><table class=sortable><thead><tr><th>subject<th>cell<th>whole us<th>ideal<th>middleware<th>virtualization<th>interaction</thead><tbody>",
@@ -178,12 +161,13 @@ fn decomposed(out: &mut String, analysis: &Analysis) {
     for found in &analysis.decompositions {
         let whole = found.parts.whole.value;
         let part = |part: &Estimate| {
-            format!(
-                "<td class=n data-v={}>{} <small>{:.0} %</small>",
-                part.value,
-                interval(part),
-                part.value / whole * 100.0
-            )
+            // What is below the ideal has no parts of a whole.
+            let share = if whole < found.parts.ideal.value {
+                String::new()
+            } else {
+                format!(" <small>{:.0} %</small>", part.value / whole * 100.0)
+            };
+            format!("<td class=n data-v={}>{}{share}", part.value, interval(part))
         };
         put(
             out,
@@ -203,8 +187,26 @@ fn decomposed(out: &mut String, analysis: &Analysis) {
 }
 
 const PARTS: [&str; 4] = ["ideal", "middleware", "virtualization", "interaction"];
-/// More groups of bars than fit on a screen or two are but a table.
-const BAR_GROUPS_MAX: usize = 24;
+/// Cells beyond these are but in the table.
+const BAR_FIGURES_MAX: usize = 24;
+
+fn bars(parts: &Decomposition) -> Vec<Bar> {
+    let parts = [parts.ideal, parts.middleware, parts.virtualization, parts.interaction];
+    let bar = |(colour, part): (usize, &Estimate)| Bar {
+        name: format!(
+            "{}: {} us [{}, {}]",
+            PARTS[colour],
+            figure(part.value),
+            figure(part.low),
+            figure(part.high)
+        ),
+        colour,
+        value: part.value,
+        low: part.low,
+        high: part.high,
+    };
+    parts.iter().enumerate().map(bar).collect()
+}
 
 fn cell(out: &mut String, analysis: &Analysis, report: &CellReport, is_open: bool) {
     let open = if is_open { " open" } else { "" };

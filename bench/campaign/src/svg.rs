@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 270.0;
 const LEFT: f64 = 62.0;
-const RIGHT: f64 = 14.0;
+const RIGHT: f64 = 24.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 44.0;
 /// Names stand left of bars.
-const NAMES: f64 = 190.0;
+const NAMES: f64 = 170.0;
 /// Height of a bar, and of the gap before the next subject.
 const BAR: f64 = 13.0;
 const GAP: f64 = 12.0;
@@ -189,7 +189,7 @@ pub fn bars(title: &str, unit: &str, groups: &[(String, Vec<Bar>)]) -> String {
     let greatest = all().map(|bar| bar.high.max(bar.value)).fold(1e-9, f64::max);
     let step = step(greatest - least);
     let (least, greatest) = ((least / step).floor() * step, (greatest / step).ceil() * step);
-    let width = WIDTH * 2.0;
+    let width = WIDTH;
     let count: usize = groups.iter().map(|(_, bars)| bars.len()).sum();
     let height = count as f64 * BAR + groups.len() as f64 * GAP + BOTTOM;
     let at_x = |value: f64| NAMES + (value - least) / (greatest - least) * (width - NAMES - RIGHT * 2.0);

@@ -1,9 +1,11 @@
 //! `tombolo bench run|report|compare|preset`: what is refused, what is printed, and with which code it ends. Measuring for real has
 //! tests of its own in `bench/campaign`.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 fn bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tombolo")).arg("bench").args(arguments).output().expect("it starts")
@@ -89,4 +91,79 @@ fn a_regression_has_an_exit_code_of_its_own() {
         said(&report)
     );
     assert!(Path::new(&place("slower")).join("report.html").exists());
+}
+
+/// A run of a foreign program that takes some seconds, in a folder of its own, once a tenth of it is done.
+fn under_way(folder: &Path) -> (Child, BufReader<std::process::ChildStderr>) {
+    let kit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/kit/python/echo_tcp.py");
+    let plan = folder.join("plan.toml");
+    let text = format!(
+        "name = \"ended\"\nsubjects = [\"exec:echo\"]\nwindow = \"20ms\"\nlaunches = 500\nadapter.echo = [\"python3\", {kit:?}]\n"
+    );
+    std::fs::write(&plan, text).expect("written");
+    std::fs::create_dir(folder.join("temporary")).expect("a folder");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_tombolo"))
+        .args(["bench", "run"])
+        .arg(&plan)
+        .arg("--out")
+        .arg(folder.join("out"))
+        .env("TMPDIR", folder.join("temporary"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut says = BufReader::new(run.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    // What it takes, then that something was measured.
+    says.read_line(&mut line).expect("a line");
+    assert!(line.starts_with("ended: some "), "{line}");
+    let results = folder.join("out/results.jsonl");
+    let measured =
+        || std::fs::read_to_string(&results).is_ok_and(|text| text.contains("\"line\":\"measured\""));
+    while !measured() {
+        assert!(run.try_wait().expect("its state").is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    (run, says)
+}
+
+fn signal(run: &Child, signal: Signal) {
+    let process = Pid::from_raw(run.id().cast_signed()).expect("a process");
+    kill_process(process, signal).expect("it is there");
+}
+
+/// Everything that runs for the bench has its complaints' end; when all are closed, all have ended.
+fn left(folder: &Path, mut says: BufReader<std::process::ChildStderr>) -> (String, Vec<std::path::PathBuf>) {
+    let mut rest = String::new();
+    says.read_to_string(&mut rest).expect("text");
+    let entries = std::fs::read_dir(folder.join("temporary")).expect("a folder");
+    (rest, entries.map(|entry| entry.expect("an entry").path()).collect())
+}
+
+#[test]
+fn a_run_that_is_interrupted_keeps_what_it_has_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut run, says) = under_way(folder.path());
+    signal(&run, Signal::INT);
+    let status = run.wait().expect("it ends");
+    let (said, left) = left(folder.path(), says);
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("interrupted with") && said.contains("the same command goes on"), "{said}");
+    assert!(left.is_empty(), "{left:?}");
+    let results = std::fs::read_to_string(folder.path().join("out/results.jsonl")).expect("results");
+    assert!(results.lines().last().is_some_and(|line| line.contains("\"complete\":false")));
+    let report = std::fs::read_to_string(folder.path().join("out/report.html")).expect("a report");
+    assert!(report.contains("interrupted: "));
+}
+
+#[test]
+fn a_run_that_is_killed_keeps_what_it_has_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut run, says) = under_way(folder.path());
+    signal(&run, Signal::KILL);
+    run.wait().expect("it ends");
+    let (said, left) = left(folder.path(), says);
+    assert!(left.is_empty(), "{left:?}: {said}");
+    let report = bench(&["report", &folder.path().join("out").to_string_lossy()]);
+    assert!(self::said(&report).contains("interrupted: the run was killed"), "{}", self::said(&report));
 }
