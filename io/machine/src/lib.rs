@@ -23,6 +23,7 @@ pub use order::{
     ORDER_FILE, OrderError, SOCKET_FILE,
 };
 pub use outcome::{
-    CODE_OF_KILL, CODE_OF_MACHINE, MAX_MESSAGE_BYTES, MAX_OUTCOME_BYTES, OUTCOME_FILE, Outcome, Word, clean,
+    CODE_OF_KILL, CODE_OF_MACHINE, MAX_MESSAGE_BYTES, MAX_OUTCOME_BYTES, OUTCOME_FILE, Outcome, Word,
 };
+pub use qmp::clean;
 pub use run::{Ended, Patience, run, run_with};

@@ -236,3 +236,10 @@ pub const LABELS_MAX: usize = 16;
 
 /// Bytes of what a label says.
 pub const LABEL_BYTES_MAX: usize = 63;
+
+/// Settings of a service of kind `program`: bytes of their JSON. They travel in one packet of the control socket (64 KiB), beside
+/// the service's name and kind, and a program that wants more reads a file.
+pub const PROGRAM_SETTINGS_BYTES_MAX: usize = 16 << 10;
+/// Settings of a service of kind `program`: tables and lists within each other. Readers of JSON go deeper, those of the smallest
+/// languages among them.
+pub const PROGRAM_SETTINGS_DEPTH_MAX: usize = 16;

@@ -7,6 +7,7 @@ mod api;
 mod base;
 mod broker;
 mod domains;
+mod etcd;
 mod links;
 mod membership;
 mod placement;

@@ -119,7 +119,7 @@ fn root(form: &DomainForm, cx: &mut Context<'_, '_>) -> Root {
         RootForm::Image(path, tag) => {
             let absolute = file::on_node(cx.base, &path.value.0);
             cx.must_be_there(&absolute, &path.span, &[Found::Directory, Found::File], "image layout");
-            Root::Image { path: absolute, tag: tag.clone() }
+            Root::Image { path: absolute, tag: tag.as_ref().map(|tag| tag.value.0.clone()) }
         }
     }
 }
@@ -199,8 +199,8 @@ fn program(
 
 fn refuse_nothing(name: &At<Name>, head: &Span, cx: &mut Context<'_, '_>) {
     let (why, help) = match cx.offered_by(&name.value).first() {
-        Some(channel) => (
-            format!("no command, and the channel `{channel}` is offered by a program of its own"),
+        Some(service) => (
+            format!("no command, and {} is offered by a program of its own", cx.offer_called(service)),
             "add command = [\"program\", \"argument\"]",
         ),
         None => (

@@ -6,6 +6,7 @@
 mod domain;
 mod endpoint;
 mod entrance;
+mod lack;
 mod machine;
 mod mount;
 mod reserve;
@@ -60,6 +61,7 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
     let ipc = endpoint::limits(cx);
     machine::refuse_shared_disks(&domains, cx);
     refuse_cycles(cx);
+    lack::refuse(&domains, cx);
     Some(Topology { name: name?, domains, services, endpoints, ipc })
 }
 
@@ -127,7 +129,14 @@ impl<'a> Context<'a, '_> {
         self.hosted_by(domain, |kind| kind.is_none_or(ServiceKind::has_server))
     }
 
-    /// The channels that the program of `domain` offers, by the file.
+    /// A service that a program offers, as messages call it.
+    pub(crate) fn offer_called(&self, service: &str) -> String {
+        let kind = self.service_form(service).and_then(|form| form.kind.value().copied());
+        let word = if kind == Some(ServiceKind::Channel) { "channel" } else { "service" };
+        format!("the {word} `{service}`")
+    }
+
+    /// The channels and services that programs of `domain` offer, by the file.
     pub(crate) fn offered_by(&self, domain: &str) -> Vec<&'a str> {
         self.hosted_by(domain, |kind| kind.is_some_and(|kind| !kind.has_server()))
     }

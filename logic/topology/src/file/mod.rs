@@ -1,6 +1,7 @@
 //! The file's own form: every key that there is, with its type. The reference page, the JSON schema and the reader
 //! all come from here.
 
+mod free;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use crate::scalar::{
     Address, Bytes, Count, Filled, Hostname, Inside, Millis, Nanos, Processors, Rate, Suffix, Text, Upstream,
 };
 
+pub(crate) use free::ProgramForm;
 pub(crate) use values::{
     CacheModeWord, Capability, DomainsForm, Label, RootForm, ServiceAt, SettingsForm, UserForm, check_name,
 };
@@ -323,11 +325,11 @@ table_form! {
     ServiceForm as "a service" {
         /// What it does.
         kind: ServiceKind => required,
-        /// The domain in which its backend runs; of a channel, the one whose program offers it.
+        /// The domain in which its backend runs; of a channel and of a program's service, the one whose program offers it.
         domain: Filled => required,
         /// Who may use which of its verbs. Nobody may unless it is said here.
         allow: Items<AllowForm, LIST_MAX, 1> => required,
-        /// The settings of its kind. A directory must have them.
+        /// The settings of its kind. A directory must have them; those of a program are what the program is told.
         settings: SettingsForm => beside,
     }
 }

@@ -481,6 +481,11 @@ impl Incarnation {
         }
     }
 
+    /// Sends its first process a signal.
+    pub(crate) fn signal(&self, signal: i32) -> Result<(), String> {
+        self.running.signal(signal).map_err(said)
+    }
+
     /// A new frontend in the place of one that ended: the mount and its open files go on.
     pub(crate) async fn replace_frontend(
         &mut self,

@@ -3,7 +3,7 @@
 use super::machines;
 use domain::{self as target, DomainSpec, Layout};
 use std::path::PathBuf;
-use topology::{Domain, IdOrName, Program, Root, Topology, User};
+use topology::{Domain, Program, Topology};
 
 /// Where the stub listens inside a domain: what `resolv.conf` says.
 pub(crate) const STUB_ADDRESS: std::net::Ipv4Addr = std::net::Ipv4Addr::new(127, 0, 0, 53);
@@ -38,11 +38,7 @@ pub(crate) fn of_domain(
             topology::DomainKind::Container => target::Kind::Container,
             topology::DomainKind::Vm => target::Kind::Vm,
         },
-        root: match &domain.root {
-            Root::Host => target::Root::Host,
-            Root::Directory { path } => target::Root::Directory(path.clone()),
-            Root::Image { path, tag } => target::Root::Image { path: path.clone(), tag: tag.clone() },
-        },
+        root: crate::base::root(&domain.root),
         writable: domain.writable,
         layer: domain
             .layer()
@@ -50,7 +46,7 @@ pub(crate) fn of_domain(
         command: command(layout, dc, domain),
         environment: environment(layout, domain),
         mounts: mounts(layout, dc, domain),
-        user: domain.user.as_ref().map(user),
+        user: domain.user.as_ref().map(crate::base::user_text),
         network: match domain.network {
             topology::Network::None => target::Network::None,
             topology::Network::Host => target::Network::Host,
@@ -154,15 +150,6 @@ fn mounts(layout: &Layout, dc: &str, domain: &Domain) -> Vec<target::Mount> {
         mounts.push(target::Mount { source, target: RESOLVE_FOLDER.into(), read_only: true });
     }
     mounts
-}
-
-pub(crate) fn user(user: &User) -> String {
-    let word = |id: &IdOrName| match id {
-        IdOrName::Id(id) => id.to_string(),
-        IdOrName::Name(name) => name.clone(),
-    };
-    let group = user.group.as_ref().map_or(String::new(), |group| format!(":{}", word(group)));
-    word(&user.user) + &group
 }
 
 /// `resolv.conf(5)` of a domain whose names come from the stub.

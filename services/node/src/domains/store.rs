@@ -1,6 +1,7 @@
 //! What is desired of domains, what is in effect, and a handle of each.
 
 use super::supervisor::Supervised;
+use super::{Changes, Events};
 use crate::admin::{Code, Problem};
 use crate::base::place::Place;
 use crate::base::{RegistryDebug, meant};
@@ -71,8 +72,10 @@ pub(crate) struct Domains {
     pub(super) host: serde_json::Value,
     /// Whether KVM works, and why not; found out when the first machine wants to know.
     pub(super) kvm: OnceLock<Result<(), String>>,
-    /// One change at a time: `up` and `down` hold it.
-    pub(super) changing: tokio::sync::Mutex<()>,
+    /// Who changes what: `up` and `down` have their turn.
+    pub(crate) changes: Arc<Changes>,
+    /// What happened.
+    pub(crate) events: Arc<Events>,
     /// What is desired is a cluster's.
     in_cluster: AtomicBool,
     registry: Arc<dyn RegistryDebug>,
@@ -121,6 +124,9 @@ pub(crate) struct Actual {
     pub(crate) last_exit: Option<domain::Exit>,
     /// What decides about its next restart.
     pub(crate) backoff: topology::Backoff,
+    /// Somebody stopped it, and nobody has started it since.
+    #[serde(default)]
+    pub(crate) stopped: bool,
 }
 
 /// A desired topology and its revision in the registry.
@@ -141,7 +147,8 @@ impl Domains {
             book,
             host,
             kvm: OnceLock::new(),
-            changing: tokio::sync::Mutex::new(()),
+            changes: Arc::default(),
+            events: Arc::default(),
             in_cluster: AtomicBool::new(false),
             registry,
             inner: Mutex::default(),
@@ -153,9 +160,9 @@ impl Domains {
         self.in_cluster.store(true, Ordering::Relaxed);
     }
 
-    /// One change at a time: held by whoever changes what runs, or what changes are decided by.
-    pub(crate) async fn changing(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.changing.lock().await
+    /// Keeps all changes waiting: for what they are decided by.
+    pub(crate) async fn changing(&self) -> tokio::sync::OwnedRwLockWriteGuard<()> {
+        self.changes.alone().await
     }
 
     /// The cgroup of all domains of this node.
