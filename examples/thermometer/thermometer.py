@@ -37,7 +37,7 @@ def ctl(call, line):
     if word != b"offset" or not abs(value) <= 10:
         raise OSError(errno.EINVAL, "offset DEGREES, 10 at the most")
     offset = value
-    print(f"offset {value} by user {call.caller.uid} of {call.caller.domain or call.caller.peer}", flush=True)
+    print(f"offset {value} by {call.caller.domain or call.caller.peer}", flush=True)
 
 
 @ctl.reader

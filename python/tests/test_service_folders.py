@@ -358,6 +358,14 @@ class EventLoops(Case):
             service.stream("records", verb="read", history=0)
         with self.assertRaises(ValueError):
             Service("Not a word")
+        other = Service("other")
+        ask = other.session("ask", verb="read")(lambda session, line: line)
+
+        async def opened(session: Session) -> None:
+            pass
+
+        with self.assertRaises(TypeError):
+            ask.opened(opened)  # type: ignore[type-var]
         for number in range(254):
             service.text(f"file{number}", verb="read")(lambda call: "")
         with self.assertRaises(ValueError):

@@ -84,12 +84,12 @@ class Sessions(File, Generic[Handler]):
 
     def opened(self, function: Plain) -> Plain:
         """Decorates what is called when a session begins: ``function(session)``. An :class:`OSError` refuses it."""
-        self.open_handler = function
+        self.open_handler = _plain(function)
         return function
 
     def closed(self, function: Plain) -> Plain:
         """Decorates what is called when a session is over, however that came: ``function(session)``."""
-        self.close_handler = function
+        self.close_handler = _plain(function)
         return function
 
     def ioctl(self, function: Other) -> Other:
@@ -118,3 +118,10 @@ class Foldered(File):
 
     def functions(self) -> List[Callable[..., Any]]:
         return [getattr(self.folder, name) for name in ("lookup", "stat", "read", "write", "sync", "set", "ask")]
+
+
+def _plain(function: Plain) -> Plain:
+    """A session begins and ends at once, so a coroutine function can't say how."""
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{function!r} is a coroutine function; sessions are opened and closed by plain ones")
+    return function

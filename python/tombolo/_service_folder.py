@@ -27,7 +27,8 @@ NODE_OVERHEAD_BYTES = 1024
 class Folder:
     """What a service does for a folder: override what it can do, the rest is refused. Nodes are known by serial numbers that the service
     chooses, below 2**24 and never given to another node while anybody may know them; :data:`ROOT` is the folder itself. What fails raises
-    an :class:`OSError`, whose ``errno`` the asker gets."""
+    an :class:`OSError`, whose ``errno`` the asker gets. ``lookup``, ``stat``, ``read``, ``write``, ``sync``, ``set`` and ``ask`` may be
+    coroutine functions."""
 
     def lookup(self, call: Call, folder: int, name: bytes) -> Node:
         """The node of this name."""
