@@ -286,6 +286,8 @@ class EventLoops(Case):
         self.assertEqual(raw.records(1, 3), [b"hello"])
         slow, bad, given_up = (raw.start(REQUEST, 1, 0, line) for line in (b"slow", b"bad", b"given up"))
         raw.start(REQUEST, 2, 0, b"closed")
+        # What is cancelled before it has begun would not notice.
+        self.until(lambda: {b"given up", b"closed"} <= set(self.gates))
         raw.send(CANCEL, tag=given_up)
         self.assertTrue(self.cancelled.wait(PATIENCE))
         self.cancelled.clear()
