@@ -141,3 +141,36 @@ fn a_program_dies_under_open_files_and_its_successor_answers() {
     wait::until("the program has offered again", || row(&node)["up"] == true);
     reads(&node, "hall", "20 celsius");
 }
+
+/// The service of `docs/services.md` and `examples/thermometer`, in Python, used as its README says.
+#[test]
+fn the_example_in_python_serves_texts_streams_and_folders() {
+    let Some(node) = Node::start() else { return };
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/thermometer/topology.toml");
+    node.ok(&["up", example]);
+    let reads = |line: &str| {
+        let run = node.shell("hall", line);
+        run.code == 0 && !run.out.trim().is_empty()
+    };
+    wait::until("the thermometer serves", || reads("cat /srv/thermometer/reading"));
+    node.shell_ok("hall", "echo offset 1.5 > /srv/thermometer/ctl");
+    assert_eq!(node.shell_ok("hall", "cat /srv/thermometer/ctl").trim(), "offset 1.5");
+    let asked = "exec 3<>/srv/thermometer/convert; echo 20 >&3; read x <&3; echo $x";
+    assert_eq!(node.shell_ok("attic", asked).trim(), "68.0");
+    // A stream comes by itself.
+    let samples = node.shell_ok("attic", "head -n 3 /srv/thermometer/samples");
+    assert_eq!(samples.lines().count(), 3, "{samples}");
+    // A folder is shared by those who may see it, and changed by those who may change it.
+    node.shell_ok(
+        "hall",
+        "cd /srv/thermometer/notes && mkdir week && echo calibrated > week/today && mv week/today week/now",
+    );
+    assert_eq!(
+        node.shell_ok("attic", "cat /srv/thermometer/notes/week/now; ls /srv/thermometer/notes").trim(),
+        "calibrated\nweek"
+    );
+    let denied = node
+        .shell("attic", "echo no > /srv/thermometer/notes/week/now || rm /srv/thermometer/notes/week/now");
+    assert!(denied.code != 0 && denied.err.contains("ermission denied"), "{denied:?}");
+    node.ok(&["down", "thermometer"]);
+}
