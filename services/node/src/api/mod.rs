@@ -11,7 +11,7 @@ mod whole;
 
 use crate::admin::{
     Act, CancelRequest, Cancelled, Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow,
-    MAX_BODY_BYTES, Problem, Progress, Said, UpRequest, Version,
+    MAX_BODY_BYTES, Problem, Said, UpRequest, Version,
 };
 use crate::domains::{Teller, change, lifecycle, spec};
 use crate::placement::{self, Following};
