@@ -26,7 +26,7 @@ fn main() -> ExitCode {
             ExitCode::from(output::MISUSE)
         }
         Err(mut misuse) => {
-            tips::sharpen(&mut misuse, std::env::args().nth(1).as_deref());
+            tips::sharpen(&mut misuse, tips::first_word(std::env::args().skip(1)).as_deref());
             // Help and version are no misuse; they go to the standard output.
             let code = if misuse.use_stderr() { output::MISUSE } else { 0 };
             if misuse.print().is_err() {

@@ -44,6 +44,18 @@ pub fn sharpen(error: &mut Error, first: Option<&str>) {
     }
 }
 
+/// The command as it was typed: the first word that is no option, nor an option's value.
+pub fn first_word(mut words: impl Iterator<Item = String>) -> Option<String> {
+    loop {
+        let word = words.next()?;
+        if matches!(word.as_str(), "--run-dir" | "--state-dir") {
+            words.next()?;
+        } else if !word.starts_with('-') {
+            return Some(word);
+        }
+    }
+}
+
 fn is_slip(word: &str, meant: &str) -> bool {
     let slips = word.chars().count().max(meant.chars().count()).div_ceil(LETTERS_A_SLIP).min(2);
     strsim::damerau_levenshtein(word, meant) <= slips
@@ -60,6 +72,13 @@ mod tests {
             Cli::try_parse_from(std::iter::once(&"tombolo").chain(words)).expect_err("it is refused");
         sharpen(&mut error, words.first().copied());
         error.to_string()
+    }
+
+    #[test]
+    fn the_command_is_found_behind_options() {
+        let first = |line: &str| first_word(line.split(' ').map(str::to_owned));
+        assert_eq!(first("--run-dir /r --state-dir=/s rm x").as_deref(), Some("rm"));
+        assert_eq!(first("--help"), None);
     }
 
     #[test]

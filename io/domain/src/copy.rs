@@ -14,6 +14,8 @@ use tar::EntryType;
 pub const COPY_ROLE: &str = "internal-copy";
 /// Most entries of one copy: as of an image.
 const MAX_ENTRIES: u64 = 2_000_000;
+/// Bytes that may follow the last entry: what tar(1) fills its records with, and some.
+const END_BYTES: u64 = 64 * 1024;
 
 /// The entry of `tombolo internal-copy in|out PATH`, which `tombolo cp` runs in a domain. Returns the exit code.
 pub(crate) fn copy_main(arguments: &[OsString]) -> i32 {
@@ -99,6 +101,8 @@ fn receive(input: impl Read, fresh: &Path) -> Result<OsString> {
             return Err(refused(&path, "it leads out of the copy"));
         }
     }
+    // Whoever sends is not to find that nobody reads the end.
+    io::copy(&mut archive.into_inner().take(END_BYTES), &mut io::sink()).doing("receive the copy")?;
     top.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof)).doing("receive the copy")
 }
 

@@ -172,6 +172,7 @@ impl Prospect {
                 && at.is_dir() != source.is_dir()
             {
                 self.unfit.push(index);
+                continue;
             }
             self.mounts.push((target, source));
         }

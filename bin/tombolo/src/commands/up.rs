@@ -53,7 +53,8 @@ fn dry_run_alone(place: &Place, topology: &topology::Topology, json: bool) -> Re
     let plan = topology::plan(None, topology);
     let mut show = Show::new(json, true);
     show.progress(&Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() });
-    let summary = format!("{} would be up after {} steps; no daemon runs", topology.name, plan.steps.len());
+    let (name, count) = (&topology.name, plan.steps.len());
+    let summary = format!("{name} would be up after {count} step{}", if count == 1 { "" } else { "s" });
     show.last(Progress::Done { summary, changed: false })
 }
 
@@ -278,7 +279,7 @@ impl Show {
             Progress::Note { text } => self.line(&format!("{yellow}note:{end} {text}")),
             // The reason is said once, at the end, as every error.
             Progress::RollingBack { .. } => {
-                self.line(&format!("{yellow}failed:{end} restoring what was before"));
+                self.line(&format!("{yellow}undoing:{end} restoring what was before"));
             }
             Progress::Plan { steps } if self.plan => {
                 for step in steps {

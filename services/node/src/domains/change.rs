@@ -12,6 +12,7 @@ use domain::Unpack;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use topology::{Domain, Plan, Step, Topology};
 
 /// Steps that are told of what another file would change.
@@ -62,7 +63,8 @@ async fn try_up(
     let promises = change.unless_ended(promises).await.map_err(ended)?;
     // As a whole, before anything is touched; the kernel is told step by step.
     begin(node, &dc, Some(&topology)).await.map_err(untouched)?;
-    let _held = promises.unless_asked();
+    let Promises { given_back: _held, asked } = promises;
+    drop(asked);
     let begun = Instant::now();
     let done = match execute(node, &change, &dc, &plan, teller).await {
         Ok(()) => node.set_desired(&dc, Some(desired)).map_err(|problem| (plan.steps.len(), problem)),
@@ -152,27 +154,19 @@ pub(crate) async fn begin_down(node: &Domains, dc: &str, teller: &Teller) -> Res
 }
 
 /// What keeps the promises of others from getting between those of a change.
-enum Promises {
+struct Promises {
     /// Whoever gives promises back keeps others from taking them until it is known that they need not be restored.
-    GivenBack(tokio::sync::OwnedRwLockWriteGuard<()>),
+    given_back: Option<OwnedRwLockWriteGuard<()>>,
     /// Whoever asks for more has them as soon as they are entered.
-    Asked { _shared: tokio::sync::OwnedRwLockReadGuard<()> },
+    asked: Option<OwnedRwLockReadGuard<()>>,
 }
 
 impl Promises {
     async fn of(node: &Domains, before: Option<&Topology>, topology: &Topology) -> Self {
         if gives_back(before, topology) {
-            Self::GivenBack(node.changes.giving_back().await)
+            Self { given_back: Some(node.changes.giving_back().await), asked: None }
         } else {
-            Self::Asked { _shared: node.changes.asking().await }
-        }
-    }
-
-    /// What is held to the end of the change.
-    fn unless_asked(self) -> Option<tokio::sync::OwnedRwLockWriteGuard<()>> {
-        match self {
-            Self::GivenBack(held) => Some(held),
-            Self::Asked { .. } => None,
+            Self { given_back: None, asked: Some(node.changes.asking().await) }
         }
     }
 }
