@@ -351,14 +351,18 @@ impl Cluster {
     pub(crate) fn view(&self) -> NodesView {
         let fenced = self.is_fenced();
         let why = self.why_fenced();
+        let (removed, troubles) = {
+            let state = self.state();
+            (state.removed, state.troubles.values().cloned().collect())
+        };
         let rows = self.nodes().into_iter().map(|member| self.row(member)).collect();
         NodesView {
             cluster: Some(self.inner.identity.cluster().to_owned()),
             me: Some(self.me().to_owned()),
             fenced,
             why,
-            removed: self.state().removed,
-            troubles: self.state().troubles.values().cloned().collect(),
+            removed,
+            troubles,
             etcd: self.inner.etcd.settings().endpoints.clone(),
             unprotected: self.inner.config.etcd.unsaid(),
             nodes: rows,

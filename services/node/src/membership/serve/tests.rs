@@ -164,3 +164,14 @@ async fn a_machine_tells_its_token_to_nobody_who_has_not_the_authority() {
     assert_eq!(&ask().await.unwrap()[..], b"{}");
     assert!(told.load(Ordering::Relaxed));
 }
+
+#[tokio::test]
+async fn what_is_wrong_is_said_as_long_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = cluster_in(&folder, &Authority::new("lab", SystemTime::now()).unwrap());
+    assert_eq!(cluster.view().troubles, [] as [&str; 0]);
+    cluster.say_trouble(super::super::Trouble::Clock, Some("it is late".into()));
+    assert_eq!(cluster.view().troubles, ["it is late"]);
+    cluster.say_trouble(super::super::Trouble::Clock, None);
+    assert_eq!(cluster.view().troubles, [] as [&str; 0]);
+}
