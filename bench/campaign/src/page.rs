@@ -245,7 +245,7 @@ fn ecdf(arms: &[ArmReport]) -> String {
         .iter()
         .enumerate()
         .map(|(colour, arm)| {
-            let points = shares(&arm.latencies).map(|(us, share)| (us, share)).collect();
+            let points = shares(&arm.latencies).collect();
             Curve { name: arm.arm.clone(), colour, points, is_stepped: true }
         })
         .collect();

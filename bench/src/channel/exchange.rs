@@ -81,7 +81,7 @@ impl<T: Transport> open_loop::Exchange for Asking<'_, T> {
     }
 
     fn exchange(&mut self) -> io::Result<bool> {
-        self.transport.send(self.numbered.next())?;
+        self.transport.send(self.numbered.make())?;
         self.transport.flush()?;
         for _ in 0..LATE_MAX {
             match self.transport.receive() {
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_server_tells_what_was_never_sent() {
         let mut asks = Numbered::new(64, 9);
-        let first = asks.next().to_vec();
+        let first = asks.make().to_vec();
         let coming: VecDeque<io::Result<Vec<u8>>> =
             [first.clone(), first, vec![LAST; 64]].into_iter().map(Ok).collect();
         let exchange = Exchange { pace: Pace::Closed, work_ns: 10_000, window_ns: 0, seed: 9 };

@@ -45,7 +45,7 @@ impl Numbered {
     }
 
     /// The next message.
-    pub fn next(&mut self) -> &[u8] {
+    pub fn make(&mut self) -> &[u8] {
         self.number += 1;
         let (seed, number) = (self.seed, self.number);
         for (place, word) in places(seed, number, self.message.len()) {
@@ -121,10 +121,10 @@ mod tests {
         for bytes in [16, 17, 24, 64, 512, 4096] {
             let mut asks = Numbered::new(bytes, 7);
             let mut serves = Numbered::new(bytes, 7);
-            let first = asks.next().to_vec();
+            let first = asks.make().to_vec();
             assert!(serves.takes(&first) && !serves.takes(&first), "{bytes}");
             assert_eq!(asks.check(&first), Check::Right);
-            let second = asks.next().to_vec();
+            let second = asks.make().to_vec();
             assert_eq!((asks.check(&first), asks.check(&second)), (Check::Earlier, Check::Right));
             assert_eq!(Numbered::new(bytes, 8).check(&second), Check::Wrong);
             assert_eq!(asks.check(&second[..bytes - 1]), Check::Wrong);
@@ -136,7 +136,7 @@ mod tests {
         let mut asks = Numbered::new(256, 1);
         for place in 1..256 {
             let found = (0..64).any(|_| {
-                let mut answer = asks.next().to_vec();
+                let mut answer = asks.make().to_vec();
                 answer[place] ^= 1;
                 asks.check(&answer) != Check::Right
             });

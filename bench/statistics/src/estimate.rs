@@ -51,7 +51,7 @@ pub fn estimate(launches: &[f64]) -> Option<Estimate> {
         let (value, low, high) = (median(launches)?, quantile(launches, 0.0)?, quantile(launches, 1.0)?);
         return Some(Estimate { value, low, high, launches: launches.len() });
     }
-    estimate_of(launches, |sample| median(sample))
+    estimate_of(launches, median)
 }
 
 /// Whatever `statistic` makes of a set of launches, with its percentile bootstrap interval: launches are drawn with
