@@ -38,3 +38,4 @@ mod remote;
 mod reservations;
 mod roots;
 mod views;
+mod volumes;

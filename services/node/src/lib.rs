@@ -11,6 +11,7 @@ mod links;
 mod membership;
 mod placement;
 mod reservations;
+mod volumes;
 
 pub mod admin;
 pub mod client;

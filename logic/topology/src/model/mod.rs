@@ -9,6 +9,7 @@ mod machine;
 mod placement;
 mod reserve;
 mod service;
+mod volume;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,7 @@ pub use reserve::{
 pub use service::{
     Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Service, ServiceKind, Settings, Verb,
 };
+pub use volume::{VolumeMount, VolumeStore};
 
 use crate::name::Name;
 

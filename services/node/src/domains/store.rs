@@ -6,6 +6,7 @@ use crate::base::place::Place;
 use crate::base::{RegistryDebug, meant};
 use crate::broker::{Broker, Kept, Numbers};
 use crate::reservations::Promises;
+use crate::volumes::Volumes;
 use registry::{Expected, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -55,6 +56,8 @@ pub(crate) struct Ground {
     pub(crate) broker: Broker,
     /// What is promised to whom.
     pub(crate) book: Arc<dyn Promises>,
+    /// Virtual disks that outlive domains.
+    pub(crate) volumes: Arc<dyn Volumes>,
     /// What this machine can do.
     pub(crate) host: serde_json::Value,
 }
@@ -68,6 +71,8 @@ pub(crate) struct Domains {
     pub(super) broker: Broker,
     /// What is promised to whom.
     pub(super) book: Arc<dyn Promises>,
+    /// Virtual disks that outlive domains.
+    pub(super) volumes: Arc<dyn Volumes>,
     pub(super) host: serde_json::Value,
     /// Whether KVM works, and why not; found out when the first machine wants to know.
     pub(super) kvm: OnceLock<Result<(), String>>,
@@ -132,13 +137,14 @@ pub(crate) struct Known {
 
 impl Domains {
     pub(crate) fn new(ground: Ground) -> Self {
-        let Ground { place, layout, cgroups, registry, broker, book, host } = ground;
+        let Ground { place, layout, cgroups, registry, broker, book, volumes, host } = ground;
         Self {
             place,
             layout,
             cgroups,
             broker,
             book,
+            volumes,
             host,
             kvm: OnceLock::new(),
             changing: tokio::sync::Mutex::new(()),
