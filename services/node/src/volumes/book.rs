@@ -121,10 +121,11 @@ impl Book {
         let folder = image.parent().unwrap_or(&self.place.state_dir);
         fs::create_dir_all(folder)
             .map_err(|e| Problem::new(Code::Failed, format!("can't make {}: {e}", folder.display())))?;
-        if record.store == VolumeStore::Memory {
-            self.must_be_in_memory()?;
-        }
-        storage::check_size(folder, record.bytes).map_err(|e| Problem::new(Code::Failed, e.to_string()))?;
+        let possible = if record.store == VolumeStore::Memory { self.must_be_in_memory() } else { Ok(()) };
+        let has_room = || storage::check_size(folder, record.bytes);
+        possible
+            .and_then(|()| has_room().map_err(|e| Problem::new(Code::Failed, e.to_string())))
+            .inspect_err(|_| remove_folders(&image))?;
         self.put(id, &begun)?;
         let made = storage::create(&image, engine_format(record.format), record.bytes);
         if let Err(error) = made {
@@ -173,11 +174,16 @@ impl Book {
     fn forget(&self, id: &Id, store: VolumeStore) -> Result<(), Problem> {
         let image = self.image(id, store);
         remove_file(&image)?;
-        for folder in image.ancestors().skip(1).take(2) {
-            // Not empty: others are in there.
-            let _kept = fs::remove_dir(folder);
-        }
+        remove_folders(&image);
         self.registry.delete(&key(id), Expected::Anything).map(drop).map_err(failed)
+    }
+}
+
+/// Removes the folders of a file that is not there: its own, and that of its distributed container.
+fn remove_folders(image: &std::path::Path) {
+    for folder in image.ancestors().skip(1).take(2) {
+        // Not empty: others are in there.
+        let _kept = fs::remove_dir(folder);
     }
 }
 
@@ -269,5 +275,6 @@ mod tests {
         let huge = Record { bytes: storage::MAX_BYTES, ..record() };
         assert!(book.make(&id(), &huge).is_err());
         assert_eq!(book.get(&id()).unwrap(), None);
+        assert!(!book.place.state_dir.join(VOLUMES).join("shop").exists());
     }
 }
