@@ -5,6 +5,7 @@ use crate::commands::image::ImageCommand;
 use crate::commands::link::LinkCommand;
 use crate::commands::node::NodeCommand;
 use crate::commands::reserve::{AdaptArgs, ReserveCommand};
+use crate::commands::volume::VolumeCommand;
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -170,6 +171,18 @@ A node has a proxy process for each other node of its cluster; all that domains 
 over the link between the two. A node alone has no links."
     )]
     Link(LinkCommand),
+    /// Virtual disks that outlive the domains which have them
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo volume ls                         what there is, and who has it
+  tombolo volume show data                  one of them: its engine, its snapshots
+  tombolo volume snapshot data monday       remember what it is like now
+  tombolo volume rm shop/data               delete it and all that it holds
+
+Domains have volumes by their file: [volume.data] size = \"8GiB\", and volumes = { data = {} } in a domain."
+    )]
+    Volume(VolumeCommand),
     /// What is promised of processors, network, memory and disk
     #[command(
         subcommand,

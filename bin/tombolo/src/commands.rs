@@ -18,6 +18,7 @@ pub mod reserve;
 mod stats;
 mod trace;
 mod up;
+pub mod volume;
 
 use crate::cli::{Cli, Command, PlaceArgs};
 use crate::output::Failure;
@@ -48,6 +49,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Service(command) => look::service(&place, &command),
         Command::Endpoint(command) => endpoint::run(&place, &command),
         Command::Link(command) => link::run(&place, &command),
+        Command::Volume(command) => volume::run(&place, &command),
         Command::Reserve(command) => reserve::run(&place, &command),
         Command::Adapt(arguments) => reserve::adapt(&place, &arguments),
         Command::Check(arguments) => check::run(&place, &arguments),

@@ -43,3 +43,4 @@ mod remote;
 mod reservations;
 mod roots;
 mod views;
+mod volumes;

@@ -1,5 +1,7 @@
 //! The real engine: what it serves survives it, and what is wrong with it is noticed.
 
+#![allow(clippy::unwrap_used)] // in a test, a panic is a message
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;

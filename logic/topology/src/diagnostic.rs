@@ -54,6 +54,8 @@ pub enum Code {
     UnknownService,
     /// No endpoint has this name.
     UnknownEndpoint,
+    /// No volume has this name.
+    UnknownVolume,
     /// Said twice.
     Duplicate,
     /// Two keys that exclude each other.
@@ -103,6 +105,7 @@ impl Code {
             Self::UnknownDomain => "unknown-domain",
             Self::UnknownService => "unknown-service",
             Self::UnknownEndpoint => "unknown-endpoint",
+            Self::UnknownVolume => "unknown-volume",
             Self::Duplicate => "duplicate",
             Self::Conflict => "conflict",
             Self::NothingToRun => "nothing-to-run",
@@ -118,7 +121,7 @@ impl Code {
     }
 
     /// Every code, in the order of the reference page.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Syntax,
         Self::UnknownKey,
         Self::MissingKey,
@@ -139,6 +142,7 @@ impl Code {
         Self::UnknownDomain,
         Self::UnknownService,
         Self::UnknownEndpoint,
+        Self::UnknownVolume,
         Self::Duplicate,
         Self::Conflict,
         Self::NothingToRun,

@@ -49,7 +49,7 @@ pub use model::{
     JobPolicy, Layer, Limits, LogLimits, Machine, MachineKernel, Mount, Network, NetworkClass, NetworkShare,
     NodeChoice, Outside, Placement, ProcessorShare, Program, ProgramSettings, Ready, Reserve, Resolv,
     Restart, RestartPolicy, Root, Service, ServiceKind, ServiceMount, Settings, Signal, Stop, Topology, User,
-    Verb, Who,
+    Verb, VolumeMount, VolumeStore, Who,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};

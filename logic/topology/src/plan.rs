@@ -195,6 +195,7 @@ fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>
         ("stop", a.stop != b.stop && vm),
         ("capabilities", a.capabilities != b.capabilities),
         ("log", a.log != b.log),
+        ("volumes", a.volumes != b.volumes),
         ("services", a.services != b.services),
         ("resolv", a.resolv != b.resolv),
     ];

@@ -122,7 +122,6 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("a domain", "image", "did you mean `root`? root = { image = \"path of an OCI layout\" }"),
     ("a domain", "rootfs", "did you mean `root`? root = { directory = \"path\" }"),
     ("a domain", "env", "did you mean `environment`?"),
-    ("a domain", "volumes", "did you mean `mounts`? mounts = [{ source = \"data\", target = \"/data\" }]"),
     ("a domain", "binds", "did you mean `mounts`? mounts = [{ source = \"data\", target = \"/data\" }]"),
     ("a domain", "cmd", "did you mean `command`?"),
     ("a domain", "args", "did you mean `command`? The program and its arguments are one list"),

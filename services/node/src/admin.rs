@@ -1,6 +1,7 @@
 //! What the admin socket speaks, in the types that both sides share. Described in `docs/spec/admin.md`.
 
 pub mod reserve;
+pub mod volume;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -234,6 +235,8 @@ pub enum Code {
     NoCluster,
     /// No node of that name.
     UnknownNode,
+    /// No volume of that name.
+    UnknownVolume,
     /// What is wanted is somebody's already.
     Taken,
     /// Who asks may not.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::{Context, entrance, machine, mount, reserve, runs_server, service};
+use super::{Context, entrance, machine, mount, reserve, runs_server, service, volume};
 use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{self, Command, DomainForm, RestartForm, RootForm};
@@ -36,6 +36,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
     let (ready, ready_timeout_ms) = ready(kind, form, &program, cx);
     let services = entrance::services(&name, form, cx);
     let resolv = resolv(form, services.iter().any(|mount| mount.stub), cx);
+    let volumes = volume::volumes(&name.value, kind, form, cx);
     Domain {
         kind,
         placement: placement(form, cx),
@@ -62,6 +63,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
         root,
         program,
         services,
+        volumes,
         resolv,
         ready,
         ready_timeout_ms,

@@ -11,12 +11,13 @@ mod machine;
 mod mount;
 mod reserve;
 mod service;
+mod volume;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::diagnostic::{Code, Report};
-use crate::file::{self, DomainForm, ServiceForm, TopologyForm};
+use crate::file::{self, DomainForm, ServiceForm, TopologyForm, VolumeForm};
 use crate::look::{Found, Look};
 use crate::model::{Program, ServiceKind, Topology};
 use crate::name::Name;
@@ -60,6 +61,7 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
     endpoints.sort_by(|a, b| a.name.cmp(&b.name));
     let ipc = endpoint::limits(cx);
     machine::refuse_shared_disks(&domains, cx);
+    volume::refuse_unused(cx);
     refuse_cycles(cx);
     lack::refuse(&domains, cx);
     Some(Topology { name: name?, domains, services, endpoints, ipc })
@@ -109,6 +111,21 @@ impl<'a> Context<'a, '_> {
         self.out
             .error(Code::UnknownEndpoint, &name.span, format!("no endpoint is called {}", quoted(text)))
             .help(suggest::word(text, &known));
+        None
+    }
+
+    /// The form of the volume that somebody refers to, or a report that there is none.
+    pub(crate) fn volume_called(&mut self, name: &str, span: &Span) -> Option<&'a VolumeForm> {
+        let form: &'a TopologyForm = self.form;
+        if form.volume.is_broken() {
+            return None;
+        }
+        if let Some(entry) = form.volume.value().and_then(|volumes| volumes.get(name)) {
+            return entry.value.as_ref().map(|at| &at.value);
+        }
+        self.out
+            .error(Code::UnknownVolume, span, format!("no volume is called {}", quoted(name)))
+            .help(suggest::word(name, &keys(&form.volume)));
         None
     }
 

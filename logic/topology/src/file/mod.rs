@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::bounds::*;
 use crate::model::{
     Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, JobPolicy, Network,
-    NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb,
+    NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb, VolumeStore,
 };
 use crate::name::Name;
 use crate::read::{Items, Named, table_form};
@@ -36,6 +36,8 @@ table_form! {
         service: Named<ServiceForm, SERVICES_MAX> => optional,
         /// The endpoints that have names, by name.
         endpoint: Named<EndpointForm, NAMED_ENDPOINTS_MAX> => optional,
+        /// The virtual disks that outlive domains, by name.
+        volume: Named<VolumeForm, VOLUMES_MAX> => optional,
         /// How much there may be of what endpoints need.
         ipc: IpcForm => optional,
     }
@@ -87,6 +89,8 @@ table_form! {
         log: LogForm => optional,
         /// The services that it sees, by name: where below /srv, and by which native entrances.
         services: Named<ServiceAt, SERVICES_MAX> => optional,
+        /// The volumes that it has, by name. Each volume has one domain.
+        volumes: Named<VolumeAtForm, VOLUMES_PER_DOMAIN_MAX> => optional,
         /// What its resolv.conf says beside the address of its stub.
         resolv: ResolvForm => optional,
         /// How it is asked to end.
@@ -317,6 +321,27 @@ table_form! {
         resolve: bool => optional,
         /// libtombolo_preload.so in the LD_PRELOAD of the program.
         preload: bool => false,
+    }
+}
+
+table_form! {
+    /// A volume in one domain.
+    VolumeAtForm as "a volume's place" {
+        /// The folder in which a container finds the volume's NBD socket, `nbd.sock`; /run/volumes/NAME where nothing is said. A machine
+        /// has a disk with the volume's name as its serial number.
+        at: Inside => optional,
+    }
+}
+
+table_form! {
+    /// A virtual disk that outlives the domain that uses it.
+    VolumeForm as "a volume" {
+        /// Bytes that its domain sees, a multiple of 512. A greater number in the file lets it grow; it never shrinks.
+        size: Bytes<VOLUME_BYTES_MIN, VOLUME_BYTES_MAX> => required,
+        /// How they lie in its file: "qcow2" has snapshots.
+        format: DiskFormat => "raw",
+        /// What they are kept in.
+        store: VolumeStore => "file",
     }
 }
 

@@ -9,7 +9,7 @@ use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
     Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, IdOrName, JobPolicy,
-    Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, User, Verb,
+    Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, User, Verb, VolumeStore,
 };
 use crate::name::{NAME_PATTERN, Name};
 use crate::read::{At, Beside, Field, Form, Items, Span, field, required, table_form, type_name, wrong_type};
@@ -65,6 +65,11 @@ words!(Accel, "accelerator" {
 words!(DiskFormat, "format of a disk" {
     "raw" => DiskFormat::Raw, "The sectors, one after the other.";
     "qcow2" => DiskFormat::Qcow2, "QEMU's own format.";
+});
+
+words!(VolumeStore, "store of a volume" {
+    "file" => VolumeStore::File, "A file in the node's state directory: it survives a reboot.";
+    "memory" => VolumeStore::Memory, "A file in the node's run directory, which has to be in memory: gone after a reboot.";
 });
 
 words!(DiskHolds, "content of a disk" {

@@ -9,6 +9,7 @@ mod machine;
 mod placement;
 mod reserve;
 mod service;
+mod volume;
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,7 @@ pub use service::{
     Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, ProgramSettings, Service, ServiceKind,
     Settings, Verb,
 };
+pub use volume::{VolumeMount, VolumeStore};
 
 use crate::name::Name;
 

@@ -7,6 +7,7 @@ pub(crate) mod peers;
 pub(crate) mod remote;
 mod reserve;
 mod tree;
+mod volume;
 mod whole;
 
 use crate::admin::{
@@ -66,6 +67,10 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/reserve/run", post(reserve::run))
         .route("/v1/reserve/suspend", post(reserve::suspend))
         .route("/v1/reserve/resume", post(reserve::resume))
+        .route("/v1/volumes", get(volume::all))
+        .route("/v1/volumes/show/{*name}", get(volume::show))
+        .route("/v1/volumes/create", post(volume::create))
+        .route("/v1/volumes/change", post(volume::change))
         .route("/v1/state", get(state))
         .route("/metrics", get(text_metrics))
         .merge(cluster::routes())
@@ -92,6 +97,7 @@ impl IntoResponse for Problem {
             | Code::UnknownNode
             | Code::UnknownLink
             | Code::UnknownReservation
+            | Code::UnknownVolume
             | Code::UnknownPath => StatusCode::NOT_FOUND,
             Code::Ambiguous | Code::NotRunning | Code::NoCluster | Code::Taken | Code::Cancelled => {
                 StatusCode::CONFLICT

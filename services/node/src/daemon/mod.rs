@@ -204,6 +204,7 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
             tokio::spawn(placement::follow(Arc::clone(&node.domains), following));
         }
     }
+    node.volumes.sweep().await;
     links::start(&node);
     tokio::spawn(reservations::look_after(Arc::clone(&node.book)));
     let admin = listen_admin(&config.place)?;

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
-use topology::{Domain, Plan, Step, Topology};
+use topology::{Domain, NodeChoice, Plan, Step, Topology};
 
 /// Steps that are told of what another file would change.
 const STEPS_TOLD: usize = 8;
@@ -212,12 +212,26 @@ pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topolog
     let (text, file, base) = (request.text.clone(), request.file.display().to_string(), request.base.clone());
     let admitted = tokio::task::spawn_blocking(move || topology::admit(&text, &file, &base, &looking)).await;
     match admitted {
+        Ok(Ok(topology)) if node.is_in_cluster() => volumes_stay(topology),
         Ok(Ok(topology)) => Ok(topology),
         Ok(Err(diagnostics)) => Err(Problem::new(Code::NotAdmitted, diagnostics.render(false))),
         Err(error) => {
             Err(Problem::new(Code::Failed, format!("the file could not be read to its end: {error}")))
         }
     }
+}
+
+/// Refuses, in a cluster, a domain with volumes that might run on a node without them.
+fn volumes_stay(topology: Topology) -> Result<Topology, Problem> {
+    let moves = |domain: &&Domain| {
+        !domain.volumes.is_empty() && !matches!(domain.placement.node, NodeChoice::Named(_))
+    };
+    let Some(domain) = topology.domains.iter().find(moves) else { return Ok(topology) };
+    let message = format!(
+        "{} has volumes, which are on one node of the cluster: it has to name that node",
+        domain.name
+    );
+    Err(Problem::new(Code::NotAdmitted, message).help("add node = \"NAME\" to the domain"))
 }
 
 /// The name of the distributed container that a file is about, as far as it can be read.

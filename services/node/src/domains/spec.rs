@@ -1,6 +1,7 @@
 //! A domain of a topology, as the machinery of domains wants it.
 
 use super::machines;
+use crate::volumes;
 use domain::{self as target, DomainSpec, Layout};
 use std::path::PathBuf;
 use topology::{Domain, Program, Topology};
@@ -145,6 +146,11 @@ fn mounts(layout: &Layout, dc: &str, domain: &Domain) -> Vec<target::Mount> {
             read_only: mount.read_only,
         })
         .collect();
+    // Read-only: whoever may connect to a socket may not remove it.
+    mounts.extend(domain.volumes.iter().filter_map(|volume| {
+        let source = volumes::share(&layout.run_dir, dc, volume.name.as_str());
+        Some(target::Mount { source, target: volume.at.clone()?, read_only: true })
+    }));
     if has_resolve(domain) {
         let source = resolve_folder(layout, dc, domain.name.as_str());
         mounts.push(target::Mount { source, target: RESOLVE_FOLDER.into(), read_only: true });

@@ -7,6 +7,7 @@ use crate::base::place::Place;
 use crate::base::{RegistryDebug, meant};
 use crate::broker::{Broker, Kept, Numbers};
 use crate::reservations::Promises;
+use crate::volumes::Volumes;
 use registry::{Expected, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -56,6 +57,8 @@ pub(crate) struct Ground {
     pub(crate) broker: Broker,
     /// What is promised to whom.
     pub(crate) book: Arc<dyn Promises>,
+    /// Virtual disks that outlive domains.
+    pub(crate) volumes: Arc<dyn Volumes>,
     /// What this machine can do.
     pub(crate) host: serde_json::Value,
 }
@@ -69,6 +72,8 @@ pub(crate) struct Domains {
     pub(super) broker: Broker,
     /// What is promised to whom.
     pub(super) book: Arc<dyn Promises>,
+    /// Virtual disks that outlive domains.
+    pub(super) volumes: Arc<dyn Volumes>,
     pub(super) host: serde_json::Value,
     /// Whether KVM works, and why not; found out when the first machine wants to know.
     pub(super) kvm: OnceLock<Result<(), String>>,
@@ -138,13 +143,14 @@ pub(crate) struct Known {
 
 impl Domains {
     pub(crate) fn new(ground: Ground) -> Self {
-        let Ground { place, layout, cgroups, registry, broker, book, host } = ground;
+        let Ground { place, layout, cgroups, registry, broker, book, volumes, host } = ground;
         Self {
             place,
             layout,
             cgroups,
             broker,
             book,
+            volumes,
             host,
             kvm: OnceLock::new(),
             changes: Arc::default(),
