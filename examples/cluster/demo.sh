@@ -161,13 +161,13 @@ await "etcd answers" on alpha curl --silent --fail "http://$(address alpha):2379
 
 say "One of them begins a cluster, and lets the others in" "A token is good for one machine, once. From then on each node has a certificate."
 endpoints="http://$(address alpha):2379,http://$(address beta):2379,http://$(address gamma):2379"
-show alpha node init --name alpha --address "$(address alpha)" --etcd "$endpoints"
+show alpha node init --name alpha --address "$(address alpha)" --etcd "$endpoints" --insecure-etcd
 for node in beta gamma; do
     token=$(tombolo alpha node token --json | sed -n 's/.*"token": *"\([^"]*\)".*/\1/p')
     label=()
     [ "$node" != gamma ] || label=(--label disk=large)
     printf '\n%s%s# tombolo node join %s TOKEN --name %s %s%s\n' "$blue" "$node" "$(address alpha)" "$node" "${label[*]}" "$plain"
-    tombolo "$node" node join "$(address alpha)" "$token" --name "$node" --address "$(address "$node")" "${label[@]}"
+    tombolo "$node" node join "$(address alpha)" "$token" --name "$node" --address "$(address "$node")" --insecure-etcd "${label[@]}"
 done
 show beta node ls
 

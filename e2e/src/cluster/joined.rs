@@ -17,13 +17,33 @@ impl Bed {
         let label = |index: usize| labels.get(index).map_or_else(Vec::new, |label| vec!["--label", *label]);
         let first = self.host(0);
         let address = first.port().address.to_string();
-        let init = ["node", "init", "--name", first.name(), "--address", &address, "--etcd", &etcd];
+        let init = [
+            "node",
+            "init",
+            "--name",
+            first.name(),
+            "--address",
+            &address,
+            "--etcd",
+            &etcd,
+            "--insecure-etcd",
+        ];
         first.ok(&[&init[..], &label(0)].concat());
         for (index, host) in self.hosts().iter().enumerate().skip(1) {
             let token = first.ok(&["node", "token"]);
             let token = token.lines().map(str::trim).find(|line| is_token(line)).expect("a token");
             let own = host.port().address.to_string();
-            let join = ["node", "join", &address, token, "--name", host.name(), "--address", &own];
+            let join = [
+                "node",
+                "join",
+                &address,
+                token,
+                "--name",
+                host.name(),
+                "--address",
+                &own,
+                "--insecure-etcd",
+            ];
             host.ok(&[&join[..], &label(index)].concat());
         }
         let all = self.hosts().len();

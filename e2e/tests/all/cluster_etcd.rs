@@ -175,7 +175,8 @@ fn at(host: &Host) -> String {
 
 fn init(host: &Host, etcd: &Etcd<'_>, more: &[&str]) -> Run {
     let init = ["node", "init", "--name", host.name(), "--address", &at(host), "--etcd", &etcd.url()];
-    host.run(&[&init[..], more].concat())
+    let open: &[&str] = if etcd.scheme == "http" { &["--insecure-etcd"] } else { &[] };
+    host.run(&[&init[..], open, more].concat())
 }
 
 /// All nodes of the bed as one cluster, the first of which began it.
@@ -183,7 +184,17 @@ fn join_rest(bed: &Bed) {
     let first = bed.host(0);
     for host in bed.hosts().iter().skip(1) {
         let token = first.json(&["node", "token"])["token"].as_str().expect("a token").to_owned();
-        host.ok(&["node", "join", &at(first), &token, "--name", host.name(), "--address", &at(host)]);
+        host.ok(&[
+            "node",
+            "join",
+            &at(first),
+            &token,
+            "--name",
+            host.name(),
+            "--address",
+            &at(host),
+            "--insecure-etcd",
+        ]);
     }
     bed.until("every node sees every node", PATIENCE, || {
         bed.hosts().iter().all(|host| alive(host) == bed.hosts().len())
@@ -281,7 +292,9 @@ fn etcd_by_tls_knows_its_clients_and_says_what_it_has_against_others() {
     refused(&init(a, &etcd, &[]), &["https and the authority of its certificates belong together"]);
     let wrong = init(a, &etcd, &["--etcd-ca", &other.authority()]);
     refused(&wrong, &["we do not believe its certificate"]);
-    let none = init(a, &etcd, &["--etcd-ca", &signed.authority()]);
+    let unknown = init(a, &etcd, &["--etcd-ca", &signed.authority()]);
+    refused(&unknown, &["we have no certificate for it", "--insecure-etcd"]);
+    let none = init(a, &etcd, &["--etcd-ca", &signed.authority(), "--insecure-etcd"]);
     refused(&none, &["wants a certificate of its clients", "--etcd-cert"]);
     let [certificate, key] = other.issue("client");
     let theirs = ["--etcd-ca", &signed.authority(), "--etcd-cert", &certificate, "--etcd-key", &key];

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{Domain, Service, Topology, Verb};
+use crate::model::{Domain, Service, ServiceKind, Topology};
 
 impl Topology {
     /// The domains in the order in which they start; they stop in the opposite one.
@@ -35,7 +35,8 @@ impl Topology {
             domain.services.iter().any(|mount| mount.service == service.name)
                 || domain.sockets.iter().any(|mount| mount.service == service.name)
         };
-        let uses = |service: &&Service| mounts(service) || service.allows(&domain.name, Verb::Open);
+        let opens = |service: &Service| service.kind() == ServiceKind::Channel && service.opens(&domain.name);
+        let uses = |service: &&Service| mounts(service) || opens(service);
         let hosts = self.services.iter().filter(uses).map(|service| service.domain.as_str());
         hosts.filter(|host| *host != domain.name.as_str()).collect()
     }

@@ -28,18 +28,21 @@ pub fn schema() -> Value {
             json!([
                 of_kind(ServiceKind::Directory, directory),
                 of_kind(ServiceKind::Channel, channel),
-                of_kind(ServiceKind::Socket, socket)
+                of_kind(ServiceKind::Program, json!({ "properties": { "settings": { "type": "object" } } })),
+                of_kind(ServiceKind::Socket, socket),
             ]),
         );
     }
     schema
 }
 
-/// What holds for services of one kind: their settings are `then`'s, their verbs those of the kind.
+/// What holds for services of one kind: their settings are `then`'s, their verbs those of the kind, if it has any.
 fn of_kind(kind: ServiceKind, mut then: Value) -> Value {
-    let verbs: Vec<&str> = kind.verbs().iter().map(|verb| verb.as_str()).collect();
-    then["properties"]["allow"] =
-        json!({ "items": { "properties": { "verbs": { "items": { "enum": verbs } } } } });
+    if let Some(verbs) = kind.verbs() {
+        let verbs: Vec<&str> = verbs.iter().map(crate::model::Verb::as_str).collect();
+        then["properties"]["allow"] =
+            json!({ "items": { "properties": { "verbs": { "items": { "enum": verbs } } } } });
+    }
     json!({
         "if": { "properties": { "kind": { "const": kind.as_str() } }, "required": ["kind"] },
         "then": then,

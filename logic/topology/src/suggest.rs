@@ -28,7 +28,8 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 }
 
 /// "did you mean", or all that is possible.
-pub(crate) fn word(word: &str, candidates: &[&str]) -> String {
+#[must_use]
+pub fn word(word: &str, candidates: &[&str]) -> String {
     match nearest(word, candidates.iter().copied()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
         None if candidates.is_empty() => "there is none".to_owned(),
@@ -105,6 +106,7 @@ const TABLES: &[(&str, &str)] = &[
     ("a cache", "{ mode = \"private\" }"),
     ("settings of a socket", "{ max_connections = 1024, proxy = false }"),
     ("settings of a channel", "{ ring_bytes = \"256KiB\", mode = \"messages\" }"),
+    ("settings of a program", "{ key = value }, with whatever keys the program knows"),
     (
         "names and what they stand for",
         "{ name = value }: services = { dns = \"/srv/dns\" }, environment = { KEY = \"value\" }",
@@ -121,7 +123,6 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("a domain", "image", "did you mean `root`? root = { image = \"path of an OCI layout\" }"),
     ("a domain", "rootfs", "did you mean `root`? root = { directory = \"path\" }"),
     ("a domain", "env", "did you mean `environment`?"),
-    ("a domain", "volumes", "did you mean `mounts`? mounts = [{ source = \"data\", target = \"/data\" }]"),
     ("a domain", "binds", "did you mean `mounts`? mounts = [{ source = \"data\", target = \"/data\" }]"),
     ("a domain", "cmd", "did you mean `command`?"),
     ("a domain", "args", "did you mean `command`? The program and its arguments are one list"),
@@ -242,7 +243,11 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("a domain", "kind", "`kind = \"container\"`, `kind = \"process\"` or `kind = \"vm\"`"),
     ("a disk", "path", "`path = \"disk.qcow2\"`, a file of the node"),
     ("a disk", "format", "`format = \"qcow2\"` or `format = \"raw\"`: what its bytes are is never guessed"),
-    ("a service", "kind", "`kind = \"directory\"`, `kind = \"channel\"` or `kind = \"socket\"`"),
+    (
+        "a service",
+        "kind",
+        "`kind = \"directory\"`, `kind = \"channel\"`, `kind = \"program\"` or `kind = \"socket\"`",
+    ),
     ("a service", "domain", "the domain that runs its backend: `domain = \"resolver\"`"),
     (
         "a service",

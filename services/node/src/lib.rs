@@ -7,10 +7,12 @@ mod api;
 mod base;
 mod broker;
 mod domains;
+mod etcd;
 mod links;
 mod membership;
 mod placement;
 mod reservations;
+mod volumes;
 
 pub mod admin;
 pub mod client;

@@ -29,7 +29,6 @@ const MAX_PEM_BYTES: u64 = 256 << 10;
 pub enum NodeCommand {
     /// Begin a cluster: this machine is its first node; what is up here goes on, and its topologies move into etcd
     #[command(after_help = "Examples:
-  tombolo node init --name a --address 10.0.0.1 --etcd http://10.0.0.1:2379
   tombolo node init --name a --address 10.0.0.1 --etcd https://e1:2379,https://e2:2379,https://e3:2379 \\
       --etcd-ca ca.pem --etcd-cert client.pem --etcd-key client.key
 
@@ -133,6 +132,9 @@ pub struct InitArgs {
     /// Its key
     #[arg(long, value_name = "FILE", requires = "etcd_cert")]
     pub etcd_key: Option<PathBuf>,
+    /// Take an etcd that lets everybody in: whoever reaches it can have every node run anything, as root
+    #[arg(long)]
+    pub insecure_etcd: bool,
     /// What stands before every key in etcd
     #[arg(long, value_name = "PREFIX", default_value = "/tombolo/")]
     pub prefix: String,
@@ -170,6 +172,9 @@ pub struct JoinArgs {
     /// Where other nodes reach this one (default: the address from which it asks)
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     pub address: Option<String>,
+    /// Take the cluster's etcd although it lets everybody in
+    #[arg(long)]
+    pub insecure_etcd: bool,
     /// A label of this node, for placement (may be repeated)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     pub labels: Vec<(String, String)>,
@@ -251,6 +256,7 @@ fn init(arguments: &PlaceArgs, init: &InitArgs) -> Result<(), Failure> {
         etcd_authority_pem: pem(init.etcd_ca.as_deref())?,
         etcd_certificate_pem: pem(init.etcd_cert.as_deref())?,
         etcd_key_pem: pem(init.etcd_key.as_deref())?,
+        insecure_etcd: init.insecure_etcd,
     };
     become_a_node(arguments, "cluster/init", &request)?;
     print("let others join: `tombolo node token`\n")
@@ -263,6 +269,7 @@ fn join(arguments: &PlaceArgs, join: &JoinArgs) -> Result<(), Failure> {
         name: join.name.clone(),
         address: join.address.clone(),
         labels: join.labels.iter().cloned().collect(),
+        insecure_etcd: join.insecure_etcd,
     };
     become_a_node(arguments, "cluster/join", &request)
 }
@@ -329,6 +336,14 @@ fn list(arguments: &PlaceArgs, json: bool) -> Result<(), Failure> {
         &["NODE", "STATE", "ADDRESS", "CPUS", "MEMORY", "FREE TO PROMISE", "VERSION", "JOINED", "LABELS"],
         &rows,
     )?;
+    if let Some(why) = &view.unprotected {
+        print(&format!(
+            "{}{}{}\n",
+            paint.red,
+            harmless(&format!("{why}; the daemon's log says what to do")),
+            paint.end
+        ))?;
+    }
     if view.fenced {
         let why = view.why.as_deref().unwrap_or("it has no lease yet");
         let what = if view.removed { "was removed from" } else { "is cut off from" };
@@ -337,6 +352,9 @@ fn list(arguments: &PlaceArgs, json: bool) -> Result<(), Failure> {
             "this node ({me}) {what} cluster {cluster}, and does nothing that others might do in its place: {why}"
         );
         print(&format!("{}{}{}\n", paint.red, harmless(&text), paint.end))?;
+    }
+    for trouble in &view.troubles {
+        print(&format!("{}{}{}\n", paint.red, harmless(trouble), paint.end))?;
     }
     Ok(())
 }

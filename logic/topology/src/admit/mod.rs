@@ -6,17 +6,19 @@
 mod domain;
 mod endpoint;
 mod entrance;
+mod lack;
 mod machine;
 mod mount;
 mod reserve;
 mod service;
 mod socket;
+mod volume;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::diagnostic::{Code, Report};
-use crate::file::{self, DomainForm, ServiceForm, TopologyForm};
+use crate::file::{self, DomainForm, ServiceForm, TopologyForm, VolumeForm};
 use crate::look::{Found, Look};
 use crate::model::{Program, ServiceKind, Topology};
 use crate::name::Name;
@@ -60,8 +62,10 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
     endpoints.sort_by(|a, b| a.name.cmp(&b.name));
     let ipc = endpoint::limits(cx);
     machine::refuse_shared_disks(&domains, cx);
+    volume::refuse_unused(cx);
     socket::refuse_loops(&domains, &services, cx);
     refuse_cycles(cx);
+    lack::refuse(&domains, cx);
     Some(Topology { name: name?, domains, services, endpoints, ipc })
 }
 
@@ -112,6 +116,21 @@ impl<'a> Context<'a, '_> {
         None
     }
 
+    /// The form of the volume that somebody refers to, or a report that there is none.
+    pub(crate) fn volume_called(&mut self, name: &str, span: &Span) -> Option<&'a VolumeForm> {
+        let form: &'a TopologyForm = self.form;
+        if form.volume.is_broken() {
+            return None;
+        }
+        if let Some(entry) = form.volume.value().and_then(|volumes| volumes.get(name)) {
+            return entry.value.as_ref().map(|at| &at.value);
+        }
+        self.out
+            .error(Code::UnknownVolume, span, format!("no volume is called {}", quoted(name)))
+            .help(suggest::word(name, &keys(&form.volume)));
+        None
+    }
+
     /// The form of a domain, where it could be read.
     pub(crate) fn domain_form(&self, name: &str) -> Option<&'a DomainForm> {
         let form: &'a TopologyForm = self.form;
@@ -129,7 +148,7 @@ impl<'a> Context<'a, '_> {
         self.hosted_by(domain, |kind| kind.is_none_or(ServiceKind::has_server))
     }
 
-    /// The channels and sockets that the program of `domain` offers, by the file.
+    /// The channels and services that programs of `domain` offer, and the sockets at which they listen, by the file.
     pub(crate) fn offered_by(&self, domain: &str) -> Vec<(ServiceKind, &'a str)> {
         let names = self.hosted_by(domain, |kind| kind.is_some_and(|kind| !kind.has_server()));
         let kind = |name: &str| self.service_form(name).and_then(|form| form.kind.value().copied());

@@ -10,8 +10,8 @@ use crate::file::{
     SocketForm,
 };
 use crate::model::{
-    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Network, Service, ServiceKind,
-    Settings, Verb,
+    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Network, ProgramSettings, Service,
+    ServiceKind, Settings, Verb,
 };
 use crate::name::Name;
 use crate::read::{At, Field, Items};
@@ -32,6 +32,10 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
         (Some(ServiceKind::Socket), None) => {
             Settings::Socket(super::socket::settings(&name, &form.value, &SocketForm::default(), cx))
         }
+        (_, Some(SettingsForm::Program(table))) => {
+            Settings::Program(ProgramSettings { table: table.0.clone() })
+        }
+        (Some(ServiceKind::Program), None) => Settings::Program(ProgramSettings::default()),
         (_, Some(SettingsForm::Directory(settings))) => {
             Settings::Directory(directory(settings, host.as_ref(), &allow, cx))
         }
@@ -67,7 +71,7 @@ fn allow(
     for permission in &list.value.0 {
         let verbs = verbs(&permission.value, name, kind, cx);
         for domain in domains(&permission.value, cx) {
-            allowed.entry(domain).or_default().extend(&verbs);
+            allowed.entry(domain).or_default().extend(verbs.iter().cloned());
         }
     }
     if list.value.0.is_empty() {
@@ -80,9 +84,15 @@ fn allow(
     allowed
 }
 
-/// The verb that everybody needs who uses a service of this kind.
+/// A verb for examples: the one that everybody needs who uses a service of this kind.
 pub(super) fn first_verb(kind: Option<ServiceKind>) -> &'static str {
-    kind.and_then(|kind| kind.verbs().first()).map_or("resolve", |verb| verb.as_str())
+    match kind {
+        Some(ServiceKind::Directory) | None => "resolve",
+        Some(ServiceKind::Channel) => "open",
+        Some(ServiceKind::Socket) => "connect",
+        // The service names its verbs itself; many have one for this.
+        Some(ServiceKind::Program) => "read",
+    }
 }
 
 fn verbs(
@@ -94,14 +104,19 @@ fn verbs(
     let mut verbs = BTreeSet::new();
     let Field::Given(list) = &form.verbs else { return verbs };
     for verb in &list.value.0 {
-        if !verbs.insert(verb.value) {
+        if !verbs.insert(verb.value.clone()) {
             cx.out.error(Code::Duplicate, &verb.span, format!("`{}` is said twice", verb.value.as_str()));
         }
-        if let Some(kind) = kind.filter(|kind| !kind.verbs().contains(&verb.value)) {
-            let known: Vec<&str> = kind.verbs().iter().map(|verb| verb.as_str()).collect();
+        if let Some(kind) = kind
+            && let Some(known) = kind.verbs()
+            && !known.contains(&verb.value)
+        {
+            let known: Vec<&str> = known.iter().map(Verb::as_str).collect();
             let message =
                 format!("`{}` is a {}: it has no verb `{}`", name.value, kind.as_str(), verb.value.as_str());
-            cx.out.error(Code::UnknownWord, &verb.span, message).help(suggest::word("", &known));
+            cx.out
+                .error(Code::UnknownWord, &verb.span, message)
+                .help(suggest::word(verb.value.as_str(), &known));
         }
     }
     if list.value.0.is_empty() {
@@ -139,7 +154,7 @@ fn refuse_server(
 ) {
     let (could, help) = match kind {
         ServiceKind::Socket => ("listen for", "name the domain whose program listens"),
-        _ => ("offer", "name the domain whose program offers the channel"),
+        _ => ("offer", "name the domain whose program offers it"),
     };
     let Some(server_of) = cx.served_by(host).first().copied() else { return };
     let Field::Given(domain) = &form.domain else { return };

@@ -10,6 +10,7 @@ use super::machine::Machine;
 use super::placement::Placement;
 use super::reserve::Reserve;
 use super::socket::SocketMount;
+use super::volume::VolumeMount;
 use crate::bounds::{LAYER_BYTES_DEFAULT, LAYER_INODES_DEFAULT};
 use crate::name::Name;
 
@@ -65,6 +66,9 @@ pub struct Domain {
     /// The socket services that it sees, sorted by service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<SocketMount>,
+    /// The volumes that it has, sorted by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
     /// What its `resolv.conf` says beside the stub's address.
     pub resolv: Resolv,
     /// How it is asked to end.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::socket::SocketSettings;
-use crate::name::Name;
+use crate::name::{Name, NameError};
 
 /// One service: what it is, where it runs, and who may use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +29,7 @@ impl Service {
         match self.settings {
             Settings::Directory(_) => ServiceKind::Directory,
             Settings::Channel(_) => ServiceKind::Channel,
+            Settings::Program(_) => ServiceKind::Program,
             Settings::Socket(_) => ServiceKind::Socket,
         }
     }
@@ -40,7 +41,7 @@ impl Service {
         match &self.settings {
             Settings::Channel(settings) => Some(settings),
             Settings::Socket(_) => Some(&RELAY_CHANNELS),
-            Settings::Directory(_) => None,
+            Settings::Directory(_) | Settings::Program(_) => None,
         }
     }
 
@@ -49,7 +50,7 @@ impl Service {
     pub fn socket(&self) -> Option<&SocketSettings> {
         match &self.settings {
             Settings::Socket(settings) => Some(settings),
-            Settings::Directory(_) | Settings::Channel(_) => None,
+            Settings::Directory(_) | Settings::Channel(_) | Settings::Program(_) => None,
         }
     }
 
@@ -57,16 +58,16 @@ impl Service {
     #[must_use]
     pub fn opens(&self, domain: &str) -> bool {
         match self.kind() {
-            ServiceKind::Directory => false,
-            ServiceKind::Channel => self.allows(domain, Verb::Open),
-            ServiceKind::Socket => self.allows(domain, Verb::Connect),
+            ServiceKind::Directory | ServiceKind::Program => false,
+            ServiceKind::Channel => self.allows(domain, &Verb::Open),
+            ServiceKind::Socket => self.allows(domain, &Verb::Connect),
         }
     }
 
     /// Whether programs of `domain` may use `verb`.
     #[must_use]
-    pub fn allows(&self, domain: &str, verb: Verb) -> bool {
-        self.allow.get(domain).is_some_and(|verbs| verbs.contains(&verb))
+    pub fn allows(&self, domain: &str, verb: &Verb) -> bool {
+        self.allow.get(domain).is_some_and(|verbs| verbs.contains(verb))
     }
 }
 
@@ -78,6 +79,8 @@ pub enum ServiceKind {
     Directory,
     /// Channels between programs of domains: one program offers, others open. It has no server of ours and no files.
     Channel,
+    /// Files whose server is a program of the domain: it offers the service and speaks the service protocol.
+    Program,
     /// Connections to a stream socket of the server's domain. The relays of both domains are ours, the server and its clients are not.
     Socket,
 }
@@ -89,6 +92,7 @@ impl ServiceKind {
         match self {
             Self::Directory => "directory",
             Self::Channel => "channel",
+            Self::Program => "program",
             Self::Socket => "socket",
         }
     }
@@ -98,24 +102,34 @@ impl ServiceKind {
     pub fn has_server(self) -> bool {
         match self {
             Self::Directory => true,
+            Self::Channel | Self::Program | Self::Socket => false,
+        }
+    }
+
+    /// Whether such a service has files, which domains mount.
+    #[must_use]
+    pub fn has_files(self) -> bool {
+        match self {
+            Self::Directory | Self::Program => true,
             Self::Channel | Self::Socket => false,
         }
     }
 
-    /// The verbs that such a service knows.
+    /// The verbs that such a service knows; `None`: it names its verbs itself, and any name can be one.
     #[must_use]
-    pub fn verbs(self) -> &'static [Verb] {
+    pub fn verbs(self) -> Option<&'static [Verb]> {
         match self {
-            Self::Directory => &[Verb::Resolve, Verb::Control],
-            Self::Channel => &[Verb::Open],
-            Self::Socket => &[Verb::Connect],
+            Self::Directory => Some(&[Verb::Resolve, Verb::Control]),
+            Self::Channel => Some(&[Verb::Open]),
+            Self::Socket => Some(&[Verb::Connect]),
+            Self::Program => None,
         }
     }
 }
 
 /// Something that a domain can be allowed to do with a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Verb {
     /// Ask for names, and change time-outs, retries, search list and format of one's own sessions.
     Resolve,
@@ -126,18 +140,48 @@ pub enum Verb {
     Open,
     /// Connect to the socket.
     Connect,
+    /// A verb that a service of kind `program` names. A word that has a variant of its own is never here.
+    Named(Name),
 }
 
 impl Verb {
+    /// The verbs that services of ours know.
+    pub const KNOWN: [Self; 4] = [Self::Resolve, Self::Control, Self::Open, Self::Connect];
+
+    /// Checks the form of a word, which is that of a name.
+    ///
+    /// # Errors
+    /// What is wrong with it, for a person.
+    pub fn parse(word: &str) -> Result<Self, NameError> {
+        match Self::KNOWN.into_iter().find(|known| known.as_str() == word) {
+            Some(known) => Ok(known),
+            None => Name::parse(word).map(Self::Named),
+        }
+    }
+
     /// The word in the file.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub fn as_str(&self) -> &str {
         match self {
             Self::Resolve => "resolve",
             Self::Control => "control",
             Self::Open => "open",
             Self::Connect => "connect",
+            Self::Named(name) => name.as_str(),
         }
+    }
+}
+
+impl TryFrom<String> for Verb {
+    type Error = NameError;
+    fn try_from(word: String) -> Result<Self, NameError> {
+        Self::parse(&word)
+    }
+}
+
+impl From<Verb> for String {
+    fn from(verb: Verb) -> Self {
+        verb.as_str().to_owned()
     }
 }
 
@@ -149,8 +193,19 @@ pub enum Settings {
     Directory(DirectorySettings),
     /// A channel service.
     Channel(ChannelSettings),
+    /// A service of a program.
+    Program(ProgramSettings),
     /// A socket service.
     Socket(SocketSettings),
+}
+
+/// The settings of a service whose server is a program of its domain: what the file says, for the program to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgramSettings {
+    /// The table of the file as JSON, bounded by [`crate::bounds::PROGRAM_SETTINGS_BYTES_MAX`] and
+    /// [`crate::bounds::PROGRAM_SETTINGS_DEPTH_MAX`].
+    pub table: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The channels between the relays of a socket service: one for each domain that mounts it, and room for a relay's successor.

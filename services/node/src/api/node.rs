@@ -9,6 +9,7 @@ use crate::links::Proxies;
 use crate::membership::Cluster;
 use crate::placement::Following;
 use crate::reservations::{Book, BookError, Promises};
+use crate::volumes::{Keeper, Volumes};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -25,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) broker: Broker,
     /// What is promised to whom.
     pub(crate) book: Arc<Book>,
+    /// Virtual disks that outlive domains.
+    pub(crate) volumes: Arc<Keeper>,
     pub(crate) started: Instant,
     /// Commands of callers on other nodes, and readers of logs there.
     pub(crate) remote: (Commands, Readers),
@@ -53,6 +56,8 @@ impl Node {
     ) -> Result<Self, BookError> {
         let book = Arc::new(Book::open(cgroups.clone(), &layout, Arc::clone(&registry))?);
         let broker = Broker::new(make_channel);
+        let program = layout.program.clone();
+        let volumes = Arc::new(Keeper::new(&place, program, cgroups.clone(), Arc::clone(&registry)));
         let domains = Domains::new(Ground {
             place: place.clone(),
             layout: layout.clone(),
@@ -60,6 +65,7 @@ impl Node {
             registry: Arc::clone(&registry),
             broker: broker.clone(),
             book: Arc::clone(&book) as Arc<dyn Promises>,
+            volumes: Arc::clone(&volumes) as Arc<dyn Volumes>,
             host: host.clone(),
         });
         Ok(Self {
@@ -71,6 +77,7 @@ impl Node {
             domains: Arc::new(domains),
             broker,
             book,
+            volumes,
             started: Instant::now(),
             remote: Default::default(),
             proxies: OnceLock::new(),

@@ -96,6 +96,7 @@ impl Drop for OpenDoor {
 /// Starts a domain. After an error, [`remove`] clears up.
 pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<Incarnation, String> {
     let Some(topology) = node.topology(dc) else { return Err(format!("there is no {dc} any more")) };
+    node.volumes.attach(dc, domain).await?;
     let found = match &domain.machine {
         Some(machine) => Some(machines::find(node, domain, machine).await?),
         None => None,
@@ -326,6 +327,7 @@ pub(crate) async fn adopt(
             "it is not what its topology says: the earlier daemon ended in the middle of a change".into()
         );
     }
+    node.volumes.attach(dc, domain).await?;
     limit(node, dc, domain).await?;
     let door = open_door(node, dc, domain).await?;
     door.init.store(running.init_pid(), Ordering::Release);
@@ -365,13 +367,18 @@ async fn end_frontends(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result
 /// Removes everything of a domain: processes, mounts, cgroups, sockets, folders. Its logs stay.
 pub(crate) async fn remove(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
     node.broker.forget_machine(dc, name);
-    let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
-    let remove = move || {
-        // Before it is killed: who is frozen does not die.
-        node.book.ended(&format!("{dc}/{name}"));
-        domain::remove(&node.layout, &dc, &name)
+    let remove = {
+        let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
+        move || {
+            // Before it is killed: who is frozen does not die.
+            node.book.ended(&format!("{dc}/{name}"));
+            domain::remove(&node.layout, &dc, &name)
+        }
     };
-    blocking(remove).await?.map(drop).map_err(said)
+    let removed = blocking(remove).await;
+    // When nobody is left who writes to them.
+    node.volumes.detach(dc, name).await;
+    removed?.map(drop).map_err(said)
 }
 
 /// Sets the limits of a domain anew.
@@ -479,9 +486,9 @@ impl Incarnation {
     pub(crate) async fn event(&mut self) -> Happened {
         tokio::select! {
             biased;
-            () = Self::ended(&self.monitor) => Happened::DomainEnded,
-            end = self.frontend.ended() => Happened::FrontendEnded(end),
-            () = self.relay.ended() => Happened::RelayEnded,
+            () = Self::ended(&self.monitor) => Happened::Domain,
+            end = self.frontend.ended() => Happened::Frontend(end),
+            () = self.relay.ended() => Happened::Relay,
         }
     }
 
@@ -564,6 +571,11 @@ impl Incarnation {
         }
     }
 
+    /// Sends its first process a signal.
+    pub(crate) fn signal(&self, signal: i32) -> Result<(), String> {
+        self.running.signal(signal).map_err(said)
+    }
+
     /// A new frontend in the place of one that ended: the mount and its open files go on.
     pub(crate) async fn replace_frontend(
         &mut self,
@@ -591,15 +603,15 @@ impl Incarnation {
     }
 }
 
-/// What can happen to a domain that runs.
+/// The part of a domain that runs of which something is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Happened {
     /// It has ended.
-    DomainEnded,
+    Domain,
     /// Another frontend is wanted: its frontend has ended, or its guest has had none.
-    FrontendEnded(End),
-    /// Another relay is wanted.
-    RelayEnded,
+    Frontend(End),
+    /// Another relay is wanted: it has ended.
+    Relay,
 }
 
 impl RelayPlace {

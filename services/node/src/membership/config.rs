@@ -1,6 +1,7 @@
 //! What a node keeps of its cluster, beside who it is: where etcd is, and where it listens.
 
 use super::ClusterError;
+use crate::admin::{Code, Problem};
 use registry::{EtcdSettings, EtcdTls};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -37,6 +38,15 @@ pub(crate) struct Etcd {
     pub(crate) certificate_pem: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key_pem: Option<String>,
+    /// Somebody said that it is meant to let everybody in who reaches it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) insecure: bool,
+}
+
+/// Releases of before know nothing of it, and are told nothing.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl std::fmt::Debug for Config {
@@ -52,6 +62,24 @@ impl std::fmt::Debug for Etcd {
 }
 
 impl Etcd {
+    /// Why strangers may write into it; `None`: they can't.
+    pub(crate) fn unprotected(&self) -> Option<String> {
+        crate::etcd::unprotected(&self.endpoints, self.certificate_pem.is_some())
+    }
+
+    /// The same where nobody said that it is meant.
+    pub(crate) fn unsaid(&self) -> Option<String> {
+        self.unprotected().filter(|_| !self.insecure)
+    }
+
+    /// Refuses what strangers may write into, unless it is meant.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        match self.unsaid() {
+            None => Ok(()),
+            Some(why) => Err(Problem::new(Code::Refused, why).help(crate::etcd::ADVICE)),
+        }
+    }
+
     pub(crate) fn settings(&self) -> EtcdSettings {
         let tls = self.authority_pem.clone().map(|authority_pem| EtcdTls {
             authority_pem,

@@ -24,13 +24,15 @@ pub(crate) async fn init(
     request: InitRequest,
 ) -> Result<String, Problem> {
     let address = with_port(&request.address)?;
-    let etcd_config = EtcdConfig {
+    let mut etcd_config = EtcdConfig {
         endpoints: request.etcd,
         prefix: request.prefix.unwrap_or_else(|| DEFAULT_PREFIX.into()),
         authority_pem: request.etcd_authority_pem,
         certificate_pem: request.etcd_certificate_pem,
         key_pem: request.etcd_key_pem,
+        insecure: false,
     };
+    etcd_config.insecure = request.insecure_etcd && etcd_config.unprotected().is_some();
     if !etcd_config.prefix.ends_with('/') || etcd_config.prefix.len() > 128 {
         return Err(Problem::new(Code::BadRequest, "a prefix ends with / and has 128 bytes at the most"));
     }
@@ -42,6 +44,7 @@ pub(crate) async fn init(
         let authority = Authority::new(&cluster, now).map_err(bad)?;
         let identity = authority.identity(&name, now).map_err(bad)?;
         let etcd = Etcd::new(etcd_config.settings()).map_err(failed)?;
+        etcd_config.check()?;
         etcd.check().map_err(failed)?;
         // What an attempt left that did not come to its end.
         etcd.clear_unless(AUTHORITY).map_err(|error| match error {
@@ -68,7 +71,7 @@ pub(crate) async fn init(
                 number: Some(0),
             },
         )?;
-        super::issued::note(&etcd, identity.node(), &identity.serial().to_string(), Purpose::Renewal)?;
+        super::issued::note(&etcd, identity.node(), &identity.chain_pem(), Purpose::Renewal)?;
         // From here on there is a cluster.
         let certificate_pem = authority.certificate_pem();
         let record = Record { cluster: cluster.clone(), certificate_pem, successors: Vec::new() };

@@ -5,6 +5,7 @@
 
 mod authority;
 mod call;
+pub(crate) mod clock;
 mod config;
 mod doubts;
 pub(crate) mod init;
@@ -20,12 +21,14 @@ pub(crate) mod rotate;
 mod serve;
 pub(crate) mod token;
 mod trusted;
+mod visitors;
 
 pub(crate) use call::Stream;
 pub(crate) use config::Config;
 pub(crate) use keep::Kept;
 pub(crate) use rotate::rotate_when_due;
-pub(crate) use serve::{Caller, JOIN_PATH, Origin, serve};
+pub(crate) use serve::{Caller, JOIN_PATH, OfConnection, Origin, PROOF_PATH, serve};
+pub(crate) use visitors::Stranger;
 
 use crate::admin::{Code, NodeRow, NodesView, Problem};
 use crate::base::RegistryDebug;
@@ -140,8 +143,19 @@ struct State {
     removed: bool,
     /// The records are what the registry said once.
     listed: bool,
+    /// What is wrong beside that, each in a sentence.
+    troubles: BTreeMap<Trouble, String>,
     /// What it said of nodes when an earlier daemon, or this one, could ask it last.
     remembered: BTreeMap<String, NodeRecord>,
+}
+
+/// What may be wrong with a node that takes part in its cluster all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Trouble {
+    /// Its clock is off.
+    Clock,
+    /// More is revoked than is kept.
+    Revoked,
 }
 
 impl State {
@@ -175,6 +189,13 @@ impl Cluster {
     /// Its files are not whole, or not what they should be.
     pub(crate) fn open(state_dir: &Path) -> Result<Option<Self>, ClusterError> {
         let Some(config) = Config::load(state_dir)? else { return Ok(None) };
+        if let Some(why) = config.etcd.unsaid() {
+            tracing::warn!(
+                "{why}: give etcd TLS and certificates of its clients, and write what it takes into {} on each node; where nobody but the nodes reaches it, \
+                 write \"insecure\": true there, below \"etcd\"",
+                Config::path(state_dir).display()
+            );
+        }
         let folder = trust_folder(state_dir);
         let identity = Identity::load(&folder)?;
         let etcd = Etcd::new(nearest_first(config.etcd(), config.address.ip()))?;
@@ -245,6 +266,13 @@ impl Cluster {
         state.record(name).map(|record| member(record, state.alive.get(name)))
     }
 
+    /// Whether a node is at that address, as far as is known.
+    fn has_a_node_at(&self, ip: IpAddr) -> bool {
+        let state = self.state();
+        let records = if state.listed { &state.records } else { &state.remembered };
+        records.values().any(|record| record.address.ip().to_canonical() == ip.to_canonical())
+    }
+
     /// The number of a node, as the registry has it.
     pub(crate) fn number_of(&self, name: &str) -> Option<u32> {
         self.state().record(name)?.number
@@ -281,6 +309,22 @@ impl Cluster {
         self.state().why.clone().filter(|_| self.is_fenced())
     }
 
+    /// Notes that something is wrong, or (`None`) is not any more.
+    fn say_trouble(&self, trouble: Trouble, what: Option<String>) {
+        let mut state = self.state();
+        let before = match &what {
+            Some(what) => state.troubles.insert(trouble, what.clone()),
+            None => state.troubles.remove(&trouble),
+        };
+        drop(state);
+        match what {
+            Some(what) if before.as_ref() != Some(&what) => {
+                tracing::error!(what, "this node's cluster wants somebody to look")
+            }
+            _ => {}
+        }
+    }
+
     /// Until when it certainly may (`CLOCK_BOOTTIME`, ns); 0: it may not.
     pub(crate) fn fence_deadline(&self) -> watch::Receiver<u64> {
         self.inner.held_until.subscribe()
@@ -307,14 +351,20 @@ impl Cluster {
     pub(crate) fn view(&self) -> NodesView {
         let fenced = self.is_fenced();
         let why = self.why_fenced();
+        let (removed, troubles) = {
+            let state = self.state();
+            (state.removed, state.troubles.values().cloned().collect())
+        };
         let rows = self.nodes().into_iter().map(|member| self.row(member)).collect();
         NodesView {
             cluster: Some(self.inner.identity.cluster().to_owned()),
             me: Some(self.me().to_owned()),
             fenced,
             why,
-            removed: self.state().removed,
+            removed,
+            troubles,
             etcd: self.inner.etcd.settings().endpoints.clone(),
+            unprotected: self.inner.config.etcd.unsaid(),
             nodes: rows,
         }
     }
@@ -384,14 +434,7 @@ fn nearest_first(mut settings: EtcdSettings, own: IpAddr) -> EtcdSettings {
 
 /// Whether the host of a URL is this address, or a loopback one.
 fn is_of(url: &str, own: IpAddr) -> bool {
-    let Some((_, rest)) = url.split_once("://") else { return false };
-    let host = rest.split('/').next().unwrap_or_default();
-    let host = match host.rsplit_once(':') {
-        // The last group of an address of IPv6 is no port.
-        Some((host, _)) if !host.contains(':') || host.ends_with(']') => host,
-        _ => host,
-    };
-    let host = host.trim_matches(['[', ']']);
+    let Some(host) = crate::etcd::host_of(url) else { return false };
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip == own || ip.is_loopback())
 }
 
