@@ -603,10 +603,10 @@ impl Incarnation {
     }
 }
 
-/// The part of a domain that runs of which something is to be done.
+/// An event of a domain that runs: which part of it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Happened {
-    /// It has ended.
+    /// The domain itself.
     Domain,
     /// Another frontend is wanted: its frontend has ended, or its guest has had none.
     Frontend(End),
