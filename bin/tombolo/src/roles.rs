@@ -24,6 +24,9 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         "machine" => Some(finish_with("machine", machine::run(arguments))),
         "proxy" => Some(finish("proxy", proxy::run())),
         "server" => Some(finish("server", server::run())),
+        node::SERVER_ROLE => {
+            Some(finish_with("internal-etcd", node::server_main(arguments).map(|never| match never {})))
+        }
         node::PIPES_ROLE => Some(finish("pipes", node::pipes_main())),
         PROBE => Some(finish("probe", probe::run(arguments))),
         _ => of_domain(role, arguments),

@@ -24,7 +24,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 /// Most authorities that a node believes: the one, and its successor while it is replaced.
 const MAX_AUTHORITIES: usize = 4;
 /// Most certificates that somebody may show: its own, and the authorities'.
-const MAX_CHAIN: usize = 8;
+pub(crate) const MAX_CHAIN: usize = 8;
 /// Most serials that are revoked at a time; those of certificates that are over by themselves are dropped.
 const MAX_REVOKED: usize = 4096;
 /// Longest serial, in hexadecimal digits (RFC 5280: 20 bytes).
@@ -47,6 +47,14 @@ impl Serial {
         }
         let why = "it is not in hexadecimal digits".into();
         Err(TrustError::Garbage { what: "the number of a certificate".into(), why })
+    }
+
+    /// Its bytes, the highest first.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let even = if self.0.len() % 2 == 0 { self.0.clone() } else { format!("0{}", self.0) };
+        let pairs = even.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
+        // A serial has nothing but hexadecimal digits.
+        pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap_or_default()).collect()
     }
 }
 
@@ -236,7 +244,7 @@ pub(crate) fn roots_of(authorities: &[CertificateDer<'static>]) -> Result<RootCe
     Ok(roots)
 }
 
-fn certificates(pem: &str, most: usize) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn certificates(pem: &str, most: usize) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).take(most + 1).collect();
     match found {
         Err(error) => Err(error.to_string()),
@@ -489,6 +497,12 @@ impl Identity {
     #[must_use]
     pub fn trusted_pem(&self) -> String {
         self.current().trusted_pem.clone()
+    }
+
+    /// Its key, and the chain of its certificate, as PEM: a secret of this node's.
+    #[must_use]
+    pub fn own_pem(&self) -> String {
+        self.current().own_pem.clone()
     }
 
     /// What they are known by.

@@ -336,7 +336,8 @@ pub struct InitRequest {
     /// Labels of this node.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Endpoints of etcd.
+    /// Endpoints of etcd; none: the cluster brings up its own.
+    #[serde(default)]
     pub etcd: Vec<String>,
     /// What stands before every key there.
     #[serde(default)]

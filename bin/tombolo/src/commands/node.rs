@@ -29,6 +29,7 @@ const MAX_PEM_BYTES: u64 = 256 << 10;
 pub enum NodeCommand {
     /// Begin a cluster: this machine is its first node; what is up here goes on, and its topologies move into etcd
     #[command(after_help = "Examples:
+  tombolo node init --name a --address 10.0.0.1
   tombolo node init --name a --address 10.0.0.1 --etcd https://e1:2379,https://e2:2379,https://e3:2379 \\
       --etcd-ca ca.pem --etcd-cert client.pem --etcd-key client.key
 
@@ -120,11 +121,11 @@ pub struct InitArgs {
     /// Where other nodes reach this one
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     pub address: String,
-    /// Where etcd is: one URL or several
-    #[arg(long, required = true, value_delimiter = ',', value_name = "URL,...")]
+    /// Where an etcd is that you look after: one URL or several (default: the cluster brings up its own, on the nodes)
+    #[arg(long, value_delimiter = ',', value_name = "URL,...")]
     pub etcd: Vec<String>,
     /// The authority of etcd's certificates, where its URLs are https
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "etcd")]
     pub etcd_ca: Option<PathBuf>,
     /// Our certificate for etcd, where it wants one
     #[arg(long, value_name = "FILE", requires = "etcd_key")]

@@ -94,7 +94,9 @@ async fn init_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Probl
     let request: InitRequest = parsed(&body)?;
     must_be_single(&node)?;
     let _changing = node.domains.changing().await;
-    let said = init::init(node.place.state_dir.clone(), Arc::clone(&node.registry), request).await?;
+    let said =
+        init::init(node.place.state_dir.clone(), Arc::clone(&node.registry), node.etcd_ground(), request)
+            .await?;
     node.again.notify_one();
     Ok(Json(Said { said }))
 }

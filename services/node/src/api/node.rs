@@ -5,6 +5,7 @@ use crate::base::RegistryDebug;
 use crate::base::place::Place;
 use crate::broker::{Broker, make_channel};
 use crate::domains::{Domains, Ground};
+use crate::etcd::{self, Keeper};
 use crate::links::Proxies;
 use crate::membership::Cluster;
 use crate::placement::Following;
@@ -30,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) remote: (Commands, Readers),
     /// Links to other nodes, where there are any.
     pub(crate) proxies: OnceLock<Arc<Proxies>>,
+    /// Its member of the cluster's own etcd, kept where the cluster has one.
+    pub(crate) etcd: OnceLock<Arc<Keeper>>,
     /// The cluster that this node belongs to, if it does.
     pub(crate) cluster: Option<Cluster>,
     /// The daemon is to start anew: it has become part of a cluster.
@@ -74,9 +77,20 @@ impl Node {
             started: Instant::now(),
             remote: Default::default(),
             proxies: OnceLock::new(),
+            etcd: OnceLock::new(),
             cluster,
             again: tokio::sync::Notify::new(),
             following: OnceLock::new(),
+        })
+    }
+
+    /// What a member of an etcd is started on.
+    pub(crate) fn etcd_ground(&self) -> Arc<etcd::Ground> {
+        Arc::new(etcd::Ground {
+            state_dir: self.layout.state_dir.clone(),
+            program: self.layout.program.clone(),
+            cgroups: self.cgroups.clone(),
+            cgroup_name: self.layout.cgroup_name.clone(),
         })
     }
 

@@ -13,6 +13,7 @@ pub(crate) mod join;
 mod keep;
 mod name;
 mod number;
+pub(crate) mod own_etcd;
 pub(crate) mod release;
 mod remembered;
 pub(crate) mod replace;
@@ -184,7 +185,7 @@ impl Cluster {
         }
         let folder = trust_folder(state_dir);
         let identity = Identity::load(&folder)?;
-        let etcd = Etcd::new(nearest_first(config.etcd(), config.address.ip()))?;
+        let etcd = Etcd::new(nearest_first(config.etcd.settings(&identity), config.address.ip()))?;
         let remembered = remembered::load(state_dir);
         let inner = Inner {
             config,
@@ -321,7 +322,7 @@ impl Cluster {
             fenced,
             why,
             removed: self.state().removed,
-            etcd: self.inner.etcd.settings().endpoints.clone(),
+            etcd: self.inner.etcd.settings().endpoints,
             unprotected: self.inner.config.etcd.unsaid(),
             nodes: rows,
         }
