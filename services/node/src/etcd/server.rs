@@ -19,7 +19,7 @@ use sys::privilege::Modest;
 /// The role of the process that becomes etcd.
 pub const SERVER_ROLE: &str = "internal-etcd";
 /// Below the node's cgroup: that of its etcd member.
-const CGROUP: &str = "+etcd";
+const CGROUP: &str = domain::SPARED_CGROUP;
 /// Memory of a member: its database (512 MiB, mapped), as much again for a copy that is sent to another member, and what a busy one takes.
 const MEMORY_BYTES: u64 = 1 << 30;
 /// What Go keeps its heap below, so that the kernel never has to.
