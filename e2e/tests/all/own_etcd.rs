@@ -190,3 +190,57 @@ fn where_no_etcd_can_be_had_it_is_said_and_nothing_is_begun() {
     assert!(!a.state_dir().join("etcd").exists());
     bed.finish();
 }
+
+/// The nodes whose members of etcd have a vote, as one node says; none where it can't say so.
+fn voters(host: &Host) -> Vec<String> {
+    let run = host.run(&["node", "etcd", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&run.out).unwrap_or_default();
+    let members = said["members"].as_array().cloned().unwrap_or_default();
+    let votes = members.iter().filter(|member| member["votes"] == true);
+    let mut nodes: Vec<String> =
+        votes.map(|member| member["node"].as_str().unwrap_or("-").to_owned()).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+fn until_voters(bed: &Bed, host: &Host, names: &[&str]) {
+    bed.until(&format!("{names:?} have the members of etcd"), PATIENCE, || voters(host) == names);
+}
+
+#[test]
+fn three_nodes_have_three_members_lose_the_first_and_have_three_again() {
+    let Some(bed) = bed(4) else { return };
+    let [a, b, c, d] = [bed.host(0), bed.host(1), bed.host(2), bed.host(3)];
+    init(a);
+    let joined = join_plainly(b, a);
+    assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
+    bed.until("both live", PATIENCE, || crate::cluster_etcd::alive(b) == 2);
+    assert_eq!(voters(b), [a.name()], "two members are worse than one");
+    refused(&b.run(&["node", "remove", a.name(), "--force"]), "has the only member of the cluster's etcd");
+    let joined = join_plainly(c, a);
+    assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
+    until_voters(&bed, a, &["alpha", "beta", "gamma"]);
+    // A copy, of all that etcd holds, for root alone.
+    let copy = bed.folder().join("copy");
+    let said = c.ok(&["node", "etcd", "backup", &copy.to_string_lossy()]);
+    assert!(said.contains("SHA-256"), "{said}");
+    refused(&c.run(&["node", "etcd", "backup", &copy.to_string_lossy()]), "can't write");
+    // The power of the node fails that began it all.
+    bed.until("all live", PATIENCE, || [a, b, c].iter().all(|host| crate::cluster_etcd::alive(host) == 3));
+    a.kill();
+    bed.until("the others notice", PATIENCE, || {
+        crate::cluster_etcd::alive(b) == 2 && crate::cluster_etcd::alive(c) == 2
+    });
+    b.up_ok("name = \"test\"\n[domain.web]\nkind = \"process\"\nnode = \"gamma\"\ncommand = [\"sleep\", \"infinity\"]\n");
+    b.ok(&["node", "remove", a.name()]);
+    until_voters(&bed, b, &["beta", "gamma"]);
+    // Another node comes in its place.
+    let joined = join_plainly(d, b);
+    assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
+    until_voters(&bed, d, &["beta", "delta", "gamma"]);
+    for host in [b, c, d] {
+        member(&bed, host);
+    }
+    assert!(d.ok(&["ps"]).contains("running"), "what ran is lost");
+    bed.finish();
+}

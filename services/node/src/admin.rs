@@ -1,6 +1,9 @@
 //! What the admin socket speaks, in the types that both sides share. Described in `docs/spec/admin.md`.
 
+mod etcd;
 pub mod reserve;
+
+pub use etcd::{BackupRequest, EtcdMemberRow, EtcdView};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

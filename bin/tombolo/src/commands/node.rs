@@ -1,6 +1,7 @@
 //! `tombolo node`: several machines as one.
 
 mod authority;
+mod etcd;
 
 use super::look::encoded;
 use super::{client, place, up, wait};
@@ -13,6 +14,7 @@ use ::node::admin::{
 use ::node::client::{Client, ClientError};
 use authority::AuthorityArgs;
 use clap::{Args, Subcommand};
+use etcd::EtcdArgs;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -103,6 +105,13 @@ Links to other nodes take it up while they are in use.")]
         #[arg(long)]
         revoke: bool,
     },
+    /// Show the etcd that the cluster stands on, or write a copy of it
+    #[command(after_help = "Examples:
+  tombolo node etcd
+  tombolo node etcd backup /root/etcd.copy
+
+The cluster's own has one member with one or two nodes, three from three on, five from five on.")]
+    Etcd(EtcdArgs),
     /// Show the cluster's authority, which says who is a node, or replace it
     #[command(after_help = "Examples:
   tombolo node authority
@@ -223,6 +232,7 @@ pub fn run(arguments: &PlaceArgs, command: &NodeCommand) -> Result<(), Failure> 
             let request = RotateRequest { revoke: *revoke };
             said(&wait(client(arguments)?.post("cluster/rotate", &request))??)
         }
+        NodeCommand::Etcd(etcd) => etcd::run(arguments, etcd),
         NodeCommand::Authority(authority) => authority::run(arguments, authority),
     }
 }

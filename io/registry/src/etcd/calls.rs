@@ -204,7 +204,7 @@ impl Etcd {
     }
 
     /// Waits for what our own thread does, until a moment; then it is given up.
-    pub(crate) fn wait<T: Send + 'static>(
+    fn wait<T: Send + 'static>(
         &self,
         until: Instant,
         work: impl Future<Output = T> + Send + 'static,

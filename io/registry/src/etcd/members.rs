@@ -2,16 +2,17 @@
 
 use super::calls::Answered;
 use super::said::{EtcdError, Trouble};
-use super::{DEADLINE, Etcd};
+use super::{DEADLINE, Etcd, Shared};
 use crate::RegistryError;
 use etcd_client::{Error, MemberAddOptions};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a copy may take in all: 2 GiB, the most that etcd holds where nobody says otherwise, from a slow disk.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(600);
-/// Longest piece of a copy; etcd sends 32 KiB at a time.
-const MAX_PIECE_BYTES: usize = 4 << 20;
+/// Pieces of a copy (32 KiB each, 4 MiB at the most) that wait for being written.
+const PIECES_UNDER_WAY: usize = 16;
 
 /// A member.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,35 +122,60 @@ impl Etcd {
         })
     }
 
+    /// The number of the member that leads; 0: none does.
+    ///
+    /// # Errors
+    /// [`RegistryError::Etcd`].
+    pub fn leader(&self) -> Result<u64, RegistryError> {
+        self.call(false, |mut client| async move {
+            Ok(Answered { header: None, value: client.status().await?.leader() })
+        })
+    }
+
     /// Writes a copy of all that etcd holds, at one moment, as etcd's own tools read it; its last 32 bytes are the SHA-256 of what is before. Returns its length.
+    /// Who calls waits for `out`; what else is asked of etcd does not.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`], also where `out` does not take it.
-    pub fn snapshot(&self, out: impl io::Write + Send + 'static) -> Result<u64, RegistryError> {
+    pub fn snapshot(&self, out: &mut impl io::Write) -> Result<u64, RegistryError> {
         let endpoints = self.settings().endpoints;
         let failed = |said: String| EtcdError::new(Trouble::Other, &endpoints, said);
-        let index = self.shared.current();
-        let shared = std::sync::Arc::clone(&self.shared);
-        let until = tokio::time::Instant::now() + SNAPSHOT_PATIENCE;
-        let copied = self.wait(until, async move {
-            let mut out = out;
-            let connected = tokio::time::timeout(DEADLINE, shared.client(index)).await;
-            let mut client = connected.map_err(|_| "no connection comes about".to_owned())?.map_err(text)?;
-            let mut stream = client.snapshot().await.map_err(text)?;
-            let mut length = 0_u64;
-            while let Some(piece) = stream.message().await.map_err(text)? {
-                if piece.blob().len() > MAX_PIECE_BYTES {
-                    return Err("it sends a piece that is far too long".to_owned());
-                }
-                out.write_all(piece.blob()).map_err(|error| format!("can't be written: {error}"))?;
-                length += piece.blob().len() as u64;
-            }
-            out.flush().map_err(|error| format!("can't be written: {error}"))?;
-            Ok(length)
+        let (say, mut pieces) = tokio::sync::mpsc::channel(PIECES_UNDER_WAY);
+        let shared = Arc::clone(&self.shared);
+        let Some(runtime) = &self.shared.runtime else { return Err(failed("it is closed".into()).into()) };
+        runtime.spawn(async move {
+            let sent = tokio::time::timeout(SNAPSHOT_PATIENCE, send(&shared, &say)).await;
+            let why = match sent {
+                Ok(Ok(())) => return,
+                Ok(Err(why)) => why,
+                Err(_) => "the copy takes too long".to_owned(),
+            };
+            // Nobody waits for it any more.
+            let _gone = say.send(Err(why)).await;
         });
-        let copied = copied.ok_or_else(|| failed("the copy takes too long".into()))?;
-        Ok(copied.map_err(failed)?)
+        let mut length = 0_u64;
+        while let Some(piece) = pieces.blocking_recv() {
+            let piece = piece.map_err(failed)?;
+            out.write_all(&piece).map_err(|error| failed(format!("the copy can't be written: {error}")))?;
+            length += piece.len() as u64;
+        }
+        out.flush().map_err(|error| failed(format!("the copy can't be written: {error}")))?;
+        Ok(length)
     }
+}
+
+type Piece = Result<Vec<u8>, String>;
+
+async fn send(shared: &Shared, say: &tokio::sync::mpsc::Sender<Piece>) -> Result<(), String> {
+    let connected = tokio::time::timeout(DEADLINE, shared.client(shared.current())).await;
+    let mut client = connected.map_err(|_| "no connection comes about".to_owned())?.map_err(text)?;
+    let mut stream = client.snapshot().await.map_err(text)?;
+    while let Some(piece) = stream.message().await.map_err(text)? {
+        if say.send(Ok(piece.blob().to_vec())).await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 fn text(error: Error) -> String {

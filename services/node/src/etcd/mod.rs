@@ -8,9 +8,9 @@ mod protection;
 mod room;
 mod server;
 
-pub(crate) use keeper::Keeper;
+pub(crate) use keeper::{Keeper, Seen};
 pub(crate) use program::{ADVICE as PROGRAM_ADVICE, find as program};
 pub(crate) use protection::{ADVICE, host_of, unprotected};
-pub(crate) use room::{Record, Room, client_url, has_ports};
+pub(crate) use room::{Record, Room, client_url, has_ports, peer_url};
 pub(crate) use server::{Ground, sweep};
 pub use server::{SERVER_ROLE, server_main};

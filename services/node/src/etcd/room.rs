@@ -59,6 +59,11 @@ impl Record {
         Self { format: FORMAT, name, address, cluster, members, joins: false }
     }
 
+    /// One that comes to others; `members`: all of them, itself among them, as `NAME=URL`.
+    pub(crate) fn joining(name: &str, cluster: &str, address: SocketAddr, members: Vec<String>) -> Self {
+        Self { members, joins: true, ..Self::first(name, cluster, address) }
+    }
+
     /// What etcd is started with, in its folder.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let (client, peer) = (client_url(self.address), peer_url(self.address));

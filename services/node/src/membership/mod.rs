@@ -7,6 +7,8 @@ mod authority;
 mod call;
 mod config;
 mod doubts;
+pub(crate) mod etcd_view;
+pub(crate) mod growth;
 pub(crate) mod init;
 mod issued;
 pub(crate) mod join;

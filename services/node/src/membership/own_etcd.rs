@@ -1,6 +1,7 @@
 //! The cluster's own etcd: begun with the cluster, and its member on this node kept as membership wants it: certificates, who is believed, who is not any more, where it is.
 
 use super::config::Config;
+use super::growth::{self, Growing};
 use super::{Cluster, NODES, NodeRecord, authority, blocking, failed, get_json, issued, rotate, unix_s};
 use crate::admin::{Code, Problem};
 use crate::etcd::{self, Ground, Keeper, Record, Room};
@@ -99,14 +100,16 @@ async fn answers(keeper: &Keeper, client: &Etcd) -> Result<(), Problem> {
         let Err(problem) = blocking(move || asked.check().map_err(failed)).await else { return Ok(()) };
         if begun.elapsed() > START_PATIENCE {
             let why = keeper.seen().why.unwrap_or(problem.message);
+            // It is put aside with the rest.
+            let log = keeper.ground().room().folder().with_extension("before").join("etcd.log");
             return Err(failed(format!("the cluster's own etcd does not come to answer: {why}"))
-                .help(format!("see {}", keeper.ground().room().folder().join("etcd.log").display())));
+                .help(format!("see {}", log.display())));
         }
     }
 }
 
 /// Ends the member of this node, and puts what it held aside.
-pub(super) async fn end(keeper: &Keeper) {
+pub(crate) async fn end(keeper: &Keeper) {
     keeper.stop().await;
     let ground = Arc::clone(keeper.ground());
     let ended = blocking(move || {
@@ -187,6 +190,7 @@ struct Before {
     former: Vec<(String, Instant)>,
     /// What the member was told to refuse.
     revoked: Option<Arc<BTreeSet<Serial>>>,
+    growing: Growing,
 }
 
 impl Before {
@@ -257,9 +261,11 @@ async fn look(cluster: &Cluster, keeper: &Arc<Keeper>, before: &mut Before) -> R
             tracing::info!("the etcd member of this node has another certificate");
         }
     }
-    let (asked, members) = (cluster.clone(), cluster.clone());
-    let members = blocking(move || members.etcd().members().map_err(failed)).await?;
-    blocking(move || follow_members(&asked, &members, &believed)).await
+    let here = cluster.clone();
+    let members = blocking(move || here.etcd().members().map_err(failed)).await?;
+    let (here, listed, of) = (cluster.clone(), members.clone(), believed.clone());
+    blocking(move || follow_members(&here, &listed, &of)).await?;
+    growth::step(cluster, keeper, &believed, &members, &mut before.growing).await
 }
 
 /// Writes down for the member who is believed, and who is not any more. Returns whether it has to start anew for that: etcd reads authorities once, and ends no connection of who was revoked.
@@ -283,12 +289,12 @@ fn refresh(
     Ok(anew)
 }
 
-/// Starts the member anew, after those of nodes whose names come before.
+/// Starts the member anew, after those of nodes whose names come before. Not at once: a node that was removed, and lives, is to hear of it on the connection that it has.
 async fn restart_in_turn(cluster: &Cluster, keeper: &Keeper) {
     let names = cluster.names().unwrap_or_default();
     let before = names.iter().filter(|name| name.as_str() < cluster.me()).count();
     // tidy(sleep): time for each of the others, so that a majority of members always runs.
-    tokio::time::sleep(ONE_BY_ONE * u32::try_from(before).unwrap_or(0)).await;
+    tokio::time::sleep(ONE_BY_ONE * u32::try_from(before + 1).unwrap_or(1)).await;
     keeper.start_anew();
 }
 
