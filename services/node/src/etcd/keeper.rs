@@ -159,9 +159,14 @@ impl Keeper {
         };
         let (ground, process) =
             (Arc::clone(&self.ground), Process { pid, descriptor: unwatched(descriptor) });
-        blocking(move || if by_itself { Ok(server::reap(&process)) } else { server::end(&ground, &process) })
-            .await
-            .map_err(io::Error::other)??;
+        let ended = blocking(move || {
+            if by_itself {
+                server::reap(&process);
+                return Ok(());
+            }
+            server::end(&ground, &process)
+        });
+        ended.await.map_err(io::Error::other)??;
         if by_itself { Err(io::Error::other("it has ended by itself (killed?)")) } else { Ok(()) }
     }
 }
