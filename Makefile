@@ -28,7 +28,7 @@ build: deps ## the release: tombolo, libtombolo_preload.so, libtombolo.so
 	@ls -sh1 $(RELEASE)/tombolo $(RELEASE)/libtombolo_preload.so $(RELEASE)/libtombolo.so
 
 build-benches: build
-	@$(CARGO) build --release --package bench --bins
+	@$(CARGO) build --release --package bench --package campaign --bins
 
 install-library: build ## libtombolo for C and Python, below PREFIX (/usr/local)
 	@$(if $(DESTDIR),,$(SUDO)) env PREFIX=$(or $(PREFIX),/usr/local) DESTDIR=$(DESTDIR) CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/install-library

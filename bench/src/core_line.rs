@@ -3,7 +3,7 @@
 //! Virtual processors are placed by a host that we do not see. When it moves one to another cache domain, every
 //! figure that polls shared memory moves with it, by a factor of two to five, within seconds.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ const NEAR_NS: f64 = 220.0;
 const PATIENCE: u32 = 1_000;
 
 /// Where the two processors are to each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// They share a cache.

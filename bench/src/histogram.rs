@@ -53,7 +53,20 @@ impl Latencies {
         (!self.0.is_empty()).then(|| self.0.value_at_quantile(quantile))
     }
 
-    fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    /// How many took longer than this.
+    #[must_use]
+    pub fn count_above(&self, nanoseconds: u64) -> u64 {
+        self.pairs().filter(|(value, _)| *value > nanoseconds).map(|(_, count)| count).sum()
+    }
+
+    /// The longest, in ns; `None` where nothing was noted.
+    #[must_use]
+    pub fn longest_ns(&self) -> Option<u64> {
+        (!self.0.is_empty()).then(|| self.0.max())
+    }
+
+    /// Each value that was noted, in ns, with how often it was, the shortest first.
+    pub fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()))
     }
 }

@@ -23,11 +23,11 @@ pub mod report;
 pub mod reserve;
 pub mod results;
 pub mod scenario;
-pub mod statistics;
 pub mod talk;
 pub mod undo;
 pub mod worker;
 
+pub use ::statistics;
 pub use promise::{Promise, Relation, Verdict};
 pub use results::{Repetition, Results};
 pub use scenario::{Arguments, BenchError, Scenario, Summary, run, scenarios};

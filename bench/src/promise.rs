@@ -49,6 +49,30 @@ pub struct Promise {
     pub goal: f64,
 }
 
+/// The word of a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Word {
+    /// The whole interval reaches the goal.
+    Holds,
+    /// None of it does.
+    Fails,
+    /// The goal lies within the interval: more launches would tell.
+    Undecided,
+}
+
+impl Word {
+    /// What an estimate allows to say about a goal.
+    #[must_use]
+    pub fn of(relation: Relation, estimate: Estimate, goal: f64) -> Self {
+        match (relation.holds(estimate.low, goal), relation.holds(estimate.high, goal)) {
+            (true, true) => Self::Holds,
+            (false, false) => Self::Fails,
+            _ => Self::Undecided,
+        }
+    }
+}
+
 /// What a run says about a promise. Its JSON is the line that `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
@@ -64,6 +88,8 @@ pub struct Verdict {
     pub goal: f64,
     /// Whether the value reaches the goal.
     pub holds: bool,
+    /// What the launches allow to say about that.
+    pub verdict: Word,
     /// 95 % confidence interval over launches.
     pub ci: [f64; 2],
     /// Launches behind it.
@@ -83,6 +109,7 @@ impl Promise {
             relation: self.relation,
             goal: self.goal,
             holds: self.relation.holds(estimate.value, self.goal),
+            verdict: Word::of(self.relation, estimate, self.goal),
             ci: [rounded(estimate.low), rounded(estimate.high)],
             launches: estimate.launches,
             samples,
@@ -109,7 +136,7 @@ mod tests {
         let line = serde_json::to_string(&RATIO.judge(estimate, 1_000)).expect("JSON");
         assert_eq!(
             line,
-            r#"{"promise":"a.b","value":0.9,"unit":"x","relation":"<=","goal":1.0,"holds":true,"ci":[0.8,1.1],"launches":5,"samples":1000}"#
+            r#"{"promise":"a.b","value":0.9,"unit":"x","relation":"<=","goal":1.0,"holds":true,"verdict":"undecided","ci":[0.8,1.1],"launches":5,"samples":1000}"#
         );
     }
 
@@ -117,6 +144,22 @@ mod tests {
     fn both_relations_include_the_goal() {
         assert!(Relation::AtMost.holds(1.0, 1.0) && !Relation::AtMost.holds(1.1, 1.0));
         assert!(Relation::AtLeast.holds(1.0, 1.0) && !Relation::AtLeast.holds(0.9, 1.0));
+    }
+
+    #[test]
+    fn an_interval_across_the_goal_decides_nothing() {
+        let word =
+            |low, high| Word::of(Relation::AtMost, Estimate { value: 0.9, low, high, launches: 5 }, 1.0);
+        assert_eq!(
+            (word(0.8, 1.0), word(0.8, 1.1), word(1.1, 1.2)),
+            (Word::Holds, Word::Undecided, Word::Fails)
+        );
+        let least =
+            |low, high| Word::of(Relation::AtLeast, Estimate { value: 1.0, low, high, launches: 5 }, 1.0);
+        assert_eq!(
+            (least(1.0, 2.0), least(0.9, 2.0), least(0.8, 0.9)),
+            (Word::Holds, Word::Undecided, Word::Fails)
+        );
     }
 
     /// Ids in the first cell of the rows `| `id` | ... |` of the page.

@@ -2,7 +2,7 @@
 
 use crate::core_line::State;
 use crate::environment::Environment;
-use crate::promise::Verdict;
+use crate::promise::{Verdict, Word};
 use crate::results::{Condition, Metric, Results};
 use crate::scenario::Scenario;
 use crate::statistics::Estimate;
@@ -198,7 +198,11 @@ fn interval(found: Estimate, digits: usize) -> String {
 }
 
 fn sentence(verdict: &Verdict) -> String {
-    let word = if verdict.holds { "holds     " } else { "DOES NOT  " };
+    let word = match verdict.verdict {
+        Word::Holds => "holds    ",
+        Word::Fails => "FAILS    ",
+        Word::Undecided => "undecided",
+    };
     let [low, high] = verdict.ci;
     // A goal of a thousandth is not told from zero by two digits.
     let digits = if verdict.goal > 0.0 && verdict.goal < 0.1 { 5 } else { 2 };
@@ -278,16 +282,17 @@ mod tests {
     use super::*;
     use crate::histogram::Latencies;
     use crate::results::{Figure, Repetition};
+    use std::borrow::Cow;
 
     fn results() -> Results {
-        let repetition = |arm, ns| {
+        let repetition = |arm: &'static str, ns| {
             let mut latencies = Latencies::new();
             latencies.record(ns);
             let condition = Condition(vec![("cache", "none".into()), ("domains", "8".into())]);
             let (state, failures, window_s) = (State::Far, u64::from(arm == "stub"), 1.0);
             Repetition {
                 condition,
-                arm,
+                arm: Cow::Borrowed(arm),
                 launch: 0,
                 round: 0,
                 state,

@@ -4,7 +4,8 @@ use crate::core_line::State;
 use crate::histogram::Latencies;
 use crate::statistics::{Estimate, estimate, median};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Under which circumstances: `cache=none domains=8`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +24,7 @@ pub struct Repetition {
     /// Under which circumstances.
     pub condition: Condition,
     /// Which arm.
-    pub arm: &'static str,
+    pub arm: Cow<'static, str>,
     /// In which launch, from 0.
     pub launch: usize,
     /// In which round of the launch, from 0.
@@ -57,6 +58,8 @@ pub enum Metric {
     P50,
     /// 99th percentile of the latency, in us.
     P99,
+    /// 99.9th percentile of the latency, in us.
+    P999,
     /// Operations per second, of all who took part.
     Rate,
     /// GiB per second.
@@ -84,6 +87,7 @@ impl Metric {
         match self {
             Self::P50 => microseconds(0.5),
             Self::P99 => microseconds(0.99),
+            Self::P999 => microseconds(0.999),
             Self::Rate => per_second(),
             Self::Bandwidth if repetition.bytes > 0 => {
                 Some(per_second()? * repetition.bytes as f64 / f64::from(1 << 30))
@@ -147,9 +151,9 @@ impl Results {
 
     /// The arms that ran under a condition, in order of their names.
     #[must_use]
-    pub fn arms(&self, condition: &Condition) -> BTreeSet<&'static str> {
+    pub fn arms(&self, condition: &Condition) -> BTreeSet<&str> {
         let fitting = self.repetitions.iter().filter(|repetition| repetition.condition == *condition);
-        fitting.map(|repetition| repetition.arm).collect()
+        fitting.map(|repetition| repetition.arm.as_ref()).collect()
     }
 
     /// All repetitions of an arm under a condition.
@@ -166,11 +170,17 @@ impl Results {
     /// A metric of an arm: each launch's median over its rounds, then over launches.
     #[must_use]
     pub fn estimate(&self, condition: &Condition, arm: &str, metric: Metric) -> Option<Estimate> {
-        let of_launch = |launch| {
-            let rounds = self.of(condition, arm).filter(|found| found.launch == launch);
-            median(&rounds.filter_map(|found| metric.of(found)).collect::<Vec<_>>())
-        };
-        estimate(&self.launches().into_iter().filter_map(of_launch).collect::<Vec<_>>())
+        estimate(&self.values(condition, arm, metric).into_values().collect::<Vec<_>>())
+    }
+
+    /// A metric of an arm, by launch: the median over its rounds.
+    #[must_use]
+    pub fn values(&self, condition: &Condition, arm: &str, metric: Metric) -> BTreeMap<usize, f64> {
+        let mut rounds: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        for found in self.of(condition, arm) {
+            rounds.entry(found.launch).or_default().extend(metric.of(found));
+        }
+        rounds.into_iter().filter_map(|(launch, values)| Some((launch, median(&values)?))).collect()
     }
 
     /// As [`Results::estimate`], of what ran in one state of the machine.
@@ -290,7 +300,7 @@ mod tests {
         let processor_ns = Some(100 * 7_000);
         Repetition {
             condition: condition(),
-            arm,
+            arm: arm.into(),
             launch,
             round,
             state,

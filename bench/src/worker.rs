@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// A worker that says nothing for so long, beyond what its task takes, is stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A worker that has not ended so long after the end of its input is killed.
+const GRACE: Duration = Duration::from_secs(2);
 /// How much of what a worker complained is passed on.
 const COMPLAINT_BYTES: usize = 400;
 
@@ -24,6 +26,7 @@ pub struct Worker {
     output: ChildStdout,
     unread: Vec<u8>,
     complaints: PathBuf,
+    patience: Duration,
 }
 
 impl Worker {
@@ -44,7 +47,20 @@ impl Worker {
             .ok_or(io::ErrorKind::BrokenPipe)
             .map_err(Into::into)
             .map_err(BenchError::io(doing()))?;
-        Ok(Self { who, child, input, output, unread: Vec::new(), complaints })
+        Ok(Self { who, child, input, output, unread: Vec::new(), complaints, patience: PATIENCE })
+    }
+
+    /// From now on it may say nothing for so long, beyond what its task takes.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Waits for its next line, beyond a task that takes so long.
+    ///
+    /// # Errors
+    /// Where it says nothing, or is gone.
+    pub fn hear(&mut self, task: Duration) -> Result<String, BenchError> {
+        self.line(task + self.patience)
     }
 
     /// Its process, as the host sees it: of the command that was started.
@@ -58,7 +74,7 @@ impl Worker {
     /// # Errors
     /// Where it says something else, or nothing.
     pub fn expect(&mut self, word: &'static str) -> Result<(), BenchError> {
-        let said = self.line(PATIENCE)?;
+        let said = self.hear(Duration::ZERO)?;
         if said == word { Ok(()) } else { Err(self.surprise(said, word)) }
     }
 
@@ -86,7 +102,7 @@ impl Worker {
     /// # Errors
     /// Where it tells something else, or nothing.
     pub fn tale<T: DeserializeOwned>(&mut self, task: Duration) -> Result<T, BenchError> {
-        let said = self.line(task + PATIENCE)?;
+        let said = self.hear(task)?;
         serde_json::from_str(&said).map_err(|_| self.surprise(said.clone(), "the tale of its work"))
     }
 
@@ -118,7 +134,9 @@ impl Worker {
         }
     }
 
-    fn surprise(&self, said: String, expected: &'static str) -> BenchError {
+    /// What is to be reported where it said this and something else was due: that, and the end of what it complained.
+    #[must_use]
+    pub fn surprise(&self, said: String, expected: &'static str) -> BenchError {
         let complaints = std::fs::read_to_string(&self.complaints).unwrap_or_default();
         let tail = complaints.trim().chars().rev().take(COMPLAINT_BYTES).collect::<Vec<_>>();
         let tail: String = tail.into_iter().rev().collect();
@@ -131,7 +149,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         // The end of its input ends a worker that listens; one that does not is killed. Either may have ended before.
         drop(self.input.take());
-        if self.read_until(Instant::now() + Duration::from_secs(2), &mut [0; 1]).is_err() {
+        if self.read_until(Instant::now() + GRACE.min(self.patience), &mut [0; 1]).is_err() {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();

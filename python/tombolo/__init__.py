@@ -23,6 +23,8 @@ Programs of a distributed container have endpoints, which find each other by nam
     with tombolo.Endpoint() as me:
         print(me.call(me.wait("planner"), b"where to?").data)
 
+Services that a program serves as files are in :mod:`tombolo.service`.
+
 The name of a channel with a ``/`` is the path of a Unix socket; any other is a channel service of the domain that the program runs in.
 What fails is an :class:`OSError` of the kind that files have, or an :class:`EndpointError`, with ``errno`` and a sentence that says what
 to do. The pages ``docs/channels.md`` and ``docs/endpoints.md`` show it step by step; ``include/tombolo/channel.h`` and ``endpoint.h`` have

@@ -52,7 +52,7 @@ pub enum Request {
         /// Comes back in the reply.
         id: u64,
     },
-    /// I offer this channel service, which the topology places in this domain. Answered by [`Reply::Serving`];
+    /// I offer this service of kind `channel` or `program`, which the topology places in this domain. Answered by [`Reply::Serving`];
     /// then [`Event::Attach`] for each consumer.
     Offer {
         /// Comes back in the reply.
@@ -446,7 +446,7 @@ pub enum Event {
         /// All that the domain mounts.
         services: Vec<MountedService>,
     },
-    /// To a program that offers a channel: the topology no longer lets this domain offer it. Channels that are open stay so.
+    /// To a program that offers a service: the topology no longer lets this domain offer it. Channels that are open stay so.
     Withdrawn {
         /// Which of the offered services.
         service: String,
@@ -529,7 +529,8 @@ pub struct ServedService {
     pub name: String,
     /// Its kind.
     pub kind: String,
-    /// The admitted settings: for `directory` a `wire::directory::Settings`, for `channel` a [`ChannelSettings`].
+    /// The admitted settings: for `directory` a `wire::directory::Settings`, for `channel` a [`ChannelSettings`], for `program` the table of
+    /// the topology file.
     pub settings: serde_json::Value,
 }
 

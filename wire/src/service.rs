@@ -5,11 +5,17 @@
 //! [`Kind::Hello`]. A consumer numbers its sessions and tags itself; a tag is unique among its outstanding
 //! requests. Session 0 always exists, with the defaults of the domain.
 
+mod nodes;
+
+pub use nodes::{Attributes, Change, Entry, List, Node, Operation, Range, below, offset_of, root_of};
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Version of this protocol; announced in [`Export::version`].
-pub const VERSION: u32 = 1;
+/// Newest version of this protocol; an [`Export::version`] says the oldest that has all it uses.
+pub const VERSION: u32 = 2;
+/// Oldest version that is understood: files that answer, and nothing else.
+pub const VERSION_MIN: u32 = 1;
 /// Bytes of a [`Header`].
 pub const HEADER_BYTES: usize = 32;
 /// Longest payload of a request, in bytes: a DNS message over TCP fits.
@@ -20,8 +26,34 @@ pub const MAX_RESPONSE_BYTES: usize = 96 * 1024;
 pub const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// Longest capsule (the sealed state of one session), in bytes.
 pub const MAX_CAPSULE_BYTES: usize = 3 * 1024;
-/// Most bytes of data that an `ioctl` may carry in one direction.
-pub const MAX_CONTROL_BYTES: usize = 4096;
+/// Most bytes of data that an `ioctl` may carry in one direction: as many as its number can say.
+pub const MAX_CONTROL_BYTES: usize = 16 * 1024;
+/// Longest record of a stream, in bytes, its capsule not counted.
+pub const MAX_RECORD_BYTES: usize = 64 * 1024;
+/// What a record takes of the reader's credit beside its bytes: so empty records are not free.
+pub const RECORD_OVERHEAD_BYTES: usize = 64;
+/// Most bytes that one [`Kind::ReadAt`] asks for, and one [`Kind::WriteAt`] brings.
+pub const MAX_TRANSFER_BYTES: usize = 60 * 1024;
+/// Bits of a node's number that tell it from the others below the same exported folder; above stands the folder's id plus
+/// one. So a number says by itself which verb it takes to reach it.
+pub const SERIAL_BITS: u32 = 24;
+/// Longest name of a node, in bytes.
+pub const MAX_NAME_BYTES: usize = 255;
+/// Bytes of a [`Node`].
+pub const NODE_BYTES: usize = 48;
+/// Bytes of a [`List`].
+pub const LIST_BYTES: usize = 12;
+/// Bytes of an [`Entry`] before its name: a node, a place in the listing, the length of the name.
+pub const ENTRY_BYTES: usize = NODE_BYTES + 10;
+/// Bytes of a [`Change`] before its names.
+pub const CHANGE_BYTES: usize = 20;
+/// Bytes of a [`Range`].
+pub const RANGE_BYTES: usize = 12;
+/// Bytes of an [`Attributes`].
+pub const SET_BYTES: usize = 32;
+/// A user or a group that is not said: whoever owns the mount.
+pub const OWNER_NONE: u32 = u32::MAX;
+
 /// The session that needs no `Open`: requests in it have the domain's defaults. It may have a capsule like any other;
 /// an `Open` of it hands that capsule to the next backend.
 pub const SESSION_NONE: u64 = 0;
@@ -32,8 +64,10 @@ pub mod flags {
     pub const TRACE: u16 = 1;
     /// Response: another message with the same tag follows and continues the payload.
     pub const MORE: u16 = 2;
-    /// Every bit that version 1 knows; others must be zero.
-    pub const ALL: u16 = TRACE | MORE;
+    /// Record: the stream has ended; there is no record in it.
+    pub const END: u16 = 4;
+    /// Every bit that this version knows; others must be zero.
+    pub const ALL: u16 = TRACE | MORE | END;
 }
 
 /// What a message is. The discriminant is the byte value on the wire.
@@ -59,6 +93,28 @@ pub enum Kind {
     Capsule = 10,
     /// Consumer → backend, with a tag: asks for the backend's counters as JSON. Answered by `Response`.
     State = 11,
+    /// Consumer → backend: the reader of a stream takes `file` more bytes of records, each with
+    /// [`RECORD_OVERHEAD_BYTES`]. Not answered.
+    Credit = 12,
+    /// Backend → consumer: one record of a stream, within the credit. `file` is the length of the capsule that ends the
+    /// payload: the state of the session after this record. With [`flags::END`]: no more come; `status` says why.
+    Record = 13,
+    /// Consumer → backend: which node the folder `file` has under the name in the payload. Answered by [`Node`].
+    Lookup = 14,
+    /// Consumer → backend: what is in the folder `file`; payload is a [`List`]. Answered by [`Entry`]s.
+    List = 15,
+    /// Consumer → backend: what the node `file` is like now. Answered by [`Node`].
+    Stat = 16,
+    /// Consumer → backend: changes the folder `file`; payload is a [`Change`]. Answered by [`Node`] where one was made.
+    Change = 17,
+    /// Consumer → backend: bytes at an offset; payload is a [`Range`]. Answered by the bytes; fewer are the end.
+    ReadAt = 18,
+    /// Consumer → backend: writes at an offset; payload is 8 bytes of offset and the data. Answered by 4 bytes: how many.
+    WriteAt = 19,
+    /// Consumer → backend: changes the attributes of the node `file`; payload is an [`Attributes`]. Answered by [`Node`].
+    Set = 20,
+    /// Consumer → backend: all that was written in this session shall outlive a power cut. Answered by nothing.
+    Sync = 21,
 }
 
 impl TryFrom<u16> for Kind {
@@ -74,6 +130,16 @@ impl TryFrom<u16> for Kind {
             8 => Self::Control,
             10 => Self::Capsule,
             11 => Self::State,
+            12 => Self::Credit,
+            13 => Self::Record,
+            14 => Self::Lookup,
+            15 => Self::List,
+            16 => Self::Stat,
+            17 => Self::Change,
+            18 => Self::ReadAt,
+            19 => Self::WriteAt,
+            20 => Self::Set,
+            21 => Self::Sync,
             other => return Err(DecodeError::UnknownKind(other)),
         })
     }
@@ -202,8 +268,11 @@ pub struct FileExport {
     pub behaviour: Behaviour,
     /// Whether a request that was lost with its backend may be sent to the next one.
     pub idempotent: bool,
-    /// The verb that a domain needs to be allowed to open it.
+    /// The verb that a domain needs to be allowed to open it; of a folder, to see what is in it and to open that.
     pub verb: String,
+    /// Of a folder: the verb that a domain needs to change what is in it. None: nobody changes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<String>,
 }
 
 /// What the file operations of one file mean.
@@ -218,7 +287,17 @@ pub enum Behaviour {
     Control,
     /// `open` asks for the whole text (a `Request` with an empty payload), `read` takes it by offset.
     Text,
+    /// Each `read` takes one record that the backend sent by itself, and waits for the next; each `write` is one record
+    /// for the backend, which is refused, if it is, at the next `write`.
+    Stream,
+    /// `read` and `write` have offsets; the backend keeps the bytes.
+    Random,
+    /// A folder of which only the backend knows what is in it. Called [`OWN_FOLDER`], it is the service's own folder.
+    Folder,
 }
+
+/// The name of an exported folder that is the folder of the service itself.
+pub const OWN_FOLDER: &str = ".";
 
 /// Who opens a session, and what an earlier backend left: the payload of [`Kind::Open`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -232,9 +311,17 @@ pub struct OpenInfo {
     pub pid: u32,
     /// Which entrance it came through: `device`, `preload`, `stub`, `resolve`, `api`.
     pub entrance: String,
+    /// Flags of open(2): the access mode, `O_APPEND` and `O_TRUNC` are of interest.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub flags: u32,
     /// What the last [`Kind::Capsule`] of this session said, if the session is older than the backend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capsule: Vec<u8>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 /// One phase of a request's way, in a traced response. 12 bytes: phase 0, reserved 2, nanoseconds 4.

@@ -110,7 +110,7 @@ impl Zenoh {
         let publisher = session
             .declare_publisher(outward)
             .congestion_control(CongestionControl::Block)
-            .express(matches!(task.work, Work::RoundTrips { .. }))
+            .express(matches!(task.work, Work::RoundTrips { .. } | Work::Exchange(_)))
             .wait()
             .map_err(other)?;
         let pool = if shares && task.bytes >= SHARED_BYTES {

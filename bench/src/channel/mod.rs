@@ -7,8 +7,10 @@ pub mod apart;
 pub mod between;
 pub mod calls;
 pub mod domains;
+pub mod exchange;
 pub mod idle;
 pub mod meeting;
+pub mod numbered;
 pub mod plan;
 pub mod promises;
 pub mod rest;
@@ -346,7 +348,7 @@ fn repetition(
 ) -> Repetition {
     Repetition {
         condition: case.condition(),
-        arm: arm.name(),
+        arm: arm.name().into(),
         launch,
         round,
         state,

@@ -159,7 +159,7 @@ mod tests {
     fn repetition(case: Case, arm: Arm, state: State, operations: u64) -> Repetition {
         Repetition {
             condition: case.condition(),
-            arm: arm.name(),
+            arm: arm.name().into(),
             launch: 0,
             round: 0,
             state,

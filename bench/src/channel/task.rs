@@ -38,6 +38,10 @@ pub enum Means {
     Unix,
     /// TCP; the follower listens at this address.
     Tcp(String),
+    /// UDP; the follower listens at this address. What is lost is not sent again.
+    Udp(String),
+    /// Echoes of ICMP: the kernel at this address answers, and the follower does nothing.
+    Icmp(String),
     /// One cache line: the limit of any round trip. It carries nothing.
     Line,
     /// A ring without checks, doorbells and sleep: the limit of a ring.
@@ -121,6 +125,8 @@ pub enum Work {
         /// The measured window, in ns.
         window_ns: u64,
     },
+    /// Numbered requests and their answers by a schedule.
+    Exchange(Exchange),
     /// Messages one after the other, for a time.
     Stream {
         /// As above.
@@ -161,6 +167,37 @@ pub enum Work {
     Rest,
 }
 
+/// Requests that are answered, each with a number and a checksum, so that a peer that answers something else is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// When requests are due.
+    pub pace: Pace,
+    /// How long the server computes for each, in ns.
+    pub work_ns: u64,
+    /// How long requests are due, in ns.
+    pub window_ns: u64,
+    /// What schedule and payloads are made of.
+    pub seed: u64,
+}
+
+/// When requests are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pace {
+    /// As soon as the one before was answered: a closed loop.
+    Closed,
+    /// One after each interval.
+    Periodic {
+        /// In ns.
+        interval_ns: u64,
+    },
+    /// Independently of each other.
+    Poisson {
+        /// In ns, on average.
+        interval_ns: u64,
+    },
+}
+
 /// One task; the leader's and the follower's differ in the role and the processor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
@@ -195,4 +232,19 @@ pub struct Tale {
     pub switches: u64,
     /// Bytes of rings that were resident, beyond which an idle channel's memory counts.
     pub resident_bytes: u64,
+    /// How long each operation took since it was sent, where `latencies` count since it was due.
+    #[serde(default)]
+    pub uncorrected: Latencies,
+    /// Requests that nobody answered.
+    #[serde(default)]
+    pub unanswered: u64,
+    /// Messages whose number or checksum was not right.
+    #[serde(default)]
+    pub wrong: u64,
+    /// Operations at the beginning that are not among the latencies, because they were of the warm-up.
+    #[serde(default)]
+    pub warm_up: u64,
+    /// Whether there was no end of the warm-up: then all operations are among the latencies.
+    #[serde(default)]
+    pub is_unsettled: bool,
 }

@@ -6,9 +6,9 @@
 
 use super::calls::mark;
 use super::meeting::{Meeting, Place};
-use super::task::{LAST, MORE, Role, Tale, Task, Work};
+use super::task::{LAST, MORE, Means, Role, Tale, Task, Work};
 use super::transport::{Job, Transport};
-use super::{apart, idle, set_up};
+use super::{apart, exchange, idle, set_up};
 use crate::histogram::Latencies;
 use crate::talk::{next_line, processor_ns, say, switches};
 use rustix::process::Signal;
@@ -85,6 +85,13 @@ pub fn converse(talk: &mut Talk<'_>, with: With) -> io::Result<()> {
 
 fn carry(task: &Task, talk: &mut Talk<'_>, with: With) -> io::Result<Tale> {
     let mut meeting = meet(task, talk)?;
+    if matches!(task.means, Means::Icmp(_)) && task.role == Role::Follow {
+        // The kernel answers for it.
+        if talk.primed()? {
+            meeting.until_gone()?;
+        }
+        return Ok(Tale::default());
+    }
     with(task, &mut meeting, Messages::new(task, talk))
 }
 
@@ -132,6 +139,12 @@ impl Job for Messages<'_, '_> {
             (Role::Lead, Work::RoundTrips { at_once, gap_ns, warm_up_ns, window_ns }) => {
                 let times = Times { at_once, gap_ns, warm_up_ns, window_ns };
                 ask(&mut transport, self.task.bytes, &times)?
+            }
+            (Role::Lead, Work::Exchange(exchange)) => {
+                exchange::ask(&mut transport, self.task.bytes, &exchange)?
+            }
+            (Role::Follow, Work::Exchange(exchange)) => {
+                exchange::answer(&mut transport, self.task.bytes, &exchange)?
             }
             (Role::Follow, Work::RoundTrips { .. }) => answer(&mut transport, self.task.bytes)?,
             (Role::Lead, Work::Stream { warm_up_ns, window_ns }) => {

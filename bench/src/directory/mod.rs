@@ -355,7 +355,7 @@ impl Bench<'_> {
         tales.iter().for_each(|tale| latencies.merge(&tale.latencies));
         Ok(Repetition {
             condition: condition(self.cache, domains),
-            arm: arm.name(),
+            arm: arm.name().into(),
             launch: self.launch,
             round,
             state: core_line::state(before_ns, after_ns),
@@ -467,7 +467,7 @@ mod tests {
         (0..count).for_each(|_| latencies.record(ns));
         Repetition {
             condition: condition(cache, domains),
-            arm: arm.name(),
+            arm: arm.name().into(),
             launch: 0,
             round: 0,
             state: State::Near,

@@ -298,7 +298,7 @@ fn repetition(
 ) -> Repetition {
     let mut sum = Repetition {
         condition: case.condition(),
-        arm: arm.name(),
+        arm: arm.name().into(),
         launch,
         round,
         state,

@@ -119,7 +119,7 @@ mod tests {
         latencies.record(operations);
         Repetition {
             condition: case.condition(),
-            arm: arm.name(),
+            arm: arm.name().into(),
             launch: 0,
             round: 0,
             state: State::Far,

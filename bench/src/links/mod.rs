@@ -275,7 +275,7 @@ impl Stage {
         let state = core_line::state(before_ns, core_line::round_trip_ns());
         Ok(Repetition {
             condition: case.condition(),
-            arm: arm.name(),
+            arm: arm.name().into(),
             launch,
             round,
             state,

@@ -5,6 +5,7 @@ use crate::commands::image::ImageCommand;
 use crate::commands::link::LinkCommand;
 use crate::commands::node::NodeCommand;
 use crate::commands::reserve::{AdaptArgs, ReserveCommand};
+use crate::commands::volume::VolumeCommand;
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -59,9 +60,10 @@ It ends on SIGTERM or SIGINT; domains run on, and the next daemon adopts them.")
     /// Bring up what a topology file says; apply only the difference to what runs
     #[command(after_help = "Examples:
   tombolo up topology.toml
+  tombolo up topology.toml --dry-run  what would be done, and why
   tombolo up topology.toml --json     one JSON object a line, for programs
 
-Nothing is touched before the whole file is admitted. If a step fails, what was before is restored.")]
+Nothing is touched before the whole file is admitted. If a step fails, or Ctrl-C cancels it, what was before is restored.")]
     Up(UpArgs),
     /// Remove a distributed container: its domains, mounts, cgroups and sockets
     #[command(after_help = "Examples:
@@ -70,6 +72,41 @@ Nothing is touched before the whole file is admitted. If a step fails, what was 
   tombolo down topology.toml          by the file it came from
   tombolo down --all")]
     Down(DownArgs),
+    /// End domains and start them again
+    #[command(after_help = "Examples:
+  tombolo restart web
+  tombolo restart shop/web shop/db")]
+    Restart(ActArgs),
+    /// End domains, and leave them so until `start` or `up`
+    #[command(after_help = "Examples:
+  tombolo stop web
+  tombolo stop --at-once web          without asking it first")]
+    Stop(StopArgs),
+    /// Start domains that were stopped, or that ended
+    #[command(after_help = "Examples:
+  tombolo start web")]
+    Start(ActArgs),
+    /// Send a signal to the programs of domains; what follows is for their restart policy
+    #[command(after_help = "Examples:
+  tombolo kill web
+  tombolo kill -s HUP web")]
+    Kill(KillArgs),
+    /// Copy files into a domain, or out of it
+    #[command(after_help = "Examples:
+  tombolo cp settings.toml web:/etc/settings.toml
+  tombolo cp web:/var/log/web .
+  tombolo cp shop/web:/data ./data    where several distributed containers have a `web`")]
+    Cp(CpArgs),
+    /// Print what happened: changes, starts and ends of domains
+    #[command(after_help = "Examples:
+  tombolo events
+  tombolo events -f --json")]
+    Events(EventsArgs),
+    /// Print what domains use: processors, memory, processes
+    #[command(after_help = "Examples:
+  tombolo stats                       anew each second, on a terminal
+  tombolo stats --once --json")]
+    Stats(StatsArgs),
     /// List the domains
     #[command(after_help = "Examples:
   tombolo ps
@@ -134,6 +171,18 @@ A node has a proxy process for each other node of its cluster; all that domains 
 over the link between the two. A node alone has no links."
     )]
     Link(LinkCommand),
+    /// Virtual disks that outlive the domains which have them
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo volume ls                         what there is, and who has it
+  tombolo volume show data                  one of them: its engine, its snapshots
+  tombolo volume snapshot data monday       remember what it is like now
+  tombolo volume rm shop/data               delete it and all that it holds
+
+Domains have volumes by their file: [volume.data] size = \"8GiB\", and volumes = { data = {} } in a domain."
+    )]
+    Volume(VolumeCommand),
     /// What is promised of processors, network, memory and disk
     #[command(
         subcommand,
@@ -166,12 +215,14 @@ All of it is admitted, or nothing is changed. Who gives shrinks before who gets 
     /// Images of guests, for virtual machines
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Run a benchmark and report its promises, whether they hold or not
+    /// Run a benchmark: a scenario with its promises, or a plan of your own
     #[command(after_help = "Examples:
   tombolo bench                       list the scenarios
   tombolo bench directory --quick
   tombolo bench channel --between vm,host
-  tombolo bench directory --json > results.jsonl")]
+  tombolo bench directory --json > results.jsonl
+  tombolo bench run quick --out results     some two minutes; the report is results/report.html
+  tombolo bench compare before after        exit code 1 where something became slower")]
     Bench(BenchArgs),
     /// Print completions for a shell
     #[command(after_help = "Examples:
@@ -207,7 +258,71 @@ pub struct UpArgs {
     /// The topology file
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// Say what would be done, with the reason of each restart, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Take the place of another file that has the same name and is up
+    #[arg(long)]
+    pub replace: bool,
     /// Print progress as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ActArgs {
+    /// The domains: NAME, or DC/NAME
+    #[arg(required = true, value_name = "DOMAIN")]
+    pub domains: Vec<String>,
+    /// Print progress as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// Kill them without asking them first
+    #[arg(long)]
+    pub at_once: bool,
+    #[command(flatten)]
+    pub of: ActArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct KillArgs {
+    /// The signal: its name, with or without SIG, or its number
+    #[arg(short, long, default_value = "KILL", value_name = "SIGNAL", value_parser = crate::commands::act::signal)]
+    pub signal: i32,
+    #[command(flatten)]
+    pub of: ActArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CpArgs {
+    /// What is copied: PATH here, or DOMAIN:PATH
+    #[arg(value_name = "FROM")]
+    pub from: String,
+    /// Where it goes: PATH here, or DOMAIN:PATH; into it, where it is a directory
+    #[arg(value_name = "TO")]
+    pub to: String,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Go on printing as things happen
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    /// Print once, also on a terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON, once
     #[arg(long)]
     pub json: bool,
 }
@@ -331,8 +446,62 @@ pub struct TraceArgs {
     pub json: bool,
 }
 
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Measure a plan: any subjects, bare and virtualized, with honest statistics and a report of one page
+    #[command(after_help = "Examples:
+  tombolo bench run quick --out results
+  tombolo bench run plan.toml --out results      goes on where it was interrupted
+
+Results are kept line by line in OUT/results.jsonl; Ctrl-C ends the run after the repetition under way and writes the
+report of what there is. Exit codes: 0 complete, 1 failed or interrupted, 2 misuse.")]
+    Run {
+        /// A plan's file, or a preset: quick, papers, full
+        #[arg(value_name = "PLAN")]
+        plan: PathBuf,
+        /// Where results and report go; results of the same plan are continued
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// Write the report of a run's results again
+    Report {
+        /// The directory of a run
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// Hold a run's results against those of an earlier one, as a gate for regressions
+    #[command(after_help = "Examples:
+  tombolo bench compare before after
+  tombolo bench compare before after --threshold 10 > comment.md
+
+Exit codes: 0 nothing became slower as far as the launches tell, 1 something did, 2 the two can't be compared.")]
+    Compare {
+        /// The directory of the earlier run
+        #[arg(value_name = "BEFORE")]
+        before: PathBuf,
+        /// The directory of the later run
+        #[arg(value_name = "AFTER")]
+        after: PathBuf,
+        /// Medians that grew by less than so many percent are no regressions
+        #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+        threshold: u32,
+        /// Print JSON, one object for each arm of a cell, in place of the Markdown table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a preset, to make a plan of it; without a name, what presets and subjects there are
+    Preset {
+        /// Which: quick, papers, full
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+}
+
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
     /// Which scenario; without one, the scenarios are listed
     pub scenario: Option<String>,
     /// Short: to see that it works, not to quote

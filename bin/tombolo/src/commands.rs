@@ -1,9 +1,12 @@
 //! One module for each group of commands.
 
+pub mod act;
 mod bench;
 mod check;
+mod copy;
 mod daemon;
 pub mod endpoint;
+mod events;
 mod exec;
 mod generate;
 pub mod image;
@@ -12,11 +15,14 @@ pub mod logs;
 mod look;
 pub mod node;
 pub mod reserve;
+mod stats;
 mod trace;
 mod up;
+pub mod volume;
 
 use crate::cli::{Cli, Command, PlaceArgs};
 use crate::output::Failure;
+use ::node::admin::Act;
 use ::node::client::Client;
 use ::node::place::Place;
 use std::process::ExitCode;
@@ -28,6 +34,13 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Daemon(arguments) => daemon::run(&place, &arguments),
         Command::Up(arguments) => up::up(&place, &arguments),
         Command::Down(arguments) => up::down(&place, &arguments),
+        Command::Restart(arguments) => act::run(&place, &arguments, Act::Restart),
+        Command::Stop(arguments) => act::run(&place, &arguments.of, Act::Stop { at_once: arguments.at_once }),
+        Command::Start(arguments) => act::run(&place, &arguments, Act::Start),
+        Command::Kill(arguments) => act::run(&place, &arguments.of, Act::Kill { signal: arguments.signal }),
+        Command::Cp(arguments) => copy::run(&place, &arguments),
+        Command::Events(arguments) => events::run(&place, &arguments),
+        Command::Stats(arguments) => stats::run(&place, &arguments),
         Command::Ps(arguments) => look::domains(&place, &arguments),
         Command::Exec(arguments) => exec::run(&place, &arguments),
         Command::Logs(arguments) => logs::run(&place, &arguments),
@@ -36,6 +49,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Service(command) => look::service(&place, &command),
         Command::Endpoint(command) => endpoint::run(&place, &command),
         Command::Link(command) => link::run(&place, &command),
+        Command::Volume(command) => volume::run(&place, &command),
         Command::Reserve(command) => reserve::run(&place, &command),
         Command::Adapt(arguments) => reserve::adapt(&place, &arguments),
         Command::Check(arguments) => check::run(&place, &arguments),

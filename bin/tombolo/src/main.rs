@@ -5,6 +5,7 @@ mod cli;
 mod commands;
 mod output;
 mod roles;
+mod tips;
 
 use clap::{CommandFactory, Parser};
 use std::io::Write;
@@ -24,7 +25,8 @@ fn main() -> ExitCode {
             drop(writeln!(std::io::stderr(), "{}", cli::Cli::command().render_help()));
             ExitCode::from(output::MISUSE)
         }
-        Err(misuse) => {
+        Err(mut misuse) => {
+            tips::sharpen(&mut misuse, tips::first_word(std::env::args().skip(1)).as_deref());
             // Help and version are no misuse; they go to the standard output.
             let code = if misuse.use_stderr() { output::MISUSE } else { 0 };
             if misuse.print().is_err() {

@@ -9,6 +9,8 @@ use std::io::{IsTerminal, Write};
 pub const FAILED: u8 = 1;
 /// Exit code of a command that was used wrongly.
 pub const MISUSE: u8 = 2;
+/// Exit code of a command that was interrupted, as a shell says it of SIGINT.
+pub const INTERRUPTED: u8 = 130;
 
 /// Why a command ends without success: what, where, and what to do.
 #[derive(Debug)]

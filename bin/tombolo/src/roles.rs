@@ -22,6 +22,7 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         "frontend" => Some(finish("frontend", frontend::run())),
         ::machine::KVM_ROLE => Some(ExitCode::from(::machine::kvm_main())),
         "machine" => Some(finish_with("machine", machine::run(arguments))),
+        storage::ROLE => Some(ExitCode::from(storage::role_main())),
         "proxy" => Some(finish("proxy", proxy::run())),
         "server" => Some(finish("server", server::run())),
         node::SERVER_ROLE => {

@@ -60,7 +60,7 @@ impl Node {
     fn up(&self, colour: &str) -> Command {
         let topology = self.path(&format!("{colour}.toml"));
         std::fs::write(&topology, file(colour)).unwrap();
-        self.command(&["up", &topology.to_string_lossy()])
+        self.command(&["up", "--replace", &topology.to_string_lossy()])
     }
 
     fn daemon(&self) -> Option<rustix::process::Pid> {

@@ -431,7 +431,15 @@ async fn loiterers(kind: Kind) -> Done {
     let refused = within("a refusal", listener.accept()).await?;
     let many = matches!(&refused, Err(refused) if matches!(refused.why, RefusedWhy::Many { .. }));
     ensure(many, || format!("one too many: {refused:?}"))?;
-    for _ in 0..HANDSHAKES_OF_ONE_MAX {
+    // Whoever proves who it is gets in beside them, from the same address, and one of them is given up for it.
+    let near = cluster.tls(NEAR)?;
+    let (found, accepted) = tokio::join!(connect(listener.locator(), &near, FAR), async {
+        let given_up = listener.accept().await;
+        (given_up, listener.accept().await)
+    });
+    let given_up = matches!(&accepted.0, Err(refused) if matches!(refused.why, RefusedWhy::Many { .. }));
+    ensure(found.is_ok() && given_up && accepted.1.is_ok(), || format!("{found:?}, {accepted:?}"))?;
+    for _ in 1..HANDSHAKES_OF_ONE_MAX {
         let refused = within("the end of a handshake", listener.accept()).await?;
         let late = matches!(&refused, Err(refused) if matches!(refused.why, RefusedWhy::Late));
         ensure(late, || format!("one that says nothing: {refused:?}"))?;

@@ -112,10 +112,28 @@ impl<'b> TokenInEtcd<'b> {
     /// As a node whose clock is so late would have put it.
     fn put(&self, late: Duration) {
         let mut value = self.value.clone();
-        let until = value["expires_unix_s"].as_u64().expect("a time") - late.as_secs();
-        value["expires_unix_s"] = until.into();
+        for time in ["issued_unix_s", "expires_unix_s"] {
+            value[time] = (value[time].as_u64().expect("a time") - late.as_secs()).into();
+        }
+        value["signature"] = self.signature(&value).into();
+        self.put_value(&value);
+    }
+
+    fn put_value(&self, value: &Value) {
         let put = self.ctl(&["put", &self.key, &value.to_string()]);
         assert_eq!(put.code, 0, "{put:?}");
+    }
+
+    /// The authority's, of all that is said of the token (`docs/spec/joining.md`).
+    fn signature(&self, value: &Value) -> String {
+        let id = self.key.rsplit('/').next().expect("an id");
+        let words = ["hash", "issued_unix_s", "expires_unix_s", "may_issue", "by", "number"].map(|field| {
+            let said = &value[field];
+            said.as_str().map_or_else(|| said.to_string(), str::to_owned)
+        });
+        let pem = std::fs::read_to_string(trust_folder(self.bed.host(0)).join("authority.pem"));
+        let authority = trust::Authority::from_pem(&pem.expect("an authority")).expect("an authority");
+        authority.say(trust::About::Token, &format!("{id}\n{}", words.join("\n"))).expect("a signature")
     }
 }
 
@@ -130,6 +148,15 @@ fn clocks_that_are_hours_apart_cost_nothing_and_days_are_said_on_both_nodes() {
     let refused = join(b, a, &token);
     let said = ["the token expired", "the clocks of the nodes differ"];
     assert!(refused.code == 1 && said.iter().all(|said| refused.err.contains(said)), "{refused:?}");
+    // Nor is one let in that somebody wrote into etcd who has not the authority: it would be handed that, and the former node that made it could come again.
+    let mut forged = kept.value.clone();
+    forged["may_issue"] = true.into();
+    kept.put_value(&forged);
+    let refused = join(b, a, &token);
+    assert!(
+        refused.code == 1 && refused.err.contains("not signed by the cluster's authority"),
+        "{refused:?}"
+    );
     kept.put(Duration::ZERO);
     let joined = join(b, a, &token);
     assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());

@@ -65,7 +65,7 @@ fn a_machine_beside_the_quickstarts_containers_has_the_same_names() {
         ["nameserver", "resolver", "web", "robot", "camera"].map(|name| row(node, name)["pid"].clone())
     };
     let before = pids(&node);
-    let said = node.ok(&["up", &with_machine]);
+    let said = node.ok(&["up", "--replace", &with_machine]);
     assert!(said.contains("start edge") && !said.contains("start web"), "{said}");
     assert_eq!(pids(&node), before, "what was up is as it was");
     assert!(row(&node, "edge").to_string().contains("tcg"));
@@ -88,7 +88,7 @@ fn a_machine_beside_the_quickstarts_containers_has_the_same_names() {
         assert_eq!(answers(&of_guest), answers(&node.shell_ok("web", &line)), "{question}");
     }
     assert!(node.ok(&["logs", "edge"]).contains("this is Linux"));
-    let said = node.ok(&["up", &quickstart]);
+    let said = node.ok(&["up", "--replace", &quickstart]);
     assert!(said.contains("stop edge"), "{said}");
     assert_eq!(pids(&node), before);
 }

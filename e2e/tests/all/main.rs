@@ -1,6 +1,9 @@
 //! The end-to-end tests: real containers, a real name server, the release binary.
 
+mod admission;
 mod authority;
+mod by_hand;
+mod changes;
 mod channels;
 mod clocks;
 mod cluster;
@@ -34,8 +37,10 @@ mod machines;
 mod missing;
 mod network_classes;
 mod own_etcd;
+mod programs;
 mod quickstart;
 mod remote;
 mod reservations;
 mod roots;
 mod views;
+mod volumes;

@@ -54,11 +54,11 @@ fn a_failure_half_way_rolls_back() {
     let Some(node) = Node::start() else { return };
     let server = NameServer::start(node.folder());
     let text = topology(server.port, &["web"], "", "")
-        + "\n[domain.zebra]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"/no/such/program\"]\nafter = [\"web\"]\n\
-           restart = { policy = \"never\" }\n";
+        + "\n[domain.zebra]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"sleep\", \"infinity\"]\nafter = [\"web\"]\n\
+           ready = { command = [\"false\"], timeout = \"300ms\" }\n";
     let run = node.up(&text);
     assert_eq!(run.code, 1, "{run:?}");
-    assert!(run.err.contains("/no/such/program") && run.err.contains("zebra"), "{}", run.err);
+    assert!(run.err.contains("not ready within") && run.err.contains("zebra"), "{}", run.err);
     assert_eq!(node.run(&["exec", "web", "--", "true"]).code, 125, "web is still up after the roll-back");
 }
 

@@ -48,11 +48,9 @@ fn a_directory_with_nothing_but_busybox() {
     assert_resolves(&node);
 }
 
-#[test]
-fn an_oci_image_layout_as_folder_and_as_archive() {
-    let Some(node) = Node::start() else { return };
-    let server = NameServer::start(node.folder());
-    tree(node.folder());
+/// An image layout `image` with one image, `latest`, of busybox; and the same as an archive, `image.tar`.
+pub(crate) fn image(folder: &Path) {
+    tree(folder);
     let line = r#"
         blob() { local d=$(sha256sum < "$1" | cut -d' ' -f1); mv "$1" image/blobs/sha256/$d; echo $d; }
         mkdir -p image/blobs/sha256
@@ -65,7 +63,14 @@ fn an_oci_image_layout_as_folder_and_as_archive() {
         printf '{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"annotations":{"org.opencontainers.image.ref.name":"latest"}}]}' $manifest $msize > image/index.json
         printf '{"imageLayoutVersion":"1.0.0"}' > image/oci-layout
         tar -C image -cf image.tar ."#;
-    script(node.folder(), line);
+    script(folder, line);
+}
+
+#[test]
+fn an_oci_image_layout_as_folder_and_as_archive() {
+    let Some(node) = Node::start() else { return };
+    let server = NameServer::start(node.folder());
+    image(node.folder());
     for layout in ["image", "image.tar"] {
         let root = format!("{{ image = \"{}\" }}", node.folder().join(layout).display());
         let text = with_root(server.port, &root).replacen("command = [\"sleep\", \"infinity\"]\n", "", 1);

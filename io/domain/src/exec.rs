@@ -11,8 +11,10 @@ use crate::runtime::{Runtime, last_error};
 use crate::spec::Kind;
 use crate::status::{Phase, Status};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -157,6 +159,7 @@ fn in_container(
         command.arg("--env").arg(format!("{key}={value}"));
     }
     command.arg(paths.id.runtime_id()).args(&options.command);
+    enter_network(status)?;
     let ended = supervise(command);
     let complaint = last_error(&log);
     // One file per call, ours alone; what it said is known.
@@ -166,6 +169,16 @@ fn in_container(
         Some(message) if could_not_try(ended, is_runc, &message) => Ok(code_of(&message)),
         _ => Ok(code(ended)),
     }
+}
+
+/// Enters the domain's network: where that is the host's, the runtime would leave the command in the namespace of whoever calls.
+fn enter_network(status: &Status) -> Result<()> {
+    let init = status.init.open()?.ok_or_else(|| Error::Step {
+        what: "enter the domain".into(),
+        source: std::io::Error::other("it has ended"),
+    })?;
+    move_into_thread_name_spaces(init.as_fd(), ThreadNameSpaceType::NETWORK)
+        .doing("enter the domain's network")
 }
 
 /// Whether it was the runtime that failed, and has said so on the standard error. Its exit code alone does not tell: 1 and 255
@@ -222,7 +235,7 @@ pub(crate) fn supervise(mut command: Command) -> Result<ExitStatus> {
         unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
     drop(command);
     loop {
-        crate::monitor::control::readable(std::os::fd::AsFd::as_fd(&signals), None)?;
+        crate::monitor::control::readable(signals.as_fd(), None)?;
         while let Some(signal) = signals.take().doing("take signals")? {
             if signal != Signal::CHILD.as_raw() {
                 pass_on(&child, signal);

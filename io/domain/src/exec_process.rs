@@ -199,7 +199,9 @@ fn enter(arguments: &[OsString]) -> Result<std::convert::Infallible> {
         ioctl_tiocsctty(stdin()).doing("take the terminal")?;
     }
     Cgroups::discover()?.join(&paths.payload_cgroup(), std::process::id())?;
-    move_into_thread_name_spaces(init.as_fd(), ThreadNameSpaceType::MOUNT).doing("enter the domain")?;
+    // Its network, too: whoever calls may be in another namespace than the domain.
+    let both = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::NETWORK;
+    move_into_thread_name_spaces(init.as_fd(), both).doing("enter the domain")?;
     drop(init);
     let user = request.options.user.as_deref().or(spec.user.as_deref());
     let identity = Accounts::read(open_directory(Path::new("/"))?)?.resolve(user)?;

@@ -116,6 +116,17 @@ pub(crate) fn build(root: &Path) -> Result<Vec<Mount>> {
     Ok(mounts)
 }
 
+/// Whether a path of the domain is the machine's own.
+pub(crate) fn is_taken_over(path: &Path) -> bool {
+    let top = path.components().nth(1).map(|name| name.as_os_str().to_owned());
+    top.is_some_and(|top| top == "usr" || SYSTEM.iter().any(|name| top == *name))
+}
+
+/// Whether a path of the domain is a directory that is made for it, and empty but for others of these.
+pub(crate) fn is_made(path: &Path) -> bool {
+    path.strip_prefix("/").is_ok_and(|path| DIRECTORIES.iter().any(|name| path == Path::new(name)))
+}
+
 fn shared(path: PathBuf) -> Mount {
     Mount { source: path.clone(), target: path, read_only: true }
 }

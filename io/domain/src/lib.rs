@@ -9,6 +9,7 @@
 mod bundle;
 mod cgroup;
 mod clock;
+mod copy;
 mod discard;
 
 mod drop_privileges;
@@ -31,6 +32,7 @@ mod monitor;
 mod mounts;
 mod namespaces;
 mod privilege;
+mod prospect;
 mod root;
 mod runtime;
 mod seccomp;
@@ -42,6 +44,7 @@ mod sweep;
 pub use cgroup::{
     Cgroups, Device, LONGEST_PERIOD_US, Memory, Part, Quota, QuotaFile, SHORTEST_PERIOD_US, Usage,
 };
+pub use copy::{COPY_ROLE, pack, unpack};
 pub use error::{Error, Result};
 pub use exec::{ExecOptions, exec_command};
 pub use host::{Missing, check_host};
@@ -54,6 +57,7 @@ pub use monitor::KEPT_BASE;
 pub use monitor::control::MAX_KEPT;
 pub use namespaces::{attach_mount, in_mount_namespace, in_network_namespace, open_init, replace_mount};
 pub use privilege::capability;
+pub use prospect::{ProgramError, Prospect, Unpack};
 pub use runtime::find_program;
 pub use spec::{
     DomainSpec, Kind, Layer, Limits, LogLimits, Machine, Mount, Network, Root, RuntimeChoice, Stop,
@@ -64,7 +68,7 @@ pub use sweep::{Report, SPARED_CGROUP, remove, sweep};
 use std::ffi::OsString;
 
 /// Runs one of this crate's own roles if the arguments (without the program's name) ask for it, and returns its exit code: `monitor`,
-/// `internal-init`, `internal-exec`, `internal-enter`. Other arguments are the caller's: `None`.
+/// `internal-init`, `internal-exec`, `internal-enter`, `internal-copy`. Other arguments are the caller's: `None`.
 #[must_use]
 pub fn role_main(arguments: &[OsString]) -> Option<i32> {
     let (role, rest) = arguments.split_first()?;
@@ -72,6 +76,7 @@ pub fn role_main(arguments: &[OsString]) -> Option<i32> {
         "monitor" => Some(monitor::monitor_main(rest)),
         "internal-init" => Some(init::init_main(rest)),
         "internal-exec" => Some(exec::exec_main(rest)),
+        copy::COPY_ROLE => Some(copy::copy_main(rest)),
         "internal-enter" => Some(exec_process::enter_main(rest)),
         _ => None,
     }

@@ -368,6 +368,18 @@ impl Running {
         self.conclusion()
     }
 
+    /// Sends its first process a signal. The kernel drops one that the first process of a container does not handle, other than KILL
+    /// and STOP.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`]; no such signal.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        let signal = Signal::from_named_raw(signal)
+            .ok_or_else(|| Error::Specification(format!("{signal} is the number of no signal")))?;
+        pidfd_send_signal(self.init_or_error()?, signal)
+            .doing(format!("send a signal to the first process of domain {}", self.paths.id))
+    }
+
     /// Whether the first process does not hear `signal`. A shell blocks every signal for the moment of a fork, and would then
     /// look as if it waited for this one: so it is looked at more than once. Whoever has a handler is never found deaf.
     fn is_deaf(&self, signal: Signal) -> Result<bool> {

@@ -2,7 +2,7 @@
 
 mod ground;
 
-use domain::{DomainSpec, ExecOptions, Kind, Running};
+use domain::{DomainSpec, ExecOptions, Kind, Network, Running};
 use ground::{Ground, ground};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use std::io::{Read, Write};
@@ -87,6 +87,28 @@ fn it_is_inside_with_the_domains_rights_and_settings() {
         options.user = Some("nobody".into());
         let output = text(&exec(&ground, &options).stdout);
         assert!(output.starts_with("65534\n"), "{kind:?}: {output}");
+        running.stop(Some(Duration::ZERO)).expect("stop");
+    }
+}
+
+/// With the host's network a command ran in the network namespace of whoever called it: traffic went out by another network than the domain's.
+#[test]
+fn a_command_has_the_network_of_its_domain_wherever_it_is_called_from() {
+    let Some(ground) = ground() else { return };
+    for (kind, network) in
+        [(Kind::Container, Network::Host), (Kind::Container, Network::None), (Kind::Process, Network::Host)]
+    {
+        let spec = DomainSpec { kind, network, ..ground.shell("d", "echo up; sleep 1000") };
+        domain::remove_logs(&ground.layout, "dc", "d").expect("remove logs");
+        let running = domain::create(&ground.layout, &spec, &[]).expect("create").start().expect("start");
+        ground.wait_for_line("d", "up");
+        let asked = options(&["readlink", "/proc/self/ns/net"]);
+        let command = domain::exec_command(&ground.layout, "dc", "d", &asked).expect("exec");
+        let mut elsewhere = std::process::Command::new("unshare");
+        elsewhere.arg("--net").arg(command.get_program()).args(command.get_args());
+        let output = elsewhere.output().expect("unshare(1) runs");
+        let theirs = std::fs::read_link(format!("/proc/{}/ns/net", running.init_pid())).expect("ns");
+        assert_eq!(text(&output.stdout).trim(), theirs.to_str().expect("text"), "{kind:?}: {output:?}");
         running.stop(Some(Duration::ZERO)).expect("stop");
     }
 }

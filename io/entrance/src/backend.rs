@@ -171,7 +171,13 @@ impl<O> Backend<O> {
         let answer = match answers.try_next() {
             Ok(None) => return Ok(false),
             Ok(Some(Incoming::Answer(answer))) => answer,
-            Ok(Some(Incoming::Hello(_) | Incoming::Capsule { .. })) => return Ok(true),
+            // What an entrance asks for has no stream behind it.
+            Ok(Some(
+                Incoming::Hello(_)
+                | Incoming::Capsule { .. }
+                | Incoming::Record { .. }
+                | Incoming::End { .. },
+            )) => return Ok(true),
             Err(error) => {
                 self.lose(entrance);
                 return Err(error);

@@ -25,6 +25,8 @@ pub(crate) struct Counters {
     pub(crate) unheard: u64,
     pub(crate) lines: u64,
     pub(crate) answers: u64,
+    /// Records of streams that came.
+    pub(crate) records: u64,
     pub(crate) errors: u64,
     /// Answers to what was cancelled.
     pub(crate) late: u64,
@@ -71,6 +73,7 @@ impl Counters {
             "unheard_replies": self.unheard,
             "lines": self.lines,
             "answers": self.answers,
+            "records": self.records,
             "errors": self.errors,
             "late_answers": self.late,
             "violations": self.violations,

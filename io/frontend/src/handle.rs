@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use rustix::io::Errno;
 use wire::service::{MAX_REQUEST_BYTES, Phase};
 
+use crate::stream::Stream;
 use crate::tree::Node;
 
 /// Requests that one session may have asked and not been answered.
@@ -74,9 +75,22 @@ pub(crate) struct Entry {
     pub(crate) times: Times,
 }
 
+/// What reads and writes of a session file mean.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Lines are asked, and their answers are read.
+    #[default]
+    Lines,
+    /// Records come by themselves, and go.
+    Stream(Box<Stream>),
+    /// Bytes at offsets.
+    Offsets,
+}
+
 /// The state of an open session file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Session {
+    pub(crate) flow: Flow,
     pub(crate) standing: Standing,
     /// The sealed state that the next backend gets.
     pub(crate) capsule: Vec<u8>,
@@ -96,6 +110,7 @@ pub(crate) struct Session {
 impl Default for Session {
     fn default() -> Self {
         Self {
+            flow: Flow::Lines,
             standing: Standing::Lost,
             capsule: Vec::new(),
             capsule_next: None,
@@ -187,7 +202,19 @@ impl Session {
         }
     }
 
+    pub(crate) fn stream(&mut self) -> Option<&mut Stream> {
+        match &mut self.flow {
+            Flow::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
     pub(crate) fn readable(&self) -> bool {
+        match &self.flow {
+            Flow::Lines => {}
+            Flow::Stream(stream) => return stream.readable(),
+            Flow::Offsets => return true,
+        }
         match self.entries.front().map(|entry| &entry.progress) {
             None => self.end_due,
             Some(Progress::Queued | Progress::Sent(_)) => false,
@@ -268,6 +295,8 @@ pub(crate) struct Handle {
     pub(crate) node: Node,
     /// Flags of open(2).
     pub(crate) flags: u32,
+    /// Whether what was asked of it may be asked again.
+    pub(crate) idempotent: bool,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) pid: u32,
@@ -355,7 +384,8 @@ impl Handle {
         match &self.body {
             Body::Session(session) => {
                 let readable = if session.readable() { READABLE } else { 0 };
-                let writable = if session.room() > 0 { WRITABLE } else { 0 };
+                let is_free = session.flow == Flow::Offsets || session.room() > 0;
+                let writable = if is_free { WRITABLE } else { 0 };
                 readable | writable
             }
             Body::Text(..) | Body::Own(_) => READABLE | WRITABLE,

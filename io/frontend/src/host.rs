@@ -1,16 +1,49 @@
 //! What the core does to the world. Nothing here waits.
 
 use wire::control;
-use wire::service::OpenInfo;
+use wire::service::{Kind, OpenInfo};
 
 /// What is said to a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outgoing {
-    Open { session: u64, tag: u64, file: u32, info: OpenInfo },
-    Request { session: u64, tag: u64, file: u32, line: Vec<u8>, traced: bool },
-    Control { session: u64, tag: u64, number: u32, data: Vec<u8> },
-    Cancel { tag: u64 },
-    Close { session: u64 },
+    Open {
+        session: u64,
+        tag: u64,
+        file: u32,
+        info: OpenInfo,
+    },
+    Request {
+        session: u64,
+        tag: u64,
+        file: u32,
+        line: Vec<u8>,
+        traced: bool,
+    },
+    Control {
+        session: u64,
+        tag: u64,
+        number: u32,
+        data: Vec<u8>,
+    },
+    /// About the tree, or for bytes at an offset.
+    Tree {
+        kind: Kind,
+        session: u64,
+        tag: u64,
+        file: u32,
+        payload: Vec<u8>,
+    },
+    /// So many more bytes of records are taken.
+    Credit {
+        session: u64,
+        bytes: u32,
+    },
+    Cancel {
+        tag: u64,
+    },
+    Close {
+        session: u64,
+    },
 }
 
 /// The world of a [`crate::core::Core`]: the kernel, the ledger, the backends, the daemon, the clock.

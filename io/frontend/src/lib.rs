@@ -19,6 +19,7 @@ mod link;
 mod privilege;
 mod record;
 mod shared;
+mod stream;
 mod trace;
 mod tree;
 
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_pages_say_the_bounds_that_the_code_has() {
-        use crate::{core, handle, ledger, tree};
+        use crate::{core, handle, ledger, stream, tree};
         let page = include_str!("../../../docs/spec/files.md");
         let bounds = numbers(page.split_once("## Bounds").unwrap().1);
         let wanted = [
@@ -206,6 +207,8 @@ mod tests {
             handle::UNREAD_MAX,
             handle::UNREAD_BYTES_MAX,
             core::HELD_BYTES_MAX,
+            stream::WINDOW_BYTES,
+            stream::STREAMS_MAX,
             tree::SERVICES_MAX,
             tree::FILES_MAX,
             tree::NAME_BYTES_MAX,

@@ -116,6 +116,10 @@ impl Link {
             Outgoing::Control { session, tag, number, data } => {
                 to.control((*session, *tag), *number, data, deadline)
             }
+            Outgoing::Tree { kind, session, tag, file, payload } => {
+                to.ask(*kind, (*session, *tag), *file, payload, deadline)
+            }
+            Outgoing::Credit { session, bytes } => to.credit(*session, *bytes, deadline),
             Outgoing::Cancel { tag } => to.cancel(*tag, deadline),
             Outgoing::Close { session } => to.close(*session, deadline),
         }
@@ -134,6 +138,12 @@ fn receive(mut answers: Answers, new: NewLink, shared: &Shared) {
             }
             Ok(Incoming::Capsule { session, capsule }) => {
                 shared.with(|core| core.capsule(service, epoch, session, capsule));
+            }
+            Ok(Incoming::Record { session, record, capsule }) => {
+                shared.with(|core| core.record(service, epoch, session, (record, capsule)));
+            }
+            Ok(Incoming::End { session, errno }) => {
+                shared.with(|core| core.stream_ended(service, epoch, session, errno));
             }
             Err(error) => {
                 let broken = matches!(error, CallError::BadBackend(_) | CallError::Channel(_));

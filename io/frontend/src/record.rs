@@ -2,10 +2,11 @@
 
 use crate::device::TRANSFER_BYTES_MAX;
 use crate::handle::{
-    ASKED_BYTES_MAX, Body, COMMANDS_MAX, Entry, Handle, Last, OUTSTANDING_MAX, Poll, Progress, Session, Text,
-    Times, UNREAD_MAX,
+    ASKED_BYTES_MAX, Body, COMMANDS_MAX, Entry, Flow, Handle, Last, OUTSTANDING_MAX, Poll, Progress, Session,
+    Text, Times, UNREAD_MAX,
 };
 use crate::ledger::RECORD_BYTES_MAX;
+use crate::stream::Stream;
 use crate::tree::Node;
 use rustix::io::Errno;
 use wire::service::{MAX_CAPSULE_BYTES, MAX_REQUEST_BYTES};
@@ -32,6 +33,8 @@ mod body {
     pub(super) const TEXT: u8 = 2;
     pub(super) const CONTROL: u8 = 3;
     pub(super) const OWN: u8 = 4;
+    pub(super) const STREAM: u8 = 5;
+    pub(super) const OFFSETS: u8 = 6;
 }
 
 /// Kinds of progress.
@@ -50,7 +53,7 @@ pub(crate) fn encode(handle: &Handle) -> Vec<u8> {
     for word in [handle.flags, handle.uid, handle.gid, handle.pid] {
         to.word(word);
     }
-    to.byte(u8::from(handle.opened));
+    to.byte(u8::from(handle.opened) | u8::from(handle.idempotent) << 1);
     to.byte(u8::from(handle.poll.is_some()));
     to.long(handle.poll.map_or(0, |poll| poll.handle));
     to.word(handle.poll.map_or(0, |poll| poll.events));
@@ -75,11 +78,28 @@ pub(crate) fn encode(handle: &Handle) -> Vec<u8> {
 }
 
 fn encode_session(session: &Session, to: &mut Writer) {
-    to.byte(body::SESSION);
+    let taken = match &session.flow {
+        Flow::Lines => {
+            to.byte(body::SESSION);
+            session.taken
+        }
+        Flow::Offsets => {
+            to.byte(body::OFFSETS);
+            session.taken
+        }
+        // Records that are not read yet come again: after the state that the session is in now.
+        Flow::Stream(stream) => {
+            to.byte(body::STREAM);
+            for errno in [stream.ended, stream.refused, stream.lost] {
+                to.word(errno.map_or(u32::MAX, i32::cast_unsigned));
+            }
+            stream.taken
+        }
+    };
     to.bytes(&session.capsule);
     to.bytes(&session.partial);
     to.byte(u8::from(session.end_due));
-    to.word(session.taken as u32);
+    to.word(taken as u32);
     to.word(session.entries.len() as u32);
     let mut budget = (RECORD_BYTES_MAX - RESERVE_BYTES).saturating_sub(session.asked_bytes());
     for entry in &session.entries {
@@ -102,7 +122,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Handle> {
     let mut from = Reader(bytes);
     let (fh, node) = (from.long()?, Node::from_number(from.long()?)?);
     let (flags, uid, gid, pid) = (from.word()?, from.word()?, from.word()?, from.word()?);
-    let (opened, polled) = (from.flag()?, from.flag()?);
+    let bits = from.byte()?;
+    if bits > 3 {
+        return None;
+    }
+    let (opened, idempotent) = (bits & 1 != 0, bits & 2 != 0);
+    let polled = from.flag()?;
     let poll = Poll { handle: from.long()?, events: from.word()?, seen: 0 };
     let last =
         Last { unique: from.long()?, errno: from.word()?.cast_signed(), payload: from.bytes()?.to_vec() };
@@ -117,6 +142,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Handle> {
     commands.truncate(count);
     let body = match from.byte()? {
         body::SESSION => Body::Session(Box::new(decode_session(&mut from)?)),
+        body::OFFSETS => {
+            Body::Session(Box::new(Session { flow: Flow::Offsets, ..decode_session(&mut from)? }))
+        }
+        body::STREAM => Body::Session(Box::new(decode_stream(&mut from)?)),
         body::TEXT => Body::Text(Text::default(), false),
         body::CONTROL => Body::Text(Text::default(), true),
         body::OWN => Body::Own(Vec::new()),
@@ -129,6 +158,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Handle> {
         fh,
         node,
         flags,
+        idempotent,
         uid,
         gid,
         pid,
@@ -165,6 +195,19 @@ fn decode_session(from: &mut Reader<'_>) -> Option<Session> {
         };
         session.entries.push_back(Entry { line, progress, deadline: 0, times: Times::default() });
     }
+    Some(session)
+}
+
+fn decode_stream(from: &mut Reader<'_>) -> Option<Session> {
+    let mut errno = || from.word().map(|word| (word != u32::MAX).then_some(word.cast_signed()));
+    let (ended, refused, lost) = (errno()?, errno()?, errno()?);
+    let mut session = decode_session(from)?;
+    let taken = std::mem::take(&mut session.taken);
+    let latest = session.capsule.clone();
+    let mut stream = Stream::default();
+    (stream.ended, stream.refused, stream.lost) = (ended, refused, lost);
+    (stream.taken, stream.latest) = (taken, latest);
+    session.flow = Flow::Stream(Box::new(stream));
     Some(session)
 }
 
@@ -241,6 +284,7 @@ mod tests {
             fh: 7 << 32 | 3,
             node: Node::File(1, 2),
             flags: 2,
+            idempotent: true,
             uid: 1000,
             gid: 1001,
             pid: 42,
@@ -274,10 +318,20 @@ mod tests {
         session
     }
 
+    fn stream() -> Session {
+        let capsule = b"sealed".to_vec();
+        let mut stream = Stream::default();
+        (stream.taken, stream.latest) = (3, capsule.clone());
+        (stream.ended, stream.refused) = (Some(0), Some(11));
+        Session { flow: Flow::Stream(Box::new(stream)), taken: 0, capsule, ..session() }
+    }
+
     #[test]
     fn a_handle_survives_the_ledger() {
         for body in [
             Body::Session(Box::new(session())),
+            Body::Session(Box::new(Session { flow: Flow::Offsets, ..session() })),
+            Body::Session(Box::new(stream())),
             Body::Text(Text::default(), false),
             Body::Text(Text::default(), true),
             Body::Own(Vec::new()),

@@ -7,7 +7,10 @@ use polyfuse_kernel::fuse_attr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use wire::control::MountedService;
-use wire::service::{Export, FileExport, VERSION};
+use wire::service::{
+    Behaviour, Export, FileExport, Node as Described, OWN_FOLDER, OWNER_NONE, SERIAL_BITS, VERSION,
+    VERSION_MIN, root_of,
+};
 
 /// Most services that one domain shows, those of the past included.
 pub(crate) const SERVICES_MAX: usize = 32;
@@ -79,7 +82,7 @@ pub(crate) enum Node {
     Own(Own),
     /// The folder of a service, by its place in the tree.
     Service(usize),
-    /// A file of a service, by its id in the export.
+    /// A file or a folder of a service, by its id in the export, or by the number that its backend knows it by.
     File(usize, u32),
 }
 
@@ -109,8 +112,9 @@ impl Node {
         }
     }
 
-    pub(crate) fn is_folder(self) -> bool {
-        matches!(self, Self::Root | Self::SelfFolder | Self::Service(_))
+    /// Whether only the backend knows what it is.
+    pub(crate) fn is_of_backend(self) -> bool {
+        matches!(self, Self::File(_, id) if root_of(id) != id)
     }
 }
 
@@ -133,7 +137,13 @@ impl ServiceNode {
 
     fn named(&self) -> impl Iterator<Item = (&FileExport, &str)> {
         let files = self.export.iter().flat_map(|export| &export.files);
-        files.filter_map(|file| file.name.as_deref().map(|name| (file, name)))
+        let named = files.filter_map(|file| file.name.as_deref().map(|name| (file, name)));
+        named.filter(|(_, name)| *name != OWN_FOLDER)
+    }
+
+    /// The exported folder that is the service's own.
+    fn own_folder(&self) -> Option<&FileExport> {
+        self.export.as_ref()?.files.iter().find(|file| file.name.as_deref() == Some(OWN_FOLDER))
     }
 
     /// Whether the domain has the verb that the file asks for.
@@ -146,7 +156,7 @@ impl ServiceNode {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TreeError {
     /// Another version of the protocol.
-    #[error("version {0} of the service protocol is not {VERSION}")]
+    #[error("version {0} of the service protocol is none of {VERSION_MIN} to {VERSION}")]
     Version(u32),
     /// More files than a folder shows.
     #[error("{0} files are more than {FILES_MAX}")]
@@ -154,6 +164,12 @@ pub enum TreeError {
     /// A name that is no plain file name.
     #[error("{0:?} is no name for a file")]
     Name(String),
+    /// A number that the nodes of a backend have, or that a folder can't have.
+    #[error("{0} is no number for this file")]
+    Number(u32),
+    /// A file whose bytes only the backend knows, outside of a folder.
+    #[error("{0:?} has bytes at offsets, and so stands in a folder")]
+    Place(String),
     /// Two files with one number.
     #[error("two files have the number {0}")]
     Id(u32),
@@ -227,7 +243,37 @@ impl Tree {
         self.children(folder).into_iter().find(|(_, child)| child.as_bytes() == name).map(|(node, _)| node)
     }
 
-    /// What is in `folder`, in a lasting order.
+    /// Whether something may be in it. Of what only a backend knows, it may.
+    pub(crate) fn is_folder(&self, node: Node) -> bool {
+        match node {
+            Node::Root | Node::SelfFolder | Node::Service(_) => true,
+            Node::Own(_) => false,
+            Node::File(at, id) => {
+                let file = self.services.get(at).and_then(|service| service.file(id));
+                node.is_of_backend() || file.is_some_and(|file| file.behaviour == Behaviour::Folder)
+            }
+        }
+    }
+
+    /// Where a folder's contents are asked for: at which service, by which number. None: the frontend knows them.
+    pub(crate) fn asked_at(&self, folder: Node) -> Option<(usize, u32)> {
+        match folder {
+            Node::Service(at) => Some((at, self.services.get(at)?.own_folder()?.id)),
+            Node::File(at, id) if self.is_folder(folder) => Some((at, id)),
+            _ => None,
+        }
+    }
+
+    /// Whether a domain may see what is in the exported folder of this number, and change it.
+    pub(crate) fn rights(&self, (at, id): (usize, u32)) -> Option<(bool, Option<bool>)> {
+        let service = self.services.get(at).filter(|service| service.present)?;
+        let files = &service.export.as_ref()?.files;
+        let folder = files.iter().find(|file| file.id == root_of(id))?;
+        let verbs = &service.mounted.verbs;
+        Some((service.allows(folder), folder.change.as_ref().map(|verb| verbs.contains(verb))))
+    }
+
+    /// What is in `folder`, as far as the frontend knows, in a lasting order.
     pub(crate) fn children(&self, folder: Node) -> Vec<(Node, &str)> {
         match folder {
             Node::Root => {
@@ -253,12 +299,18 @@ impl Tree {
             }
             Node::SelfFolder => (libc_mode::FOLDER | 0o555, 2, self.started),
             Node::Own(own) => (libc_mode::FILE | own.mode(), 1, self.started),
-            Node::Service(at) => (libc_mode::FOLDER | 0o555, 2, self.services.get(at)?.changed),
+            Node::Service(at) => {
+                let service = self.services.get(at)?;
+                let mode = service.own_folder().map_or(0o555, |folder| folder.mode);
+                (libc_mode::FOLDER | mode, 2, service.changed)
+            }
             Node::File(at, id) => {
                 let service = self.services.get(at)?;
                 let file = service.file(id)?;
                 let mode = if service.allows(file) { file.mode } else { 0 };
-                (libc_mode::FILE | mode, 1, service.changed)
+                let folder = file.behaviour == Behaviour::Folder;
+                let (kind, links) = if folder { (libc_mode::FOLDER, 2) } else { (libc_mode::FILE, 1) };
+                (kind | mode, links, service.changed)
             }
         };
         let size = if mode & libc_mode::FILE != 0 { FILE_SIZE } else { 0 };
@@ -283,6 +335,38 @@ impl Tree {
     }
 }
 
+impl Tree {
+    /// What stat(2) shows of a node that a backend has described.
+    pub(crate) fn described(&self, service: usize, node: &Described) -> fuse_attr {
+        let is_folder = node.behaviour == Behaviour::Folder;
+        let kind = if is_folder { libc_mode::FOLDER } else { libc_mode::FILE };
+        let size = match node.behaviour {
+            Behaviour::Random => node.size,
+            Behaviour::Folder => 0,
+            _ => FILE_SIZE,
+        };
+        let owner = |said: u32, ours: u32| if said == OWNER_NONE { ours } else { said };
+        let (seconds, nanoseconds) = node.changed;
+        fuse_attr {
+            ino: Node::File(service, node.number).number(),
+            size,
+            blocks: size.div_ceil(512),
+            atime: seconds,
+            mtime: seconds,
+            ctime: seconds,
+            atimensec: nanoseconds,
+            mtimensec: nanoseconds,
+            ctimensec: nanoseconds,
+            mode: kind | u32::from(node.mode),
+            nlink: node.links.max(1),
+            uid: owner(node.owner.0, self.uid),
+            gid: owner(node.owner.1, self.gid),
+            blksize: 4096,
+            ..fuse_attr::default()
+        }
+    }
+}
+
 /// The size that each file claims, as sysfs does: nobody can know how much there will be to read, but with 0 the kernel takes
 /// sendfile(2) for done before it asks us, and takes writes that go beyond the size one by one.
 pub(crate) const FILE_SIZE: u64 = 4096;
@@ -295,7 +379,7 @@ mod libc_mode {
 
 /// Refuses an export that can't be shown as a folder.
 pub(crate) fn check_export(export: &Export) -> Result<(), TreeError> {
-    if export.version != VERSION {
+    if !(VERSION_MIN..=VERSION).contains(&export.version) {
         return Err(TreeError::Version(export.version));
     }
     if export.files.len() > FILES_MAX {
@@ -306,9 +390,20 @@ pub(crate) fn check_export(export: &Export) -> Result<(), TreeError> {
         if others.iter().any(|other| other.id == file.id) {
             return Err(TreeError::Id(file.id));
         }
+        let is_folder = file.behaviour == Behaviour::Folder;
+        let numbers = if is_folder { (1 << (32 - SERIAL_BITS)) - 1 } else { 1 << SERIAL_BITS };
+        if file.id >= numbers {
+            return Err(TreeError::Number(file.id));
+        }
         check_name(&file.verb)?;
+        file.change.as_deref().map_or(Ok(()), check_name)?;
         let Some(name) = &file.name else { continue };
-        check_name(name)?;
+        if file.behaviour == Behaviour::Random {
+            return Err(TreeError::Place(name.clone()));
+        }
+        if !(is_folder && name == OWN_FOLDER) {
+            check_name(name)?;
+        }
         if others.iter().any(|other| other.name.as_ref() == Some(name)) {
             return Err(TreeError::Twice(name.clone()));
         }
@@ -341,6 +436,7 @@ mod tests {
             behaviour: Behaviour::Session,
             idempotent: true,
             verb: "resolve".into(),
+            change: None,
         }
     }
 
@@ -394,8 +490,8 @@ mod tests {
         assert_eq!(check_export(&export(many)), Err(TreeError::Files(FILES_MAX + 1)));
         let setuid = FileExport { mode: 0o4755, ..file(0, "a") };
         assert!(matches!(check_export(&export(vec![setuid])), Err(TreeError::Mode { mode: 0o4755, .. })));
-        let newer = Export { version: 2, ..export(vec![]) };
-        assert_eq!(check_export(&newer), Err(TreeError::Version(2)));
+        let newer = Export { version: 3, ..export(vec![]) };
+        assert_eq!(check_export(&newer), Err(TreeError::Version(3)));
     }
 
     #[test]

@@ -30,7 +30,7 @@ macro_rules! package {
 }
 
 /// The Python package: names and texts of its files.
-const PYTHON: [(&str, &str); 10] = package![
+const PYTHON: [(&str, &str); 20] = package![
     "__init__.py",
     "_channel.py",
     "_end.py",
@@ -39,8 +39,18 @@ const PYTHON: [(&str, &str); 10] = package![
     "_library.py",
     "_memory.py",
     "_offer.py",
+    "_service_calls.py",
+    "_service_consumer.py",
+    "_service_files.py",
+    "_service_folder.py",
+    "_service_loop.py",
+    "_service_offer.py",
+    "_service_stream.py",
+    "_service_tree.py",
+    "_service_wire.py",
     "_stream.py",
     "py.typed",
+    "service.py",
 ];
 
 /// First program of the guest.

@@ -1,6 +1,6 @@
 //! The guest's console: lines for the log, as many as a log can bear.
 
-use crate::outcome::clean;
+use qmp::clean;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -47,6 +47,9 @@ pub struct MachineOrder {
     /// The first disk, `/dev/vda` of the guest.
     #[serde(default)]
     pub disk: Option<Disk>,
+    /// Further disks, over NBD; the guest knows them by their serial numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeDisk>,
     /// Whether the guest has a network card behind which the node stands for it (QEMU's user network).
     #[serde(default)]
     pub user_network: bool,
@@ -105,6 +108,18 @@ pub struct Disk {
     /// Whether the guest can't write to it.
     #[serde(default)]
     pub read_only: bool,
+}
+
+/// A disk of the guest that somebody else serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeDisk {
+    /// Its serial number, at most 20 bytes (virtio-blk): letters, digits and dashes.
+    pub serial: String,
+    /// The Unix socket at which it is served by NBD.
+    pub socket: PathBuf,
+    /// The name of the export.
+    pub export: String,
 }
 
 /// What is in a disk's file.

@@ -1,5 +1,6 @@
 //! How a machine has ended: for `ps`, beside the exit code.
 
+use qmp::clean;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -126,21 +127,6 @@ impl Outcome {
         drop(file);
         fs::rename(new, directory.join(OUTCOME_FILE))
     }
-}
-
-/// A text without control characters, at most so many bytes long. What a guest or QEMU says goes through this before it is shown.
-#[must_use]
-pub fn clean(text: &str, most: usize) -> String {
-    let mut cleaned = String::new();
-    for character in text.trim_matches(|c: char| c.is_control() || c.is_whitespace()).chars() {
-        let shown = if character.is_control() { ' ' } else { character };
-        if cleaned.len() + shown.len_utf8() > most {
-            break;
-        }
-        cleaned.push(shown);
-    }
-    cleaned.truncate(cleaned.trim_end().len());
-    cleaned
 }
 
 /// An error with all its causes, in one line.

@@ -14,6 +14,7 @@ pub(crate) fn order() -> MachineOrder {
         initramfs: Some("/run/machine/initramfs".into()),
         append: String::new(),
         disk: None,
+        volumes: Vec::new(),
         user_network: false,
         boot_ms: crate::order::BOOT_MS,
         shutdown_ms: 5000,

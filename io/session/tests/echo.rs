@@ -49,6 +49,7 @@ impl Service for Echo {
             behaviour: Behaviour::Session,
             idempotent: true,
             verb: verb.into(),
+            change: None,
         };
         let mut files: Vec<_> = [ECHO, HOLD, BIG, LATER].map(|id| file(id, "use")).into();
         files.push(file(SECRET, "secret"));

@@ -133,6 +133,7 @@ impl Service for FakeDirectory {
             behaviour: Behaviour::Session,
             idempotent: true,
             verb: verb::RESOLVE.into(),
+            change: None,
         };
         let files = [file::MESSAGE, file::ADDRESSES, file::NAMES].map(file).into();
         Export { version: VERSION, kind: KIND.into(), files }

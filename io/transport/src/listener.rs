@@ -1,4 +1,5 @@
-//! Listening: whoever connects proves who it is before anybody hears of it, within a time, and not too many at once.
+//! Listening: whoever connects proves who it is before anybody hears of it, within a time, and not too many at once. Where one more comes than may be under way,
+//! the one that has taken longest is given up: whoever connects and says nothing keeps nobody out.
 
 use crate::connection::{Connection, HANDSHAKE_LIMIT, say_ready};
 use crate::locator::{Address, Kind, Locator, Machine};
@@ -6,16 +7,15 @@ use crate::shake::{Known, accept_over};
 use crate::tipc::{TipcListener, TipcStream};
 use crate::tls::Tls;
 use crate::{ethernet, quic, tcp};
-use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// Handshakes at a time: each takes memory and some ms of a processor, and ends within [`HANDSHAKE_LIMIT`].
 pub const HANDSHAKES_MAX: usize = 64;
-/// Of these from one address: one machine alone can't keep the others out.
+/// Of these from one address.
 pub const HANDSHAKES_OF_ONE_MAX: usize = 8;
 /// After the kernel has refused to accept (too many open files, no memory), it is asked again so much later.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -38,8 +38,8 @@ pub enum RefusedWhy {
     /// accept(2) failed.
     #[error("can't accept: {0}")]
     Accept(io::Error),
-    /// Too many at once.
-    #[error("{most} handshakes are under way already")]
+    /// Too many at once, and it was the first of them.
+    #[error("it was given up for another: {most} handshakes are under way")]
     Many {
         /// So many there are.
         most: usize,
@@ -78,7 +78,14 @@ pub struct Listener {
     socket: Socket,
     tls: Tls,
     under_way: JoinSet<Shaken>,
-    of: HashMap<Machine, usize>,
+    /// Whose these are, in the order in which they came.
+    whose: Vec<Handshake>,
+}
+
+/// One that is under way.
+struct Handshake {
+    from: Address,
+    task: AbortHandle,
 }
 
 impl std::fmt::Debug for Listener {
@@ -111,7 +118,7 @@ impl Listener {
             }
         };
         let locator = Locator { kind: locator.kind, address };
-        Ok(Self { locator, socket, tls, under_way: JoinSet::new(), of: HashMap::new() })
+        Ok(Self { locator, socket, tls, under_way: JoinSet::new(), whose: Vec::new() })
     }
 
     /// Where it listens, with the port that it got.
@@ -128,14 +135,16 @@ impl Listener {
         loop {
             let locator = self.locator;
             tokio::select! {
-                shaken = self.under_way.join_next(), if !self.under_way.is_empty() => {
-                    if let Some(Ok((from, done))) = shaken {
-                        self.forget(from.machine());
-                        if matches!(done, Err(RefusedWhy::Again)) {
-                            continue;
-                        }
-                        return done.map_err(|why| Refused { locator, from: Some(from), why });
+                shaken = self.under_way.join_next_with_id(), if !self.under_way.is_empty() => {
+                    let Some(shaken) = shaken else { continue };
+                    let id = shaken.as_ref().map_or_else(tokio::task::JoinError::id, |(id, _)| *id);
+                    self.whose.retain(|one| one.task.id() != id);
+                    // One that was given up was told of then.
+                    let Ok((_, (from, done))) = shaken else { continue };
+                    if matches!(done, Err(RefusedWhy::Again)) {
+                        continue;
                     }
+                    return done.map_err(|why| Refused { locator, from: Some(from), why });
                 }
                 came = next(&self.socket) => {
                     let (from, incoming) = match came {
@@ -146,43 +155,45 @@ impl Listener {
                             return Err(Refused { locator, from: None, why: RefusedWhy::Accept(error) });
                         }
                     };
-                    self.begin(from, incoming)
-                        .map_err(|why| Refused { locator, from: Some(from), why })?;
+                    if let Some((first, most)) = self.begin(from, incoming) {
+                        return Err(Refused { locator, from: Some(first), why: RefusedWhy::Many { most } });
+                    }
                 }
             }
         }
     }
 
-    fn forget(&mut self, from: Machine) {
-        if let Some(count) = self.of.get_mut(&from) {
-            *count -= 1;
-            if *count == 0 {
-                self.of.remove(&from);
-            }
-        }
+    /// Gives up the one that has taken longest, of that address or of the one that has most, where there are as many as may be. Returns whose it was.
+    fn make_room(&mut self, for_it: Machine) -> Option<(Address, usize)> {
+        let count = |machine: Machine| self.whose.iter().filter(|one| one.from.machine() == machine).count();
+        let (whose, most) = if count(for_it) >= HANDSHAKES_OF_ONE_MAX {
+            (for_it, HANDSHAKES_OF_ONE_MAX)
+        } else if self.whose.len() >= HANDSHAKES_MAX {
+            // Of several that have most, the one whose first came first.
+            let greediest = self.whose.iter().rev().max_by_key(|one| count(one.from.machine()))?;
+            (greediest.from.machine(), HANDSHAKES_MAX)
+        } else {
+            return None;
+        };
+        let first = self.whose.iter().position(|one| one.from.machine() == whose)?;
+        let first = self.whose.remove(first);
+        first.task.abort();
+        Some((first.from, most))
     }
 
-    fn begin(&mut self, from: Address, incoming: Incoming) -> Result<(), RefusedWhy> {
-        let of_one = self.of.get(&from.machine()).copied().unwrap_or(0);
-        for (there, most) in [(self.under_way.len(), HANDSHAKES_MAX), (of_one, HANDSHAKES_OF_ONE_MAX)] {
-            if there >= most {
-                if let Incoming::Quic(incoming) = incoming {
-                    incoming.refuse();
-                }
-                return Err(RefusedWhy::Many { most });
-            }
-        }
+    /// Begins a handshake. Returns whose was given up for it.
+    fn begin(&mut self, from: Address, incoming: Incoming) -> Option<(Address, usize)> {
         let incoming = match incoming {
             Incoming::Quic(incoming) => match quic::validated(*incoming) {
                 Some(incoming) => Incoming::Quic(Box::new(incoming)),
                 // It comes again with a proof that its address is its own.
-                None => return Ok(()),
+                None => return None,
             },
             other => other,
         };
-        *self.of.entry(from.machine()).or_default() += 1;
+        let given_up = self.make_room(from.machine());
         let (material, kind) = (self.tls.material(), self.locator.kind);
-        self.under_way.spawn(async move {
+        let task = self.under_way.spawn(async move {
             let shake = async {
                 let (mut carrier, who): Known = match incoming {
                     Incoming::Tcp(socket) if kind == Kind::Ethernet => {
@@ -205,7 +216,8 @@ impl Listener {
             let done = tokio::time::timeout(HANDSHAKE_LIMIT, shake).await;
             (from, done.unwrap_or(Err(RefusedWhy::Late)))
         });
-        Ok(())
+        self.whose.push(Handshake { from, task });
+        given_up
     }
 }
 

@@ -2,15 +2,16 @@
 
 use crate::error::TrustError;
 use crate::files::{self, AUTHORITY_FILE, NEXT_AUTHORITY_FILE};
-use crate::identity::{Identity, Peer, Serial};
+use crate::fingerprint::Fingerprint;
+use crate::identity::{Identity, Peer};
+use crate::serial::Serial;
 use crate::{NAME_SUFFIX, check_name};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SerialNumber, SigningKey,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use sha2::{Digest, Sha256};
 use std::fmt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -26,35 +27,13 @@ const AUTHORITY_DAYS: u32 = 3_653;
 /// Bytes of a certificate's number, the first bit of which is 0 (RFC 5280 allows 20).
 const SERIAL_BYTES: usize = 16;
 
-/// What an authority is known by: SHA-256 of its certificate.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Fingerprint(pub [u8; 32]);
-
 impl Fingerprint {
-    /// Of a certificate.
-    #[must_use]
-    pub fn of(certificate: &CertificateDer<'_>) -> Self {
-        Self(Sha256::digest(certificate.as_ref()).into())
-    }
-
     /// Of each certificate in a PEM.
     ///
     /// # Errors
     /// [`TrustError::Garbage`]: there is none, or there are more than a node believes.
     pub fn all_of_pem(pem: &str) -> Result<Vec<Self>, TrustError> {
         Ok(crate::identity::authorities(pem)?.iter().map(Self::of).collect())
-    }
-}
-
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Fingerprint({self})")
     }
 }
 
@@ -222,6 +201,10 @@ impl Authority {
     /// [`TrustError::Name`], [`TrustError::Crypto`].
     pub fn proof(&self, node: &str, serial: &Serial) -> Result<String, TrustError> {
         request(&self.key, &proven(node, serial)?)
+    }
+
+    pub(crate) fn sign_bytes(&self, message: &[u8]) -> Result<Vec<u8>, TrustError> {
+        SigningKey::sign(&self.key, message).map_err(crypto("sign"))
     }
 
     /// A node's identity, made here and kept in memory: for the node that has the authority, and for tests.

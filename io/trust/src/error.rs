@@ -94,6 +94,17 @@ pub enum TrustError {
         /// As far as it says.
         who: String,
     },
+    /// So many certificates are revoked that this one can't be told from them.
+    #[error(
+        "the certificate of {who} is not believed, as none of its authority is: more than {most} of them are revoked, which are more than a node \
+         keeps; `tombolo node authority replace` at a node that has the authority"
+    )]
+    TooManyRevoked {
+        /// As far as it says.
+        who: String,
+        /// So many are kept.
+        most: usize,
+    },
     /// Somebody else answers there.
     #[error(
         "node {found} answers where node {expected} should be: two nodes have one address, or an address moved; see `tombolo node ls`"

@@ -17,10 +17,12 @@ pub(crate) const NEXT_AUTHORITY_FILE: &str = "authority.next.pem";
 pub(crate) const IDENTITY_FILE: &str = "identity.pem";
 /// The authorities that this node believes.
 pub(crate) const TRUSTED_FILE: &str = "trusted.pem";
-/// Serials that were revoked, one a line.
+/// Certificates that were revoked, one a line.
 pub(crate) const REVOKED_FILE: &str = "revoked";
-/// Longest file that is read: a chain takes two KiB; the longest list of revoked serials 140 KiB.
+/// Longest file that is read: a chain takes two KiB.
 const MAX_FILE_BYTES: u64 = 256 << 10;
+/// Longest list of revoked certificates that is read: five times [`crate::MAX_REVOKED`] lines of some 50 bytes are 1 MiB.
+const MAX_REVOKED_BYTES: u64 = 2 << 20;
 
 /// A file's text; `None` if there is none.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, TrustError> {
@@ -36,9 +38,10 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, TrustError> {
 pub(crate) fn read_from(file: File, path: &Path) -> Result<String, TrustError> {
     let at = |cause| TrustError::File { what: "read", path: path.to_owned(), cause };
     let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(at)?;
+    let most = if path.ends_with(REVOKED_FILE) { MAX_REVOKED_BYTES } else { MAX_FILE_BYTES };
+    file.take(most + 1).read_to_end(&mut bytes).map_err(at)?;
     let garbage = |why: &str| TrustError::Garbage { what: path.display().to_string(), why: why.to_owned() };
-    if bytes.len() as u64 > MAX_FILE_BYTES {
+    if bytes.len() as u64 > most {
         return Err(garbage("it is far too long"));
     }
     String::from_utf8(bytes).map_err(|_| garbage("it is no text"))

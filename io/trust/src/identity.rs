@@ -1,8 +1,11 @@
 //! A node's identity, and what it makes of the other end's.
 
-use crate::authority::{Fingerprint, Request};
+use crate::authority::Request;
 use crate::error::TrustError;
 use crate::files::{self, IDENTITY_FILE, REVOKED_FILE, TRUSTED_FILE};
+use crate::fingerprint::Fingerprint;
+use crate::revoked::Revoked;
+use crate::serial::Serial;
 use crate::time::unix_s;
 use crate::verify::{Checker, signed};
 use crate::{NAME_SUFFIX, check_name};
@@ -13,8 +16,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use std::collections::BTreeSet;
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -25,44 +26,6 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 const MAX_AUTHORITIES: usize = 4;
 /// Most certificates that somebody may show: its own, and the authorities'.
 pub(crate) const MAX_CHAIN: usize = 8;
-/// Most serials that are revoked at a time; those of certificates that are over by themselves are dropped.
-const MAX_REVOKED: usize = 4096;
-/// Longest serial, in hexadecimal digits (RFC 5280: 20 bytes).
-const MAX_SERIAL_DIGITS: usize = 40;
-
-/// The number of a certificate, in hexadecimal.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Serial(String);
-
-impl Serial {
-    /// Reads what [`fmt::Display`] wrote.
-    ///
-    /// # Errors
-    /// [`TrustError::Garbage`].
-    pub fn parse(text: &str) -> Result<Self, TrustError> {
-        let good = (2..=MAX_SERIAL_DIGITS).contains(&text.len())
-            && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-        if good {
-            return Ok(Self(text.to_owned()));
-        }
-        let why = "it is not in hexadecimal digits".into();
-        Err(TrustError::Garbage { what: "the number of a certificate".into(), why })
-    }
-
-    /// Its bytes, the highest first.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        let even = if self.0.len().is_multiple_of(2) { self.0.clone() } else { format!("0{}", self.0) };
-        let pairs = even.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
-        // A serial has nothing but hexadecimal digits.
-        pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap_or_default()).collect()
-    }
-}
-
-impl fmt::Display for Serial {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Who somebody's certificate says it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +60,17 @@ pub fn peer_of_pem(chain_pem: &str) -> Result<Peer, TrustError> {
     let chain = certificates(chain_pem, MAX_CHAIN)
         .map_err(|why| TrustError::Garbage { what: "a chain of certificates".into(), why })?;
     peer(&chain)
+}
+
+/// The number of the first certificate of a chain, and that certificate alone, from PEM.
+///
+/// # Errors
+/// [`TrustError::Nobody`], [`TrustError::Garbage`].
+pub fn first_of_pem(chain_pem: &str) -> Result<(Serial, String), TrustError> {
+    let chain = certificates(chain_pem, MAX_CHAIN)
+        .map_err(|why| TrustError::Garbage { what: "a chain of certificates".into(), why })?;
+    let first = chain.first().ok_or(TrustError::Nobody)?;
+    Ok((allegation(first)?.serial, files::pem_of(first)))
 }
 
 /// What a certificate says, believed or not.
@@ -169,7 +143,7 @@ struct Inner {
     node: String,
     cluster: String,
     current: RwLock<Arc<Current>>,
-    revoked: RwLock<Arc<BTreeSet<Serial>>>,
+    revoked: RwLock<Arc<Revoked>>,
     clock: Arc<dyn TimeProvider>,
     /// Held by who writes the files.
     storing: Mutex<()>,
@@ -330,7 +304,7 @@ impl Identity {
         let mut texts = files.into_iter().zip(names).map(|(file, name)| files::read_from(file.into(), name));
         let mut next = || texts.next().unwrap_or_else(|| Ok(String::new()));
         let read = Self::from_pem(&next()?, &next()?)?;
-        read.set_revoked(serials(&next()?)?);
+        read.set_revoked(Revoked::parse(&next()?)?);
         self.take_up(&read)
     }
 
@@ -381,8 +355,7 @@ impl Identity {
     }
 
     fn write_revoked(&self, folder: &Path) -> Result<(), TrustError> {
-        let text = self.revoked().iter().map(|serial| format!("{serial}\n")).collect::<String>();
-        files::write_secret(&folder.join(REVOKED_FILE), &text)
+        files::write_secret(&folder.join(REVOKED_FILE), &self.revoked().text())
     }
 
     /// Removes what [`Identity::store`] wrote, and the authority: the node belongs to no cluster afterwards.
@@ -474,6 +447,12 @@ impl Identity {
         &self.inner.cluster
     }
 
+    /// What it shows, as PEM: its certificate, and the authority's.
+    #[must_use]
+    pub fn chain_pem(&self) -> String {
+        self.current().certified.cert.iter().map(files::pem_of).collect()
+    }
+
     /// The number of its certificate.
     #[must_use]
     pub fn serial(&self) -> Serial {
@@ -511,15 +490,13 @@ impl Identity {
         self.current().authorities.iter().map(Fingerprint::of).collect()
     }
 
-    /// Replaces what is revoked. Past the bound (which takes more removals in 90 days than a cluster has nodes) nothing more is added.
-    pub fn set_revoked(&self, revoked: BTreeSet<Serial>) {
-        let revoked = Arc::new(revoked.into_iter().take(MAX_REVOKED).collect());
-        *self.inner.revoked.write().unwrap_or_else(PoisonError::into_inner) = revoked;
+    pub(crate) fn set_revoked(&self, revoked: Revoked) {
+        *self.inner.revoked.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(revoked);
     }
 
     /// What is revoked.
     #[must_use]
-    pub fn revoked(&self) -> Arc<BTreeSet<Serial>> {
+    pub fn revoked(&self) -> Arc<Revoked> {
         Arc::clone(&self.inner.revoked.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -568,10 +545,6 @@ impl Identity {
     }
 }
 
-fn revoked_in(folder: &Path) -> Result<BTreeSet<Serial>, TrustError> {
-    serials(&files::read(&folder.join(REVOKED_FILE))?.unwrap_or_default())
-}
-
-fn serials(text: &str) -> Result<BTreeSet<Serial>, TrustError> {
-    text.lines().map(Serial::parse).collect()
+fn revoked_in(folder: &Path) -> Result<Revoked, TrustError> {
+    Revoked::parse(&files::read(&folder.join(REVOKED_FILE))?.unwrap_or_default())
 }

@@ -10,19 +10,29 @@
 mod authority;
 mod error;
 mod files;
+mod fingerprint;
+mod hearing;
 mod identity;
 mod member;
+mod revoked;
 mod said;
+mod serial;
 mod shown;
+mod statement;
 mod time;
 mod verify;
 
-pub use authority::{Authority, Fingerprint, NODE_DAYS, Request, authority_until_unix_s, has_authority};
+pub use authority::{Authority, NODE_DAYS, Request, authority_until_unix_s, has_authority};
 pub use error::TrustError;
-pub use identity::{Identity, Peer, Serial, peer, peer_of_pem};
+pub use fingerprint::Fingerprint;
+pub use hearing::Heard;
+pub use identity::{Identity, Peer, first_of_pem, peer, peer_of_pem};
 pub use member::{MEMBER_NAME, Member, member_of_pem, revocation_list, union_of_pem};
+pub use revoked::{MAX_REVOKED, Revoked};
 pub use said::{explain, explain_to_joiner};
+pub use serial::Serial;
 pub use shown::Shown;
+pub use statement::{About, has_said, one_has_said};
 pub use verify::joiner;
 
 use rustls::pki_types::ServerName;

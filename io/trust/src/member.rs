@@ -4,9 +4,11 @@
 //! issued for an address, by which etcd's members and their clients check each other, and all members have one common name, by which they are told from nodes, whose certificates
 //! the same authority has issued.
 
-use crate::authority::{Authority, Fingerprint, crypto, named};
+use crate::authority::{Authority, crypto, named};
 use crate::error::TrustError;
-use crate::identity::{MAX_CHAIN, Serial, allegation, certificates};
+use crate::fingerprint::Fingerprint;
+use crate::identity::{MAX_CHAIN, allegation, certificates};
+use crate::serial::Serial;
 use crate::{NODE_DAYS, Request, files};
 use rcgen::{
     CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
@@ -107,9 +109,14 @@ pub fn union_of_pem(pems: &[&str]) -> Result<String, TrustError> {
 
 /// The revoked serials as etcd reads them (DER, RFC 5280). etcd asks for no signature, and not every node has the authority: a key that nobody keeps signs it.
 ///
+/// An authority of which more are revoked than are kept stays among those that etcd believes, since it is replaced by way of etcd; of its certificates the list has those that are kept.
+///
 /// # Errors
 /// [`TrustError::Crypto`].
-pub fn revocation_list(revoked: &BTreeSet<Serial>, now: SystemTime) -> Result<Vec<u8>, TrustError> {
+pub fn revocation_list<'s>(
+    revoked: impl IntoIterator<Item = &'s Serial>,
+    now: SystemTime,
+) -> Result<Vec<u8>, TrustError> {
     let what = "write the list of revoked certificates";
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::NoCa;
@@ -126,7 +133,7 @@ pub fn revocation_list(revoked: &BTreeSet<Serial>, now: SystemTime) -> Result<Ve
         next_update: now.checked_add(LIST_LASTS).unwrap_or(now).into(),
         crl_number: SerialNumber::from(1_u64),
         issuing_distribution_point: None,
-        revoked_certs: revoked.iter().map(one).collect(),
+        revoked_certs: revoked.into_iter().map(one).collect(),
         key_identifier_method: KeyIdMethod::Sha256,
     };
     let signed = list.signed_by(&issuer).map_err(crypto(what))?;
@@ -136,7 +143,8 @@ pub fn revocation_list(revoked: &BTreeSet<Serial>, now: SystemTime) -> Result<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Identity, peer_of_pem};
+    use crate::{Identity, Revoked, first_of_pem, peer_of_pem};
+    use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
     #[test]
     fn a_members_certificate_is_no_nodes_and_says_who_issued_it_and_until_when() {
@@ -166,11 +174,32 @@ mod tests {
 
     #[test]
     fn a_list_of_revoked_certificates_is_made_of_none_and_of_many() {
-        let serials: BTreeSet<Serial> =
-            ["41", "4a0", "00ff"].iter().map(|text| Serial::parse(text).unwrap()).collect();
         assert_eq!(Serial::parse("4a0").unwrap().bytes(), [0x04, 0xa0]);
-        for set in [BTreeSet::new(), serials] {
-            assert!(!revocation_list(&set, SystemTime::now()).unwrap().is_empty());
-        }
+        let now = SystemTime::now();
+        assert!(listed(&Revoked::default(), now).is_empty());
+        // Of those that were certainly issued, a member's among them, and of those that are only said to be.
+        let authority = Authority::new("lab", now).unwrap();
+        let node = authority.identity("b", now).unwrap();
+        let member = authority.member("10.0.0.1".parse().unwrap(), now).unwrap();
+        let proven = [node.chain_pem(), member].map(|chain| first_of_pem(&chain).unwrap());
+        let said = proven.clone().map(|(serial, pem)| (serial, Some(pem)));
+        let alleged = Serial::parse("4a01").unwrap();
+        let a = authority.identity("a", now).unwrap();
+        let heard = a.hear_revoked(said.into_iter().chain([(alleged.clone(), None)]));
+        assert!(heard.changed && heard.left_out == 0);
+        assert!(
+            proven
+                .iter()
+                .all(|(serial, _)| a.revoked().proven(authority.fingerprint()).any(|(one, _)| one == serial))
+        );
+        let expected: BTreeSet<Vec<u8>> =
+            proven.iter().map(|(serial, _)| serial).chain([&alleged]).map(Serial::bytes).collect();
+        assert_eq!(listed(&a.revoked(), now), expected);
+    }
+
+    fn listed(revoked: &Revoked, now: SystemTime) -> BTreeSet<Vec<u8>> {
+        let list = revocation_list(revoked.serials(), now).unwrap();
+        let (_, list) = CertificateRevocationList::from_der(&list).unwrap();
+        list.iter_revoked_certificates().map(|one| one.raw_serial().to_vec()).collect()
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::NAME_SUFFIX;
 use crate::error::TrustError;
+use crate::revoked::MAX_REVOKED;
 use rustls::{AlertDescription, CertificateError, Error};
 
 /// Why a connection to `node` (a name, or an address where the name is not known) failed: in the words of [`TrustError`] where it is
@@ -52,6 +53,9 @@ fn of_certificate(error: &CertificateError, node: &str) -> TrustError {
             TrustError::NotYet { who, from: not_before.as_secs(), now: time.as_secs() }
         }
         CertificateError::Revoked => TrustError::Revoked { who },
+        CertificateError::ApplicationVerificationFailure => {
+            TrustError::TooManyRevoked { who, most: MAX_REVOKED }
+        }
         CertificateError::UnknownIssuer => TrustError::OtherCluster { who },
         CertificateError::NotValidForNameContext { expected, presented } => TrustError::WrongNode {
             expected: expected.to_str().trim_end_matches(NAME_SUFFIX).to_owned(),
@@ -73,6 +77,10 @@ fn of_alert(alert: AlertDescription, node: &str) -> String {
         ),
         AlertDescription::UnknownCA => format!(
             "{node} does not know the authority of this node's certificate: it belongs to another cluster"
+        ),
+        AlertDescription::AccessDenied => format!(
+            "{node} believes no certificate of this node's authority, because more of them are revoked than it keeps: `tombolo node authority replace` \
+             at a node that has the authority"
         ),
         AlertDescription::CertificateRequired => format!("{node} wants a certificate, and this end has none"),
         AlertDescription::NoApplicationProtocol => format!(

@@ -1,7 +1,7 @@
 //! What was shown on connections that live long: a handshake looks at it once, and what is believed changes.
 
-use crate::authority::Fingerprint;
 use crate::error::TrustError;
+use crate::fingerprint::Fingerprint;
 use crate::identity::{Identity, Peer, roots_of};
 use crate::verify::{Checker, signed};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -54,8 +54,17 @@ impl Identity {
     /// Whether it was issued by this authority, of those that this node believes.
     #[must_use]
     pub fn is_by(&self, shown: &Shown, authority: Fingerprint) -> bool {
+        self.is_chain_by(&shown.chain, authority, shown.at)
+    }
+
+    pub(crate) fn is_chain_by(
+        &self,
+        chain: &[CertificateDer<'_>],
+        authority: Fingerprint,
+        at: UnixTime,
+    ) -> bool {
         let mut authorities = self.current().authorities.clone();
         authorities.retain(|one| Fingerprint::of(one) == authority);
-        roots_of(&authorities).is_ok_and(|roots| signed(&shown.chain, &roots, shown.at).is_ok())
+        roots_of(&authorities).is_ok_and(|roots| signed(chain, &roots, at).is_ok())
     }
 }

@@ -134,7 +134,7 @@ fn who_is_refused_hears_why() {
     let authority = authority();
     let now = SystemTime::now();
     let (a, b) = (authority.identity("a", now).unwrap(), authority.identity("b", now).unwrap());
-    b.set_revoked([a.serial()].into());
+    b.hear_revoked([(a.serial(), None)]);
     // In TLS 1.3 the client has finished when the server looks at its certificate.
     let (client, server) = between(&a, &b, "b").unwrap_err();
     assert!(server.contains("is revoked"), "{server}");
@@ -145,7 +145,7 @@ fn who_is_refused_hears_why() {
     let (client, _) = between(&b, &a, "a").unwrap_err();
     assert!(client.contains("is revoked"), "{client}");
     assert!(matches!(b.check(&a.current().certified.cert), Err(TrustError::Revoked { .. })));
-    b.set_revoked([].into());
+    b.hear_revoked([]);
     between(&a, &b, "b").unwrap();
 }
 
@@ -276,9 +276,9 @@ fn what_was_shown_is_believed_until_it_is_revoked_or_its_authority_replaced_and_
     assert_eq!(shown.peer().node, "b");
     assert!(a.is_by(&shown, first.fingerprint()) && !a.is_by(&shown, second.fingerprint()));
     a.still(&shown).unwrap();
-    a.set_revoked([b.serial()].into());
+    a.hear_revoked([(b.serial(), None)]);
     assert!(matches!(a.still(&shown), Err(TrustError::Revoked { .. })));
-    a.set_revoked([].into());
+    a.hear_revoked([]);
     // The successor is believed, a shows a certificate of it, and what b showed counts on.
     let both = first.certificate_pem() + &second.certificate_pem();
     a.trust(&both).unwrap();
@@ -425,7 +425,7 @@ fn a_folder_keeps_it_all_and_shows_no_key_to_others() {
     let authority = authority();
     let a = authority.identity("a", SystemTime::now()).unwrap();
     let gone = authority.identity("gone", SystemTime::now()).unwrap().serial();
-    a.set_revoked([gone.clone()].into());
+    a.hear_revoked([(gone.clone(), None)]);
     a.store(folder.path()).unwrap();
     authority.store(folder.path()).unwrap();
     let read = Identity::load(folder.path()).unwrap();
@@ -482,9 +482,13 @@ fn files_that_are_garbage_are_refused_by_name() {
         assert!(refusal.contains(why), "{why}: {refusal}");
     }
     files::write_secret(&path, &text).unwrap();
-    for (name, bad) in
-        [(files::TRUSTED_FILE, "hello"), (files::TRUSTED_FILE, ""), (files::REVOKED_FILE, "../x")]
-    {
+    for (name, bad) in [
+        (files::TRUSTED_FILE, "hello"),
+        (files::TRUSTED_FILE, ""),
+        (files::REVOKED_FILE, "../x"),
+        (files::REVOKED_FILE, "41 1"),
+        (files::REVOKED_FILE, "authority 41"),
+    ] {
         good.store(folder.path()).unwrap();
         files::write_secret(&folder.path().join(name), bad).unwrap();
         Identity::find(folder.path()).unwrap_err();
@@ -492,4 +496,113 @@ fn files_that_are_garbage_are_refused_by_name() {
     for bad in ["", "hello", good.trusted_pem().as_str()] {
         Authority::from_pem(bad).unwrap_err();
     }
+}
+
+#[test]
+fn what_an_authority_says_is_known_by_its_certificate_and_is_said_of_one_thing_alone() {
+    let (authority, other) = (authority(), authority());
+    let said = authority.say(About::Token, "a\n1").unwrap();
+    let is = |by: &Authority, about, text, signature: &str| {
+        has_said(&by.certificate_pem(), about, text, signature).unwrap()
+    };
+    assert!(is(&authority, About::Token, "a\n1", &said));
+    assert!(!is(&authority, About::Token, "a\n2", &said), "of something else");
+    assert!(!is(&authority, About::Successor, "a\n1", &said), "of another kind");
+    assert!(!is(&other, About::Token, "a\n1", &said), "by another");
+    let (cut, long) = (&said[2..], "00".repeat(1_000));
+    for bad in ["", "0", "zz", "+1+1", "\u{e9}\u{e9}", cut, &long] {
+        assert!(!is(&authority, About::Token, "a\n1", bad), "{bad}");
+    }
+    has_said("hello", About::Token, "a\n1", &said).unwrap_err();
+}
+
+/// A certificate of an authority, and its number.
+fn revocation(authority: &Authority, days_ago: u32) -> (Serial, Option<String>) {
+    let request = Request::new("gone").unwrap().pem().unwrap();
+    let chain = authority.sign(&request, "gone", SystemTime::now() - DAY * days_ago).unwrap();
+    let certificate = chain.split_inclusive("-----END CERTIFICATE-----").next().unwrap().to_owned();
+    (peer_of_pem(&chain).unwrap().serial, Some(certificate))
+}
+
+fn invented(number: usize) -> (Serial, Option<String>) {
+    (Serial::parse(&format!("{number:08x}")).unwrap(), None)
+}
+
+/// The set was cut at 4096 serials in the order of their digits, and a node could fill it with invented ones before it was removed.
+#[test]
+fn invented_serials_take_no_room_from_those_that_were_issued() {
+    let authority = authority();
+    let a = authority.identity("a", SystemTime::now()).unwrap();
+    let invented = || (0..2 * MAX_REVOKED).map(invented);
+    let heard = a.hear_revoked(invented());
+    assert_eq!(heard, Heard { changed: true, left_out: MAX_REVOKED });
+    // Nor do the certificates of another authority, or those of others under a number that they have not.
+    let (other, _) = revocation(&authority, 0);
+    let borrowed = (other.clone(), revocation(&authority, 0).1);
+    let foreign = revocation(&Authority::new("lab", SystemTime::now()).unwrap(), 0);
+    assert_eq!(a.hear_revoked(invented().chain([borrowed, foreign.clone()])).left_out, MAX_REVOKED + 2);
+    assert!(!a.revoked().contains(&other) && !a.revoked().contains(&foreign.0));
+    let b = authority.identity("b", SystemTime::now()).unwrap();
+    let of_b = std::fs::read_to_string(stored(&b).path().join(files::IDENTITY_FILE)).unwrap();
+    let certificate =
+        of_b[of_b.find("-----BEGIN CERT").unwrap()..].split_inclusive("-----END CERTIFICATE-----");
+    let certificate = certificate.take(1).collect();
+    a.hear_revoked(invented().chain([(b.serial(), Some(certificate))]));
+    assert!(matches!(a.check(&b.current().certified.cert), Err(TrustError::Revoked { .. })));
+    assert_eq!(a.revoked().closed().count(), 0);
+    // Whoever takes it out of the registry again has not taken it out of here, nor does a restart.
+    assert!(a.hear_revoked([]).changed, "the invented ones are gone");
+    assert!(a.revoked().contains(&b.serial()));
+    assert_eq!(*Identity::load(stored(&a).path()).unwrap().revoked(), *a.revoked());
+    // One that has ended by itself needs no place.
+    let ended = revocation(&authority, NODE_DAYS + 2);
+    a.hear_revoked([ended.clone()]);
+    assert!(!a.revoked().contains(&ended.0));
+}
+
+fn stored(identity: &Identity) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    identity.store(folder.path()).unwrap();
+    folder
+}
+
+#[test]
+fn where_more_are_revoked_than_are_kept_nobody_of_that_authority_is_believed() {
+    let (before, next) = (authority(), authority());
+    let a = before.identity("a", SystemTime::now()).unwrap();
+    a.trust(&(before.certificate_pem() + &next.certificate_pem())).unwrap();
+    let all: Vec<_> = (0..=MAX_REVOKED).map(|_| revocation(&before, 0)).collect();
+    let b = before.identity("b", SystemTime::now()).unwrap();
+    let shown = a.shown(&b.current().certified.cert).unwrap();
+    a.hear_revoked(all[1..].iter().cloned());
+    a.check(&b.current().certified.cert).unwrap();
+    a.hear_revoked(all.iter().cloned());
+    let refusal = a.check(&b.current().certified.cert).unwrap_err();
+    assert!(matches!(refusal, TrustError::TooManyRevoked { .. }), "{refusal}");
+    assert!(refusal.to_string().contains("authority replace"), "{refusal}");
+    assert!(a.still(&shown).is_err(), "what was shown before neither");
+    let (_, server) = between(&b, &a, "a").unwrap_err();
+    assert!(server.contains("more than 4096"), "{server}");
+    // That is so after a restart, and for a proxy, and goes with the authority.
+    let read = Identity::load(stored(&a).path()).unwrap();
+    assert!(matches!(read.check(&b.current().certified.cert), Err(TrustError::TooManyRevoked { .. })));
+    let c = next.identity("c", SystemTime::now()).unwrap();
+    a.check(&c.current().certified.cert).unwrap();
+}
+
+#[test]
+fn what_a_node_says_is_known_by_its_certificate_as_long_as_that_is_believed() {
+    let authority = authority();
+    let now = SystemTime::now();
+    let (a, b) = (authority.identity("a", now).unwrap(), authority.identity("b", now).unwrap());
+    let said = b.say(About::Renewal, "hello").unwrap();
+    let who = |chain: &str, text: &str| a.who_said(chain, About::Renewal, text, &said);
+    assert_eq!(who(&b.chain_pem(), "hello").unwrap().unwrap().node, "b");
+    assert_eq!(who(&b.chain_pem(), "hullo").unwrap(), None);
+    assert_eq!(who(&a.chain_pem(), "hello").unwrap(), None, "another node's certificate");
+    let stranger = Authority::new("lab", now).unwrap().identity("b", now).unwrap();
+    who(&stranger.chain_pem(), "hello").unwrap_err();
+    who("", "hello").unwrap_err();
+    a.hear_revoked([(b.serial(), None)]);
+    assert!(matches!(who(&b.chain_pem(), "hello"), Err(TrustError::Revoked { .. })));
 }

@@ -2,9 +2,10 @@
 //!
 //! Nothing is resumed: a resumed session would not look at the certificate again, and so outlive its revocation.
 
-use crate::authority::Fingerprint;
 use crate::error::TrustError;
+use crate::fingerprint::Fingerprint;
 use crate::identity::{Identity, Peer, allegation, peer, provider};
+use crate::revoked::MAX_REVOKED;
 use crate::server_name;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, Resumption, verify_server_cert_signed_by_trust_anchor};
@@ -53,8 +54,12 @@ impl Checker {
         if who.cluster != self.0.cluster() {
             return Err(TrustError::OtherCluster { who: name });
         }
-        if self.0.revoked().contains(&who.serial) {
+        let revoked = self.0.revoked();
+        if revoked.contains(&who.serial) {
             return Err(TrustError::Revoked { who: name });
+        }
+        if revoked.closed().any(|authority| self.0.is_chain_by(chain, authority, now)) {
+            return Err(TrustError::TooManyRevoked { who: name, most: MAX_REVOKED });
         }
         Ok(who)
     }
@@ -138,6 +143,7 @@ fn as_tls(error: TrustError) -> Error {
             CertificateError::NotValidYetContext { time: at(now), not_before: at(from) }
         }
         TrustError::Revoked { .. } => CertificateError::Revoked,
+        TrustError::TooManyRevoked { .. } => CertificateError::ApplicationVerificationFailure,
         TrustError::OtherCluster { .. } | TrustError::WrongAuthority => CertificateError::UnknownIssuer,
         TrustError::WrongNode { expected, found } => match server_name(&expected) {
             Ok(expected) => CertificateError::NotValidForNameContext { expected, presented: vec![found] },

@@ -231,8 +231,28 @@ pub const GRANTS_MAX: u64 = 65_536;
 /// Grants where the file says nothing.
 pub const GRANTS_DEFAULT: u32 = 1024;
 
+/// Volumes of one distributed container: each has an engine, a process of some 20 MiB, while its domain runs.
+pub const VOLUMES_MAX: usize = 64;
+/// Volumes of one domain: a machine has as many disks at the most.
+pub const VOLUMES_PER_DOMAIN_MAX: usize = 16;
+/// Smallest volume, in bytes: what file systems and tools take.
+pub const VOLUME_BYTES_MIN: u64 = 1 << 20;
+/// Largest volume, in bytes: the longest file of ext4.
+pub const VOLUME_BYTES_MAX: u64 = 16 << 40;
+/// What a volume's size is a multiple of, in bytes: a sector, which every client can address.
+pub const VOLUME_STEP_BYTES: u64 = 512;
+/// Bytes of the name of a volume in a machine: it is the serial number of the disk (virtio-blk has room for 20).
+pub const VOLUME_SERIAL_BYTES_MAX: usize = 20;
+
 /// Labels that one domain can ask for: each is a sentence of a refusal.
 pub const LABELS_MAX: usize = 16;
 
 /// Bytes of what a label says.
 pub const LABEL_BYTES_MAX: usize = 63;
+
+/// Settings of a service of kind `program`: bytes of their JSON. They travel in one packet of the control socket (64 KiB), beside
+/// the service's name and kind, and a program that wants more reads a file.
+pub const PROGRAM_SETTINGS_BYTES_MAX: usize = 16 << 10;
+/// Settings of a service of kind `program`: tables and lists within each other. Readers of JSON go deeper, those of the smallest
+/// languages among them.
+pub const PROGRAM_SETTINGS_DEPTH_MAX: usize = 16;

@@ -54,6 +54,8 @@ pub enum Code {
     UnknownService,
     /// No endpoint has this name.
     UnknownEndpoint,
+    /// No volume has this name.
+    UnknownVolume,
     /// Said twice.
     Duplicate,
     /// Two keys that exclude each other.
@@ -103,6 +105,7 @@ impl Code {
             Self::UnknownDomain => "unknown-domain",
             Self::UnknownService => "unknown-service",
             Self::UnknownEndpoint => "unknown-endpoint",
+            Self::UnknownVolume => "unknown-volume",
             Self::Duplicate => "duplicate",
             Self::Conflict => "conflict",
             Self::NothingToRun => "nothing-to-run",
@@ -118,7 +121,7 @@ impl Code {
     }
 
     /// Every code, in the order of the reference page.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Syntax,
         Self::UnknownKey,
         Self::MissingKey,
@@ -139,6 +142,7 @@ impl Code {
         Self::UnknownDomain,
         Self::UnknownService,
         Self::UnknownEndpoint,
+        Self::UnknownVolume,
         Self::Duplicate,
         Self::Conflict,
         Self::NothingToRun,
@@ -293,8 +297,9 @@ fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Collects what is wrong while a file is read.
-pub(crate) struct Report<'s> {
+/// Collects what is wrong while a file is read: this one, or another that is refused in the same way.
+#[derive(Debug)]
+pub struct Report<'s> {
     source: &'s str,
     list: Vec<Diagnostic>,
     omitted: usize,
@@ -303,18 +308,15 @@ pub(crate) struct Report<'s> {
 }
 
 impl<'s> Report<'s> {
-    pub(crate) fn new(source: &'s str) -> Self {
+    /// Nothing yet about this text.
+    #[must_use]
+    pub fn new(source: &'s str) -> Self {
         let scrap = place(source, Code::Syntax, &(0..0), String::new());
         Self { source, list: Vec::new(), omitted: 0, scrap }
     }
 
     /// Notes an error; the result takes the help.
-    pub(crate) fn error(
-        &mut self,
-        code: Code,
-        span: &Range<usize>,
-        message: impl Into<String>,
-    ) -> &mut Diagnostic {
+    pub fn error(&mut self, code: Code, span: &Range<usize>, message: impl Into<String>) -> &mut Diagnostic {
         if self.list.len() >= DIAGNOSTICS_MAX {
             self.omitted += 1;
             return &mut self.scrap;
@@ -323,7 +325,9 @@ impl<'s> Report<'s> {
         self.list.last_mut().unwrap_or(&mut self.scrap)
     }
 
-    pub(crate) fn is_clean(&self) -> bool {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
         self.list.is_empty()
     }
 
@@ -332,7 +336,9 @@ impl<'s> Report<'s> {
         format!("line {}", position(self.source, span.start).0)
     }
 
-    pub(crate) fn finish(mut self, file: &str) -> Diagnostics {
+    /// Everything that is wrong, in order of its places.
+    #[must_use]
+    pub fn finish(mut self, file: &str) -> Diagnostics {
         self.list.sort_by_key(|diagnostic| (diagnostic.span.start, diagnostic.code));
         Diagnostics { file: file.to_owned(), list: self.list, omitted: self.omitted }
     }
@@ -340,7 +346,7 @@ impl<'s> Report<'s> {
 
 impl Diagnostic {
     /// Says what was probably meant.
-    pub(crate) fn help(&mut self, help: impl Into<String>) {
+    pub fn help(&mut self, help: impl Into<String>) {
         self.help = Some(help.into());
     }
 }

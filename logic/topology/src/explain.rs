@@ -17,6 +17,8 @@ use crate::scalar::{duration_text, size_text};
 
 /// Characters of a command that are shown.
 const COMMAND_CHARS_MAX: usize = 72;
+/// Keys of a program's settings that are shown: what fits on a line.
+const KEYS_SHOWN_MAX: usize = 8;
 
 /// What a topology would start, in which order, and who may use what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,7 +143,7 @@ fn access(topology: &Topology, service: &crate::Service) -> Access {
             domain: domain.clone(),
             verbs: verbs.iter().map(|verb| verb.as_str().to_owned()).collect(),
             at: mounts.iter().find(|mount| mount.service == service.name).map(place),
-            by_name: !service.kind().has_server(),
+            by_name: !service.kind().has_files(),
         }
     };
     Access {
@@ -277,6 +279,14 @@ fn does(settings: &Settings) -> String {
     let directory = match settings {
         Settings::Directory(directory) => directory,
         Settings::Channel(channel) => return offers(channel),
+        Settings::Program(program) if program.table.is_empty() => {
+            return "its program serves the files".to_owned();
+        }
+        Settings::Program(program) => {
+            let keys: Vec<&str> = program.table.keys().map(String::as_str).take(KEYS_SHOWN_MAX).collect();
+            let more = if program.table.len() > keys.len() { ", …" } else { "" };
+            return format!("its program serves the files, and is told {}{more}", keys.join(", "));
+        }
     };
     let upstream: Vec<String> = directory.upstream.iter().map(ToString::to_string).collect();
     let cache = match &directory.cache.mode {

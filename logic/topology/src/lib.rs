@@ -40,23 +40,24 @@ mod tables;
 use std::path::Path;
 
 pub use backoff::{Backoff, Decision, Exit, GiveUp, STABLE_MS};
-pub use diagnostic::{Code, Diagnostic, Diagnostics};
+pub use diagnostic::{Code, Diagnostic, Diagnostics, Report};
 pub use explain::{Access, Called, EndpointAccess, Explanation, Permission, Start, explain};
-pub use look::{Blind, Found, Look, Tables};
+pub use look::{Blind, Found, Lack, Look, Part, Tables};
 pub use model::{
     Accel, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat,
     DiskHolds, DiskShare, Domain, DomainKind, Endpoint, EndpointVerb, Enforce, IdOrName, IpcLimits, Job,
     JobPolicy, Layer, Limits, LogLimits, Machine, MachineKernel, Mount, Network, NetworkClass, NetworkShare,
-    NodeChoice, Outside, Placement, ProcessorShare, Program, Ready, Reserve, Resolv, Restart, RestartPolicy,
-    Root, Service, ServiceKind, ServiceMount, Settings, Signal, Stop, Topology, User, Verb, Who,
+    NodeChoice, Outside, Placement, ProcessorShare, Program, ProgramSettings, Ready, Reserve, Resolv,
+    Restart, RestartPolicy, Root, Service, ServiceKind, ServiceMount, Settings, Signal, Stop, Topology, User,
+    Verb, VolumeMount, VolumeStore, Who,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};
 pub use scalar::{duration_text, nanos_text, parse_nanos, parse_rate, parse_size, rate_text, size_text};
 pub use schema::schema;
+pub use suggest::word as suggestion;
 pub use tables::{Asking, unkept, without_room};
 
-use diagnostic::Report;
 use file::TopologyForm;
 use read::Form;
 

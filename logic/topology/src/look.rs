@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::model::Reserve;
+use crate::model::{Domain, Reserve};
 
 /// What is at a path of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +31,43 @@ pub struct Tables {
     pub others: Vec<(String, Reserve, bool)>,
 }
 
+/// Which part of a domain can't be as the file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Its root.
+    Root,
+    /// The tag of its image; its root where the file names no tag.
+    Tag,
+    /// Its user; its root where the user is the image's own.
+    User,
+    /// The program of its command; its root where that is the image's own.
+    Command,
+    /// The command that asks whether it is ready.
+    Ready,
+    /// One of its mounts, by its number in the file.
+    Mount(usize),
+}
+
+/// What the node lacks for a domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// What of the domain it is about.
+    pub part: Part,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub help: Option<String>,
+}
+
 /// Looks at the node for [`crate::admit`].
 pub trait Look {
     /// What is at `path`, which is absolute.
     fn look(&self, path: &Path) -> Found;
+
+    /// What the node lacks for a domain that is right by its words: a tag, a user, a program. Empty where nobody looked.
+    fn lacks(&self, _domain: &Domain) -> Vec<Lack> {
+        Vec::new()
+    }
 
     /// What the node has promised to others, to which what the file asks for is added; `None`: nobody asked it.
     fn promised(&self) -> Option<&reserve::model::Model> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{Domain, Service, Topology, Verb};
+use crate::model::{Domain, Service, Topology};
 
 impl Topology {
     /// The domains in the order in which they start; they stop in the opposite one.
@@ -32,7 +32,7 @@ impl Topology {
     #[must_use]
     pub fn backends<'a>(&'a self, domain: &Domain) -> BTreeSet<&'a str> {
         let mounts = |service: &Service| domain.services.iter().any(|mount| mount.service == service.name);
-        let uses = |service: &&Service| mounts(service) || service.allows(&domain.name, Verb::Open);
+        let uses = |service: &&Service| mounts(service) || service.opens(&domain.name);
         let hosts = self.services.iter().filter(uses).map(|service| service.domain.as_str());
         hosts.filter(|host| *host != domain.name.as_str()).collect()
     }

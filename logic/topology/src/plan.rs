@@ -195,6 +195,7 @@ fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>
         ("stop", a.stop != b.stop && vm),
         ("capabilities", a.capabilities != b.capabilities),
         ("log", a.log != b.log),
+        ("volumes", a.volumes != b.volumes),
         ("services", a.services != b.services),
         ("resolv", a.resolv != b.resolv),
     ];
@@ -223,10 +224,9 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             ("settings.max_channels", a.max_channels != b.max_channels),
             ("settings.channels_per_domain", a.channels_per_domain != b.channels_per_domain),
         ]),
+        (Settings::Program(a), Settings::Program(b)) => differing(&[("settings", a.table != b.table)]),
         // Those of two kinds are two services, not one that changes.
-        (Settings::Directory(_), Settings::Channel(_)) | (Settings::Channel(_), Settings::Directory(_)) => {
-            Vec::new()
-        }
+        (Settings::Directory(_) | Settings::Channel(_) | Settings::Program(_), _) => Vec::new(),
     });
     if changed.is_empty() {
         return None;
@@ -295,7 +295,7 @@ fn permissions(more: &Service, less: &Service, step: fn(Name, Name, BTreeSet<Ver
     let excess = |(domain, verbs): (&Name, &BTreeSet<Verb>)| {
         let kept = less.allow.get(domain);
         let excess: BTreeSet<Verb> =
-            verbs.iter().copied().filter(|verb| !kept.is_some_and(|kept| kept.contains(verb))).collect();
+            verbs.iter().filter(|verb| !kept.is_some_and(|kept| kept.contains(verb))).cloned().collect();
         (!excess.is_empty()).then(|| step(more.name.clone(), domain.clone(), excess))
     };
     more.allow.iter().filter_map(excess).collect()
@@ -378,7 +378,7 @@ impl Step {
                 }
             }
             Self::Grant { service, domain, verbs } => {
-                permit(topology, service, domain, |had| had.extend(verbs))
+                permit(topology, service, domain, |had| had.extend(verbs.iter().cloned()))
             }
             Self::Revoke { service, domain, verbs } => {
                 permit(topology, service, domain, |had| had.retain(|verb| !verbs.contains(verb)));

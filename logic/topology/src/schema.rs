@@ -24,17 +24,23 @@ pub fn schema() -> Value {
         let channel = json!({ "properties": settings("Channel") });
         service.insert(
             "allOf".to_owned(),
-            json!([of_kind(ServiceKind::Directory, directory), of_kind(ServiceKind::Channel, channel)]),
+            json!([
+                of_kind(ServiceKind::Directory, directory),
+                of_kind(ServiceKind::Channel, channel),
+                of_kind(ServiceKind::Program, json!({ "properties": { "settings": { "type": "object" } } })),
+            ]),
         );
     }
     schema
 }
 
-/// What holds for services of one kind: their settings are `then`'s, their verbs those of the kind.
+/// What holds for services of one kind: their settings are `then`'s, their verbs those of the kind, if it has any.
 fn of_kind(kind: ServiceKind, mut then: Value) -> Value {
-    let verbs: Vec<&str> = kind.verbs().iter().map(|verb| verb.as_str()).collect();
-    then["properties"]["allow"] =
-        json!({ "items": { "properties": { "verbs": { "items": { "enum": verbs } } } } });
+    if let Some(verbs) = kind.verbs() {
+        let verbs: Vec<&str> = verbs.iter().map(crate::model::Verb::as_str).collect();
+        then["properties"]["allow"] =
+            json!({ "items": { "properties": { "verbs": { "items": { "enum": verbs } } } } });
+    }
     json!({
         "if": { "properties": { "kind": { "const": kind.as_str() } }, "required": ["kind"] },
         "then": then,

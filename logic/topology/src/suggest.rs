@@ -28,7 +28,8 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 }
 
 /// "did you mean", or all that is possible.
-pub(crate) fn word(word: &str, candidates: &[&str]) -> String {
+#[must_use]
+pub fn word(word: &str, candidates: &[&str]) -> String {
     match nearest(word, candidates.iter().copied()) {
         Some(candidate) => format!("did you mean `{candidate}`?"),
         None if candidates.is_empty() => "there is none".to_owned(),
@@ -104,6 +105,7 @@ const TABLES: &[(&str, &str)] = &[
     ("a permission", "{ domains = [\"web\"], verbs = [\"resolve\"] }"),
     ("a cache", "{ mode = \"private\" }"),
     ("settings of a channel", "{ ring_bytes = \"256KiB\", mode = \"messages\" }"),
+    ("settings of a program", "{ key = value }, with whatever keys the program knows"),
     (
         "names and what they stand for",
         "{ name = value }: services = { dns = \"/srv/dns\" }, environment = { KEY = \"value\" }",
@@ -120,7 +122,6 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("a domain", "image", "did you mean `root`? root = { image = \"path of an OCI layout\" }"),
     ("a domain", "rootfs", "did you mean `root`? root = { directory = \"path\" }"),
     ("a domain", "env", "did you mean `environment`?"),
-    ("a domain", "volumes", "did you mean `mounts`? mounts = [{ source = \"data\", target = \"/data\" }]"),
     ("a domain", "binds", "did you mean `mounts`? mounts = [{ source = \"data\", target = \"/data\" }]"),
     ("a domain", "cmd", "did you mean `command`?"),
     ("a domain", "args", "did you mean `command`? The program and its arguments are one list"),

@@ -12,13 +12,13 @@ use reserve::model::Model;
 use reserve::network::Link;
 use reserve::node::{Capacity, Disk};
 use reserve::{Heuristic, Policy, Rule};
-use topology::{Code, Diagnostics, Found, Look, bounds};
+use topology::{Code, Diagnostics, Domain, Found, Lack, Look, Part, bounds};
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken")
 }
 
-/// A node on which `missing` is missing and `file` is a file, nobody looks at the rest, and one processor and a link of 10 Mbit/s are to be promised.
+/// A node on which `missing` is missing, `file` is a file, a domain `haunted` lacks all that it can lack, nobody looks at the rest, and one processor and a link of 10 Mbit/s are to be promised.
 struct Bed(Model);
 
 impl Look for Bed {
@@ -28,6 +28,16 @@ impl Look for Bed {
             Some("/base/file") => Found::File,
             _ => Found::Unknown,
         }
+    }
+
+    fn lacks(&self, domain: &Domain) -> Vec<Lack> {
+        let parts = [Part::Root, Part::Tag, Part::User, Part::Command, Part::Ready, Part::Mount(1)];
+        let lack = |part: Part| Lack {
+            part,
+            message: format!("the node lacks {part:?}"),
+            help: (part == Part::User).then(|| "look for another".to_owned()),
+        };
+        if domain.name.as_str() == "haunted" { parts.map(lack).into() } else { Vec::new() }
     }
 
     fn promised(&self) -> Option<&Model> {

@@ -41,7 +41,7 @@ fn a_channel_needs_no_settings_and_leaves_its_domain_its_own_program() {
     assert_eq!(frames.settings, Settings::Channel(usual));
     let camera = shop.domain("camera").unwrap();
     assert_eq!((&camera.program, &camera.ready), (&Program::Command(vec!["camera".into()]), &Ready::Started));
-    assert!(shop.allows("archive", "frames", Verb::Open) && !shop.allows("camera", "frames", Verb::Open));
+    assert!(shop.allows("archive", "frames", &Verb::Open) && !shop.allows("camera", "frames", &Verb::Open));
     assert_eq!((shop.hosted_by("camera").count(), shop.served_by("camera").count()), (1, 0));
     let json = serde_json::to_string(&shop).unwrap();
     assert_eq!(serde_json::from_str::<Topology>(&json).unwrap(), shop);

@@ -31,11 +31,11 @@ fn the_quickstart_is_admitted() {
     assert!(web.services[0].stub && web.services[0].resolve && !web.services[0].preload);
     assert!(topology.domain("robot").unwrap().services[0].preload);
 
-    assert!(topology.allows("web", "dns", Verb::Control));
-    assert!(topology.allows("robot", "dns", Verb::Resolve));
-    assert!(!topology.allows("robot", "dns", Verb::Control));
-    assert!(!topology.allows("nameserver", "dns", Verb::Resolve));
-    assert!(!topology.allows("nobody", "nothing", Verb::Resolve));
+    assert!(topology.allows("web", "dns", &Verb::Control));
+    assert!(topology.allows("robot", "dns", &Verb::Resolve));
+    assert!(!topology.allows("robot", "dns", &Verb::Control));
+    assert!(!topology.allows("nameserver", "dns", &Verb::Resolve));
+    assert!(!topology.allows("nobody", "nothing", &Verb::Resolve));
 
     let order: Vec<&str> = topology.start_order().iter().map(|domain| domain.name.as_str()).collect();
     assert_eq!(order, ["nameserver", "resolver", "camera", "robot", "web"]);

@@ -7,15 +7,23 @@ use session::{Context, LinkId, Readiness, ReplyTo, Service};
 use std::time::Instant;
 use wire::control::Consumer;
 use wire::directory::{KIND, file, verb};
-use wire::service::{Behaviour, Export, FileExport, OpenInfo, VERSION};
+use wire::service::{Behaviour, Export, FileExport, OpenInfo, VERSION_MIN};
 
 fn shown(id: u32, name: &str, mode: u32, behaviour: Behaviour, verb: &str) -> FileExport {
-    FileExport { id, name: Some(name.into()), mode, behaviour, idempotent: true, verb: verb.into() }
+    FileExport {
+        id,
+        name: Some(name.into()),
+        mode,
+        behaviour,
+        idempotent: true,
+        verb: verb.into(),
+        change: None,
+    }
 }
 
 fn hidden(id: u32) -> FileExport {
     let (behaviour, verb) = (Behaviour::Session, verb::RESOLVE.into());
-    FileExport { id, name: None, mode: 0o666, behaviour, idempotent: true, verb }
+    FileExport { id, name: None, mode: 0o666, behaviour, idempotent: true, verb, change: None }
 }
 
 impl Service for Directory {
@@ -29,7 +37,7 @@ impl Service for Directory {
             hidden(file::ADDRESSES),
             hidden(file::NAMES),
         ];
-        Export { version: VERSION, kind: KIND.into(), files }
+        Export { version: VERSION_MIN, kind: KIND.into(), files }
     }
 
     fn start(&mut self, ctx: &mut dyn Context) {

@@ -2,6 +2,7 @@
 
 mod etcd;
 pub mod reserve;
+pub mod volume;
 
 pub use etcd::{BackupRequest, EtcdMemberRow, EtcdView};
 
@@ -33,6 +34,92 @@ pub struct UpRequest {
     pub file: PathBuf,
     /// What its relative paths start from; absolute.
     pub base: PathBuf,
+    /// A word of the caller's own choice, by which it can cancel this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<String>,
+    /// Take the place of another file of the same name.
+    #[serde(default)]
+    pub replace: bool,
+    /// Say what would be done, and do nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// `POST /v1/cancel`: end an `up` that is under way, or waits for its turn, and restore what was before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CancelRequest {
+    /// What the `up` was given.
+    pub ticket: String,
+}
+
+/// `POST /v1/domains/NAME/act`: do something with one domain, by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Act {
+    /// End it where it runs, and start it.
+    Restart,
+    /// End it, and leave it so until somebody starts it.
+    Stop {
+        /// Without asking it first.
+        #[serde(default)]
+        at_once: bool,
+    },
+    /// Start it, which somebody stopped or which ended.
+    Start,
+    /// Send its program a signal; what follows is for its restart policy.
+    Kill {
+        /// The signal's number.
+        signal: i32,
+    },
+}
+
+impl Act {
+    /// What is done: `restart`.
+    #[must_use]
+    pub fn verb(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::Stop { .. } => "stop",
+            Self::Start => "start",
+            Self::Kill { .. } => "kill",
+        }
+    }
+
+    /// What was done: `restarted`.
+    #[must_use]
+    pub fn past(self) -> &'static str {
+        match self {
+            Self::Restart => "restarted",
+            Self::Stop { .. } => "stopped",
+            Self::Start => "started",
+            Self::Kill { .. } => "signalled",
+        }
+    }
+}
+
+/// Something that happened: a line of `/v1/events`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Counts from 1 under one daemon.
+    pub number: u64,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The distributed container.
+    pub dc: String,
+    /// The domain; `None`: it is about the whole distributed container.
+    pub domain: Option<String>,
+    /// Of a domain its new state; of a distributed container `up`, `rolled-back` or `down`.
+    pub what: String,
+    /// Why, where that needs words.
+    pub why: Option<String>,
+}
+
+/// Whether there was something to cancel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancelled {
+    /// It is being ended; its own answer says how that goes.
+    pub cancelled: bool,
 }
 
 /// `POST /v1/down`: remove distributed containers.
@@ -143,12 +230,16 @@ pub enum Code {
     NotRunning,
     /// It was tried and failed.
     Failed,
+    /// It was cancelled, or a `down` ended it.
+    Cancelled,
     /// The daemon is ending.
     Ending,
     /// This node belongs to no cluster.
     NoCluster,
     /// No node of that name.
     UnknownNode,
+    /// No volume of that name.
+    UnknownVolume,
     /// What is wanted is somebody's already.
     Taken,
     /// Who asks may not.
@@ -181,7 +272,7 @@ pub struct DomainRow {
     pub node: Option<String>,
     /// `process`, `container` or `vm`.
     pub kind: String,
-    /// `starting`, `running`, `stopping`, `waiting` (for the next start), `ended`, `failed`.
+    /// `starting`, `running`, `stopping`, `waiting` (for the next start), `ended`, `failed`, `stopped` (by hand).
     pub state: String,
     /// Its first process, as this node counts.
     pub pid: Option<u32>,
@@ -268,6 +359,9 @@ pub struct NodesView {
     pub why: Option<String>,
     /// Whether the cluster knows this node no more.
     pub removed: bool,
+    /// What somebody should look at, each in a sentence.
+    #[serde(default)]
+    pub troubles: Vec<String>,
     /// Where its registry is.
     pub etcd: Vec<String>,
     /// Why strangers may write into it, where nobody said that this is meant.

@@ -12,6 +12,7 @@ mod links;
 mod membership;
 mod placement;
 mod reservations;
+mod volumes;
 
 pub mod admin;
 pub mod client;

@@ -163,7 +163,7 @@ impl Bench<'_> {
         };
         Ok(Repetition {
             condition: case.condition(self.ends),
-            arm: arm.name(),
+            arm: arm.name().into(),
             launch: self.launch,
             round,
             state,

@@ -132,7 +132,7 @@ mod tests {
         latencies.record(ns);
         Repetition {
             condition: case.condition(ends),
-            arm: arm.name(),
+            arm: arm.name().into(),
             launch: 0,
             round: 0,
             state: State::Near,

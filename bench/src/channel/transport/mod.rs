@@ -3,6 +3,7 @@
 
 mod bytes;
 mod copy;
+mod datagrams;
 mod line;
 mod ring;
 mod tombolo;
@@ -72,6 +73,8 @@ pub fn with(task: &Task, meeting: &mut Meeting, job: impl Job) -> io::Result<sup
         Means::Pipe => job.run(bytes::pipe(meeting, task)?),
         Means::Unix => job.run(bytes::unix(meeting, task)?),
         Means::Tcp(address) => job.run(bytes::tcp(meeting, task, address)?),
+        Means::Udp(address) => job.run(datagrams::udp(meeting, task, address)?),
+        Means::Icmp(address) => job.run(datagrams::echo(task, address)?),
         Means::Line => job.run(line::Line::open(meeting, task)?),
         &Means::Ring { ring_bytes } => job.run(ring::Ring::open(meeting, task, ring_bytes)?),
         &Means::Copy { walk_bytes } => job.run(copy::Copy::new(walk_bytes)),

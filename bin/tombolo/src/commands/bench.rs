@@ -1,5 +1,7 @@
 //! `tombolo bench`.
 
+mod plan;
+
 use crate::cli::BenchArgs;
 use crate::output::{Failure, print};
 use bench::choice::Choice;
@@ -8,6 +10,9 @@ use std::io::{IsTerminal, stderr, stdout};
 
 /// Runs a scenario and prints its report.
 pub fn run(arguments: &BenchArgs) -> Result<(), Failure> {
+    if let Some(command) = &arguments.command {
+        return plan::run(command);
+    }
     let Some(scenario) = scenario(arguments) else {
         let names: String =
             bench::scenarios().iter().map(|scenario| format!("{}\n", scenario.name())).collect();

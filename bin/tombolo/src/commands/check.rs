@@ -18,7 +18,8 @@ pub fn run(place: &PlaceArgs, arguments: &CheckArgs) -> Result<(), Failure> {
     let known = topology::parse(&text, "", Path::new("/")).map(|topology| topology.name.as_str().to_owned());
     // Without a daemon, the file is held against a node that has promised nothing.
     let book = super::wait(super::client(place)?.get::<node::admin::reserve::Book>("reserve"))?.ok();
-    let looking = node::looking(book.as_ref(), &known.unwrap_or_default());
+    let layout = super::place(place)?.layout(std::env::current_exe()?);
+    let looking = node::looking(book.as_ref(), &known.unwrap_or_default(), layout);
     let topology = admit_beside(&text, file, &base_of(file)?, arguments.json, &looking)?;
     for unkept in topology::unkept(&topology, &looking) {
         eprintln!("warning: {}: kept by bandwidth and not by {}: {unkept}", unkept.name, unkept.by());

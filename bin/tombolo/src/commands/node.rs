@@ -364,6 +364,9 @@ fn list(arguments: &PlaceArgs, json: bool) -> Result<(), Failure> {
         );
         print(&format!("{}{}{}\n", paint.red, harmless(&text), paint.end))?;
     }
+    for trouble in &view.troubles {
+        print(&format!("{}{}{}\n", paint.red, harmless(trouble), paint.end))?;
+    }
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use std::process::Stdio;
 pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {
     let client = client(place)?;
     let service: Value = wait(client.get(&format!("services/{}", encoded(&arguments.service))))??;
-    refuse_channel(&arguments.service, &service)?;
+    refuse_others(&arguments.service, &service)?;
     let entry = asker(&client, arguments, &service)?;
     let file = query_file(&client, &entry, &arguments.service)?;
     let order = Order { file: file.clone(), question: arguments.name.clone(), repeat: arguments.repeat };
@@ -45,12 +45,14 @@ pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {
     print(&text)
 }
 
-/// What goes through a channel is its programs' own business: no answer of it says where its time went.
-fn refuse_channel(name: &str, service: &Value) -> Result<(), Failure> {
-    if service.get("kind").and_then(Value::as_str) != Some("channel") {
+/// What goes to a program is the programs' own business: no answer of it says where its time went.
+fn refuse_others(name: &str, service: &Value) -> Result<(), Failure> {
+    let kind = service.get("kind").and_then(Value::as_str).unwrap_or("service");
+    if kind == "directory" {
         return Ok(());
     }
-    let failure = Failure::new(format!("{name} is a channel: it has no requests that could be traced"));
+    let failure =
+        Failure::new(format!("{name} is a {kind}: only the questions to a directory can be traced"));
     Err(failure.help(format!("`tombolo service show {name}` says who uses it")))
 }
 

@@ -2,16 +2,18 @@
 
 use super::{daemon, place, wait};
 use crate::cli::{DownArgs, PlaceArgs, UpArgs};
-use crate::output::{Failure, MISUSE, Paint, print};
+use crate::output::{Failure, INTERRUPTED, MISUSE, Paint, harmless, print};
 use indicatif::{ProgressBar, ProgressStyle};
-use node::admin::{DownRequest, Progress, UpRequest, Version};
+use node::admin::{CancelRequest, Cancelled, Code, DownRequest, Problem, Progress, UpRequest, Version};
 use node::client::{Client, ClientError};
 use node::place::Place;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How often the spinner turns.
 const TICK: Duration = Duration::from_millis(100);
@@ -24,17 +26,36 @@ pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure
     let text = read(file)?;
     let base = base_of(file)?;
     // Before anything is started: the same that the daemon does, with colours and the file's name as it was typed.
-    super::check::admit(&text, file, &base, arguments.json)?;
+    let topology = super::check::admit(&text, file, &base, arguments.json)?;
     let place = place(place_arguments)?;
     let client = Client::new(place.clone());
     match wait(client.get::<Version>("version"))? {
         Ok(_) => {}
+        Err(ClientError::NotRunning { .. }) if arguments.dry_run => {
+            return dry_run_alone(&place, &topology, arguments.json);
+        }
         // One that breaks off is dying: the next one waits until it is gone, or is refused because it is not.
         Err(ClientError::NotRunning { .. } | ClientError::Broken { .. }) => start_daemon(&client, &place)?,
         Err(error) => return Err(error.into()),
     }
-    let request = UpRequest { text, file: file.clone(), base };
-    follow(&client, "up", &request, arguments.json)
+    let ticket = Some(ticket());
+    let (replace, dry_run) = (arguments.replace, arguments.dry_run);
+    let request = UpRequest { text, file: file.clone(), base, ticket: ticket.clone(), replace, dry_run };
+    follow(&client, "up", &request, ticket, dry_run, arguments.json)
+}
+
+/// What a file would change where no daemon runs: all of it is new where there never was one.
+fn dry_run_alone(place: &Place, topology: &topology::Topology, json: bool) -> Result<(), Failure> {
+    if place.registry().exists() {
+        return Err(Failure::new("no daemon runs, and only one knows what is up")
+            .help("`tombolo daemon` starts one, which also starts what is up and does not run"));
+    }
+    let plan = topology::plan(None, topology);
+    let mut show = Show::new(json, true);
+    show.progress(&Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() });
+    let (name, count) = (&topology.name, plan.steps.len());
+    let summary = format!("{name} would be up after {count} step{}", if count == 1 { "" } else { "s" });
+    show.last(Progress::Done { summary, changed: false })
 }
 
 /// `tombolo down`.
@@ -47,12 +68,12 @@ pub fn down(place_arguments: &PlaceArgs, arguments: &DownArgs) -> Result<(), Fai
         // Domains outlive a daemon: one is needed to end them. Without a registry there never was one.
         if !place.registry().exists() {
             let summary = "nothing to do: nothing is up".to_owned();
-            return Show::new(arguments.json).last(Progress::Done { summary, changed: false });
+            return Show::new(arguments.json, false).last(Progress::Done { summary, changed: false });
         }
         start_daemon(&client, &place)?;
     }
     let dc = arguments.which.as_deref().map(dc_of).transpose()?;
-    follow(&client, "down", &DownRequest { dc, all: arguments.all }, arguments.json)
+    follow(&client, "down", &DownRequest { dc, all: arguments.all }, None, false, arguments.json)
 }
 
 /// The distributed container that is meant: by its name, or by the file that it comes from.
@@ -151,22 +172,73 @@ fn last_lines(log: &Path, from: u64) -> String {
     lines.get(lines.len().saturating_sub(SHOWN_LOG_LINES)..).unwrap_or_default().join("\n")
 }
 
-/// Sends a request for long work and shows how it goes.
-fn follow(client: &Client, path: &str, request: &impl serde::Serialize, json: bool) -> Result<(), Failure> {
-    let mut show = Show::new(json);
-    let last = wait(client.follow(path, request, |progress| show.progress(progress)))??;
-    show.last(last)
+/// A word that no other command has, by which this one can be cancelled.
+fn ticket() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("{}-{}", std::process::id(), now.as_nanos())
+}
+
+/// Sends a request for long work and shows how it goes. An interrupt (Ctrl-C) cancels what has a ticket; the next one, or the first
+/// where there is none, leaves the work to the daemon. `plan`: the steps are shown before anything is done.
+pub fn follow(
+    client: &Client,
+    path: &str,
+    request: &impl serde::Serialize,
+    ticket: Option<String>,
+    plan: bool,
+    json: bool,
+) -> Result<(), Failure> {
+    let show = RefCell::new(Show::new(json, plan));
+    let followed = wait(async {
+        let mut interrupts = signal(SignalKind::interrupt())?;
+        let mut ticket = ticket;
+        let work = client.follow(path, request, |progress| show.borrow_mut().progress(progress));
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                last = &mut work => return Ok::<_, Failure>(Some(last?)),
+                _ = interrupts.recv() => match ticket.take() {
+                    Some(ticket) => {
+                        let text = "cancelling, and restoring what was before; Ctrl-C again leaves that to the daemon";
+                        show.borrow_mut().progress(&Progress::Note { text: text.into() });
+                        let Cancelled { cancelled } = client.post("cancel", &CancelRequest { ticket }).await?;
+                        if !cancelled {
+                            let text = "there is nothing left to cancel";
+                            show.borrow_mut().progress(&Progress::Note { text: text.into() });
+                        }
+                    }
+                    None => return Ok(None),
+                },
+            }
+        }
+    })??;
+    let show = show.into_inner();
+    match followed {
+        Some(last) => show.last(last),
+        None => {
+            show.end();
+            let message = format!("left: the daemon goes on with this `{path}`");
+            let help = "`tombolo ps` shows how far it is; the same command again waits for it, `tombolo down NAME` ends it";
+            Err(Failure { code: INTERRUPTED, ..Failure::new(message).help(help) })
+        }
+    }
+}
+
+/// Whether a problem is a page of its own: each place of the file that is wrong, with its line.
+fn is_rendered(problem: &Problem) -> bool {
+    problem.code == Code::NotAdmitted && problem.message.starts_with("error[")
 }
 
 /// Shows progress: a spinner on a terminal, lines elsewhere, JSON for programs.
 struct Show {
     json: bool,
+    plan: bool,
     spinner: Option<ProgressBar>,
     paint: Paint,
 }
 
 impl Show {
-    fn new(json: bool) -> Self {
+    fn new(json: bool, plan: bool) -> Self {
         let spinner =
             (!json && std::io::stderr().is_terminal() && std::io::stdout().is_terminal()).then(|| {
                 let bar = ProgressBar::new_spinner();
@@ -176,7 +248,7 @@ impl Show {
                 bar.enable_steady_tick(TICK);
                 bar
             });
-        Self { json, spinner, paint: Paint::of(&std::io::stdout()) }
+        Self { json, plan, spinner, paint: Paint::of(&std::io::stdout()) }
     }
 
     fn line(&self, text: &str) {
@@ -207,28 +279,46 @@ impl Show {
             Progress::Note { text } => self.line(&format!("{yellow}note:{end} {text}")),
             // The reason is said once, at the end, as every error.
             Progress::RollingBack { .. } => {
-                self.line(&format!("{yellow}failed:{end} restoring what was before"));
+                self.line(&format!("{yellow}undoing:{end} restoring what was before"));
+            }
+            Progress::Plan { steps } if self.plan => {
+                for step in steps {
+                    self.line(&format!("{dim}would{end} {step}"));
+                }
             }
             Progress::Plan { .. } | Progress::Done { .. } | Progress::Failed { .. } => {}
         }
     }
 
-    fn last(self, last: Progress) -> Result<(), Failure> {
+    /// Takes the spinner away.
+    fn end(&self) {
         if let Some(bar) = &self.spinner {
             bar.finish_and_clear();
         }
+    }
+
+    fn last(self, last: Progress) -> Result<(), Failure> {
+        self.end();
         if self.json {
             self.line(&serde_json::to_string(&last).unwrap_or_default());
         }
         match last {
+            Progress::Failed { error, rolled_back: None } if !self.json && is_rendered(&error) => {
+                eprint!("{}", harmless(&error.message));
+                Err(Failure::silent())
+            }
             Progress::Failed { error, rolled_back } => {
                 let what_now = match rolled_back {
                     Some(true) => "; what was before is restored",
                     Some(false) => "; what was before could not be restored completely, see the notes above",
                     None => "",
                 };
+                let is_cancelled = error.code == Code::Cancelled;
                 let mut failure: Failure = error.into();
                 failure.message += what_now;
+                if is_cancelled {
+                    failure.code = INTERRUPTED;
+                }
                 Err(failure)
             }
             Progress::Done { summary, .. } if !self.json => print(&format!("{summary}\n")),

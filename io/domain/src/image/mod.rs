@@ -122,12 +122,12 @@ impl<T, E: Into<io::Error>> While<T> for std::result::Result<T, E> {
 pub(crate) fn prepare(images: &Path, path: &Path, tag: Option<&str>) -> Result<ImageRoot> {
     let layout = ImageLayout::open(path)?;
     let image = layout.image(tag)?;
+    let kept = images.join(kept_name(&image));
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(images)
         .doing(|| format!("create {}", images.display()))?;
-    let kept = images.join(format!("sha256-{}", image.digest));
     while !kept.exists() {
         let at = images.join(format!("{UNFINISHED}{}", image.digest));
         // Somebody else may have unpacked it while we waited.
@@ -137,13 +137,28 @@ pub(crate) fn prepare(images: &Path, path: &Path, tag: Option<&str>) -> Result<I
             unpack(images, &layout, &image, &unfinished, &kept)?;
         }
     }
-    Ok(ImageRoot {
+    Ok(root_of(&kept, image))
+}
+
+/// What [`prepare`] would say, without unpacking: the tree is there only if somebody has unpacked it.
+pub(crate) fn describe(images: &Path, path: &Path, tag: Option<&str>) -> Result<ImageRoot> {
+    let image = ImageLayout::open(path)?.image(tag)?;
+    Ok(root_of(&images.join(kept_name(&image)), image))
+}
+
+/// The name of an unpacked image: whose content it is.
+fn kept_name(image: &layout::Image) -> String {
+    format!("sha256-{}", image.digest)
+}
+
+fn root_of(kept: &Path, image: layout::Image) -> ImageRoot {
+    ImageRoot {
         tree: kept.join("tree"),
         environment: image.environment,
         command: image.command,
         user: image.user,
         workdir: image.workdir,
-    })
+    }
 }
 
 /// The directory in which an image is being unpacked. It is its own lock, so that nobody waits for another image; the kernel lets

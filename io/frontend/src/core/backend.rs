@@ -3,14 +3,15 @@
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
 use thiserror::Error;
-use wire::service::{Export, Phase, SESSION_NONE};
+use wire::service::{DecodeError, Export, Phase, SESSION_NONE};
 use zerocopy::IntoBytes;
 
+use super::offsets;
 use super::parked::Op;
 use super::{Core, DOWN_WAIT_NS, HELD_BYTES_MAX, LinkState, Pending, Purpose, Ready};
 use crate::handle::{Body, Handle, Progress, Session, Standing};
 use crate::host::{Host, Outgoing};
-use crate::tree::{self, Moment, Node};
+use crate::tree::{self, Moment};
 
 /// How long to wait before a link is tried again that was refused or lost while its service is said to be up, in ns.
 pub(super) const RETRY_NS: u64 = 1_000_000_000;
@@ -32,11 +33,19 @@ pub(crate) enum Violation {
     Tag(u64),
     #[error("it answered an ioctl that has room for {room} bytes with {found}")]
     Ioctl { room: usize, found: usize },
+    #[error("it answered a read of {room} bytes with {found}, or a write with what is no count")]
+    Offset { room: usize, found: usize },
+    #[error("what it says of a node is impossible: {0}")]
+    Node(#[from] DecodeError),
+    #[error("the node that it names is below another folder")]
+    Folder,
+    #[error("it sent a record beyond the reader's credit, or to who reads no stream")]
+    Credit,
 }
 
 impl<H: Host> Core<H> {
     /// Whether a channel of that epoch is still the service's.
-    fn is_current(&self, service: usize, epoch: u64) -> bool {
+    pub(super) fn is_current(&self, service: usize, epoch: u64) -> bool {
         let link = self.link(service);
         link.epoch == epoch && matches!(link.state, LinkState::Greeting | LinkState::Up)
     }
@@ -71,6 +80,7 @@ impl<H: Host> Core<H> {
         for slot in slots {
             self.settle(slot, None);
         }
+        self.ask_nodes(service);
     }
 
     fn slots_of(&self, service: usize) -> Vec<usize> {
@@ -78,7 +88,7 @@ impl<H: Host> Core<H> {
         self.handles.iter().enumerate().filter(|(_, handle)| ours(handle)).map(|(slot, _)| slot).collect()
     }
 
-    fn violated(&mut self, service: usize, violation: &Violation) {
+    pub(super) fn violated(&mut self, service: usize, violation: &Violation) {
         let name = self.tree.services.get(service).map(|s| s.mounted.name.as_str()).unwrap_or_default();
         tracing::warn!(service = name, %violation, "the link to a backend is given up");
         self.counters.violations += 1;
@@ -110,6 +120,7 @@ impl<H: Host> Core<H> {
                 session.standing = Standing::Lost;
                 session.capsule_next = None;
             }
+            self.stream_interrupted(slot);
         }
         for (tag, pending) in lost {
             self.lose_request(tag, pending);
@@ -121,17 +132,18 @@ impl<H: Host> Core<H> {
 
     fn lose_request(&mut self, tag: u64, pending: Pending) {
         let deadline = self.host.now().saturating_add(DOWN_WAIT_NS);
+        if let Purpose::Node(key) = pending.purpose {
+            return self.lose_node(key, deadline);
+        }
         let Some(slot) = self.slot(pending.fh) else { return };
-        let Some(node) = self.handle(slot).map(|handle| handle.node) else { return };
-        let Node::File(service, id) = node else { return };
-        let again = self.tree.services.get(service).and_then(|s| s.file(id)).is_some_and(|f| f.idempotent);
+        let Some(again) = self.handle(slot).map(|handle| handle.idempotent) else { return };
         if again {
             self.counters.asked_again += 1;
         } else if pending.purpose != Purpose::Open {
             self.counters.lost += 1;
         }
         match pending.purpose {
-            Purpose::Open | Purpose::Defaults => {}
+            Purpose::Open | Purpose::Defaults | Purpose::Node(_) => {}
             Purpose::Line => {
                 let Some(handle) = self.handle(slot) else { return };
                 handle.dirty = true;
@@ -209,8 +221,10 @@ impl<H: Host> Core<H> {
         self.pending.remove(&answer.tag);
         self.counters.answers += 1;
         self.counters.errors += u64::from(answer.result.is_err());
-        if pending.purpose == Purpose::Defaults {
-            return self.defaults_taken(service, answer.result.map(drop));
+        match pending.purpose {
+            Purpose::Defaults => return self.defaults_taken(service, answer.result.map(drop)),
+            Purpose::Node(key) => return self.node_answered(service, key, answer.result),
+            _ => {}
         }
         let Some(slot) = self.slot(pending.fh) else { return };
         if let Some(handle) = self.handle(slot)
@@ -222,6 +236,7 @@ impl<H: Host> Core<H> {
         }
         match pending.purpose {
             Purpose::Open => self.session_opened(slot, answer.result.err()),
+            Purpose::Line if self.is_stream(slot) => self.record_taken(slot, answer.tag, answer.result.err()),
             Purpose::Line => self.line_answered(slot, answer),
             Purpose::Text => {
                 let held = self.held;
@@ -235,7 +250,7 @@ impl<H: Host> Core<H> {
                 self.settle(slot, None);
             }
             Purpose::Call(key) => self.call_answered(service, slot, key, answer.result),
-            Purpose::Defaults => {}
+            Purpose::Defaults | Purpose::Node(_) => {}
         }
     }
 
@@ -252,6 +267,8 @@ impl<H: Host> Core<H> {
                 }
             }
             handle.dirty = true;
+        } else {
+            self.begin_stream(slot);
         }
         for key in calls {
             let opens = matches!(self.parked.get(&key).map(|parked| &parked.op), Some(Op::Open));
@@ -308,6 +325,18 @@ impl<H: Host> Core<H> {
                 let out = fuse::fuse_ioctl_out::default();
                 Ready::ok(call, [out.as_bytes(), data].concat())
             }
+            (Op::ReadAt { .. } | Op::WriteAt { .. } | Op::Sync, Ok(data)) => {
+                match offsets::answered(&mut parked.op, data) {
+                    Ok(Some(payload)) => Ready::ok(call, payload),
+                    Ok(None) => return self.settle(slot, None),
+                    Err(violation) => {
+                        if let Some(parked) = self.unpark(key) {
+                            self.fail(parked, Errno::IO);
+                        }
+                        return self.violated(service, &violation);
+                    }
+                }
+            }
             (Op::Command { lines, next, size }, Ok(_)) => {
                 *next += 1;
                 if *next < lines.len() {
@@ -346,6 +375,7 @@ impl<H: Host> Core<H> {
     pub(super) fn expire(&mut self, now: u64) {
         let down: Vec<usize> = (0..self.tree.services.len()).filter(|&at| !self.is_up(at)).collect();
         for service in down {
+            self.expire_nodes(service, now);
             for slot in self.slots_of(service) {
                 let Some(handle) = self.handle(slot) else { continue };
                 let changed = match &mut handle.body {

@@ -198,7 +198,11 @@ impl<H: Host> Core<H> {
         self.expire(now);
         self.finish_abouts(Some(now));
         self.take_again(true);
-        let mut waits = self.parked.values().any(|p| matches!(p.op, Op::About | Op::Again { .. }));
+        let mut waits = self.parked.values().any(|parked| match parked.op {
+            Op::About | Op::Again { .. } => true,
+            Op::Node(_) => parked.tag.is_none(),
+            _ => false,
+        });
         for at in 0..self.tree.services.len() {
             let Some(service) = self.tree.services.get(at) else { continue };
             let wanted = service.present && service.mounted.up && self.daemon_there;

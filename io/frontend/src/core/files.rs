@@ -2,15 +2,16 @@
 
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
-use wire::service::{Behaviour, MAX_CONTROL_BYTES, MAX_REQUEST_BYTES};
+use wire::service::{Behaviour, MAX_CONTROL_BYTES, MAX_REQUEST_BYTES, Node as Described};
 use zerocopy::IntoBytes;
 
 use super::names::take;
+use super::nodes::Then;
 use super::parked::Op;
 use super::{Call, Core, DOWN_WAIT_NS, HELD_BYTES_MAX, Ready};
 use crate::abi;
 use crate::device::TRANSFER_BYTES_MAX;
-use crate::handle::{Body, Handle, Poll, Progress, READABLE, Session, Standing, Text, WRITABLE};
+use crate::handle::{Body, Flow, Handle, Poll, Progress, READABLE, Session, Standing, Text, WRITABLE};
 use crate::host::Host;
 use crate::lines;
 use crate::trace::Origin;
@@ -31,27 +32,53 @@ impl<H: Host> Core<H> {
         self.counters.opens += 1;
         match node {
             Node::Own(own) => self.open_own(call, own, open.flags),
+            Node::File(service, id) if node.is_of_backend() => {
+                self.stat_described(call, (service, id), Then::Open(open.flags))
+            }
             Node::File(service, id) => self.open_file(call, (service, id), open.flags),
             _ => Err(Errno::ISDIR),
         }
     }
 
     /// The topology's verbs and the export's mode hold for everybody, root included.
-    fn may_open(&self, service: usize, id: u32, flags: u32) -> Result<Behaviour, Errno> {
+    fn may_open(&self, service: usize, id: u32, flags: u32) -> Result<(Behaviour, bool), Errno> {
         let service =
             self.tree.services.get(service).filter(|service| service.present).ok_or(Errno::STALE)?;
         let file = service.file(id).ok_or(Errno::STALE)?;
-        let reads = flags & ACCESS != WRITE_ONLY;
-        let writes = flags & ACCESS != READ_ONLY;
-        let refused = reads && file.mode & 0o444 == 0 || writes && file.mode & 0o222 == 0;
-        if refused || !service.allows(file) {
+        if !is_open_to(file.mode, flags) || !service.allows(file) {
             return Err(Errno::ACCESS);
         }
-        Ok(file.behaviour)
+        Ok((file.behaviour, file.idempotent))
     }
 
     fn open_file(&mut self, call: Call, (service, id): (usize, u32), flags: u32) -> Result<(), Errno> {
-        let behaviour = self.may_open(service, id, flags)?;
+        let what = self.may_open(service, id, flags)?;
+        self.open_behaviour(call, (service, id), what, flags)
+    }
+
+    /// Opens a file that its backend has described.
+    pub(super) fn open_described(
+        &mut self,
+        call: Call,
+        service: usize,
+        node: &Described,
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let (sees, changes) = self.tree.rights((service, node.number)).ok_or(Errno::STALE)?;
+        let writes = flags & ACCESS != READ_ONLY;
+        if !sees || writes && changes != Some(true) || !is_open_to(node.mode.into(), flags) {
+            return Err(Errno::ACCESS);
+        }
+        self.open_behaviour(call, (service, node.number), (node.behaviour, node.idempotent), flags)
+    }
+
+    fn open_behaviour(
+        &mut self,
+        call: Call,
+        (service, id): (usize, u32),
+        (behaviour, idempotent): (Behaviour, bool),
+        flags: u32,
+    ) -> Result<(), Errno> {
         if flags & NONBLOCK != 0 && !self.is_up(service) {
             return Err(Errno::AGAIN);
         }
@@ -60,8 +87,17 @@ impl<H: Host> Core<H> {
             Behaviour::Session => Body::Session(Box::default()),
             Behaviour::Control => Body::Text(Text::default(), true),
             Behaviour::Text => Body::Text(Text { wanted: true, deadline, ..Text::default() }, false),
+            Behaviour::Stream if !self.has_room_for_stream() => return Err(Errno::MFILE),
+            Behaviour::Stream => {
+                let flow = Flow::Stream(Box::default());
+                Body::Session(Box::new(Session { flow, ..Session::default() }))
+            }
+            Behaviour::Random => {
+                Body::Session(Box::new(Session { flow: Flow::Offsets, ..Session::default() }))
+            }
+            Behaviour::Folder => return Err(Errno::ISDIR),
         };
-        let slot = self.allocate(Node::File(service, id), flags, call, body)?;
+        let slot = self.allocate(Node::File(service, id), (flags, idempotent), call, body)?;
         if behaviour == Behaviour::Control {
             self.finish_open(slot, call);
             return Ok(());
@@ -95,7 +131,7 @@ impl<H: Host> Core<H> {
         handle.dirty = true;
         handle.open_ns = now.saturating_sub(call.arrived);
         let mut open_flags = fuse::FOPEN_DIRECT_IO | abi::FOPEN_NOFLUSH | abi::FOPEN_PARALLEL_DIRECT_WRITES;
-        if let Body::Session(_) = handle.body {
+        if matches!(&handle.body, Body::Session(session) if session.flow != Flow::Offsets) {
             open_flags |= fuse::FOPEN_STREAM | fuse::FOPEN_NONSEEKABLE;
         }
         let out = fuse::fuse_open_out { fh: handle.fh, open_flags, padding: 0 };
@@ -121,6 +157,13 @@ impl<H: Host> Core<H> {
                 Ok(())
             }
             Body::Text(..) => self.read_text(call, slot, read.offset, size, nonblock),
+            Body::Session(session) if session.flow == Flow::Offsets => {
+                self.park_call(call, slot, Op::ReadAt { offset: read.offset, size }, nonblock)
+            }
+            Body::Session(session) if matches!(session.flow, Flow::Stream(_)) => {
+                self.read_session(call, slot, size, nonblock);
+                Ok(())
+            }
             Body::Session(session) => {
                 let deadline = call.arrived.saturating_add(DOWN_WAIT_NS);
                 if !session.partial.is_empty() && session.entries.is_empty() {
@@ -137,8 +180,12 @@ impl<H: Host> Core<H> {
     }
 
     fn read_session(&mut self, call: Call, slot: usize, size: usize, nonblock: bool) {
-        let waits = |session: &Session| {
-            matches!(session.entries.front().map(|e| &e.progress), Some(Progress::Queued | Progress::Sent(_)))
+        let waits = |session: &Session| match &session.flow {
+            Flow::Stream(stream) => !stream.readable(),
+            _ => {
+                let first = session.entries.front().map(|entry| &entry.progress);
+                matches!(first, Some(Progress::Queued | Progress::Sent(_)))
+            }
         };
         let Some(session) = self.handle(slot).and_then(Handle::session) else { return };
         let ready = session.readers.is_empty() && !waits(session);
@@ -204,6 +251,10 @@ impl<H: Host> Core<H> {
             _ if full => Err(Errno::DQUOT),
             Body::Text(_, false) => Err(Errno::BADF),
             Body::Text(_, true) => self.write_control(call, slot, data, nonblock),
+            Body::Session(session) if session.flow == Flow::Offsets => {
+                let op = Op::WriteAt { offset: write.offset, data: data.to_vec(), done: 0 };
+                self.park_call(call, slot, op, nonblock)
+            }
             Body::Session(session) => {
                 if !session.writers.is_empty() {
                     if nonblock {
@@ -232,6 +283,9 @@ impl<H: Host> Core<H> {
 
     /// Takes what fits of a write; `None` where it has to wait for answers to come.
     fn accept(&mut self, call: Call, slot: usize, data: &[u8]) -> Option<Ready> {
+        if self.is_stream(slot) {
+            return self.accept_record(call, slot, data);
+        }
         let now = self.host.now();
         let handle = self.handle(slot)?;
         let session = handle.session()?;
@@ -284,11 +338,8 @@ impl<H: Host> Core<H> {
     fn resumed(&mut self, call: Call, slot: usize) -> Result<Option<usize>, Errno> {
         let Some(handle) = self.handle(slot) else { return Ok(None) };
         let Some(next) = handle.ended(call.key()) else { return Ok(None) };
-        let Node::File(service, id) = handle.node else { return Ok(None) };
         tracing::debug!(unique = call.key(), next, "a call of the predecessor's goes on");
-        let idempotent =
-            self.tree.services.get(service).and_then(|s| s.file(id)).is_some_and(|f| f.idempotent);
-        if idempotent { Ok(Some(next as usize)) } else { Err(Errno::CONNRESET) }
+        if handle.idempotent { Ok(Some(next as usize)) } else { Err(Errno::CONNRESET) }
     }
 
     /// Parks a call that a backend answers.
@@ -333,6 +384,18 @@ impl<H: Host> Core<H> {
         self.resumed(call, slot)?;
         let op = Op::Ioctl { number: ioctl.cmd, data, out_size: ioctl.out_size as usize };
         self.park_call(call, slot, op, nonblock)
+    }
+
+    /// Asks the backend of a file with bytes at offsets to keep what was written; of others nothing is kept.
+    pub(super) fn fsync(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
+        let (sync, _) = take::<fuse::fuse_fsync_in>(body)?;
+        let slot = self.slot(sync.fh).ok_or(Errno::BADF)?;
+        let handle = self.handle(slot).ok_or(Errno::BADF)?;
+        if matches!(&handle.body, Body::Session(session) if session.flow == Flow::Offsets) {
+            return self.park_call(call, slot, Op::Sync, false);
+        }
+        self.answer(call, &[]);
+        Ok(())
     }
 
     pub(super) fn poll(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
@@ -457,6 +520,15 @@ impl<H: Host> Core<H> {
     fn ready_read(&mut self, slot: usize, key: u64) -> Option<Ready> {
         let Op::Read { size } = self.parked.get(&key)?.op else { return None };
         let handle = self.handles.get_mut(slot)?.as_mut()?;
+        if let Some(stream) = handle.session()?.stream() {
+            let taken = stream.read(size)?;
+            handle.dirty = true;
+            if let (Some(capsule), Some(session)) = (taken.capsule, handle.session()) {
+                session.capsule = capsule;
+            }
+            let parked = self.unpark(key)?;
+            return Some(Ready { call: parked.call, errno: taken.errno, payload: taken.bytes });
+        }
         let taken = handle.session()?.read(size)?;
         handle.dirty = true;
         let (fh, node, open_ns) = (handle.fh, handle.node, handle.open_ns);
@@ -502,6 +574,18 @@ impl<H: Host> Core<H> {
             _ => self.opened(slot, parked.call),
         }
     }
+}
+
+/// The reply to a write of which so many bytes were taken.
+pub(super) fn written(bytes: usize) -> Vec<u8> {
+    fuse::fuse_write_out { size: bytes as u32, padding: 0 }.as_bytes().to_vec()
+}
+
+/// Whether a file of this mode can be opened so by anybody.
+fn is_open_to(mode: u32, flags: u32) -> bool {
+    let reads = flags & ACCESS != WRITE_ONLY;
+    let writes = flags & ACCESS != READ_ONLY;
+    (!reads || mode & 0o444 != 0) && (!writes || mode & 0o222 != 0)
 }
 
 /// The part of a text that a read at `offset` takes.

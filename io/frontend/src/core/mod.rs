@@ -9,10 +9,13 @@ mod daemon;
 mod defaults;
 mod files;
 mod names;
+mod nodes;
+mod offsets;
 mod own;
 mod parked;
 #[cfg(test)]
 mod simulation;
+mod streams;
 mod takeover;
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,11 +23,12 @@ use std::collections::{BTreeMap, HashMap};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wire::service::{OpenInfo, SESSION_NONE};
+use wire::service::{OpenInfo, SESSION_NONE, VERSION_MIN};
 
 use crate::counters::Counters;
-use crate::handle::{Body, Handle, Last, Progress, Standing};
+use crate::handle::{Body, Flow, Handle, Last, Progress, Standing};
 use crate::host::{Host, Outgoing};
+use crate::stream::Stream;
 use crate::trace::Traces;
 use crate::tree::{Node, Tree};
 pub(crate) use backend::Answer;
@@ -45,6 +49,8 @@ pub(crate) const PARKED_BYTES_MAX: usize = HELD_BYTES_MAX;
 pub(crate) const DEFAULTS_FIRST: usize = 1 + HANDLES_MAX;
 /// The name of this entrance in the protocols.
 pub(crate) const ENTRANCE: &str = "device";
+/// `O_TRUNC`.
+pub(super) const TRUNCATE: u32 = 0o1000;
 /// How long a call waits for a service without a backend, in ns; then it fails with `EHOSTDOWN`.
 pub(crate) const DOWN_WAIT_NS: u64 = 10_000_000_000;
 
@@ -89,8 +95,10 @@ enum Purpose {
     Open,
     Line,
     Text,
-    /// A parked control write or ioctl.
+    /// A parked control write or ioctl, or one at an offset.
     Call(u64),
+    /// A parked call about a name or a node; of no handle.
+    Node(u64),
     /// The domain's defaults, handed to the next backend; of no handle.
     Defaults,
 }
@@ -249,7 +257,13 @@ impl<H: Host> Core<H> {
     }
 
     /// Takes a free handle.
-    fn allocate(&mut self, node: Node, flags: u32, call: Call, body: Body) -> Result<usize, Errno> {
+    fn allocate(
+        &mut self,
+        node: Node,
+        (flags, idempotent): (u32, bool),
+        call: Call,
+        body: Body,
+    ) -> Result<usize, Errno> {
         if self.open_handles >= HANDLES_MAX {
             self.counters.refused_opens += 1;
             return Err(Errno::MFILE);
@@ -263,6 +277,7 @@ impl<H: Host> Core<H> {
             fh: u64::from(self.generation) << 32 | slot as u64,
             node,
             flags,
+            idempotent,
             uid: call.uid,
             gid: call.gid,
             pid: call.pid,
@@ -288,6 +303,9 @@ impl<H: Host> Core<H> {
         loop {
             let messages = self.stage(slot);
             let Some(handle) = self.handles.get_mut(slot).and_then(Option::as_mut) else { break };
+            if let Some(session) = handle.session() {
+                streams::note_failures(session);
+            }
             if let Some(ready) = &mut ready {
                 handle.last = Last {
                     unique: ready.call.key(),
@@ -345,11 +363,13 @@ impl<H: Host> Core<H> {
         let now = self.host.now();
         let Some(handle) = self.handles.get_mut(slot).and_then(Option::as_mut) else { return Vec::new() };
         let file = file_of(handle.node);
-        let exported = self.tree.services.get(service).and_then(|service| service.file(file));
-        let is_once = exported.is_some_and(|file| !file.idempotent);
+        let is_once = !handle.idempotent;
+        let exported = self.tree.services.get(service).and_then(|service| service.export.as_ref());
+        let tells_flags = exported.is_some_and(|export| export.version > VERSION_MIN);
         let tags = Tags { service, fh: handle.fh, last: &mut self.last_tag, pending: &mut self.pending };
-        let mut stage = Stage { file, is_once, tags, out: Vec::new() };
+        let mut stage = Stage { file, is_once, tells_flags, tags, out: Vec::new() };
         stage.open(handle);
+        stage.credit(handle);
         stage.lines(handle, traced, now);
         stage.text(handle);
         let blocked = matches!(&handle.body, Body::Session(session) if session.standing != Standing::Open);
@@ -381,6 +401,8 @@ struct Stage<'a> {
     file: u32,
     /// Whether what was asked of the file must not be asked again.
     is_once: bool,
+    /// Whether the backend knows of an opener's flags.
+    tells_flags: bool,
     tags: Tags<'a>,
     out: Vec<Outgoing>,
 }
@@ -389,12 +411,18 @@ impl Stage<'_> {
     fn open(&mut self, handle: &mut Handle) {
         let calls = !handle.calls.is_empty();
         let (uid, gid, pid) = (handle.uid, handle.gid, handle.pid);
+        // A file that is opened again is not cut again.
+        let flags = if handle.opened { handle.flags & !TRUNCATE } else { handle.flags };
+        let flags = if self.tells_flags { flags } else { 0 };
         let Some(session) = handle.session() else { return };
         let waits = calls || session.entries.iter().any(|entry| entry.progress == Progress::Queued);
         if session.standing == Standing::Lost || session.standing == Standing::Refused && waits {
             session.standing = Standing::Opening;
-            let capsule = session.capsule.clone();
-            let info = OpenInfo { uid, gid, pid, entrance: ENTRANCE.into(), capsule };
+            let capsule = match &session.flow {
+                Flow::Stream(stream) => stream.latest.clone(),
+                _ => session.capsule.clone(),
+            };
+            let info = OpenInfo { uid, gid, pid, entrance: ENTRANCE.into(), flags, capsule };
             let tag = self.tags.issue(Purpose::Open);
             self.out.push(Outgoing::Open { session: self.tags.fh, tag, file: self.file, info });
         }
@@ -414,6 +442,16 @@ impl Stage<'_> {
             entry.times.sent = now;
         }
         handle.dirty |= self.out.len() > before;
+    }
+
+    /// Takes up more records of a stream, when there is room for them again.
+    fn credit(&mut self, handle: &mut Handle) {
+        let Some(session) = handle.session().filter(|session| session.standing == Standing::Open) else {
+            return;
+        };
+        if let Some(bytes) = session.stream().and_then(Stream::more) {
+            self.out.push(Outgoing::Credit { session: self.tags.fh, bytes });
+        }
     }
 
     fn text(&mut self, handle: &mut Handle) {
@@ -442,6 +480,13 @@ impl Stage<'_> {
                     parked.tag = Some(tag);
                     let (session, number, data) = (self.tags.fh, *number, data.clone());
                     self.out.push(Outgoing::Control { session, tag, number, data });
+                }
+                Op::ReadAt { .. } | Op::WriteAt { .. } | Op::Sync => {
+                    let Some((kind, payload)) = offsets::message(&parked.op) else { continue };
+                    let tag = self.tags.issue(Purpose::Call(*key));
+                    parked.tag = Some(tag);
+                    let (session, file) = (self.tags.fh, self.file);
+                    self.out.push(Outgoing::Tree { kind, session, tag, file, payload });
                 }
                 Op::Command { lines, next, .. } => {
                     let Some(line) = lines.get(*next).cloned() else { continue };

@@ -2,14 +2,16 @@
 
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
+use wire::service::MAX_NAME_BYTES;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::nodes::{self, Then};
 use super::parked::Op;
 use super::{Agreed, Call, Core, DOWN_WAIT_NS};
 use crate::abi;
 use crate::device::TRANSFER_BYTES_MAX;
 use crate::host::Host;
-use crate::tree::{NAME_BYTES_MAX, Node, ROOT};
+use crate::tree::{NAME_BYTES_MAX, Node};
 
 /// How long the kernel may believe a name or attributes, in s: services come and go.
 const VALID_S: u64 = 1;
@@ -74,7 +76,9 @@ impl<H: Host> Core<H> {
             fuse::FUSE_OPENDIR => self.opendir(call, node()?, request),
             fuse::FUSE_READDIR => self.readdir(call, node()?, body, false),
             fuse::FUSE_READDIRPLUS => self.readdir(call, node()?, body, true),
-            fuse::FUSE_RELEASEDIR | fuse::FUSE_FLUSH | fuse::FUSE_DESTROY => {
+            fuse::FUSE_FSYNC => self.fsync(call, body),
+            // What a folder's changes are is known as soon as they are answered.
+            fuse::FUSE_FSYNCDIR | fuse::FUSE_RELEASEDIR | fuse::FUSE_FLUSH | fuse::FUSE_DESTROY => {
                 self.answer(call, &[]);
                 Ok(())
             }
@@ -82,7 +86,7 @@ impl<H: Host> Core<H> {
                 let st = fuse::fuse_kstatfs {
                     bsize: 4096,
                     frsize: 4096,
-                    namelen: NAME_BYTES_MAX as u32,
+                    namelen: MAX_NAME_BYTES as u32,
                     ..Default::default()
                 };
                 self.answer(call, fuse::fuse_statfs_out { st }.as_bytes());
@@ -94,20 +98,18 @@ impl<H: Host> Core<H> {
             fuse::FUSE_POLL => self.poll(call, body),
             fuse::FUSE_IOCTL => self.ioctl(call, body),
             fuse::FUSE_RELEASE => self.release(call, body),
-            // The tree is what the services export; nobody else adds to it or takes from it.
             fuse::FUSE_MKNOD
             | fuse::FUSE_MKDIR
-            | fuse::FUSE_CREATE
-            | fuse::FUSE_SYMLINK
             | fuse::FUSE_LINK
             | fuse::FUSE_UNLINK
             | fuse::FUSE_RMDIR
             | fuse::FUSE_RENAME
-            | fuse::FUSE_RENAME2 => Err(Errno::ROFS),
+            | fuse::FUSE_RENAME2 => self.change(call, head.opcode, node()?, body),
+            fuse::FUSE_SYMLINK => self.symlink(node()?),
             // ENOSYS: the kernel does what is usual by itself, and does not ask again.
             fuse::FUSE_ACCESS
-            | fuse::FUSE_FSYNC
-            | fuse::FUSE_FSYNCDIR
+            // It makes a node and opens it instead.
+            | fuse::FUSE_CREATE
             | fuse::FUSE_GETXATTR
             | fuse::FUSE_LISTXATTR
             | fuse::FUSE_SETXATTR
@@ -211,10 +213,11 @@ impl<H: Host> Core<H> {
     }
 
     fn lookup(&mut self, call: Call, folder: Node, name: &[u8], request: &[u8]) -> Result<(), Errno> {
-        if !folder.is_folder() {
+        if !self.tree.is_folder(folder) {
             return Err(Errno::NOTDIR);
         }
-        if name.len() > NAME_BYTES_MAX {
+        let asked_at = self.tree.asked_at(folder);
+        if asked_at.is_none() && name.len() > NAME_BYTES_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         if let Some(entry) = self.tree.lookup(folder, name).and_then(|node| self.entry(node)) {
@@ -223,6 +226,9 @@ impl<H: Host> Core<H> {
         }
         if self.postpone(call, folder, request) {
             return Ok(());
+        }
+        if let Some(at) = asked_at {
+            return self.lookup_described(call, at, name);
         }
         Err(Errno::NOENT)
     }
@@ -241,6 +247,9 @@ impl<H: Host> Core<H> {
     }
 
     fn getattr(&mut self, call: Call, node: Node) -> Result<(), Errno> {
+        if let (Node::File(service, id), true) = (node, node.is_of_backend()) {
+            return self.stat_described(call, (service, id), Then::Attributes);
+        }
         let attr = self.tree.attributes(node).ok_or(Errno::STALE)?;
         let out = fuse::fuse_attr_out { attr_valid: VALID_S, attr_valid_nsec: 0, dummy: 0, attr };
         self.answer(call, out.as_bytes());
@@ -251,17 +260,20 @@ impl<H: Host> Core<H> {
     /// topology's.
     fn setattr(&mut self, call: Call, node: Node, body: &[u8]) -> Result<(), Errno> {
         let (wanted, _) = take::<fuse::fuse_setattr_in>(body)?;
+        if let (Node::File(service, id), true) = (node, node.is_of_backend()) {
+            return self.set_described(call, (service, id), &wanted);
+        }
         if wanted.valid & (fuse::FATTR_MODE | fuse::FATTR_UID | fuse::FATTR_GID) != 0 {
             return Err(Errno::PERM);
         }
-        if node.is_folder() && wanted.valid & fuse::FATTR_SIZE != 0 {
+        if self.tree.is_folder(node) && wanted.valid & fuse::FATTR_SIZE != 0 {
             return Err(Errno::ISDIR);
         }
         self.getattr(call, node)
     }
 
     fn opendir(&mut self, call: Call, node: Node, request: &[u8]) -> Result<(), Errno> {
-        if !node.is_folder() {
+        if !self.tree.is_folder(node) {
             return Err(Errno::NOTDIR);
         }
         if !self.postpone(call, node, request) {
@@ -272,32 +284,30 @@ impl<H: Host> Core<H> {
 
     fn readdir(&mut self, call: Call, folder: Node, body: &[u8], plus: bool) -> Result<(), Errno> {
         let (read, _) = take::<fuse::fuse_read_in>(body)?;
-        if !folder.is_folder() {
+        if !self.tree.is_folder(folder) {
             return Err(Errno::NOTDIR);
         }
         let most = (read.size as usize).min(TRANSFER_BYTES_MAX);
         let mut listing = Vec::new();
         let dots = [(folder, "."), (Node::Root, "..")];
         let all = dots.into_iter().chain(self.tree.children(folder)).enumerate();
-        let first = usize::try_from(read.offset).unwrap_or(usize::MAX);
-        for (at, (node, name)) in all.skip(first) {
-            let before = listing.len();
-            if plus {
-                // The kernel takes no entry for the dots.
-                let known = if at < dots.len() { None } else { self.entry(node) };
-                listing.extend_from_slice(known.unwrap_or_default().as_bytes());
+        let from = usize::try_from(read.offset).unwrap_or(usize::MAX);
+        let mut count = 0;
+        let mut full = false;
+        for (at, (node, name)) in all {
+            count = at + 1;
+            if at < from || full {
+                continue;
             }
-            let typ = if node.is_folder() { 4 } else { 8 };
-            let namelen = name.len() as u32;
-            let ino = if name == ".." { ROOT } else { node.number() };
-            let entry = fuse::fuse_dirent { ino, off: at as u64 + 1, namelen, typ, name: [] };
-            listing.extend_from_slice(entry.as_bytes());
-            listing.extend_from_slice(name.as_bytes());
-            listing.resize(listing.len().next_multiple_of(8), 0);
-            if listing.len() > most {
-                listing.truncate(before);
-                break;
-            }
+            // The kernel takes no entry for the dots.
+            let known = if at < dots.len() { None } else { self.entry(node) };
+            let known = plus.then(|| known.unwrap_or_default());
+            let what = (node.number(), self.tree.is_folder(node));
+            full = !nodes::append(&mut listing, most, known, what, at as u64 + 1, name.as_bytes());
+        }
+        if let Some(at) = self.tree.asked_at(folder).filter(|_| !full) {
+            let known = count as u64;
+            return self.list_described(call, at, (listing, plus), (read.offset.max(known), known, most));
         }
         self.answer(call, &listing);
         Ok(())

@@ -26,7 +26,7 @@ impl<H: Host> Core<H> {
         if self.held + text.len() > 2 * HELD_BYTES_MAX {
             return Err(Errno::NOBUFS);
         }
-        let slot = self.allocate(Node::Own(own), flags, call, Body::Own(text))?;
+        let slot = self.allocate(Node::Own(own), (flags, false), call, Body::Own(text))?;
         if own == Own::Trace && reads {
             self.traces.readers += 1;
         }

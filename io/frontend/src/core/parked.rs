@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 
+use super::nodes::NodeAsk;
 use super::{Call, Core, PARKED_BYTES_MAX, PARKED_MAX, Ready};
 use crate::handle::Body;
 use crate::host::Host;
@@ -35,6 +36,19 @@ pub(super) enum Op {
         data: Vec<u8>,
         out_size: usize,
     },
+    ReadAt {
+        offset: u64,
+        size: usize,
+    },
+    /// A write at an offset, and how much of it is done.
+    WriteAt {
+        offset: u64,
+        data: Vec<u8>,
+        done: usize,
+    },
+    Sync,
+    /// A call about a name or a node that only a backend knows.
+    Node(Box<NodeAsk>),
     /// An open of `about.json`.
     About,
     /// A look into a service that has not said yet what it exports: the request itself, to be taken again.
@@ -47,10 +61,11 @@ impl Op {
     /// Bytes of the caller's that it keeps, and about what keeping them in pieces costs.
     fn bytes(&self) -> usize {
         match self {
-            Op::Write { data } | Op::Ioctl { data, .. } => data.len(),
+            Op::Write { data } | Op::Ioctl { data, .. } | Op::WriteAt { data, .. } => data.len(),
+            Op::Node(ask) => ask.payload.len(),
             Op::Command { lines, .. } => lines.iter().map(|line| line.len() + LINE_OVERHEAD_BYTES).sum(),
             Op::Again { request } => request.len(),
-            Op::Open | Op::Read { .. } | Op::Text { .. } | Op::About => 0,
+            Op::Open | Op::Read { .. } | Op::ReadAt { .. } | Op::Text { .. } | Op::Sync | Op::About => 0,
         }
     }
 }
@@ -78,7 +93,7 @@ impl<H: Host> Core<H> {
             self.refuse(call, Errno::AGAIN);
             return false;
         }
-        self.ticking |= matches!(op, Op::About | Op::Again { .. });
+        self.ticking |= matches!(op, Op::About | Op::Again { .. } | Op::Node(_));
         self.parked_bytes += bytes;
         self.parked.insert(call.key(), Parked { call, slot, op, tag: None, deadline, bytes });
         self.counters.parked_most = self.counters.parked_most.max(self.parked.len() as u64);
@@ -127,10 +142,10 @@ impl<H: Host> Core<H> {
 
     /// Ends a call that was taken out of the parked ones with an error.
     pub(super) fn fail(&mut self, parked: Parked, errno: Errno) {
-        let Some(slot) = parked.slot else { return self.refuse(parked.call, errno) };
         if let Some(tag) = parked.tag {
             self.cancel(tag);
         }
+        let Some(slot) = parked.slot else { return self.refuse(parked.call, errno) };
         if matches!(parked.op, Op::Open | Op::About) || self.is_unopened(slot) {
             self.refuse(parked.call, errno);
             return self.discard(slot);

@@ -136,6 +136,7 @@ fn export() -> Export {
         behaviour,
         idempotent,
         verb: "resolve".into(),
+        change: None,
     };
     let files = vec![
         file(QUERY, "query", Behaviour::Session, true),
@@ -258,6 +259,9 @@ impl Machine {
                     continue;
                 }
                 Outgoing::Cancel { .. } => continue,
+                other @ (Outgoing::Tree { .. } | Outgoing::Credit { .. }) => {
+                    unreachable!("no file here has a tree or a stream behind it: {other:?}")
+                }
             };
             let result = result.as_deref().map_err(|errno| *errno);
             self.tell(|core| core.answered(service, epoch, Answer { tag, result, phases: Vec::new() }));

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::{Call, Core, DEFAULTS_FIRST, DOWN_WAIT_NS, Facts, Link};
-use crate::handle::{Handle, Progress};
+use crate::handle::{Handle, Progress, Session};
 use crate::host::Host;
 use crate::ledger::Records;
 use crate::tree::Node;
@@ -58,12 +58,15 @@ impl<H: Host> Core<H> {
             return;
         };
         let deadline = self.host.now().saturating_add(DOWN_WAIT_NS);
-        let idempotent = match handle.node {
-            Node::File(service, id) => {
-                self.tree.services.get(service).and_then(|s| s.file(id)).is_some_and(|file| file.idempotent)
-            }
-            _ => false,
-        };
+        if let Node::File(service, id) = handle.node {
+            // Records of before do not say it.
+            let file = self.tree.services.get(service).and_then(|service| service.file(id));
+            handle.idempotent |= file.is_some_and(|file| file.idempotent);
+        }
+        let idempotent = handle.idempotent;
+        if let Some(stream) = handle.session().and_then(Session::stream) {
+            stream.interrupted(idempotent, Errno::CONNRESET.raw_os_error());
+        }
         if let Some(session) = handle.session() {
             for entry in &mut session.entries {
                 entry.deadline = deadline;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use super::tree::{self, Tree};
 use channel::{Closer, End, Receiver, Sender};
 use wire::service::{
     Behaviour, Export, FileExport, Header, Kind, MAX_RESPONSE_BYTES, OpenInfo, Phase, SESSION_NONE, VERSION,
@@ -38,6 +39,8 @@ pub struct Script {
     pub sessions_max: Option<usize>,
     /// Defaults that are handed over are refused with `EACCES`.
     pub refuses_defaults: bool,
+    /// What every look-up in the tree finds.
+    pub lies: Option<wire::service::Node>,
 }
 
 /// What a backend knows.
@@ -55,6 +58,9 @@ pub struct State {
     pub held: Vec<(Header, Vec<u8>)>,
     pub statuses: usize,
     pub deaf: bool,
+    pub tree: Tree,
+    /// What the sessions are opened on.
+    pub files: HashMap<u64, u32>,
 }
 
 /// A backend's thread; ends when it is dropped.
@@ -74,7 +80,7 @@ pub fn file(
     idempotent: bool,
     verb: &str,
 ) -> FileExport {
-    FileExport { id, name: Some(name.into()), mode, behaviour, idempotent, verb: verb.into() }
+    FileExport { id, name: Some(name.into()), mode, behaviour, idempotent, verb: verb.into(), change: None }
 }
 
 pub fn export() -> Export {
@@ -87,6 +93,13 @@ pub fn export() -> Export {
         FileExport { name: None, ..file(16, "", 0, Behaviour::Session, true, "resolve") },
     ];
     Export { version: VERSION, kind: "directory".into(), files }
+}
+
+/// The usual files, a tree and streams.
+pub fn with_tree() -> Export {
+    let mut export = export();
+    export.files.extend(tree::exports());
+    export
 }
 
 impl Backend {
@@ -102,6 +115,18 @@ impl Backend {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || run(receiver, &to, &own, &script, &stopped));
         Self { state, sender, closer, stop, thread: Some(thread) }
+    }
+
+    /// Lets the streams say so many more numbers.
+    pub fn count(&self, more: u64) {
+        let mut state = self.state.lock().unwrap();
+        state.tree.numbers += more;
+        state.tree.push(&mut self.sender.lock().unwrap());
+    }
+
+    /// Ends the streams.
+    pub fn end_streams(&self, errno: u32) {
+        self.state.lock().unwrap().tree.end(&mut self.sender.lock().unwrap(), errno);
     }
 
     /// Answers what is held.
@@ -129,7 +154,7 @@ pub fn message(header: Header, payload: &[u8]) -> Vec<u8> {
     [&header.encode()[..], payload].concat()
 }
 
-fn answer(sender: &mut Sender, to: &Header, status: u32, payload: &[u8]) {
+pub fn answer(sender: &mut Sender, to: &Header, status: u32, payload: &[u8]) {
     let head = |more: bool| Header {
         flags: if more { flags::MORE } else { 0 },
         status,
@@ -167,6 +192,25 @@ fn run(
         let mut sender = sender.lock().unwrap();
         match header.kind {
             Kind::Open => open(&mut sender, &mut state, &header, payload, script),
+            Kind::Request if header.file == tree::SINK => {
+                state.tree.take(&mut sender, &header, payload);
+            }
+            Kind::Lookup if script.lies.is_some() => {
+                let node = script.lies.map(|node| node.encode()).unwrap_or([0; 48]);
+                answer(&mut sender, &header, 0, &node);
+            }
+            Kind::Credit => state.tree.credited(&mut sender, &header),
+            Kind::Lookup
+            | Kind::List
+            | Kind::Stat
+            | Kind::Change
+            | Kind::Set
+            | Kind::ReadAt
+            | Kind::WriteAt
+            | Kind::Sync => {
+                let file = state.files.get(&header.session).copied();
+                state.tree.asked(&mut sender, &header, payload, file);
+            }
             Kind::Request if header.file == CTL => control(&mut sender, &mut state, &header, payload),
             Kind::Request if header.file == STATUS => {
                 state.statuses += 1;
@@ -189,6 +233,7 @@ fn run(
             Kind::Close => {
                 assert!(state.sessions.remove(&header.session).is_some(), "an unknown session is closed");
                 state.held.retain(|(held, _)| held.session != header.session);
+                state.tree.closed(header.session);
             }
             Kind::Control => ioctl(&mut sender, &mut state, &header, payload),
             other => panic!("a frontend does not send {other:?}"),
@@ -212,6 +257,8 @@ fn open(sender: &mut Sender, state: &mut State, header: &Header, payload: &[u8],
     if let Ok(capsule) = <[u8; 8]>::try_from(&info.capsule[..]) {
         state.values.insert(header.session, u64::from_le_bytes(capsule));
     }
+    state.files.insert(header.session, header.file);
+    state.tree.opened(header, &info);
     assert!(state.sessions.insert(header.session, info).is_none(), "a session is opened twice");
     answer(sender, header, 0, &[]);
 }

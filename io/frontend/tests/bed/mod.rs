@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod backend;
+pub mod tree;
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -101,6 +102,14 @@ pub struct Bed {
 impl Bed {
     pub fn new() -> Self {
         Self::with(Wishes::default())
+    }
+
+    /// A bed whose backends have a tree and streams, too.
+    pub fn with_tree() -> Self {
+        let bed = Self::with(Wishes { up: false, ..Wishes::default() });
+        bed.daemon.script(|script| script.export = Some(backend::with_tree()));
+        bed.daemon.say_up();
+        bed
     }
 
     pub fn with(wishes: Wishes) -> Self {
@@ -329,6 +338,12 @@ impl FakeDaemon {
     pub fn backend<T>(&self, look: impl FnOnce(&backend::State) -> T) -> Option<T> {
         let world = self.world.lock().unwrap();
         world.services[0].backends.last().map(|backend| look(&backend.state.lock().unwrap()))
+    }
+
+    /// Lets the last backend's streams say more, or end.
+    pub fn with_backend(&self, act: impl FnOnce(&Backend)) {
+        let world = self.world.lock().unwrap();
+        act(world.services[0].backends.last().expect("a backend"));
     }
 
     /// Lets the backend answer all that it holds.

@@ -18,8 +18,7 @@ impl Said {
     pub fn parse(bytes: &[u8]) -> Self {
         let steps: Vec<Step> = bytes.iter().map_while(|byte| Step::of(*byte)).collect();
         let rest = bytes.get(steps.len()..).unwrap_or_default();
-        let wrong =
-            (!rest.is_empty()).then(|| crate::outcome::clean(&String::from_utf8_lossy(rest), WORDS_BYTES));
+        let wrong = (!rest.is_empty()).then(|| qmp::clean(&String::from_utf8_lossy(rest), WORDS_BYTES));
         Self { step: steps.last().copied().unwrap_or(Step::Nothing), wrong }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Done, Next, Step};
 use crate::qemu::command_line::port_name;
-use crate::qemu::qmp::Command;
+use qmp::Command;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@ use super::table::Table;
 use super::watch::Hush;
 use super::{Done, Next, Step};
 use crate::qemu::command_line::{device_place, port_name};
-use crate::qemu::qmp::Command;
+use qmp::Command;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use serde_json::json;

@@ -20,7 +20,7 @@ pub(crate) use end::EndParts;
 pub(crate) use table::ProcessTable;
 use table::Table;
 
-use crate::qemu::qmp::Command;
+use qmp::Command;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use serde_json::json;

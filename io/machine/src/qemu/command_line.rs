@@ -1,6 +1,6 @@
 //! How QEMU is called: a function of the order alone.
 
-use crate::order::{Accel, Disk, MachineOrder};
+use crate::order::{Accel, Disk, MachineOrder, VolumeDisk};
 use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -21,6 +21,8 @@ const KERNEL_COMMAND_LINE: &str =
 /// Memory that an emulated machine may take for translated code, in MiB. Without a bound it is an eighth of the node's memory, more than
 /// the domain has: kernel and programs of a guest take some 30 MiB.
 pub(crate) const TRANSLATIONS_MIB: u64 = 64;
+/// How long a volume's disk waits for its engine, in seconds: many starts of one.
+const RECONNECT_SECONDS: u32 = 120;
 /// The processor of an emulated machine. Without the two features that emulation makes six times slower than none.
 const EMULATED_PROCESSOR: &str = "max,erms=off,fsrm=off";
 
@@ -68,6 +70,9 @@ pub(crate) fn arguments(order: &MachineOrder, accel: Accel, inherited: Inherited
     line.system(order);
     if let Some(disk) = &order.disk {
         line.disk(disk);
+    }
+    for (at, volume) in order.volumes.iter().enumerate() {
+        line.volume(at, volume);
     }
     if order.user_network {
         line.pair("-nic", "user,model=virtio-net-pci");
@@ -151,6 +156,20 @@ impl Line {
     }
 }
 
+impl Line {
+    /// A volume: its disk waits while its engine is started again, and fails what is under way only then.
+    fn volume(&mut self, at: usize, volume: &VolumeDisk) -> &mut Self {
+        let mut server = OsString::from(format!(
+            "driver=nbd,node-name=volume{at},export={},reconnect-delay={RECONNECT_SECONDS},discard=unmap,\
+             server.type=unix,server.path=",
+            volume.export
+        ));
+        server.push(escaped(&volume.socket));
+        self.pair("-blockdev", server);
+        self.pair("-device", format!("virtio-blk-pci,drive=volume{at},serial={}", volume.serial))
+    }
+}
+
 /// A path as a value in one of QEMU's lists: a comma is written twice.
 fn escaped(path: &Path) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -213,6 +232,11 @@ mod tests {
         let mut order = order();
         order.append = " debug ".to_owned();
         order.user_network = true;
+        order.volumes = vec![VolumeDisk {
+            serial: "data".into(),
+            socket: "/v/a,b/nbd.sock".into(),
+            export: "volume".into(),
+        }];
         let path = "/d/a,read-only=off".into();
         order.disk = Some(Disk { path, format: DiskFormat::Raw, read_only: true });
         let text = line(&order, Accel::Tcg);
@@ -220,6 +244,8 @@ mod tests {
             "no_timer_check debug -blockdev driver=file,node-name=disk-file,read-only=on,",
             "filename=/d/a,,read-only=off -blockdev driver=raw,node-name=disk,file=disk-file,read-only=on,",
             "-device virtio-blk-pci,drive=disk",
+            "-blockdev driver=nbd,node-name=volume0,export=volume,reconnect-delay=120,discard=unmap,server.type=unix,server.path=/v/a,,b/nbd.sock",
+            "-device virtio-blk-pci,drive=volume0,serial=data",
             "-nic user,model=virtio-net-pci",
         ] {
             assert!(text.contains(part), "{part:?} is not in {text}");

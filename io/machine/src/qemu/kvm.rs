@@ -1,7 +1,7 @@
 //! Whether QEMU can use a KVM that works: one that was built without it, or that is not let at it, can't.
 
 use super::process::{end_of, spawn};
-use super::qmp::Version;
+use qmp::Version;
 use rustix::fs::MemfdFlags;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -2,7 +2,7 @@
 
 use super::command_line::{self, Inherited};
 use crate::order::{Accel, MachineOrder};
-use crate::outcome::clean;
+use qmp::clean;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags};
 use rustix::pipe::PipeFlags;

@@ -2,10 +2,11 @@
 
 use super::{LOOK_AGAIN_MS, Machine, Tag};
 use crate::guest::BrokenRule;
-use crate::outcome::{Word, clean};
+use crate::outcome::Word;
+use crate::qemu::events::OLDEST;
 use crate::qemu::kvm::version_of;
-use crate::qemu::qmp::{Command, OLDEST};
 use crate::relay::Kind;
+use qmp::{Command, clean};
 use std::time::Duration;
 use wire::guest::{Message, Shutdown};
 
@@ -207,7 +208,7 @@ impl Machine<'_> {
 }
 
 /// What is wrong with a QEMU of this version.
-pub(super) fn too_old(found: crate::qemu::qmp::Version) -> String {
+pub(super) fn too_old(found: qmp::Version) -> String {
     clean(&format!("QEMU {found} is too old: {}.{} or later is needed", OLDEST.major, OLDEST.minor), 200)
 }
 

@@ -95,7 +95,7 @@ impl Machine<'_> {
             }
             Event::Frontend { up: true, .. } => self.link.tell(GuestState::FrontendUp, ""),
             Event::Frontend { up: false, message } => {
-                let why = crate::outcome::clean(message.as_deref().unwrap_or_default(), 300);
+                let why = qmp::clean(message.as_deref().unwrap_or_default(), 300);
                 self.link.tell(GuestState::FrontendDown, &why);
             }
         }

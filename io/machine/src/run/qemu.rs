@@ -6,8 +6,9 @@ use crate::guest::BrokenRule;
 use crate::link::Link;
 use crate::outcome::Word;
 use crate::ports::{Act, Done, Held};
-use crate::qemu::qmp::{Event, OLDEST, QmpError, Said, Version};
+use crate::qemu::events::{Event, OLDEST};
 use crate::relay::refused_in_place_of;
+use qmp::{QmpError, Said, Version};
 use rustix::io::Errno;
 use wire::guest::End;
 
@@ -35,15 +36,18 @@ impl Machine<'_> {
                 self.timers.asked_qemu = None;
                 self.timers.qemu_answered = now_ms;
                 if let Tag::Port(port, step) = tag {
-                    let acts = self.ports.answered(port, step, answer, now_ms);
+                    let acts = self.ports.answered(port, step, answer.map(drop), now_ms);
                     self.act(acts)?;
                 }
             }
-            Said::Event(Event::Deleted(id)) => {
-                let acts = self.ports.deleted(&id, now_ms);
-                self.act(acts)?;
-            }
-            Said::Event(event) => self.happened(event),
+            Said::Event(told) => match Event::of(&told) {
+                Some(Event::Deleted(id)) => {
+                    let acts = self.ports.deleted(&id, now_ms);
+                    self.act(acts)?;
+                }
+                Some(event) => self.happened(event),
+                None => {}
+            },
         }
         Ok(())
     }
@@ -63,7 +67,7 @@ impl Machine<'_> {
         for said in said {
             match said {
                 Said::Hello(_) => self.facts.greeted = true,
-                Said::Event(event) => self.happened(event),
+                Said::Event(told) => Event::of(&told).into_iter().for_each(|event| self.happened(event)),
                 Said::Done(..) => {}
             }
         }

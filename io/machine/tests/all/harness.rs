@@ -43,6 +43,7 @@ pub fn order(qemu: &Path, kernel: &Path) -> MachineOrder {
         initramfs: None,
         append: String::new(),
         disk: None,
+        volumes: Vec::new(),
         user_network: false,
         boot_ms: 30_000,
         shutdown_ms: 20_000,

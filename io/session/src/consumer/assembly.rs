@@ -3,8 +3,8 @@
 use rustix::io::Errno;
 use thiserror::Error;
 use wire::service::{
-    DecodeError, Export, HEADER_BYTES, Header, Kind, MAX_ANSWER_BYTES, MAX_CAPSULE_BYTES, MAX_RESPONSE_BYTES,
-    Phase, VERSION, flags,
+    DecodeError, Export, HEADER_BYTES, Header, Kind, MAX_ANSWER_BYTES, MAX_CAPSULE_BYTES, MAX_RECORD_BYTES,
+    MAX_RESPONSE_BYTES, Phase, VERSION, VERSION_MIN, flags,
 };
 
 /// The largest errno that Linux knows; a status above it is none.
@@ -23,6 +23,22 @@ pub enum Incoming<'a> {
         session: u64,
         /// The state, in the service's own form.
         capsule: &'a [u8],
+    },
+    /// A record of a stream.
+    Record {
+        /// Whose.
+        session: u64,
+        /// Its bytes.
+        record: &'a [u8],
+        /// The state of the session after it; empty where the service says none.
+        capsule: &'a [u8],
+    },
+    /// A stream has ended.
+    End {
+        /// Whose.
+        session: u64,
+        /// Why; none where there is just nothing more.
+        errno: Option<Errno>,
     },
 }
 
@@ -52,7 +68,9 @@ pub enum BadBackend {
     #[error("the backend's greeting is missing, doubled or not understood")]
     Hello,
     /// The backend speaks another version.
-    #[error("the backend speaks version {0} of the service protocol, this is version {VERSION}")]
+    #[error(
+        "the backend speaks version {0} of the service protocol, versions {VERSION_MIN} to {VERSION} are understood"
+    )]
     Version(u32),
     /// The pieces of an answer do not belong together.
     #[error("the pieces of the backend's answer do not belong together")]
@@ -63,6 +81,9 @@ pub enum BadBackend {
     /// A status that is no errno.
     #[error("the backend's status {0} is no errno")]
     Status(u32),
+    /// A record that is too long, or whose parts are not.
+    #[error("the backend's record of a stream is too long, or its capsule is")]
+    Record,
 }
 
 /// A whole thing, without its bytes.
@@ -77,6 +98,20 @@ pub enum Whole {
         /// Whose state.
         session: u64,
     },
+    /// See [`Incoming::Record`].
+    Record {
+        /// Whose.
+        session: u64,
+        /// How many of the message's last bytes are the capsule.
+        capsule_bytes: usize,
+    },
+    /// See [`Incoming::End`].
+    End {
+        /// Whose.
+        session: u64,
+        /// Why.
+        errno: Option<Errno>,
+    },
 }
 
 /// An answer without its bytes.
@@ -89,6 +124,35 @@ pub struct WholeAnswer {
     phases: Vec<Phase>,
     /// Where the bytes are: in the pieces, or so many in the last message.
     bytes: Option<usize>,
+}
+
+/// A record of a stream, or the stream's end.
+fn record(header: &Header, payload: &[u8]) -> Result<Whole, BadBackend> {
+    let session = header.session;
+    if header.flags & flags::END != 0 {
+        let errno = errno_of(header.status)?;
+        return if payload.is_empty() && header.file == 0 {
+            Ok(Whole::End { session, errno })
+        } else {
+            Err(BadBackend::Record)
+        };
+    }
+    let capsule_bytes = header.file as usize;
+    let record_bytes = payload.len().checked_sub(capsule_bytes).ok_or(BadBackend::Record)?;
+    let fits = record_bytes <= MAX_RECORD_BYTES && capsule_bytes <= MAX_CAPSULE_BYTES;
+    if !fits || header.flags != 0 || header.status != 0 {
+        return Err(BadBackend::Record);
+    }
+    Ok(Whole::Record { session, capsule_bytes })
+}
+
+/// The errno of a status; none for 0.
+fn errno_of(status: u32) -> Result<Option<Errno>, BadBackend> {
+    match i32::try_from(status) {
+        Ok(0) => Ok(None),
+        Ok(errno) if status <= MAX_ERRNO => Ok(Some(Errno::from_raw_os_error(errno))),
+        _ => Err(BadBackend::Status(status)),
+    }
 }
 
 /// Puts answers together.
@@ -121,6 +185,7 @@ impl Assembly {
                 Ok(Some(Whole::Capsule { session: header.session }))
             }
             Kind::Capsule => Err(BadBackend::TooLong),
+            Kind::Record => record(&header, payload).map(Some),
             Kind::Hello => Err(BadBackend::Hello),
             other => Err(BadBackend::Kind(other)),
         }
@@ -134,6 +199,13 @@ impl Assembly {
             Whole::Capsule { session } => {
                 Incoming::Capsule { session, capsule: message.get(HEADER_BYTES..).unwrap_or_default() }
             }
+            Whole::Record { session, capsule_bytes } => {
+                let payload = message.get(HEADER_BYTES..).unwrap_or_default();
+                let (record, capsule) =
+                    payload.split_at_checked(payload.len() - capsule_bytes).unwrap_or_default();
+                Incoming::Record { session, record, capsule }
+            }
+            Whole::End { session, errno } => Incoming::End { session, errno },
         }
     }
 
@@ -152,7 +224,7 @@ impl Assembly {
             return Err(BadBackend::Hello);
         }
         let export: Export = serde_json::from_slice(payload).map_err(|_| BadBackend::Hello)?;
-        if export.version != VERSION {
+        if !(VERSION_MIN..=VERSION).contains(&export.version) {
             return Err(BadBackend::Version(export.version));
         }
         self.greeted = true;
@@ -183,11 +255,7 @@ impl Assembly {
         if more {
             return Ok(None);
         }
-        let status = match header.status {
-            0 => Ok(()),
-            status if status <= MAX_ERRNO => Err(Errno::from_raw_os_error(status.cast_signed())),
-            status => return Err(BadBackend::Status(status)),
-        };
+        let status = errno_of(header.status)?.map_or(Ok(()), Err);
         Ok(Some(Whole::Answer(WholeAnswer {
             tag: header.tag,
             session: header.session,
@@ -241,6 +309,28 @@ mod tests {
     }
 
     #[test]
+    fn a_record_comes_with_the_state_after_it_and_a_stream_ends_with_a_reason() {
+        let mut assembly = greeted();
+        let whole = message(Kind::Record, 0, 0, 3, b"recordcap");
+        assert_eq!(
+            take(&mut assembly, &whole),
+            Ok(Some(Incoming::Record { session: 0, record: b"record", capsule: b"cap" }))
+        );
+        let end = Header { flags: flags::END, status: 5, ..Header::new(Kind::Record) }.encode();
+        let ended = Incoming::End { session: 0, errno: Some(Errno::IO) };
+        assert_eq!(take(&mut assembly, &end), Ok(Some(ended)));
+        for (flags, file, payload) in [
+            (0, 4, &b"abc"[..]),
+            (flags::END, 0, b"x"),
+            (flags::TRACE, 0, b""),
+            (0, 0, &[0; MAX_RECORD_BYTES + 1]),
+        ] {
+            let wrong = message(Kind::Record, flags, 0, file, payload);
+            assert_eq!(take(&mut greeted(), &wrong), Err(BadBackend::Record), "{flags} {file}");
+        }
+    }
+
+    #[test]
     fn a_backend_that_breaks_the_rules_is_told_which() {
         let response = message(Kind::Response, 0, 1, 0, b"");
         assert_eq!(take(&mut Assembly::default(), &response), Err(BadBackend::Hello));
@@ -275,7 +365,7 @@ mod tests {
 
         #[test]
         fn no_well_formed_message_breaks_it(parts in prop::collection::vec(
-            (1_u16..12, 0_u16..4, any::<u8>(), 0_u32..40, prop::collection::vec(any::<u8>(), 0..50)), 0..40)) {
+            (1_u16..22, 0_u16..8, any::<u8>(), 0_u32..40, prop::collection::vec(any::<u8>(), 0..50)), 0..40)) {
             let mut assembly = greeted();
             for (kind, flags, tag, file, payload) in parts {
                 let Ok(kind) = Kind::try_from(kind) else { continue };

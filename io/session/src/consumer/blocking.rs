@@ -26,7 +26,10 @@ impl Blocking {
         let export = match answers.next(deadline)? {
             Incoming::Hello(export) => export,
             // The assembly has let nothing else through before the greeting.
-            Incoming::Answer(_) | Incoming::Capsule { .. } => return Err(CallError::Closed),
+            Incoming::Answer(_)
+            | Incoming::Capsule { .. }
+            | Incoming::Record { .. }
+            | Incoming::End { .. } => return Err(CallError::Closed),
         };
         Ok(Self { sender, answers, export, last_tag: 0 })
     }

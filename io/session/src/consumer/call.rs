@@ -125,6 +125,30 @@ impl Caller {
         self.send(Header { session, tag, file: number, ..Header::new(Kind::Control) }, payload, deadline)
     }
 
+    /// Asks about a tree or for bytes at an offset: one of the kinds from [`Kind::Lookup`] on, with the payload that
+    /// `wire::service` makes for it.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn ask(
+        &self,
+        kind: Kind,
+        (session, tag): (u64, u64),
+        file: u32,
+        payload: &[u8],
+        deadline: Option<Instant>,
+    ) -> Result<(), CallError> {
+        self.send(Header { session, tag, file, ..Header::new(kind) }, payload, deadline)
+    }
+
+    /// Takes so many more bytes of records of a stream, [`wire::service::RECORD_OVERHEAD_BYTES`] for each included.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn credit(&self, session: u64, bytes: u32, deadline: Option<Instant>) -> Result<(), CallError> {
+        self.send(Header { session, file: bytes, ..Header::new(Kind::Credit) }, &[], deadline)
+    }
+
     /// Asks for the service's counters, as JSON.
     ///
     /// # Errors

@@ -60,8 +60,8 @@ pub enum ControlError {
     /// The descriptors are no end of a channel.
     #[error("the daemon sent descriptors that are no channel's end")]
     Channel(#[source] channel::OpenError),
-    /// The topology no longer lets this domain offer the channel.
-    #[error("the channel is no longer this domain's to offer: {0}")]
+    /// The topology no longer lets this domain offer the service.
+    #[error("the service is no longer this domain's to offer: {0}")]
     Withdrawn(String),
     /// The kernel gave no descriptor to wait with.
     #[error("can't make what waits for the control socket")]
@@ -272,7 +272,7 @@ impl Control {
         self.ask_later(|id| Request::Serve { id })
     }
 
-    /// Says that this program offers the channel service `service`. Does not wait: the answer comes as [`Notice::Serving`] or
+    /// Says that this program offers the channel service, or the service of kind `program`, called `service`. Does not wait: the answer comes as [`Notice::Serving`] or
     /// [`Notice::Refused`].
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Offering a channel to programs of other domains.
+//! Offering a channel to programs of other domains, or a service with files to their consumers.
 
 use super::awaiting::{FolderWatch, LOOK_AGAIN};
 use super::client::{Control, ControlError, Notice};
@@ -8,11 +8,12 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
+use serde_json::Value;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use sys::known::Known;
-use wire::control::{Consumer, Event};
+use wire::control::{Consumer, Event, ServedService};
 
 /// How long [`offer_channel`] waits for the node's daemon.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,13 +27,37 @@ pub fn offer_channel(name: &str) -> Result<Offer, ControlError> {
     Offer::at(&Control::path(), name, Instant::now() + PATIENCE)
 }
 
-/// A channel service that this program offers, until this is dropped. Channels that were accepted live on.
+/// What a program hears of the service that it offers.
+#[derive(Debug)]
+pub enum OfferEvent {
+    /// Somebody consumes it.
+    Consumer {
+        /// Our end of the channel.
+        end: End,
+        /// Who it is, as the daemon says.
+        consumer: Consumer,
+        /// Number of the channel on this node, as the state tree shows it.
+        channel: u64,
+    },
+    /// The settings changed: all of them, as admitted. Those that an offer begins with are [`Offer::service`]'s.
+    Settings(Value),
+    /// What a domain may do has changed; it holds for consumers of it that are there already.
+    Verbs {
+        /// Which domain.
+        domain: String,
+        /// All that it may do now.
+        verbs: Vec<String>,
+    },
+}
+
+/// A channel service, or a service of kind `program`, that this program offers, until this is dropped. Channels that were accepted
+/// live on.
 ///
 /// Its descriptor ([`AsFd`]) stays the same as long as it lives, and becomes readable when there may be somebody to accept. The
 /// death of the node's daemon is no error: the next daemon is told of the offer as soon as it is there, by whoever accepts.
 #[derive(Debug)]
 pub struct Offer {
-    name: String,
+    service: ServedService,
     control: Control,
     /// Gathers what can happen behind one descriptor.
     events: Known,
@@ -56,31 +81,33 @@ impl Offer {
     /// As [`offer_channel`].
     pub fn at(path: &Path, name: &str, deadline: Instant) -> Result<Self, ControlError> {
         let mut control = Control::connect_when_there(path, Some(deadline))?;
-        control.offer(name, deadline)?;
+        let service = control.offer(name, deadline)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ControlError::Watch)?;
         let events = Known::new(events);
         watch(&events, &control)?;
-        Ok(Self { name: name.to_owned(), control, events, state: State::Offered })
+        Ok(Self { service, control, events, state: State::Offered })
     }
 
     /// Name of the service.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.service.name
     }
 
-    /// Waits for the next program that opens the channel: our end, and who it is, as the daemon says.
+    /// The service: its kind, and its settings as this has heard of them.
+    pub fn service(&self) -> &ServedService {
+        &self.service
+    }
+
+    /// Waits for the next program that opens the channel: our end, and who it is, as the daemon says. What else happens is passed
+    /// over: new settings are those of new channels, which bring them along.
     ///
     /// # Errors
     /// [`ControlError::Deadline`]; [`ControlError::Withdrawn`] and [`ControlError::Refused`]: the offer is over. What else the
     /// control socket can do.
     pub fn accept(&mut self, deadline: Option<Instant>) -> Result<(End, Consumer), ControlError> {
         loop {
-            if let Some(accepted) = self.try_accept()? {
-                return Ok(accepted);
-            }
-            let events = self.events.look().map_err(ControlError::Wait)?;
-            if !wait_readable(events, deadline).map_err(ControlError::Wait)? {
-                return Err(ControlError::Deadline);
+            if let OfferEvent::Consumer { end, consumer, .. } = self.next_event(deadline)? {
+                return Ok((end, consumer));
             }
         }
     }
@@ -90,6 +117,36 @@ impl Offer {
     /// # Errors
     /// As [`Offer::accept`], but for the deadline.
     pub fn try_accept(&mut self) -> Result<Option<(End, Consumer)>, ControlError> {
+        loop {
+            match self.try_event()? {
+                Some(OfferEvent::Consumer { end, consumer, .. }) => return Ok(Some((end, consumer))),
+                Some(OfferEvent::Settings(_) | OfferEvent::Verbs { .. }) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits for the next thing that happens: consumers, settings, verbs.
+    ///
+    /// # Errors
+    /// As [`Offer::accept`].
+    pub fn next_event(&mut self, deadline: Option<Instant>) -> Result<OfferEvent, ControlError> {
+        loop {
+            if let Some(event) = self.try_event()? {
+                return Ok(event);
+            }
+            let events = self.events.look().map_err(ControlError::Wait)?;
+            if !wait_readable(events, deadline).map_err(ControlError::Wait)? {
+                return Err(ControlError::Deadline);
+            }
+        }
+    }
+
+    /// The next thing that has happened, if something has.
+    ///
+    /// # Errors
+    /// As [`Offer::accept`], but for the deadline.
+    pub fn try_event(&mut self) -> Result<Option<OfferEvent>, ControlError> {
         loop {
             match &self.state {
                 State::Offered => {}
@@ -105,25 +162,48 @@ impl Offer {
             }
             match self.control.next_notice() {
                 Ok(None) => return Ok(None),
-                Ok(Some(Notice::Attach { service, consumer, end, .. })) if service == self.name => {
-                    return Ok(Some((end, consumer)));
+                Ok(Some(notice)) => {
+                    if let Some(event) = self.noticed(notice) {
+                        return Ok(Some(event));
+                    }
                 }
-                Ok(Some(other)) => self.noticed(other),
                 Err(error) if error.is_gone() => self.await_daemon()?,
                 Err(error) => tracing::warn!(%error, "a packet of the daemon was dropped"),
             }
         }
     }
 
-    fn noticed(&mut self, notice: Notice) {
+    /// What the program is told of a notice, if anything.
+    fn noticed(&mut self, notice: Notice) -> Option<OfferEvent> {
         match notice {
+            Notice::Attach { service, consumer, end, channel } if service == self.service.name => {
+                return Some(OfferEvent::Consumer { end, consumer, channel });
+            }
+            Notice::Event(Event::Settings { service, settings }) if service == self.service.name => {
+                return self.settings(settings);
+            }
+            Notice::Event(Event::Verbs { service, domain, verbs }) if service == self.service.name => {
+                return Some(OfferEvent::Verbs { domain, verbs });
+            }
+            // The next daemon has taken the offer, perhaps with other settings than the one before.
+            Notice::Serving(services) => {
+                let own = services.into_iter().find(|served| served.name == self.service.name);
+                return own.and_then(|served| self.settings(served.settings));
+            }
             Notice::Refused { errno, message } => self.state = State::Over { errno: Some(errno), message },
-            Notice::Event(Event::Withdrawn { service, message }) if service == self.name => {
+            Notice::Event(Event::Withdrawn { service, message }) if service == self.service.name => {
                 self.state = State::Over { errno: None, message };
             }
-            // New settings are those of new channels, which bring them along; the rest is for servers.
+            // The rest is for servers, frontends and endpoints.
             _ => {}
         }
+        None
+    }
+
+    fn settings(&mut self, settings: Value) -> Option<OfferEvent> {
+        let changed = self.service.settings != settings;
+        self.service.settings.clone_from(&settings);
+        changed.then_some(OfferEvent::Settings(settings))
     }
 
     /// Begins to look for the next daemon.
@@ -161,7 +241,7 @@ impl Offer {
         if !self.control.try_reconnect()? {
             return Ok(false);
         }
-        if let Err(error) = self.control.ask_offer(&self.name) {
+        if let Err(error) = self.control.ask_offer(&self.service.name) {
             // It went again: the timer and the folder still tell of the next one.
             return if error.is_gone() { Ok(false) } else { Err(error) };
         }

@@ -7,8 +7,12 @@ use std::time::Instant;
 use thiserror::Error;
 use wire::service::{
     DecodeError, Export, Header, Kind, MAX_CAPSULE_BYTES, MAX_CONTROL_BYTES, MAX_REQUEST_BYTES, OpenInfo,
-    SESSION_NONE, flags,
+    SESSION_NONE, flags, root_of,
 };
+
+/// The access mode in the flags of open(2), and reading alone.
+const ACCESS: u32 = 3;
+const READ_ONLY: u32 = 0;
 
 /// Most sessions of one consumer, whatever the service would allow: some 1.5 MiB of memory here.
 pub const MAX_SESSIONS_PER_LINK: usize = 16 * 1024;
@@ -49,6 +53,12 @@ pub enum Action<'a> {
     Request(ReplyTo, &'a [u8]),
     /// Ask the service.
     Control(ReplyTo, &'a [u8]),
+    /// Ask the service about its tree, or for bytes at an offset.
+    Tree(ReplyTo, Kind, &'a [u8]),
+    /// Tell the service that the reader of this stream takes more.
+    Credit(u64),
+    /// There is nothing to be done: the session is over already.
+    Nothing,
     /// Answer from the service's counters.
     State(ReplyTo),
     /// Answer with an errno; the service hears nothing of it. The tag was not entered.
@@ -68,10 +78,19 @@ pub struct Book {
     link: LinkId,
     /// Files that the consumer's verbs allow.
     allowed: HashSet<u32>,
+    /// Folders that they allow to be changed.
+    changeable: HashSet<u32>,
     known: HashSet<u32>,
-    /// The file of each session.
-    sessions: HashMap<u64, u32>,
+    sessions: HashMap<u64, Opened>,
     outstanding: HashMap<u64, Outstanding>,
+}
+
+/// An open session.
+#[derive(Debug, Clone, Copy)]
+struct Opened {
+    file: u32,
+    /// Bytes of records that the reader of a stream still takes.
+    credit: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +105,7 @@ impl Book {
         let mut book = Self {
             link,
             allowed: HashSet::new(),
+            changeable: HashSet::new(),
             known: export.files.iter().map(|file| file.id).collect(),
             sessions: HashMap::new(),
             outstanding: HashMap::new(),
@@ -98,6 +118,17 @@ impl Book {
     pub fn allow(&mut self, export: &Export, verbs: &[String]) {
         let held = export.files.iter().filter(|file| verbs.contains(&file.verb));
         self.allowed = held.map(|file| file.id).collect();
+        let may_change = |change: &Option<String>| change.as_ref().is_some_and(|verb| verbs.contains(verb));
+        let changeable = export.files.iter().filter(|file| may_change(&file.change));
+        self.changeable = changeable.map(|file| file.id).collect();
+    }
+
+    /// Takes `bytes` off the credit of a stream; false: it is not that much, or the session is not open.
+    pub fn spend(&mut self, session: u64, bytes: usize) -> bool {
+        let Some(opened) = self.sessions.get_mut(&session) else { return false };
+        let left = opened.credit.checked_sub(bytes as u64);
+        opened.credit = left.unwrap_or(opened.credit);
+        left.is_some()
     }
 
     /// How many sessions are open.
@@ -139,7 +170,17 @@ impl Book {
             Kind::State => self.fresh(to.tag).map(|()| Action::State(to)),
             Kind::Cancel => Ok(self.cancel(to.tag)),
             Kind::Close => Ok(self.close(to.session)),
-            other @ (Kind::Hello | Kind::Response | Kind::Capsule) => Err(Corruption::Kind(other)),
+            Kind::Credit => Ok(self.credit(to.session, to.file)),
+            Kind::Lookup | Kind::List | Kind::Stat | Kind::Change | Kind::Set => {
+                self.ask_tree(to, header.kind, payload)
+            }
+            Kind::ReadAt | Kind::WriteAt | Kind::Sync => {
+                let too_long = payload.len() > MAX_REQUEST_BYTES;
+                self.ask(to, || Action::Tree(to, header.kind, payload), too_long)
+            }
+            other @ (Kind::Hello | Kind::Response | Kind::Capsule | Kind::Record) => {
+                Err(Corruption::Kind(other))
+            }
         }
     }
 
@@ -164,7 +205,12 @@ impl Book {
         if to.session == SESSION_NONE {
             return self.restore(to, info.capsule);
         }
-        if let Err(errno) = self.may_use(to.file) {
+        let writes = info.flags & ACCESS != READ_ONLY;
+        let allowed = self.may_use(to.file).and_then(|()| {
+            let below_folder = root_of(to.file) != to.file;
+            if below_folder && writes { self.may_change(to.file) } else { Ok(()) }
+        });
+        if let Err(errno) = allowed {
             return Ok(Action::Refuse(to, errno));
         }
         if self.sessions.len() >= MAX_SESSIONS_PER_LINK {
@@ -173,7 +219,7 @@ impl Book {
         if self.outstanding.len() >= MAX_OUTSTANDING_PER_LINK {
             return Ok(Action::Refuse(to, Errno::AGAIN));
         }
-        self.sessions.insert(to.session, to.file);
+        self.sessions.insert(to.session, Opened { file: to.file, credit: 0 });
         self.outstanding.insert(to.tag, Outstanding { session: to.session, opens: true });
         Ok(Action::Open(to, info))
     }
@@ -201,7 +247,7 @@ impl Book {
         let action = action();
         let is_request = matches!(action, Action::Request(..));
         let file = match self.sessions.get(&to.session) {
-            Some(&file) => file,
+            Some(opened) => opened.file,
             None if to.session == SESSION_NONE => to.file,
             None => return Ok(Action::Refuse(to, Errno::BADF)),
         };
@@ -223,7 +269,38 @@ impl Book {
         Ok(action)
     }
 
+    /// A request about a node, in no session.
+    fn ask_tree<'a>(&mut self, to: ReplyTo, kind: Kind, payload: &'a [u8]) -> Result<Action<'a>, Corruption> {
+        self.fresh(to.tag)?;
+        let changes = matches!(kind, Kind::Change | Kind::Set);
+        let allowed = self.may_use(to.file);
+        let allowed = if changes { allowed.and_then(|()| self.may_change(to.file)) } else { allowed };
+        let refused = match allowed {
+            Err(errno) => Some(errno),
+            Ok(()) if payload.len() > MAX_REQUEST_BYTES => Some(Errno::MSGSIZE),
+            Ok(()) if self.outstanding.len() >= MAX_OUTSTANDING_PER_LINK => Some(Errno::AGAIN),
+            Ok(()) => None,
+        };
+        if let Some(errno) = refused {
+            return Ok(Action::Refuse(to, errno));
+        }
+        self.outstanding.insert(to.tag, Outstanding { session: SESSION_NONE, opens: false });
+        Ok(Action::Tree(to, kind, payload))
+    }
+
+    fn credit<'a>(&mut self, session: u64, bytes: u32) -> Action<'a> {
+        // It may cross with the end of the session: no fault of anybody's.
+        let Some(opened) = self.sessions.get_mut(&session) else { return Action::Nothing };
+        opened.credit = opened.credit.saturating_add(u64::from(bytes));
+        Action::Credit(session)
+    }
+
+    fn may_change(&self, file: u32) -> Result<(), Errno> {
+        if self.changeable.contains(&root_of(file)) { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
     fn may_use(&self, file: u32) -> Result<(), Errno> {
+        let file = root_of(file);
         if self.allowed.contains(&file) {
             Ok(())
         } else if self.known.contains(&file) {
@@ -257,7 +334,7 @@ impl Book {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use wire::service::{Behaviour, FileExport, VERSION};
+    use wire::service::{Behaviour, FileExport, VERSION, below};
 
     fn export() -> Export {
         let file = |id, verb: &str| FileExport {
@@ -267,6 +344,7 @@ mod tests {
             behaviour: Behaviour::Session,
             idempotent: true,
             verb: verb.into(),
+            change: None,
         };
         Export { version: VERSION, kind: "echo".into(), files: vec![file(0, "use"), file(1, "control")] }
     }
@@ -331,6 +409,49 @@ mod tests {
         assert_eq!(book.take(&wrong_file, now), Ok(Action::Refuse(to(5, 2, 0, now), Errno::BADF)));
         let no_verb = message(Kind::Request, SESSION_NONE, 2, 0, b"");
         assert_eq!(book.take(&no_verb, now), Ok(Action::Refuse(to(0, 2, 0, now), Errno::ACCESS)));
+    }
+
+    #[test]
+    fn a_folders_verbs_hold_for_all_below_it() {
+        let folder = FileExport {
+            id: 2,
+            name: Some("data".into()),
+            mode: 0o777,
+            behaviour: Behaviour::Folder,
+            idempotent: true,
+            verb: "use".into(),
+            change: Some("change".into()),
+        };
+        let export = Export { version: VERSION, kind: "tree".into(), files: vec![folder] };
+        let (mut book, now) = (Book::new(LinkId(1), &export, &["use".into()]), Instant::now());
+        let node = below(2, 77).expect("a node");
+        let open_for = |flags, tag| {
+            let info = OpenInfo { flags, ..OpenInfo::default() };
+            message(Kind::Open, tag, tag, node, &serde_json::to_vec(&info).expect("json"))
+        };
+        let lookup = message(Kind::Lookup, 0, 1, node, b"x");
+        assert_eq!(book.take(&lookup, now), Ok(Action::Tree(to(0, 1, node, now), Kind::Lookup, b"x")));
+        let change = message(Kind::Change, 0, 2, node, b"");
+        assert_eq!(book.take(&change, now), Ok(Action::Refuse(to(0, 2, node, now), Errno::ACCESS)));
+        assert!(matches!(book.take(&open_for(0, 3), now), Ok(Action::Open(..))));
+        let refused = Ok(Action::Refuse(to(4, 4, node, now), Errno::ACCESS));
+        assert_eq!(book.take(&open_for(2, 4), now), refused, "writing is changing");
+        book.allow(&export, &["use".into(), "change".into()]);
+        assert!(matches!(book.take(&open_for(2, 5), now), Ok(Action::Open(..))));
+        let stranger = message(Kind::Stat, 0, 6, below(9, 1).expect("a node"), b"");
+        assert!(matches!(book.take(&stranger, now), Ok(Action::Refuse(_, Errno::NOENT))));
+    }
+
+    #[test]
+    fn no_record_goes_beyond_the_credit() {
+        let (mut book, now) = (book(), Instant::now());
+        assert!(matches!(book.take(&open(5, 1, 0), now), Ok(Action::Open(..))));
+        assert!(!book.spend(5, 1), "none was given");
+        let credit = message(Kind::Credit, 5, 0, 100, b"");
+        assert_eq!(book.take(&credit, now), Ok(Action::Credit(5)));
+        assert!(book.spend(5, 60) && !book.spend(5, 41) && book.spend(5, 40));
+        let late = message(Kind::Credit, 6, 0, 100, b"");
+        assert_eq!(book.take(&late, now), Ok(Action::Nothing), "its session was closed meanwhile");
     }
 
     #[test]
@@ -405,7 +526,7 @@ mod tests {
         /// the trait promises.
         #[test]
         fn the_service_is_told_a_consistent_story(
-            steps in prop::collection::vec((0_u8..8, 0_u64..4, 0_u64..6, 0_u32..3, any::<bool>()), 0..200)
+            steps in prop::collection::vec((0_u8..12, 0_u64..4, 0_u64..6, 0_u32..3, any::<bool>()), 0..200)
         ) {
             let (mut book, now) = (book(), Instant::now());
             let (mut sessions, mut tags) = (HashSet::new(), HashMap::new());
@@ -418,6 +539,10 @@ mod tests {
                     4 => message(Kind::Close, session, 0, 0, b""),
                     5 => message(Kind::State, 0, tag, 0, b""),
                     6 => restore(tag, b"sealed"),
+                    7 => message(Kind::Credit, session, 0, 1000, b""),
+                    8 => message(Kind::Lookup, 0, tag, file, b"name"),
+                    9 => message(Kind::ReadAt, session, tag, file, &[0; 12]),
+                    10 => message(Kind::Change, 0, tag, below(file, 7).expect("small"), b"change"),
                     _ => {
                         let known = tags.remove(&tag);
                         let (session, opens) = known.unwrap_or((session, false));
@@ -449,7 +574,12 @@ mod tests {
                     Ok(Action::Restore(to, _)) => {
                         prop_assert!(tags.insert(to.tag, (SESSION_NONE, false)).is_none());
                     }
-                    Ok(Action::Refuse(..) | Action::State(..)) => {}
+                    Ok(Action::Tree(to, kind, _)) => {
+                        prop_assert!(kind != Kind::ReadAt || to.session == SESSION_NONE || sessions.contains(&to.session));
+                        prop_assert!(tags.insert(to.tag, (SESSION_NONE.max(to.session), false)).is_none());
+                    }
+                    Ok(Action::Credit(session)) => prop_assert!(sessions.contains(&session)),
+                    Ok(Action::Refuse(..) | Action::State(..) | Action::Nothing) => {}
                     Err(Corruption::TagInUse(tag)) => prop_assert!(tags.contains_key(&tag)),
                     Err(Corruption::SessionInUse(session)) => {
                         prop_assert!(session == SESSION_NONE || sessions.contains(&session));

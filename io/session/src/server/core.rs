@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
-use wire::service::Phase;
+use wire::service::{MAX_CAPSULE_BYTES, MAX_RECORD_BYTES, Phase, RECORD_OVERHEAD_BYTES};
 
 /// What an event of the loop is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +172,32 @@ impl Context for Bound<'_> {
         let now = self.core.now;
         let Some(found) = self.link(link).filter(|found| found.book.is_open(session)) else { return };
         let sent = found.capsule(session, capsule, now);
+        self.core.sent(link, sent);
+    }
+
+    fn record(&mut self, link: LinkId, session: u64, record: &[u8], capsule: &[u8]) -> bool {
+        let now = self.core.now;
+        let Some(found) = self.link(link) else { return false };
+        if record.len() > MAX_RECORD_BYTES || capsule.len() > MAX_CAPSULE_BYTES {
+            tracing::error!(
+                session,
+                bytes = record.len(),
+                "a record of a stream is too long and was not sent"
+            );
+            return false;
+        }
+        if !found.book.spend(session, record.len() + RECORD_OVERHEAD_BYTES) {
+            return false;
+        }
+        let sent = found.record(session, record, capsule, now);
+        self.core.sent(link, sent);
+        true
+    }
+
+    fn end(&mut self, link: LinkId, session: u64, errno: Option<Errno>) {
+        let now = self.core.now;
+        let Some(found) = self.link(link).filter(|found| found.book.is_open(session)) else { return };
+        let sent = found.end(session, errno, now);
         self.core.sent(link, sent);
     }
 

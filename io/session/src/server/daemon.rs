@@ -2,7 +2,7 @@
 
 use super::core::{Bound, Source, describe};
 use super::link::Link;
-use super::run::{ServeError, Served, Server};
+use super::run::{Role, ServeError, Served, Server};
 use super::service::LinkId;
 use crate::control::{ControlError, LOOK_AGAIN, Notice, PacketError};
 use channel::End;
@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use wire::control::{Consumer, Event, ServedService};
 use wire::service::Export;
 
+/// Kind of the services that programs serve.
+const PROGRAM: &str = "program";
 /// Most consumers of one server; a node has fewer domains times entrances.
 const MAX_LINKS: usize = 4096;
 
@@ -40,7 +42,8 @@ impl Server<'_> {
                 self.attach(&service, channel, consumer, end)
             }
             Notice::Serving(services) => return self.place(services),
-            Notice::Refused { errno, message } if self.services.is_empty() => {
+            // Of a program's service there is another server now, or none is wanted here: it has nothing to go on for.
+            Notice::Refused { errno, message } if self.services.is_empty() || self.role != Role::Host => {
                 return Err(ControlError::Refused { errno, message }.into());
             }
             Notice::Refused { message, .. } => {
@@ -49,7 +52,12 @@ impl Server<'_> {
             Notice::Event(Event::Settings { service, settings }) => self.settings(&service, settings),
             Notice::Event(Event::Verbs { service, domain, verbs }) => self.verbs(&service, &domain, &verbs),
             Notice::Event(Event::Inspect { id }) => self.report(id),
-            // To frontends, machines, endpoints, and programs that offer channels, only.
+            Notice::Event(Event::Withdrawn { service, message }) => {
+                if self.role == Role::Program(service) {
+                    return Err(ControlError::Withdrawn(message).into());
+                }
+            }
+            // To frontends, machines and endpoints only.
             Notice::Introduced { .. }
             | Notice::Bound(_)
             | Notice::Answer { .. }
@@ -62,7 +70,6 @@ impl Server<'_> {
                 | Event::Service { .. }
                 | Event::Services { .. }
                 | Event::Attach { .. }
-                | Event::Withdrawn { .. }
                 | Event::Frontend { .. },
             ) => {}
         }
@@ -84,14 +91,22 @@ impl Server<'_> {
             if !self.has_place() {
                 return Err(fail("this server has too many services already".into()));
             }
-            let service = (self.make)(&told).map_err(fail)?;
+            let offers = self.role != Role::Host;
+            if offers && told.kind != PROGRAM {
+                return Err(fail(format!("only a service of kind {PROGRAM:?} is served by a program")));
+            }
+            let mut service = (self.make)(&told).map_err(fail)?;
+            let number = self.services.len();
+            let mut ctx = Bound { core: &mut self.core, service: number };
+            service.start(&mut ctx);
+            if offers {
+                // It was made before its settings were known; its files may depend on them.
+                let told = service.settings(&mut ctx, &told.settings);
+                told.map_err(|reason| fail(format!("its settings can't be used: {reason}")))?;
+            }
             let hello = hello(&service.export()).map_err(fail)?;
             tracing::info!(service = told.name, kind = told.kind, "serving");
-            let number = self.services.len();
             self.services.push(Served { told, hello, service });
-            if let Some(served) = self.services.last_mut() {
-                served.service.start(&mut Bound { core: &mut self.core, service: number });
-            }
         }
         Ok(())
     }
@@ -210,11 +225,9 @@ impl Server<'_> {
         if let Some(folder) = &self.folder {
             folder.drain();
         }
-        match self
-            .control
-            .try_reconnect()
-            .and_then(|there| if there { self.control.ask_serve().map(|()| true) } else { Ok(false) })
-        {
+        match self.control.try_reconnect().and_then(|there| {
+            if there { self.role.announce(&mut self.control).map(|()| true) } else { Ok(false) }
+        }) {
             Ok(true) => match self.core.watch_source(&self.control, Source::Control) {
                 Ok(()) => {
                     tracing::info!("the node's daemon is back");

@@ -117,6 +117,24 @@ impl Link {
         self.send(Header { session, ..Header::new(Kind::Capsule) }, &[capsule], now)
     }
 
+    /// Sends one record of a stream and the state of the session after it.
+    pub fn record(
+        &mut self,
+        session: u64,
+        record: &[u8],
+        capsule: &[u8],
+        now: Instant,
+    ) -> Result<(), SendFailure> {
+        let file = u32::try_from(capsule.len()).unwrap_or(u32::MAX);
+        self.send(Header { session, file, ..Header::new(Kind::Record) }, &[record, capsule], now)
+    }
+
+    /// Ends a stream.
+    pub fn end(&mut self, session: u64, errno: Option<Errno>, now: Instant) -> Result<(), SendFailure> {
+        let status = errno.map_or(0, |errno| errno.raw_os_error().unsigned_abs());
+        self.send(Header { session, status, flags: flags::END, ..Header::new(Kind::Record) }, &[], now)
+    }
+
     /// Sends an answer, in pieces if it is long.
     pub fn respond(
         &mut self,

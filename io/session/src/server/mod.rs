@@ -10,5 +10,5 @@ mod turn;
 
 pub use book::{MAX_OUTSTANDING_PER_LINK, MAX_SESSIONS_PER_LINK};
 pub use link::MAX_QUEUED_BYTES;
-pub use run::{Make, STALL_LIMIT, ServeError, Server, serve};
+pub use run::{Make, STALL_LIMIT, ServeError, Server, serve, serve_program};
 pub use service::{Context, Interest, LinkId, Readiness, ReplyTo, Service};

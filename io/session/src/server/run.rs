@@ -46,6 +46,18 @@ pub enum ServeError {
 /// Makes a service from its admitted settings, or says why it can't.
 pub type Make<'m> = Box<dyn FnMut(&ServedService) -> Result<Box<dyn Service>, String> + 'm>;
 
+/// How a server has announced itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Role {
+    /// As the server of its domain: the daemon says which services.
+    Host,
+    /// As a program that offers the service of this name, of kind `program`.
+    Program(String),
+}
+
+/// How long [`serve_program`] waits for the node's daemon.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A service that is being served.
 pub(super) struct Served {
     /// As the daemon described it last.
@@ -56,12 +68,23 @@ pub(super) struct Served {
     pub service: Box<dyn Service>,
 }
 
+impl Role {
+    /// Tells a daemon. What to serve comes as a notice.
+    pub(super) fn announce(&self, control: &mut Control) -> Result<(), ControlError> {
+        match self {
+            Self::Host => control.ask_serve(),
+            Self::Program(name) => control.ask_offer(name),
+        }
+    }
+}
+
 /// A server: its services and their consumers.
 pub struct Server<'m> {
     pub(super) core: Core,
     pub(super) services: Vec<Served>,
     pub(super) make: Make<'m>,
     pub(super) control: Control,
+    pub(super) role: Role,
     pub(super) folder: Option<crate::control::FolderWatch>,
     /// While there is no daemon: when to look for one.
     pub(super) look_for_daemon: Option<Instant>,
@@ -83,21 +106,50 @@ pub fn serve(control: Control, make: Make<'_>, stop: Option<BorrowedFd<'_>>) -> 
     Server::new(control, make)?.run(stop)
 }
 
+/// Serves the service of kind `program` called `name`, which the topology places in this domain, for good. The service is told its
+/// settings by [`Service::settings`] before its first consumer comes. The daemon's death is survived, as by [`serve`].
+///
+/// # Errors
+/// [`ServeError::Control`] with [`ControlError::Refused`]: the topology places no such service here (`ENOENT`, `EPERM`), or another
+/// program offers it (`EBUSY`); with [`ControlError::Withdrawn`]: the file places it elsewhere now. [`ServeError::Service`]: it refuses
+/// its first settings.
+pub fn serve_program(name: &str, service: impl Service + 'static) -> Result<(), ServeError> {
+    let control = Control::connect_when_there(&Control::path(), Some(Instant::now() + PATIENCE))?;
+    Server::offering(control, name, Box::new(service))?.run(None)
+}
+
+impl Server<'static> {
+    /// A server that has offered the service of kind `program` called `name`. It is told its settings before its first consumer comes.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn offering(control: Control, name: &str, service: Box<dyn Service>) -> Result<Self, ServeError> {
+        let mut service = Some(service);
+        let make = move |_: &ServedService| service.take().ok_or_else(|| "it was made before".to_owned());
+        Server::announced(control, Box::new(make), Role::Program(name.to_owned()))
+    }
+}
+
 impl<'m> Server<'m> {
     /// A server that has announced itself.
     ///
     /// # Errors
     /// [`ServeError`].
-    pub fn new(mut control: Control, make: Make<'m>) -> Result<Self, ServeError> {
+    pub fn new(control: Control, make: Make<'m>) -> Result<Self, ServeError> {
+        Self::announced(control, make, Role::Host)
+    }
+
+    fn announced(mut control: Control, make: Make<'m>, role: Role) -> Result<Self, ServeError> {
         allow_descriptors();
         let core = Core::new().map_err(ServeError::Wait)?;
-        control.ask_serve()?;
+        role.announce(&mut control)?;
         core.watch_source(&control, Source::Control).map_err(ServeError::Wait)?;
         Ok(Self {
             core,
             services: Vec::new(),
             make,
             control,
+            role,
             folder: None,
             look_for_daemon: None,
             last_link: 0,

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use wire::control::Consumer;
-use wire::service::{Export, OpenInfo, Phase};
+use wire::service::{Export, Kind, OpenInfo, Phase};
 
 /// One consumer's channel. Never used again after the consumer is gone, so that a late answer reaches nobody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,6 +66,18 @@ pub trait Context {
     /// backend; it comes back in [`OpenInfo::capsule`]. That of [`wire::service::SESSION_NONE`], the domain's defaults,
     /// comes back by [`Service::restore`]; an empty one is forgotten.
     fn capsule(&mut self, link: LinkId, session: u64, capsule: &[u8]);
+
+    /// Sends one record of a stream, and the state of the session after it (empty: none is kept). Answers whether the
+    /// reader's credit was enough; if not, nothing was sent: [`Service::credit`] tells when there is more.
+    fn record(&mut self, link: LinkId, session: u64, record: &[u8], capsule: &[u8]) -> bool {
+        let _ = (link, session, record, capsule);
+        false
+    }
+
+    /// Ends a stream: nothing more is read of it, or this errno.
+    fn end(&mut self, link: LinkId, session: u64, errno: Option<Errno>) {
+        let _ = (link, session, errno);
+    }
 
     /// Throws a consumer out; `reason` goes to the log. [`Service::detach`] follows after the current call.
     fn detach(&mut self, link: LinkId, reason: &str);
@@ -127,6 +139,19 @@ pub trait Service {
 
     /// An `ioctl`; `to.file` is its number, `payload` its data.
     fn control(&mut self, ctx: &mut dyn Context, to: ReplyTo, payload: &[u8]);
+
+    /// A request about the tree or about bytes at an offset ([`Kind::Lookup`] to [`Kind::Sync`]); `to.file` is the folder or
+    /// the node, the payload is what `wire::service` decodes for `kind`. Answered like a request. The loop has checked that
+    /// the consumer holds the verb of the exported folder, and for changes that of changing it.
+    fn tree(&mut self, ctx: &mut dyn Context, to: ReplyTo, kind: Kind, payload: &[u8]) {
+        let _ = (kind, payload);
+        ctx.answer(to, Err(Errno::OPNOTSUPP), &[]);
+    }
+
+    /// The reader of a stream takes more: [`Context::record`] may succeed now.
+    fn credit(&mut self, ctx: &mut dyn Context, link: LinkId, session: u64) {
+        let _ = (ctx, link, session);
+    }
 
     /// Nobody waits for this request any more; an answer to it would be dropped.
     fn cancel(&mut self, ctx: &mut dyn Context, link: LinkId, tag: u64);

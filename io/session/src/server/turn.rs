@@ -58,6 +58,9 @@ fn act(core: &mut Core, served: &mut Served, service: usize, id: LinkId, action:
         Action::Restore(to, capsule) => served.service.restore(&mut ctx, to, &capsule),
         Action::Request(to, payload) => served.service.request(&mut ctx, to, payload),
         Action::Control(to, payload) => served.service.control(&mut ctx, to, payload),
+        Action::Tree(to, kind, payload) => served.service.tree(&mut ctx, to, kind, payload),
+        Action::Credit(session) => served.service.credit(&mut ctx, id, session),
+        Action::Nothing => {}
         Action::Forget { tags, closed } => {
             for tag in tags {
                 served.service.cancel(&mut ctx, id, tag);

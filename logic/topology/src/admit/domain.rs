@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::{Context, entrance, machine, mount, reserve, runs_server, service};
+use super::{Context, entrance, machine, mount, reserve, runs_server, service, volume};
 use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{self, Command, DomainForm, RestartForm, RootForm};
@@ -36,6 +36,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
     let (ready, ready_timeout_ms) = ready(kind, form, &program, cx);
     let services = entrance::services(&name, form, cx);
     let resolv = resolv(form, services.iter().any(|mount| mount.stub), cx);
+    let volumes = volume::volumes(&name.value, kind, form, cx);
     Domain {
         kind,
         placement: placement(form, cx),
@@ -62,6 +63,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
         root,
         program,
         services,
+        volumes,
         resolv,
         ready,
         ready_timeout_ms,
@@ -119,7 +121,7 @@ fn root(form: &DomainForm, cx: &mut Context<'_, '_>) -> Root {
         RootForm::Image(path, tag) => {
             let absolute = file::on_node(cx.base, &path.value.0);
             cx.must_be_there(&absolute, &path.span, &[Found::Directory, Found::File], "image layout");
-            Root::Image { path: absolute, tag: tag.clone() }
+            Root::Image { path: absolute, tag: tag.as_ref().map(|tag| tag.value.0.clone()) }
         }
     }
 }
@@ -199,8 +201,8 @@ fn program(
 
 fn refuse_nothing(name: &At<Name>, head: &Span, cx: &mut Context<'_, '_>) {
     let (why, help) = match cx.offered_by(&name.value).first() {
-        Some(channel) => (
-            format!("no command, and the channel `{channel}` is offered by a program of its own"),
+        Some(service) => (
+            format!("no command, and {} is offered by a program of its own", cx.offer_called(service)),
             "add command = [\"program\", \"argument\"]",
         ),
         None => (

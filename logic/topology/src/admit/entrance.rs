@@ -30,6 +30,12 @@ pub(super) fn services(domain: &At<Name>, form: &DomainForm, cx: &mut Context<'_
             let message = format!("`/srv/{place}` has a service already");
             cx.out.error(Code::Duplicate, &entry.key.span, message).help(help);
         }
+        let named = cx.service_form(&service).and_then(|form| form.kind.value().copied());
+        if named == Some(ServiceKind::Program) {
+            refuse_entrances(&service, at, cx);
+            mounts.push(ServiceMount { service, at: place, stub: false, resolve: false, preload: false });
+            continue;
+        }
         mounts.push(mount(service, place, form, at, cx));
     }
     refuse_rivals(&mounts, entries, cx);
@@ -68,6 +74,20 @@ fn refuse_channel(key: &At<String>, cx: &mut Context<'_, '_>) -> bool {
     let help = format!("leave it out; whom `allow` of [service.{}] names can open it", key.value);
     cx.out.error(Code::WrongKind, &key.span, message).help(help);
     true
+}
+
+/// A service of a program answers no names: it has none of the entrances that do.
+fn refuse_entrances(service: &Name, form: &ServiceAtForm, cx: &mut Context<'_, '_>) {
+    for (key, field) in [("stub", &form.stub), ("resolve", &form.resolve), ("preload", &form.preload)] {
+        if let Field::Given(at) = field
+            && at.value
+        {
+            let message = format!("`{service}` is a program's: it answers no names, so it has no `{key}`");
+            cx.out
+                .error(Code::WrongKind, &at.span, message)
+                .help("leave it out; its files are below /srv, and programs connect to it by its name");
+        }
+    }
 }
 
 /// Where below `/srv`.
@@ -157,8 +177,9 @@ fn refuse_forbidden(domain: &At<Name>, key: &At<String>, cx: &mut Context<'_, '_
         return;
     }
     let message = format!("`{}` mounts `{}` but may use none of its verbs", domain.value, key.value);
+    let verb = super::service::first_verb(service.kind.value().copied());
     let help = format!(
-        "add it to allow of [service.{}]: {{ domains = [\"{}\"], verbs = [\"resolve\"] }}",
+        "add it to allow of [service.{}]: {{ domains = [\"{}\"], verbs = [\"{verb}\"] }}",
         key.value, domain.value
     );
     cx.out.error(Code::NotAllowed, &key.span, message).help(help);

@@ -6,16 +6,18 @@
 mod domain;
 mod endpoint;
 mod entrance;
+mod lack;
 mod machine;
 mod mount;
 mod reserve;
 mod service;
+mod volume;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::diagnostic::{Code, Report};
-use crate::file::{self, DomainForm, ServiceForm, TopologyForm};
+use crate::file::{self, DomainForm, ServiceForm, TopologyForm, VolumeForm};
 use crate::look::{Found, Look};
 use crate::model::{Program, ServiceKind, Topology};
 use crate::name::Name;
@@ -59,7 +61,9 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
     endpoints.sort_by(|a, b| a.name.cmp(&b.name));
     let ipc = endpoint::limits(cx);
     machine::refuse_shared_disks(&domains, cx);
+    volume::refuse_unused(cx);
     refuse_cycles(cx);
+    lack::refuse(&domains, cx);
     Some(Topology { name: name?, domains, services, endpoints, ipc })
 }
 
@@ -110,6 +114,21 @@ impl<'a> Context<'a, '_> {
         None
     }
 
+    /// The form of the volume that somebody refers to, or a report that there is none.
+    pub(crate) fn volume_called(&mut self, name: &str, span: &Span) -> Option<&'a VolumeForm> {
+        let form: &'a TopologyForm = self.form;
+        if form.volume.is_broken() {
+            return None;
+        }
+        if let Some(entry) = form.volume.value().and_then(|volumes| volumes.get(name)) {
+            return entry.value.as_ref().map(|at| &at.value);
+        }
+        self.out
+            .error(Code::UnknownVolume, span, format!("no volume is called {}", quoted(name)))
+            .help(suggest::word(name, &keys(&form.volume)));
+        None
+    }
+
     /// The form of a domain, where it could be read.
     pub(crate) fn domain_form(&self, name: &str) -> Option<&'a DomainForm> {
         let form: &'a TopologyForm = self.form;
@@ -127,7 +146,14 @@ impl<'a> Context<'a, '_> {
         self.hosted_by(domain, |kind| kind.is_none_or(ServiceKind::has_server))
     }
 
-    /// The channels that the program of `domain` offers, by the file.
+    /// A service that a program offers, as messages call it.
+    pub(crate) fn offer_called(&self, service: &str) -> String {
+        let kind = self.service_form(service).and_then(|form| form.kind.value().copied());
+        let word = if kind == Some(ServiceKind::Channel) { "channel" } else { "service" };
+        format!("the {word} `{service}`")
+    }
+
+    /// The channels and services that programs of `domain` offer, by the file.
     pub(crate) fn offered_by(&self, domain: &str) -> Vec<&'a str> {
         self.hosted_by(domain, |kind| kind.is_some_and(|kind| !kind.has_server()))
     }

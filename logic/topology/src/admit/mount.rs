@@ -44,7 +44,7 @@ pub(super) fn mounts(form: &DomainForm, cx: &mut Context<'_, '_>) -> Vec<Mount> 
 }
 
 /// Refuses a target that hides something which a domain can't do without.
-fn refuse_reserved(target: &std::path::Path, span: &Span, cx: &mut Context<'_, '_>) {
+pub(super) fn refuse_reserved(target: &std::path::Path, span: &Span, cx: &mut Context<'_, '_>) {
     let covers = |(place, _): &&(&str, &str)| {
         target.starts_with(place) || std::path::Path::new(place).starts_with(target)
     };

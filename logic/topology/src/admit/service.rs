@@ -9,8 +9,8 @@ use crate::file::{
     AllowForm, CacheForm, CacheModeWord, ChannelForm, DirectoryForm, DomainsForm, ServiceForm, SettingsForm,
 };
 use crate::model::{
-    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Network, Service, ServiceKind,
-    Settings, Verb,
+    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Network, ProgramSettings, Service,
+    ServiceKind, Settings, Verb,
 };
 use crate::name::Name;
 use crate::read::{At, Field, Items};
@@ -25,13 +25,19 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
     let settings = match (kind, form.value.settings.value()) {
         (_, Some(SettingsForm::Channel(settings))) => Settings::Channel(channel(settings, cx)),
         (Some(ServiceKind::Channel), None) => Settings::Channel(channel(&ChannelForm::default(), cx)),
+        (_, Some(SettingsForm::Program(table))) => {
+            Settings::Program(ProgramSettings { table: table.0.clone() })
+        }
+        (Some(ServiceKind::Program), None) => Settings::Program(ProgramSettings::default()),
         (_, Some(SettingsForm::Directory(settings))) => {
             Settings::Directory(directory(settings, host.as_ref(), &allow, cx))
         }
         // What is missing has been reported.
         (_, None) => Settings::Directory(directory(&DirectoryForm::default(), None, &allow, cx)),
     };
-    if let (Some(ServiceKind::Channel), Some(host)) = (kind, &host) {
+    if let (Some(kind), Some(host)) = (kind, &host)
+        && !kind.has_server()
+    {
         refuse_server(&name, host, &form.value, cx);
     }
     // The name of the service stands in for a host that has been reported.
@@ -51,7 +57,7 @@ fn allow(
     for permission in &list.value.0 {
         let verbs = verbs(&permission.value, name, kind, cx);
         for domain in domains(&permission.value, cx) {
-            allowed.entry(domain).or_default().extend(&verbs);
+            allowed.entry(domain).or_default().extend(verbs.iter().cloned());
         }
     }
     if list.value.0.is_empty() {
@@ -64,9 +70,14 @@ fn allow(
     allowed
 }
 
-/// The verb that everybody needs who uses a service of this kind.
+/// A verb for examples: the one that everybody needs who uses a service of this kind.
 pub(super) fn first_verb(kind: Option<ServiceKind>) -> &'static str {
-    kind.and_then(|kind| kind.verbs().first()).map_or("resolve", |verb| verb.as_str())
+    match kind {
+        Some(ServiceKind::Directory) | None => "resolve",
+        Some(ServiceKind::Channel) => "open",
+        // The service names its verbs itself; many have one for this.
+        Some(ServiceKind::Program) => "read",
+    }
 }
 
 fn verbs(
@@ -78,14 +89,19 @@ fn verbs(
     let mut verbs = BTreeSet::new();
     let Field::Given(list) = &form.verbs else { return verbs };
     for verb in &list.value.0 {
-        if !verbs.insert(verb.value) {
+        if !verbs.insert(verb.value.clone()) {
             cx.out.error(Code::Duplicate, &verb.span, format!("`{}` is said twice", verb.value.as_str()));
         }
-        if let Some(kind) = kind.filter(|kind| !kind.verbs().contains(&verb.value)) {
-            let known: Vec<&str> = kind.verbs().iter().map(|verb| verb.as_str()).collect();
+        if let Some(kind) = kind
+            && let Some(known) = kind.verbs()
+            && !known.contains(&verb.value)
+        {
+            let known: Vec<&str> = known.iter().map(Verb::as_str).collect();
             let message =
                 format!("`{}` is a {}: it has no verb `{}`", name.value, kind.as_str(), verb.value.as_str());
-            cx.out.error(Code::UnknownWord, &verb.span, message).help(suggest::word("", &known));
+            cx.out
+                .error(Code::UnknownWord, &verb.span, message)
+                .help(suggest::word(verb.value.as_str(), &known));
         }
     }
     if list.value.0.is_empty() {
@@ -122,9 +138,7 @@ fn refuse_server(name: &At<Name>, host: &Name, form: &ServiceForm, cx: &mut Cont
         "`{host}` runs the server of `{server_of}`: it has no program of its own that could offer `{}`",
         name.value
     );
-    cx.out
-        .error(Code::Conflict, &domain.span, message)
-        .help("name the domain whose program offers the channel");
+    cx.out.error(Code::Conflict, &domain.span, message).help("name the domain whose program offers it");
 }
 
 fn channel(form: &ChannelForm, cx: &mut Context<'_, '_>) -> ChannelSettings {

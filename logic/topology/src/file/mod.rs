@@ -1,6 +1,7 @@
 //! The file's own form: every key that there is, with its type. The reference page, the JSON schema and the reader
 //! all come from here.
 
+mod free;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::bounds::*;
 use crate::model::{
     Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, JobPolicy, Network,
-    NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb,
+    NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb, VolumeStore,
 };
 use crate::name::Name;
 use crate::read::{Items, Named, table_form};
@@ -16,6 +17,7 @@ use crate::scalar::{
     Address, Bytes, Count, Filled, Hostname, Inside, Millis, Nanos, Processors, Rate, Suffix, Text, Upstream,
 };
 
+pub(crate) use free::ProgramForm;
 pub(crate) use values::{
     CacheModeWord, Capability, DomainsForm, Label, RootForm, ServiceAt, SettingsForm, UserForm, check_name,
 };
@@ -34,6 +36,8 @@ table_form! {
         service: Named<ServiceForm, SERVICES_MAX> => optional,
         /// The endpoints that have names, by name.
         endpoint: Named<EndpointForm, NAMED_ENDPOINTS_MAX> => optional,
+        /// The virtual disks that outlive domains, by name.
+        volume: Named<VolumeForm, VOLUMES_MAX> => optional,
         /// How much there may be of what endpoints need.
         ipc: IpcForm => optional,
     }
@@ -85,6 +89,8 @@ table_form! {
         log: LogForm => optional,
         /// The services that it sees, by name: where below /srv, and by which native entrances.
         services: Named<ServiceAt, SERVICES_MAX> => optional,
+        /// The volumes that it has, by name. Each volume has one domain.
+        volumes: Named<VolumeAtForm, VOLUMES_PER_DOMAIN_MAX> => optional,
         /// What its resolv.conf says beside the address of its stub.
         resolv: ResolvForm => optional,
         /// How it is asked to end.
@@ -319,15 +325,36 @@ table_form! {
 }
 
 table_form! {
+    /// A volume in one domain.
+    VolumeAtForm as "a volume's place" {
+        /// The folder in which a container finds the volume's NBD socket, `nbd.sock`; /run/volumes/NAME where nothing is said. A machine
+        /// has a disk with the volume's name as its serial number.
+        at: Inside => optional,
+    }
+}
+
+table_form! {
+    /// A virtual disk that outlives the domain that uses it.
+    VolumeForm as "a volume" {
+        /// Bytes that its domain sees, a multiple of 512. A greater number in the file lets it grow; it never shrinks.
+        size: Bytes<VOLUME_BYTES_MIN, VOLUME_BYTES_MAX> => required,
+        /// How they lie in its file: "qcow2" has snapshots.
+        format: DiskFormat => "raw",
+        /// What they are kept in.
+        store: VolumeStore => "file",
+    }
+}
+
+table_form! {
     /// A named thing that domains use: what it is, where it runs, who may use it.
     ServiceForm as "a service" {
         /// What it does.
         kind: ServiceKind => required,
-        /// The domain in which its backend runs; of a channel, the one whose program offers it.
+        /// The domain in which its backend runs; of a channel and of a program's service, the one whose program offers it.
         domain: Filled => required,
         /// Who may use which of its verbs. Nobody may unless it is said here.
         allow: Items<AllowForm, LIST_MAX, 1> => required,
-        /// The settings of its kind. A directory must have them.
+        /// The settings of its kind. A directory must have them; those of a program are what the program is told.
         settings: SettingsForm => beside,
     }
 }

@@ -1,14 +1,15 @@
 //! The values of a file that have a form of their own: words, roots, users, names.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
-use super::{ChannelForm, DirectoryForm, ServiceAtForm};
+use super::{ChannelForm, DirectoryForm, ProgramForm, ServiceAtForm};
 use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
     Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, IdOrName, JobPolicy,
-    Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, User, Verb,
+    Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, User, Verb, VolumeStore,
 };
 use crate::name::{NAME_PATTERN, Name};
 use crate::read::{At, Beside, Field, Form, Items, Span, field, required, table_form, type_name, wrong_type};
@@ -64,6 +65,11 @@ words!(Accel, "accelerator" {
 words!(DiskFormat, "format of a disk" {
     "raw" => DiskFormat::Raw, "The sectors, one after the other.";
     "qcow2" => DiskFormat::Qcow2, "QEMU's own format.";
+});
+
+words!(VolumeStore, "store of a volume" {
+    "file" => VolumeStore::File, "A file in the node's state directory: it survives a reboot.";
+    "memory" => VolumeStore::Memory, "A file in the node's run directory, which has to be in memory: gone after a reboot.";
 });
 
 words!(DiskHolds, "content of a disk" {
@@ -155,6 +161,7 @@ words!(RestartPolicy, "restart policy" {
 words!(ServiceKind, "kind of service" {
     "directory" => ServiceKind::Directory, "Names in, addresses out: a resolver.";
     "channel" => ServiceKind::Channel, "Channels to a program of a domain, which offers them itself.";
+    "program" => ServiceKind::Program, "Files that a program of a domain serves.";
 });
 
 words!(ChannelMode, "mode of a channel" {
@@ -162,10 +169,40 @@ words!(ChannelMode, "mode of a channel" {
     "stream" => ChannelMode::Stream, "Bytes, without borders.";
 });
 
-words!(Verb, "verb" {
-    "resolve" => Verb::Resolve, "Ask for names.";
-    "control" => Verb::Control, "Change the settings of one's own sessions, the name servers among them.";
-    "open" => Verb::Open, "Open channels to the program that offers them.";
+/// Words of verbs, and what they mean.
+const VERBS: [(&str, &str); 3] = [
+    ("resolve", "Ask for names."),
+    ("control", "Change the settings of one's own sessions, the name servers among them."),
+    ("open", "Open channels to the program that offers them."),
+];
+
+impl Form for Verb {
+    const ONCE: bool = true;
+
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        // Which verbs a service knows depends on its kind: that is for whoever admits it.
+        let read = text(value, "verb, a string", span, out)?;
+        match Self::parse(read) {
+            Ok(verb) => Some(verb),
+            Err(error) => {
+                let help = suggest::nearest(read, VERBS.map(|(word, _)| word))
+                    .map(str::to_owned)
+                    .or_else(|| likely_name(read).map(|name| name.as_str().to_owned()))
+                    .map(|word| format!("did you mean `{word}`?"));
+                let message = format!("{} can't be a verb: {error}", quoted(read));
+                out.error(Code::UnknownWord, span, message).help = help;
+                None
+            }
+        }
+    }
+}
+
+inline_schema!(Verb, |_generator| {
+    let known: Vec<_> =
+        VERBS.iter().map(|(word, doc)| json!({ "const": word, "description": doc })).collect();
+    let named =
+        json!({ "pattern": NAME_PATTERN, "description": "A verb that a service of kind \"program\" names." });
+    json_schema!({ "type": "string", "anyOf": known.into_iter().chain([named]).collect::<Vec<_>>() })
 });
 
 words!(EndpointVerb, "verb of an endpoint" {
@@ -180,6 +217,7 @@ words!(EndpointVerb, "verb of an endpoint" {
 pub(crate) enum SettingsForm {
     Directory(Box<DirectoryForm>),
     Channel(ChannelForm),
+    Program(ProgramForm),
 }
 
 impl Beside for SettingsForm {
@@ -196,6 +234,8 @@ impl Beside for SettingsForm {
             required(table, key, of, meant, out).map(|form| Self::Directory(Box::new(form)))
         } else if is(ServiceKind::Channel) {
             field(table, key, meant, out).map(Self::Channel)
+        } else if is(ServiceKind::Program) {
+            field(table, key, meant, out).map(Self::Program)
         } else {
             // What its kind is has been reported; nothing can be said of its settings.
             Field::Broken
@@ -204,7 +244,11 @@ impl Beside for SettingsForm {
 }
 
 inline_schema!(SettingsForm, |generator| json_schema!({
-    "anyOf": [generator.subschema_for::<DirectoryForm>(), generator.subschema_for::<ChannelForm>()]
+    "anyOf": [
+        generator.subschema_for::<DirectoryForm>(),
+        generator.subschema_for::<ChannelForm>(),
+        generator.subschema_for::<ProgramForm>()
+    ]
 }));
 
 /// Who shares a cache, as a word.
@@ -250,7 +294,7 @@ inline_schema!(
 pub(crate) enum RootForm {
     Host,
     Directory(At<Filled>),
-    Image(At<Filled>, Option<String>),
+    Image(At<Filled>, Option<At<Filled>>),
 }
 
 table_form! {
@@ -294,9 +338,7 @@ impl RootForm {
                 None
             }
             (Field::Given(path), Field::Absent, Field::Absent) => Some(Self::Directory(path)),
-            (Field::Absent, Field::Given(path), Field::Given(tag)) => {
-                Some(Self::Image(path, Some(tag.value.0)))
-            }
+            (Field::Absent, Field::Given(path), Field::Given(tag)) => Some(Self::Image(path, Some(tag))),
             (Field::Absent, Field::Given(path), Field::Absent) => Some(Self::Image(path, None)),
             (Field::Absent, Field::Absent, _) => {
                 out.error(Code::MissingKey, span, "this root says neither `directory` nor `image`")

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::machine::Machine;
 use super::placement::Placement;
 use super::reserve::Reserve;
+use super::volume::VolumeMount;
 use crate::bounds::{LAYER_BYTES_DEFAULT, LAYER_INODES_DEFAULT};
 use crate::name::Name;
 
@@ -61,6 +62,9 @@ pub struct Domain {
     pub log: LogLimits,
     /// The services it sees below `/srv`, sorted by service.
     pub services: Vec<ServiceMount>,
+    /// The volumes that it has, sorted by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
     /// What its `resolv.conf` says beside the stub's address.
     pub resolv: Resolv,
     /// How it is asked to end.

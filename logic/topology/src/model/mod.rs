@@ -9,6 +9,7 @@ mod machine;
 mod placement;
 mod reserve;
 mod service;
+mod volume;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +24,10 @@ pub use reserve::{
     DiskShare, Enforce, Job, JobPolicy, NetworkClass, NetworkShare, Outside, ProcessorShare, Reserve, Who,
 };
 pub use service::{
-    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Service, ServiceKind, Settings, Verb,
+    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, ProgramSettings, Service, ServiceKind,
+    Settings, Verb,
 };
+pub use volume::{VolumeMount, VolumeStore};
 
 use crate::name::Name;
 
@@ -78,14 +81,21 @@ impl Topology {
         self.services.iter().filter(move |service| service.domain == *domain)
     }
 
-    /// The services whose server runs in this domain, sorted by name. Channels have none: the domain's own programs offer them.
+    /// The services whose server runs in this domain, sorted by name. Channels and services of programs have none: the domain's own programs offer them.
     pub fn served_by<'a>(&'a self, domain: &'a str) -> impl Iterator<Item = &'a Service> + 'a {
         self.hosted_by(domain).filter(|service| service.kind().has_server())
     }
 
+    /// Whether a domain mounts a service.
+    #[must_use]
+    pub fn mounts(&self, domain: &str, service: &str) -> bool {
+        self.domain(domain)
+            .is_some_and(|domain| domain.services.iter().any(|mount| mount.service == *service))
+    }
+
     /// Whether programs of `domain` may use `verb` of `service`. An unknown service or domain may nothing.
     #[must_use]
-    pub fn allows(&self, domain: &str, service: &str, verb: Verb) -> bool {
+    pub fn allows(&self, domain: &str, service: &str, verb: &Verb) -> bool {
         self.service(service).is_some_and(|service| service.allows(domain, verb))
     }
 }

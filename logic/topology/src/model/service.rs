@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::name::Name;
+use crate::name::{Name, NameError};
 
 /// One service: what it is, where it runs, and who may use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +28,7 @@ impl Service {
         match self.settings {
             Settings::Directory(_) => ServiceKind::Directory,
             Settings::Channel(_) => ServiceKind::Channel,
+            Settings::Program(_) => ServiceKind::Program,
         }
     }
 
@@ -36,14 +37,20 @@ impl Service {
     pub fn channel(&self) -> Option<&ChannelSettings> {
         match &self.settings {
             Settings::Channel(settings) => Some(settings),
-            Settings::Directory(_) => None,
+            Settings::Directory(_) | Settings::Program(_) => None,
         }
     }
 
     /// Whether programs of `domain` may use `verb`.
     #[must_use]
-    pub fn allows(&self, domain: &str, verb: Verb) -> bool {
-        self.allow.get(domain).is_some_and(|verbs| verbs.contains(&verb))
+    pub fn allows(&self, domain: &str, verb: &Verb) -> bool {
+        self.allow.get(domain).is_some_and(|verbs| verbs.contains(verb))
+    }
+
+    /// Whether it is a channel that programs of `domain` may open by its name.
+    #[must_use]
+    pub fn opens(&self, domain: &str) -> bool {
+        self.kind() == ServiceKind::Channel && self.allows(domain, &Verb::Open)
     }
 }
 
@@ -55,6 +62,8 @@ pub enum ServiceKind {
     Directory,
     /// Channels between programs of domains: one program offers, others open. It has no server of ours and no files.
     Channel,
+    /// Files whose server is a program of the domain: it offers the service and speaks the service protocol.
+    Program,
 }
 
 impl ServiceKind {
@@ -64,6 +73,7 @@ impl ServiceKind {
         match self {
             Self::Directory => "directory",
             Self::Channel => "channel",
+            Self::Program => "program",
         }
     }
 
@@ -72,23 +82,33 @@ impl ServiceKind {
     pub fn has_server(self) -> bool {
         match self {
             Self::Directory => true,
+            Self::Channel | Self::Program => false,
+        }
+    }
+
+    /// Whether such a service has files, which domains mount.
+    #[must_use]
+    pub fn has_files(self) -> bool {
+        match self {
+            Self::Directory | Self::Program => true,
             Self::Channel => false,
         }
     }
 
-    /// The verbs that such a service knows.
+    /// The verbs that such a service knows; `None`: it names its verbs itself, and any name can be one.
     #[must_use]
-    pub fn verbs(self) -> &'static [Verb] {
+    pub fn verbs(self) -> Option<&'static [Verb]> {
         match self {
-            Self::Directory => &[Verb::Resolve, Verb::Control],
-            Self::Channel => &[Verb::Open],
+            Self::Directory => Some(&[Verb::Resolve, Verb::Control]),
+            Self::Channel => Some(&[Verb::Open]),
+            Self::Program => None,
         }
     }
 }
 
 /// Something that a domain can be allowed to do with a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Verb {
     /// Ask for names, and change time-outs, retries, search list and format of one's own sessions.
     Resolve,
@@ -97,17 +117,47 @@ pub enum Verb {
     Control,
     /// Open channels to the program that offers them.
     Open,
+    /// A verb that a service of kind `program` names. A word that has a variant of its own is never here.
+    Named(Name),
 }
 
 impl Verb {
+    /// The verbs that services of ours know.
+    pub const KNOWN: [Self; 3] = [Self::Resolve, Self::Control, Self::Open];
+
+    /// Checks the form of a word, which is that of a name.
+    ///
+    /// # Errors
+    /// What is wrong with it, for a person.
+    pub fn parse(word: &str) -> Result<Self, NameError> {
+        match Self::KNOWN.into_iter().find(|known| known.as_str() == word) {
+            Some(known) => Ok(known),
+            None => Name::parse(word).map(Self::Named),
+        }
+    }
+
     /// The word in the file.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub fn as_str(&self) -> &str {
         match self {
             Self::Resolve => "resolve",
             Self::Control => "control",
             Self::Open => "open",
+            Self::Named(name) => name.as_str(),
         }
+    }
+}
+
+impl TryFrom<String> for Verb {
+    type Error = NameError;
+    fn try_from(word: String) -> Result<Self, NameError> {
+        Self::parse(&word)
+    }
+}
+
+impl From<Verb> for String {
+    fn from(verb: Verb) -> Self {
+        verb.as_str().to_owned()
     }
 }
 
@@ -119,6 +169,17 @@ pub enum Settings {
     Directory(DirectorySettings),
     /// A channel service.
     Channel(ChannelSettings),
+    /// A service of a program.
+    Program(ProgramSettings),
+}
+
+/// The settings of a service whose server is a program of its domain: what the file says, for the program to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgramSettings {
+    /// The table of the file as JSON, bounded by [`crate::bounds::PROGRAM_SETTINGS_BYTES_MAX`] and
+    /// [`crate::bounds::PROGRAM_SETTINGS_DEPTH_MAX`].
+    pub table: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The settings of a channel service.

@@ -189,7 +189,7 @@ fn a_session_goes_on_from_its_capsule_with_the_next_server() {
                 assert!(answer.result.is_ok());
                 answered += 1;
             }
-            session::Incoming::Hello(_) => {}
+            other => assert!(matches!(other, session::Incoming::Hello(_)), "{other:?}"),
         }
     }
     assert!(!capsule.is_empty() && capsule.len() <= wire::service::MAX_CAPSULE_BYTES);

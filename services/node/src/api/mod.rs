@@ -7,13 +7,14 @@ pub(crate) mod peers;
 pub(crate) mod remote;
 mod reserve;
 mod tree;
+mod volume;
 mod whole;
 
 use crate::admin::{
-    Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow, MAX_BODY_BYTES, Problem, Progress, Said,
-    UpRequest, Version,
+    Act, CancelRequest, Cancelled, Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow,
+    MAX_BODY_BYTES, Problem, Said, UpRequest, Version,
 };
-use crate::domains::{Teller, change, spec};
+use crate::domains::{Teller, change, lifecycle, spec};
 use crate::placement::{self, Following};
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -22,8 +23,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use node::Node;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -41,11 +42,14 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/version", get(version))
         .route("/v1/up", post(up))
         .route("/v1/down", post(down))
+        .route("/v1/cancel", post(cancel))
+        .route("/v1/events", get(events))
         .route("/v1/domains", get(domains))
         .route("/v1/domains/{name}/entry", get(entry))
         .route("/v1/domains/{name}/place", get(place))
         .route("/v1/domains/{name}/exec", post(exec))
         .route("/v1/domains/{name}/logs", get(logs))
+        .route("/v1/domains/{name}/act", post(act))
         .route("/v1/nodes/{name}/drain", post(drain))
         .route("/v1/nodes/{name}/undrain", post(undrain))
         .route("/v1/services", get(services))
@@ -63,6 +67,10 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/reserve/run", post(reserve::run))
         .route("/v1/reserve/suspend", post(reserve::suspend))
         .route("/v1/reserve/resume", post(reserve::resume))
+        .route("/v1/volumes", get(volume::all))
+        .route("/v1/volumes/show/{*name}", get(volume::show))
+        .route("/v1/volumes/create", post(volume::create))
+        .route("/v1/volumes/change", post(volume::change))
         .route("/v1/state", get(state))
         .route("/metrics", get(text_metrics))
         .merge(cluster::routes())
@@ -89,8 +97,11 @@ impl IntoResponse for Problem {
             | Code::UnknownNode
             | Code::UnknownLink
             | Code::UnknownReservation
+            | Code::UnknownVolume
             | Code::UnknownPath => StatusCode::NOT_FOUND,
-            Code::Ambiguous | Code::NotRunning | Code::NoCluster | Code::Taken => StatusCode::CONFLICT,
+            Code::Ambiguous | Code::NotRunning | Code::NoCluster | Code::Taken | Code::Cancelled => {
+                StatusCode::CONFLICT
+            }
             Code::Refused => StatusCode::FORBIDDEN,
             Code::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             Code::Ending => StatusCode::SERVICE_UNAVAILABLE,
@@ -114,6 +125,43 @@ async fn up(State(node): Shared, body: Bytes) -> Result<Response, Problem> {
         }));
     }
     Ok(streamed(move |progress| change::up(Arc::clone(&node.domains), request, progress)))
+}
+
+async fn cancel(State(node): Shared, body: Bytes) -> Result<Json<Cancelled>, Problem> {
+    let CancelRequest { ticket } = parsed(&body)?;
+    Ok(Json(Cancelled { cancelled: node.domains.changes.cancel(&ticket) }))
+}
+
+#[derive(Deserialize)]
+struct Listening {
+    #[serde(default)]
+    follow: bool,
+}
+
+/// What happened, and, if somebody listens on, what happens.
+async fn events(State(node): Shared, Query(Listening { follow }): Query<Listening>) -> Response {
+    let (lines, body) = mpsc::channel(MAX_WAITING_LINES);
+    tokio::spawn(async move {
+        let mut changes = node.domains.events.changes();
+        let mut told = 0;
+        loop {
+            changes.mark_unchanged();
+            for event in node.domains.events.after(told) {
+                told = event.number;
+                if lines.send(event).await.is_err() {
+                    return;
+                }
+            }
+            if !follow {
+                return;
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = lines.closed() => return,
+            }
+        }
+    });
+    json_lines(body)
 }
 
 async fn down(State(node): Shared, body: Bytes) -> Result<Response, Problem> {
@@ -191,6 +239,16 @@ async fn exec(State(node): Shared, Path(name): Path<String>, request: Request) -
         (Some(following), Some(at)) => whole::exec_there(following, &at, (dc, domain), request, asked).await,
         _ => whole::exec_in(&node, &dc, &domain, request, asked).await,
     }
+}
+
+/// Does something with one domain, whichever node has it.
+async fn act(State(node): Shared, Path(name): Path<String>, body: Bytes) -> Result<Response, Problem> {
+    let act: Act = parsed(&body)?;
+    let (dc, domain) = node.domains.find_domain(&name)?;
+    if let (Some(following), Some(at)) = (node.following().cloned(), elsewhere(&node, &dc, &domain)) {
+        return Ok(streamed(move |teller| whole::act_there(following, at, (dc, domain), act, teller)));
+    }
+    Ok(streamed(move |teller| lifecycle::act(Arc::clone(&node.domains), (dc, domain), act, teller)))
 }
 
 /// The log of a domain of another node.
@@ -312,14 +370,18 @@ where
 {
     let (teller, lines) = mpsc::channel(MAX_WAITING_LINES);
     tokio::spawn(work(Teller::new(teller)));
+    json_lines(lines)
+}
+
+fn json_lines<T: Serialize + Send + 'static>(lines: mpsc::Receiver<T>) -> Response {
     let body = Body::new(Lines(lines));
     ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
 }
 
-/// Progress as the body of an answer.
-struct Lines(mpsc::Receiver<Progress>);
+/// What comes, one JSON object a line, as the body of an answer.
+struct Lines<T>(mpsc::Receiver<T>);
 
-impl hyper::body::Body for Lines {
+impl<T: Serialize> hyper::body::Body for Lines<T> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -327,10 +389,10 @@ impl hyper::body::Body for Lines {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|progress| {
-            let progress = progress?;
-            // The types of `Progress` have nothing that JSON can't say; an empty line would be the visible symptom.
-            let mut line = serde_json::to_vec(&progress).unwrap_or_default();
+        self.0.poll_recv(context).map(|line| {
+            let line = line?;
+            // The types of lines have nothing that JSON can't say; an empty line would be the visible symptom.
+            let mut line = serde_json::to_vec(&line).unwrap_or_default();
             line.push(b'\n');
             Some(Ok(hyper::body::Frame::data(line.into())))
         })

@@ -5,11 +5,12 @@ use crate::base::RegistryDebug;
 use crate::base::place::Place;
 use crate::broker::{Broker, make_channel};
 use crate::domains::{Domains, Ground};
-use crate::etcd::{self, Keeper};
+use crate::etcd;
 use crate::links::Proxies;
 use crate::membership::Cluster;
 use crate::placement::Following;
 use crate::reservations::{Book, BookError, Promises};
+use crate::volumes::{self, Volumes};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -26,13 +27,15 @@ pub(crate) struct Node {
     pub(crate) broker: Broker,
     /// What is promised to whom.
     pub(crate) book: Arc<Book>,
+    /// Virtual disks that outlive domains.
+    pub(crate) volumes: Arc<volumes::Keeper>,
     pub(crate) started: Instant,
     /// Commands of callers on other nodes, and readers of logs there.
     pub(crate) remote: (Commands, Readers),
     /// Links to other nodes, where there are any.
     pub(crate) proxies: OnceLock<Arc<Proxies>>,
     /// Its member of the cluster's own etcd, kept where the cluster has one.
-    pub(crate) etcd: OnceLock<Arc<Keeper>>,
+    pub(crate) etcd: OnceLock<Arc<etcd::Keeper>>,
     /// The cluster that this node belongs to, if it does.
     pub(crate) cluster: Option<Cluster>,
     /// The daemon is to start anew: it has become part of a cluster.
@@ -56,6 +59,8 @@ impl Node {
     ) -> Result<Self, BookError> {
         let book = Arc::new(Book::open(cgroups.clone(), &layout, Arc::clone(&registry))?);
         let broker = Broker::new(make_channel);
+        let program = layout.program.clone();
+        let volumes = Arc::new(volumes::Keeper::new(&place, program, cgroups.clone(), Arc::clone(&registry)));
         let domains = Domains::new(Ground {
             place: place.clone(),
             layout: layout.clone(),
@@ -63,6 +68,7 @@ impl Node {
             registry: Arc::clone(&registry),
             broker: broker.clone(),
             book: Arc::clone(&book) as Arc<dyn Promises>,
+            volumes: Arc::clone(&volumes) as Arc<dyn Volumes>,
             host: host.clone(),
         });
         Ok(Self {
@@ -74,6 +80,7 @@ impl Node {
             domains: Arc::new(domains),
             broker,
             book,
+            volumes,
             started: Instant::now(),
             remote: Default::default(),
             proxies: OnceLock::new(),

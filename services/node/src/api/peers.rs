@@ -6,14 +6,22 @@ use super::whole;
 use crate::admin::{Code, MAX_BODY_BYTES, Problem};
 use crate::links::{LINK_PATH, Offer};
 use crate::membership::release::{self, RELEASE_HEADER};
-use crate::membership::{Caller, Cluster, JOIN_PATH, Origin, join, own_etcd, replace, rotate};
-use axum::body::Bytes;
+use crate::membership::{
+    Caller, Cluster, JOIN_PATH, OfConnection, Origin, PROOF_PATH, Stranger, join, own_etcd, replace, rotate,
+};
+use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a node may take to send the body of a request: 4 MiB over a slow link.
+const BODY_PATIENCE: Duration = Duration::from_secs(30);
+/// Longest body of who has shown no certificate: a request to join with all labels that a node may have.
+const MAX_STRANGERS_BODY_BYTES: usize = 64 << 10;
 
 type Shared = State<Arc<Node>>;
 
@@ -21,6 +29,7 @@ type Shared = State<Arc<Node>>;
 pub(crate) fn router(node: Arc<Node>) -> Router {
     Router::new()
         .route(JOIN_PATH, post(join_here))
+        .route(PROOF_PATH, post(prove_here))
         .route("/v1/certificate", post(certificate))
         .route(own_etcd::CERTIFICATE_PATH, post(member_certificate))
         .route("/v1/hello", post(hello))
@@ -53,19 +62,49 @@ async fn only_nodes(request: Request, next: Next) -> Response {
     if let Err(problem) = release::check(release, &who) {
         return problem.into_response();
     }
-    if caller.is_none() && request.uri().path() != JOIN_PATH {
+    if caller.is_none() && ![JOIN_PATH, PROOF_PATH].contains(&request.uri().path()) {
         return Problem::new(Code::Refused, "only nodes of the cluster may ask this").into_response();
     }
-    next.run(request).await
+    let most = if caller.is_some() { MAX_BODY_BYTES } else { MAX_STRANGERS_BODY_BYTES };
+    match whole(request, most).await {
+        Ok(request) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// The request with its body, which was waited for so long and no longer.
+async fn whole(request: Request, most: usize) -> Result<Request, Problem> {
+    let (head, body) = request.into_parts();
+    let bad = |why: String| Problem::new(Code::BadRequest, why);
+    match tokio::time::timeout(BODY_PATIENCE, axum::body::to_bytes(body, most)).await {
+        Ok(Ok(body)) => Ok(Request::from_parts(head, Body::from(body))),
+        Ok(Err(error)) => Err(bad(format!("the body has no more than {most} bytes: {error}"))),
+        Err(_) => Err(bad(format!("the body takes longer than {} s", BODY_PATIENCE.as_secs()))),
+    }
 }
 
 async fn join_here(
     State(node): Shared,
     Extension(Origin(from)): Extension<Origin>,
+    stranger: Option<Extension<Stranger>>,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let request = parsed(&body)?;
+    // A node that asks for another machine is none.
+    let _turn = match &stranger {
+        Some(Extension(stranger)) => stranger.turn().await,
+        None => None,
+    };
     Ok(Json(join::admit(of(&node)?, request, from).await?).into_response())
+}
+
+async fn prove_here(
+    State(node): Shared,
+    Extension(words): Extension<OfConnection>,
+    Extension(stranger): Extension<Stranger>,
+) -> Result<Response, Problem> {
+    let _turn = stranger.turn().await;
+    Ok(Json(join::prove(of(&node)?, words).await?).into_response())
 }
 
 async fn certificate(

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use topology::{Program, Topology, Verb};
+use topology::{Program, Topology};
 
 /// How long frontends and servers have to say their state; who is slower is shown without it.
 const INSPECT_DEADLINE: Duration = Duration::from_millis(500);
@@ -66,6 +66,7 @@ fn node_tree(node: &Node) -> Value {
         "cgroup": node.layout.cgroup_name,
         "host": node.host,
         "kvm": kvm(node),
+        "changes": node.domains.changes.rows(),
     })
 }
 
@@ -216,11 +217,8 @@ fn service_state(said: &Value, name: &str) -> Value {
 /// The domains that mount a service, or may open it by its name.
 fn consumers(topology: &Topology, service: &topology::Service) -> Vec<String> {
     let uses = |domain: &&topology::Domain| {
-        if service.kind().has_server() {
-            domain.services.iter().any(|mount| mount.service == service.name)
-        } else {
-            service.allows(domain.name.as_str(), Verb::Open)
-        }
+        let mounts = domain.services.iter().any(|mount| mount.service == service.name);
+        mounts || service.opens(domain.name.as_str())
     };
     topology.domains.iter().filter(uses).map(|domain| domain.name.as_str().to_owned()).collect()
 }

@@ -3,9 +3,10 @@
 use super::node::Node;
 use super::remote::{self, Asked, Running};
 use super::tree;
-use crate::admin::{Code, DomainRow, ExecRequest, Problem};
+use crate::admin::{Act, Code, DomainRow, ExecRequest, Problem, Progress, Said};
 use crate::base::blocking;
 use crate::domains::supervisor::State as DomainState;
+use crate::domains::{Teller, lifecycle};
 use crate::placement::{Following, Key};
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
@@ -28,6 +29,7 @@ pub(crate) fn routes() -> Router<Arc<Node>> {
         .route("/v1/here/state", get(state_here))
         .route("/v1/here/logs/{dc}/{domain}", get(logs_here))
         .route("/v1/here/exec", post(exec_here))
+        .route("/v1/here/act/{dc}/{domain}", post(act_here))
 }
 
 async fn domains_here(State(node): State<Arc<Node>>) -> Json<Vec<DomainRow>> {
@@ -202,6 +204,36 @@ pub(crate) async fn exec_there(
     let far = following.peers.open(node, "/v1/here/exec".to_owned(), order).await?;
     tokio::spawn(remote::bridge(asked, far));
     Ok(remote::switched())
+}
+
+async fn act_here(
+    State(node): State<Arc<Node>>,
+    Path((dc, name)): Path<(String, String)>,
+    Json(act): Json<Act>,
+) -> Result<Json<Said>, Problem> {
+    let said = lifecycle::try_act(&node.domains, (&dc, &name), act, &Teller::nobody()).await?;
+    Ok(Json(Said { said }))
+}
+
+/// Has another node do something with a domain of its own, and says how it went.
+pub(crate) async fn act_there(
+    following: Arc<Following>,
+    at: String,
+    (dc, domain): (String, String),
+    act: Act,
+    teller: Teller,
+) {
+    let asked = async {
+        let said = ask(&following, &at, format!("/v1/here/act/{dc}/{domain}"), Some(json!(act))).await?;
+        serde_json::from_value::<Said>(said).map_err(|error| {
+            Problem::new(Code::Failed, format!("node {at} answered something else: {error}"))
+        })
+    };
+    let last = match asked.await {
+        Ok(Said { said }) => Progress::Done { summary: said, changed: true },
+        Err(error) => Progress::Failed { error, rolled_back: None },
+    };
+    teller.tell(last).await;
 }
 
 /// The log of a domain of another node, as that sends it.

@@ -4,14 +4,18 @@
 mod files;
 mod guarded;
 pub mod place;
+mod prospect;
 mod store;
+mod strangers;
 mod watched;
 mod words;
 mod work;
 
 pub use files::look;
 pub(crate) use guarded::Guarded;
+pub(crate) use prospect::{lacks, root, user_text};
 pub(crate) use store::RegistryDebug;
+pub(crate) use strangers::{Place as StrangersPlace, SentAway, Strangers};
 pub(crate) use watched::watched;
 pub(crate) use words::meant;
 pub(crate) use work::{blocking, said};

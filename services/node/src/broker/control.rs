@@ -241,9 +241,9 @@ impl Talk {
             }
         }
         if let Request::Connect { id: number, service, .. } = &request {
-            let channel = self.broker.opens_channel(self.id, service).then_some(service.as_str());
+            let offered = self.broker.is_a_programs(self.id, service).then_some(service.as_str());
             // Nobody is refused because others of its domain ask at the same time; it waits for its turn.
-            let turn = self.turns.at(channel).acquire_owned();
+            let turn = self.turns.at(offered).acquire_owned();
             match tokio::time::timeout(ATTACH_PATIENCE, turn).await {
                 Ok(Ok(permit)) => room = Some(permit),
                 _ => {

@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use topology::Service;
 use wire::control::{EndpointAddress, Reply};
 use wire::proxy::{News, Open, Order, Report};
 
@@ -276,7 +277,7 @@ impl Broker {
         let server = inner.server_of(&who.dc, service)?;
         let node = inner.node_of(server)?.to_owned();
         // What speaks against it on this node is said where it is looked at again.
-        let (_, settings) = inner.permission(&who, &wish).ok()?;
+        let settings = inner.permission(&who, &wish).ok()?.channel;
         inner.room_for(id, &who, &wish, settings.as_ref(), server).ok()?;
         let shape = shape(&wish, settings, inner.guests(&who, server));
         let ends = (self.make)(shape).ok()?;
@@ -586,7 +587,12 @@ impl Inner {
             .iter()
             .filter(|(key, state)| {
                 let far = state.server.filter(|server| self.is_proxy(*server));
-                far.is_some_and(|server| wanted.get(*key).is_none_or(|(member, _)| *member != server))
+                far.is_some_and(|server| {
+                    let same = |(member, service): &(MemberId, Service)| {
+                        *member == server && state.kind == Some(service.kind())
+                    };
+                    !wanted.get(*key).is_some_and(same)
+                })
             })
             .map(|(key, _)| key.clone())
             .collect();

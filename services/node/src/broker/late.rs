@@ -1,39 +1,37 @@
 //! Events that find no room in a member's outbox and must not be lost: they wait here, the newest of each kind in the place of the one
-//! before. So nobody is cut off because of what others do, and what waits is bounded by what the member's endpoints have.
+//! before. So nobody is cut off because of what others do, and what waits is bounded by what the member's endpoints have, and by the services that its domain mounts.
 
 use super::{Inner, KEPT_PACKETS, MemberId, Outgoing};
 use std::collections::BTreeMap;
 use wire::control::{EndpointAddress, Event};
 
 /// What an event is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum About {
-    /// The endpoint itself.
-    Endpoint,
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum About {
+    /// An endpoint, by its slot.
+    Endpoint(u32),
     /// A peer of it.
-    Peer(EndpointAddress),
+    Peer(u32, EndpointAddress),
     /// A grant that it has borrowed.
-    Grant(u64),
+    Grant(u32, u64),
+    /// A service that a frontend shows.
+    Service(String),
 }
 
-/// Those of one member, by the endpoint and what they are about.
-pub(super) type Late = BTreeMap<(u32, AboutKey), Event>;
+/// Those of one member, by what they are about.
+pub(super) type Late = BTreeMap<About, Event>;
 
-/// Keeps [`About`] to this module.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct AboutKey(About);
-
-/// Where an event waits; `None`: it is none that may wait.
-fn key(event: &Event) -> Option<(u32, AboutKey)> {
-    let (endpoint, about) = match event {
-        Event::Unbound { endpoint, .. } => (*endpoint, About::Endpoint),
-        Event::Rights { endpoint, peer, .. } => (*endpoint, About::Peer(*peer)),
+/// What an event is about that may wait; `None`: it is none that may.
+fn about(event: &Event) -> Option<About> {
+    Some(match event {
+        Event::Unbound { endpoint, .. } => About::Endpoint(*endpoint),
+        Event::Rights { endpoint, peer, .. } => About::Peer(*endpoint, *peer),
         Event::Moved { endpoint, grant } | Event::Revoked { endpoint, grant } => {
-            (*endpoint, About::Grant(*grant))
+            About::Grant(*endpoint, *grant)
         }
+        Event::Service { service, .. } => About::Service(service.clone()),
         _ => return None,
-    };
-    Some((endpoint, AboutKey(about)))
+    })
 }
 
 impl Inner {
@@ -41,14 +39,14 @@ impl Inner {
     /// looked for a while may ask before it reads.
     pub(super) fn tell(&mut self, id: MemberId, event: Event) {
         let Some(member) = self.members.get_mut(&id) else { return };
-        let Some(key) = key(&event) else {
+        let Some(about) = about(&event) else {
             self.send(id, event.into());
             return;
         };
         if member.late.is_empty() && member.outbox.capacity() > KEPT_PACKETS {
             self.send(id, event.into());
         } else {
-            member.late.insert(key, event);
+            member.late.insert(about, event);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Who is connected, who serves what, and which channels were made: it introduces two ends to each other and keeps
 //! neither. Of each channel it holds only a copy of one doorbell's listening half, by which it learns that the consumer is
-//! gone: so a domain's bound counts channels that live, whoever holds them. Where a program offers the channel, and not a server
+//! gone: so a domain's bound counts channels that live, whoever holds them. Where a program offers the service, and not a server
 //! of ours, it holds one of either side: that program's connection may end before its channels do.
 //!
 //! Nothing here waits. What a member shall be told goes into its bounded outbox; a member whose outbox is full does not
@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::io::Interest;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use topology::{ChannelMode, Topology};
+use topology::{ChannelMode, ServiceKind, Topology};
 use wire::control::{Event, Reply, Request};
 
 /// Connections that the control socket of one domain may have. A program with the preload library holds one, and one for each of its
@@ -139,7 +139,7 @@ struct Channel {
     server: MemberId,
     /// The domain of the server.
     host: String,
-    /// Whether it ends with the connection of its server: a server of ours has it all the time, a program that offers a channel
+    /// Whether it ends with the connection of its server: a server of ours has it all the time, a program that offers
     /// may let go of it.
     tied: bool,
     since: SystemTime,
@@ -162,10 +162,17 @@ struct ServiceState {
     server: Option<MemberId>,
     generation: u64,
     since: Option<SystemTime>,
-    /// Whether the server is a program that offers a channel: it has no state to tell.
-    offered: bool,
+    /// Of what kind the service was when its server came.
+    kind: Option<ServiceKind>,
     /// Channels that were ever made to it.
     opened: u64,
+}
+
+impl ServiceState {
+    /// Whether the server is a program that offers the service: it has no state to tell.
+    fn is_offered(&self) -> bool {
+        self.kind.is_some_and(|kind| !kind.has_server())
+    }
 }
 
 /// A refusal: an errno and what to say.

@@ -1,28 +1,29 @@
-//! Channel services: a program of the hosting domain offers, programs of other domains open. The program may be any of its
-//! domain's, and may come and go.
+//! Services that a program of the hosting domain offers: channels, which programs of other domains open by their names, and services
+//! with files, which other domains mount. The program may be any of its domain's, and may come and go.
 
 use super::services::{Wish, served, verbs};
 use super::{Broker, Identity, Inner, MemberId, Outgoing, Refusal, Role, Shape, refuse};
 use rustix::io::Errno;
-use topology::{ChannelMode, ChannelSettings, Service, Topology, Verb};
+use topology::{ChannelMode, ChannelSettings, Service, ServiceKind, Topology};
 use wire::control::{Event, Reply};
 
 impl Broker {
-    /// Whether another program offers the channel that this member wants to offer.
+    /// Whether another program offers the service that this member wants to offer.
     pub(crate) fn is_offered_by_another(&self, id: MemberId, service: &str) -> bool {
         let inner = self.lock();
         let Some(member) = inner.members.get(&id) else { return false };
         inner.near_server_of(&member.identity.dc, service).is_some_and(|server| server != id)
     }
 
-    /// Whether this is a channel service that the member may open.
-    pub(crate) fn opens_channel(&self, id: MemberId, service: &str) -> bool {
+    /// Whether a program offers this service, and the member may connect to it.
+    pub(crate) fn is_a_programs(&self, id: MemberId, service: &str) -> bool {
         let inner = self.lock();
         let Some(Identity { dc, domain, .. }) = inner.members.get(&id).map(|member| &member.identity) else {
             return false;
         };
-        let topology = inner.topologies.get(dc);
-        topology.is_some_and(|topology| topology.allows(domain, service, Verb::Open))
+        let Some(topology) = inner.topologies.get(dc) else { return false };
+        let offered = topology.service(service).filter(|service| !service.kind().has_server());
+        offered.is_some_and(|service| service.opens(domain) || topology.mounts(domain, &service.name))
     }
 
     /// Comes back when a service that this member may connect to has a server, or when there is nothing to wait for.
@@ -46,7 +47,7 @@ impl Broker {
 }
 
 impl Inner {
-    /// A program wants to offer a channel.
+    /// A program wants to offer a channel, or a service with files.
     pub(super) fn offer(
         &mut self,
         id: MemberId,
@@ -56,7 +57,7 @@ impl Inner {
     ) -> Result<Outgoing, Refusal> {
         let Identity { dc, domain, .. } = who;
         if who.role != Role::Program {
-            return refuse(Errno::PERM, "only a program offers a channel");
+            return refuse(Errno::PERM, "only a program offers a service");
         }
         let topology = self.topologies.get(dc).cloned();
         let found = topology.as_deref().and_then(|topology| topology.service(name));
@@ -66,7 +67,9 @@ impl Inner {
         let Some(service) = found.filter(known) else {
             return refuse(
                 Errno::NOENT,
-                format!("the topology has no channel {name:?} that domain {domain} could offer"),
+                format!(
+                    "the topology has no channel {name:?}, and no service of a program, that domain {domain} could offer"
+                ),
             );
         };
         if service.kind().has_server() {
@@ -76,17 +79,18 @@ impl Inner {
                 format!("{name} is a {kind}: it has a server, and no program offers it"),
             );
         }
+        let (word, may) = words(service.kind());
         if !hosts(service) {
             return refuse(
                 Errno::PERM,
-                format!("domain {domain} may open the channel {name}, and not offer it"),
+                format!("domain {domain} may {may} the {word} {name}, and not offer it"),
             );
         }
         if self.near_server_of(dc, name).is_some_and(|server| server != id) {
             return refuse(
                 Errno::BUSY,
                 format!(
-                    "another program of domain {domain} offers the channel {name}; there is one at a time"
+                    "another program of domain {domain} offers the {word} {name}; there is one at a time"
                 ),
             );
         }
@@ -98,19 +102,23 @@ impl Inner {
         Ok(Reply::Serving { id: number, services }.into())
     }
 
-    /// Takes channels from programs whose domain they are no longer placed in.
+    /// Takes channels and services from programs whose domain they are no longer placed in. Those of other nodes are reconciled.
     pub(super) fn withdraw(&mut self, dc: &str, now: Option<&Topology>) {
-        let offered = self.services.iter().filter(|((of, _), state)| of == dc && state.offered);
-        let offered: Vec<_> = offered.filter_map(|(key, state)| Some((key.clone(), state.server?))).collect();
-        for (key, server) in offered {
+        let offered = self.services.iter().filter(|((of, _), state)| of == dc && state.is_offered());
+        let offered: Vec<_> =
+            offered.filter_map(|(key, state)| Some((key.clone(), state.server?, state.kind?))).collect();
+        for (key, server, kind) in offered {
+            if self.is_proxy(server) {
+                continue;
+            }
             let domain = self.members.get(&server).map(|member| member.identity.domain.as_str());
-            let service =
-                now.and_then(|now| now.service(&key.1)).filter(|service| !service.kind().has_server());
+            let service = now.and_then(|now| now.service(&key.1)).filter(|service| service.kind() == kind);
             if service.is_some_and(|service| Some(service.domain.as_str()) == domain) {
                 continue;
             }
             self.server_gone(&key);
-            let message = format!("the topology no longer places the channel {} in this domain", key.1);
+            let (word, _) = words(kind);
+            let message = format!("the topology no longer places the {word} {} in this domain", key.1);
             self.send(server, Event::Withdrawn { service: key.1, message }.into());
         }
     }
@@ -145,19 +153,34 @@ impl Inner {
     }
 }
 
+/// What somebody may have who connects, and of whom.
+#[derive(Debug, Clone)]
+pub(super) struct Terms {
+    /// The verbs that its domain has.
+    pub(super) verbs: Vec<String>,
+    pub(super) kind: ServiceKind,
+    /// What the channel is like, where the service is one.
+    pub(super) channel: Option<ChannelSettings>,
+}
+
+/// What messages call a service of this kind, and what a domain may do with it that uses it.
+fn words(kind: ServiceKind) -> (&'static str, &'static str) {
+    match kind {
+        ServiceKind::Channel => ("channel", "open"),
+        ServiceKind::Directory | ServiceKind::Program => ("service", "use"),
+    }
+}
+
 /// Whether a domain may open a channel: whoever may not hears that there is none.
-pub(super) fn channel_permission(
-    who: &Identity,
-    wish: &Wish,
-    service: &Service,
-) -> Result<(Vec<String>, Option<ChannelSettings>), Refusal> {
-    if !service.allows(&who.domain, Verb::Open) {
+pub(super) fn channel_terms(who: &Identity, wish: &Wish, service: &Service) -> Result<Terms, Refusal> {
+    if !service.opens(&who.domain) {
         return unknown(who, &wish.service);
     }
     if who.role != Role::Program || wish.entrance != "api" {
         return refuse(Errno::INVAL, format!("{} is a channel: its entrance is \"api\"", wish.service));
     }
-    Ok((verbs(service, &who.domain), service.channel().copied()))
+    let verbs = verbs(service, &who.domain);
+    Ok(Terms { verbs, kind: service.kind(), channel: service.channel().copied() })
 }
 
 /// The answer about what a domain does not mount, whether it exists or not.
@@ -169,21 +192,23 @@ pub(super) fn unknown<T>(who: &Identity, service: &str) -> Result<T, Refusal> {
 }
 
 /// What is said where nobody serves.
-pub(super) fn nobody(service: &str, is_channel: bool) -> String {
-    if is_channel {
-        return format!(
-            "no program offers the channel {service} now: the one that does has not started yet, or has ended; try again, or \
-             ask to wait"
-        );
+pub(super) fn nobody(service: &str, kind: ServiceKind) -> String {
+    if kind.has_server() {
+        return format!("service {service} has no server now; wait for it and connect again");
     }
-    format!("service {service} has no server now; wait for it and connect again")
+    let (word, _) = words(kind);
+    format!(
+        "no program offers the {word} {service} now: the one that does has not started yet, or has ended; try again, or \
+         ask to wait"
+    )
 }
 
 /// Who it is that takes channels.
-pub(super) fn server_name(service: &str, settings: Option<ChannelSettings>) -> String {
-    match settings {
-        Some(_) => format!("the program that offers {service}"),
-        None => format!("the server of {service}"),
+pub(super) fn server_name(service: &str, kind: ServiceKind) -> String {
+    if kind.has_server() {
+        format!("the server of {service}")
+    } else {
+        format!("the program that offers {service}")
     }
 }
 

@@ -1,7 +1,7 @@
 //! Services: who serves them, who may connect, and who is told of a change.
 
 use super::far::MAX_CHANNELS_PER_NODE;
-use super::offers::{channel_permission, nobody, server_name, shape, unknown};
+use super::offers::{Terms, channel_terms, nobody, server_name, shape, unknown};
 use super::{
     Channel, Identity, Inner, MAX_CHANNELS_PER_DOMAIN, MAX_CHANNELS_PER_MEMBER, MakeChannel, MemberId,
     Outgoing, Refusal, Role, refuse, settings,
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::OwnedSemaphorePermit;
-use topology::{ChannelSettings, Service, Topology};
+use topology::{ChannelSettings, Service, ServiceKind, Topology};
 use wire::control::{Consumer, Event, MountedService, Reply, ServedService};
 use wire::proxy::News;
 
@@ -71,7 +71,7 @@ impl Inner {
 
     /// Whether a member is a server of ours.
     pub(super) fn serves(&self, id: MemberId) -> bool {
-        self.services.values().any(|state| state.server == Some(id) && !state.offered)
+        self.services.values().any(|state| state.server == Some(id) && !state.is_offered())
     }
 
     /// A member wants to be the server of its domain's services.
@@ -85,7 +85,7 @@ impl Inner {
             return refuse(
                 Errno::PERM,
                 format!(
-                    "the topology places no service with a server in domain {domain}; a channel is offered by its name"
+                    "the topology places no service with a server of ours in domain {domain}; a program offers by the name of the service"
                 ),
             );
         }
@@ -114,48 +114,53 @@ impl Inner {
     }
 
     pub(super) fn server_came(&mut self, dc: &str, service: &Service, id: MemberId) {
-        let offered = !service.kind().has_server();
+        let kind = service.kind();
         let service = service.name.as_str();
         let state = self.services.entry((dc.to_owned(), service.to_owned())).or_default();
         state.generation += 1;
         state.server = Some(id);
-        state.offered = offered;
+        state.kind = Some(kind);
         state.since = Some(SystemTime::now());
         let generation = state.generation;
         if self.node_of(id).is_none() {
             let (dc, service) = (dc.to_owned(), service.to_owned());
             self.tell_nodes(&News::Served { dc, service, generation });
         }
-        if offered {
+        if kind.has_server() {
+            tracing::info!(dc, service, generation, "the service is up");
+        } else {
             // Programs come and go as often as they like, and a log is bounded.
-            tracing::debug!(dc, service, generation, "the channel is offered");
-            return;
+            tracing::debug!(dc, service, generation, "the service is offered");
         }
-        tracing::info!(dc, service, generation, "the service is up");
-        self.tell_frontends(dc, service, true, generation);
+        if kind.has_files() {
+            self.tell_frontends(dc, service, true, generation);
+        }
     }
 
     pub(super) fn server_gone(&mut self, key: &(String, String)) {
         let Some(state) = self.services.get_mut(key) else { return };
         let server = state.server.take();
         state.since = Some(SystemTime::now());
-        let (generation, offered) = (state.generation, state.offered);
+        let (generation, kind) = (state.generation, state.kind);
         let (dc, service) = key;
         if server.is_some_and(|server| self.node_of(server).is_none()) {
             self.tell_nodes(&News::Unserved { dc: dc.clone(), service: service.clone() });
         }
-        if offered {
-            tracing::debug!(dc, service, generation, "the channel is no longer offered");
-            return;
+        if kind.is_some_and(ServiceKind::has_server) {
+            tracing::info!(dc, service, generation, "the service is down");
+        } else {
+            tracing::debug!(dc, service, generation, "the service is no longer offered");
         }
-        tracing::info!(dc, service, generation, "the service is down");
-        self.tell_frontends(dc, service, false, generation);
+        if kind.is_some_and(ServiceKind::has_files) {
+            self.tell_frontends(dc, service, false, generation);
+        }
     }
 
     fn tell_frontends(&mut self, dc: &str, service: &str, up: bool, generation: u64) {
         for (id, domain) in self.listeners(dc) {
             if self.mounted(dc, &domain).iter().any(|mounted| mounted.name == service) {
-                self.send(id, Event::Service { service: service.to_owned(), up, generation }.into());
+                // A server that comes and goes quickly cuts off nobody: the newest of what waits is told.
+                self.tell(id, Event::Service { service: service.to_owned(), up, generation });
             }
         }
     }
@@ -169,9 +174,9 @@ impl Inner {
         room: Option<OwnedSemaphorePermit>,
         make: MakeChannel,
     ) -> Result<(Outgoing, u64, Vec<OwnedFd>), Refusal> {
-        let (verbs, settings) = self.permission(who, wish)?;
+        let Terms { verbs, kind, channel: settings } = self.permission(who, wish)?;
         let Some(server) = self.server_of(&who.dc, &wish.service) else {
-            return refuse(Errno::AGAIN, nobody(&wish.service, settings.is_some()));
+            return refuse(Errno::AGAIN, nobody(&wish.service, kind));
         };
         self.room_for(id, who, wish, settings.as_ref(), server)?;
         if let Some(node) = self.node_of(server) {
@@ -180,7 +185,7 @@ impl Inner {
                 format!("no memory for a channel to node {node}; connect again later"),
             );
         }
-        let deaf = || format!("{} does not read; connect again later", server_name(&wish.service, settings));
+        let deaf = || format!("{} does not read; connect again later", server_name(&wish.service, kind));
         if !self.takes_channels(server) {
             return refuse(Errno::AGAIN, deaf());
         }
@@ -198,19 +203,15 @@ impl Inner {
         {
             return refuse(Errno::AGAIN, deaf());
         }
-        self.remember_channel(channel, (id, server, settings.is_none()), who, wish);
-        let server_gone = ends.server_gone.filter(|_| settings.is_some());
+        self.remember_channel(channel, (id, server, kind.has_server()), who, wish);
+        let server_gone = ends.server_gone.filter(|_| !kind.has_server());
         let notices = ends.consumer_gone.into_iter().chain(server_gone).collect();
         let reply = Reply::Connected { id: wish.number, channel };
         Ok((Outgoing { reply, descriptors: ends.consumer, _room: None }, channel, notices))
     }
 
-    /// The verbs that the member has, if it may connect at all, and the settings of a channel service.
-    pub(super) fn permission(
-        &self,
-        who: &Identity,
-        wish: &Wish,
-    ) -> Result<(Vec<String>, Option<ChannelSettings>), Refusal> {
+    /// What the member may have, if it may connect at all.
+    pub(super) fn permission(&self, who: &Identity, wish: &Wish) -> Result<Terms, Refusal> {
         let entrance = wish.entrance.as_str();
         if !ALL_ENTRANCES.contains(&entrance) {
             let known = PROGRAM_ENTRANCES.join(", ");
@@ -221,8 +222,8 @@ impl Inner {
         }
         let topology = self.topologies.get(&who.dc);
         let service = topology.and_then(|topology| topology.service(&wish.service));
-        if let Some(found) = service.filter(|service| !service.kind().has_server()) {
-            return channel_permission(who, wish, found);
+        if let Some(found) = service.filter(|service| service.kind() == ServiceKind::Channel) {
+            return channel_terms(who, wish, found);
         }
         let mounts = self.mounted(&who.dc, &who.domain).iter().any(|mounted| mounted.name == wish.service);
         // A service that exists but is not mounted is spoken of as one that does not exist: nothing leaks.
@@ -234,7 +235,7 @@ impl Inner {
                 format!("domain {} may nothing with {:?}", who.domain, wish.service),
             );
         }
-        Ok((verbs, None))
+        Ok(Terms { verbs, kind: service.kind(), channel: None })
     }
 
     /// Whether there may be one more channel.

@@ -8,6 +8,7 @@ pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Va
     match &service.settings {
         Settings::Directory(settings) => serde_json::to_value(of_directory(settings)),
         Settings::Channel(settings) => serde_json::to_value(of_channel(settings)),
+        Settings::Program(settings) => Ok(serde_json::Value::Object(settings.table.clone())),
     }
 }
 

@@ -4,6 +4,7 @@ mod endpoints;
 mod far;
 mod machines;
 mod offers;
+mod programs;
 
 use super::*;
 use rustix::io::Errno;

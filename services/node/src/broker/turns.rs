@@ -7,26 +7,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 
 /// The turns of one domain, or of one member at a private socket: some for all servers, which are ours and read what they are
-/// told, and some for each channel service, whose program may do as it likes.
+/// told, and some for each service that a program offers, which may do as it likes.
 #[derive(Debug)]
 pub(crate) struct Turns {
     servers: Arc<Semaphore>,
-    /// Of channel services where somebody has or awaits a turn.
-    channels: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    /// Of services of programs where somebody has or awaits a turn.
+    offered: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
 impl Turns {
     pub(crate) fn new() -> Self {
-        Self { servers: Arc::new(Semaphore::new(MAX_ATTACHES_PER_DOMAIN)), channels: Mutex::default() }
+        Self { servers: Arc::new(Semaphore::new(MAX_ATTACHES_PER_DOMAIN)), offered: Mutex::default() }
     }
 
-    /// The turns at a channel service that there is, or (`None`) at servers.
-    pub(crate) fn at(&self, channel: Option<&str>) -> Arc<Semaphore> {
-        let Some(channel) = channel else { return Arc::clone(&self.servers) };
-        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The turns at a service of a program that there is, or (`None`) at servers.
+    pub(crate) fn at(&self, service: Option<&str>) -> Arc<Semaphore> {
+        let Some(service) = service else { return Arc::clone(&self.servers) };
+        let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
         // A turn that is taken or awaited holds a reference of its own.
-        channels.retain(|name, turns| name == channel || Arc::strong_count(turns) > 1);
-        let turns = channels.entry(channel.to_owned());
+        offered.retain(|name, turns| name == service || Arc::strong_count(turns) > 1);
+        let turns = offered.entry(service.to_owned());
         Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(MAX_ATTACHES_PER_DOMAIN))))
     }
 }
@@ -43,9 +43,9 @@ mod tests {
         assert_eq!(turns.at(Some("frames")).available_permits(), 0);
         assert_eq!(turns.at(Some("sound")).available_permits(), MAX_ATTACHES_PER_DOMAIN);
         assert_eq!(turns.at(None).available_permits(), MAX_ATTACHES_PER_DOMAIN);
-        assert_eq!(turns.channels.lock().unwrap().len(), 2);
+        assert_eq!(turns.offered.lock().unwrap().len(), 2);
         drop(taken);
         assert_eq!(turns.at(Some("light")).available_permits(), MAX_ATTACHES_PER_DOMAIN);
-        assert_eq!(turns.channels.lock().unwrap().len(), 1);
+        assert_eq!(turns.offered.lock().unwrap().len(), 1);
     }
 }

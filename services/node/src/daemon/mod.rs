@@ -8,8 +8,8 @@ pub(crate) mod own_log;
 
 use crate::api;
 use crate::api::node::Node;
-use crate::base::RegistryDebug;
 use crate::base::place::{ADMIN_SOCKET, Place};
+use crate::base::{RegistryDebug, Strangers};
 use crate::broker::wake_ns;
 use crate::domains::{LoadError, adopt, change, host};
 use crate::membership::{self, Cluster, ClusterError};
@@ -29,7 +29,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Semaphore;
 
 /// Threads that do what blocks: starting domains, reading cgroups. More wait in line.
 const MAX_BLOCKING_THREADS: usize = 16;
@@ -207,6 +206,7 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
             tokio::spawn(placement::follow(Arc::clone(&node.domains), following));
         }
     }
+    node.volumes.sweep().await;
     links::start(&node);
     tokio::spawn(reservations::look_after(Arc::clone(&node.book)));
     let admin = listen_admin(&config.place)?;
@@ -251,6 +251,7 @@ async fn take_place(node: &Arc<Node>) -> Result<Option<membership::Kept>, Daemon
         |cause| DaemonError::Listen { at: format!("{} for other nodes", cluster.config().address), cause };
     let address = membership::serve(cluster, api::peers::router(Arc::clone(node))).await.map_err(at)?;
     tokio::spawn(membership::rotate_when_due(cluster.clone()));
+    tokio::spawn(membership::clock::keep(cluster.clone()));
     let kept =
         cluster.keep().map_err(|cause| DaemonError::System { what: "keep a place in the cluster", cause })?;
     tracing::info!(node = cluster.me(), %address, "other nodes are answered");
@@ -293,18 +294,16 @@ fn listen_admin(place: &Place) -> Result<tokio::net::UnixListener, DaemonError> 
     tokio::net::UnixListener::from_std(socket.into()).map_err(at)
 }
 
-/// Serves metrics to whoever is on this machine: to a bounded number at a time, each for a bounded time.
+/// Serves metrics to whoever is on this machine: to a bounded number at a time, each for a bounded time. Where another one comes, whoever waits longest goes.
 async fn serve_metrics(node: &Arc<Node>, address: SocketAddr) -> Result<(), DaemonError> {
     let at = |cause| DaemonError::Listen { at: address.to_string(), cause };
     let listener = tokio::net::TcpListener::bind(address).await.map_err(at)?;
     let router = api::metrics_router(Arc::clone(node));
-    let readers = Arc::new(Semaphore::new(MAX_METRICS_READERS));
+    let readers = Strangers::new(MAX_METRICS_READERS, MAX_METRICS_READERS);
     tokio::spawn(async move {
         loop {
-            // The next one waits in the kernel until another is done.
-            let Ok(reader) = Arc::clone(&readers).acquire_owned().await else { return };
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, from) = match listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a reader of metrics can't be accepted");
                     // tidy(sleep): out of descriptors; nothing tells when there is one again.
@@ -312,14 +311,19 @@ async fn serve_metrics(node: &Arc<Node>, address: SocketAddr) -> Result<(), Daem
                     continue;
                 }
             };
+            let Some((place, sent_away)) = readers.enter(from.ip()) else { continue };
             let service = TowerToHyperService::new(router.clone());
             tokio::spawn(async move {
                 let connection = hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(stream), service);
-                if !matches!(tokio::time::timeout(METRICS_PATIENCE, connection).await, Ok(Ok(()))) {
+                let read = tokio::select! {
+                    read = tokio::time::timeout(METRICS_PATIENCE, connection) => matches!(read, Ok(Ok(()))),
+                    () = sent_away.told() => false,
+                };
+                if !read {
                     tracing::debug!("a reader of metrics was too slow, or spoke no HTTP");
                 }
-                drop(reader);
+                drop(place);
             });
         }
     });

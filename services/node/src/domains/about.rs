@@ -2,7 +2,7 @@
 
 use super::Domains;
 use serde_json::{Map, Value, json};
-use topology::{Topology, Verb};
+use topology::Topology;
 
 /// What a domain may know of itself: no path of the node, no process number, no other domain.
 pub(crate) fn about(node: &Domains, dc: &str, domain: &str) -> Value {
@@ -23,12 +23,12 @@ pub(crate) fn about(node: &Domains, dc: &str, domain: &str) -> Value {
     })
 }
 
-/// The channels that a domain may open or offer, by name: nothing of who else may.
+/// The channels that a domain may open, and the channels and services that its programs may offer, by name: nothing of who else may.
 fn channels_about(node: &Domains, dc: &str, domain: &str, topology: &Topology) -> Map<String, Value> {
     let channels = topology.services.iter().filter(|service| !service.kind().has_server());
     channels
         .filter_map(|service| {
-            let (opens, offers) = (service.allows(domain, Verb::Open), service.domain.as_str() == domain);
+            let (opens, offers) = (service.opens(domain), service.domain.as_str() == domain);
             let name = service.name.as_str();
             let up = || node.broker.service(dc, name).up;
             (opens || offers)

@@ -57,6 +57,10 @@ pub(crate) async fn adopt(node: &Arc<Domains>, ours: impl Fn(&str, &Domain) -> b
 
 async fn adopt_domain(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Option<DomainId> {
     let name = domain.name.as_str();
+    // The earlier daemon died before it had ended what somebody stopped.
+    if node.actual(dc, name).is_some_and(|actual| actual.stopped) {
+        return None;
+    }
     let found = {
         let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
         blocking(move || domain::adopt(&node.layout, &dc, &name)).await

@@ -1,23 +1,38 @@
-//! Changing what runs: `up` and `down`. One change at a time; each finishes, or restores what was before.
+//! Changing what runs: `up` and `down`. One change of a distributed container at a time; each finishes, or restores what was before.
 
 use super::Teller;
 use super::inside;
+use super::prepare;
 use super::ready;
 use super::supervisor::{First, State, supervise};
-use super::{Desired, Domains};
+use super::{Change, Desired, Domains, Ending, Wish};
 use crate::admin::{Code, DownRequest, Problem, Progress, UpRequest};
 use crate::reservations::Looking;
+use domain::Unpack;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use topology::{Domain, Plan, Step, Topology};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
+use topology::{Domain, NodeChoice, Plan, Step, Topology};
+
+/// Steps that are told of what another file would change.
+const STEPS_TOLD: usize = 8;
 
 /// Brings a topology up, and says how it goes.
 pub(crate) async fn up(node: Arc<Domains>, request: UpRequest, teller: Teller) {
+    let dc = dc_of(&request.text);
     let last = match try_up(&node, request, &teller).await {
         Ok((summary, changed)) => Progress::Done { summary, changed },
         Err(failed) => *failed,
     };
+    match &last {
+        Progress::Done { changed: true, .. } => node.events.happened(&dc, None, "up", None),
+        // What is refused before it is touched has not happened.
+        Progress::Failed { error, rolled_back: Some(_) } => {
+            node.events.happened(&dc, None, "rolled-back", Some(error.message.clone()));
+        }
+        _ => {}
+    }
     teller.tell(last).await;
 }
 
@@ -26,31 +41,46 @@ async fn try_up(
     request: UpRequest,
     teller: &Teller,
 ) -> Result<(String, bool), Box<Progress>> {
-    let _changing = turn(node, teller).await;
-    let topology = admit(node, &request).await.map_err(untouched)?;
-    let dc = topology.name.as_str().to_owned();
+    let dc = dc_of(&request.text);
+    let change = begin_up(node, &dc, &request, teller).await.map_err(untouched)?;
+    let ended = |ending: Ending| untouched(ending.problem(&dc));
+    let topology = change.unless_ended(admit(node, &request)).await.map_err(ended)?.map_err(untouched)?;
     let before = node.topology(&dc);
     let plan = with_failed_ones(node, topology::plan(before.as_deref(), &topology), &topology);
+    if request.dry_run {
+        return dry_run(&dc, &plan, teller).await;
+    }
+    refuse_another_file(node, &dc, &request, &plan).map_err(untouched)?;
     let desired = Arc::new(Desired::new(request.text, request.file, request.base, topology.clone()));
     if plan.is_empty() {
         node.set_desired(&dc, Some(desired)).map_err(untouched)?;
-        settle(node, &topology).await.map_err(untouched)?;
+        change.unless_ended(settle(node, &topology)).await.map_err(ended)?.map_err(untouched)?;
         return Ok((format!("nothing to do: {dc} is as the file says"), false));
     }
+    teller.tell(Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() }).await;
+    change.unless_ended(prepare::all(node, &dc, &plan)).await.map_err(ended)?.map_err(untouched)?;
+    let promises = Promises::of(node, before.as_deref(), &topology);
+    let promises = change.unless_ended(promises).await.map_err(ended)?;
     // As a whole, before anything is touched; the kernel is told step by step.
     begin(node, &dc, Some(&topology)).await.map_err(untouched)?;
-    teller.tell(Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() }).await;
+    let Promises { given_back: _held, asked } = promises;
+    drop(asked);
     let begun = Instant::now();
-    let done = match execute(node, &dc, &plan, teller).await {
+    let done = match execute(node, &change, &dc, &plan, teller).await {
         Ok(()) => node.set_desired(&dc, Some(desired)).map_err(|problem| (plan.steps.len(), problem)),
         Err(failed) => Err(failed),
     };
-    if let Err((done, problem)) = done {
+    if let Err((begun, problem)) = done {
         let restored = enter(node, &dc, before.as_deref()).await;
         if let Err(problem) = restored {
             tracing::error!(dc, %problem, "what was promised before can't be restored");
         }
-        return Err(roll_back(node, &dc, &plan, done, problem, teller).await);
+        if change.ending() == Some(Ending::Superseded) {
+            // All of it is removed next, as far as it came.
+            node.forget_current_if_unwanted(&dc);
+            return Err(untouched(problem));
+        }
+        return Err(roll_back(node, &dc, &plan, begun, problem, teller).await);
     }
     // The file comes first: whoever finds it finds what goes with it, or makes that anew.
     written(node, &dc).await;
@@ -59,17 +89,92 @@ async fn try_up(
     Ok((format!("{dc} is up: {count} step{} in {took:.1} s", if count == 1 { "" } else { "s" }), true))
 }
 
+/// Says what a file would change.
+pub(crate) async fn dry_run(dc: &str, plan: &Plan, teller: &Teller) -> Result<(String, bool), Box<Progress>> {
+    if plan.is_empty() {
+        return Ok((format!("nothing to do: {dc} is as the file says"), false));
+    }
+    teller.tell(Progress::Plan { steps: plan.steps.iter().map(ToString::to_string).collect() }).await;
+    let count = plan.steps.len();
+    Ok((format!("{dc} would be up after {count} step{}", if count == 1 { "" } else { "s" }), false))
+}
+
+/// Refuses to replace what another file says by one that happens to have the same name.
+fn refuse_another_file(node: &Domains, dc: &str, request: &UpRequest, plan: &Plan) -> Result<(), Problem> {
+    let Some(known) = node.known(dc) else { return Ok(()) };
+    if request.replace || plan.is_empty() {
+        return Ok(());
+    }
+    let place = |base: &Path, file: &Path| base.join(file.file_name().unwrap_or_default());
+    let (former, this) =
+        (place(&known.desired.base, &known.desired.file), place(&request.base, &request.file));
+    // One that is gone was moved, or made anew elsewhere.
+    let Ok(there) = std::fs::canonicalize(&former) else { return Ok(()) };
+    if std::fs::canonicalize(&this).is_ok_and(|this| this == there) || this == former {
+        return Ok(());
+    }
+    let told = plan.steps.iter().take(STEPS_TOLD).map(|step| format!("\n  {step}")).collect::<String>();
+    let more = match plan.steps.len().saturating_sub(STEPS_TOLD) {
+        0 => String::new(),
+        more => format!("\n  and {more} more"),
+    };
+    let message = format!(
+        "{dc} is up from another file, {}; with {} this would be done:{told}{more}",
+        former.display(),
+        this.display()
+    );
+    Err(Problem::new(Code::Taken, message).help(
+        "add --replace if this file is to take its place; or give it a name of its own: name = \"...\"",
+    ))
+}
+
 pub(crate) fn untouched(error: Problem) -> Box<Progress> {
     Box::new(Progress::Failed { error, rolled_back: None })
 }
 
-/// Waits until no other change is under way.
-async fn turn<'n>(node: &'n Domains, teller: &Teller) -> tokio::sync::MutexGuard<'n, ()> {
-    if let Ok(guard) = node.changing.try_lock() {
-        return guard;
+/// Waits for the turn of an `up`.
+pub(crate) async fn begin_up(
+    node: &Domains,
+    dc: &str,
+    request: &UpRequest,
+    teller: &Teller,
+) -> Result<Change, Problem> {
+    let what = format!("`up` of {}", request.file.display());
+    let wish = Wish { what, gives_way: true, ticket: request.ticket.clone() };
+    node.changes.begin(dc, wish, teller).await
+}
+
+/// Ends what is on its way, and waits for the turn of a `down`.
+pub(crate) async fn begin_down(node: &Domains, dc: &str, teller: &Teller) -> Result<Change, Problem> {
+    for what in node.changes.supersede(dc) {
+        teller.tell(Progress::Note { text: format!("ending {what}, which is under way") }).await;
     }
-    teller.tell(Progress::Note { text: "waiting for another change to finish".into() }).await;
-    node.changing.lock().await
+    let wish = Wish { what: format!("`down` of {dc}"), gives_way: false, ticket: None };
+    node.changes.begin(dc, wish, teller).await
+}
+
+/// What keeps the promises of others from getting between those of a change.
+struct Promises {
+    /// Whoever gives promises back keeps others from taking them until it is known that they need not be restored.
+    given_back: Option<OwnedRwLockWriteGuard<()>>,
+    /// Whoever asks for more has them as soon as they are entered.
+    asked: Option<OwnedRwLockReadGuard<()>>,
+}
+
+impl Promises {
+    async fn of(node: &Domains, before: Option<&Topology>, topology: &Topology) -> Self {
+        if gives_back(before, topology) {
+            Self { given_back: Some(node.changes.giving_back().await), asked: None }
+        } else {
+            Self { given_back: None, asked: Some(node.changes.asking().await) }
+        }
+    }
+}
+
+/// Whether something that was promised is promised no longer, or otherwise.
+fn gives_back(before: Option<&Topology>, topology: &Topology) -> bool {
+    let mut promised = before.into_iter().flat_map(|before| &before.domains).filter(|d| d.reserve.is_some());
+    promised.any(|before| topology.domain(&before.name).is_none_or(|after| after.reserve != before.reserve))
 }
 
 /// Enters what is promised by a file that is about to be in force, and is not written down before it is.
@@ -98,10 +203,16 @@ async fn enter(node: &Arc<Domains>, dc: &str, topology: Option<&Topology>) -> Re
 pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topology, Problem> {
     let dc = dc_of(&request.text);
     // In a cluster, placement looks whether there is a node that can promise it, for each domain.
-    let looking = if node.is_in_cluster() { Looking::nowhere() } else { node.book.beside(&dc) };
+    let looking = if node.is_in_cluster() {
+        Looking::nowhere()
+    } else {
+        let unpack = if request.dry_run { Unpack::No } else { Unpack::Yes };
+        node.book.beside(&dc).into_trees(node.layout.clone(), unpack)
+    };
     let (text, file, base) = (request.text.clone(), request.file.display().to_string(), request.base.clone());
     let admitted = tokio::task::spawn_blocking(move || topology::admit(&text, &file, &base, &looking)).await;
     match admitted {
+        Ok(Ok(topology)) if node.is_in_cluster() => volumes_stay(topology),
         Ok(Ok(topology)) => Ok(topology),
         Ok(Err(diagnostics)) => Err(Problem::new(Code::NotAdmitted, diagnostics.render(false))),
         Err(error) => {
@@ -110,13 +221,27 @@ pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topolog
     }
 }
 
+/// Refuses, in a cluster, a domain with volumes that might run on a node without them.
+fn volumes_stay(topology: Topology) -> Result<Topology, Problem> {
+    let moves = |domain: &&Domain| {
+        !domain.volumes.is_empty() && !matches!(domain.placement.node, NodeChoice::Named(_))
+    };
+    let Some(domain) = topology.domains.iter().find(moves) else { return Ok(topology) };
+    let message = format!(
+        "{} has volumes, which are on one node of the cluster: it has to name that node",
+        domain.name
+    );
+    Err(Problem::new(Code::NotAdmitted, message).help("add node = \"NAME\" to the domain"))
+}
+
 /// The name of the distributed container that a file is about, as far as it can be read.
-fn dc_of(text: &str) -> String {
+pub(crate) fn dc_of(text: &str) -> String {
     let blind = topology::parse(text, "", Path::new("/"));
     blind.map_or_else(|_| String::new(), |topology| topology.name.as_str().to_owned())
 }
 
-/// Adds the domains that the plan leaves as they are, but which do not run because they could not be kept running.
+/// Adds the domains that the plan leaves as they are, but which do not run because they could not be kept running, or somebody
+/// stopped them.
 fn with_failed_ones(node: &Domains, mut plan: Plan, topology: &Topology) -> Plan {
     let touched = |step: &Step, domain: &Domain| match step {
         Step::Start { domain: other } | Step::Stop { domain: other } => other.name == domain.name,
@@ -125,7 +250,7 @@ fn with_failed_ones(node: &Domains, mut plan: Plan, topology: &Topology) -> Plan
     };
     for domain in topology.start_order() {
         let state = node.supervised(topology.name.as_str(), domain.name.as_str()).map(|s| s.view().state);
-        let lost = state.is_none_or(|state| state == State::Failed);
+        let lost = state.is_none_or(|state| matches!(state, State::Failed | State::Stopped));
         if lost && !plan.steps.iter().any(|step| touched(step, domain)) {
             plan.steps.push(Step::Start { domain: Box::new(domain.clone()) });
         }
@@ -157,9 +282,10 @@ fn is_booting(node: &Domains, topology: &Topology, domain: &Domain) -> bool {
     domain.machine.is_some() && machine.is_none_or(|machine| machine.started.is_none())
 }
 
-/// Does the steps in order. On failure: which step (from 0), and why.
+/// Does the steps in order. On failure: how many were begun, and why.
 async fn execute(
     node: &Arc<Domains>,
+    change: &Change,
     dc: &str,
     plan: &Plan,
     teller: &Teller,
@@ -169,9 +295,15 @@ async fn execute(
         let what = step.to_string();
         teller.tell(Progress::Started { step: index + 1, of, what: what.clone() }).await;
         let begun = Instant::now();
-        perform(node, dc, step).await.map_err(|why| {
+        if let Some(ending) = change.ending() {
+            return Err((index, ending.problem(dc)));
+        }
+        perform(node, dc, step, Some(change)).await.map_err(|why| {
+            if let Some(ending) = change.ending() {
+                return (index + 1, ending.problem(dc));
+            }
             let problem = Problem::new(Code::Failed, format!("could not {what}: {why}"));
-            (index, Problem { help: super::host::advice(&node.host), ..problem })
+            (index + 1, Problem { help: super::host::advice(&node.host), ..problem })
         })?;
         let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         teller.tell(Progress::Finished { step: index + 1, of, what, took_ms }).await;
@@ -189,7 +321,8 @@ fn worth_saying(node: &Domains, step: &Step) -> Option<String> {
     Some(format!("{} is emulated, which is several times slower: {why}", domain.name))
 }
 
-async fn perform(node: &Arc<Domains>, dc: &str, step: &Step) -> Result<(), String> {
+/// Does one step. Where `change` is to end, a start is not waited for any longer; whatever ends is waited for.
+async fn perform(node: &Arc<Domains>, dc: &str, step: &Step, change: Option<&Change>) -> Result<(), String> {
     match step {
         Step::Stop { domain } => {
             stop(node, dc, domain.name.as_str()).await?;
@@ -198,12 +331,12 @@ async fn perform(node: &Arc<Domains>, dc: &str, step: &Step) -> Result<(), Strin
         }
         Step::Start { domain } => {
             node.apply(dc, step);
-            start(node, dc, domain).await
+            start(node, dc, domain, change).await
         }
         Step::Restart { after, .. } => {
             stop(node, dc, after.name.as_str()).await?;
             node.apply(dc, step);
-            start(node, dc, after).await
+            start(node, dc, after, change).await
         }
         Step::Update { after, .. } => {
             node.apply(dc, step);
@@ -232,7 +365,7 @@ pub(crate) async fn follow_plan(node: &Arc<Domains>, dc: &str, plan: &Plan) {
                 node.apply(dc, step);
                 stopped
             }
-            _ => perform(node, dc, step).await,
+            _ => perform(node, dc, step, None).await,
         };
         if let Err(error) = done {
             tracing::error!(dc, error, "could not {step}");
@@ -247,14 +380,28 @@ async fn stop(node: &Domains, dc: &str, name: &str) -> Result<(), String> {
     }
 }
 
-async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<(), String> {
+async fn start(
+    node: &Arc<Domains>,
+    dc: &str,
+    domain: &Domain,
+    change: Option<&Change>,
+) -> Result<(), String> {
     // A supervisor that has given up makes room for a new one.
     stop(node, dc, domain.name.as_str()).await?;
     let (supervised, outcome) = supervise(node, dc, domain, First::Start);
-    let started = match outcome.await {
-        Ok(Ok(())) => ready::wait(node, &supervised).await,
-        Ok(Err(why)) => Err(why),
-        Err(_) => Err("its supervisor ended".into()),
+    let started = async {
+        match outcome.await {
+            Ok(Ok(())) => ready::wait(node, &supervised).await,
+            Ok(Err(why)) => Err(why),
+            Err(_) => Err("its supervisor ended".into()),
+        }
+    };
+    let started = match change {
+        Some(change) => {
+            let started = change.unless_ended(started).await;
+            started.unwrap_or_else(|ending| Err(ending.problem(dc).message))
+        }
+        None => started.await,
     };
     if started.is_err()
         && let Err(error) = supervised.stop().await
@@ -269,20 +416,20 @@ async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<(), Str
     started
 }
 
-/// Undoes the first `done` steps and the begun one, and says how that went.
+/// Undoes the first `begun` steps, and says how that went.
 async fn roll_back(
     node: &Arc<Domains>,
     dc: &str,
     plan: &Plan,
-    done: usize,
+    begun: usize,
     problem: Problem,
     teller: &Teller,
 ) -> Box<Progress> {
     teller.tell(Progress::RollingBack { reason: problem.message.clone() }).await;
     let mut complete = true;
-    let undo = plan.undo((done + 1).min(plan.steps.len()));
+    let undo = plan.undo(begun);
     for step in &undo.steps {
-        if let Err(why) = perform(node, dc, step).await {
+        if let Err(why) = perform(node, dc, step, None).await {
             complete = false;
             teller.tell(Progress::Note { text: format!("rolling back: could not {step}: {why}") }).await;
         }
@@ -293,7 +440,6 @@ async fn roll_back(
 
 /// Removes distributed containers, and says how it goes.
 pub(crate) async fn down(node: Arc<Domains>, request: DownRequest, teller: Teller) {
-    let _changing = turn(&node, &teller).await;
     let last = match targets(&node, &request) {
         Err(error) => Progress::Failed { error, rolled_back: None },
         Ok(names) if names.is_empty() => {
@@ -306,8 +452,15 @@ pub(crate) async fn down(node: Arc<Domains>, request: DownRequest, teller: Telle
 
 pub(crate) fn targets(node: &Domains, request: &DownRequest) -> Result<Vec<String>, Problem> {
     // Where there is none, nothing is to be done: whoever says `down` twice means the same both times.
-    let all = request.all || (request.dc.is_none() && node.dcs().is_empty());
-    if all { Ok(node.dcs()) } else { node.find_dc(request.dc.as_deref()).map(|dc| vec![dc]) }
+    // What is on its way for the first time is meant, too.
+    let coming = node.changes.under_way();
+    let mut known = node.dcs();
+    known.extend(coming.iter().filter(|dc| !known.contains(dc)).cloned().collect::<Vec<_>>());
+    match &request.dc {
+        Some(dc) if coming.contains(dc) => Ok(vec![dc.clone()]),
+        None if request.all || known.len() <= 1 => Ok(known),
+        which => node.find_dc(which.as_deref()).map(|dc| vec![dc]),
+    }
 }
 
 async fn remove_all(node: &Arc<Domains>, names: &[String], teller: &Teller) -> Progress {
@@ -326,6 +479,7 @@ async fn remove_all(node: &Arc<Domains>, names: &[String], teller: &Teller) -> P
 }
 
 async fn remove(node: &Arc<Domains>, dc: &str, teller: &Teller) -> Result<(), String> {
+    let _turn = begin_down(node, dc, teller).await.map_err(|problem| problem.to_string())?;
     let Some(before) = node.topology(dc) else { return Ok(()) };
     // First of all it is no longer wanted: a daemon that dies now has a successor that sweeps.
     node.set_desired(dc, None).map_err(|problem| problem.to_string())?;
@@ -336,7 +490,7 @@ async fn remove(node: &Arc<Domains>, dc: &str, teller: &Teller) -> Result<(), St
         let what = step.to_string();
         teller.tell(Progress::Started { step: index + 1, of, what: what.clone() }).await;
         let begun = Instant::now();
-        match perform(node, dc, step).await {
+        match perform(node, dc, step, None).await {
             Ok(()) => {
                 let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
                 teller.tell(Progress::Finished { step: index + 1, of, what, took_ms }).await;
@@ -349,28 +503,47 @@ async fn remove(node: &Arc<Domains>, dc: &str, teller: &Teller) -> Result<(), St
     }
     node.forget_current_if_unwanted(dc);
     node.remove_traces(dc);
+    node.events.happened(dc, None, "down", (!failures.is_empty()).then(|| failures.join("; ")));
     if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
 }
 
 /// After a start: what is desired and does not run is started; what can't be is left to its restart policy and told.
 pub(crate) async fn restore(node: Arc<Domains>) {
-    let _changing = node.changing.lock().await;
     for dc in node.dcs() {
-        let Some(topology) = node.topology(&dc) else { continue };
-        for domain in topology.start_order() {
-            if node.supervised(&dc, domain.name.as_str()).is_some() {
-                continue;
-            }
-            tracing::info!(dc, domain = domain.name.as_str(), "it is desired and does not run: starting it");
-            let (supervised, outcome) = supervise(&node, &dc, domain, First::Restore);
-            let ready = match outcome.await {
+        tokio::spawn(restore_one(Arc::clone(&node), dc));
+    }
+}
+
+async fn restore_one(node: Arc<Domains>, dc: String) {
+    let what = format!("the start of {dc} after a start of the daemon");
+    let wish = Wish { what, gives_way: true, ticket: None };
+    let change = match node.changes.begin(&dc, wish, &Teller::nobody()).await {
+        Ok(change) => change,
+        Err(problem) => {
+            tracing::warn!(dc, %problem, "it is not restored");
+            return;
+        }
+    };
+    let Some(topology) = node.topology(&dc) else { return };
+    for domain in topology.start_order() {
+        if node.supervised(&dc, domain.name.as_str()).is_some() {
+            continue;
+        }
+        tracing::info!(dc, domain = domain.name.as_str(), "it is desired and does not run: starting it");
+        let (supervised, outcome) = supervise(&node, &dc, domain, First::Restore);
+        let ready = async {
+            match outcome.await {
                 Ok(Ok(())) => ready::wait(&node, &supervised).await,
                 Ok(Err(why)) => Err(why),
                 Err(_) => Err("its supervisor ended".into()),
-            };
-            if let Err(error) = ready {
+            }
+        };
+        match change.unless_ended(ready).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
                 tracing::error!(dc, domain = domain.name.as_str(), error, "it could not be restored");
             }
+            Err(_) => return,
         }
     }
 }

@@ -82,6 +82,7 @@ impl Drop for OpenDoor {
 /// Starts a domain. After an error, [`remove`] clears up.
 pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<Incarnation, String> {
     let Some(topology) = node.topology(dc) else { return Err(format!("there is no {dc} any more")) };
+    node.volumes.attach(dc, domain).await?;
     let found = match &domain.machine {
         Some(machine) => Some(machines::find(node, domain, machine).await?),
         None => None,
@@ -301,6 +302,7 @@ pub(crate) async fn adopt(
             "it is not what its topology says: the earlier daemon ended in the middle of a change".into()
         );
     }
+    node.volumes.attach(dc, domain).await?;
     limit(node, dc, domain).await?;
     let door = open_door(node, dc, domain).await?;
     door.init.store(running.init_pid(), Ordering::Release);
@@ -336,13 +338,18 @@ async fn end_frontends(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result
 /// Removes everything of a domain: processes, mounts, cgroups, sockets, folders. Its logs stay.
 pub(crate) async fn remove(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
     node.broker.forget_machine(dc, name);
-    let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
-    let remove = move || {
-        // Before it is killed: who is frozen does not die.
-        node.book.ended(&format!("{dc}/{name}"));
-        domain::remove(&node.layout, &dc, &name)
+    let remove = {
+        let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
+        move || {
+            // Before it is killed: who is frozen does not die.
+            node.book.ended(&format!("{dc}/{name}"));
+            domain::remove(&node.layout, &dc, &name)
+        }
     };
-    blocking(remove).await?.map(drop).map_err(said)
+    let removed = blocking(remove).await;
+    // When nobody is left who writes to them.
+    node.volumes.detach(dc, name).await;
+    removed?.map(drop).map_err(said)
 }
 
 /// Sets the limits of a domain anew.
@@ -479,6 +486,11 @@ impl Incarnation {
         if let Err(error) = stopped {
             tracing::error!(domain = %id, error, "it did not end as asked; it is removed by force");
         }
+    }
+
+    /// Sends its first process a signal.
+    pub(crate) fn signal(&self, signal: i32) -> Result<(), String> {
+        self.running.signal(signal).map_err(said)
     }
 
     /// A new frontend in the place of one that ended: the mount and its open files go on.

@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use topology::{Domain, ServiceKind, Step, Topology, Verb};
+use topology::{Domain, Step, Topology};
 
 /// The C library, beside the binary on the node.
 const LIBRARY: &str = "libtombolo.so";
@@ -29,7 +29,7 @@ macro_rules! package {
 }
 
 /// The Python package: names and texts of its files.
-const PACKAGE_FILES: [(&str, &str); 10] = package![
+const PACKAGE_FILES: [(&str, &str); 20] = package![
     "__init__.py",
     "_channel.py",
     "_end.py",
@@ -38,8 +38,18 @@ const PACKAGE_FILES: [(&str, &str); 10] = package![
     "_library.py",
     "_memory.py",
     "_offer.py",
+    "_service_calls.py",
+    "_service_consumer.py",
+    "_service_files.py",
+    "_service_folder.py",
+    "_service_loop.py",
+    "_service_offer.py",
+    "_service_stream.py",
+    "_service_tree.py",
+    "_service_wire.py",
     "_stream.py",
     "py.typed",
+    "service.py",
 ];
 
 /// Domains come up at the same time, and all want the same copies.
@@ -53,13 +63,13 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// What a domain of this topology is given: the preload library if it asks for it; the library of channels and endpoints if it takes part in a channel,
-    /// or if there are endpoints, since any program may bind one.
+    /// What a domain of this topology is given: the preload library if it asks for it; the library of channels and endpoints if it takes part in a channel, or its program
+    /// serves files, or if there are endpoints, since any program may bind one.
     pub(crate) fn by(topology: &Topology, domain: &Domain) -> Self {
+        let name = domain.name.as_str();
         let has_channel = topology.services.iter().any(|service| {
-            let name = domain.name.as_str();
-            service.kind() == ServiceKind::Channel
-                && (service.domain.as_str() == name || service.allows(name, Verb::Open))
+            let offers = !service.kind().has_server() && service.domain == domain.name;
+            offers || service.opens(name)
         });
         Self {
             preload: domain.services.iter().any(|mount| mount.preload),
@@ -80,7 +90,7 @@ pub(crate) fn place(layout: &Layout, inside: &Path, wanted: Wanted) -> Result<()
     Ok(())
 }
 
-/// After a step that changes who takes part in a channel, or the endpoints: gives the files to those that run already.
+/// After a step that changes who takes part in a channel or serves files, or the endpoints: gives the files to those that run already.
 pub(crate) async fn follow(node: &Domains, dc: &str, step: &Step) -> Result<(), String> {
     let service = match step {
         Step::AddService { service } | Step::UpdateService { after: service, .. } => Some(&service.name),
@@ -90,7 +100,7 @@ pub(crate) async fn follow(node: &Domains, dc: &str, step: &Step) -> Result<(), 
     };
     let Some(topology) = node.topology(dc) else { return Ok(()) };
     let concerns =
-        service.is_none_or(|name| topology.service(name).is_some_and(|it| it.kind() == ServiceKind::Channel));
+        service.is_none_or(|name| topology.service(name).is_some_and(|it| !it.kind().has_server()));
     if !concerns {
         return Ok(());
     }

@@ -3,13 +3,14 @@
 use super::Domains;
 use super::spec;
 use crate::base::blocking;
+use crate::volumes;
 use domain::{self as target, DomainSpec, Layout};
-use machine::{Disk, DiskFormat, MachineOrder};
+use machine::{Disk, DiskFormat, MachineOrder, VolumeDisk};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use topology::{Accel, DiskHolds, Domain, Machine, MachineKernel, Network};
+use topology::{Accel, DiskHolds, Domain, Machine, MachineKernel, Network, VolumeMount};
 use wire::guest::{self, Boot};
 
 /// The emulator's name.
@@ -22,6 +23,8 @@ const KERNEL: &str = "/run/machine/kernel";
 const INITRAMFS: &str = "/run/machine/initramfs";
 /// Where it finds the disk.
 const DISK: &str = "/run/machine/disk";
+/// Where it finds the sockets of its volumes, in a folder each.
+const VOLUMES: &str = "/run/machine/volumes";
 /// Where it finds an emulator that is none of the system's own programs.
 const OTHER_QEMU: &str = "/run/machine/qemu";
 /// What a machine sees of the node's programs.
@@ -191,7 +194,7 @@ pub(crate) fn spec(
     DomainSpec {
         hostname: domain.hostname.clone(),
         workdir: Some("/".into()),
-        mounts: mounts(machine, found),
+        mounts: mounts(machine, found).into_iter().chain(volume_mounts(layout, dc, domain)).collect(),
         // What the guest reaches, QEMU reaches for it.
         network: match domain.network {
             Network::None => target::Network::None,
@@ -229,6 +232,23 @@ fn mounts(machine: &Machine, found: &Found) -> Vec<target::Mount> {
     [kernel, initramfs, disk, qemu].into_iter().flatten().collect()
 }
 
+/// The folders of the NBD sockets of its volumes.
+fn volume_mounts<'d>(
+    layout: &'d Layout,
+    dc: &'d str,
+    domain: &'d Domain,
+) -> impl Iterator<Item = target::Mount> + 'd {
+    domain.volumes.iter().map(move |volume| target::Mount {
+        source: volumes::share(&layout.run_dir, dc, volume.name.as_str()),
+        target: volume_folder(volume).into(),
+        read_only: true,
+    })
+}
+
+fn volume_folder(volume: &VolumeMount) -> String {
+    format!("{VOLUMES}/{}", volume.name)
+}
+
 fn order(layout: &Layout, dc: &str, domain: &Domain, machine: &Machine, found: &Found) -> MachineOrder {
     let (kernel, initramfs) = files(machine, found);
     MachineOrder {
@@ -251,6 +271,15 @@ fn order(layout: &Layout, dc: &str, domain: &Domain, machine: &Machine, found: &
             },
             read_only: disk.read_only,
         }),
+        volumes: domain
+            .volumes
+            .iter()
+            .map(|volume| VolumeDisk {
+                serial: volume.name.as_str().to_owned(),
+                socket: format!("{}/{}", volume_folder(volume), storage::SOCKET).into(),
+                export: storage::EXPORT.to_owned(),
+            })
+            .collect(),
         user_network: domain.network == Network::Host,
         boot_ms: machine.boot_timeout_ms,
         shutdown_ms: domain.stop.timeout_ms,
@@ -268,7 +297,7 @@ fn boot(layout: &Layout, dc: &str, domain: &Domain, machine: &Machine) -> Boot {
         hostname: domain.hostname.clone().unwrap_or_else(|| domain.name.as_str().to_owned()),
         command: spec::command(layout, dc, domain),
         environment: spec::environment(layout, domain),
-        user: domain.user.as_ref().map(spec::user),
+        user: domain.user.as_ref().map(crate::base::user_text),
         workdir: domain.workdir.as_ref().map(|path| path.to_string_lossy().into_owned()),
         services: true,
         resolv_conf: spec::has_stub(domain).then(|| spec::resolv_conf(domain)),

@@ -4,13 +4,17 @@
 mod about;
 pub(crate) mod adopt;
 pub(crate) mod change;
+mod changes;
+mod events;
 mod exit;
 pub(crate) mod frontends;
 pub(crate) mod host;
 pub(crate) mod incarnation;
 mod inside;
+pub(crate) mod lifecycle;
 mod listener;
 pub(crate) mod machines;
+mod prepare;
 pub(crate) mod ready;
 pub(crate) mod spec;
 mod store;
@@ -21,6 +25,8 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use changes::{Change, Changes, Ending, Wish};
+pub(crate) use events::Events;
 pub(crate) use exit::exit_text;
 pub use store::LoadError;
 pub(crate) use store::{Desired, Domains, Ground, Known};

@@ -16,6 +16,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Waits until the domain is ready, fails for good, or its time is over.
 pub(crate) async fn wait(node: &Arc<Domains>, supervised: &Supervised) -> Result<(), String> {
+    // Nobody wants it to be.
+    if supervised.view().state == State::Stopped {
+        return Ok(());
+    }
     let domain = supervised.domain();
     let limit = Duration::from_millis(domain.ready_timeout_ms);
     let stranger = Mutex::new(String::new());
@@ -64,6 +68,9 @@ async fn failed(supervised: &Supervised) -> String {
             let view = views.borrow_and_update();
             let bad_end = view.state == State::Ended
                 && view.last_exit.as_ref().is_some_and(|exit| exit.shell_code() != 0);
+            if view.state == State::Stopped {
+                return "somebody stopped it before it was ready".into();
+            }
             if view.state == State::Failed || bad_end {
                 let exit = view.last_exit.as_ref().map(super::exit_text);
                 let parts: Vec<String> = exit.into_iter().chain(view.why.clone()).collect();

@@ -1,9 +1,10 @@
 //! A domain of a topology, as the machinery of domains wants it.
 
 use super::machines;
+use crate::volumes;
 use domain::{self as target, DomainSpec, Layout};
 use std::path::PathBuf;
-use topology::{Domain, IdOrName, Program, Root, Topology, User};
+use topology::{Domain, Program, Topology};
 
 /// Where the stub listens inside a domain: what `resolv.conf` says.
 pub(crate) const STUB_ADDRESS: std::net::Ipv4Addr = std::net::Ipv4Addr::new(127, 0, 0, 53);
@@ -38,11 +39,7 @@ pub(crate) fn of_domain(
             topology::DomainKind::Container => target::Kind::Container,
             topology::DomainKind::Vm => target::Kind::Vm,
         },
-        root: match &domain.root {
-            Root::Host => target::Root::Host,
-            Root::Directory { path } => target::Root::Directory(path.clone()),
-            Root::Image { path, tag } => target::Root::Image { path: path.clone(), tag: tag.clone() },
-        },
+        root: crate::base::root(&domain.root),
         writable: domain.writable,
         layer: domain
             .layer()
@@ -50,7 +47,7 @@ pub(crate) fn of_domain(
         command: command(layout, dc, domain),
         environment: environment(layout, domain),
         mounts: mounts(layout, dc, domain),
-        user: domain.user.as_ref().map(user),
+        user: domain.user.as_ref().map(crate::base::user_text),
         network: match domain.network {
             topology::Network::None => target::Network::None,
             topology::Network::Host => target::Network::Host,
@@ -149,20 +146,16 @@ fn mounts(layout: &Layout, dc: &str, domain: &Domain) -> Vec<target::Mount> {
             read_only: mount.read_only,
         })
         .collect();
+    // Read-only: whoever may connect to a socket may not remove it.
+    mounts.extend(domain.volumes.iter().filter_map(|volume| {
+        let source = volumes::share(&layout.run_dir, dc, volume.name.as_str());
+        Some(target::Mount { source, target: volume.at.clone()?, read_only: true })
+    }));
     if has_resolve(domain) {
         let source = resolve_folder(layout, dc, domain.name.as_str());
         mounts.push(target::Mount { source, target: RESOLVE_FOLDER.into(), read_only: true });
     }
     mounts
-}
-
-pub(crate) fn user(user: &User) -> String {
-    let word = |id: &IdOrName| match id {
-        IdOrName::Id(id) => id.to_string(),
-        IdOrName::Name(name) => name.clone(),
-    };
-    let group = user.group.as_ref().map_or(String::new(), |group| format!(":{}", word(group)));
-    word(&user.user) + &group
 }
 
 /// `resolv.conf(5)` of a domain whose names come from the stub.

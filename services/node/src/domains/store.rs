@@ -1,11 +1,13 @@
 //! What is desired of domains, what is in effect, and a handle of each.
 
 use super::supervisor::Supervised;
+use super::{Changes, Events};
 use crate::admin::{Code, Problem};
 use crate::base::place::Place;
 use crate::base::{RegistryDebug, meant};
 use crate::broker::{Broker, Kept, Numbers};
 use crate::reservations::Promises;
+use crate::volumes::Volumes;
 use registry::{Expected, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -55,6 +57,8 @@ pub(crate) struct Ground {
     pub(crate) broker: Broker,
     /// What is promised to whom.
     pub(crate) book: Arc<dyn Promises>,
+    /// Virtual disks that outlive domains.
+    pub(crate) volumes: Arc<dyn Volumes>,
     /// What this machine can do.
     pub(crate) host: serde_json::Value,
 }
@@ -68,11 +72,15 @@ pub(crate) struct Domains {
     pub(super) broker: Broker,
     /// What is promised to whom.
     pub(super) book: Arc<dyn Promises>,
+    /// Virtual disks that outlive domains.
+    pub(super) volumes: Arc<dyn Volumes>,
     pub(super) host: serde_json::Value,
     /// Whether KVM works, and why not; found out when the first machine wants to know.
     pub(super) kvm: OnceLock<Result<(), String>>,
-    /// One change at a time: `up` and `down` hold it.
-    pub(super) changing: tokio::sync::Mutex<()>,
+    /// Who changes what: `up` and `down` have their turn.
+    pub(crate) changes: Arc<Changes>,
+    /// What happened.
+    pub(crate) events: Arc<Events>,
     /// What is desired is a cluster's.
     in_cluster: AtomicBool,
     registry: Arc<dyn RegistryDebug>,
@@ -121,6 +129,9 @@ pub(crate) struct Actual {
     pub(crate) last_exit: Option<domain::Exit>,
     /// What decides about its next restart.
     pub(crate) backoff: topology::Backoff,
+    /// Somebody stopped it, and nobody has started it since.
+    #[serde(default)]
+    pub(crate) stopped: bool,
 }
 
 /// A desired topology and its revision in the registry.
@@ -132,16 +143,18 @@ pub(crate) struct Known {
 
 impl Domains {
     pub(crate) fn new(ground: Ground) -> Self {
-        let Ground { place, layout, cgroups, registry, broker, book, host } = ground;
+        let Ground { place, layout, cgroups, registry, broker, book, volumes, host } = ground;
         Self {
             place,
             layout,
             cgroups,
             broker,
             book,
+            volumes,
             host,
             kvm: OnceLock::new(),
-            changing: tokio::sync::Mutex::new(()),
+            changes: Arc::default(),
+            events: Arc::default(),
             in_cluster: AtomicBool::new(false),
             registry,
             inner: Mutex::default(),
@@ -153,9 +166,9 @@ impl Domains {
         self.in_cluster.store(true, Ordering::Relaxed);
     }
 
-    /// One change at a time: held by whoever changes what runs, or what changes are decided by.
-    pub(crate) async fn changing(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.changing.lock().await
+    /// Keeps all changes waiting: for what they are decided by.
+    pub(crate) async fn changing(&self) -> tokio::sync::OwnedRwLockWriteGuard<()> {
+        self.changes.alone().await
     }
 
     /// The cgroup of all domains of this node.

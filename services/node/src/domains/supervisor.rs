@@ -1,9 +1,9 @@
 //! One domain, from its start to its end, through all its incarnations: a task of its own.
 
-use super::Domains;
 use super::frontends::End;
 use super::incarnation::{self, Happened, Incarnation};
 use super::store::Actual;
+use super::{Domains, Events};
 use crate::base::blocking;
 use domain::Exit;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +25,8 @@ pub(crate) enum State {
     Ended,
     /// It could not be started, or failed too often.
     Failed,
+    /// Somebody stopped it, and it stays so until somebody starts it.
+    Stopped,
 }
 
 impl State {
@@ -36,6 +38,7 @@ impl State {
             Self::Waiting => "waiting",
             Self::Ended => "ended",
             Self::Failed => "failed",
+            Self::Stopped => "stopped",
         }
     }
 
@@ -82,6 +85,7 @@ pub(crate) struct Supervised {
     domain: Mutex<Arc<Domain>>,
     commands: mpsc::Sender<Command>,
     view: watch::Sender<View>,
+    events: Arc<Events>,
 }
 
 /// What a supervisor can be told.
@@ -89,6 +93,12 @@ pub(crate) struct Supervised {
 enum Command {
     /// End the domain and yourself.
     Stop { done: oneshot::Sender<Result<(), String>>, at_once: bool },
+    /// End the domain, and stay: until somebody starts it, or, with `again`, to start it at once.
+    Halt { done: oneshot::Sender<Result<(), String>>, at_once: bool, again: bool },
+    /// Start the domain, which does not run.
+    Begin { done: oneshot::Sender<Result<(), String>> },
+    /// Send its program this signal.
+    Signal { signal: i32, done: oneshot::Sender<Result<(), String>> },
     /// These keys of the domain changed, which may change while it runs.
     Update { domain: Arc<Domain>, done: oneshot::Sender<Result<(), String>> },
 }
@@ -117,6 +127,26 @@ impl Supervised {
         self.ask(|done| Command::Stop { done, at_once: true }).await
     }
 
+    /// Ends the domain, and leaves it so. Its logs and counters stay.
+    pub(crate) async fn halt(&self, at_once: bool) -> Result<(), String> {
+        self.ask(|done| Command::Halt { done, at_once, again: false }).await
+    }
+
+    /// Ends the domain where it runs, and starts it.
+    pub(crate) async fn begin_again(&self) -> Result<(), String> {
+        self.ask(|done| Command::Halt { done, at_once: false, again: true }).await
+    }
+
+    /// Starts the domain unless it runs.
+    pub(crate) async fn begin(&self) -> Result<(), String> {
+        self.ask(|done| Command::Begin { done }).await
+    }
+
+    /// Sends its program a signal.
+    pub(crate) async fn signal(&self, signal: i32) -> Result<(), String> {
+        self.ask(|done| Command::Signal { signal, done }).await
+    }
+
     /// Changes what can be changed of a domain that runs.
     pub(crate) async fn update(&self, domain: &Domain) -> Result<(), String> {
         self.ask(|done| Command::Update { domain: Arc::new(domain.clone()), done }).await
@@ -135,7 +165,17 @@ impl Supervised {
     }
 
     fn change(&self, change: impl FnOnce(&mut View)) {
+        let before = self.view.borrow().state;
         self.view.send_modify(change);
+        let view = self.view();
+        if view.state == before {
+            return;
+        }
+        let ended = matches!(view.state, State::Waiting | State::Ended | State::Failed | State::Stopped);
+        let exit = view.last_exit.as_ref().filter(|_| ended).map(super::exit_text);
+        let why = exit.into_iter().chain(view.why).collect::<Vec<_>>().join("; ");
+        let why = (!why.is_empty()).then_some(why);
+        self.events.happened(&self.dc, Some(&self.name), view.state.as_str(), why);
     }
 }
 
@@ -166,12 +206,15 @@ pub(crate) fn supervise(
         domain: Mutex::new(Arc::new(domain.clone())),
         commands,
         view: watch::Sender::new(View::default()),
+        events: Arc::clone(&node.events),
     });
+    node.events.happened(dc, Some(domain.name.as_str()), State::Starting.as_str(), None);
     node.add_supervised(Arc::clone(&supervised));
     let (tell, outcome) = oneshot::channel();
     // A start by hand begins with clean books.
     let known = if matches!(first, First::Start) { None } else { node.actual(dc, domain.name.as_str()) };
     let mut backoff = Backoff::new(domain.restart);
+    let stopped = known.as_ref().is_some_and(|known| known.stopped);
     if let Some(known) = known {
         backoff = known.backoff;
         backoff.set_policy(domain.restart);
@@ -188,6 +231,7 @@ pub(crate) fn supervise(
         inbox,
         outcome: Some(tell),
         ran: None,
+        stopped,
     };
     tokio::spawn(task.run(first));
     (supervised, outcome)
@@ -201,6 +245,8 @@ struct Task {
     outcome: Option<oneshot::Sender<Result<(), String>>>,
     /// How long the incarnation that has just ended ran.
     ran: Option<Duration>,
+    /// Somebody stopped it, and nobody has started it since.
+    stopped: bool,
 }
 
 /// Why an incarnation is over.
@@ -213,6 +259,20 @@ enum Over {
 
 /// Somebody wants the domain gone.
 struct Asked(oneshot::Sender<Result<(), String>>);
+
+/// What a supervisor does next.
+enum Next {
+    /// An incarnation is over.
+    Over(Over),
+    /// Nothing, until it is told to.
+    Rest,
+    /// Somebody has ended the domain, which stays so.
+    Halted(oneshot::Sender<Result<(), String>>),
+    /// Somebody starts it, which does not run.
+    Begin(oneshot::Sender<Result<(), String>>),
+    /// Somebody wants it gone, or nobody can want anything of it any more.
+    Gone(Option<Asked>),
+}
 
 impl Task {
     async fn run(mut self, first: First) {
@@ -229,11 +289,16 @@ impl Task {
 
     /// From incarnation to incarnation, until somebody wants it gone.
     async fn live(&mut self, first: First) -> Option<Asked> {
-        let mut over = match first {
+        let mut next = match first {
             First::Adopt(incarnation) => self.watch(*incarnation).await,
             First::Ended(exit) => {
                 self.tell_outcome(Ok(()));
-                Ok(Over::Ended(exit))
+                Next::Over(Over::Ended(exit))
+            }
+            First::Restore if self.stopped => {
+                self.me.change(|view| view.state = State::Stopped);
+                self.tell_outcome(Ok(()));
+                Next::Rest
             }
             First::Restore => self.start_and_watch().await,
             First::Start => match self.start().await {
@@ -241,27 +306,70 @@ impl Task {
                 Err(why) => {
                     self.give_up(why.clone());
                     self.tell_outcome(Err(why));
-                    return self.wait_for_end().await;
+                    Next::Rest
                 }
             },
         };
         loop {
-            let ended = match over {
-                Ok(ended) => ended,
-                Err(asked) => return asked,
-            };
-            let ran = self.ran.take().unwrap_or_default();
-            let decision = self.book(&ended, ran);
-            self.write_down(true).await;
-            if let Over::NotStarted(why) = ended {
-                self.tell_outcome(Err(why));
+            next = match next {
+                Next::Over(over) => self.after(over).await,
+                Next::Rest => self.rest().await,
+                Next::Halted(done) => {
+                    let _nobody_waits = done.send(self.halted().await);
+                    Next::Rest
+                }
+                Next::Begin(done) => self.begin(done).await,
+                Next::Gone(asked) => return asked,
             }
-            match decision {
-                Decision::GiveUp(_) => return self.wait_for_end().await,
-                Decision::RestartAfter(pause) => match self.pause(pause).await {
-                    Ok(()) => over = self.start_and_watch().await,
-                    Err(asked) => return asked,
-                },
+        }
+    }
+
+    /// What follows from the end of an incarnation, by the restart policy.
+    async fn after(&mut self, over: Over) -> Next {
+        let ran = self.ran.take().unwrap_or_default();
+        let decision = self.book(&over, ran);
+        self.write_down(true).await;
+        if let Over::NotStarted(why) = over {
+            self.tell_outcome(Err(why));
+        }
+        match decision {
+            Decision::GiveUp(_) => Next::Rest,
+            Decision::RestartAfter(pause) => match self.pause(pause).await {
+                Ok(()) => self.start_and_watch().await,
+                Err(next) => next,
+            },
+        }
+    }
+
+    /// Clears away what an incarnation has left that somebody has ended.
+    async fn halted(&mut self) -> Result<(), String> {
+        self.stopped = true;
+        let removed = incarnation::remove(&self.node, &self.me.dc, &self.me.name).await;
+        self.me.change(|view| {
+            *view = View {
+                state: State::Stopped,
+                restarts: view.restarts,
+                frontend_restarts: view.frontend_restarts,
+                last_exit: view.last_exit.clone(),
+                ..View::default()
+            };
+        });
+        self.write_down(true).await;
+        removed
+    }
+
+    /// Starts it by hand, with clean books.
+    async fn begin(&mut self, done: oneshot::Sender<Result<(), String>>) -> Next {
+        self.stopped = false;
+        self.backoff = Backoff::new(self.me.domain().restart);
+        self.write_down(true).await;
+        self.outcome = Some(done);
+        match self.start().await {
+            Ok(incarnation) => self.watch(incarnation).await,
+            Err(why) => {
+                self.give_up(why.clone());
+                self.tell_outcome(Err(why));
+                Next::Rest
             }
         }
     }
@@ -274,6 +382,7 @@ impl Task {
             frontend_restarts: view.frontend_restarts,
             last_exit: view.last_exit,
             backoff: self.backoff,
+            stopped: self.stopped,
         });
         let (node, me) = (Arc::clone(&self.node), Arc::clone(&self.me));
         let write = move || node.set_actual(&me.dc, &me.name, actual.as_ref());
@@ -349,15 +458,15 @@ impl Task {
         started
     }
 
-    async fn start_and_watch(&mut self) -> Result<Over, Option<Asked>> {
+    async fn start_and_watch(&mut self) -> Next {
         match self.start().await {
             Ok(incarnation) => self.watch(incarnation).await,
-            Err(why) => Ok(Over::NotStarted(why)),
+            Err(why) => Next::Over(Over::NotStarted(why)),
         }
     }
 
-    /// Watches one incarnation to its end. `Err`: it is to be ended.
-    async fn watch(&mut self, mut incarnation: Incarnation) -> Result<Over, Option<Asked>> {
+    /// Watches one incarnation to its end.
+    async fn watch(&mut self, mut incarnation: Incarnation) -> Next {
         self.me.change(|view| {
             view.state = State::Running;
             view.why = None;
@@ -373,28 +482,46 @@ impl Task {
                     Happened::DomainEnded => {
                         self.ran = Some(incarnation.ran(&self.node));
                         let exit = incarnation.conclude(&self.node).await;
-                        return Ok(Over::Ended(exit));
+                        return Next::Over(Over::Ended(exit));
                     }
                     Happened::FrontendEnded(end) => self.replace_frontend(&mut incarnation, end).await,
                 },
                 command = self.inbox.recv() => match command {
                     Some(Command::Stop { done, at_once }) => {
-                        self.me.change(|view| view.state = State::Stopping);
-                        let patience = Duration::from_millis(self.me.domain().stop.timeout_ms);
-                        let grace = if at_once { Duration::ZERO } else { patience };
-                        // Who is frozen between slots can't end as it is asked to.
-                        self.let_go().await;
-                        incarnation.stop(grace).await;
-                        return Err(Some(Asked(done)));
+                        self.end(incarnation, at_once).await;
+                        return Next::Gone(Some(Asked(done)));
+                    }
+                    Some(Command::Halt { done, at_once, again }) => {
+                        // First of all it is to stay so: a daemon that dies now has a successor that knows.
+                        self.stopped = !again;
+                        self.write_down(true).await;
+                        self.end(incarnation, at_once).await;
+                        return if again { Next::Begin(done) } else { Next::Halted(done) };
+                    }
+                    Some(Command::Begin { done }) => {
+                        let _nobody_waits = done.send(Ok(()));
+                    }
+                    Some(Command::Signal { signal, done }) => {
+                        let _nobody_waits = done.send(incarnation.signal(signal));
                     }
                     Some(Command::Update { domain, done }) => {
                         let updated = self.update(domain).await;
                         let _nobody_waits = done.send(updated);
                     }
-                    None => return Err(None),
+                    None => return Next::Gone(None),
                 },
             }
         }
+    }
+
+    /// Ends an incarnation as its file says, or at once.
+    async fn end(&self, incarnation: Incarnation, at_once: bool) {
+        self.me.change(|view| view.state = State::Stopping);
+        let patience = Duration::from_millis(self.me.domain().stop.timeout_ms);
+        let grace = if at_once { Duration::ZERO } else { patience };
+        // Who is frozen between slots can't end as it is asked to.
+        self.let_go().await;
+        incarnation.stop(grace).await;
     }
 
     /// Nobody has to keep its promise any more.
@@ -429,7 +556,7 @@ impl Task {
         Ok(())
     }
 
-    async fn pause(&mut self, pause: Duration) -> Result<(), Option<Asked>> {
+    async fn pause(&mut self, pause: Duration) -> Result<(), Next> {
         let until = tokio::time::Instant::now() + pause;
         loop {
             tokio::select! {
@@ -439,27 +566,33 @@ impl Task {
         }
     }
 
-    /// The domain is over; its books are kept until somebody wants it gone.
-    async fn wait_for_end(&mut self) -> Option<Asked> {
+    /// The domain does not run; its books are kept until somebody wants it gone, or to run.
+    async fn rest(&mut self) -> Next {
         loop {
             let command = self.inbox.recv().await;
-            if let Err(asked) = self.idle(command) {
-                return asked;
+            if let Err(next) = self.idle(command) {
+                return next;
             }
         }
     }
 
     /// A command while nothing runs.
-    fn idle(&mut self, command: Option<Command>) -> Result<(), Option<Asked>> {
+    fn idle(&mut self, command: Option<Command>) -> Result<(), Next> {
         match command {
-            Some(Command::Stop { done, .. }) => Err(Some(Asked(done))),
+            Some(Command::Stop { done, .. }) => Err(Next::Gone(Some(Asked(done)))),
+            Some(Command::Halt { done, again: false, .. }) => Err(Next::Halted(done)),
+            Some(Command::Halt { done, again: true, .. } | Command::Begin { done }) => Err(Next::Begin(done)),
+            Some(Command::Signal { done, .. }) => {
+                let _nobody_waits = done.send(Err("it does not run now".into()));
+                Ok(())
+            }
             Some(Command::Update { domain, done }) => {
                 self.backoff.set_policy(domain.restart);
                 *self.me.domain.lock().unwrap_or_else(PoisonError::into_inner) = domain;
                 let _nobody_waits = done.send(Ok(()));
                 Ok(())
             }
-            None => Err(None),
+            None => Err(Next::Gone(None)),
         }
     }
 }

@@ -12,6 +12,11 @@ impl Teller {
         Self(lines)
     }
 
+    /// For work that nobody reads about.
+    pub(crate) fn nobody() -> Self {
+        Self(mpsc::channel(1).0)
+    }
+
     pub(crate) async fn tell(&self, progress: Progress) {
         // A reader that went away does not stop the work.
         let _gone = self.0.send(progress).await;

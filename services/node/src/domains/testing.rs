@@ -6,6 +6,7 @@ use crate::base::RegistryDebug;
 use crate::base::place::Place;
 use crate::broker::{Broker, make_channel};
 use crate::reservations::{Looking, Promises};
+use crate::volumes::Keeper;
 use std::sync::{Arc, Mutex, PoisonError};
 use topology::{Domain, Topology};
 
@@ -85,11 +86,15 @@ pub(crate) fn room(
 ) -> (Arc<Domains>, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let place = Place { run_dir: folder.path().join("run"), state_dir: folder.path().join("state") };
+    let program = std::path::PathBuf::from("/nowhere/tombolo");
+    let cgroups = domain::Cgroups::discover().expect("cgroups");
+    let volumes = Keeper::new(&place, program.clone(), cgroups.clone(), Arc::clone(&registry));
     let ground = Ground {
-        layout: place.layout("/nowhere/tombolo".into()),
+        layout: place.layout(program),
         place,
-        cgroups: domain::Cgroups::discover().expect("cgroups"),
+        cgroups,
         registry,
+        volumes: Arc::new(volumes),
         broker: Broker::new(make_channel),
         book,
         host: serde_json::Value::Null,

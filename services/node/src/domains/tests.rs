@@ -26,7 +26,14 @@ async fn a_file_that_can_not_be_promised_touches_nothing() {
     let registry = Arc::new(Memory::default());
     let book = Arc::new(MadeUp::without_room_for("robot"));
     let (domains, _folder) = room(Arc::clone(&registry) as Arc<dyn RegistryDebug>, Arc::clone(&book) as _);
-    let request = UpRequest { text: file(&["robot", "web"]), file: "shop.toml".into(), base: "/".into() };
+    let request = UpRequest {
+        text: file(&["robot", "web"]),
+        file: "shop.toml".into(),
+        base: "/".into(),
+        ticket: None,
+        replace: false,
+        dry_run: false,
+    };
     let (teller, mut lines) = mpsc::channel(64);
     change::up(Arc::clone(&domains), request, Teller::new(teller)).await;
     match last(&mut lines).await {

@@ -2,7 +2,6 @@
 //! `docs/adr/0054-*` says why they are these.
 
 use super::issued::Purpose;
-use super::join::serial_of;
 use super::token::TOKENS;
 use super::{AUTHORITY, NODES, NodeRecord, REVOKED, failed, get_json, rotate, to_json, unix_s};
 use crate::admin::{AuthorityView, Code, Problem, ReplacementView, WaitsFor};
@@ -11,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
-use trust::{Authority, Fingerprint, Identity, Request, TrustError};
+use trust::{About, Authority, Fingerprint, Identity, Request, TrustError};
 
 /// Keys of what nodes ask of the next authority, and are given.
 pub(super) const RENEWALS: &str = "renewal/";
@@ -35,6 +34,17 @@ pub(super) struct Successor {
     /// The node that made it.
     by: String,
     since_unix_s: u64,
+    /// By the authority whose place it is to take. Empty: a release wrote it that signed none.
+    #[serde(default)]
+    signature: String,
+}
+
+impl Successor {
+    /// What the authority signs whose place it takes.
+    fn words(&self, cluster: &str) -> Result<String, Problem> {
+        let next = fingerprint(&self.certificate_pem)?;
+        Ok(format!("{cluster}\n{next}\n{}\n{}", self.by, self.since_unix_s))
+    }
 }
 
 /// What a node asks of the next authority, at `renewal/NODE`.
@@ -44,6 +54,11 @@ struct Renewal {
     authority: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     request_pem: String,
+    /// What the node shows, and its signature of the request: otherwise whoever can write into the registry would be given any node's certificate.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    shown_pem: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    signature: String,
     /// What it is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     chain_pem: Option<String>,
@@ -92,7 +107,7 @@ pub(super) fn own(registry: &dyn Registry, folder: &Path) -> Result<Option<Autho
 #[derive(Debug)]
 pub(super) struct Pending {
     request: Request,
-    pem: String,
+    asked: Renewal,
 }
 
 /// A node's part.
@@ -120,10 +135,10 @@ impl Part<'_> {
             return self.name_again(&record, revision);
         }
         let own = Authority::load(self.folder).map_err(failed)?;
-        if own.is_none_or(|own| own.fingerprint() != current) {
-            return Err(Problem::new(Code::Refused, format!("node {me} has not the cluster's authority"))
-                .help("say it at a node that has: `tombolo node authority` says so of each"));
-        }
+        let own = own.filter(|own| own.fingerprint() == current).ok_or_else(|| {
+            Problem::new(Code::Refused, format!("node {me} has not the cluster's authority"))
+                .help("say it at a node that has: `tombolo node authority` says so of each")
+        })?;
         if let Some(under_way) = record.successors.last() {
             if self.has(fingerprint(&under_way.certificate_pem)?)?.is_some() {
                 return Ok("the authority is being replaced already".into());
@@ -149,8 +164,15 @@ impl Part<'_> {
         }
         let next = Authority::new(&record.cluster, SystemTime::now()).map_err(failed)?;
         next.store_next(self.folder).map_err(failed)?;
-        let certificate_pem = next.certificate_pem();
-        record.successors.push(Successor { certificate_pem, by: me.to_owned(), since_unix_s: unix_s() });
+        let mut successor = Successor {
+            certificate_pem: next.certificate_pem(),
+            by: me.to_owned(),
+            since_unix_s: unix_s(),
+            signature: String::new(),
+        };
+        successor.signature =
+            own.say(About::Successor, &successor.words(&record.cluster)?).map_err(failed)?;
+        record.successors.push(successor);
         // It may have been written though nobody says so, and then its key is needed: what is not is dropped by the next step, or the next daemon.
         self.registry.put(AUTHORITY, &to_json(&record)?, Expected::Revision(revision)).map_err(failed)?;
         Ok(format!("{} is to take the place of the authority {current}", next.fingerprint()))
@@ -223,10 +245,42 @@ impl Part<'_> {
             return self.write_down();
         }
         if Fingerprint::all_of_pem(&believed).map_err(failed)? != self.identity.fingerprints() {
+            self.check_signed(record)?;
             self.identity.trust(&believed).map_err(failed)?;
             tracing::info!(authorities = ?self.identity.fingerprints(), "this node believes others than before");
         }
         self.write_down()
+    }
+
+    /// Who can write into the registry makes nobody believe another authority: the first is one that this node believes, and the others are signed by it.
+    fn check_signed(&self, record: &Record) -> Result<(), Problem> {
+        let before = self.identity.fingerprints();
+        let all = Fingerprint::all_of_pem(&record.believed_pem()).map_err(failed)?;
+        if !self.identity.issuer().is_some_and(|issuer| all.contains(&issuer)) {
+            return Err(failed(TrustError::Stranger));
+        }
+        let current = fingerprint(&record.certificate_pem)?;
+        if !before.contains(&current) {
+            let what = format!(
+                "the registry names the authority {current}, which this node has no reason to believe"
+            );
+            return Err(failed(what)
+                .help("somebody else has written into etcd, or it was put back: `tombolo node authority`"));
+        }
+        for next in &record.successors {
+            let its = fingerprint(&next.certificate_pem)?;
+            let words = next.words(&record.cluster)?;
+            let said = trust::has_said(&record.certificate_pem, About::Successor, &words, &next.signature);
+            if !before.contains(&its) && !said.map_err(failed)? {
+                let what = format!(
+                    "the registry names {its} as the next authority, and the present one has not signed that: an older release wrote it, or somebody \
+                     who can write into etcd"
+                );
+                return Err(failed(what)
+                    .help("bring all nodes up to date, and say `tombolo node authority replace` again"));
+            }
+        }
+        Ok(())
     }
 
     /// What this node shows and believes is in its files, and its proxies are told, before it says to others that it is so.
@@ -278,7 +332,7 @@ impl Part<'_> {
         if entered.is_none_or(|(entered, _)| entered.serial == serial) {
             return Ok(());
         }
-        rotate::note(self.registry, node, &serial, Purpose::Succession)?;
+        rotate::note(self.registry, node, &self.identity.chain_pem(), Purpose::Succession)?;
         rotate::enter_serial(self.registry, self.identity).map(drop)
     }
 
@@ -293,7 +347,9 @@ impl Part<'_> {
         let there = there.filter(|renewal| renewal.authority == next.to_string());
         if self.identity.issuer() != Some(next) {
             let asked = pending.as_ref().zip(there.as_ref());
-            let asked = asked.filter(|(pending, renewal)| pending.pem == renewal.request_pem);
+            // What somebody else has changed is asked anew.
+            let is_asked = |renewal: &Renewal| Renewal { chain_pem: None, ..renewal.clone() };
+            let asked = asked.filter(|(pending, renewal)| pending.asked == is_asked(renewal));
             match asked {
                 Some((pending, Renewal { chain_pem: Some(chain), .. })) => {
                     self.take_up(&pending.request, chain, next)?;
@@ -303,9 +359,16 @@ impl Part<'_> {
                 None => {
                     let request = Request::new(self.identity.node()).map_err(failed)?;
                     let pem = request.pem().map_err(failed)?;
-                    let renewal = Renewal { request_pem: pem.clone(), ..Renewal::of(next) };
-                    *pending = Some(Pending { request, pem });
-                    return self.say(&renewal);
+                    let words = renewal_words(self.identity.cluster(), &next.to_string(), &pem);
+                    let renewal = Renewal {
+                        request_pem: pem.clone(),
+                        shown_pem: self.identity.chain_pem(),
+                        signature: self.identity.say(About::Renewal, &words).map_err(failed)?,
+                        ..Renewal::of(next)
+                    };
+                    self.say(&renewal)?;
+                    *pending = Some(Pending { request, asked: renewal });
+                    return Ok(());
                 }
             }
         }
@@ -383,8 +446,15 @@ impl Part<'_> {
     }
 
     fn issue_one(&self, next: &Authority, node: &str, asked: &Renewal, at: u64) -> Result<(), Problem> {
+        let words = renewal_words(self.identity.cluster(), &asked.authority, &asked.request_pem);
+        let by = self.identity.who_said(&asked.shown_pem, About::Renewal, &words, &asked.signature);
+        if by.map_err(failed)?.is_none_or(|by| by.node != node) {
+            return Err(failed(
+                "it has not signed the request: its release is older, or somebody else has written into etcd",
+            ));
+        }
         let chain = next.sign(&asked.request_pem, node, SystemTime::now()).map_err(failed)?;
-        rotate::note(self.registry, node, &serial_of(&chain)?, Purpose::Succession)?;
+        rotate::note(self.registry, node, &chain, Purpose::Succession)?;
         let given = Renewal { chain_pem: Some(chain), ..asked.clone() };
         // Who asks anew meanwhile is given another.
         unless_changed(self.registry.put(
@@ -468,6 +538,11 @@ impl Part<'_> {
             waits_for: begun_by.into_iter().chain(waits).collect(),
         })
     }
+}
+
+/// What a node signs that asks for a certificate of the next authority.
+fn renewal_words(cluster: &str, authority: &str, request_pem: &str) -> String {
+    format!("{cluster}\n{authority}\n{request_pem}")
 }
 
 impl Renewal {

@@ -1,22 +1,27 @@
 //! Asking another node: HTTP over TLS, one request a connection, with a deadline.
 
+use super::join::Proof;
 use super::release::{PROTOCOLS, RELEASE, RELEASE_HEADER};
+use super::serve::{self, PROOF_PATH};
 use super::trusted::Trusted;
 use super::{Cluster, Member, failed, to_json};
 use crate::admin::{Code, Problem};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use trust::About;
 use wire::remote::PROTOCOL;
 
 /// How long another node may take to answer.
@@ -116,8 +121,12 @@ impl Cluster {
         let address = self.known(node)?.address;
         let config = self.identity().client(PROTOCOLS).map_err(failed)?;
         let name = trust::server_name(node).map_err(failed)?;
-        let to = To { address, name, who: node, explain: trust::explain, cluster: Some(self) };
-        ask(to, config, request).await.map(|(answer, _)| answer)
+        let stream = connect(&To { address, name, who: node, explain: trust::explain }, config).await?;
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let shown = self.identity().shown(chain).map_err(failed)?;
+        let stream = Trusted::new(stream, self, Some(Arc::new(shown)));
+        let answer = sender(stream, node).await?.send_request(request).await;
+        answer.map_err(|error| broke_off(node, &error))
     }
 }
 
@@ -158,23 +167,55 @@ fn silent(who: &str, address: SocketAddr) -> Problem {
         .help("is its daemon running, and the network between?")
 }
 
-/// As a machine that has no certificate yet, believing who has the authority's. Returns the answer, and from which address it was asked.
+/// As a machine that has no certificate yet, telling nothing to who has not shown on this connection that it has the authority's key: a node that may not
+/// let others join, and stands in between, would have the token otherwise.
 pub(super) async fn ask_as_joiner(
     address: SocketAddr,
     authority: trust::Fingerprint,
     path: &str,
     body: &impl Serialize,
-) -> Result<(Bytes, IpAddr), Problem> {
+) -> Result<Bytes, Problem> {
     let config = trust::joiner(authority, PROTOCOLS).map_err(failed)?;
     let name = ServerName::IpAddress(address.ip().into());
     let who = format!("the node at {address}");
     let asked = async {
-        let request = request(Method::POST, path, body, None)?;
-        let to = To { address, name, who: &who, explain: trust::explain_to_joiner, cluster: None };
-        let (answer, from) = ask(to, config, request).await?;
-        Ok((checked(answer, &who).await?, from))
+        let to = To { address, name, who: &who, explain: trust::explain_to_joiner };
+        let stream = connect(&to, config).await?;
+        let (_, tls) = stream.get_ref();
+        let words = serve::of_connection(|into, label| tls.export_keying_material(into, label, None))
+            .map_err(failed)?;
+        let chain = tls.peer_certificates().unwrap_or_default().to_vec();
+        let mut sender = sender(stream, &who).await?;
+        let proof = post(&mut sender, &who, PROOF_PATH, &()).await?;
+        let proof: Proof = serde_json::from_slice(&proof)
+            .map_err(|error| failed(format!("{who} answers what is not understood: {error}")))?;
+        if !trust::one_has_said(&chain, authority, About::Connection, &words, &proof.signature)
+            .map_err(failed)?
+        {
+            return Err(Problem::new(
+                Code::Refused,
+                format!("{who} is a node of the cluster, and has not shown that it has the authority's key; nothing was told to it"),
+            )
+            .help("is that the node that the token is from? If so, somebody stands in between"));
+        }
+        post(&mut sender, &who, path, body).await
     };
     tokio::time::timeout(PATIENCE * 2, asked).await.unwrap_or_else(|_| Err(silent("the node", address)))
+}
+
+async fn post(
+    sender: &mut SendRequest<Full<Bytes>>,
+    who: &str,
+    path: &str,
+    body: &impl Serialize,
+) -> Result<Bytes, Problem> {
+    sender.ready().await.map_err(|error| broke_off(who, &error))?;
+    let answer = sender.send_request(request(Method::POST, path, body, None)?).await;
+    checked(answer.map_err(|error| broke_off(who, &error))?, who).await
+}
+
+fn broke_off(who: &str, error: &hyper::Error) -> Problem {
+    failed(format!("{who} broke off: {}", said(error)))
 }
 
 /// Who is asked, and how what TLS says of it is explained.
@@ -183,46 +224,28 @@ struct To<'w> {
     name: ServerName<'static>,
     who: &'w str,
     explain: fn(&std::io::Error, &str) -> String,
-    /// Whose node asks, if it is one.
-    cluster: Option<&'w Cluster>,
 }
 
-/// Returns the answer's head, and from which address it was asked.
-async fn ask(
-    to: To<'_>,
-    config: Arc<rustls::ClientConfig>,
-    request: Request<Full<Bytes>>,
-) -> Result<(Response<Incoming>, IpAddr), Problem> {
-    let To { address, name, who, explain, cluster } = to;
+async fn connect(to: &To<'_>, config: Arc<rustls::ClientConfig>) -> Result<TlsStream<TcpStream>, Problem> {
+    let To { address, name, who, explain } = to;
     let unreachable = |error: std::io::Error| {
         failed(format!("{who} can't be reached at {address}: {}", explain(&error, who)))
     };
     let stream = TcpStream::connect(address).await.map_err(unreachable)?;
     notice_its_end(&stream).map_err(unreachable)?;
-    let from = stream.local_addr().map_err(unreachable)?.ip();
-    let stream = TlsConnector::from(config).connect(name, stream).await.map_err(unreachable)?;
-    match (cluster, stream.get_ref().1.peer_certificates()) {
-        (Some(cluster), Some(chain)) => {
-            let shown = cluster.identity().shown(chain).map_err(failed)?;
-            let stream = Trusted::new(stream, cluster, Some(Arc::new(shown)));
-            exchange(stream, who, request).await
-        }
-        _ => exchange(stream, who, request).await,
-    }
-    .map(|answer| (answer, from))
+    TlsConnector::from(config).connect(name.clone(), stream).await.map_err(unreachable)
 }
 
-async fn exchange<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+async fn sender<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
     who: &str,
-    request: Request<Full<Bytes>>,
-) -> Result<Response<Incoming>, Problem> {
-    let broken = |error: hyper::Error| failed(format!("{who} broke off: {}", said(&error)));
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+) -> Result<SendRequest<Full<Bytes>>, Problem> {
+    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| broke_off(who, &error))?;
     // Ends with the connection; what goes wrong there shows in the answer.
     tokio::spawn(async move { connection.with_upgrades().await.ok() });
-    sender.send_request(request).await.map_err(broken)
+    Ok(sender)
 }
 
 /// What hyper says, with what TLS says below it: an alert comes after the handshake, for the client.

@@ -50,19 +50,19 @@ pub(crate) async fn init(
     let now = SystemTime::now();
     let authority = Authority::new(&request.cluster, now).map_err(bad)?;
     let identity = authority.identity(&request.name, now).map_err(bad)?;
-    let mut keeper = None;
+    let (mut keeper, mut member_pem) = (None, None);
     let etcd = if etcd_config.own {
-        let (kept, etcd) =
+        let (kept, etcd, certificate_pem) =
             own_etcd::begin(&ground, &authority, &identity, address, &etcd_config.prefix).await?;
         etcd_config.endpoints = etcd.settings().endpoints;
-        keeper = Some(kept);
+        (keeper, member_pem) = (Some(kept), Some(certificate_pem));
         etcd
     } else {
         let etcd = Etcd::new(etcd_config.settings(&identity)).map_err(failed)?;
         etcd_config.check()?;
         etcd
     };
-    let begun = Begun { state_dir, authority, identity, address, labels: request.labels };
+    let begun = Begun { state_dir, authority, identity, member_pem, address, labels: request.labels };
     let done = blocking(move || begun.move_into(&etcd, own.as_ref(), etcd_config)).await;
     if let (Err(_), Some(keeper)) = (&done, &keeper) {
         own_etcd::end(keeper).await;
@@ -75,6 +75,8 @@ struct Begun {
     state_dir: PathBuf,
     authority: Authority,
     identity: Identity,
+    /// The certificate of the member of its own etcd, if it has one.
+    member_pem: Option<String>,
     address: SocketAddr,
     labels: BTreeMap<String, String>,
 }
@@ -82,7 +84,7 @@ struct Begun {
 impl Begun {
     /// Moves what is everybody's into etcd, and writes down that this machine is a node: all of it, or it is none.
     fn move_into(self, etcd: &Etcd, own: &dyn Registry, etcd_config: EtcdConfig) -> Result<String, Problem> {
-        let Self { state_dir, authority, identity, address, labels } = self;
+        let Self { state_dir, authority, identity, member_pem, address, labels } = self;
         let cluster = identity.cluster().to_owned();
         etcd.check().map_err(failed)?;
         // What an attempt left that did not come to its end.
@@ -110,7 +112,9 @@ impl Begun {
                 number: Some(0),
             },
         )?;
-        super::issued::note(etcd, identity.node(), &identity.serial().to_string(), Purpose::Renewal)?;
+        for pem in std::iter::once(identity.chain_pem()).chain(member_pem) {
+            super::issued::note(etcd, identity.node(), &pem, Purpose::Renewal)?;
+        }
         // From here on there is a cluster.
         let certificate_pem = authority.certificate_pem();
         let record = Record { cluster: cluster.clone(), certificate_pem, successors: Vec::new() };

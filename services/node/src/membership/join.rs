@@ -4,7 +4,7 @@ use super::authority::{self, RENEWALS};
 use super::config::{Config, Etcd as EtcdConfig};
 use super::number;
 use super::release::{self, RELEASE};
-use super::serve::JOIN_PATH;
+use super::serve::{JOIN_PATH, OfConnection};
 use super::token::{self, Token};
 use super::{
     ADDRESSES, ALIVE, Cluster, NODES, NodeRecord, PEER_PORT, blocking, call, failed, get_json, issued,
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::SystemTime;
-use trust::{Authority, Identity, Request};
+use trust::{About, Authority, Identity, Request};
 
 /// Labels that a node may have.
 const MAX_LABELS: usize = 64;
@@ -60,6 +60,29 @@ pub(crate) struct Welcome {
     number: Option<u32>,
 }
 
+/// What shows to a machine that wants in that the node has the authority's key.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Proof {
+    /// The authority's, of what this connection is known by to both ends: nobody in between can pass it on.
+    pub(super) signature: String,
+}
+
+/// Shows it, on this connection. Nobody is asked for it.
+pub(crate) async fn prove(cluster: &Cluster, words: OfConnection) -> Result<Proof, Problem> {
+    let cluster = cluster.clone();
+    blocking(move || {
+        let authority = Authority::load(cluster.trust_folder()).map_err(failed)?;
+        let authority = authority.ok_or_else(|| may_not(cluster.me()))?;
+        Ok(Proof { signature: authority.say(About::Connection, &words.0).map_err(failed)? })
+    })
+    .await
+}
+
+fn may_not(me: &str) -> Problem {
+    Problem::new(Code::Refused, format!("node {me} may not let others join"))
+        .help("ask a node that has the authority: `tombolo node show` says so of each")
+}
+
 /// Lets a machine in that has a token.
 pub(crate) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Result<Welcome, Problem> {
     let who = format!("the machine at {from}");
@@ -68,6 +91,7 @@ pub(crate) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
     check_labels(&knock.labels)?;
     let address = knock.address.unwrap_or(SocketAddr::new(from, PEER_PORT));
     check_address(address)?;
+    token::check_form(&knock.id, &knock.secret)?;
     // Before anything is written: it would not take these settings.
     if knock.insecure_etcd == Some(false)
         && let Some(why) = cluster.config().etcd.unprotected()
@@ -77,11 +101,9 @@ pub(crate) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
     let cluster = cluster.clone();
     blocking(move || {
         let etcd = cluster.etcd();
-        let authority = authority::own(etcd, cluster.trust_folder())?.ok_or_else(|| {
-            Problem::new(Code::Refused, format!("node {} may not let others join", cluster.me()))
-                .help("ask a node that has the authority: `tombolo node show` says so of each")
-        })?;
-        let (accepted, revision) = token::look(etcd, &knock.id, &knock.secret, unix_s())?;
+        let authority = authority::own(etcd, cluster.trust_folder())?.ok_or_else(|| may_not(cluster.me()))?;
+        super::clock::check(&cluster)?;
+        let (accepted, revision) = token::look(etcd, &authority, (&knock.id, &knock.secret), unix_s())?;
         check_free(etcd, &knock.name, address)?;
         // Before anything is written: a request that can't be signed uses no token up.
         let chain_pem = authority
@@ -103,7 +125,7 @@ pub(crate) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
         };
         enter(etcd, &record)?;
         // After that, so that who replaces the authority sees the node, or this sees that it is replaced.
-        let booked = begin_books(etcd, &record).and_then(|()| authority::settled(etcd));
+        let booked = begin_books(etcd, &record, &chain_pem).and_then(|()| authority::settled(etcd));
         let booked = booked.map(|settled| settled == authority.fingerprint());
         let booked = booked.and_then(|same| if same { Ok(()) } else { Err(replaced()) });
         if let Err(problem) = booked {
@@ -136,9 +158,9 @@ fn replaced() -> Problem {
 }
 
 /// What an earlier node of that name was issued is not for this one.
-fn begin_books(registry: &dyn Registry, record: &NodeRecord) -> Result<(), Problem> {
+fn begin_books(registry: &dyn Registry, record: &NodeRecord, chain_pem: &str) -> Result<(), Problem> {
     issued::revoke_all(registry, &record.name, Some(&record.serial))?;
-    issued::note(registry, &record.name, &record.serial, issued::Purpose::Renewal)
+    issued::note(registry, &record.name, chain_pem, issued::Purpose::Renewal).map(drop)
 }
 
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Problem> {
@@ -169,34 +191,70 @@ fn taken(what: &str, by: &str) -> Problem {
         .help("take another, or `tombolo node remove` the node that is gone")
 }
 
-fn check_free(registry: &dyn Registry, name: &str, address: SocketAddr) -> Result<(), Problem> {
+pub(super) fn check_free(registry: &dyn Registry, name: &str, address: SocketAddr) -> Result<(), Problem> {
     if registry.get(&format!("{NODES}{name}")).map_err(failed)?.is_some() {
         return Err(taken(&format!("the name {name}"), name));
     }
-    match get_json::<String>(registry, &format!("{ADDRESSES}{address}"))? {
-        Some((by, _)) => Err(taken(&format!("the address {address}"), &by)),
-        None => Ok(()),
+    let Some((by, _)) = get_json::<String>(registry, &format!("{ADDRESSES}{address}"))? else {
+        return Ok(());
+    };
+    if has_address(registry, &by, address)? {
+        return Err(taken(&format!("the address {address}"), &by));
     }
+    Ok(())
+}
+
+/// Whether a node has that address. One that took it and was never written down has not: whoever let it in died in between.
+fn has_address(registry: &dyn Registry, node: &str, address: SocketAddr) -> Result<bool, Problem> {
+    let record = get_json::<NodeRecord>(registry, &format!("{NODES}{node}"))?;
+    Ok(record.is_some_and(|(record, _)| record.address == address))
+}
+
+/// Takes an address for a node, also from one that was never written down. Returns the revision by which it has it.
+fn take_address(registry: &dyn Registry, record: &NodeRecord) -> Result<u64, Problem> {
+    let (address, name) = (record.address, &record.name);
+    let key = format!("{ADDRESSES}{address}");
+    let refused = |by: &str| taken(&format!("the address {address}"), by);
+    let put = |name: &str, expected| match registry.put(&key, &to_json(&name)?, expected) {
+        Err(RegistryError::Conflict { .. }) => Err(refused("another")),
+        put => put.map_err(failed),
+    };
+    let Some((by, revision)) = get_json::<String>(registry, &key)? else {
+        return put(name, Expected::Absent);
+    };
+    if has_address(registry, &by, address)? {
+        return Err(refused(&by));
+    }
+    let revision = put(name, Expected::Revision(revision))?;
+    // It may have been written down a moment ago, and has not looked whether the address is still its own, or has: then it keeps it.
+    if by != *name && has_address(registry, &by, address)? {
+        put(&by, Expected::Revision(revision))?;
+        return Err(refused(&by));
+    }
+    Ok(revision)
 }
 
 /// Writes a node down: of two with one name or one address, one is.
 pub(super) fn enter(registry: &dyn Registry, record: &NodeRecord) -> Result<(), Problem> {
     let (node, address) = (format!("{NODES}{}", record.name), format!("{ADDRESSES}{}", record.address));
-    match registry.put(&address, &to_json(&record.name)?, Expected::Absent) {
-        Ok(_) => {}
-        Err(RegistryError::Conflict { .. }) => {
+    let revision = take_address(registry, record)?;
+    let entered = registry.put(&node, &to_json(record)?, Expected::Absent);
+    let problem = match entered {
+        Ok(entered) => {
+            let holds =
+                registry.get(&address).map_err(failed)?.is_some_and(|entry| entry.revision == revision);
+            if holds {
+                return Ok(());
+            }
+            // Somebody took it for one that was never written down.
+            registry.delete(&node, Expected::Revision(entered)).map_err(failed)?;
             return Err(taken(&format!("the address {}", record.address), "another"));
         }
-        Err(error) => return Err(failed(error)),
-    }
-    let Err(error) = registry.put(&node, &to_json(record)?, Expected::Absent) else { return Ok(()) };
-    let undone = registry.delete(&address, Expected::Anything);
-    let problem = match error {
-        RegistryError::Conflict { .. } => taken(&format!("the name {}", record.name), &record.name),
-        error => failed(error),
+        Err(RegistryError::Conflict { .. }) => taken(&format!("the name {}", record.name), &record.name),
+        Err(error) => failed(error),
     };
-    match undone {
-        Ok(_) => Err(problem),
+    match registry.delete(&address, Expected::Revision(revision)) {
+        Ok(_) | Err(RegistryError::Conflict { .. }) => Err(problem),
         Err(error) => Err(problem.help(format!("{address} is left in the registry: {error}"))),
     }
 }
@@ -210,6 +268,7 @@ pub(crate) fn leave(registry: &dyn Registry, name: &str) -> Result<(), Problem> 
     // First of all nobody believes it any more.
     issued::revoke(registry, name, &record.serial)?;
     issued::revoke_all(registry, name, None)?;
+    token::end_those_of(registry, name)?;
     registry.delete(&format!("{ALIVE}{name}"), Expected::Anything).map_err(failed)?;
     registry.delete(&format!("{RENEWALS}{name}"), Expected::Anything).map_err(failed)?;
     registry.delete(&format!("{ADDRESSES}{}", record.address), Expected::Anything).map_err(failed)?;
@@ -243,7 +302,7 @@ pub(crate) async fn join(state_dir: PathBuf, request: JoinRequest) -> Result<Str
         memory_bytes,
         insecure_etcd: Some(request.insecure_etcd),
     };
-    let (answer, _) = call::ask_as_joiner(at, token.authority, JOIN_PATH, &knock).await?;
+    let answer = call::ask_as_joiner(at, token.authority, JOIN_PATH, &knock).await?;
     let welcome: Welcome = serde_json::from_slice(&answer)
         .map_err(|error| failed(format!("the node at {at} answers what is not understood: {error}")))?;
     blocking(move || {

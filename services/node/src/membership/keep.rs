@@ -3,12 +3,12 @@
 //! registry's calls block; when one stops being answered, the fence closes by the clock alone.
 
 use super::doubts::{self, Keys, MAX_WORDS, Word};
-use super::{ALIVE, AliveRecord, Cluster, NODES, NodeRecord, REVOKED};
-use super::{boottime_ns, failed, remembered, to_json, unix_s};
+use super::{ALIVE, AliveRecord, Cluster, NODES, NodeRecord, REVOKED, Trouble};
+use super::{boottime_ns, clock, failed, issued, remembered, to_json, unix_s};
 use crate::admin::Problem;
 use lease::{Holder, Next, Terms};
 use registry::{Change, Counted, Entry, Etcd, Expected, Lease, Registry, RegistryError, Watch};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -178,6 +178,7 @@ impl Cluster {
                 "this node was removed from the cluster; `tombolo node join` makes it a member again",
             ));
         }
+        clock::check(self)?;
         let lease = self.etcd().grant(TTL).map_err(failed)?;
         let number = holder.granted(now, u64::try_from(lease.ttl().as_nanos()).unwrap_or(u64::MAX));
         let answers_within_ms = u64::try_from(lease.ttl().as_millis()).ok();
@@ -265,6 +266,7 @@ impl Cluster {
     /// Reads everything, and follows what changes, until it has to be read anew.
     fn follow_once(&self, over: &AtomicBool) -> Result<(), Problem> {
         let etcd = self.etcd();
+        let mut believed = self.identity().fingerprints();
         // What changes after this is heard, perhaps twice; what is heard last is what is.
         let watches = [ALIVE, NODES, REVOKED].map(|prefix| etcd.watch(prefix));
         let [alive, nodes, revoked] = watches.map(|watch| watch.map_err(failed));
@@ -281,7 +283,9 @@ impl Cluster {
                 self.remember();
                 changed = true;
             }
-            if self.drain(&revoked)? {
+            // By whom what is revoked was issued is seen by whom this node believes.
+            if self.drain(&revoked)? || believed != self.identity().fingerprints() {
+                believed = self.identity().fingerprints();
                 self.read_revoked(etcd)?;
             }
             if changed {
@@ -332,10 +336,32 @@ impl Cluster {
 
     fn read_revoked(&self, etcd: &Etcd) -> Result<(), Problem> {
         let listed = etcd.list(REVOKED).map_err(failed)?;
-        let revoked: BTreeSet<Serial> =
-            listed.iter().filter_map(|(key, _)| Serial::parse(key.strip_prefix(REVOKED)?).ok()).collect();
-        if *self.identity().revoked() != revoked {
-            self.identity().set_revoked(revoked);
+        let said = listed.iter().filter_map(|(key, entry)| {
+            let serial = Serial::parse(key.strip_prefix(REVOKED)?).ok()?;
+            Some((serial, issued::revoked_certificate(&entry.value)))
+        });
+        self.hear_revoked(said)
+    }
+
+    fn hear_revoked(&self, said: impl Iterator<Item = (Serial, Option<String>)>) -> Result<(), Problem> {
+        let heard = self.identity().hear_revoked(said);
+        if heard.left_out > 0 {
+            tracing::warn!(
+                left_out = heard.left_out,
+                "the registry says of more certificates that they are revoked, without showing them, than are kept: an older release did, or somebody invents them"
+            );
+        }
+        let closed: Vec<_> = self.identity().revoked().closed().map(|one| one.to_string()).collect();
+        let trouble = (!closed.is_empty()).then(|| {
+            format!(
+                "more than {} certificates of authority {} are revoked, so none of its nodes is believed any more: `tombolo node authority replace` at a node that \
+                 has the authority",
+                trust::MAX_REVOKED,
+                closed.join(", ")
+            )
+        });
+        self.say_trouble(Trouble::Revoked, trouble);
+        if heard.changed {
             self.identity().store_revoked(self.trust_folder()).map_err(failed)?;
             self.trust_changed();
         }

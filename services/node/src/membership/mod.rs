@@ -5,6 +5,7 @@
 
 mod authority;
 mod call;
+pub(crate) mod clock;
 mod config;
 mod doubts;
 pub(crate) mod etcd_view;
@@ -23,12 +24,14 @@ pub(crate) mod rotate;
 mod serve;
 pub(crate) mod token;
 mod trusted;
+mod visitors;
 
 pub(crate) use call::Stream;
 pub(crate) use config::Config;
 pub(crate) use keep::Kept;
 pub(crate) use rotate::rotate_when_due;
-pub(crate) use serve::{Caller, JOIN_PATH, Origin, serve};
+pub(crate) use serve::{Caller, JOIN_PATH, OfConnection, Origin, PROOF_PATH, serve};
+pub(crate) use visitors::Stranger;
 
 use crate::admin::{Code, NodeRow, NodesView, Problem};
 use crate::base::RegistryDebug;
@@ -143,8 +146,19 @@ struct State {
     removed: bool,
     /// The records are what the registry said once.
     listed: bool,
+    /// What is wrong beside that, each in a sentence.
+    troubles: BTreeMap<Trouble, String>,
     /// What it said of nodes when an earlier daemon, or this one, could ask it last.
     remembered: BTreeMap<String, NodeRecord>,
+}
+
+/// What may be wrong with a node that takes part in its cluster all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Trouble {
+    /// Its clock is off.
+    Clock,
+    /// More is revoked than is kept.
+    Revoked,
 }
 
 impl State {
@@ -255,6 +269,13 @@ impl Cluster {
         state.record(name).map(|record| member(record, state.alive.get(name)))
     }
 
+    /// Whether a node is at that address, as far as is known.
+    fn has_a_node_at(&self, ip: IpAddr) -> bool {
+        let state = self.state();
+        let records = if state.listed { &state.records } else { &state.remembered };
+        records.values().any(|record| record.address.ip().to_canonical() == ip.to_canonical())
+    }
+
     /// The number of a node, as the registry has it.
     pub(crate) fn number_of(&self, name: &str) -> Option<u32> {
         self.state().record(name)?.number
@@ -291,6 +312,22 @@ impl Cluster {
         self.state().why.clone().filter(|_| self.is_fenced())
     }
 
+    /// Notes that something is wrong, or (`None`) is not any more.
+    fn say_trouble(&self, trouble: Trouble, what: Option<String>) {
+        let mut state = self.state();
+        let before = match &what {
+            Some(what) => state.troubles.insert(trouble, what.clone()),
+            None => state.troubles.remove(&trouble),
+        };
+        drop(state);
+        match what {
+            Some(what) if before.as_ref() != Some(&what) => {
+                tracing::error!(what, "this node's cluster wants somebody to look")
+            }
+            _ => {}
+        }
+    }
+
     /// Until when it certainly may (`CLOCK_BOOTTIME`, ns); 0: it may not.
     pub(crate) fn fence_deadline(&self) -> watch::Receiver<u64> {
         self.inner.held_until.subscribe()
@@ -317,13 +354,18 @@ impl Cluster {
     pub(crate) fn view(&self) -> NodesView {
         let fenced = self.is_fenced();
         let why = self.why_fenced();
+        let (removed, troubles) = {
+            let state = self.state();
+            (state.removed, state.troubles.values().cloned().collect())
+        };
         let rows = self.nodes().into_iter().map(|member| self.row(member)).collect();
         NodesView {
             cluster: Some(self.inner.identity.cluster().to_owned()),
             me: Some(self.me().to_owned()),
             fenced,
             why,
-            removed: self.state().removed,
+            removed,
+            troubles,
             etcd: self.inner.etcd.settings().endpoints,
             unprotected: self.inner.config.etcd.unsaid(),
             nodes: rows,

@@ -2,7 +2,9 @@
 
 use super::config::Config;
 use super::growth::{self, Growing};
-use super::{Cluster, NODES, NodeRecord, authority, blocking, failed, get_json, issued, rotate, unix_s};
+use super::{
+    Cluster, NODES, NodeRecord, authority, blocking, clock, failed, get_json, issued, rotate, unix_s,
+};
 use crate::admin::{Code, Problem};
 use crate::etcd::{self, Ground, Keeper, Record, Room};
 use hyper::Method;
@@ -12,7 +14,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use trust::{Authority, Identity, Request, Serial};
+use trust::{Authority, Identity, Request, Revoked, Serial};
 
 /// Where a node asks for the certificate of its member that has not the authority.
 pub(crate) const CERTIFICATE_PATH: &str = "/v1/etcd/certificate";
@@ -49,14 +51,14 @@ pub(super) fn settings(
     EtcdSettings { endpoints: endpoints.to_vec(), prefix: prefix.to_owned(), tls: Some(tls) }
 }
 
-/// Begins an etcd of one member on this node, and waits until it answers.
+/// Begins an etcd of one member on this node, and waits until it answers. The member's certificate is to be written down as soon as there is a cluster to remove the node from.
 pub(super) async fn begin(
     ground: &Arc<Ground>,
     authority: &Authority,
     identity: &Identity,
     address: SocketAddr,
     prefix: &str,
-) -> Result<(Arc<Keeper>, Etcd), Problem> {
+) -> Result<(Arc<Keeper>, Etcd, String), Problem> {
     if etcd::program().is_none() {
         return Err(Problem::new(Code::Failed, "there is no etcd on this machine").help(etcd::PROGRAM_ADVICE));
     }
@@ -69,12 +71,13 @@ pub(super) async fn begin(
     }
     let record = Record::first(identity.node(), identity.cluster(), address);
     let member_pem = authority.member(address.ip(), SystemTime::now()).map_err(failed)?;
+    let (_, certificate_pem) = trust::first_of_pem(&member_pem).map_err(failed)?;
     let (trusted, of) = (identity.trusted_pem(), Arc::clone(ground));
     blocking(move || {
         // What an attempt left that did not come to its end.
         etcd::sweep(&of).map_err(failed)?;
         let room = of.room();
-        let made = room.make().and_then(|()| furnish(&room, &member_pem, &trusted, &BTreeSet::new()));
+        let made = room.make().and_then(|()| furnish(&room, &member_pem, &trusted, &Revoked::default()));
         made.and_then(|()| room.begin(&record)).map_err(|error| {
             failed(format!("can't make the folder of an etcd member {}: {error}", room.folder().display()))
         })
@@ -85,7 +88,7 @@ pub(super) async fn begin(
     let reach = settings(&[etcd::client_url(address)], prefix, identity, &identity.trusted_pem());
     let client = Etcd::new(reach).map_err(failed)?;
     match answers(&keeper, &client).await {
-        Ok(()) => Ok((keeper, client)),
+        Ok(()) => Ok((keeper, client, certificate_pem)),
         Err(problem) => {
             end(&keeper).await;
             Err(problem)
@@ -126,11 +129,13 @@ pub(super) fn furnish(
     room: &Room,
     member_pem: &str,
     believed_pem: &str,
-    revoked: &BTreeSet<Serial>,
+    revoked: &Revoked,
 ) -> std::io::Result<()> {
     room.set_certificate(member_pem)?;
     room.set_trusted(believed_pem)?;
-    room.set_revoked(&trust::revocation_list(revoked, SystemTime::now()).map_err(std::io::Error::other)?)
+    room.set_revoked(
+        &trust::revocation_list(revoked.serials(), SystemTime::now()).map_err(std::io::Error::other)?,
+    )
 }
 
 /// Issues a certificate for the member of a node, for the address by which it is known.
@@ -150,11 +155,11 @@ pub(crate) async fn issue(cluster: &Cluster, caller: &str, ask: Ask) -> Result<I
 fn sign(cluster: &Cluster, authority: &Authority, node: &str, request_pem: &str) -> Result<String, Problem> {
     let (record, _) = get_json::<NodeRecord>(cluster.etcd(), &format!("{NODES}{node}"))?
         .ok_or_else(|| Problem::new(Code::Refused, format!("node {node} was removed from the cluster")))?;
+    clock::check(cluster)?;
     let chain = authority
         .sign_member(request_pem, record.address.ip(), SystemTime::now())
         .map_err(|error| Problem::new(Code::BadRequest, error.to_string()))?;
-    let serial = trust::member_of_pem(&chain).map_err(failed)?.serial.to_string();
-    rotate::note(cluster.etcd(), node, &serial, issued::Purpose::Renewal)?;
+    rotate::note(cluster.etcd(), node, &chain, issued::Purpose::Renewal)?;
     Ok(chain)
 }
 
@@ -189,7 +194,7 @@ struct Before {
     /// Whom it believed earlier, and until when it was so.
     former: Vec<(String, Instant)>,
     /// What the member was told to refuse.
-    revoked: Option<Arc<BTreeSet<Serial>>>,
+    revoked: Option<BTreeSet<Serial>>,
     growing: Growing,
 }
 
@@ -249,7 +254,9 @@ async fn look(cluster: &Cluster, keeper: &Arc<Keeper>, before: &mut Before) -> R
     reach(cluster, &cluster.etcd().settings().endpoints, &believed)?;
     if let Some(member) = &member {
         let revoked = cluster.identity().revoked();
-        let anew = refresh(&room, &believed, &revoked, &mut before.revoked).map_err(failed)?;
+        let believes_former = !before.former.is_empty() || Some(member.issuer) != cluster.identity().issuer();
+        let refused = refused(&revoked, before.revoked.as_ref().filter(|_| believes_former));
+        let anew = refresh(&room, &believed, refused, &mut before.revoked).map_err(failed)?;
         if anew {
             restart_in_turn(cluster, keeper).await;
         }
@@ -268,23 +275,28 @@ async fn look(cluster: &Cluster, keeper: &Arc<Keeper>, before: &mut Before) -> R
     growth::step(cluster, keeper, &believed, &members, &mut before.growing).await
 }
 
+/// Whom the member is to refuse: all that is revoked, and, while it believes an authority that this node believes no more, all that it was told before.
+fn refused(revoked: &Revoked, told: Option<&BTreeSet<Serial>>) -> BTreeSet<Serial> {
+    revoked.serials().chain(told.into_iter().flatten()).cloned().collect()
+}
+
 /// Writes down for the member who is believed, and who is not any more. Returns whether it has to start anew for that: etcd reads authorities once, and ends no connection of who was revoked.
 fn refresh(
     room: &Room,
     believed: &str,
-    revoked: &Arc<BTreeSet<Serial>>,
-    told: &mut Option<Arc<BTreeSet<Serial>>>,
+    refused: BTreeSet<Serial>,
+    told: &mut Option<BTreeSet<Serial>>,
 ) -> std::io::Result<bool> {
     let mut anew = false;
     if room.trusted()? != believed {
         room.set_trusted(believed)?;
         anew = true;
     }
-    if told.as_ref() != Some(revoked) {
-        let list = trust::revocation_list(revoked, SystemTime::now()).map_err(std::io::Error::other)?;
+    if told.as_ref() != Some(&refused) {
+        let list = trust::revocation_list(&refused, SystemTime::now()).map_err(std::io::Error::other)?;
         room.set_revoked(&list)?;
-        anew |= told.as_ref().is_some_and(|told| !revoked.is_subset(told));
-        *told = Some(Arc::clone(revoked));
+        anew |= told.as_ref().is_some_and(|told| !refused.is_subset(told));
+        *told = Some(refused);
     }
     Ok(anew)
 }
@@ -328,4 +340,27 @@ fn follow_members(cluster: &Cluster, members: &[EtcdMember], believed: &str) -> 
         return Ok(());
     }
     Ok(Config::store(&config, &cluster.inner.state_dir)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// etcd believes a former authority for a while. A node that believes it no more does not keep for certain which of its certificates were revoked.
+    #[test]
+    fn what_is_revoked_of_a_former_authority_stays_refused_while_etcd_believes_it() {
+        let now = SystemTime::now();
+        let (former, next) = (Authority::new("lab", now).unwrap(), Authority::new("lab", now).unwrap());
+        let (gone, gone_pem) = trust::first_of_pem(&former.identity("b", now).unwrap().chain_pem()).unwrap();
+        let node = former.identity("a", now).unwrap();
+        node.hear_revoked([(gone.clone(), Some(gone_pem.clone()))]);
+        let told = refused(&node.revoked(), None);
+        assert_eq!(told, BTreeSet::from([gone.clone()]));
+        // As when so many are invented that a number without proof finds no room.
+        let node = next.identity("a", now).unwrap();
+        let invented = (0..trust::MAX_REVOKED).map(|n| (Serial::parse(&format!("{n:08x}")).unwrap(), None));
+        node.hear_revoked(invented.chain([(gone.clone(), Some(gone_pem))]));
+        assert!(!refused(&node.revoked(), None).contains(&gone));
+        assert!(refused(&node.revoked(), Some(&told)).contains(&gone));
+    }
 }

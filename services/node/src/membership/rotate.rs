@@ -1,8 +1,9 @@
 //! Another certificate, before the one that is in use ends, or when somebody asks.
 
 use super::issued::Purpose;
-use super::join::serial_of;
-use super::{Cluster, NODES, NodeRecord, authority, blocking, failed, get_json, issued, to_json, unix_s};
+use super::{
+    Cluster, NODES, NodeRecord, authority, blocking, clock, failed, get_json, issued, to_json, unix_s,
+};
 use crate::admin::{Code, Problem};
 use hyper::Method;
 use registry::{Expected, Registry};
@@ -38,10 +39,11 @@ pub(crate) async fn issue(cluster: &Cluster, caller: &str, ask: Ask) -> Result<I
         let authority = authority::own(cluster.etcd(), cluster.trust_folder())?.ok_or_else(|| {
             Problem::new(Code::Refused, format!("node {} may not issue certificates", cluster.me()))
         })?;
+        clock::check(&cluster)?;
         let chain_pem = authority
             .sign(&ask.request_pem, &caller, SystemTime::now())
             .map_err(|error| Problem::new(Code::BadRequest, error.to_string()))?;
-        note(cluster.etcd(), &caller, &serial_of(&chain_pem)?, purpose(ask.revoke))?;
+        note(cluster.etcd(), &caller, &chain_pem, purpose(ask.revoke))?;
         Ok(Issued { chain_pem })
     })
     .await
@@ -51,10 +53,10 @@ pub(crate) async fn issue(cluster: &Cluster, caller: &str, ask: Ask) -> Result<I
 pub(super) fn note(
     registry: &dyn Registry,
     node: &str,
-    serial: &str,
+    chain_pem: &str,
     purpose: Purpose,
 ) -> Result<(), Problem> {
-    issued::note(registry, node, serial, purpose)?;
+    issued::note(registry, node, chain_pem, purpose)?;
     // After that, so that who removes the node sees one or the other.
     if registry.get(&format!("{NODES}{node}")).map_err(failed)?.is_some() {
         return Ok(());
@@ -74,8 +76,9 @@ pub(crate) async fn rotate(cluster: &Cluster, revoke: bool) -> Result<u64, Probl
     let sign = move || {
         let me = here.me();
         let Some(authority) = authority::own(here.etcd(), here.trust_folder())? else { return Ok(None) };
+        clock::check(&here)?;
         let chain_pem = authority.sign(&request_pem, me, SystemTime::now()).map_err(failed)?;
-        note(here.etcd(), me, &serial_of(&chain_pem)?, purpose(revoke))?;
+        note(here.etcd(), me, &chain_pem, purpose(revoke))?;
         Ok(Some(chain_pem))
     };
     let chain_pem = match blocking(sign).await? {

@@ -4,30 +4,49 @@
 use super::Cluster;
 use super::release::PROTOCOLS;
 use super::trusted::Trusted;
+use super::visitors::{STRANGER_PATIENCE, Stranger, Visitors};
+use crate::admin::{Code, Problem};
+use crate::base::SentAway;
 use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
-/// Connections of other nodes, and of who pretends to be one, that are served at a time.
-const MAX_CONNECTIONS: usize = 256;
-/// How long a handshake, and the head of a request, may take.
-const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the head of a node's request may take.
+const HEAD_PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Where a machine that has no certificate may knock.
 pub(crate) const JOIN_PATH: &str = "/v1/join";
+/// Where it is shown first that the node has the authority's key.
+pub(crate) const PROOF_PATH: &str = "/v1/join/proof";
+/// By which a connection is known to both of its ends and to nobody in between (RFC 8446, 7.5; RFC 5705).
+const CONNECTION_LABEL: &[u8] = b"EXPORTER-tombolo-join";
 
 /// Who asks, as its certificate says.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) node: String,
     pub(super) shown: Arc<trust::Shown>,
+}
+
+/// A connection on which no certificate was shown, as it is known to both ends.
+#[derive(Debug, Clone)]
+pub(crate) struct OfConnection(pub(super) String);
+
+/// What a connection is known by, in words. `export` is TLS's.
+pub(super) fn of_connection(
+    export: impl FnOnce([u8; 32], &[u8]) -> Result<[u8; 32], rustls::Error>,
+) -> Result<String, rustls::Error> {
+    let known_by = export([0; 32], CONNECTION_LABEL)?;
+    Ok(known_by.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// From where somebody asks who has no certificate.
@@ -43,12 +62,9 @@ pub(crate) async fn serve(cluster: &Cluster, router: Router) -> std::io::Result<
     let address = listener.local_addr()?;
     let acceptor =
         TlsAcceptor::from(cluster.identity().server_for_joiners(PROTOCOLS).map_err(std::io::Error::other)?);
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let cluster = cluster.clone();
+    let (visitors, cluster) = (Visitors::new(), cluster.clone());
     tokio::spawn(async move {
         loop {
-            // The next one waits in the kernel until another is done.
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
             let (stream, from) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -58,48 +74,117 @@ pub(crate) async fn serve(cluster: &Cluster, router: Router) -> std::io::Result<
                     continue;
                 }
             };
-            let (acceptor, router, cluster) = (acceptor.clone(), router.clone(), cluster.clone());
+            let Some((stranger, sent_away)) = visitors.enter(&cluster, from.ip()) else {
+                tracing::info!(%from, "who asked at the peer API was not served: too many join at this moment");
+                continue;
+            };
+            let host = Host {
+                cluster: cluster.clone(),
+                acceptor: acceptor.clone(),
+                router: router.clone(),
+                visitors: visitors.clone(),
+            };
             tokio::spawn(async move {
-                if let Err(error) = serve_one(&cluster, acceptor, router, stream, from).await {
+                if let Err(error) = host.serve(stream, from, stranger, sent_away).await {
                     tracing::info!(%from, error, "who asked at the peer API was not served");
                 }
-                drop(place);
             });
         }
     });
     Ok(address)
 }
 
-async fn serve_one(
-    cluster: &Cluster,
+/// What a connection is served with.
+struct Host {
+    cluster: Cluster,
     acceptor: TlsAcceptor,
     router: Router,
-    stream: TcpStream,
-    from: SocketAddr,
-) -> Result<(), String> {
-    super::call::notice_its_end(&stream).map_err(|error| error.to_string())?;
-    let stream = tokio::time::timeout(GREETING_PATIENCE, acceptor.accept(stream)).await;
-    let stream = stream
-        .map_err(|_| "its handshake takes too long".to_owned())?
-        .map_err(|error| trust::explain(&error, &from.to_string()))?;
-    let chain = stream.get_ref().1.peer_certificates();
-    let shown = chain.map(|chain| cluster.identity().shown(chain).map(Arc::new)).transpose();
-    let shown = shown.map_err(|error| error.to_string())?;
-    let mut router = router.layer(Extension(Origin(from.ip())));
-    if let Some(shown) = &shown {
-        let (node, shown) = (shown.peer().node.clone(), Arc::clone(shown));
-        router = router.layer(Extension(Caller { node, shown }));
+    visitors: Visitors,
+}
+
+impl Host {
+    async fn serve(
+        self,
+        stream: TcpStream,
+        from: SocketAddr,
+        stranger: Stranger,
+        sent_away: SentAway,
+    ) -> Result<(), String> {
+        let mut sent_away = pin!(sent_away.told());
+        let others = || "others wait for its place".to_owned();
+        let greeted = tokio::select! {
+            greeted = self.greet(stream, from) => greeted?,
+            () = &mut sent_away => return Err(others()),
+        };
+        let (stream, shown) = greeted;
+        let router = self.router.clone().layer(Extension(Origin(from.ip())));
+        let Some(shown) = shown.map(Arc::new) else {
+            let (_, tls) = stream.get_ref();
+            let words = of_connection(|into, label| tls.export_keying_material(into, label, None));
+            let words = OfConnection(words.map_err(|error| error.to_string())?);
+            let router = router.layer(Extension(stranger.clone())).layer(Extension(words));
+            let stream = Trusted::new(stream, &self.cluster, None);
+            return tokio::select! {
+                served = briefly(stream, router) => served,
+                () = stranger.has_had_its_time() => Err("its request takes too long".into()),
+                () = &mut sent_away => Err(others()),
+            };
+        };
+        let node = shown.peer().node.clone();
+        let Some(_place) = self.visitors.is_node(&node) else {
+            let refusal = Problem::new(
+                Code::Failed,
+                format!("node {node} has too many connections here, or all nodes together"),
+            );
+            let router = Router::new().fallback(move || std::future::ready(refusal.clone()));
+            return tokio::time::timeout(STRANGER_PATIENCE, briefly(stream, router))
+                .await
+                .unwrap_or_else(|_| Err("its request takes too long".into()));
+        };
+        // Strangers do not crowd it out from here on.
+        drop(stranger);
+        let router = router.layer(Extension(Caller { node, shown: Arc::clone(&shown) }));
+        let stream = Trusted::new(stream, &self.cluster, Some(Arc::clone(&shown)));
+        let served = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_PATIENCE)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+            .with_upgrades();
+        tokio::select! {
+            served = served => served.map_err(|error| error.to_string()),
+            // Also where nothing is read or written: who waits for an answer gets none.
+            () = self.cluster.clone().until_disbelieved(Arc::clone(&shown)) => Err(self.cluster.why_disbelieved(&shown)),
+        }
     }
-    let stream = Trusted::new(stream, cluster, shown.clone());
-    let served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(GREETING_PATIENCE)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
-        .with_upgrades();
-    let Some(shown) = shown else { return served.await.map_err(|error| error.to_string()) };
-    tokio::select! {
-        served = served => served.map_err(|error| error.to_string()),
-        // Also where nothing is read or written: who waits for an answer gets none.
-        () = cluster.clone().until_disbelieved(Arc::clone(&shown)) => Err(cluster.why_disbelieved(&shown)),
+
+    /// Hears who it is, if it says so.
+    async fn greet(
+        &self,
+        stream: TcpStream,
+        from: SocketAddr,
+    ) -> Result<(TlsStream<TcpStream>, Option<trust::Shown>), String> {
+        super::call::notice_its_end(&stream).map_err(|error| error.to_string())?;
+        let stream = tokio::time::timeout(STRANGER_PATIENCE, self.acceptor.accept(stream)).await;
+        let stream = stream
+            .map_err(|_| "its handshake takes too long".to_owned())?
+            .map_err(|error| trust::explain(&error, &from.to_string()))?;
+        let chain = stream.get_ref().1.peer_certificates();
+        let shown = chain.map(|chain| self.cluster.identity().shown(chain)).transpose();
+        Ok((stream, shown.map_err(|error| error.to_string())?))
     }
 }
+
+/// Answers who has a short time.
+async fn briefly<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    router: Router,
+) -> Result<(), String> {
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(STRANGER_PATIENCE)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    served.await.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

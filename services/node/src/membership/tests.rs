@@ -32,6 +32,43 @@ fn of_two_nodes_with_one_name_or_one_address_the_second_is_refused_and_leaves_no
     enter(&registry, &record("b", "10.0.0.1:7421")).unwrap();
 }
 
+/// A node died between two steps of letting another in, and the address was taken for good: no command freed it.
+#[test]
+fn an_address_that_was_taken_for_a_node_that_was_never_written_down_is_free() {
+    let registry = Memory::default();
+    registry.put("address/10.0.0.2:7420", b"\"b\"", Expected::Absent).unwrap();
+    let free = |name: &str| super::join::check_free(&registry, name, "10.0.0.2:7420".parse().unwrap());
+    free("b").unwrap();
+    free("c").unwrap();
+    enter(&registry, &record("c", "10.0.0.2:7420")).unwrap();
+    assert!(free("d").unwrap_err().message.contains("node c's"));
+    assert_eq!(enter(&registry, &record("b", "10.0.0.2:7420")).unwrap_err().code, Code::Taken);
+    // One that has another address by now has not this one.
+    registry.put("address/10.0.0.3:7420", b"\"c\"", Expected::Absent).unwrap();
+    enter(&registry, &record("b", "10.0.0.3:7420")).unwrap();
+    assert_eq!(registry.list("").unwrap().len(), 4, "two nodes, and their addresses");
+}
+
+#[test]
+fn of_many_who_take_an_address_that_nobody_uses_one_has_it() {
+    for round in 0..50_u8 {
+        let registry = Memory::default();
+        registry.put("address/10.0.0.2:7420", b"\"gone\"", Expected::Absent).unwrap();
+        let names: Vec<String> = (0..4).map(|n| format!("n{n}-{round}")).collect();
+        std::thread::scope(|scope| {
+            for name in &names {
+                scope.spawn(|| enter(&registry, &record(name, "10.0.0.2:7420")).ok());
+            }
+        });
+        let nodes = registry.list(NODES).unwrap();
+        assert!(nodes.len() <= 1, "{nodes:?}");
+        if let Some((key, _)) = nodes.first() {
+            let has = get_json::<String>(&registry, "address/10.0.0.2:7420").unwrap().unwrap().0;
+            assert_eq!(*key, format!("{NODES}{has}"));
+        }
+    }
+}
+
 #[test]
 fn who_is_removed_is_revoked_and_makes_room() {
     let registry = Memory::default();

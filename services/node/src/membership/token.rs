@@ -1,13 +1,17 @@
 //! Tokens: what lets one machine into the cluster, once, for some time. `docs/spec/joining.md` has the format.
+//!
+//! What the registry holds of a token is signed by the cluster's authority: whoever can write into the registry can remove a token, and make none
+//! (`docs/adr/0071-what-the-registry-says-is-signed.md`).
 
-use super::{Cluster, authority, blocking, failed, get_json, to_json, unix_s};
+use super::clock::APART_S;
+use super::{Cluster, NODES, NodeRecord, authority, blocking, failed, get_json, to_json, unix_s};
 use crate::admin::{Code, Problem, TokenRequest, TokenView};
 use registry::{Expected, Registry, RegistryError};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
-use trust::Fingerprint;
+use trust::{About, Authority, Fingerprint};
 
 /// Keys of tokens.
 pub(super) const TOKENS: &str = "token/";
@@ -99,10 +103,33 @@ fn random(bytes: usize) -> Result<String, Problem> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     hash: String,
+    #[serde(default)]
+    issued_unix_s: u64,
     expires_unix_s: u64,
     /// Whether who joins may let others join.
     may_issue: bool,
+    /// The node that made it: the token ends with it.
     by: String,
+    /// That node's number: a later node of that name is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    number: Option<u32>,
+    /// The authority's signature. Empty: a release wrote it that signed none.
+    #[serde(default)]
+    signature: String,
+}
+
+impl Record {
+    /// What the authority signs: all of it, and which token it is of.
+    fn words(&self, id: &str) -> String {
+        let Self { hash, issued_unix_s, expires_unix_s, may_issue, by, number, signature: _ } = self;
+        let number = number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+        format!("{id}\n{hash}\n{issued_unix_s}\n{expires_unix_s}\n{may_issue}\n{by}\n{number}")
+    }
+
+    fn signed(self, id: &str, authority: &Authority) -> Result<Self, Problem> {
+        let signature = authority.say(About::Token, &self.words(id)).map_err(failed)?;
+        Ok(Self { signature, ..self })
+    }
 }
 
 /// What a token that was accepted allows.
@@ -120,24 +147,40 @@ pub(crate) async fn make(cluster: &Cluster, request: TokenRequest) -> Result<Tok
             format!("a token is good for 1 s to {} days", MAX_TTL_S / 86_400),
         ));
     }
-    let etcd = cluster.etcd().clone();
-    let authority = blocking(move || authority::settled(&etcd)).await?;
-    if cluster.identity().issuer() != Some(authority) {
-        let what = "the registry does not name the authority that issued this node's certificate";
-        return Err(Problem::new(Code::Refused, what).help("`tombolo node authority` says what that may be"));
-    }
-    let token = Token { id: random(ID_BYTES)?, secret: random(SECRET_BYTES)?, authority };
-    let expires_unix_s = unix_s() + ttl_s;
-    let record = Record {
-        hash: token.hash(),
-        expires_unix_s,
-        may_issue: request.may_issue,
-        by: cluster.me().to_owned(),
-    };
-    let (etcd, key) = (cluster.etcd().clone(), format!("{TOKENS}{}", token.id));
-    blocking(move || {
-        drop_old(&etcd)?;
-        enter(&etcd, &key, &record, authority)
+    let here = cluster.clone();
+    let (token, expires_unix_s) = blocking(move || {
+        let (etcd, me) = (here.etcd(), here.me());
+        let authority = authority::own(etcd, here.trust_folder())?.ok_or_else(|| {
+            let what = format!("node {me} may not let others join, and so makes no tokens");
+            Problem::new(Code::Refused, what)
+                .help("say it at a node that has the authority: `tombolo node show` says so of each")
+        })?;
+        if here.identity().issuer() != Some(authority.fingerprint()) {
+            let what = "the registry does not name the authority that issued this node's certificate";
+            return Err(
+                Problem::new(Code::Refused, what).help("`tombolo node authority` says what that may be")
+            );
+        }
+        super::clock::check(&here)?;
+        let node = get_json::<NodeRecord>(etcd, &format!("{NODES}{me}"))?;
+        let (node, _) =
+            node.ok_or_else(|| Problem::new(Code::Refused, "this node was removed from the cluster"))?;
+        let authority_is = authority.fingerprint();
+        let token = Token { id: random(ID_BYTES)?, secret: random(SECRET_BYTES)?, authority: authority_is };
+        let issued_unix_s = unix_s();
+        let record = Record {
+            hash: token.hash(),
+            issued_unix_s,
+            expires_unix_s: issued_unix_s.saturating_add(ttl_s),
+            may_issue: request.may_issue,
+            by: me.to_owned(),
+            number: node.number,
+            signature: String::new(),
+        };
+        let record = record.signed(&token.id, &authority)?;
+        drop_old(etcd)?;
+        enter(etcd, &format!("{TOKENS}{}", token.id), &record, authority_is)?;
+        Ok((token, record.expires_unix_s))
     })
     .await?;
     let address = cluster.config().address.to_string();
@@ -182,34 +225,81 @@ fn drop_old(registry: &dyn Registry) -> Result<(), Problem> {
 /// Looks at a token, and says what it allows. Nothing is used up.
 pub(crate) fn look(
     registry: &dyn Registry,
-    id: &str,
-    secret: &str,
+    authority: &Authority,
+    (id, secret): (&str, &str),
     now: u64,
 ) -> Result<(Accepted, u64), Problem> {
-    let refused =
-        |why: &str| Problem::new(Code::Refused, why.to_owned()).help("make another: `tombolo node token`");
-    let unknown = || {
-        refused(
-            "the token is not known here: it was used already, has expired, or was never one of this cluster",
-        )
-    };
-    if id.len() != 2 * ID_BYTES || !id.bytes().all(|b| b.is_ascii_alphanumeric()) {
-        return Err(unknown());
-    }
+    check_form(id, secret)?;
     let found = get_json::<Record>(registry, &format!("{TOKENS}{id}"))?;
     let (record, revision) = found.ok_or_else(unknown)?;
     // Hashes are compared, so how far they agree says nothing of the secret.
     if record.hash != hash(secret) {
         return Err(unknown());
     }
-    if record.expires_unix_s < now {
-        let over_s = now - record.expires_unix_s;
+    let said =
+        trust::has_said(&authority.certificate_pem(), About::Token, &record.words(id), &record.signature);
+    if !said.map_err(failed)? {
+        return Err(refused(
+            "what the registry holds of the token is not signed by the cluster's authority: an older release wrote it, or somebody who can write \
+             into etcd",
+        ));
+    }
+    check_time(&record, now)?;
+    let maker = get_json::<NodeRecord>(registry, &format!("{NODES}{}", record.by))?;
+    if maker.is_none_or(|(maker, _)| maker.number != record.number) {
         return Err(refused(&format!(
-            "the token expired {over_s} s ago by the clock of the node that was asked; if it is younger than that, the clocks of the nodes \
-             differ: set them"
+            "node {}, which made the token, was removed from the cluster",
+            record.by
         )));
     }
     Ok((Accepted { may_issue: record.may_issue }, revision))
+}
+
+/// Refuses what no token can be, before anybody is asked.
+pub(crate) fn check_form(id: &str, secret: &str) -> Result<(), Problem> {
+    let is =
+        |text: &str, bytes: usize| text.len() == 2 * bytes && text.bytes().all(|b| b.is_ascii_alphanumeric());
+    if is(id, ID_BYTES) && is(secret, SECRET_BYTES) { Ok(()) } else { Err(unknown()) }
+}
+
+fn check_time(record: &Record, now: u64) -> Result<(), Problem> {
+    let Record { issued_unix_s: issued, expires_unix_s: expires, .. } = *record;
+    if expires < now {
+        return Err(refused(&format!(
+            "the token expired {} s ago by the clock of the node that was asked; if it is younger than that, the clocks of the nodes \
+             differ: set them",
+            now - expires
+        )));
+    }
+    if issued > now.saturating_add(APART_S) {
+        return Err(refused(&format!(
+            "node {} made the token {} h after now, by the clock of the node that was asked: one of the two clocks is wrong; set it",
+            record.by,
+            (issued - now) / 3_600
+        )));
+    }
+    if expires.saturating_sub(issued) > MAX_TTL_S {
+        return Err(refused(&format!("the token is good for longer than {} days", MAX_TTL_S / 86_400)));
+    }
+    Ok(())
+}
+
+fn refused(why: &str) -> Problem {
+    Problem::new(Code::Refused, why.to_owned()).help("make another: `tombolo node token`")
+}
+
+fn unknown() -> Problem {
+    refused("the token is not known here: it was used already, has expired, or was never one of this cluster")
+}
+
+/// The tokens that a node made end with it. One that it is writing down at this moment is refused when it is used.
+pub(super) fn end_those_of(registry: &dyn Registry, node: &str) -> Result<(), Problem> {
+    for (key, entry) in registry.list(TOKENS).map_err(failed)? {
+        if serde_json::from_slice::<Record>(&entry.value).map_or(true, |record| record.by == node) {
+            registry.delete(&key, Expected::Anything).map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 /// Uses a token up: of those who try at a time, one does.
@@ -226,13 +316,32 @@ pub(crate) fn consume(registry: &dyn Registry, id: &str, revision: u64) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::record;
     use super::*;
     use registry::Memory;
 
-    fn put(registry: &Memory, token: &Token, expires_unix_s: u64) {
-        let record = Record { hash: token.hash(), expires_unix_s, may_issue: true, by: "a".into() };
+    /// A registry with the nodes that made tokens, and their authority.
+    fn cluster() -> (Memory, Authority) {
+        let registry = Memory::default();
+        super::super::join::enter(&registry, &record("a", "10.0.0.1:7420")).unwrap();
+        (registry, Authority::new("lab", std::time::SystemTime::now()).unwrap())
+    }
+
+    fn made(token: &Token, issued_unix_s: u64, ttl_s: u64) -> Record {
+        Record {
+            hash: token.hash(),
+            issued_unix_s,
+            expires_unix_s: issued_unix_s + ttl_s,
+            may_issue: true,
+            by: "a".into(),
+            number: Some(1),
+            signature: String::new(),
+        }
+    }
+
+    fn put(registry: &Memory, token: &Token, record: &Record) {
         let key = format!("{TOKENS}{}", token.id);
-        registry.put(&key, &to_json(&record).unwrap(), Expected::Absent).unwrap();
+        registry.put(&key, &to_json(record).unwrap(), Expected::Anything).unwrap();
     }
 
     fn token() -> Token {
@@ -258,29 +367,99 @@ mod tests {
 
     #[test]
     fn a_token_is_used_once_by_who_knows_it_in_time() {
-        let registry = Memory::default();
+        let (registry, authority) = cluster();
         let (token, other) = (token(), token());
-        put(&registry, &token, 1_000);
-        let wrong = look(&registry, &token.id, &other.secret, 900).unwrap_err();
-        let unknown = look(&registry, &other.id, &other.secret, 900).unwrap_err();
+        put(&registry, &token, &made(&token, 0, 1_000).signed(&token.id, &authority).unwrap());
+        let look = |id: &str, secret: &str, now| look(&registry, &authority, (id, secret), now);
+        let wrong = look(&token.id, &other.secret, 900).unwrap_err();
+        let unknown = look(&other.id, &other.secret, 900).unwrap_err();
         assert_eq!(wrong, unknown, "who guesses learns nothing");
-        assert_eq!(look(&registry, "../x", "", 900).unwrap_err(), unknown);
-        let late = look(&registry, &token.id, &token.secret, 1_010).unwrap_err();
+        assert_eq!(look("../x", "", 900).unwrap_err(), unknown);
+        let late = look(&token.id, &token.secret, 1_010).unwrap_err();
         assert!(late.message.contains("expired 10 s ago"), "{late}");
-        let (accepted, revision) = look(&registry, &token.id, &token.secret, 1_000).unwrap();
+        let (accepted, revision) = look(&token.id, &token.secret, 1_000).unwrap();
         assert!(accepted.may_issue);
         consume(&registry, &token.id, revision).unwrap();
         assert!(consume(&registry, &token.id, revision).is_err());
-        let used = look(&registry, &token.id, &token.secret, 900).unwrap_err();
+        let used = look(&token.id, &token.secret, 900).unwrap_err();
         assert!(used.message.contains("used already"), "{used}");
+    }
+
+    /// Whoever can write into etcd put a token there of its own, with the right to let others join, and was handed the authority's key.
+    #[test]
+    fn what_the_registry_says_of_a_token_is_nothing_without_the_authoritys_signature() {
+        let (registry, authority) = cluster();
+        let token = token();
+        let now = unix_s();
+        let good = made(&token, now, 600);
+        let signed = |record: Record| record.signed(&token.id, &authority).unwrap();
+        let with = |record: &Record| {
+            put(&registry, &token, record);
+            look(&registry, &authority, (&token.id, &token.secret), now)
+        };
+        let lesser = signed(Record { may_issue: false, ..good.clone() });
+        assert!(!with(&lesser).unwrap().0.may_issue);
+        let other = Authority::new("lab", std::time::SystemTime::now()).unwrap();
+        for forged in [
+            good.clone(),
+            good.clone().signed(&token.id, &other).unwrap(),
+            good.clone().signed("00", &authority).unwrap(),
+            Record { may_issue: true, ..lesser.clone() },
+            Record { expires_unix_s: now + 700, ..lesser.clone() },
+            Record { issued_unix_s: now - 1, ..lesser.clone() },
+            Record { by: "b".into(), ..lesser.clone() },
+            Record { number: None, ..lesser },
+        ] {
+            let refusal = with(&forged).unwrap_err();
+            assert!(refusal.message.contains("not signed by the cluster's authority"), "{refusal}");
+        }
+        // What a release wrote that signed nothing.
+        let older = serde_json::json!({ "hash": token.hash(), "expires_unix_s": now + 9, "may_issue": true, "by": "a" });
+        registry
+            .put(&format!("{TOKENS}{}", token.id), &to_json(&older).unwrap(), Expected::Anything)
+            .unwrap();
+        let refusal = look(&registry, &authority, (&token.id, &token.secret), now).unwrap_err();
+        assert!(refusal.message.contains("older release") && refusal.help.is_some(), "{refusal}");
+        // Times that no node writes.
+        for (odd, why) in [
+            (made(&token, now, MAX_TTL_S + 1), "longer than 7 days"),
+            (made(&token, now + APART_S + 3_700, 600), "one of the two clocks is wrong"),
+        ] {
+            let refusal = with(&signed(odd)).unwrap_err();
+            assert!(refusal.message.contains(why), "{refusal}");
+        }
+        assert!(with(&signed(good)).unwrap().0.may_issue);
+    }
+
+    /// A node that was removed came in again by a token that it had made before.
+    #[test]
+    fn a_token_ends_with_the_node_that_made_it() {
+        let (registry, authority) = cluster();
+        super::super::join::enter(&registry, &record("b", "10.0.0.2:7420")).unwrap();
+        let (of_a, of_b, now) = (token(), token(), unix_s());
+        put(&registry, &of_a, &made(&of_a, now, 600).signed(&of_a.id, &authority).unwrap());
+        let made_by_b = Record { by: "b".into(), ..made(&of_b, now, 600) };
+        let made_by_b = made_by_b.signed(&of_b.id, &authority).unwrap();
+        put(&registry, &of_b, &made_by_b);
+        let look = |token: &Token| look(&registry, &authority, (&token.id, &token.secret), now);
+        look(&of_b).unwrap();
+        super::super::join::leave(&registry, "b").unwrap();
+        assert!(registry.get(&format!("{TOKENS}{}", of_b.id)).unwrap().is_none());
+        look(&of_a).unwrap();
+        // It knows what lets it into etcd, and puts it back; another machine may have its name by now.
+        put(&registry, &of_b, &made_by_b);
+        assert!(look(&of_b).unwrap_err().message.contains("node b, which made the token, was removed"));
+        let again = NodeRecord { number: Some(2), ..record("b", "10.0.0.2:7420") };
+        super::super::join::enter(&registry, &again).unwrap();
+        assert!(look(&of_b).unwrap_err().message.contains("was removed"));
     }
 
     #[test]
     fn of_many_who_use_one_token_one_gets_in() {
-        let registry = Memory::default();
+        let (registry, authority) = cluster();
         let token = token();
-        put(&registry, &token, 1_000);
-        let (_, revision) = look(&registry, &token.id, &token.secret, 1).unwrap();
+        put(&registry, &token, &made(&token, 0, 1_000).signed(&token.id, &authority).unwrap());
+        let (_, revision) = look(&registry, &authority, (&token.id, &token.secret), 1).unwrap();
         let won = std::thread::scope(|scope| {
             let tries: Vec<_> =
                 (0..8).map(|_| scope.spawn(|| consume(&registry, &token.id, revision).is_ok())).collect();
@@ -299,7 +478,7 @@ mod tests {
             successors: Vec::new(),
         };
         registry.put(super::super::AUTHORITY, &to_json(&record).unwrap(), Expected::Absent).unwrap();
-        let token = Record { hash: String::new(), expires_unix_s: u64::MAX, may_issue: true, by: "a".into() };
+        let token = made(&token(), 0, 1);
         enter(&registry, "token/1", &token, now.fingerprint()).unwrap();
         let refusal = enter(&registry, "token/2", &token, Fingerprint([7; 32])).unwrap_err();
         assert!(refusal.message.contains("replaced just now"), "{refusal}");
@@ -311,8 +490,8 @@ mod tests {
     fn old_tokens_make_room() {
         let registry = Memory::default();
         let (old, new) = (token(), token());
-        put(&registry, &old, unix_s() - 1);
-        put(&registry, &new, unix_s() + 100);
+        put(&registry, &old, &made(&old, unix_s() - 11, 10));
+        put(&registry, &new, &made(&new, unix_s(), 100));
         drop_old(&registry).unwrap();
         let left = registry.list(TOKENS).unwrap();
         assert_eq!(left.len(), 1);

@@ -30,6 +30,7 @@ impl Cluster {
             Err(TrustError::OtherCluster { .. }) => {
                 format!("the authority of the certificate of node {node} was replaced")
             }
+            Err(error @ TrustError::TooManyRevoked { .. }) => error.to_string(),
             _ => format!("the certificate of node {node} was revoked"),
         }
     }

@@ -5,8 +5,8 @@ use super::{Following, Key};
 use crate::admin::{Code, DownRequest, Problem, Progress, UpRequest};
 use crate::base::blocking;
 use crate::domains::Teller;
-use crate::domains::change::{admit, targets, untouched};
-use crate::domains::{Desired, Domains};
+use crate::domains::change::{admit, begin_down, begin_up, dc_of, dry_run, targets, untouched};
+use crate::domains::{Desired, Domains, Ending};
 use placement::{Want, Wish};
 use registry::{Expected, RegistryError};
 use std::sync::Arc;
@@ -33,14 +33,20 @@ async fn try_up(
     request: UpRequest,
     teller: &Teller,
 ) -> Result<(String, bool), Box<Progress>> {
-    let _changing = node.changing().await;
-    let topology = admit(node, &request).await.map_err(untouched)?;
+    let dc = dc_of(&request.text);
+    let change = begin_up(node, &dc, &request, teller).await.map_err(untouched)?;
+    let ended = |ending: Ending| untouched(ending.problem(&dc));
+    let topology = change.unless_ended(admit(node, &request)).await.map_err(ended)?.map_err(untouched)?;
     must_hold(following).map_err(untouched)?;
-    let dc = topology.name.as_str().to_owned();
+    // Two that are told here at the same time do not take the same room.
+    let deciding = change.unless_ended(node.changes.giving_back()).await.map_err(ended)?;
     let books = following.refresh().await.map_err(|e| untouched(failed(&e)))?;
     must_fit(following, &books, &topology).map_err(untouched)?;
     let before = books.desired.get(&dc).cloned();
     let plan = topology::plan(before.as_ref().map(|at| &at.value.topology), &topology);
+    if request.dry_run {
+        return dry_run(&dc, &plan, teller).await;
+    }
     let desired = Desired::new(request.text, request.file, request.base, topology.clone());
     let unchanged = plan.is_empty() && all_ready(&books, &topology);
     if unchanged && before.as_ref().is_some_and(|before| before.value.text == desired.text) {
@@ -50,7 +56,12 @@ async fn try_up(
     let begun = Instant::now();
     let expected = books::expected(before.as_ref());
     let revision = write(following, &dc, &desired, expected).await.map_err(untouched)?;
-    if let Err(problem) = await_steps(following, &topology, &plan, revision, teller).await {
+    drop(deciding);
+    let steps = change.unless_ended(await_steps(following, &topology, &plan, revision, teller)).await;
+    if let Err(problem) = steps.unwrap_or_else(|ending| Err(ending.problem(&dc))) {
+        if change.ending() == Some(Ending::Superseded) {
+            return Err(untouched(problem));
+        }
         teller.tell(Progress::RollingBack { reason: problem.message.clone() }).await;
         let restored = match &before {
             Some(before) => {
@@ -301,7 +312,6 @@ pub(crate) async fn down(
     request: DownRequest,
     teller: Teller,
 ) {
-    let _changing = node.changing().await;
     let last = match try_down(&node, &following, &request, &teller).await {
         Ok(names) if names.is_empty() => {
             Progress::Done { summary: "nothing to do: nothing is up".into(), changed: false }
@@ -321,6 +331,7 @@ async fn try_down(
     must_hold(following)?;
     let names = targets(node, request)?;
     for dc in &names {
+        let _turn = begin_down(node, dc, teller).await?;
         let begun = Instant::now();
         let what = format!("remove {dc} from the cluster");
         teller.tell(Progress::Started { step: 1, of: 1, what: what.clone() }).await;

@@ -159,6 +159,8 @@ struct State {
 pub struct Looking {
     model: Option<Model>,
     tables: Option<topology::Tables>,
+    /// Where images are, and whether they may be unpacked; `None`: it is not known on which node domains will be.
+    trees: Option<(domain::Layout, domain::Unpack)>,
 }
 
 impl topology::Look for Looking {
@@ -173,19 +175,31 @@ impl topology::Look for Looking {
     fn tables(&self) -> Option<&topology::Tables> {
         self.tables.as_ref()
     }
+
+    fn lacks(&self, domain: &topology::Domain) -> Vec<topology::Lack> {
+        let lacks =
+            |(layout, unpack): &(domain::Layout, domain::Unpack)| crate::base::lacks(layout, domain, *unpack);
+        self.trees.as_ref().map_or_else(Vec::new, lacks)
+    }
 }
 
 impl Looking {
+    /// Looks into the file trees of domains, too, as this node would make them.
+    #[must_use]
+    pub(crate) fn into_trees(self, layout: domain::Layout, unpack: domain::Unpack) -> Self {
+        Self { trees: Some((layout, unpack)), ..self }
+    }
+
     /// Looks at files alone: what is promised is another's to say.
     pub(crate) fn nowhere() -> Self {
         Self::default()
     }
 }
 
-/// What a file of `dc` is checked against: what a daemon says that it has promised to others, or a node that has promised nothing. In a cluster, which node is to promise
-/// it is known when it is brought up.
+/// What a file of `dc` is checked against: what a daemon says that it has promised to others, or a node that has promised nothing, and what domains would see as far as
+/// that is there to be looked at. In a cluster, which node is to promise it and has the files is known when it is brought up.
 #[must_use]
-pub fn looking(book: Option<&crate::admin::reserve::Book>, dc: &str) -> Looking {
+pub fn looking(book: Option<&crate::admin::reserve::Book>, dc: &str, layout: domain::Layout) -> Looking {
     if book.is_some_and(|book| book.in_cluster) {
         return Looking::nowhere();
     }
@@ -203,7 +217,7 @@ pub fn looking(book: Option<&crate::admin::reserve::Book>, dc: &str) -> Looking 
         }
     }
     let tables = Some(tables::for_a_file(book, |name| name.starts_with(&prefix)));
-    Looking { model, tables }
+    Looking { model, tables, trees: Some((layout, domain::Unpack::No)) }
 }
 
 impl Book {
@@ -270,7 +284,7 @@ impl Book {
             let _ = model.expel(name);
         }
         let tables = tables::beside(&state, |name| own.iter().any(|own| own == name));
-        Looking { model: Some(model), tables: Some(tables) }
+        Looking { model: Some(model), tables: Some(tables), trees: None }
     }
 
     /// Enters what a distributed container is promised from now on, in place of all that it was: nothing where it goes. What was adapted and is as its file

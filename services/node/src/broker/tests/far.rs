@@ -317,3 +317,58 @@ async fn the_next_daemon_of_either_node_hears_everything_again() {
     carry(&mut next_a, &mut next_b);
     assert!(matches!(next(&mut frontend.1), Reply::Event(Event::Service { up: true, .. })));
 }
+
+/// A service of a program on node b, mounted on node a.
+const PROGRAM: &str = r#"
+[service.thermometer]
+kind = "program"
+domain = "other"
+allow = [{ domains = ["web"], verbs = ["read"] }]
+"#;
+
+#[tokio::test]
+async fn a_programs_service_is_mounted_and_lost_on_another_node_and_no_change_of_the_file_disturbs_it() {
+    let text = FILE.replace("services = { dns", "services = { thermometer = \"/srv/t\", dns") + PROGRAM;
+    let (mut a, mut b) = pair();
+    for node in [&a, &b] {
+        node.broker.set_topology("shop", Some(topology(&text)));
+    }
+    a.up(false);
+    b.up(false);
+    carry(&mut a, &mut b);
+    let mut frontend = join(&a.broker, "web", Role::Frontend, false);
+    let mut gauge = join(&b.broker, "other", Role::Program, false);
+    let offer = super::programs::offer();
+    assert!(matches!(ask(&b.broker, &mut gauge, offer.clone()), Reply::Serving { .. }));
+    carry(&mut a, &mut b);
+    assert!(matches!(next(&mut frontend.1), Reply::Event(Event::Service { up: true, .. })));
+    let (finished, id, open, ours) = open(&mut a, frontend.0, "thermometer", "device").await;
+    b.hears(Report::Asked { pair: 4, open });
+    let (order, theirs) = b.orders().remove(0);
+    assert_eq!(order, Order::Accept { pair: 4 });
+    let Reply::Event(Event::Attach { consumer, .. }) = next(&mut gauge.1) else { panic!("no consumer") };
+    assert_eq!((consumer.domain.as_str(), consumer.entrance.as_str()), ("web", "device"));
+    assert_eq!(consumer.verbs, ["read"]);
+    a.hears(Report::Opened { id });
+    finished.await.unwrap();
+    assert!(matches!(next(&mut frontend.1), Reply::Connected { id: 7, .. }));
+    // Another file, in which this service is the same: its frontends have nothing to do.
+    let more = text.replace(
+        "[domain.other]",
+        "[domain.more]\nkind = \"container\"\ncommand = [\"true\"]\n[domain.other]",
+    );
+    for node in [&a, &b] {
+        node.broker.set_topology("shop", Some(topology(&more)));
+    }
+    carry(&mut a, &mut b);
+    assert!(frontend.1.try_recv().is_err(), "the frontend was told of a change that there is not");
+    // The program dies; the next one is found like the first.
+    b.broker.leave(gauge.0);
+    carry(&mut a, &mut b);
+    assert!(matches!(next(&mut frontend.1), Reply::Event(Event::Service { up: false, .. })));
+    let mut second = join(&b.broker, "other", Role::Program, false);
+    assert!(matches!(ask(&b.broker, &mut second, offer), Reply::Serving { .. }));
+    carry(&mut a, &mut b);
+    assert!(matches!(next(&mut frontend.1), Reply::Event(Event::Service { up: true, .. })));
+    drop((ours, theirs));
+}

@@ -457,3 +457,92 @@ fn nonsense_in_the_registry_is_asked_anew_or_said_and_loses_nothing() {
     round(&mut cluster, &["a", "b"]);
     cluster.is_settled();
 }
+
+/// Whoever could write into etcd named an authority of its own as the next one, and every node believed it.
+#[test]
+fn nobody_believes_an_authority_that_the_one_before_has_not_signed() {
+    let mut cluster = Cluster::of(&["a", "b"]);
+    let good = cluster.registry.get(AUTHORITY).unwrap().unwrap().value;
+    let own = Authority::load(cluster.nodes["a"].folder.path()).unwrap().unwrap();
+    let strange = Authority::new("lab", SystemTime::now()).unwrap();
+    let successor = |signature: String| Successor {
+        certificate_pem: strange.certificate_pem(),
+        by: "a".into(),
+        since_unix_s: 1,
+        signature,
+    };
+    let words = successor(String::new()).words("lab").unwrap();
+    let record =
+        |certificate_pem: String, successors| Record { cluster: "lab".into(), certificate_pem, successors };
+    let of_token = own.say(About::Token, &words).unwrap();
+    let own_pem = own.certificate_pem();
+    let as_next = Successor {
+        certificate_pem: own_pem.clone(),
+        ..successor(strange.say(About::Successor, &words).unwrap())
+    };
+    for forged in [
+        record(own_pem.clone(), vec![successor(String::new())]),
+        record(own_pem.clone(), vec![successor(strange.say(About::Successor, &words).unwrap())]),
+        record(own_pem.clone(), vec![successor(of_token)]),
+        record(
+            own_pem.clone(),
+            vec![Successor { by: "b".into(), ..successor(own.say(About::Successor, &words).unwrap()) }],
+        ),
+    ] {
+        cluster.registry.put(AUTHORITY, &to_json(&forged).unwrap(), Expected::Anything).unwrap();
+        for name in ["a", "b"] {
+            let refusal = cluster.step(name).unwrap_err();
+            assert!(refusal.message.contains("the registry names"), "{refusal}");
+            assert_eq!(cluster.nodes[name].identity.fingerprints(), [own.fingerprint()]);
+        }
+    }
+    // As if the strange one had been replaced by the one that there is: that is believed already, and nobody else.
+    let turned = record(strange.certificate_pem(), vec![as_next]);
+    cluster.registry.put(AUTHORITY, &to_json(&turned).unwrap(), Expected::Anything).unwrap();
+    for name in ["b", "a"] {
+        cluster.step(name).unwrap();
+        assert_eq!(cluster.nodes[name].identity.fingerprints(), [own.fingerprint()]);
+    }
+    let signed = record(own_pem, vec![successor(own.say(About::Successor, &words).unwrap())]);
+    cluster.registry.put(AUTHORITY, &to_json(&signed).unwrap(), Expected::Anything).unwrap();
+    cluster.step("b").unwrap();
+    assert_eq!(cluster.nodes["b"].identity.fingerprints().len(), 2);
+    cluster.registry.put(AUTHORITY, &good, Expected::Anything).unwrap();
+    cluster.step("b").unwrap();
+    assert_eq!(cluster.nodes["b"].identity.fingerprints(), [own.fingerprint()]);
+}
+
+/// Whoever could write into etcd asked in a node's name while the authority was replaced, and had a certificate of that name.
+#[test]
+fn nobody_is_given_the_certificate_of_a_node_that_has_not_signed_for_it() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    cluster.begin("a").unwrap();
+    for name in ["a", "b", "c"] {
+        cluster.step(name).unwrap();
+    }
+    let key = format!("{RENEWALS}b");
+    let (asked, _) = get_json::<Renewal>(&cluster.registry, &key).unwrap().unwrap();
+    let words = renewal_words("lab", &asked.authority, &asked.request_pem);
+    let of_c = &cluster.nodes["c"].identity;
+    let in_anothers_name = Renewal {
+        shown_pem: of_c.chain_pem(),
+        signature: of_c.say(About::Renewal, &words).unwrap(),
+        ..asked.clone()
+    };
+    let strange = Request::new("b").unwrap().pem().unwrap();
+    for forged in [
+        Renewal { request_pem: strange, ..asked.clone() },
+        Renewal { signature: String::new(), ..asked },
+        in_anothers_name,
+    ] {
+        let forged = Renewal { chain_pem: None, ..forged };
+        cluster.registry.put(&key, &to_json(&forged).unwrap(), Expected::Anything).unwrap();
+        let refusal = cluster.step("a").unwrap_err();
+        assert!(refusal.message.contains("node b gets no certificate"), "{refusal}");
+        let (now, _) = get_json::<Renewal>(&cluster.registry, &key).unwrap().unwrap();
+        assert_eq!(now.chain_pem, None);
+    }
+    round(&mut cluster, &["b", "c"]);
+    round(&mut cluster, &["a", "b", "c"]);
+    cluster.is_settled();
+}

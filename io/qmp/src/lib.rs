@@ -1,9 +1,9 @@
-//! QEMU's monitor (QMP): one JSON object on a line, each way. What QEMU says is an allegation: a guest may have broken out of it.
+//! The monitor protocol (QMP) of QEMU and its storage daemon: one JSON object on a line, each way. What QEMU says is an allegation: a guest, or
+//! an image, may have broken out of it.
 //!
 //! One command is under way at a time, so that a descriptor is never taken for another's, and so that there is always room for
 //! what is sent.
 
-use crate::outcome::clean;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use thiserror::Error;
 
-/// Longest line that is taken, in bytes: the longest answers to what is asked here have some hundred.
+/// Longest line that is taken, in bytes: the longest answers to what is asked have some thousand.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 /// Bytes read at a time.
 const READ_BYTES: usize = 16 * 1024;
@@ -20,7 +20,7 @@ const MAX_ERROR_BYTES: usize = 300;
 
 /// What is asked of QEMU.
 #[derive(Debug)]
-pub(crate) struct Command {
+pub struct Command {
     name: &'static str,
     arguments: Option<Value>,
     descriptor: Option<OwnedFd>,
@@ -41,10 +41,8 @@ impl Command {
     pub fn give(name: &str, descriptor: OwnedFd) -> Self {
         Self { name: "getfd", arguments: Some(json!({ "fdname": name })), descriptor: Some(descriptor) }
     }
-}
 
-#[cfg(test)]
-impl Command {
+    /// The descriptor that would be given, if there is one.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptor.take()
     }
@@ -52,14 +50,14 @@ impl Command {
 
 /// A version of QEMU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Version {
+pub struct Version {
+    /// 7 of 7.2.22.
     pub major: u64,
+    /// 2 of 7.2.22.
     pub minor: u64,
+    /// 22 of 7.2.22.
     pub micro: u64,
 }
-
-/// The oldest QEMU that has all that is asked of it.
-pub(crate) const OLDEST: Version = Version { major: 6, minor: 2, micro: 0 };
 
 impl std::fmt::Display for Version {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -69,33 +67,50 @@ impl std::fmt::Display for Version {
 
 /// What QEMU says.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said<T> {
+pub enum Said<T> {
     /// Its first words.
     Hello(Version),
-    /// The answer to the command with this tag: done, or why not.
-    Done(T, Result<(), String>),
+    /// The answer to the command with this tag: what it returns, or why it was refused.
+    Done(T, Result<Value, String>),
     /// Something happened.
     Event(Event),
 }
 
-/// What happens in a machine, as far as it matters here.
+/// Something happened: as QEMU calls it, with what it says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// The machine goes off: QEMU's word for why (`guest-reset`, ...).
-    Shutdown(String),
-    /// The guest's kernel says that it panicked.
-    Panicked,
-    /// A device is gone.
-    Deleted(String),
-    /// The guest did not let go of a device.
-    NotDeleted(String),
-    /// The guest's port was opened or closed.
-    Port(bool),
+pub struct Event {
+    /// QEMU's word (`SHUTDOWN`, ...).
+    pub name: String,
+    /// The rest; null where there is none.
+    pub data: Value,
+}
+
+impl Event {
+    /// A text of it, cleaned and cut.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<String> {
+        self.data.get(key).and_then(Value::as_str).map(|text| clean(text, MAX_ERROR_BYTES))
+    }
+}
+
+/// A text without control characters, at most so many bytes long. What a guest or QEMU says goes through this before it is shown.
+#[must_use]
+pub fn clean(text: &str, most: usize) -> String {
+    let mut cleaned = String::new();
+    for character in text.trim_matches(|c: char| c.is_control() || c.is_whitespace()).chars() {
+        let shown = if character.is_control() { ' ' } else { character };
+        if cleaned.len() + shown.len_utf8() > most {
+            break;
+        }
+        cleaned.push(shown);
+    }
+    cleaned.truncate(cleaned.trim_end().len());
+    cleaned
 }
 
 /// QEMU's monitor is of no use any more.
 #[derive(Debug, Error)]
-pub(crate) enum QmpError {
+pub enum QmpError {
     /// It has ended.
     #[error("QEMU's monitor is gone")]
     Gone,
@@ -109,7 +124,7 @@ pub(crate) enum QmpError {
 
 /// The connection to QEMU's monitor. `T` tells the answers apart.
 #[derive(Debug)]
-pub(crate) struct Qmp<T> {
+pub struct Qmp<T> {
     socket: OwnedFd,
     line: Vec<u8>,
     waiting: VecDeque<(T, Command)>,
@@ -212,10 +227,11 @@ impl<T> Qmp<T> {
                 .ok_or_else(|| nonsense("no version"));
         }
         if let Some(name) = said.get("event").and_then(Value::as_str) {
-            return Ok(event(name, said.get("data").unwrap_or(&Value::Null)).map(Said::Event));
+            let data = said.get("data").cloned().unwrap_or(Value::Null);
+            return Ok(Some(Said::Event(Event { name: clean(name, MAX_ERROR_BYTES), data })));
         }
         let answer = match (said.get("return"), said.get("error")) {
-            (Some(_), None) => Ok(()),
+            (Some(value), None) => Ok(value.clone()),
             (None, Some(error)) => {
                 let text = error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
                 Err(clean(text, MAX_ERROR_BYTES))
@@ -237,19 +253,6 @@ fn version(greeting: &Value) -> Option<Version> {
     let version = greeting.get("version")?.get("qemu")?;
     let number = |name| version.get(name).and_then(Value::as_u64);
     Some(Version { major: number("major")?, minor: number("minor")?, micro: number("micro")? })
-}
-
-fn event(name: &str, data: &Value) -> Option<Event> {
-    let text = |key| data.get(key).and_then(Value::as_str).map(|text| clean(text, MAX_ERROR_BYTES));
-    match name {
-        "SHUTDOWN" => Some(Event::Shutdown(text("reason").unwrap_or_default())),
-        "GUEST_PANICKED" => Some(Event::Panicked),
-        // Devices that were not plugged by us have no name.
-        "DEVICE_DELETED" => text("device").map(Event::Deleted),
-        "DEVICE_UNPLUG_GUEST_ERROR" => text("device").map(Event::NotDeleted),
-        "VSERPORT_CHANGE" => data.get("open").and_then(Value::as_bool).map(Event::Port),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -293,7 +296,10 @@ mod tests {
         say(&qemu, "{\"return\": {}}\n{\"event\": \"DEVICE_DELETED\", \"data\": {\"device\": \"c1\"}}\n");
         assert_eq!(
             qmp.hear().unwrap(),
-            [Said::Done(1, Ok(())), Said::Event(Event::Deleted("c1".to_owned()))]
+            [
+                Said::Done(1, Ok(json!({}))),
+                Said::Event(Event { name: "DEVICE_DELETED".to_owned(), data: json!({ "device": "c1" }) })
+            ]
         );
         assert_eq!(
             asked(&qemu),
@@ -304,25 +310,6 @@ mod tests {
         assert!(!qmp.is_owed());
         drop(qemu);
         assert!(matches!(qmp.hear(), Err(QmpError::Gone)));
-    }
-
-    #[test]
-    fn events_are_told_apart_and_unknown_ones_let_pass() {
-        let (mut qmp, qemu) = pair();
-        say(&qemu, "{\"event\": \"SHUTDOWN\", \"data\": {\"guest\": true, \"reason\": \"guest-reset\"}}\n");
-        say(&qemu, "{\"event\": \"NIC_RX_FILTER_CHANGED\"}\n{\"event\": \"GUEST_PANICKED\", \"data\": {}}\n");
-        say(&qemu, "{\"event\": \"VSERPORT_CHANGE\", \"data\": {\"open\": true, \"id\": \"x\"}}\n");
-        say(
-            &qemu,
-            "{\"event\": \"DEVICE_UNPLUG_GUEST_ERROR\", \"data\": {\"device\": \"c2\", \"path\": \"p\"}}\n",
-        );
-        let events = [
-            Event::Shutdown("guest-reset".to_owned()),
-            Event::Panicked,
-            Event::Port(true),
-            Event::NotDeleted("c2".to_owned()),
-        ];
-        assert_eq!(qmp.hear().unwrap(), events.map(Said::Event));
     }
 
     #[test]

@@ -1,0 +1,105 @@
+//! `tombolo stats`: what domains use now.
+
+use super::{client, wait};
+use crate::cli::{PlaceArgs, StatsArgs};
+use crate::output::{Failure, bytes, print, print_json, print_table};
+use node::admin::DomainRow;
+use node::client::Client;
+use serde::Serialize;
+use std::io::{IsTerminal, stdout};
+use std::time::{Duration, Instant};
+
+/// Over which time the use of processors is measured, and how often it is shown anew.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Has a terminal begin a new page: the cursor at the top, and nothing below it (ECMA-48).
+const NEW_PAGE: &str = "\x1b[H\x1b[2J";
+
+/// What one domain uses.
+#[derive(Debug, Serialize)]
+struct Row {
+    dc: String,
+    domain: String,
+    node: Option<String>,
+    state: String,
+    /// Of one processor, in percent; null where it ran too short a time.
+    cpu_percent: Option<f64>,
+    memory_bytes: Option<u64>,
+    processes: Option<u64>,
+    restarts: u64,
+}
+
+/// What was looked at, and when.
+struct Sample {
+    at: Instant,
+    rows: Vec<DomainRow>,
+}
+
+/// Prints what domains use: once, or anew each second on a terminal.
+pub fn run(place: &PlaceArgs, arguments: &StatsArgs) -> Result<(), Failure> {
+    let client = client(place)?;
+    let lives = !arguments.once && !arguments.json && stdout().is_terminal();
+    let mut before = sample(&client)?;
+    loop {
+        // A rate is between two moments.
+        std::thread::park_timeout(INTERVAL.saturating_sub(before.at.elapsed()));
+        let now = sample(&client)?;
+        let rows: Vec<Row> = now.rows.iter().map(|row| used(row, &before, now.at)).collect();
+        if arguments.json {
+            return print_json(&rows);
+        }
+        if lives {
+            print(NEW_PAGE)?;
+        }
+        table(&rows)?;
+        if !lives {
+            return Ok(());
+        }
+        before = now;
+    }
+}
+
+fn sample(client: &Client) -> Result<Sample, Failure> {
+    let rows = wait(client.get("domains"))??;
+    Ok(Sample { at: Instant::now(), rows })
+}
+
+/// What a domain used since an earlier sample.
+fn used(row: &DomainRow, before: &Sample, at: Instant) -> Row {
+    let same = |other: &&DomainRow| (&other.dc, &other.domain, other.pid) == (&row.dc, &row.domain, row.pid);
+    let earlier = before.rows.iter().find(same).and_then(|row| row.cpu_us);
+    let elapsed_us = at.duration_since(before.at).as_secs_f64() * 1e6;
+    let cpu_percent = earlier
+        .zip(row.cpu_us)
+        .filter(|_| elapsed_us > 0.0)
+        .map(|(earlier, now)| now.saturating_sub(earlier) as f64 * 100.0 / elapsed_us);
+    Row {
+        dc: row.dc.clone(),
+        domain: row.domain.clone(),
+        node: row.node.clone(),
+        state: row.state.clone(),
+        cpu_percent,
+        memory_bytes: row.memory_bytes,
+        processes: row.processes,
+        restarts: row.restarts,
+    }
+}
+
+fn table(rows: &[Row]) -> Result<(), Failure> {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            vec![
+                row.dc.clone(),
+                row.domain.clone(),
+                or_dash(row.node.clone()),
+                row.state.clone(),
+                or_dash(row.cpu_percent.map(|percent| format!("{percent:.1} %"))),
+                or_dash(row.memory_bytes.map(bytes)),
+                or_dash(row.processes.map(|count| count.to_string())),
+                row.restarts.to_string(),
+            ]
+        })
+        .collect();
+    print_table(&["DC", "DOMAIN", "NODE", "STATE", "CPU", "MEMORY", "PIDS", "RESTARTS"], &cells)
+}

@@ -1,0 +1,176 @@
+//! Services of kind `program`: a program of one domain serves files, and shells of other domains use them below `/srv`.
+
+use e2e::{Node, node, wait};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+/// The program of the tests, on this machine.
+const GAUGE: &str = env!("CARGO_BIN_EXE_gauge_program");
+/// How often the program is killed.
+const KILLS: u64 = 3;
+
+/// A distributed container in which `gauge` serves, `hall` may do everything, and `attic` only read.
+fn topology(host: &str, unit: &str, hall: &str) -> String {
+    let domain = |name: &str, rest: &str| format!("\n[domain.{name}]\n{rest}\n");
+    let restart = "restart = { policy = \"always\", backoff = \"50ms\", max_backoff = \"500ms\" }";
+    let sleep = "kind = \"container\"\nroot = \"host\"\ncommand = [\"sleep\", \"infinity\"]\nservices = { thermometer = \"/srv/thermometer\" }";
+    format!(
+        "name = \"lab\"\n{}{}{}{}\n[service.thermometer]\nkind = \"program\"\ndomain = \"{host}\"\n\
+         allow = [{{ domains = [\"hall\"], verbs = [{hall}] }}, {{ domains = [\"attic\"], verbs = [\"read\"] }}]\n\
+         settings = {{ unit = \"{unit}\" }}\n",
+        domain("gauge", &format!("kind = \"process\"\ncommand = [\"{GAUGE}\", \"thermometer\"]\n{restart}")),
+        domain(
+            "spare",
+            &format!(
+                "kind = \"container\"\nroot = \"host\"\ncommand = [\"/gauge\", \"thermometer\"]\n{restart}\n\
+                 mounts = [{{ source = \"{GAUGE}\", target = \"/gauge\" }}]"
+            )
+        ),
+        domain("hall", sleep),
+        domain("attic", sleep),
+    )
+}
+
+const ALL: &str = "\"read\", \"calibrate\"";
+
+fn row(node: &Node) -> Value {
+    let rows = node.json(&["service", "ls"]);
+    let found = rows.as_array().expect("a list").iter().find(|row| row["service"] == "thermometer");
+    found.expect("the service is listed").clone()
+}
+
+fn pid_of(node: &Node, domain: &str) -> u32 {
+    let tree = node.json(&["inspect", &format!("dc/lab/domains/{domain}")]);
+    tree["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it runs")
+}
+
+/// A node on which the program serves.
+fn start() -> Option<Node> {
+    let node = Node::start()?;
+    node.up_ok(&topology("gauge", "celsius", ALL));
+    wait::until("the program serves", || row(&node)["up"] == true);
+    Some(node)
+}
+
+/// Waits until a shell of a domain reads this.
+fn reads(node: &Node, domain: &str, expected: &str) {
+    wait::until(&format!("{domain} reads {expected:?}"), || {
+        node.shell(domain, "cat /srv/thermometer/reading").out.trim() == expected
+    });
+}
+
+#[test]
+fn a_program_serves_files_of_each_behaviour_to_whom_the_file_names() {
+    let Some(node) = start() else { return };
+    reads(&node, "hall", "20 celsius");
+    reads(&node, "attic", "20 celsius");
+    let asked =
+        "exec 3<>/srv/thermometer/convert; echo 20 >&3; read a <&3; echo 100 >&3; read b <&3; echo $a $b";
+    assert_eq!(node.shell_ok("attic", asked).trim(), "68 212");
+    // What a request is refused with is the errno of the call.
+    let wrong = node.shell("hall", "echo offset warm > /srv/thermometer/ctl");
+    assert!(wrong.code != 0 && wrong.err.contains("Invalid argument"), "{wrong:?}");
+    node.shell_ok("hall", "echo offset 3 > /srv/thermometer/ctl");
+    assert_eq!(node.shell_ok("hall", "cat /srv/thermometer/ctl").trim(), "offset 3");
+    reads(&node, "attic", "23 celsius");
+    // Who has not the verb sees that the file is there, and nothing more.
+    assert_eq!(node.shell_ok("attic", "stat -c %a /srv/thermometer/ctl").trim(), "0");
+    let denied = node.shell("attic", "echo offset 9 > /srv/thermometer/ctl");
+    assert!(denied.code != 0 && denied.err.contains("ermission denied"), "{denied:?}");
+    reads(&node, "hall", "23 celsius");
+    // Nobody else offers it, and it is seen wherever services are.
+    wait::until("another domain's program is refused", || {
+        node.ok(&["logs", "spare"]).contains("no service of a program, that domain spare could offer")
+    });
+    let row = row(&node);
+    assert_eq!((&row["kind"], &row["domain"]), (&json!("program"), &json!("gauge")), "{row}");
+    assert_eq!(row["consumers"], json!(["attic", "hall"]), "{row}");
+    assert_eq!(row["server_pid"], json!(pid_of(&node, "gauge")), "{row}");
+    let tree = node.json(&["service", "show", "thermometer"]);
+    assert_eq!(tree["settings"], json!({ "unit": "celsius" }), "{tree}");
+    assert_eq!(tree["channels"].as_array().map(Vec::len), Some(2), "{tree}");
+}
+
+#[test]
+fn settings_verbs_and_the_host_change_under_a_program_that_serves() {
+    let Some(node) = start() else { return };
+    reads(&node, "hall", "20 celsius");
+    let pid = pid_of(&node, "gauge");
+    let said = node.up_ok(&topology("gauge", "kelvin", "\"read\""));
+    assert!(said.contains("update service thermometer while it runs: `settings` changed"), "{said}");
+    reads(&node, "hall", "20 kelvin");
+    wait::until("the verb is gone", || {
+        let denied = node.shell("hall", "echo offset 9 > /srv/thermometer/ctl");
+        denied.code != 0 && denied.err.contains("ermission denied")
+    });
+    node.up_ok(&topology("gauge", "kelvin", ALL));
+    wait::until("the verb is back", || node.shell("hall", "echo offset 1 > /srv/thermometer/ctl").code == 0);
+    assert_eq!(pid_of(&node, "gauge"), pid, "the program was started anew");
+    // Another domain's program takes over; the one before is told.
+    node.up_ok(&topology("spare", "kelvin", ALL));
+    reads(&node, "hall", "20 kelvin");
+    wait::until("the program that served is told", || node.ok(&["logs", "gauge"]).contains("no longer"));
+}
+
+// A program is killed at any time: open files are for its successor, which is asked again what the dead one was.
+#[test]
+fn a_program_dies_under_open_files_and_its_successor_answers() {
+    let Some(node) = start() else { return };
+    for kill in 1..=KILLS {
+        reads(&node, "hall", "20 celsius");
+        node.shell_ok("hall", "echo hold > /srv/thermometer/ctl");
+        let line = "exec 3<>/srv/thermometer/convert; echo 20 >&3; echo asked; read a <&3; echo got $a";
+        let mut child = node
+            .command(&["exec", "hall", "--", "sh", "-c", line])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("tombolo starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        assert_eq!(lines.next().expect("a line").expect("read"), "asked");
+        node::kill(pid_of(&node, "gauge"));
+        assert_eq!(lines.next().expect("a line").expect("read"), "got 68");
+        assert!(child.wait().expect("it ends").success());
+        assert_eq!(row(&node)["generation"], kill + 1);
+    }
+    // And the daemon's death is nothing to either.
+    node.kill_daemon();
+    reads(&node, "attic", "20 celsius");
+    let said = node.up_ok(&topology("gauge", "celsius", ALL));
+    assert!(said.contains("nothing to do"), "{said}");
+    wait::until("the program has offered again", || row(&node)["up"] == true);
+    reads(&node, "hall", "20 celsius");
+}
+
+/// The service of `docs/services.md` and `examples/thermometer`, in Python, used as its README says.
+#[test]
+fn the_example_in_python_serves_texts_streams_and_folders() {
+    let Some(node) = Node::start() else { return };
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/thermometer/topology.toml");
+    node.ok(&["up", example]);
+    let reads = |line: &str| {
+        let run = node.shell("hall", line);
+        run.code == 0 && !run.out.trim().is_empty()
+    };
+    wait::until("the thermometer serves", || reads("cat /srv/thermometer/reading"));
+    node.shell_ok("hall", "echo offset 1.5 > /srv/thermometer/ctl");
+    assert_eq!(node.shell_ok("hall", "cat /srv/thermometer/ctl").trim(), "offset 1.5");
+    let asked = "exec 3<>/srv/thermometer/convert; echo 20 >&3; read x <&3; echo $x";
+    assert_eq!(node.shell_ok("attic", asked).trim(), "68.0");
+    // A stream comes by itself.
+    let samples = node.shell_ok("attic", "head -n 3 /srv/thermometer/samples");
+    assert_eq!(samples.lines().count(), 3, "{samples}");
+    // A folder is shared by those who may see it, and changed by those who may change it.
+    node.shell_ok(
+        "hall",
+        "cd /srv/thermometer/notes && mkdir week && echo calibrated > week/today && mv week/today week/now",
+    );
+    assert_eq!(
+        node.shell_ok("attic", "cat /srv/thermometer/notes/week/now; ls /srv/thermometer/notes").trim(),
+        "calibrated\nweek"
+    );
+    let denied = node
+        .shell("attic", "echo no > /srv/thermometer/notes/week/now || rm /srv/thermometer/notes/week/now");
+    assert!(denied.code != 0 && denied.err.contains("ermission denied"), "{denied:?}");
+    node.ok(&["down", "thermometer"]);
+}

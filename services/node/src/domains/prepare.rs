@@ -1,0 +1,69 @@
+//! What a change needs, made or looked at before it stops anything: machines' kernels and images, ports.
+
+use super::listener::{Holder, holder};
+use super::{Domains, machines, spec};
+use crate::admin::{Code, Problem};
+use crate::base::blocking;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use topology::{Domain, Network, Plan, Ready, Step};
+
+/// Prepares all that the plan starts. What is made stays for the start, or for the next attempt.
+///
+/// # Errors
+/// What keeps a domain from being started; nothing was touched.
+pub(super) async fn all(node: &Arc<Domains>, dc: &str, plan: &Plan) -> Result<(), Problem> {
+    for domain in started(plan) {
+        let lacking =
+            |why| Problem::new(Code::Failed, format!("domain {} can't be started: {why}", domain.name));
+        if let Some(machine) = &domain.machine {
+            machines::find(node, domain, machine).await.map_err(lacking)?;
+        }
+    }
+    let (node, dc, plan) = (Arc::clone(node), dc.to_owned(), plan.clone());
+    blocking(move || ports(&node, &dc, &plan)).await.map_err(|why| Problem::new(Code::Failed, why))?
+}
+
+fn started(plan: &Plan) -> impl Iterator<Item = &Domain> {
+    plan.steps.iter().filter_map(|step| match step {
+        Step::Start { domain } | Step::Restart { after: domain, .. } => Some(&**domain),
+        _ => None,
+    })
+}
+
+/// The domains that are ended before what takes their place starts.
+fn ended(plan: &Plan) -> BTreeSet<&str> {
+    let ended = plan.steps.iter().filter_map(|step| match step {
+        Step::Stop { domain } | Step::Restart { before: domain, .. } => Some(domain.name.as_str()),
+        _ => None,
+    });
+    ended.collect()
+}
+
+/// Refuses ports of the node's network that the file names and somebody holds who does not end with this change.
+fn ports(node: &Domains, dc: &str, plan: &Plan) -> Result<(), Problem> {
+    let ended = ended(plan);
+    let own = |name: &str| domain::pids_of(&node.layout, dc, name).unwrap_or_default();
+    for domain in started(plan).filter(|domain| domain.network == Network::Host) {
+        let mut ours = own(domain.name.as_str());
+        ours.extend(ended.iter().flat_map(|name| own(name)));
+        let mut named = Vec::new();
+        if let Ready::Tcp(address) = &domain.ready {
+            named.push((*address, "of its `ready`"));
+        }
+        if spec::has_stub(domain) {
+            named.push(((spec::STUB_ADDRESS, spec::STUB_PORT).into(), "of its DNS stub"));
+        }
+        for (address, of) in named {
+            if let Holder::Stranger(pid, program) = holder(address, &ours) {
+                let why = format!(
+                    "domain {} can't have the port {of}: {program} (pid {pid}), which is not of this domain, holds {address}",
+                    domain.name
+                );
+                return Err(Problem::new(Code::Failed, why)
+                    .help("end that process, or take another port; nothing was touched"));
+            }
+        }
+    }
+    Ok(())
+}
