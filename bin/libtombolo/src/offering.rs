@@ -51,7 +51,7 @@ impl Ender {
 #[derive(Debug)]
 enum Source {
     Path(meeting::Offer),
-    Service(session::Offer),
+    Service(Box<session::Offer>),
 }
 
 /// What the options say of a channel that this side makes.
@@ -96,7 +96,7 @@ impl Offering {
                 let path = Control::path();
                 check_daemon(&path, options)?;
                 let offer = session::Offer::at(&path, service, answer_by(options));
-                Source::Service(offer.map_err(|error| daemon_refused(&error, Errno::ADDRINUSE))?)
+                Source::Service(Box::new(offer.map_err(|error| daemon_refused(&error, Errno::ADDRINUSE))?))
             }
         };
         let lifeline =

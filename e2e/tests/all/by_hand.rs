@@ -48,6 +48,8 @@ fn a_domain_is_restarted_stopped_started_and_signalled_by_hand() {
     assert!(node.up_ok(FILE).contains("start web"), "`up` starts what was stopped");
     let misuse = node.run(&["kill", "-s", "TREM", "web"]);
     assert!(misuse.code == 2 && misuse.err.contains("TERM"), "{misuse:?}");
+    node.kill_daemon();
+    daemon.wait().expect("it is reaped");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use e2e::{Node, node, wait};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 
 /// A process that is ready when `flag` is there, and runs on.
@@ -22,7 +22,7 @@ fn file(node: &Node, name: &str, text: &str) -> PathBuf {
 }
 
 /// `tombolo up FILE`, in the background.
-fn up(node: &Node, path: &PathBuf) -> Child {
+fn up(node: &Node, path: &Path) -> Child {
     let mut command = node.command(&["up", &path.to_string_lossy()]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("tombolo starts")
 }

@@ -27,9 +27,9 @@ fn is_loopback(url: &str) -> bool {
 /// Why strangers may write into an etcd at these endpoints; `None`: they can't. `shows_certificate`: we show one there. (That etcd asks for it can't be seen from
 /// here: an etcd that does not is refused by nothing but its owner.)
 pub(crate) fn unprotected(endpoints: &[String], shows_certificate: bool) -> Option<String> {
-    let is_protected = |endpoint: &str| endpoint.starts_with("https://") && shows_certificate;
-    let is_open = |endpoint: &&String| !(is_loopback(endpoint) || is_protected(endpoint));
-    let endpoint = endpoints.iter().find(is_open)?;
+    let is_safe =
+        |endpoint: &str| is_loopback(endpoint) || endpoint.starts_with("https://") && shows_certificate;
+    let endpoint = endpoints.iter().find(|endpoint| !is_safe(endpoint))?;
     let what = if endpoint.starts_with("https://") {
         "does not ask who we are: we have no certificate for it"
     } else {
