@@ -136,7 +136,7 @@ The exit code is the command's; 125: it could not be tried, 126: it can't be run
     #[command(
         subcommand,
         after_help = "Examples:
-  tombolo node init --name a --address 10.0.0.1 --etcd https://e1:2379 ...   the first node
+  tombolo node init --name a --address 10.0.0.1   the first node
   tombolo node token                                   a secret that lets one machine in, once
   tombolo node join 10.0.0.1 TOKEN --name b            on the other machine
   tombolo node ls                                      who is there, and who lives

@@ -27,6 +27,9 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         "proxy" => Some(finish("proxy", proxy::run())),
         "relay" => Some(finish("relay", relay::run())),
         "server" => Some(finish("server", server::run())),
+        node::SERVER_ROLE => {
+            Some(finish_with("internal-etcd", node::server_main(arguments).map(|never| match never {})))
+        }
         node::PIPES_ROLE => Some(finish("pipes", node::pipes_main())),
         PROBE => Some(finish("probe", probe::run(arguments))),
         _ => of_domain(role, arguments),

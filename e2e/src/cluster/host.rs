@@ -165,6 +165,7 @@ impl Host {
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.inside(&node::binary());
+        command.envs(super::etcd_program().map(|program| ("TOMBOLO_ETCD", program)));
         command.arg("--run-dir").arg(self.run_dir()).arg("--state-dir").arg(self.state_dir()).args(arguments);
         command
     }

@@ -202,7 +202,7 @@ fn join_rest(bed: &Bed) {
 }
 
 /// How many nodes are alive, as one says; none where it can't say so, or is fenced.
-pub(super) fn alive(host: &Host) -> usize {
+pub(crate) fn alive(host: &Host) -> usize {
     let run = host.run(&["node", "ls", "--json"]);
     let said: serde_json::Value = serde_json::from_str(&run.out).unwrap_or_default();
     if said["fenced"] == true {

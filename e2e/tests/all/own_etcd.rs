@@ -1,7 +1,9 @@
-//! What a cluster stands on: an etcd that knows its clients.
+//! What a cluster stands on: an etcd that knows its clients, and its own where none is given.
 
-use crate::joining::{nodes, refused, token};
-use e2e::cluster::{Bed, Host};
+use crate::joining::{PATIENCE, nodes, refused, token, trust};
+use e2e::cluster::{Bed, Host, etcd_program};
+use e2e::node::{kill_and_wait, pids_of, terminate_and_wait};
+use std::path::Path;
 
 fn at(host: &Host) -> String {
     host.port().address.to_string()
@@ -39,7 +41,7 @@ fn an_etcd_that_lets_everybody_in_is_refused_until_somebody_says_so() {
     let etcd = said["etcd"].as_object_mut().expect("settings of etcd");
     assert_eq!(etcd.remove("insecure"), Some(true.into()), "{text}");
     std::fs::write(&settings, said.to_string()).expect("written");
-    e2e::node::terminate_and_wait(&e2e::node::pids_of(&a.run_dir(), "daemon"));
+    terminate_and_wait(&pids_of(&a.run_dir(), "daemon"));
     bed.start_daemon(a);
     assert_eq!(nodes(a), [a.name(), b.name()]);
     let listed = a.ok(&["node", "ls"]);
@@ -49,5 +51,196 @@ fn an_etcd_that_lets_everybody_in_is_refused_until_somebody_says_so() {
         "{}",
         a.daemon_log()
     );
+    bed.finish();
+}
+
+/// The etcd processes of a node: by where they are, for they run relative to it.
+fn members(host: &Host) -> Vec<u32> {
+    let folder = host.state_dir().join("etcd");
+    let is_member = |pid: &u32| {
+        let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        link("exe").file_name().is_some_and(|name| name == "etcd") && link("cwd") == folder
+    };
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok()).filter(is_member).collect()
+}
+
+fn member(bed: &Bed, host: &Host) -> u32 {
+    let mut found = Vec::new();
+    bed.until("one etcd member runs", PATIENCE, || {
+        found = members(host);
+        found.len() == 1
+    });
+    found[0]
+}
+
+/// Whether etcd on a node answers somebody on another who shows it the certificate in this file, or none.
+fn lets_in(from: &Host, of: &Host, certificate: Option<&Path>) -> bool {
+    let mut curl = from.inside(Path::new("curl"));
+    curl.args(["--silent", "--insecure", "--max-time", "5", "--data", "{}"]);
+    if let Some(file) = certificate {
+        curl.arg("--cert").arg(file);
+    }
+    let asked = curl.arg(format!("https://{}:7418/v3/cluster/member/list", at(of))).output();
+    String::from_utf8_lossy(&asked.expect("curl(1) runs").stdout).contains("members")
+}
+
+/// A bed whose nodes can have an etcd of the cluster's own.
+fn bed(count: usize) -> Option<Bed> {
+    if etcd_program().is_none() {
+        println!("skipped: needs etcd; run `make deps`");
+        return None;
+    }
+    let bed = Bed::start(count)?;
+    for host in bed.hosts() {
+        bed.start_daemon(host);
+    }
+    Some(bed)
+}
+
+/// Plainly, as the first line of the documentation says.
+fn init(host: &Host) {
+    host.ok(&["node", "init", "--name", host.name(), "--address", &at(host)]);
+}
+
+fn status(pid: u32, what: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_default();
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_cluster_brings_its_own_etcd_which_lets_nodes_in_alone_and_outlives_its_daemon() {
+    let Some(bed) = bed(2) else { return };
+    let [a, b] = [bed.host(0), bed.host(1)];
+    let nowhere =
+        a.command(&["node", "init", "--name", "alpha", "--address", &at(a), "--etcd-ca", "ca.pem"]).output();
+    assert_eq!(nowhere.expect("tombolo starts").status.code(), Some(2), "an authority without an etcd");
+    init(a);
+    let etcd = member(&bed, a);
+    let nobody = "2147483646 2147483646 2147483646 2147483646";
+    assert_eq!((status(etcd, "Uid:"), status(etcd, "Gid:")), (nobody.to_owned(), nobody.to_owned()));
+    assert_eq!(
+        (status(etcd, "CapEff:"), status(etcd, "NoNewPrivs:")),
+        ("0000000000000000".into(), "1".into())
+    );
+    let groups = std::fs::read_to_string(format!("/proc/{etcd}/cgroup")).expect("its cgroups");
+    assert!(groups.contains("/+etcd"), "{groups}");
+    // Who joins says nothing of etcd.
+    let joined = join_plainly(b, a);
+    assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
+    bed.until("both live", PATIENCE, || crate::cluster_etcd::alive(b) == 2);
+    let identity = trust(b).join("identity.pem");
+    assert!(!lets_in(b, a, None), "somebody without a certificate was let in");
+    assert!(lets_in(b, a, Some(&identity)), "a node was not let in");
+    // The member's certificate is no node's.
+    let member_pem = a.state_dir().join("etcd/member.pem");
+    let asked = crate::joining::ask(a, a, Some(&member_pem), "/v1/hello", &[]);
+    assert!(!asked.contains("\"node\""), "{asked}");
+    // The daemon dies: its member runs on, and the next one finds it.
+    kill_and_wait(&pids_of(&a.run_dir(), "daemon"));
+    assert_eq!(members(a), [etcd], "the member died with its daemon");
+    b.up_ok("name = \"test\"\n[domain.web]\nkind = \"process\"\nnode = \"beta\"\ncommand = [\"sleep\", \"infinity\"]\n");
+    bed.start_daemon(a);
+    bed.until("both live", PATIENCE, || crate::cluster_etcd::alive(a) == 2);
+    assert_eq!(members(a), [etcd], "the member was replaced");
+    // The member dies: the daemon starts another one, which holds what it held.
+    kill_and_wait(&[etcd]);
+    let next = member(&bed, a);
+    assert_ne!(next, etcd);
+    bed.until("both live", PATIENCE, || {
+        crate::cluster_etcd::alive(a) == 2 && crate::cluster_etcd::alive(b) == 2
+    });
+    // Both die.
+    kill_and_wait(&[pids_of(&a.run_dir(), "daemon"), members(a)].concat());
+    bed.start_daemon(a);
+    member(&bed, a);
+    bed.until("both live", PATIENCE, || {
+        crate::cluster_etcd::alive(a) == 2 && crate::cluster_etcd::alive(b) == 2
+    });
+    b.ok(&["down", "test"]);
+    // A node that is removed does not get in any more.
+    a.ok(&["node", "remove", "beta", "--force"]);
+    bed.until("the removed node is let in no more", PATIENCE, || !lets_in(b, a, Some(&identity)));
+    // Nobody else needs it: it ends with its daemon.
+    b.kill();
+    bed.until("the member is back", PATIENCE, || members(a).len() == 1 && crate::cluster_etcd::alive(a) == 1);
+    terminate_and_wait(&pids_of(&a.run_dir(), "daemon"));
+    assert_eq!(members(a), Vec::<u32>::new(), "a member without a daemon");
+    bed.finish();
+}
+
+/// Joins without a word of etcd.
+fn join_plainly(host: &Host, through: &Host) -> e2e::Run {
+    let token = token(through, &[]);
+    host.run(&["node", "join", &at(through), &token, "--name", host.name(), "--address", &at(host)])
+}
+
+#[test]
+fn where_no_etcd_can_be_had_it_is_said_and_nothing_is_begun() {
+    let Some(bed) = Bed::start(1) else { return };
+    let a = bed.host(0);
+    let init = ["node", "init", "--name", a.name(), "--address", &at(a)];
+    // `init` starts the daemon, which looks for etcd.
+    let run: e2e::Run =
+        a.command(&init).env("TOMBOLO_ETCD", "/nowhere/etcd").output().expect("tombolo starts").into();
+    refused(&run, "there is no etcd on this machine");
+    assert!(run.err.contains("apt-get install etcd-server") && run.err.contains("--etcd"), "{run:?}");
+    assert_eq!(nodes(a), Vec::<String>::new());
+    assert!(!a.state_dir().join("etcd").exists());
+    bed.finish();
+}
+
+/// The nodes whose members of etcd have a vote, as one node says; none where it can't say so.
+fn voters(host: &Host) -> Vec<String> {
+    let run = host.run(&["node", "etcd", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&run.out).unwrap_or_default();
+    let members = said["members"].as_array().cloned().unwrap_or_default();
+    let votes = members.iter().filter(|member| member["votes"] == true);
+    let mut nodes: Vec<String> =
+        votes.map(|member| member["node"].as_str().unwrap_or("-").to_owned()).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+fn until_voters(bed: &Bed, host: &Host, names: &[&str]) {
+    bed.until(&format!("{names:?} have the members of etcd"), PATIENCE, || voters(host) == names);
+}
+
+#[test]
+fn three_nodes_have_three_members_lose_the_first_and_have_three_again() {
+    let Some(bed) = bed(4) else { return };
+    let [a, b, c, d] = [bed.host(0), bed.host(1), bed.host(2), bed.host(3)];
+    init(a);
+    let joined = join_plainly(b, a);
+    assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
+    bed.until("both live", PATIENCE, || crate::cluster_etcd::alive(b) == 2);
+    assert_eq!(voters(b), [a.name()], "two members are worse than one");
+    refused(&b.run(&["node", "remove", a.name(), "--force"]), "has the only member of the cluster's etcd");
+    let joined = join_plainly(c, a);
+    assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
+    until_voters(&bed, a, &["alpha", "beta", "gamma"]);
+    // A copy, of all that etcd holds, for root alone.
+    let copy = bed.folder().join("copy");
+    let said = c.ok(&["node", "etcd", "backup", &copy.to_string_lossy()]);
+    assert!(said.contains("SHA-256"), "{said}");
+    refused(&c.run(&["node", "etcd", "backup", &copy.to_string_lossy()]), "can't write");
+    // The power of the node fails that began it all.
+    bed.until("all live", PATIENCE, || [a, b, c].iter().all(|host| crate::cluster_etcd::alive(host) == 3));
+    a.kill();
+    bed.until("the others notice", PATIENCE, || {
+        crate::cluster_etcd::alive(b) == 2 && crate::cluster_etcd::alive(c) == 2
+    });
+    b.up_ok("name = \"test\"\n[domain.web]\nkind = \"process\"\nnode = \"gamma\"\ncommand = [\"sleep\", \"infinity\"]\n");
+    b.ok(&["node", "remove", a.name()]);
+    until_voters(&bed, b, &["beta", "gamma"]);
+    // Another node comes in its place.
+    let joined = join_plainly(d, b);
+    assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
+    until_voters(&bed, d, &["beta", "delta", "gamma"]);
+    for host in [b, c, d] {
+        member(&bed, host);
+    }
+    assert!(d.ok(&["ps"]).contains("running"), "what ran is lost");
     bed.finish();
 }

@@ -63,7 +63,7 @@ pub use spec::{
     DomainSpec, Kind, Layer, Limits, LogLimits, Machine, Mount, Network, Root, RuntimeChoice, Stop,
 };
 pub use status::{Ending, Exit, Phase, ProcessIdentity, Status};
-pub use sweep::{Report, remove, sweep};
+pub use sweep::{Report, SPARED_CGROUP, remove, sweep};
 
 use std::ffi::OsString;
 

@@ -43,6 +43,9 @@ impl Report {
     }
 }
 
+/// The cgroup below ours that no sweep of domains touches: what the node's registry runs in. Who keeps that ends it.
+pub const SPARED_CGROUP: &str = "+etcd";
+
 /// Clears away every domain of this layout that is not in `keep`: their processes (monitors and frontends too), containers, mounts,
 /// cgroups, sockets and files. Logs and unpacked images stay. Doing it again finds nothing to do. Only what is below our
 /// cgroup, our run directory and our runtime root is ever touched.
@@ -64,14 +67,26 @@ pub fn sweep(layout: &Layout, keep: &[DomainId]) -> Result<Report> {
     }
     if keep.is_empty() {
         // Nothing of ours is to stay, so whatever is there under a name that no domain can have goes as well.
-        let killed = report.note(cgroups.kill(&layout.cgroup_name)).unwrap_or(0);
-        let removed = report.note(cgroups.remove(&layout.cgroup_name)).unwrap_or(0);
-        (report.processes, report.cgroups) = (report.processes + killed, report.cgroups + removed);
+        for cgroup in all_but_the_spared(layout, &cgroups) {
+            let killed = report.note(cgroups.kill(&cgroup)).unwrap_or(0);
+            let removed = report.note(cgroups.remove(&cgroup)).unwrap_or(0);
+            (report.processes, report.cgroups) = (report.processes + killed, report.cgroups + removed);
+        }
         detach(&layout.run_dir, &mut report)?;
     }
     discard::finish(layout);
     crate::image::clear_unfinished(&layout.images());
     Ok(report)
+}
+
+/// Our whole cgroup; where what outlives all domains is in it, what is beside that.
+fn all_but_the_spared(layout: &Layout, cgroups: &Cgroups) -> Vec<String> {
+    let children = cgroups.children(&layout.cgroup_name);
+    if !children.iter().any(|child| child == SPARED_CGROUP) {
+        return vec![layout.cgroup_name.clone()];
+    }
+    let others = children.iter().filter(|child| *child != SPARED_CGROUP);
+    others.map(|child| format!("{}/{child}", layout.cgroup_name)).collect()
 }
 
 /// Clears away one domain as [`sweep`] does.

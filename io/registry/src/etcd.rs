@@ -9,12 +9,14 @@
 mod calls;
 mod doubts;
 mod lease;
+mod members;
 mod probe;
 mod said;
 mod watching;
 
 pub use doubts::{Bound, Counted, Doubted, Watched};
 pub use lease::{Lease, Renewal};
+pub use members::EtcdMember;
 pub use said::{EtcdError, Trouble};
 
 use crate::{Entry, Expected, Registry, RegistryError, Watch, check_all, check_key, check_value};
@@ -85,14 +87,12 @@ pub struct Etcd {
 }
 
 pub(crate) struct Shared {
-    settings: EtcdSettings,
-    options: ConnectOptions,
+    /// What stands before every key.
+    prefix: String,
+    reach: Mutex<Arc<Reach>>,
     /// `None` only while it is dropped.
     runtime: Option<tokio::runtime::Runtime>,
-    clients: Vec<Mutex<Option<Client>>>,
-    /// The endpoint that answered last.
-    current: AtomicUsize,
-    /// Grows when an endpoint fails: watches look for another one then.
+    /// Grows when an endpoint fails, and when there are others: watches look for another one then.
     moves: tokio::sync::watch::Sender<u64>,
     /// The greatest revision that was seen, and of which etcd.
     highest: AtomicI64,
@@ -101,9 +101,69 @@ pub(crate) struct Shared {
     went_back: OnceLock<String>,
 }
 
+/// How etcd is reached: replaced as a whole when its members, or certificates, are others.
+pub(crate) struct Reach {
+    pub(crate) settings: EtcdSettings,
+    options: ConnectOptions,
+    pub(crate) clients: Vec<Mutex<Option<Client>>>,
+    /// The endpoint that answered last.
+    current: AtomicUsize,
+}
+
+impl Reach {
+    fn new(settings: EtcdSettings) -> Result<Self, RegistryError> {
+        let bad =
+            |what: String| RegistryError::Etcd(EtcdError::new(Trouble::Settings, &settings.endpoints, what));
+        if settings.endpoints.is_empty() || settings.endpoints.len() > MAX_ENDPOINTS {
+            return Err(bad(format!("1 to {MAX_ENDPOINTS} endpoints are needed")));
+        }
+        for endpoint in &settings.endpoints {
+            let secure = endpoint.starts_with("https://");
+            if !secure && !endpoint.starts_with("http://") {
+                return Err(bad(format!("{endpoint:?} is no URL as http://HOST:2379 or https://HOST:2379")));
+            }
+            if secure != settings.tls.is_some() {
+                return Err(bad(format!(
+                    "{endpoint:?}: https and the authority of its certificates belong together"
+                )));
+            }
+        }
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT_PATIENCE)
+            .with_keep_alive(PING_EVERY, PING_PATIENCE)
+            .with_require_leader(true);
+        if let Some(tls) = &settings.tls {
+            let mut of_tls = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.authority_pem));
+            if let Some((certificate, key)) = &tls.own_pem {
+                of_tls = of_tls.identity(Identity::from_pem(certificate, key));
+            }
+            options = options.with_tls(of_tls);
+        }
+        let clients = settings.endpoints.iter().map(|_| Mutex::default()).collect();
+        Ok(Self { settings, options, clients, current: AtomicUsize::new(0) })
+    }
+
+    /// Goes on with the connections of an earlier one, as far as they are what this one would make.
+    fn go_on_from(&self, before: &Self) {
+        if self.settings.tls != before.settings.tls {
+            return;
+        }
+        for (index, endpoint) in self.settings.endpoints.iter().enumerate() {
+            let Some(there) = before.settings.endpoints.iter().position(|other| other == endpoint) else {
+                continue;
+            };
+            let client = before.clients[there].lock().unwrap_or_else(PoisonError::into_inner).clone();
+            *self.clients[index].lock().unwrap_or_else(PoisonError::into_inner) = client;
+            if there == before.current.load(Ordering::Relaxed) {
+                self.current.store(index, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Shared").field("settings", &self.reach().settings).finish_non_exhaustive()
     }
 }
 
@@ -122,46 +182,20 @@ impl Etcd {
     /// # Errors
     /// [`RegistryError::Etcd`]: settings that can't be.
     pub fn new(settings: EtcdSettings) -> Result<Self, RegistryError> {
-        let bad =
-            |what: String| RegistryError::Etcd(EtcdError::new(Trouble::Settings, &settings.endpoints, what));
-        if settings.endpoints.is_empty() || settings.endpoints.len() > MAX_ENDPOINTS {
-            return Err(bad(format!("1 to {MAX_ENDPOINTS} endpoints are needed")));
-        }
-        for endpoint in &settings.endpoints {
-            let secure = endpoint.starts_with("https://");
-            if !secure && !endpoint.starts_with("http://") {
-                return Err(bad(format!("{endpoint:?} is no URL as http://HOST:2379 or https://HOST:2379")));
-            }
-            if secure != settings.tls.is_some() {
-                return Err(bad(format!(
-                    "{endpoint:?}: https and the authority of its certificates belong together"
-                )));
-            }
-        }
+        let endpoints = settings.endpoints.clone();
+        let (prefix, reach) = (settings.prefix.clone(), Reach::new(settings)?);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("registry")
             .enable_all()
             .build()
-            .map_err(|error| bad(format!("no thread for it: {error}")))?;
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_PATIENCE)
-            .with_keep_alive(PING_EVERY, PING_PATIENCE)
-            .with_require_leader(true);
-        if let Some(tls) = &settings.tls {
-            let mut of_tls = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.authority_pem));
-            if let Some((certificate, key)) = &tls.own_pem {
-                of_tls = of_tls.identity(Identity::from_pem(certificate, key));
-            }
-            options = options.with_tls(of_tls);
-        }
-        let clients = settings.endpoints.iter().map(|_| Mutex::default()).collect();
+            .map_err(|error| {
+                EtcdError::new(Trouble::Settings, &endpoints, format!("no thread for it: {error}"))
+            })?;
         let shared = Shared {
-            settings,
-            options,
+            prefix,
+            reach: Mutex::new(Arc::new(reach)),
             runtime: Some(runtime),
-            clients,
-            current: AtomicUsize::new(0),
             moves: tokio::sync::watch::channel(0).0,
             highest: AtomicI64::new(0),
             cluster_id: AtomicU64::new(0),
@@ -184,7 +218,7 @@ impl Etcd {
             let what = format!("it is version {version}");
             return Err(RegistryError::Etcd(EtcdError::new(
                 Trouble::Old,
-                &self.shared.settings.endpoints,
+                &self.shared.reach().settings.endpoints,
                 what,
             )));
         }
@@ -193,12 +227,30 @@ impl Etcd {
 
     /// Where it is.
     #[must_use]
-    pub fn settings(&self) -> &EtcdSettings {
-        &self.shared.settings
+    pub fn settings(&self) -> EtcdSettings {
+        self.shared.reach().settings.clone()
+    }
+
+    /// Reaches the same etcd at other endpoints, or with other certificates, from now on; connections that are the same go on. The prefix stays.
+    ///
+    /// # Errors
+    /// As for [`Etcd::new`]; nothing is changed then.
+    pub fn reach_by(&self, settings: EtcdSettings) -> Result<(), RegistryError> {
+        let prefix = self.shared.prefix.clone();
+        let next = Reach::new(EtcdSettings { prefix, ..settings })?;
+        let mut reach = self.shared.reach.lock().unwrap_or_else(PoisonError::into_inner);
+        if reach.settings == next.settings {
+            return Ok(());
+        }
+        next.go_on_from(&reach);
+        *reach = Arc::new(next);
+        drop(reach);
+        self.shared.moves.send_modify(|moves| *moves += 1);
+        Ok(())
     }
 
     fn full(&self, key: &str) -> String {
-        format!("{}{key}", self.shared.settings.prefix)
+        format!("{}{key}", self.shared.prefix)
     }
 
     /// As [`Registry::put`]; what is put is gone when the lease is.
@@ -325,7 +377,7 @@ impl Registry for Etcd {
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, Entry)>, RegistryError> {
         let full = self.full(prefix);
-        let cut = self.shared.settings.prefix.len();
+        let cut = self.shared.prefix.len();
         self.call(false, |client| {
             let full = full.clone();
             async move {
@@ -411,32 +463,39 @@ impl Shared {
         self.moves.subscribe()
     }
 
+    pub(crate) fn reach(&self) -> Arc<Reach> {
+        Arc::clone(&self.reach.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The client of an endpoint, made when it is first asked for.
     pub(crate) async fn client(&self, index: usize) -> Result<Client, etcd_client::Error> {
+        let reach = self.reach();
+        // There may be fewer endpoints than a moment ago.
         let slot =
-            self.clients.get(index).ok_or_else(|| etcd_client::Error::Internal("no endpoint".into()))?;
+            reach.clients.get(index).ok_or_else(|| etcd_client::Error::Internal("no endpoint".into()))?;
         let known = slot.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(client) = known {
             return Ok(client);
         }
-        let endpoint = self.settings.endpoints[index].as_str();
-        let client = Client::connect([endpoint], Some(self.options.clone())).await?;
+        let endpoint = reach.settings.endpoints[index].as_str();
+        let client = Client::connect([endpoint], Some(reach.options.clone())).await?;
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
         Ok(client)
     }
 
     /// An endpoint did not do: the next is asked from now on, and this one by a connection of its own.
     pub(crate) fn leave(&self, index: usize) {
-        if let Some(slot) = self.clients.get(index) {
+        let reach = self.reach();
+        if let Some(slot) = reach.clients.get(index) {
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        let next = (index + 1) % self.clients.len();
-        if self.current.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        let next = (index + 1) % reach.clients.len();
+        if reach.current.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             self.moves.send_modify(|moves| *moves += 1);
         }
     }
 
     pub(crate) fn current(&self) -> usize {
-        self.current.load(Ordering::Relaxed)
+        self.reach().current.load(Ordering::Relaxed)
     }
 }

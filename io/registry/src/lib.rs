@@ -11,8 +11,8 @@ mod watch;
 
 pub use embedded::Embedded;
 pub use etcd::{
-    Bound, Counted, DEADLINE, DEFAULT_PREFIX, Doubted, Etcd, EtcdError, EtcdSettings, EtcdTls, Lease,
-    MAX_ENDPOINTS, Renewal, Trouble, Watched,
+    Bound, Counted, DEADLINE, DEFAULT_PREFIX, Doubted, Etcd, EtcdError, EtcdMember, EtcdSettings, EtcdTls,
+    Lease, MAX_ENDPOINTS, Renewal, Trouble, Watched,
 };
 pub use memory::Memory;
 pub use watch::{Change, Watch};

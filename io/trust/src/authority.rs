@@ -170,14 +170,19 @@ impl Authority {
         days: u32,
     ) -> Result<String, TrustError> {
         check_name(node)?;
-        let garbage = |error: rcgen::Error| TrustError::Garbage {
-            what: "the request for a certificate".into(),
-            why: error.to_string(),
-        };
-        let mut request = CertificateSigningRequestParams::from_pem(request_pem).map_err(garbage)?;
         let mut params = named(&self.cluster, node, now, days)?;
         params.subject_alt_names =
             CertificateParams::new(vec![format!("{node}{NAME_SUFFIX}")]).map_err(garbage)?.subject_alt_names;
+        self.issue(request_pem, params)
+    }
+
+    /// Issues a certificate that says this to whoever made the request.
+    pub(crate) fn issue(
+        &self,
+        request_pem: &str,
+        mut params: CertificateParams,
+    ) -> Result<String, TrustError> {
+        let mut request = CertificateSigningRequestParams::from_pem(request_pem).map_err(garbage)?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -292,7 +297,16 @@ pub fn has_authority(proof: &str, shown: &Peer, authority_pem: &str) -> Result<b
         && crate::identity::has_key(&certificate, &request.public_key)?)
 }
 
-fn named(cluster: &str, name: &str, now: SystemTime, days: u32) -> Result<CertificateParams, TrustError> {
+fn garbage(error: rcgen::Error) -> TrustError {
+    TrustError::Garbage { what: "the request for a certificate".into(), why: error.to_string() }
+}
+
+pub(crate) fn named(
+    cluster: &str,
+    name: &str,
+    now: SystemTime,
+    days: u32,
+) -> Result<CertificateParams, TrustError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, cluster);
@@ -318,6 +332,6 @@ fn random_serial() -> Result<[u8; SERIAL_BYTES], TrustError> {
     Ok(bytes)
 }
 
-fn crypto(what: &'static str) -> impl Fn(rcgen::Error) -> TrustError {
+pub(crate) fn crypto(what: &'static str) -> impl Fn(rcgen::Error) -> TrustError {
     move |error| TrustError::Crypto { what, why: error.to_string() }
 }

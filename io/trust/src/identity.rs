@@ -478,6 +478,12 @@ impl Identity {
         self.current().trusted_pem.clone()
     }
 
+    /// Its key, and the chain of its certificate, as PEM: a secret of this node's.
+    #[must_use]
+    pub fn own_pem(&self) -> String {
+        self.current().own_pem.clone()
+    }
+
     /// What they are known by.
     #[must_use]
     pub fn fingerprints(&self) -> Vec<Fingerprint> {

@@ -30,6 +30,11 @@ impl Revoked {
         self.alleged.contains(serial) || self.proven.values().any(|of_one| of_one.contains_key(serial))
     }
 
+    /// All numbers: of one authority at most one more than [`MAX_REVOKED`].
+    pub fn serials(&self) -> impl Iterator<Item = &Serial> {
+        self.alleged.iter().chain(self.proven.values().flat_map(BTreeMap::keys))
+    }
+
     /// Those of an authority that were certainly issued, with their ends.
     pub(crate) fn proven(&self, authority: Fingerprint) -> impl Iterator<Item = (&Serial, u64)> {
         self.proven.get(&authority).into_iter().flatten().map(|(serial, until)| (serial, *until))

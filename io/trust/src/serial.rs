@@ -24,6 +24,14 @@ impl Serial {
         let why = "it is not in hexadecimal digits".into();
         Err(TrustError::Garbage { what: "the number of a certificate".into(), why })
     }
+
+    /// Its bytes, the highest first.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let even = if self.0.len().is_multiple_of(2) { self.0.clone() } else { format!("0{}", self.0) };
+        let pairs = even.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
+        // A serial has nothing but hexadecimal digits.
+        pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap_or_default()).collect()
+    }
 }
 
 impl fmt::Display for Serial {

@@ -1,7 +1,10 @@
 //! What the admin socket speaks, in the types that both sides share. Described in `docs/spec/admin.md`.
 
+mod etcd;
 pub mod reserve;
 pub mod volume;
+
+pub use etcd::{BackupRequest, EtcdMemberRow, EtcdView};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -430,7 +433,8 @@ pub struct InitRequest {
     /// Labels of this node.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Endpoints of etcd.
+    /// Endpoints of etcd; none: the cluster brings up its own.
+    #[serde(default)]
     pub etcd: Vec<String>,
     /// What stands before every key there.
     #[serde(default)]

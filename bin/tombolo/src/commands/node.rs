@@ -1,6 +1,7 @@
 //! `tombolo node`: several machines as one.
 
 mod authority;
+mod etcd;
 
 use super::look::encoded;
 use super::{client, place, up, wait};
@@ -13,6 +14,7 @@ use ::node::admin::{
 use ::node::client::{Client, ClientError};
 use authority::AuthorityArgs;
 use clap::{Args, Subcommand};
+use etcd::EtcdArgs;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -29,6 +31,7 @@ const MAX_PEM_BYTES: u64 = 256 << 10;
 pub enum NodeCommand {
     /// Begin a cluster: this machine is its first node; what is up here goes on, and its topologies move into etcd
     #[command(after_help = "Examples:
+  tombolo node init --name a --address 10.0.0.1
   tombolo node init --name a --address 10.0.0.1 --etcd https://e1:2379,https://e2:2379,https://e3:2379 \\
       --etcd-ca ca.pem --etcd-cert client.pem --etcd-key client.key
 
@@ -102,6 +105,13 @@ Links to other nodes take it up while they are in use.")]
         #[arg(long)]
         revoke: bool,
     },
+    /// Show the etcd that the cluster stands on, or write a copy of it
+    #[command(after_help = "Examples:
+  tombolo node etcd
+  tombolo node etcd backup /root/etcd.copy
+
+The cluster's own has one member with one or two nodes, three from three on, five from five on.")]
+    Etcd(EtcdArgs),
     /// Show the cluster's authority, which says who is a node, or replace it
     #[command(after_help = "Examples:
   tombolo node authority
@@ -120,11 +130,11 @@ pub struct InitArgs {
     /// Where other nodes reach this one
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     pub address: String,
-    /// Where etcd is: one URL or several
-    #[arg(long, required = true, value_delimiter = ',', value_name = "URL,...")]
+    /// Where an etcd is that you look after: one URL or several (default: the cluster brings up its own, on the nodes)
+    #[arg(long, value_delimiter = ',', value_name = "URL,...")]
     pub etcd: Vec<String>,
     /// The authority of etcd's certificates, where its URLs are https
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "etcd")]
     pub etcd_ca: Option<PathBuf>,
     /// Our certificate for etcd, where it wants one
     #[arg(long, value_name = "FILE", requires = "etcd_key")]
@@ -222,6 +232,7 @@ pub fn run(arguments: &PlaceArgs, command: &NodeCommand) -> Result<(), Failure> 
             let request = RotateRequest { revoke: *revoke };
             said(&wait(client(arguments)?.post("cluster/rotate", &request))??)
         }
+        NodeCommand::Etcd(etcd) => etcd::run(arguments, etcd),
         NodeCommand::Authority(authority) => authority::run(arguments, authority),
     }
 }

@@ -104,8 +104,8 @@ impl Etcd {
     /// Not every answer says where etcd is: a lease may be in the backup, too, and would be renewed.
     fn refuse_if_back(&self) -> Result<(), RegistryError> {
         let Some(what) = self.shared.went_back.get() else { return Ok(()) };
-        let endpoints = &self.shared.settings.endpoints;
-        Err(EtcdError::new(Trouble::WentBack, endpoints, what.clone()).into())
+        let reach = self.shared.reach();
+        Err(EtcdError::new(Trouble::WentBack, &reach.settings.endpoints, what.clone()).into())
     }
 
     fn try_all<T, F, W>(
@@ -125,7 +125,7 @@ impl Etcd {
         let mut probed = false;
         loop {
             let mut worst: Option<EtcdError> = None;
-            for _ in 0..self.shared.clients.len() {
+            for _ in 0..self.shared.reach().clients.len() {
                 let index = self.shared.current();
                 match self.try_one(index, until.min(Instant::now() + patience.one), &mut work) {
                     Ok(value) => return Ok(value),
@@ -160,7 +160,8 @@ impl Etcd {
 
     /// What TLS has against every one of the endpoints, after none of them did.
     fn refused_by_tls(&self) -> Option<EtcdError> {
-        let settings = &self.shared.settings;
+        let reach = self.shared.reach();
+        let settings = &reach.settings;
         let tls = settings.tls.as_ref()?;
         let mut refused = None;
         for endpoint in &settings.endpoints {
@@ -181,7 +182,8 @@ impl Etcd {
         W: Future<Output = Result<Answered<T>, etcd_client::Error>> + Send + 'static,
         T: Send + 'static,
     {
-        let endpoint = &self.shared.settings.endpoints[index..=index];
+        let reach = self.shared.reach();
+        let endpoint = reach.settings.endpoints.get(index..=index).unwrap_or_default();
         let slow = || EtcdError::new(Trouble::Slow, endpoint, String::new());
         let floor = self.shared.highest.load(Ordering::Relaxed);
         let shared = Arc::clone(&self.shared);

@@ -58,7 +58,7 @@ impl Etcd {
     /// [`RegistryError::Etcd`].
     pub fn list_bound(&self, prefix: &str) -> Result<Vec<(String, Bound)>, RegistryError> {
         let full = self.full(prefix);
-        let cut = self.shared.settings.prefix.len();
+        let cut = self.shared.prefix.len();
         self.call(false, |client| {
             let full = full.clone();
             async move {

@@ -28,6 +28,8 @@ pub enum Trouble {
     Old,
     /// It is not where it was: restored from a backup, or another one.
     WentBack,
+    /// Its members are not to be changed now.
+    Members,
     /// The lease is gone.
     Lease,
 }
@@ -75,6 +77,9 @@ impl Trouble {
                 "it was restored from a backup, or is another etcd: see that what it holds is what you want, then restart the daemon on \
                  each node"
             }
+            Self::Members => {
+                "all of its members must be up and in step: `tombolo node etcd` says which are; it is tried again"
+            }
             Self::Lease => "this node was too late to keep it alive; it takes another by itself",
         }
     }
@@ -92,6 +97,7 @@ impl Trouble {
             Self::TooLarge => "takes no value so large",
             Self::Old => "is too old",
             Self::WentBack => "is not where it was",
+            Self::Members => "does not change its members now",
             Self::Lease => "has ended our lease",
         }
     }
@@ -161,6 +167,10 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// What etcd says of a change of its members that it does not make.
+const MEMBERS: [&str; 4] =
+    ["in sync with leader", "re-configuration failed", "unhealthy cluster", "too many learner members"];
+
 /// By gRPC's code and etcd's words (`api/v3rpc/rpctypes` of its sources names them).
 fn of_status(code: i32, message: &str, all: &str) -> Trouble {
     let says = |words: &str| message.contains(words);
@@ -172,6 +182,9 @@ fn of_status(code: i32, message: &str, all: &str) -> Trouble {
     }
     if says("requested lease not found") {
         return Trouble::Lease;
+    }
+    if MEMBERS.iter().any(|words| says(words)) {
+        return Trouble::Members;
     }
     if says("no leader") || says("leader changed") || says("lost raft") {
         return Trouble::NoLeader;

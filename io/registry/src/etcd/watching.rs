@@ -54,7 +54,7 @@ async fn follow(shared: Weak<Shared>, prefix: String, mut next: i64, feed: Feed)
 async fn follow_at(shared: &Arc<Shared>, index: usize, prefix: &str, next: &mut i64, feed: &Feed) -> Ended {
     let mut moved = shared.moved();
     moved.mark_unchanged();
-    let cut = shared.settings.prefix.len();
+    let cut = shared.prefix.len();
     let begin = async {
         let client = shared.client(index).await.ok()?;
         let mut client = client.watch_client().max_decoding_message_size(super::MAX_ANSWER_BYTES);

@@ -2,10 +2,10 @@
 
 use super::node::Node;
 use crate::admin::{
-    Code, InitRequest, JoinRequest, NodesView, Problem, RemoveRequest, ReplaceRequest, RotateRequest, Said,
-    TokenRequest,
+    BackupRequest, Code, InitRequest, JoinRequest, NodesView, Problem, RemoveRequest, ReplaceRequest,
+    RotateRequest, Said, TokenRequest,
 };
-use crate::membership::{init, join, replace, rotate, token};
+use crate::membership::{etcd_view, growth, init, join, own_etcd, replace, rotate, token};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
@@ -27,6 +27,8 @@ pub(crate) fn routes() -> Router<Arc<Node>> {
         .route("/v1/cluster/token", post(make_token))
         .route("/v1/cluster/remove", post(remove))
         .route("/v1/cluster/rotate", post(rotate_here))
+        .route("/v1/cluster/etcd", get(etcd))
+        .route("/v1/cluster/etcd/backup", post(back_up))
         .route("/v1/cluster/authority", get(authority))
         .route("/v1/cluster/authority/replace", post(replace_authority))
 }
@@ -94,14 +96,22 @@ async fn init_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Probl
     let request: InitRequest = parsed(&body)?;
     must_be_single(&node)?;
     let _changing = node.domains.changing().await;
-    let said = init::init(node.place.state_dir.clone(), Arc::clone(&node.registry), request).await?;
+    let said =
+        init::init(node.place.state_dir.clone(), Arc::clone(&node.registry), node.etcd_ground(), request)
+            .await?;
     node.again.notify_one();
     Ok(Json(Said { said }))
 }
 
 async fn join_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem> {
     let request: JoinRequest = parsed(&body)?;
-    must_be_single(&node)?;
+    // The cluster's own etcd lets nobody in who was removed, so a node that was away does not hear of it. The cluster that it asks knows: the name and the address of a
+    // node are taken.
+    let may_be_removed =
+        node.cluster.as_ref().is_some_and(|cluster| cluster.config().etcd.own && cluster.is_fenced());
+    if !may_be_removed {
+        must_be_single(&node)?;
+    }
     let _changing = node.domains.changing().await;
     let dcs = node.domains.dcs();
     // What a node knows that was removed is its former cluster's.
@@ -119,6 +129,9 @@ async fn join_here(State(node): Shared, body: Bytes) -> Result<Json<Said>, Probl
         join::join(node.place.state_dir.clone(), request).await
     };
     let said = said.await.inspect_err(|_| anew(false))?;
+    if let Some(keeper) = node.etcd.get() {
+        own_etcd::end(keeper).await;
+    }
     node.again.notify_one();
     Ok(Json(Said { said }))
 }
@@ -138,6 +151,7 @@ async fn remove(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem>
             "stop its daemon first, or add --force: it is fenced, and what it runs may run elsewhere",
         ));
     }
+    growth::may_leave(cluster, &request.node).await?;
     let (etcd, name) = (cluster.etcd().clone(), request.node.clone());
     crate::membership::blocking(move || join::leave(&etcd, &name)).await?;
     Ok(Json(Said {
@@ -147,6 +161,18 @@ async fn remove(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem>
             request.node
         ),
     }))
+}
+
+async fn etcd(State(node): Shared) -> Result<Response, Problem> {
+    let cluster = node.cluster.as_ref().ok_or_else(single)?;
+    let seen = node.etcd.get().map(|keeper| keeper.seen()).unwrap_or_default();
+    Ok(Json(etcd_view::view(cluster, seen).await?).into_response())
+}
+
+async fn back_up(State(node): Shared, body: Bytes) -> Result<Json<Said>, Problem> {
+    let request: BackupRequest = parsed(&body)?;
+    let cluster = node.cluster.as_ref().ok_or_else(single)?;
+    etcd_view::backup(cluster, request.file).await.map(Json)
 }
 
 async fn authority(State(node): Shared) -> Result<Response, Problem> {

@@ -5,11 +5,12 @@ use crate::base::RegistryDebug;
 use crate::base::place::Place;
 use crate::broker::{Broker, make_channel};
 use crate::domains::{Domains, Ground};
+use crate::etcd;
 use crate::links::Proxies;
 use crate::membership::Cluster;
 use crate::placement::Following;
 use crate::reservations::{Book, BookError, Promises};
-use crate::volumes::{Keeper, Volumes};
+use crate::volumes::{self, Volumes};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -27,12 +28,14 @@ pub(crate) struct Node {
     /// What is promised to whom.
     pub(crate) book: Arc<Book>,
     /// Virtual disks that outlive domains.
-    pub(crate) volumes: Arc<Keeper>,
+    pub(crate) volumes: Arc<volumes::Keeper>,
     pub(crate) started: Instant,
     /// Commands of callers on other nodes, and readers of logs there.
     pub(crate) remote: (Commands, Readers),
     /// Links to other nodes, where there are any.
     pub(crate) proxies: OnceLock<Arc<Proxies>>,
+    /// Its member of the cluster's own etcd, kept where the cluster has one.
+    pub(crate) etcd: OnceLock<Arc<etcd::Keeper>>,
     /// The cluster that this node belongs to, if it does.
     pub(crate) cluster: Option<Cluster>,
     /// The daemon is to start anew: it has become part of a cluster.
@@ -57,7 +60,7 @@ impl Node {
         let book = Arc::new(Book::open(cgroups.clone(), &layout, Arc::clone(&registry))?);
         let broker = Broker::new(make_channel);
         let program = layout.program.clone();
-        let volumes = Arc::new(Keeper::new(&place, program, cgroups.clone(), Arc::clone(&registry)));
+        let volumes = Arc::new(volumes::Keeper::new(&place, program, cgroups.clone(), Arc::clone(&registry)));
         let domains = Domains::new(Ground {
             place: place.clone(),
             layout: layout.clone(),
@@ -81,9 +84,20 @@ impl Node {
             started: Instant::now(),
             remote: Default::default(),
             proxies: OnceLock::new(),
+            etcd: OnceLock::new(),
             cluster,
             again: tokio::sync::Notify::new(),
             following: OnceLock::new(),
+        })
+    }
+
+    /// What a member of an etcd is started on.
+    pub(crate) fn etcd_ground(&self) -> Arc<etcd::Ground> {
+        Arc::new(etcd::Ground {
+            state_dir: self.layout.state_dir.clone(),
+            program: self.layout.program.clone(),
+            cgroups: self.cgroups.clone(),
+            cgroup_name: self.layout.cgroup_name.clone(),
         })
     }
 

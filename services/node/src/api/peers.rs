@@ -7,7 +7,7 @@ use crate::admin::{Code, MAX_BODY_BYTES, Problem};
 use crate::links::{LINK_PATH, Offer};
 use crate::membership::release::{self, RELEASE_HEADER};
 use crate::membership::{
-    Caller, Cluster, JOIN_PATH, OfConnection, Origin, PROOF_PATH, Stranger, join, replace, rotate,
+    Caller, Cluster, JOIN_PATH, OfConnection, Origin, PROOF_PATH, Stranger, join, own_etcd, replace, rotate,
 };
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -31,6 +31,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route(JOIN_PATH, post(join_here))
         .route(PROOF_PATH, post(prove_here))
         .route("/v1/certificate", post(certificate))
+        .route(own_etcd::CERTIFICATE_PATH, post(member_certificate))
         .route("/v1/hello", post(hello))
         .route(replace::PATH, post(hand_over))
         .route(LINK_PATH, post(link_offered))
@@ -113,6 +114,16 @@ async fn certificate(
 ) -> Result<Response, Problem> {
     let request = parsed(&body)?;
     Ok(Json(rotate::issue(of(&node)?, &caller.node, request).await?).into_response())
+}
+
+/// A certificate for the etcd member of the node that asks.
+async fn member_certificate(
+    State(node): Shared,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let request = parsed(&body)?;
+    Ok(Json(own_etcd::issue(of(&node)?, &caller.node, request).await?).into_response())
 }
 
 async fn hand_over(

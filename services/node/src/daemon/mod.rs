@@ -1,5 +1,6 @@
 //! The daemon's life: from the locks to the last signal.
 
+mod etcd;
 pub(crate) mod ground;
 mod links;
 mod lock;
@@ -185,6 +186,7 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
         return Err(DaemonError::System { what: "take signals", cause: io::ErrorKind::Other.into() });
     };
     let node = Arc::new(make_node(config)?);
+    etcd::start(&node).await;
     let _kept = take_place(&node).await?;
     match &node.cluster {
         None => {
@@ -226,6 +228,9 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
     };
     if let (Ok(Ended::ForGood), Some(proxies)) = (&ended, node.proxies.get()) {
         proxies.retire().await;
+    }
+    if let Ok(Ended::ForGood) = &ended {
+        etcd::retire(&node).await;
     }
     tracing::info!("the daemon ends; domains run on");
     // Its absence says at once that no daemon is here.

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use trust::Identity;
 
 /// Format of the file.
 const FORMAT: u32 = 1;
@@ -38,6 +39,9 @@ pub(crate) struct Etcd {
     pub(crate) certificate_pem: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key_pem: Option<String>,
+    /// It is the cluster's own: nodes show it who they are, and it is of the cluster's authority.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) own: bool,
     /// Somebody said that it is meant to let everybody in who reaches it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) insecure: bool,
@@ -64,7 +68,11 @@ impl std::fmt::Debug for Etcd {
 impl Etcd {
     /// Why strangers may write into it; `None`: they can't.
     pub(crate) fn unprotected(&self) -> Option<String> {
-        crate::etcd::unprotected(&self.endpoints, self.certificate_pem.is_some())
+        if self.own {
+            None
+        } else {
+            crate::etcd::unprotected(&self.endpoints, self.certificate_pem.is_some())
+        }
     }
 
     /// The same where nobody said that it is meant.
@@ -80,7 +88,16 @@ impl Etcd {
         }
     }
 
-    pub(crate) fn settings(&self) -> EtcdSettings {
+    /// How the node that has this identity reaches it.
+    pub(crate) fn settings(&self, identity: &Identity) -> EtcdSettings {
+        if self.own {
+            return super::own_etcd::settings(
+                &self.endpoints,
+                &self.prefix,
+                identity,
+                &identity.trusted_pem(),
+            );
+        }
         let tls = self.authority_pem.clone().map(|authority_pem| EtcdTls {
             authority_pem,
             own_pem: self.certificate_pem.clone().zip(self.key_pem.clone()),
@@ -96,10 +113,6 @@ impl Config {
 
     pub(crate) fn path(state_dir: &Path) -> PathBuf {
         state_dir.join("cluster.json")
-    }
-
-    pub(crate) fn etcd(&self) -> EtcdSettings {
-        self.etcd.settings()
     }
 
     pub(crate) fn load(state_dir: &Path) -> Result<Option<Self>, ClusterError> {

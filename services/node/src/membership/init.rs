@@ -5,26 +5,31 @@ use super::config::{Config, Etcd as EtcdConfig};
 use super::issued::Purpose;
 use super::join::{enter, settle, with_port};
 use super::release::RELEASE;
-use super::{AUTHORITY, NodeRecord, blocking, failed, resources, to_json, unix_s};
+use super::{AUTHORITY, NodeRecord, blocking, failed, own_etcd, resources, to_json, unix_s};
 use crate::admin::{Code, InitRequest, Problem};
 use crate::base::RegistryDebug;
+use crate::etcd::Ground;
 use registry::{DEFAULT_PREFIX, Etcd, Expected, Registry, RegistryError};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
-use trust::Authority;
+use trust::{Authority, Identity};
 
 /// What of a single node's registry is everybody's in a cluster; the rest is about this machine, and stays.
 const MOVED: [&str; 1] = ["desired/"];
 
-/// Makes this machine the first node of a new cluster.
+/// Makes this machine the first node of a new cluster: on an etcd that is there, or on one of its own, on this `ground`.
 pub(crate) async fn init(
     state_dir: PathBuf,
     own: Arc<dyn RegistryDebug>,
+    ground: Arc<Ground>,
     request: InitRequest,
 ) -> Result<String, Problem> {
     let address = with_port(&request.address)?;
     let mut etcd_config = EtcdConfig {
+        own: request.etcd.is_empty(),
         endpoints: request.etcd,
         prefix: request.prefix.unwrap_or_else(|| DEFAULT_PREFIX.into()),
         authority_pem: request.etcd_authority_pem,
@@ -36,15 +41,51 @@ pub(crate) async fn init(
     if !etcd_config.prefix.ends_with('/') || etcd_config.prefix.len() > 128 {
         return Err(Problem::new(Code::BadRequest, "a prefix ends with / and has 128 bytes at the most"));
     }
+    if etcd_config.own && etcd_config.authority_pem.is_some() {
+        return Err(Problem::new(Code::BadRequest, "certificates of an etcd are given without the etcd")
+            .help("say where it is (--etcd), or leave both away: the cluster brings up its own"));
+    }
     super::name::check(&request.name)?;
-    let (name, cluster, labels) = (request.name, request.cluster, request.labels);
-    blocking(move || {
-        let bad = |error: trust::TrustError| Problem::new(Code::BadRequest, error.to_string());
-        let now = SystemTime::now();
-        let authority = Authority::new(&cluster, now).map_err(bad)?;
-        let identity = authority.identity(&name, now).map_err(bad)?;
-        let etcd = Etcd::new(etcd_config.settings()).map_err(failed)?;
+    let bad = |error: trust::TrustError| Problem::new(Code::BadRequest, error.to_string());
+    let now = SystemTime::now();
+    let authority = Authority::new(&request.cluster, now).map_err(bad)?;
+    let identity = authority.identity(&request.name, now).map_err(bad)?;
+    let (mut keeper, mut member_pem) = (None, None);
+    let etcd = if etcd_config.own {
+        let (kept, etcd, certificate_pem) =
+            own_etcd::begin(&ground, &authority, &identity, address, &etcd_config.prefix).await?;
+        etcd_config.endpoints = etcd.settings().endpoints;
+        (keeper, member_pem) = (Some(kept), Some(certificate_pem));
+        etcd
+    } else {
+        let etcd = Etcd::new(etcd_config.settings(&identity)).map_err(failed)?;
         etcd_config.check()?;
+        etcd
+    };
+    let begun = Begun { state_dir, authority, identity, member_pem, address, labels: request.labels };
+    let done = blocking(move || begun.move_into(&etcd, own.as_ref(), etcd_config)).await;
+    if let (Err(_), Some(keeper)) = (&done, &keeper) {
+        own_etcd::end(keeper).await;
+    }
+    done
+}
+
+/// A cluster that begins.
+struct Begun {
+    state_dir: PathBuf,
+    authority: Authority,
+    identity: Identity,
+    /// The certificate of the member of its own etcd, if it has one.
+    member_pem: Option<String>,
+    address: SocketAddr,
+    labels: BTreeMap<String, String>,
+}
+
+impl Begun {
+    /// Moves what is everybody's into etcd, and writes down that this machine is a node: all of it, or it is none.
+    fn move_into(self, etcd: &Etcd, own: &dyn Registry, etcd_config: EtcdConfig) -> Result<String, Problem> {
+        let Self { state_dir, authority, identity, member_pem, address, labels } = self;
+        let cluster = identity.cluster().to_owned();
         etcd.check().map_err(failed)?;
         // What an attempt left that did not come to its end.
         etcd.clear_unless(AUTHORITY).map_err(|error| match error {
@@ -54,12 +95,12 @@ pub(crate) async fn init(
             }
             error => failed(error),
         })?;
-        let moved = copy(own.as_ref(), &etcd)?;
+        let moved = copy(own, etcd)?;
         let (cpus, memory_bytes) = resources();
         enter(
-            &etcd,
+            etcd,
             &NodeRecord {
-                name,
+                name: identity.node().to_owned(),
                 address,
                 locators: Vec::new(),
                 labels,
@@ -71,19 +112,20 @@ pub(crate) async fn init(
                 number: Some(0),
             },
         )?;
-        super::issued::note(&etcd, identity.node(), &identity.chain_pem(), Purpose::Renewal)?;
+        for pem in std::iter::once(identity.chain_pem()).chain(member_pem) {
+            super::issued::note(etcd, identity.node(), &pem, Purpose::Renewal)?;
+        }
         // From here on there is a cluster.
         let certificate_pem = authority.certificate_pem();
         let record = Record { cluster: cluster.clone(), certificate_pem, successors: Vec::new() };
         etcd.put(AUTHORITY, &to_json(&record)?, Expected::Absent).map_err(failed)?;
-        finish(&state_dir, &etcd, &authority, &identity, &Config::new(address, etcd_config, Some(0)))?;
+        finish(&state_dir, etcd, &authority, &identity, &Config::new(address, etcd_config, Some(0)))?;
         let what = if moved == 1 { "topology" } else { "topologies" };
         Ok(format!(
             "this machine is node {} of the new cluster {cluster}; {moved} {what} moved into etcd",
             identity.node()
         ))
-    })
-    .await
+    }
 }
 
 /// Copies what becomes everybody's, and looks whether it has arrived. Returns how many.
@@ -112,7 +154,7 @@ fn finish(
     state_dir: &Path,
     etcd: &Etcd,
     authority: &Authority,
-    identity: &trust::Identity,
+    identity: &Identity,
     config: &Config,
 ) -> Result<(), Problem> {
     let Err(problem) = settle(state_dir, identity, Some(authority), config) else { return Ok(()) };

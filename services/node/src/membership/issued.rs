@@ -190,6 +190,25 @@ mod tests {
     }
 
     #[test]
+    fn the_certificate_of_a_nodes_etcd_member_is_revoked_with_it() {
+        let (registry, authority) =
+            (Memory::default(), trust::Authority::new("lab", SystemTime::now()).unwrap());
+        let member = authority.member("10.0.0.2".parse().unwrap(), SystemTime::now()).unwrap();
+        let serial = note(&registry, "b", &member, Purpose::Renewal).unwrap();
+        revoke_all(&registry, "b", None).unwrap();
+        let entry = registry.get(&format!("{REVOKED}{serial}")).unwrap().unwrap();
+        assert!(!String::from_utf8_lossy(&entry.value).contains("PRIVATE"));
+        let (identity, serial) =
+            (authority.identity("a", SystemTime::now()).unwrap(), trust::Serial::parse(&serial).unwrap());
+        // It counts as one that was certainly issued: no invented ones take its room.
+        let invented =
+            (0..trust::MAX_REVOKED).map(|n| (trust::Serial::parse(&format!("{n:08x}")).unwrap(), None));
+        let said = [(serial.clone(), revoked_certificate(&entry.value))];
+        identity.hear_revoked(invented.chain(said));
+        assert!(identity.revoked().serials().any(|one| *one == serial));
+    }
+
+    #[test]
     fn a_node_that_asks_again_and_again_is_stopped_and_what_has_ended_makes_room() {
         let (registry, authority) =
             (Memory::default(), trust::Authority::new("lab", SystemTime::now()).unwrap());

@@ -140,7 +140,11 @@ pub(crate) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
             trusted_pem: cluster.identity().trusted_pem(),
             authority_pem: accepted.may_issue.then(|| authority.to_pem()),
             // Whether it is meant is said at each machine; releases of before know no such word.
-            etcd: EtcdConfig { insecure: false, ..cluster.config().etcd.clone() },
+            etcd: EtcdConfig {
+                insecure: false,
+                endpoints: etcd.settings().endpoints,
+                ..cluster.config().etcd.clone()
+            },
             address,
             number: record.number,
         })
@@ -313,7 +317,7 @@ pub(crate) async fn join(state_dir: PathBuf, request: JoinRequest) -> Result<Str
             .help(format!("`tombolo node remove {}` at another node; {INSECURE_HELP}", request.name)));
         }
         let settings = EtcdConfig { insecure: welcome.etcd.unprotected().is_some(), ..welcome.etcd };
-        let etcd = Etcd::new(settings.settings()).map_err(failed)?;
+        let etcd = Etcd::new(settings.settings(&identity)).map_err(failed)?;
         etcd.check().map_err(|error| {
             failed(format!("this machine is known to the cluster now, but can't reach its registry: {error}"))
                 .help(format!(

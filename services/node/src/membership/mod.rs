@@ -8,12 +8,15 @@ mod call;
 pub(crate) mod clock;
 mod config;
 mod doubts;
+pub(crate) mod etcd_view;
+pub(crate) mod growth;
 pub(crate) mod init;
 mod issued;
 pub(crate) mod join;
 mod keep;
 mod name;
 mod number;
+pub(crate) mod own_etcd;
 pub(crate) mod release;
 mod remembered;
 pub(crate) mod replace;
@@ -198,7 +201,7 @@ impl Cluster {
         }
         let folder = trust_folder(state_dir);
         let identity = Identity::load(&folder)?;
-        let etcd = Etcd::new(nearest_first(config.etcd(), config.address.ip()))?;
+        let etcd = Etcd::new(nearest_first(config.etcd.settings(&identity), config.address.ip()))?;
         let remembered = remembered::load(state_dir);
         let inner = Inner {
             config,
@@ -363,7 +366,7 @@ impl Cluster {
             why,
             removed,
             troubles,
-            etcd: self.inner.etcd.settings().endpoints.clone(),
+            etcd: self.inner.etcd.settings().endpoints,
             unprotected: self.inner.config.etcd.unsaid(),
             nodes: rows,
         }

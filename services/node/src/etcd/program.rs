@@ -1,0 +1,29 @@
+//! Where this machine has an etcd.
+
+use std::path::{Path, PathBuf};
+
+/// Names the program, where it is none of the usual places.
+pub(crate) const VARIABLE: &str = "TOMBOLO_ETCD";
+/// Where programs are that no path of a daemon may name.
+const USUAL: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/usr/sbin"];
+/// What a person can do where there is none.
+pub(crate) const ADVICE: &str = "`apt-get install etcd-server` (the service that Debian starts with it is not used: `systemctl disable --now etcd`), or name the program by \
+                                 TOMBOLO_ETCD in the daemon's environment, or give an etcd that you look after yourself (--etcd)";
+
+/// The program; `None`: there is none.
+pub(crate) fn find() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os(VARIABLE) {
+        return Some(PathBuf::from(named)).filter(|path| path.is_file());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(USUAL.map(PathBuf::from));
+    folders
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join("etcd"))
+        .find(|path| is_program(path))
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
