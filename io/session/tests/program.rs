@@ -37,6 +37,7 @@ impl Service for Gauge {
             behaviour: Behaviour::Text,
             idempotent: true,
             verb: "use".into(),
+            change: None,
         };
         Export { version: VERSION, kind: "gauge".into(), files: vec![file] }
     }
