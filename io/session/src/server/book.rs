@@ -576,7 +576,7 @@ mod tests {
                     }
                     Ok(Action::Tree(to, kind, _)) => {
                         prop_assert!(kind != Kind::ReadAt || to.session == SESSION_NONE || sessions.contains(&to.session));
-                        prop_assert!(tags.insert(to.tag, (SESSION_NONE.max(to.session), false)).is_none());
+                        prop_assert!(tags.insert(to.tag, (to.session, false)).is_none());
                     }
                     Ok(Action::Credit(session)) => prop_assert!(sessions.contains(&session)),
                     Ok(Action::Refuse(..) | Action::State(..) | Action::Nothing) => {}
