@@ -290,7 +290,7 @@ fn etcd_by_tls_knows_its_clients_and_says_what_it_has_against_others() {
     bed.start_daemon(a);
     bed.start_daemon(b);
     refused(&init(a, &etcd, &[]), &["https and the authority of its certificates belong together"]);
-    let wrong = init(a, &etcd, &["--etcd-ca", &other.authority()]);
+    let wrong = init(a, &etcd, &["--etcd-ca", &other.authority(), "--insecure-etcd"]);
     refused(&wrong, &["we do not believe its certificate"]);
     let unknown = init(a, &etcd, &["--etcd-ca", &signed.authority()]);
     refused(&unknown, &["we have no certificate for it", "--insecure-etcd"]);

@@ -95,7 +95,7 @@ struct Client {
 impl Client {
     fn start(node: &Node, at: &str) -> Self {
         let mut child = node
-            .command(&["exec", "client", "--", "/usr/bin/python3", "-c", CLIENT, at])
+            .command(&["exec", "-i", "client", "--", "/usr/bin/python3", "-c", CLIENT, at])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
