@@ -273,7 +273,8 @@ fn a_server_that_is_away_refuses_and_limits_hold() {
     assert_eq!(fourth.does("echo"), "ok");
     drop(fourth);
     // Without the server's domain nobody listens in the client's.
-    node.up_ok(&text.replacen("policy = \"always\"", "policy = \"never\"", 1));
+    let once = "restart = { policy = \"never\" }";
+    node.up_ok(&text.replacen("restart = { policy = \"always\", backoff = \"50ms\" }", once, 1));
     drop(Client::connected(&node, "7001"));
     kill_main(&node, "server");
     wait::until("clients are refused", || {

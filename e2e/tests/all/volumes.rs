@@ -141,7 +141,7 @@ fn a_volume_is_made_by_hand_and_what_is_impossible_is_refused() {
         "larger than the whole file system",
     );
     refused(&node, &["volume", "create", "disks/../up", "--size", "8MiB"], "is no name of a volume");
-    refused(&node, &["volume", "show", "dta"], "did you mean");
+    refused(&node, &["volume", "show", "dta"], "the volumes are: disks/data");
     node.ok(&["down"]);
     node.up_ok(&file("8MiB"));
     io(&node, &["write -P 1 0 1M"]);
