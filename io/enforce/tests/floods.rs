@@ -1,10 +1,13 @@
 //! Whose slot is over runs in nobody else's, however many threads it starts.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use enforce::{Config, Enforcer, Members, Plan, Table, Vtm, VtmReport};
 
+/// Tables of two tests at a time would want more real time than the kernel gives.
+static ALONE: Mutex<()> = Mutex::new(());
 const MS: u64 = 1_000_000;
 /// What makes this program start threads that always want to run, and how many.
 const FLOOD: &str = "TOMBOLO_TEST_FLOOD";
@@ -85,6 +88,7 @@ fn until(table: &mut Table, what: &str, mut done: impl FnMut(&mut Table) -> bool
 /// hundred threads took to stand still.
 #[test]
 fn a_neighbour_has_its_slots_whole_beside_hundreds_of_threads() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().expect("a folder");
     let group = format!("tombolo-test-floods-{}", std::process::id());
     let mut table = match Table::new(Config::new(folder.path(), group)) {
@@ -126,6 +130,7 @@ fn a_neighbour_has_its_slots_whole_beside_hundreds_of_threads() {
 /// Once each process that a fork loop started stayed in the ledger for as long as its machine was kept, until no reader took the ledger any more.
 #[test]
 fn who_starts_processes_without_end_makes_no_ledger_without_end() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().expect("a folder");
     let group = format!("tombolo-test-ledger-{}", std::process::id());
     let mut table = match Table::new(Config::new(folder.path(), group)) {

@@ -358,26 +358,32 @@ fn a_flood_does_not_starve_a_neighbour() {
     let flood_end = stage.end_of("a");
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
+    let sent = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = Arc::clone(&sent);
     let flood = std::thread::spawn(move || {
         let (caller, mut answers) = session::open(flood_end).expect("a link");
-        let mut sent = 0_u64;
         while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
             match caller.request((SESSION_NONE, caller.tag()), ECHO, &[b'f'; 1000], false, None) {
-                Ok(()) => sent += 1,
+                Ok(()) => {
+                    counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
                 Err(CallError::Full) => {}
                 Err(error) => panic!("the flood was cut off: {error}"),
             }
             while answers.try_next().expect("a link").is_some() {}
         }
-        sent
     });
     let mut link = stage.blocking("b");
-    for number in 0..200_u32 {
+    let mut number = 0_u32;
+    // Until the flood was one: its thread may begin late.
+    while number < 200 || sent.load(std::sync::atomic::Ordering::Relaxed) <= 200 {
         let payload = number.to_le_bytes();
         assert_eq!(link.call(ECHO, &payload, Some(soon())).expect("called").result, Ok(&payload[..]));
+        number += 1;
+        assert!(!flood.is_finished(), "the flood has ended");
     }
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    assert!(flood.join().expect("no panic") > 200, "the flood was a flood");
+    flood.join().expect("no panic");
 }
 
 #[test]
