@@ -19,7 +19,7 @@ const PLACE_BYTES_MAX: usize = 255;
 /// Clocks of two processes are read at different instants; a report that is off by no more is believed.
 const TOLERANCE: Duration = Duration::from_millis(5);
 
-/// What a repetition asks of both.
+/// The work of one repetition, for both ends.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
     /// Under which circumstances.
@@ -85,7 +85,7 @@ fn is_place(place: &str) -> bool {
     !place.is_empty() && place.len() <= PLACE_BYTES_MAX && place.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// What one end reported.
+/// The report of one end.
 #[derive(Debug, Default)]
 struct Report {
     samples: Vec<Sample>,

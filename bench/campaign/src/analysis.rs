@@ -1,4 +1,4 @@
-//! What a run's launches support: estimates, comparisons with the first subject, deadlines, and where the time goes.
+//! Claims that a run's launches support: estimates, comparisons with the first subject, deadlines, and where the time goes.
 
 use crate::file;
 use crate::plan::{AGAIN, Cell, Deployment, Plan};
@@ -15,9 +15,9 @@ use topology::Diagnostics;
 /// Everything that a report says.
 #[derive(Debug)]
 pub struct Analysis {
-    /// What it ran on.
+    /// The machine that it ran on.
     pub head: Head,
-    /// What it was asked for.
+    /// The plan that it was asked for.
     pub plan: Plan,
     /// How it ended; `None`: it was killed.
     pub end: Option<End>,
@@ -25,7 +25,7 @@ pub struct Analysis {
     pub cells: Vec<CellReport>,
     /// Where the time of virtualized middleware goes.
     pub decompositions: Vec<Decomposed>,
-    /// What could not be measured.
+    /// Cells that could not be measured.
     pub skipped: Vec<Skipped>,
     /// What failed, and how often: the first of its kind in each cell and arm.
     pub failed: Vec<(Failed, usize)>,
