@@ -3,6 +3,7 @@
 use crate::build::{Image, Progress, build};
 use crate::error::ImageError;
 use crate::kernel::Kernel;
+use crate::python::PYTHON;
 use crate::spec::{Compression, Spec};
 use std::path::{Path, PathBuf};
 
@@ -22,36 +23,6 @@ const CACHE_FOLDER: &str = "guests";
 /// Libraries beside our own binary, which a guest gets as far as they are there, and their names in [`LIBRARIES`].
 const BESIDE: [(&str, &str); 2] =
     [("libtombolo_preload.so", "libtombolo_preload.so"), ("libtombolo.so", "libtombolo.so.0")];
-
-macro_rules! package {
-    ($($name:literal),+ $(,)?) => {
-        [$(($name, include_str!(concat!("../../../python/tombolo/", $name)))),+]
-    };
-}
-
-/// The Python package: names and texts of its files.
-const PYTHON: [(&str, &str); 20] = package![
-    "__init__.py",
-    "_channel.py",
-    "_end.py",
-    "_endpoint.py",
-    "_endpoint_errors.py",
-    "_library.py",
-    "_memory.py",
-    "_offer.py",
-    "_service_calls.py",
-    "_service_consumer.py",
-    "_service_files.py",
-    "_service_folder.py",
-    "_service_loop.py",
-    "_service_offer.py",
-    "_service_stream.py",
-    "_service_tree.py",
-    "_service_wire.py",
-    "_stream.py",
-    "py.typed",
-    "service.py",
-];
 
 /// First program of the guest.
 const INIT: &str = include_str!("guest/init.sh");
@@ -180,21 +151,6 @@ fn libraries(spec: &mut Spec, tombolo: &Path) {
     }
     let package = place.join("python/tombolo");
     for (name, text) in PYTHON {
-        spec.bytes(text, package.join(name), 0o644);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_python_package_is_all_there() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tombolo");
-        let files = std::fs::read_dir(folder).expect("the package").flatten().map(|entry| entry.path());
-        let mut files: Vec<_> = files.filter(|path| path.is_file()).collect();
-        files.sort();
-        let names: Vec<_> = files.iter().filter_map(|path| path.file_name()?.to_str()).collect();
-        assert_eq!(names, PYTHON.map(|(name, _)| name));
+        spec.bytes(*text, package.join(name), 0o644);
     }
 }

@@ -16,6 +16,7 @@ mod guest;
 mod kernel;
 mod modules;
 mod plan;
+mod python;
 mod spec;
 
 pub use build::{Image, MAX_IMAGES, Progress, build, copy_to};
@@ -25,4 +26,5 @@ pub use guest::{
     guest,
 };
 pub use kernel::Kernel;
+pub use python::PYTHON;
 pub use spec::{Compression, Entry, Spec};

@@ -22,36 +22,6 @@ const PYTHON: &str = "python";
 /// The package in there.
 const PACKAGE: &str = "tombolo";
 
-macro_rules! package {
-    ($($name:literal),+ $(,)?) => {
-        [$(($name, include_str!(concat!("../../../../python/tombolo/", $name)))),+]
-    };
-}
-
-/// The Python package: names and texts of its files.
-const PACKAGE_FILES: [(&str, &str); 20] = package![
-    "__init__.py",
-    "_channel.py",
-    "_end.py",
-    "_endpoint.py",
-    "_endpoint_errors.py",
-    "_library.py",
-    "_memory.py",
-    "_offer.py",
-    "_service_calls.py",
-    "_service_consumer.py",
-    "_service_files.py",
-    "_service_folder.py",
-    "_service_loop.py",
-    "_service_offer.py",
-    "_service_stream.py",
-    "_service_tree.py",
-    "_service_wire.py",
-    "_stream.py",
-    "py.typed",
-    "service.py",
-];
-
 /// Domains come up at the same time, and all want the same copies.
 static COPYING: Mutex<()> = Mutex::new(());
 
@@ -147,7 +117,7 @@ fn place_library(layout: &Layout, inside: &Path) -> Result<(), String> {
     let package = inside.join(PYTHON).join(PACKAGE);
     folder(&inside.join(PYTHON))?;
     folder(&package)?;
-    for (name, text) in PACKAGE_FILES {
+    for (name, text) in image::PYTHON {
         let copy = copies.join(name);
         write_anew(text, &copy)?;
         link(&copy, &package.join(name))?;
@@ -255,20 +225,6 @@ mod tests {
 
     fn read(path: impl AsRef<Path>) -> String {
         fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.as_ref().display()))
-    }
-
-    #[test]
-    fn the_package_is_the_one_of_the_repository() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tombolo");
-        let mut there: Vec<String> = fs::read_dir(&folder)
-            .expect("the package")
-            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
-            .filter(|name| name != "__pycache__")
-            .collect();
-        there.sort();
-        let mut ours = PACKAGE_FILES.map(|(name, _)| name.to_owned());
-        ours.sort();
-        assert_eq!(there, ours, "a file of the package would be missing in domains");
     }
 
     #[test]
