@@ -15,6 +15,16 @@ pub fn thread_ns() -> u64 {
     used.tv_sec.unsigned_abs() * 1_000_000_000 + used.tv_nsec.unsigned_abs()
 }
 
+/// Whether a time service keeps the clock of the wall right, as the kernel knows it (adjtimex(2)).
+#[must_use]
+pub fn is_synchronized() -> bool {
+    // SAFETY: all-zero bytes are a valid `timex`, whose `modes` of 0 changes nothing.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: `state` is writable and outlives the call.
+    let clock = unsafe { libc::adjtimex(&raw mut state) };
+    clock >= 0 && clock != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

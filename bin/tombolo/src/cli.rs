@@ -215,6 +215,13 @@ All of it is admitted, or nothing is changed. Who gives shrinks before who gets 
     /// Images of guests, for virtual machines
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Look at this machine: whether it has what containers, guests, volumes, reservations and clusters take
+    #[command(after_help = "Examples:
+  sudo tombolo doctor
+  sudo tombolo doctor --json | jq -r '.[] | select(.state == \"missing\") | .advice'
+
+No daemon is needed, and nothing is changed. The exit code is 1 where containers lack something, which no node can do without.")]
+    Doctor(DoctorArgs),
     /// Run a benchmark: a scenario with its promises, or a plan of your own
     #[command(after_help = "Examples:
   tombolo bench                       list the scenarios
@@ -313,6 +320,13 @@ pub struct EventsArgs {
     #[arg(short, long)]
     pub follow: bool,
     /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// JSON
     #[arg(long)]
     pub json: bool,
 }

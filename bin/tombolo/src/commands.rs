@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod copy;
 mod daemon;
+mod doctor;
 pub mod endpoint;
 mod events;
 mod exec;
@@ -53,6 +54,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Reserve(command) => reserve::run(&place, &command),
         Command::Adapt(arguments) => reserve::adapt(&place, &arguments),
         Command::Check(arguments) => check::run(&place, &arguments),
+        Command::Doctor(arguments) => doctor::run(&place, &arguments),
         Command::Trace(arguments) => trace::run(&place, &arguments),
         Command::Image(command) => image::run(&place, &command),
         Command::Bench(arguments) => bench::run(&arguments),

@@ -17,6 +17,7 @@ mod volumes;
 pub mod admin;
 pub mod client;
 pub mod daemon;
+pub mod doctor;
 
 pub use api::remote::{PIPES_ROLE, pipes_main};
 pub use base::look;

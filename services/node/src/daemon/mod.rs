@@ -214,6 +214,7 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
         serve_metrics(&node, address).await?;
     }
     tracing::info!(pid = std::process::id(), run_dir = %config.place.run_dir.display(), "the daemon takes requests");
+    tell_service_manager();
     if config.detached {
         say_ready().map_err(|cause| DaemonError::System { what: "say that it is ready", cause })?;
     }
@@ -236,6 +237,13 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
     // Its absence says at once that no daemon is here.
     let _gone_already = std::fs::remove_file(config.place.admin_socket());
     ended
+}
+
+/// A service manager that started the daemon (`Type=notify` of systemd) learns that it takes requests.
+fn tell_service_manager() {
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::warn!(%error, "the service manager can't be told that the daemon takes requests");
+    }
 }
 
 /// The book goes on from what an earlier daemon promised to others than domains.

@@ -29,6 +29,7 @@ mod tests;
 pub(crate) use changes::{Change, Changes, Ending, Wish};
 pub(crate) use events::Events;
 pub(crate) use exit::exit_text;
+pub(crate) use machines::qemu;
 pub use store::LoadError;
 pub(crate) use store::{Desired, Domains, Ground, Known};
 pub(crate) use teller::Teller;
