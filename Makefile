@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build build-benches install-library demo demo-cluster test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
+.PHONY: help deps build build-benches install install-library deb demo demo-cluster test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -30,8 +30,16 @@ build: deps ## the release: tombolo, libtombolo_preload.so, libtombolo.so
 build-benches: build
 	@$(CARGO) build --release --package bench --package campaign --bins
 
-install-library: build ## libtombolo for C and Python, below PREFIX (/usr/local)
-	@$(if $(DESTDIR),,$(SUDO)) env PREFIX=$(or $(PREFIX),/usr/local) DESTDIR=$(DESTDIR) CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/install-library
+INSTALL = $(if $(DESTDIR),,$(SUDO)) env PREFIX=$(or $(PREFIX),/usr/local) DESTDIR=$(DESTDIR) BINARIES=$(RELEASE) scripts/install
+
+install: build ## the command, its unit, man pages, completions and libraries, below PREFIX (/usr/local)
+	@$(INSTALL)
+
+install-library: build ## libtombolo for C and Python alone, below PREFIX (/usr/local)
+	@$(INSTALL) library development python
+
+deb: build ## Debian packages, in target/packages
+	@BINARIES=$(RELEASE) scripts/make-packages $(CARGO_TARGET_DIR)/packages
 
 demo: build ## the main job on this machine, shown (KEEP=1 leaves it up)
 	@TOMBOLO=$(RELEASE)/tombolo examples/quickstart/demo.sh

@@ -37,6 +37,7 @@ mod machines;
 mod missing;
 mod network_classes;
 mod own_etcd;
+mod packages;
 mod programs;
 mod quickstart;
 mod remote;

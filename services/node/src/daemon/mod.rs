@@ -141,7 +141,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     // What blocks now (a start that was under way) is not waited for: the next daemon finds what it left.
     runtime.shutdown_background();
     match served {
-        Ok(Ended::Again) => Err(start_anew()),
+        Ok(Ended::Again) => Err(start_anew(&config.program)),
         Ok(Ended::ForGood) => Ok(()),
         Err(error) => Err(error),
     }
@@ -155,12 +155,10 @@ enum Ended {
 }
 
 /// Becomes its own successor, who adopts what runs, as after any other end of a daemon. Returns only if it can't.
-fn start_anew() -> DaemonError {
+/// The program's file may have been replaced since this daemon started, so it is named by the path that it had then.
+fn start_anew(program: &std::path::Path) -> DaemonError {
     use std::os::unix::process::CommandExt;
-    let cause = match std::env::current_exe() {
-        Ok(program) => std::process::Command::new(program).args(std::env::args_os().skip(1)).exec(),
-        Err(cause) => cause,
-    };
+    let cause = std::process::Command::new(program).args(std::env::args_os().skip(1)).exec();
     DaemonError::System { what: "start anew as a node of the cluster (start it by hand)", cause }
 }
 
