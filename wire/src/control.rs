@@ -26,7 +26,7 @@ pub const MAX_KNOWN_PEERS: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// What services this domain mounts. Answered by [`Reply::Services`].
+    /// Asks for the services that this domain mounts. Answered by [`Reply::Services`].
     Services {
         /// Comes back in the reply.
         id: u64,
@@ -60,7 +60,7 @@ pub enum Request {
         /// Name of the service.
         service: String,
     },
-    /// What this domain is: answered by [`Reply::About`].
+    /// Asks about this domain. Answered by [`Reply::About`].
     About {
         /// Comes back in the reply.
         id: u64,
@@ -77,7 +77,7 @@ pub enum Request {
     Machine {
         /// Comes back in the reply.
         id: u64,
-        /// What runs the guest's instructions: `kvm` or `tcg`.
+        /// The accelerator of the guest's instructions: `kvm` or `tcg`.
         accel: String,
         /// Version of QEMU.
         qemu: String,
@@ -97,7 +97,8 @@ pub enum Request {
         /// Its name in the topology, which places it in this domain; empty: one without a name, which calls and is not called.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         name: String,
-        /// What an earlier [`Reply::Bound`] gave, to be the same endpoint again after the daemon's death; else empty.
+        /// The token of an earlier [`Reply::Bound`], to be the same endpoint again after the
+        /// daemon's death; else empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         token: String,
         /// With a token: whom it has a channel with, so that the daemon knows whom to tell of changes. At most [`MAX_KNOWN_PEERS`].
@@ -143,7 +144,7 @@ pub enum Request {
         id: u64,
         /// Slot of mine.
         endpoint: u32,
-        /// Which.
+        /// The buffer.
         buffer: u64,
     },
     /// Grant a buffer of mine to another endpoint of this distributed container. Answered by [`Reply::Granted`].
@@ -152,11 +153,11 @@ pub enum Request {
         id: u64,
         /// Slot of mine.
         endpoint: u32,
-        /// Which buffer.
+        /// The buffer.
         buffer: u64,
         /// To whom.
         to: EndpointAddress,
-        /// What it may do.
+        /// The access that is granted.
         access: GrantAccess,
         /// Its place in the buffer's states, which the owner chooses.
         place: u32,
@@ -170,17 +171,18 @@ pub enum Request {
         id: u64,
         /// Slot of mine.
         endpoint: u32,
-        /// Which.
+        /// The grant.
         grant: u64,
     },
-    /// What does this grant stand for? For the one to whom it was granted, and for an endpoint with the privilege `copies`. Answered by
-    /// [`Reply::Borrowed`] with two descriptors: the buffer's data and its states.
+    /// Asks for the memory that a grant stands for: as its grantee, or as an endpoint with the
+    /// privilege `copies`. Answered by [`Reply::Borrowed`] with two descriptors: the buffer's data
+    /// and its states.
     Borrow {
         /// Comes back in the reply.
         id: u64,
         /// Slot of mine.
         endpoint: u32,
-        /// Which.
+        /// The grant.
         grant: u64,
     },
 }
@@ -191,7 +193,7 @@ pub enum Request {
 pub struct EndpointAddress {
     /// Its place.
     pub slot: u32,
-    /// Which of those that had this place, from 1.
+    /// The incarnation of that place, from 1.
     pub generation: u32,
 }
 
@@ -205,7 +207,7 @@ pub enum Whom {
     Address(EndpointAddress),
 }
 
-/// What a grantee may do with a buffer.
+/// A grantee's access to a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrantAccess {
@@ -215,7 +217,7 @@ pub enum GrantAccess {
     Write,
 }
 
-/// What one endpoint may do with another, as the topology says.
+/// The rights of one endpoint against another, as the topology says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EndpointRights {
@@ -247,7 +249,7 @@ pub struct EndpointPeer {
     pub name: String,
     /// The domain of its program.
     pub domain: String,
-    /// What the one who is told may do with it.
+    /// The rights of the receiver of this message against that endpoint.
     pub rights: EndpointRights,
 }
 
@@ -264,7 +266,7 @@ pub struct GrantedBuffer {
     pub owner: EndpointAddress,
     /// To whom it was granted.
     pub to: EndpointAddress,
-    /// What may be done with it.
+    /// The access.
     pub access: GrantAccess,
     /// Bytes of data.
     pub bytes: u64,
@@ -340,7 +342,7 @@ pub enum Reply {
         id: u64,
         /// Where it is.
         address: EndpointAddress,
-        /// What makes it the same endpoint again, at a daemon that has not met it.
+        /// The token that makes it the same endpoint again, at a daemon that has not met it.
         token: String,
         /// Whether it may copy between buffers that were granted to others.
         copies: bool,
@@ -349,7 +351,7 @@ pub enum Reply {
     Introduced {
         /// The request's number.
         id: u64,
-        /// Who it is.
+        /// The other endpoint.
         peer: EndpointPeer,
         /// Number of the channel on this node.
         channel: u64,
@@ -372,7 +374,7 @@ pub enum Reply {
     Borrowed {
         /// The request's number.
         id: u64,
-        /// What it is.
+        /// The buffer.
         buffer: GrantedBuffer,
     },
     /// To [`Request::Borrow`] of a grant of another node: the descriptors of the end of a channel travel with it, at whose other end the memory is
@@ -380,7 +382,7 @@ pub enum Reply {
     Lent {
         /// The request's number.
         id: u64,
-        /// Which grant.
+        /// The grant.
         grant: u64,
         /// Number of the channel on this node.
         channel: u64,
@@ -396,38 +398,38 @@ pub enum Reply {
         id: u64,
         /// The errno that fits.
         errno: i32,
-        /// What was wrong and what to do.
+        /// The fault, and what to do about it.
         message: String,
     },
     /// Nobody asked: something happened.
     Event(Event),
 }
 
-/// What the daemon tells on its own.
+/// A message of the daemon that answers no request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// To a server: a new consumer; one end's descriptors travel with it.
     Attach {
-        /// Which of the served services.
+        /// The served service.
         service: String,
         /// Number of the channel on this node.
         channel: u64,
-        /// Who consumes.
+        /// The consumer.
         consumer: Consumer,
     },
     /// To a server: the settings of a service changed.
     Settings {
-        /// Which of the served services.
+        /// The served service.
         service: String,
         /// All of them, as admitted.
         settings: serde_json::Value,
     },
     /// To a server: what a domain may do has changed; verbs of its open channels change with it.
     Verbs {
-        /// Which of the served services.
+        /// The served service.
         service: String,
-        /// Which domain.
+        /// The domain.
         domain: String,
         /// All that it may do now.
         verbs: Vec<String>,
@@ -448,7 +450,7 @@ pub enum Event {
     },
     /// To a program that offers a service: the topology no longer lets this domain offer it. Channels that are open stay so.
     Withdrawn {
-        /// Which of the offered services.
+        /// The offered service.
         service: String,
         /// Why, for a person.
         message: String,
@@ -456,14 +458,14 @@ pub enum Event {
     /// To a machine process: have the guest run a frontend, in the place of one that may be there. Two descriptors travel with it:
     /// the private sockets of the frontend and of its entrances.
     Frontend {
-        /// What the frontend is told in words, without the descriptors of a node's own.
+        /// The order of a frontend in words, without the descriptors of a node's own.
         order: serde_json::Value,
     },
     /// To an endpoint: somebody was introduced to it; one end's descriptors travel with it.
     Introduced {
         /// Slot of the endpoint that is told.
         endpoint: u32,
-        /// Who it is.
+        /// The other endpoint.
         peer: EndpointPeer,
         /// Number of the channel on this node.
         channel: u64,
@@ -472,7 +474,7 @@ pub enum Event {
     Rights {
         /// Slot of the endpoint that is told.
         endpoint: u32,
-        /// Which peer.
+        /// The other endpoint.
         peer: EndpointAddress,
         /// All that it may do now.
         rights: EndpointRights,
@@ -481,14 +483,14 @@ pub enum Event {
     Moved {
         /// Slot of the endpoint that is told.
         endpoint: u32,
-        /// Which.
+        /// The grant.
         grant: u64,
     },
     /// To an endpoint: a grant that it has borrowed is over.
     Revoked {
         /// Slot of the endpoint that is told.
         endpoint: u32,
-        /// Which.
+        /// The grant.
         grant: u64,
     },
     /// To an endpoint: it is none any more, because the topology no longer places it here.
@@ -514,7 +516,7 @@ pub struct MountedService {
     pub kind: String,
     /// Folder below `/srv`.
     pub at: String,
-    /// What the domain may do with it.
+    /// The verbs that the domain may use.
     pub verbs: Vec<String>,
     /// Whether a server is there now.
     pub up: bool,
@@ -547,7 +549,7 @@ pub struct ChannelSettings {
     pub channels_per_domain: u32,
 }
 
-/// What a channel moves.
+/// The unit that a channel moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChannelMode {
@@ -557,16 +559,16 @@ pub enum ChannelMode {
     Stream,
 }
 
-/// Who is at the other end of a channel, as the daemon (not the peer) says.
+/// The party at the other end of a channel, as the daemon (not the peer) says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consumer {
     /// The distributed container.
     pub dc: String,
     /// The domain: key of private caches, quotas and counters.
     pub domain: String,
-    /// Which entrance: `device`, `preload`, `stub`, `resolve`, `api`.
+    /// The entrance: `device`, `preload`, `stub`, `resolve`, `api`.
     pub entrance: String,
-    /// What the domain may do.
+    /// The verbs that the domain may use.
     pub verbs: Vec<String>,
 }
 

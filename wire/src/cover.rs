@@ -33,8 +33,9 @@ const UDP: u8 = 17;
 /// Bytes of UDP's header.
 const UDP_BYTES: usize = 8;
 
-/// What stands in front of `bytes` bytes of frames, from the address `from` of an Ethernet to the station at `to`. UDP's checksum is begun, as the kernel
-/// wants it: of the addresses, the length and the protocol alone (RFC 8200, 8.1).
+/// The header in front of `bytes` bytes of frames, from the address `from` of an Ethernet to the
+/// station at `to`. UDP's checksum is begun, as the kernel wants it: of the addresses, the length
+/// and the protocol alone (RFC 8200, 8.1).
 #[must_use]
 pub fn head(from: [u8; 6], to: [u8; 6], station: u64, bytes: usize) -> [u8; HEAD_BYTES] {
     let length = u16::try_from(bytes + UDP_BYTES).unwrap_or(u16::MAX);
@@ -62,7 +63,8 @@ pub fn head(from: [u8; 6], to: [u8; 6], station: u64, bytes: usize) -> [u8; HEAD
     head
 }
 
-/// What a packet for `station` has where: four bytes each, the first one the most significant, from which byte on. A filter compares them.
+/// The words of a packet for `station`, and where they stand: four bytes each, the first one the
+/// most significant, from which byte on. A filter compares them.
 #[must_use]
 pub fn words(station: u64) -> [(u32, u32); 4] {
     let [network, station] = [NETWORK, station].map(|half| ((half >> 32) as u32, half as u32));

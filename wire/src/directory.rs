@@ -26,7 +26,7 @@ pub mod file {
     pub const NAMES: u32 = 18;
 }
 
-/// What a domain may be allowed to do.
+/// The verbs of a directory service.
 pub mod verb {
     /// Ask for names.
     pub const RESOLVE: &str = "resolve";
@@ -103,7 +103,7 @@ pub struct Settings {
     pub sessions_per_domain: u32,
     /// Requests that one domain may have outstanding.
     pub outstanding_per_domain: u32,
-    /// What is remembered.
+    /// The settings of the cache.
     pub cache: CacheSettings,
 }
 

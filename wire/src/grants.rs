@@ -41,7 +41,7 @@ const _: () = {
     assert!((crate::ipc::NODE_NUMBER_MAX as u64) << GRANT_BITS < 1 << 63);
 };
 
-/// What the states say of one grant.
+/// The state of one grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// [`STATE_LIVE`].
@@ -66,7 +66,8 @@ impl State {
         }
     }
 
-    /// What a word says. One that says nothing known is a lie of the owner, about its own grant.
+    /// The state that a word stands for. An unknown word is a lie of the owner, about its own
+    /// grant.
     #[must_use]
     pub const fn of(word: u64) -> State {
         match word {

@@ -1,5 +1,5 @@
-//! What the agent in a guest and the machine process on its node say to each other over the guest's port. Described in
-//! `docs/spec/guest.md`.
+//! The protocol between the agent in a guest and the machine process on its node, over the guest's
+//! port. Described in `docs/spec/guest.md`.
 //!
 //! A [`Frame`] is what the port carries; a [`Message`] what it means. [`Decoder`] makes frames out of bytes as they come,
 //! [`Message::read`] messages out of frames, and [`Message::encode`] bytes again.
@@ -25,7 +25,8 @@ pub const MAX_PAYLOAD_BYTES: usize = 65_536;
 pub const MAX_STREAMS: usize = 512;
 /// Channels that a guest may have at a time: each is a PCI device behind a port of its own.
 pub const MAX_CHANNELS: usize = 32;
-/// What a side may send on a stream before it is given more: bytes of `DATA` frames, headers included.
+/// The window of a stream: bytes of `DATA` frames, headers included, that a side may send before it
+/// is given more.
 pub const STREAM_WINDOW_BYTES: usize = 262_144;
 /// The peer's number at the doorbell register; the guest's own is 0.
 pub const PEER_ID: u16 = 1;
@@ -92,7 +93,7 @@ pub mod output {
     pub const STDERR: u8 = 2;
 }
 
-/// What the port carries.
+/// One frame on the port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// One of [`kind`], or something that this version does not know.
@@ -109,13 +110,13 @@ pub enum BadFrame {
     /// The payload is said to be longer than any is.
     #[error("a frame announces {bytes} bytes, and {MAX_PAYLOAD_BYTES} are the most")]
     Length {
-        /// What it says.
+        /// The length that it alleges.
         bytes: u32,
     },
     /// Bytes of the header that are zero are not.
     #[error("a frame has {found:?} where zeros stand")]
     Padding {
-        /// What stands there.
+        /// The bytes in its place.
         found: [u8; 3],
     },
     /// A kind that is none.
@@ -143,7 +144,7 @@ pub enum BadFrame {
     /// A vector that no end has.
     #[error("a ring names the vector {found}")]
     Vector {
-        /// What it says.
+        /// The value in its place.
         found: u8,
     },
     /// JSON that is none, or not what belongs there.
@@ -151,7 +152,7 @@ pub enum BadFrame {
     Json {
         /// Its kind.
         kind: u8,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
 }
@@ -179,7 +180,7 @@ pub struct Decoder {
     header: [u8; HEADER_BYTES],
     /// Bytes of the header that have come.
     had: usize,
-    /// What has come of the payload.
+    /// The part of the payload that has come.
     payload: Vec<u8>,
 }
 
@@ -225,7 +226,7 @@ impl Decoder {
     }
 }
 
-/// What a frame means.
+/// A message: the meaning of a frame.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
     /// See [`kind::HELLO`].
@@ -238,7 +239,7 @@ pub enum Message {
     Open {
         /// The new stream.
         stream: u32,
-        /// What it is for.
+        /// The purpose of the stream.
         purpose: Purpose,
     },
     /// See [`kind::DATA`].
@@ -266,7 +267,7 @@ pub enum Message {
     End {
         /// The stream whose next message carries it.
         stream: u32,
-        /// Which end, and where it is.
+        /// The end, and where it is.
         end: End,
     },
     /// See [`kind::RELEASE`].
@@ -295,7 +296,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// What a frame means.
+    /// Reads a frame as a message.
     ///
     /// # Errors
     /// [`BadFrame`]: it means nothing.
@@ -352,7 +353,7 @@ impl Message {
     }
 }
 
-/// What a message of so many bytes takes of its stream's window: an empty one is not free.
+/// The share of a stream's window that a message of so many bytes takes: an empty one is not free.
 #[must_use]
 pub const fn window_cost(payload: usize) -> usize {
     HEADER_BYTES + payload

@@ -1,5 +1,5 @@
-//! What endpoints say to each other over the channel of their pair: the header of a message, and the words of a pair.
-//! The page `docs/spec/ipc.md` says the same.
+//! The protocol between endpoints over the channel of their pair: the header of a message, and the
+//! words of a pair. The page `docs/spec/ipc.md` says the same.
 //!
 //! The words stand in the header page of the channel's region, behind the rings' control words (`wire::ring`). All are 64 bits.
 
@@ -99,7 +99,7 @@ pub const fn node_of_slot(slot: u32) -> u32 {
 pub struct Address {
     /// Its place in the container's table.
     pub slot: u32,
-    /// Which one in that place it is, from 1: a successor has another.
+    /// The incarnation of that place, from 1: a successor has another.
     pub generation: u32,
 }
 
@@ -150,7 +150,7 @@ impl Address {
     }
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// [`KIND_MESSAGE`].
@@ -185,13 +185,13 @@ impl Kind {
 /// A header, checked as far as that is possible without knowing who wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// Who alleges to have sent it.
+    /// The alleged sender.
     pub source: Address,
-    /// What it means to the receiver.
+    /// A word for the receiver.
     pub tag: u32,
     /// Bytes of payload.
     pub length: u32,
-    /// What it is.
+    /// The kind of the record.
     pub kind: Kind,
     /// Most bytes of payload of the reply.
     pub takes: u32,
@@ -199,7 +199,7 @@ pub struct Header {
     pub id: u64,
 }
 
-/// What is wrong with a header that a peer has written.
+/// The fault of a header that a peer has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
     /// The record is shorter than a header.
@@ -208,9 +208,9 @@ pub enum BadHeader {
     /// It alleges another length than its record has.
     #[error("a message alleges {alleged} bytes of payload where its record has {found}")]
     Length {
-        /// What it says.
+        /// The alleged length.
         alleged: u32,
-        /// What there is.
+        /// The length that is there.
         found: usize,
     },
     /// There is no such kind.
@@ -232,13 +232,13 @@ pub enum BadHeader {
     Takes {
         /// Its kind.
         kind: u32,
-        /// What it says.
+        /// The length that it alleges.
         takes: u32,
     },
     /// An address has another length.
     #[error("the address of an endpoint has {found} bytes and not 8")]
     Refer {
-        /// What it has.
+        /// The length that is there.
         found: u32,
     },
 }
@@ -254,7 +254,7 @@ fn low(word: u64) -> u32 {
 }
 
 impl Header {
-    /// What stands in front of the payload, as words in whose little-endian bytes it is.
+    /// The header in front of the payload, as words whose little-endian bytes it is.
     #[inline]
     #[must_use]
     pub fn to_words(self) -> [u64; HEADER_WORDS] {

@@ -33,7 +33,7 @@ pub const FRAME_BYTES_MAX: usize = 65_535;
 /// A long frame, which goes on ways that don't cut whatever their interfaces take: a packet of it, its cover and what kernels put in front of that is no
 /// longer than 64 KiB, and its body is of whole blocks of the cipher.
 pub const LONG_FRAME_BYTES: usize = 65_432;
-/// What a receiver holds of frames that were not read, in bytes of frames.
+/// The bound of frames that a receiver holds unread, in bytes of frames.
 pub const WINDOW_BYTES: usize = 4_194_304;
 /// Fewest frames of a window.
 pub const WINDOW_FRAMES_MIN: usize = 64;
@@ -45,11 +45,11 @@ pub const KEY_FRAMES_LOG: u32 = 20;
 /// Where a frame says how long its sealed body is.
 const SEALED_AT: usize = 14;
 
-/// What a frame is.
+/// The kinds of frames.
 pub mod kind {
     /// Bytes of the stream.
     pub const DATA: u8 = 1;
-    /// What has come.
+    /// A report of the frames that have come.
     pub const STATE: u8 = 2;
 }
 
@@ -83,7 +83,7 @@ pub enum BadFrame {
     /// Fewer bytes than it takes, or says.
     #[error("{what} has {found} bytes")]
     Length {
-        /// What it should be.
+        /// The expected content.
         what: &'static str,
         /// How many there are.
         found: usize,
@@ -106,12 +106,12 @@ pub enum BadFrame {
         /// The number.
         found: u8,
     },
-    /// What is zero is not.
+    /// Padding that is not zero.
     #[error("{what} has {found:#x} where zero stands")]
     Padding {
         /// In what.
         what: &'static str,
-        /// What stands there.
+        /// The value in its place.
         found: u64,
     },
     /// A number is out of its bounds.
@@ -221,12 +221,12 @@ impl Introduction {
     }
 }
 
-/// What stands in front of a body, in clear; it is sealed with it.
+/// The header in front of a body, in clear; it is sealed with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The station that it is for.
     pub station: u64,
-    /// Which of its lanes.
+    /// The number of the lane.
     pub lane: u32,
     /// See [`kind`].
     pub kind: u8,
@@ -291,7 +291,7 @@ impl Header {
     }
 }
 
-/// What the body of data says before what it carries.
+/// The head of a body of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Data {
     /// All frames of data of the other side before this one have come.
@@ -339,7 +339,7 @@ impl Data {
     }
 }
 
-/// What the body of a state says.
+/// The body of a state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
     /// See [`Data::next`].
@@ -350,7 +350,7 @@ pub struct State {
     pub flags: u32,
     /// So many µs ago the frame came that made `next` or a range grow last.
     pub held_us: u32,
-    /// What has come beyond: from, to (exclusive); ascending, with gaps before each.
+    /// The frames beyond that have come: from, to (exclusive); ascending, with gaps before each.
     pub ranges: Vec<(u64, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! What the proxies of two nodes say to each other. The page `docs/spec/link.md` says the same.
+//! The protocol between the proxies of two nodes. The page `docs/spec/link.md` says the same.
 //!
 //! A [`Packet`] is what a transport carries: one datagram, or a piece of a byte stream that [`Decoder`] cuts out. Its body is a
 //! [`Hello`], a [`Refusal`], or frames ([`Frame::next`]). Numbers are little-endian.
@@ -60,7 +60,7 @@ pub const SILENCE_MS_MAX: u32 = 600_000;
 /// Number of the service that proxies are found by in TIPC, each as an instance of it: `tomb`.
 pub const TIPC_SERVICE: u32 = 0x746f_6d62;
 
-/// What the body of a packet is.
+/// The kinds of a packet's body.
 pub mod packet {
     /// A hello.
     pub const HELLO: u8 = 1;
@@ -86,7 +86,7 @@ pub mod kind {
     pub const DATA: u8 = 1;
     /// A pair's bytes end at this offset.
     pub const CLOSE: u8 = 2;
-    /// What has come of a pair's bytes, and how many may come.
+    /// A report of a pair's bytes that have come, and how many may come.
     pub const STATE: u8 = 3;
     /// This pair is over, and all of it was received.
     pub const GONE: u8 = 4;
@@ -102,7 +102,7 @@ pub mod kind {
     pub const ASK: u8 = 9;
 }
 
-/// What a record of a pair's bytes is.
+/// The kinds of records of a pair's bytes.
 pub mod record {
     /// The first of who opens it: for whom it is.
     pub const OPEN: u32 = 1;
@@ -125,13 +125,13 @@ pub mod refusal {
     pub const BROKEN: u32 = 4;
 }
 
-/// What is wrong with bytes of a peer. Nothing that it says is to be believed any more.
+/// The fault of a peer's bytes. Nothing that it says is to be believed any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BadPacket {
     /// Fewer bytes than what they should be takes.
     #[error("{what} has {found} bytes")]
     Length {
-        /// What they should be.
+        /// The expected content.
         what: &'static str,
         /// How many there are, or are announced.
         found: usize,
@@ -144,12 +144,12 @@ pub enum BadPacket {
         /// The number.
         found: u32,
     },
-    /// What is zero is not.
+    /// Padding that is not zero.
     #[error("{what} has {found:#x} where zero stands")]
     Padding {
         /// In what.
         what: &'static str,
-        /// What stands there.
+        /// The value in its place.
         found: u32,
     },
     /// No such compression, or one of a body that has none.
@@ -348,7 +348,7 @@ impl Decoder {
     }
 }
 
-/// What a side says of itself, first of all. It holds for as long as the incarnation lives.
+/// The first message of each side, about itself. It holds for as long as the incarnation lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hello {
     /// The oldest version that it speaks.

@@ -23,7 +23,7 @@ pub const HEADER_OFFSET: usize = 16;
 /// Offset of the length, 8 bytes.
 pub const HEADER_LENGTH: usize = 24;
 
-/// What was lent: the first record of whoever has the memory.
+/// The content of a loan: the first record of whoever has the memory.
 pub const KIND_LENT: u32 = 1;
 /// Bytes are wanted.
 pub const KIND_READ: u32 = 2;
@@ -66,7 +66,7 @@ pub enum Outcome {
     Cancelled,
 }
 
-/// What a record says.
+/// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Record {
     /// See [`KIND_LENT`].
@@ -105,14 +105,14 @@ pub enum Record {
     },
     /// See [`KIND_DONE`].
     Done {
-        /// Which copy.
+        /// The copy.
         copy: u64,
         /// How.
         outcome: Outcome,
     },
     /// See [`KIND_CANCEL`].
     Cancel {
-        /// Which copy.
+        /// The copy.
         copy: u64,
     },
 }
@@ -123,7 +123,7 @@ pub enum Nonsense {
     /// No such kind, or no such status with it.
     #[error("a record of kind {kind} and status {status}")]
     Kind {
-        /// What it says.
+        /// The kind that it alleges.
         kind: u32,
         /// And this.
         status: u32,
@@ -134,7 +134,7 @@ pub enum Nonsense {
     /// Bytes behind a header that has none, or too many.
     #[error("a record of kind {kind} with {length} bytes behind its header")]
     Length {
-        /// What it is.
+        /// The kind that it alleges.
         kind: u32,
         /// How many.
         length: usize,
@@ -188,7 +188,7 @@ impl Record {
         bytes
     }
 
-    /// What `header` says, with so many bytes behind it.
+    /// Reads `header`, with so many bytes behind it.
     ///
     /// # Errors
     /// See [`Nonsense`].

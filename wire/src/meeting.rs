@@ -19,7 +19,7 @@ pub const STATUS_MAX: u32 = 4095;
 /// Longest path of a socket, in bytes: what `struct sockaddr_un` has room for, less the NUL (unix(7)).
 pub const PATH_BYTES_MAX: usize = 107;
 
-/// What the offerer says.
+/// The offerer's message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Greeting {
     /// Here is your end: five descriptors come along, in the order of `docs/spec/ring.md`.
@@ -28,7 +28,7 @@ pub enum Greeting {
     Refused {
         /// The errno that fits: 1 to [`STATUS_MAX`].
         errno: u32,
-        /// What was wrong and what to do; [`TEXT_BYTES_MAX`] at most, longer ones are cut.
+        /// The fault and what to do about it; [`TEXT_BYTES_MAX`] at most, longer ones are cut.
         text: String,
     },
 }
@@ -48,12 +48,12 @@ pub enum BadGreeting {
     },
     /// It is of another version.
     Version {
-        /// What it says.
+        /// The value in its place.
         found: u32,
     },
     /// The status is no errno, or a channel comes with a text.
     Status {
-        /// What it says.
+        /// The value in its place.
         found: u32,
     },
     /// The text is not UTF-8.

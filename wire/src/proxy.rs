@@ -1,5 +1,5 @@
-//! What a proxy and its node's daemon say to each other, and what the proxies of two nodes say on the pairs of their link. Described in
-//! `docs/spec/proxy.md`; the link itself in `docs/spec/link.md`.
+//! The protocol between a proxy and its node's daemon, and between the proxies of two nodes on the
+//! pairs of their link. Described in `docs/spec/proxy.md`; the link itself in `docs/spec/link.md`.
 
 use crate::control::{EndpointAddress, GrantedBuffer};
 use serde::{Deserialize, Serialize};
@@ -99,14 +99,14 @@ pub enum Open {
     Endpoints {
         /// The distributed container.
         dc: String,
-        /// Who asks.
+        /// The endpoint that asks.
         from: EndpointAddress,
         /// Its name; empty: it has none.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         name: String,
         /// The domain of whoever asks.
         domain: String,
-        /// Who is asked for.
+        /// The endpoint that is asked for.
         to: EndpointAddress,
         /// Bytes of each ring, on both nodes.
         ring_bytes: u32,
@@ -115,9 +115,9 @@ pub enum Open {
     Grant {
         /// The distributed container.
         dc: String,
-        /// Which grant.
+        /// The grant.
         grant: u64,
-        /// Who asks.
+        /// The endpoint that asks.
         from: EndpointAddress,
         /// Its name; empty: it has none.
         #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -137,8 +137,8 @@ pub const fn pair_number(slot: u32, generation: u32) -> u64 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Order {
-    /// What the link is to be like. The first one starts it; a later one changes what can be changed while it lives: `peer_at`, `transport`,
-    /// `compression`.
+    /// The configuration of the link. The first one starts it; a later one changes what can be
+    /// changed while it lives: `peer_at`, `transport`, `compression`.
     Configure(Configure),
     /// Open a pair for the end that comes along. Answered by [`Report::Opened`] or [`Report::Refused`].
     Open {
@@ -170,16 +170,16 @@ pub enum Order {
     Lend {
         /// The pair.
         pair: u64,
-        /// What it stands for.
+        /// The buffer that it stands for.
         buffer: GrantedBuffer,
     },
     /// A grant is over, or stands for another buffer now: what was lent of it to this endpoint is so no more.
     Recall {
         /// The distributed container.
         dc: String,
-        /// Which grant.
+        /// The grant.
         grant: u64,
-        /// Who has borrowed it.
+        /// The endpoint that has borrowed it.
         endpoint: EndpointAddress,
     },
     /// The pair of these two endpoints is over, whichever of them is here.
@@ -194,8 +194,8 @@ pub enum Order {
         /// See [`News`].
         news: News,
     },
-    /// What is sent over the link has classes from now on, all of which together send so many bits per second at most; those that there were are no more. 0: there are none, and all pairs take
-    /// turns.
+    /// Begins classes for all that is sent over the link, with so many bits per second together at
+    /// most; former classes are gone. 0: there are no classes, and all pairs take turns.
     Whole {
         /// Of the node's link.
         rate_bits: u64,
@@ -204,13 +204,14 @@ pub enum Order {
     Share {
         /// `DC/DOMAIN`.
         name: String,
-        /// What it may always send, in bits per second; 0: it is promised nothing any more.
+        /// The rate that it may always send, in bits per second; 0: nothing is promised to it any
+        /// more.
         rate_bits: u64,
-        /// What it may send while others don't, in bits per second.
+        /// The rate that it may send while others don't, in bits per second.
         ceiling_bits: u64,
         /// How much may come at once, in bytes.
         burst_bytes: u64,
-        /// Who gets first what is left: 0 does.
+        /// The order in which classes get what is left: 0 is the first.
         precedence: u8,
     },
     /// A pair for which the other node asks is to be of this domain of this node. Goes before [`Order::Accept`].
@@ -263,7 +264,7 @@ pub struct Configure {
     pub station: Option<Station>,
 }
 
-/// What a socket for frames of Ethernet is bound to: see `docs/spec/lane.md`.
+/// The address of a socket for frames of Ethernet: see `docs/spec/lane.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Station {
@@ -275,7 +276,7 @@ pub struct Station {
     pub mac: [u8; 6],
     /// Longest payload of a frame.
     pub mtu: u32,
-    /// What frames for this socket begin with, as 16 hexadecimal digits.
+    /// The number that frames for this socket begin with, as 16 hexadecimal digits.
     pub number: String,
 }
 
@@ -289,7 +290,7 @@ pub enum Report {
         version: u32,
         /// Its process.
         pid: u32,
-        /// What it was configured to, if it was: a daemon that finds it goes on from there.
+        /// The configuration that it was given, if any: a daemon that finds it goes on from there.
         configured: Option<Configure>,
         /// Where it listens.
         listens: Vec<String>,
@@ -383,7 +384,8 @@ pub enum Report {
     },
 }
 
-/// What daemons tell each other through their proxies. A new association begins with everything that is so.
+/// The news that daemons tell each other through their proxies. A new association begins with
+/// everything that is so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "snake_case", deny_unknown_fields)]
 pub enum News {

@@ -3,7 +3,7 @@
 
 use thiserror::Error;
 
-/// What both sides change to, as HTTP/1.1 says it (`Upgrade`): the name and the version of this protocol.
+/// The protocol that both sides change to, as HTTP/1.1 says it (`Upgrade`): its name and version.
 pub const PROTOCOL: &str = "tombolo-exec/1";
 /// Bytes of what stands before each frame: its kind, and 4 bytes of how long it is, little-endian.
 pub const HEADER_BYTES: usize = 5;
@@ -12,7 +12,7 @@ pub const MAX_FRAME_BYTES: usize = 32 * 1024;
 /// Bytes of standard input that may be under way and not taken: so much the far side keeps, so that a signal is never behind input that nobody takes.
 pub const INPUT_WINDOW_BYTES: usize = 256 * 1024;
 
-/// What a frame is: as of the `exec` stream of a guest ([`crate::guest::exec`]), and one more.
+/// The kinds of frames: as of the `exec` stream of a guest ([`crate::guest::exec`]), and one more.
 pub mod frame {
     /// From the caller: standard input; nothing: its end.
     pub const STDIN: u8 = 0;
@@ -30,7 +30,7 @@ pub mod frame {
     pub const TAKEN: u8 = 6;
 }
 
-/// What comes is no frame.
+/// A break of the protocol: the bytes are no frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Broken {
     /// Its length.
@@ -76,7 +76,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// What has come.
+    /// Takes bytes that have come.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..std::mem::take(&mut self.taken));
         self.bytes.extend_from_slice(bytes);
@@ -101,7 +101,7 @@ impl Decoder {
     }
 }
 
-/// What a caller says.
+/// A caller's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromCaller<'b> {
     /// Standard input; nothing: its end.
@@ -118,7 +118,7 @@ pub enum FromCaller<'b> {
 }
 
 impl<'b> FromCaller<'b> {
-    /// What a frame of a caller means.
+    /// Reads a frame of a caller.
     ///
     /// # Errors
     /// [`Broken`].
@@ -135,7 +135,7 @@ impl<'b> FromCaller<'b> {
     }
 }
 
-/// What a caller is told.
+/// A message to a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToCaller<'b> {
     /// Standard output, or what the terminal shows.
@@ -149,7 +149,7 @@ pub enum ToCaller<'b> {
 }
 
 impl<'b> ToCaller<'b> {
-    /// What a frame for a caller means.
+    /// Reads a frame for a caller.
     ///
     /// # Errors
     /// [`Broken`].

@@ -115,9 +115,9 @@ pub const END_DESCRIPTORS: usize = 5;
 pub const BELL_BYTES: usize = 256;
 /// Where that register stands; it has 32 bits.
 pub const BELL_OFFSET: usize = 12;
-/// What is stored there when there is a message.
+/// The value that is stored there when there is a message.
 pub const BELL_DATA: u32 = 0x1_0000;
-/// What is stored there when there is room.
+/// The value that is stored there when there is room.
 pub const BELL_ROOM: u32 = 0x1_0001;
 
 const KIND_MASK: u64 = 0xf;
@@ -182,7 +182,7 @@ pub const fn record_word(kind: u64, length: usize, position: u64) -> u64 {
         | (length as u64 & LENGTH_MASK)
 }
 
-/// What a record's word alleges.
+/// The allegation of a record's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordWord {
     /// One of the kinds (`RECORD_*`), or nonsense.

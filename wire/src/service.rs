@@ -30,7 +30,8 @@ pub const MAX_CAPSULE_BYTES: usize = 3 * 1024;
 pub const MAX_CONTROL_BYTES: usize = 16 * 1024;
 /// Longest record of a stream, in bytes, its capsule not counted.
 pub const MAX_RECORD_BYTES: usize = 64 * 1024;
-/// What a record takes of the reader's credit beside its bytes: so empty records are not free.
+/// The share of the reader's credit that a record takes beside its bytes: empty records are not
+/// free.
 pub const RECORD_OVERHEAD_BYTES: usize = 64;
 /// Most bytes that one [`Kind::ReadAt`] asks for, and one [`Kind::WriteAt`] brings.
 pub const MAX_TRANSFER_BYTES: usize = 60 * 1024;
@@ -70,7 +71,7 @@ pub mod flags {
     pub const ALL: u16 = TRACE | MORE | END;
 }
 
-/// What a message is. The discriminant is the byte value on the wire.
+/// The kind of a message. The discriminant is the byte value on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Kind {
@@ -148,18 +149,18 @@ impl TryFrom<u16> for Kind {
 /// The fixed head of each message. Byte offsets: kind 0, flags 2, status 4, session 8, tag 16, file 24, length 28.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the message is.
+    /// The kind of the message.
     pub kind: Kind,
     /// Bits of [`flags`].
     pub flags: u16,
     /// 0, or an errno of Linux; only in responses.
     pub status: u32,
-    /// Which session; 0 is [`SESSION_NONE`].
+    /// The session; 0 is [`SESSION_NONE`].
     pub session: u64,
-    /// Which request; chosen by the consumer.
+    /// The request's number, chosen by the consumer.
     pub tag: u64,
-    /// Which file of the export ([`FileExport::id`]); the number of the `ioctl` in `Control`; trailer bytes in a
-    /// traced response.
+    /// The file of the export ([`FileExport::id`]); the number of the `ioctl` in `Control`; trailer
+    /// bytes in a traced response.
     pub file: u32,
     /// Bytes of payload that follow.
     pub length: u32,
@@ -180,9 +181,9 @@ pub enum DecodeError {
     /// The header's length is not what follows it.
     #[error("the header says {said} bytes of payload, {found} follow")]
     Length {
-        /// What the header says.
+        /// The length that the header alleges.
         said: u32,
-        /// What is there.
+        /// The length that is there.
         found: usize,
     },
     /// A traced response whose trailer is longer than its payload, or no whole number of phases.
@@ -242,7 +243,7 @@ impl Header {
     }
 }
 
-/// What a service offers: the payload of [`Kind::Hello`].
+/// The offer of a service: the payload of [`Kind::Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Export {
@@ -258,13 +259,13 @@ pub struct Export {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileExport {
-    /// What `Open` and `Request` name it by.
+    /// The number that `Open` and `Request` name it by.
     pub id: u32,
     /// Name in the service's folder; `None`: not shown as a file.
     pub name: Option<String>,
     /// Permission bits, for example `0o666`.
     pub mode: u32,
-    /// What `open`, `read` and `write` mean.
+    /// The meaning of `open`, `read` and `write`.
     pub behaviour: Behaviour,
     /// Whether a request that was lost with its backend may be sent to the next one.
     pub idempotent: bool,
@@ -275,7 +276,7 @@ pub struct FileExport {
     pub change: Option<String>,
 }
 
-/// What the file operations of one file mean.
+/// The meaning of the file operations of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Behaviour {
@@ -299,7 +300,8 @@ pub enum Behaviour {
 /// The name of an exported folder that is the folder of the service itself.
 pub const OWN_FOLDER: &str = ".";
 
-/// Who opens a session, and what an earlier backend left: the payload of [`Kind::Open`].
+/// The opener of a session, and the state that an earlier backend left: the payload of
+/// [`Kind::Open`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenInfo {
@@ -309,12 +311,12 @@ pub struct OpenInfo {
     pub gid: u32,
     /// Its process, as the frontend saw it.
     pub pid: u32,
-    /// Which entrance it came through: `device`, `preload`, `stub`, `resolve`, `api`.
+    /// The entrance that it came through: `device`, `preload`, `stub`, `resolve`, `api`.
     pub entrance: String,
     /// Flags of open(2): the access mode, `O_APPEND` and `O_TRUNC` are of interest.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub flags: u32,
-    /// What the last [`Kind::Capsule`] of this session said, if the session is older than the backend.
+    /// The last [`Kind::Capsule`] of this session, if the session is older than the backend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capsule: Vec<u8>,
 }
@@ -327,7 +329,8 @@ fn is_zero(value: &u32) -> bool {
 /// One phase of a request's way, in a traced response. 12 bytes: phase 0, reserved 2, nanoseconds 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Phase {
-    /// Which one: an index into the service's list of names (`wire::directory::PHASES` for the directory).
+    /// The phase: an index into the service's list of names (`wire::directory::PHASES` for the
+    /// directory).
     pub phase: u16,
     /// How long it took, in ns.
     pub nanoseconds: u64,

@@ -42,7 +42,7 @@ pub const KIND_FINISH: u8 = 5;
 /// The connection is over, and bytes on their way are lost.
 pub const KIND_RESET: u8 = 6;
 
-/// What a frame says.
+/// A frame: its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// See [`KIND_HELLO`].
@@ -219,7 +219,7 @@ pub struct Served {
     pub limits: Limits,
 }
 
-/// What the relay of a domain does.
+/// The order of a domain's relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
@@ -233,7 +233,7 @@ pub struct Order {
     pub serves: Vec<Served>,
 }
 
-/// What a daemon says to a relay, one packet each.
+/// A daemon's packet to a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Ask {
@@ -245,7 +245,7 @@ pub enum Ask {
     State,
 }
 
-/// What a relay answers.
+/// A relay's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Answer {

@@ -50,7 +50,7 @@ pub const fn end(side: usize) -> usize {
     OFFSET_ENDS + side * END_STRIDE
 }
 
-/// What an offerer writes into XenStore: all numbers are of its own domain.
+/// The offer that an offerer writes into XenStore: all numbers are of its own domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
     /// Grant reference of the directory page.
@@ -74,7 +74,7 @@ pub enum BadOffer {
     /// It is of another version.
     #[error("it is of version {found}, and this program speaks {VERSION}")]
     Version {
-        /// What it says.
+        /// The value in its place.
         found: u64,
     },
 }

@@ -26,6 +26,7 @@ mod interrupted;
 mod joining;
 mod kvm;
 mod languages;
+mod leaks;
 mod link_versions;
 mod machine_channels;
 mod machine_conformance;

@@ -18,7 +18,7 @@ pub struct Hello {
     pub interrupts: bool,
 }
 
-/// What the guest is to be.
+/// The order of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Boot {
@@ -30,7 +30,7 @@ pub struct Boot {
     pub domain: String,
     /// Its host name.
     pub hostname: String,
-    /// What runs; empty: nothing but what `exec` starts.
+    /// The command; empty: nothing runs but what `exec` starts.
     pub command: Vec<String>,
     /// Its environment, in this order.
     pub environment: Vec<(String, String)>,
@@ -48,7 +48,7 @@ pub struct Boot {
     pub resolve: bool,
     /// The first network card; none: left alone.
     pub network: Option<Network>,
-    /// What the command and `exec` see as `/`; none: the initramfs.
+    /// The root that the command and `exec` see as `/`; none: the initramfs.
     pub root: Option<Root>,
 }
 
@@ -75,7 +75,7 @@ pub struct Root {
     pub read_only: bool,
 }
 
-/// What became of the guest.
+/// The guest's fate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Event {
@@ -90,7 +90,7 @@ pub enum Event {
     },
     /// The frontend came, or went.
     Frontend {
-        /// Which of the two.
+        /// Whether it came up, or went.
         up: bool,
         /// Why it went.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +118,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// What a shell would call it: the code, or 128 and the signal's number.
+    /// The exit code as a shell has it: the code, or 128 and the signal's number.
     #[must_use]
     pub const fn code(self) -> i32 {
         match self {
@@ -167,7 +167,7 @@ impl From<Exited> for RawExited {
     }
 }
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "purpose", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Purpose {
@@ -184,7 +184,7 @@ pub enum Purpose {
     Entrances {},
     /// From the node: a further process in the guest.
     Exec {
-        /// Which.
+        /// The options.
         options: ExecOptions,
     },
     /// From the agent: what the command writes.
@@ -205,7 +205,7 @@ pub struct ExecOptions {
     pub user: Option<String>,
     /// Where it starts; none: where the domain's command does.
     pub workdir: Option<String>,
-    /// What runs.
+    /// The command.
     pub command: Vec<String>,
 }
 
@@ -219,7 +219,8 @@ pub enum ExecEnd {
     Failed {
         /// Why.
         error: String,
-        /// What a shell would say: 127 where there is no such program, 126 where it can't be run.
+        /// The code that a shell would say: 127 where there is no such program, 126 where it can't
+        /// be run.
         code: i32,
     },
 }
@@ -264,7 +265,7 @@ impl From<ExecEnd> for RawExecEnd {
 pub struct Close {
     /// 0: as it should; otherwise the errno that fits.
     pub errno: i32,
-    /// What was wrong, for a person; empty: nothing.
+    /// The fault, for a person; empty: none.
     pub message: String,
 }
 
@@ -276,7 +277,7 @@ pub struct End {
     pub channel: u32,
     /// Where its PCI device is: device and function of the port on bus 0, then those behind it (`1c.3/00.0`).
     pub device: String,
-    /// Which end it is: 0 or 1.
+    /// The end: 0 or 1.
     pub side: u8,
     /// Bytes of the region that belong to the channel; BAR 2 may be larger.
     pub bytes: u64,
@@ -286,7 +287,7 @@ pub struct End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shutdown {
-    /// What the command is sent first.
+    /// The signal that the command is sent first.
     pub signal: i32,
 }
 

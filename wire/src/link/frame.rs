@@ -21,7 +21,7 @@ impl std::fmt::Display for Pair {
     }
 }
 
-/// What is received of a pair beyond an offset without a gap.
+/// The parts of a pair's bytes that have come beyond an offset without a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ranges {
     places: [(u64, u64); RANGES_MAX],
@@ -70,7 +70,7 @@ pub enum Frame<'a> {
     },
     /// See [`kind::CLOSE`].
     Close {
-        /// Which pair.
+        /// The pair.
         pair: Pair,
         /// Where its bytes end.
         offset: u64,
@@ -85,7 +85,7 @@ pub enum Frame<'a> {
         received: u64,
         /// Bytes before this may be sent.
         credit: u64,
-        /// What has come beyond `received`.
+        /// The bytes beyond `received` that have come.
         ranges: Ranges,
         /// The close has come, and all before it.
         closed: bool,

@@ -37,7 +37,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 pub struct Node {
     /// By which it is known; never another node's while anybody may know it. Made by [`below`].
     pub number: u32,
-    /// What its file operations mean.
+    /// The meaning of its file operations.
     pub behaviour: Behaviour,
     /// As [`super::FileExport::idempotent`].
     pub idempotent: bool,
@@ -137,7 +137,7 @@ fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= MAX_NAME_BYTES && !dots && !name.iter().any(|&b| b == b'/' || b == 0)
 }
 
-/// What part of a folder is asked for. 12 bytes: after 0, bytes 8.
+/// The part of a folder that is asked for. 12 bytes: after 0, bytes 8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct List {
     /// The [`Entry::place`] of the last entry that is known; 0 for the beginning.
@@ -156,7 +156,7 @@ impl List {
         bytes
     }
 
-    /// What exactly these bytes ask for.
+    /// Reads exactly these bytes as a request for a part of a folder.
     ///
     /// # Errors
     /// [`DecodeError::Payload`] where there are more or fewer.
@@ -171,7 +171,7 @@ impl List {
 /// One entry of a folder: the node, its place 48, the length of its name 56 (2 bytes), the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// What it is.
+    /// The node.
     pub node: Node,
     /// Where a listing goes on after it: grows, is never 0, and means the same as long as the node is there.
     pub place: u64,
@@ -214,7 +214,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// What a [`Change`] does. The discriminant is the byte on the wire.
+/// The operation of a [`Change`]. The discriminant is the byte on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Operation {
@@ -236,13 +236,13 @@ pub enum Operation {
 /// 12, group 16; then the name, and for `Rename` the new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change<'a> {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
     /// Permission bits of what is made; flags of a `Rename`.
     pub mode: u32,
     /// The folder that a node is moved to, or the node that gets one more name; else 0.
     pub other: u32,
-    /// Who asks, as the domain's kernel saw it.
+    /// The user and group that ask, as the domain's kernel saw them.
     pub caller: (u32, u32),
     /// The name.
     pub name: &'a [u8],
@@ -361,7 +361,7 @@ impl Attributes {
         bytes
     }
 
-    /// What exactly these bytes change.
+    /// Reads exactly these bytes as a change.
     ///
     /// # Errors
     /// [`DecodeError::Payload`].
