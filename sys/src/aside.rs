@@ -1,9 +1,11 @@
 //! Pipes of strangers, which a thread of its own reads or writes.
 //!
-//! Who splices into a pipe or out of it (splice(2), sendfile(2), and so cat(1) of some systems) holds the pipe's lock for as long as the *other*
-//! file makes it wait. Everybody else who reads or writes the pipe meanwhile waits in the kernel, and can't be killed there, whatever the flags
-//! of the open file say: a reader of the output of a process may so be stopped by that process for as long as it likes. Therefore nobody who
-//! has anything else to do touches such a pipe: a thread does, and passes on by a socket, which nobody else has.
+//! A process that splices into a pipe or out of it (splice(2), sendfile(2), and so cat(1) of some
+//! systems) holds the pipe's lock for as long as the *other* file makes it wait. Everybody else who
+//! reads or writes the pipe meanwhile waits in the kernel, and can't be killed there, whatever the
+//! flags of the open file say: a reader of the output of a process may so be stopped by that
+//! process for as long as it likes. Therefore nobody who has anything else to do touches such a
+//! pipe: a thread does, and passes on by a socket, which nobody else has.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
@@ -12,11 +14,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 
-/// What is passed on at once, in bytes: what a pipe holds by default.
+/// The number of bytes that is passed on at once: the default capacity of a pipe.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// What a socket takes before who writes to it waits, in bytes; the kernel makes it twice as much, for what it needs itself.
+/// The bytes that a socket takes before its writer waits; the kernel makes it twice as much, for
+/// what it needs itself.
 const SOCKET_BYTES: usize = 64 * 1024;
-/// What is on its way between a pipe and who reads or writes aside, at most, in bytes.
+/// The bytes that may be on their way between a pipe and its reader or writer aside.
 pub const HELD_BYTES: usize = CHUNK_BYTES + 2 * SOCKET_BYTES;
 /// Stack of a thread, in bytes: it makes system calls.
 const STACK_BYTES: usize = 64 * 1024;

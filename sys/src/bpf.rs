@@ -62,7 +62,7 @@ pub(crate) struct Program {
     instructions: Vec<[u8; INSTRUCTION_BYTES]>,
     /// Where the labels are.
     labels: Vec<Option<usize>>,
-    /// Which instructions jump where.
+    /// The instructions that jump, and where to.
     jumps: Vec<(usize, Label)>,
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn attach(cgroup: BorrowedFd<'_>, program: &OwnedFd, kind: u32) -> io
 #[derive(Debug)]
 pub(crate) struct Map(OwnedFd);
 
-/// What a map's values are found by.
+/// The keys by which a map's values are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
     /// 64 bits, and there are at most so many.
@@ -270,7 +270,7 @@ impl Map {
     }
 }
 
-/// What is there; the kernel says `ENOENT` where nothing is.
+/// A value that may be absent; the kernel says `ENOENT` where it is.
 fn found<T>(done: io::Result<()>, value: impl FnOnce() -> T) -> io::Result<Option<T>> {
     match done {
         Ok(()) => Ok(Some(value())),
@@ -279,7 +279,7 @@ fn found<T>(done: io::Result<()>, value: impl FnOnce() -> T) -> io::Result<Optio
     }
 }
 
-/// What the kernel knows of a program or a map.
+/// The kernel's knowledge of a program or a map.
 fn information<T>(of: &OwnedFd, info: *mut T) -> io::Result<()> {
     let mut ask = Information {
         of: of.as_raw_fd(),
@@ -301,7 +301,7 @@ unsafe fn command<T>(what: libc::c_long, attributes: *mut T) -> io::Result<libc:
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
 }
 
-/// What a command has returned that makes a descriptor.
+/// The descriptor that a command has made.
 fn descriptor(made: libc::c_long) -> io::Result<OwnedFd> {
     let made = i32::try_from(made).map_err(|_| io::ErrorKind::InvalidData)?;
     // SAFETY: the kernel has just made this descriptor for us, and nobody else has it.

@@ -27,7 +27,7 @@ const FEW_RINGS: usize = 4;
 /// Rings taken off at one look at the most, so that a peer that rings all the time keeps nobody listening.
 const MOST_RINGS: usize = 1024;
 
-/// What a listener found.
+/// The outcome of a listener's look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// Nobody rang.
@@ -218,7 +218,7 @@ pub fn wait(one: BorrowedFd<'_>, other: BorrowedFd<'_>, timeout_ns: Option<u64>)
     }
 }
 
-/// Which half of a doorbell a descriptor is.
+/// The two halves of a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// It can be listened to.

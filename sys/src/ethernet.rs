@@ -10,11 +10,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Most frames of one call.
 pub const FRAMES_MAX: usize = 64;
-/// What a socket may hold that was not received: several windows of a lane with the kernel's book-keeping.
+/// The bound of a socket's unreceived bytes: several windows of a lane with the kernel's
+/// book-keeping.
 const RECEIVE_BYTES: libc::c_int = 16 << 20;
-/// What it may hold that was not sent.
+/// The bound of its unsent bytes.
 const SEND_BYTES: libc::c_int = 8 << 20;
-/// What a whole frame of the kernel's filter comes to.
+/// The verdict of the kernel's filter that keeps a whole frame.
 const ALL: u32 = u32::MAX;
 /// Where the filter finds what is not in the frame (linux/filter.h): the protocol.
 const PROTOCOL_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;

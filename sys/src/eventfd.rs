@@ -13,7 +13,7 @@ use rustix::pipe::PipeFlags;
 
 use crate::known::{Known, is_in_a_foreign_program};
 
-/// What the kernel calls an eventfd.
+/// The kernel's name of an eventfd.
 const LINK: &[u8] = b"anon_inode:[eventfd]";
 
 /// Bytes that a pipe in its place holds: the least that a pipe has.

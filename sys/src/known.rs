@@ -5,8 +5,10 @@
 //! remembers device and inode of its file, and is neither used nor closed once another file has its number; and it lies high, where programs that
 //! count on the lowest free number do not come. The look costs an fstat(2) for each use and each close, so it is for what is beside a system call in any case.
 //!
-//! What can't be told apart are files that share one inode: eventfds, epolls, timers and the like. For those the high number has to do, except for
-//! [`crate::eventfd::Eventfd`], which takes another kind of file here. And nothing helps against a thread that replaces a number between the look and the use.
+//! Files that share one inode can't be told apart: eventfds, epolls, timers and the like. For those
+//! the high number has to do, except for [`crate::eventfd::Eventfd`], which takes another kind of
+//! file here. And nothing helps against a thread that replaces a number between the look and the
+//! use.
 //!
 //! Our own programs have all their descriptors for themselves: there a `Known` is an ordinary descriptor, until [`live_in_a_foreign_program`].
 

@@ -14,7 +14,7 @@ const IDENTITY_MAP: u64 = 0xfffb_c000;
 const TASK_STATE: usize = 0xfffb_d000;
 /// A page of memory.
 const PAGE_BYTES: usize = 4096;
-/// What `RFLAGS` has when nothing is set.
+/// `RFLAGS` with nothing set.
 const NO_FLAGS: u64 = 2;
 /// Bytes of an instruction that could not be emulated, at most.
 const INSTRUCTION_BYTES: usize = 15;
@@ -106,7 +106,7 @@ impl Machine {
     }
 }
 
-/// What KVM says of an error of its own.
+/// KVM's report of an error of its own.
 fn internal_error(run: &kvm_run) -> Exit {
     // SAFETY: plain numbers, of which any bits are a value; which of the views is meant is for those who look at them.
     let (error, failure) = unsafe { (run.__bindgen_anon_1.internal, run.__bindgen_anon_1.emulation_failure) };

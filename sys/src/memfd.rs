@@ -9,10 +9,10 @@ use rustix::io::Errno;
 /// The seals that a shared region must bear: nobody can make it shorter or longer, or lift the seals.
 pub const REGION_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// What statfs(2) says of a memfd in huge pages.
+/// The type of a memfd in huge pages, as statfs(2) says it.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// What statfs(2) says of a file of sysfs, where PCI devices show their memory.
+/// The type of sysfs, where PCI devices show their memory, as statfs(2) says it.
 const SYSFS_MAGIC: u64 = 0x6265_6572;
 
 /// The unit of stat(2)'s block count.
@@ -38,7 +38,7 @@ fn make(name: &str, bytes: u64, seals: SealFlags) -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
-/// What a memory that is granted may be used for by those it is granted to.
+/// The use of a granted memory that its grantees may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// To be read.
@@ -99,7 +99,7 @@ pub fn check_granted(memory: impl AsFd, reach: Reach) -> io::Result<Option<u64>>
 /// # Errors
 /// Those of fstat(2).
 pub fn taken_bytes(memory: impl AsFd) -> io::Result<u64> {
-    /// What stat(2) counts in, whatever the size of a page.
+    /// The unit of stat(2), whatever the size of a page.
     const BLOCK_BYTES: u64 = 512;
     let blocks = rustix::fs::fstat(memory)?.st_blocks;
     Ok(u64::try_from(blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES))

@@ -49,7 +49,8 @@ const OWNERS: Keys = Keys::Numbers(MAX_OWNERS);
 /// How deep below the root of all control groups an owner's may be. A node's own is at the first level, or below that of the container or service that the daemon runs in; domains are two below.
 const MAX_LEVEL: i32 = 16;
 
-/// Which control group has which class: what is looked up for packets that go out. Entries that nobody takes away are those of control groups that are gone, whose numbers the kernel gives to no other.
+/// The class of each control group, looked up for packets that go out. Entries that nobody takes
+/// away are those of control groups that are gone, whose numbers the kernel gives to no other.
 #[derive(Debug)]
 pub struct Owners(Map);
 
@@ -112,7 +113,7 @@ impl Owners {
     }
 }
 
-/// Which socket has which class: what is looked up for packets that come in.
+/// The class of each socket, looked up for packets that come in.
 #[derive(Debug)]
 pub struct Sockets(Map);
 
@@ -185,7 +186,7 @@ pub fn load_outgoing(owners: &Owners, major: u16) -> io::Result<OwnedFd> {
 
 /// Loads the program for packets that come in: each goes on to the interface `to`; where a socket of this network namespace waits for it, it has the priority of that one then.
 ///
-/// What has no socket here, is no TCP or UDP, or is a fragment, has none.
+/// Packets without a socket here, other than TCP and UDP, and fragments have no class.
 ///
 /// # Errors
 /// What the kernel says: it knows no such programs, or forbids them.

@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
 use std::io;
 
-/// What a process may have from now on.
+/// The bounds of a process from now on.
 #[derive(Debug, Clone, Copy)]
 pub struct Modest {
     /// Its user and group; `None`: those that it has.

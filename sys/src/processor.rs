@@ -1,4 +1,4 @@
-//! Which processor we run on, and may run on.
+//! The processor that we run on, and those that we may run on.
 
 use std::io;
 

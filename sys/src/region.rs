@@ -254,7 +254,7 @@ impl Region {
     }
 }
 
-/// What becomes of the memory behind a region before it is used.
+/// The fate of the memory behind a region before it is used.
 impl Region {
     /// Has the kernel provide every page now, as if each were written to, so that no later access has to wait for it. What stands
     /// there stays.

@@ -10,7 +10,7 @@ use rustix::fs::Timespec;
 use rustix::process::{Pid, Resource, Rlimit};
 use rustix::thread::{CpuSet, futex};
 
-/// What class a thread is in, and with which numbers.
+/// The class of a thread, with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// `SCHED_OTHER`, with a nice value.

@@ -24,11 +24,11 @@ pub const RESERVED_SERVICES: u32 = 64;
 /// Where a socket of TIPC is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
-    /// What is bound to a service.
+    /// A socket that is bound to a service.
     Service {
         /// The service's number: `TIPC` calls it type.
         service: u32,
-        /// Which of its instances.
+        /// The instance of the service.
         instance: u32,
     },
     /// One socket.

@@ -67,7 +67,7 @@ fn remove_entry(dir: BorrowedFd<'_>, name: &CStr, entries: u64) -> Result<bool, 
 
 /// A directory on the way from the top to the one that is being emptied.
 struct Level {
-    /// Which one it is: device and inode.
+    /// Its identity: device and inode.
     identity: (u64, u64),
     /// Its name in the one above.
     name: CString,

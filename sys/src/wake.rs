@@ -1,4 +1,4 @@
-//! What it costs to wake a thread that sleeps on another processor.
+//! The cost of waking a thread that sleeps on another processor.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -53,7 +53,7 @@ impl End {
 }
 
 impl Duplex {
-    /// Which end it is, 0 or 1.
+    /// The side of this end, 0 or 1.
     #[must_use]
     pub fn side(&self) -> usize {
         self.receiver.shared.side()
@@ -84,7 +84,8 @@ impl Duplex {
         self.receiver.shared.sleeping()
     }
 
-    /// What an event loop watches: readable when the peer rang, hung up when it is gone.
+    /// The descriptor that an event loop watches: readable when the peer rang, hung up when it is
+    /// gone.
     #[must_use]
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.receiver.descriptors().doorbell

@@ -102,8 +102,9 @@ impl End {
         Ok(End { side, material })
     }
 
-    /// What the other end's host needs beside that end, where it is in a guest: a descriptor by which it is told when this end rings that there is a message, and that is
-    /// good for nothing else (`docs/spec/ring.md`).
+    /// The descriptor that the other end's host needs beside that end, where it is in a guest: by
+    /// it the host is told when this end rings that there is a message, and it is good for nothing
+    /// else (`docs/spec/ring.md`).
     ///
     /// # Errors
     /// Those of opening `/proc/self/fd/N`; `Unsupported` of an end that is in a guest itself.
@@ -120,7 +121,7 @@ impl End {
         self
     }
 
-    /// What the maker says that this channel carries.
+    /// The unit that this channel carries, as its maker says.
     ///
     /// # Errors
     /// [`OpenError::UnknownMode`], [`OpenError::RegionBytes`] when there is no header, [`OpenError::System`].

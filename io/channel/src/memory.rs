@@ -16,8 +16,8 @@ const NAME: &str = "tombolo-channel";
 /// Words of the header that the maker writes.
 type Header = [(usize, u64); 7];
 
-/// What a wake-up costs at least, in ns, where a hypervisor stands between the two ends: an interrupt of a guest takes some tens
-/// of us. It is the most that an end believes.
+/// The least cost of a wake-up, in ns, where a hypervisor stands between the two ends: an interrupt
+/// of a guest takes some tens of us. It is the most that an end believes.
 const APART_WAKE_NS: u32 = 50_000;
 
 fn header(config: &Config) -> Header {
@@ -100,7 +100,7 @@ fn ring_bytes(bytes: u64, pages: Pages) -> Option<u32> {
     sized.then_some(ring_bytes)
 }
 
-/// What the header says of the mode, before the region is mapped.
+/// The mode in the header, before the region is mapped.
 pub(crate) fn mode(material: &dyn Material) -> Result<Mode, OpenError> {
     let word = material.word(layout::OFFSET_MODE)?;
     mode_of(word.ok_or(OpenError::RegionBytes { bytes: 0 })?)
@@ -116,7 +116,7 @@ pub(crate) struct Checked {
     pub region: Region,
     pub ring_bytes: u32,
     pub mode: Mode,
-    /// What the header alleges: the ends do not share a kernel.
+    /// The header's allegation that the ends do not share a kernel.
     pub apart: bool,
 }
 

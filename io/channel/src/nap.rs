@@ -12,16 +12,17 @@ use sys::region::Region;
 /// keep us. Well under the time in which a death is to be noticed.
 pub(crate) const FUTEX_SLEEP: Duration = Duration::from_millis(1);
 
-/// What a wake-up across processors costs on this machine, in ns, for [`crate::Config::spin_ns`]; `None` where that can't be
-/// measured (one processor, or no threads). Takes some milliseconds the first time; so it is for a long-lived process that
-/// makes channels for others.
+/// The cost of a wake-up across processors on this machine, in ns, for [`crate::Config::spin_ns`];
+/// `None` where that can't be measured (one processor, or no threads). Takes some milliseconds the
+/// first time; so it is for a long-lived process that makes channels for others.
 #[must_use]
 pub fn wake_price_ns() -> Option<u32> {
     static PRICE: OnceLock<Option<u32>> = OnceLock::new();
     *PRICE.get_or_init(|| sys::wake::price_ns().ok().flatten())
 }
 
-/// What waking and sleeping has cost a half of an end so far. Each sleep and each wake is a system call or two.
+/// The cost of waking and sleeping of a half of an end so far. Each sleep and each wake is a system
+/// call or two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Sleeps on a futex.

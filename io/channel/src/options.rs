@@ -1,9 +1,9 @@
-//! What a channel is to be like, said by its maker; and what an end is to be like, said by whoever opens it.
+//! The properties of a channel, said by its maker; and those of an end, said by whoever opens it.
 
 use wire::ring as layout;
 
-/// What the two ends exchange. The maker writes it into the region; it changes nothing in the rings, so it is an
-/// agreement and not a protection.
+/// The unit that the two ends exchange. The maker writes it into the region; it changes nothing in
+/// the rings, so it is an agreement and not a protection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Messages, whole and in order: [`crate::Sender`] and [`crate::Receiver`].
@@ -22,7 +22,7 @@ impl Mode {
         }
     }
 
-    /// What a word of the header says, if it is one of the two.
+    /// The mode that a word of the header stands for, if it is one of the two.
     pub(crate) fn of_word(word: u64) -> Option<Mode> {
         match word {
             layout::MODE_MESSAGES => Some(Mode::Messages),
@@ -67,12 +67,13 @@ pub struct Config {
     /// Bytes of each of the two rings: a power of two from 4 KiB to 16 MiB. The longest message that goes in one
     /// piece is a little under half of it. Memory is taken only when it is first written.
     pub ring_bytes: u32,
-    /// What the two ends exchange.
+    /// The unit that the two ends exchange.
     pub mode: Mode,
     /// Whether the region lies in huge pages.
     pub huge_pages: HugePages,
-    /// What a wake-up costs on this machine, in ns, as [`crate::wake_price_ns`] measures it: an end spins for an answer one and a half
-    /// times as long before it sleeps. The ends keep it within 1 to 50 us. `None`: 20 us.
+    /// The cost of a wake-up on this machine, in ns, as [`crate::wake_price_ns`] measures it: an
+    /// end spins for an answer one and a half times as long before it sleeps. The ends keep it
+    /// within 1 to 50 us. `None`: 20 us.
     pub spin_ns: Option<u32>,
     /// Whether one of the two ends is in a guest, where no futex and no barrier of this kernel reaches. The region is as large as
     /// the next power of two then, of which what is not needed is never touched.
@@ -92,7 +93,8 @@ impl Default for Config {
     }
 }
 
-/// What an end wishes of its memory when it opens. By default nothing: memory comes as it is first touched.
+/// The wishes of an end for its memory when it opens. By default nothing: memory comes as it is
+/// first touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Have all of the region's memory provided now, so that the first message through each page does not wait for the kernel.

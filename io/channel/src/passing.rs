@@ -35,7 +35,8 @@ impl Sender {
         loan.commit()
     }
 
-    /// What the other end says that it puts together of pieces, in bytes: an allegation. 0: it has said nothing.
+    /// The length of messages that the other end alleges to put together of pieces, in bytes. 0: it
+    /// has said nothing.
     #[must_use]
     pub fn alleged_message_limit(&self) -> u64 {
         self.producer.peer_message_limit()

@@ -446,7 +446,7 @@ impl Receiver {
         self.done(arrived)
     }
 
-    /// What sleeping and waking has cost this half so far.
+    /// The cost of sleeping and waking of this half so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { ways: self.spin.ways(), ..self.counts }

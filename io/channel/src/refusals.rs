@@ -82,7 +82,7 @@ pub enum CreateError {
     /// The size is not allowed.
     #[error("a ring can't have {ring_bytes} bytes: take a power of two from 4096 to 16777216")]
     RingBytes {
-        /// What was asked for.
+        /// The length that was asked for.
         ring_bytes: u32,
     },
     /// The kernel gave no shared memory.
@@ -108,7 +108,7 @@ pub enum CreateError {
     NoMemory {
         /// Bytes of the region.
         bytes: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -120,7 +120,7 @@ pub enum CreateError {
     NoDescriptors {
         /// How many it may have; `None` is without a limit.
         limit: Option<u64>,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -145,7 +145,7 @@ pub enum OpenError {
     Descriptor {
         /// Its place in the list.
         index: usize,
-        /// What should stand there.
+        /// The expected content.
         expected: &'static str,
     },
     /// The region could shrink under us.
@@ -168,7 +168,7 @@ pub enum OpenError {
     /// There are two ends.
     #[error("a channel has end 0 and end 1, and no end {side}")]
     Side {
-        /// What was asked for.
+        /// The side that was asked for.
         side: usize,
     },
     /// The region is sealed against writing, or its descriptor is for reading only.
@@ -191,17 +191,17 @@ pub enum OpenError {
     /// It was made by another version.
     #[error("the region has layout version {found}; this program speaks {}", layout::VERSION)]
     Version {
-        /// What it alleges.
+        /// The value that it alleges.
         found: u64,
     },
     /// A size in the header is not the region's.
     #[error("the header says {field} = {found}, but the region's size makes it {expected}")]
     Size {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What it alleges.
+        /// The value that it alleges.
         found: u64,
-        /// What it must be.
+        /// The value that it must have.
         expected: u64,
     },
     /// The region lies in huge pages, which this opener did not agree to.
@@ -218,7 +218,7 @@ pub enum OpenError {
     NoMemory {
         /// Bytes of the region.
         bytes: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -232,7 +232,7 @@ pub enum OpenError {
         bytes: u64,
         /// How many the process may lock; `None` is without a limit, so memory is short.
         limit: Option<u64>,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -244,7 +244,7 @@ pub enum OpenError {
     NoDescriptors {
         /// How many it may have; `None` is without a limit.
         limit: Option<u64>,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -255,27 +255,27 @@ pub enum OpenError {
         layout::MODE_STREAM
     )]
     UnknownMode {
-        /// What it alleges.
+        /// The value that it alleges.
         found: u64,
     },
     /// The channel was made to carry something else.
     #[error("the channel was made for {found:?}, and is opened for {wanted:?}")]
     WrongMode {
-        /// What its maker said.
+        /// The mode that its maker said.
         found: Mode,
-        /// What it was opened for.
+        /// The mode that it was opened for.
         wanted: Mode,
     },
     /// This end has been opened before; an end is opened once.
     #[error("this end of the channel has been opened before (its state is {state})")]
     Reopened {
-        /// What stood in its state word.
+        /// The value of its state word.
         state: u64,
     },
     /// The kernel refused.
     #[error("can't {action}")]
     System {
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
         /// Why not.
         #[source]

@@ -260,7 +260,7 @@ impl Sender {
         }
     }
 
-    /// What goes before every message.
+    /// Steps that go before every message.
     #[inline]
     fn get_ready(&mut self, length: usize) -> Result<(), SendError> {
         self.check_open()?;
@@ -283,7 +283,7 @@ impl Sender {
         self.producer.has_room(length).map_err(|error| refuse(&self.shared, error))
     }
 
-    /// What has to be looked at once in a while.
+    /// Looks at what has to be looked at once in a while.
     #[cold]
     fn settle(&mut self) {
         self.publish_processor();
@@ -383,7 +383,7 @@ impl Sender {
         wake(&self.shared, &mut self.counts, &mut self.whereabouts, woken)
     }
 
-    /// What sleeping and waking has cost this half so far.
+    /// The cost of sleeping and waking of this half so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { ways: self.spin.ways(), ..self.counts }

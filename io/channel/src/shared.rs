@@ -1,4 +1,4 @@
-//! What the two halves of an opened end have in common.
+//! The state that the two halves of an opened end have in common.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,11 +53,12 @@ pub struct Descriptors<'a> {
     pub lifeline: BorrowedFd<'a>,
 }
 
-/// What a process is told that uses its parent's end.
+/// The error of a process that uses its parent's end.
 pub(crate) const FORKED: &str = "this end of a channel belongs to the process that opened it, of which this process is a fork: \
     give each process an end of its own";
 
-/// What ends on this host can do because they share its kernel, which those of other kinds of regions can't.
+/// The abilities of ends on this host, which share its kernel, and which those of other kinds of
+/// regions lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// Sleep on a futex in the region.
@@ -286,7 +287,7 @@ impl Shared {
         &self.region
     }
 
-    /// Which end this is.
+    /// The side of this end.
     pub(crate) fn side(&self) -> usize {
         self.side
     }
@@ -411,7 +412,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a spin waits for, and from whom.
+/// The condition that a spin waits for, and the peer that it waits for.
 pub(crate) trait Watch {
     /// Whether it has come.
     fn found(&mut self) -> bool;

@@ -17,10 +17,10 @@ const MAX_ASKERS: usize = 16;
 const PATIENCE_MS: u64 = 10_000;
 /// Connections that the kernel keeps for us while we look elsewhere.
 const BACKLOG: i32 = 16;
-/// What `tombolo exec` exits with where nothing could be tried.
+/// The exit code of `tombolo exec` where nothing could be tried.
 const CODE_NOT_TRIED: i32 = 125;
 
-/// What is asked.
+/// A request.
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// To execute something, the socket being its streams from now on.
@@ -58,7 +58,8 @@ impl Asks {
         Ok(Self { listener, askers: Vec::new() })
     }
 
-    /// What to poll for reading: the socket itself, unless enough are there, and who has come.
+    /// The descriptors to poll for reading: the socket itself, unless enough are there, and those
+    /// that have come.
     pub fn interest(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listener = (self.askers.len() < MAX_ASKERS).then(|| self.listener.as_fd());
         listener.into_iter().chain(self.askers.iter().map(|(socket, _)| socket.as_fd()))

@@ -8,14 +8,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const LINE_BYTES: usize = 500;
 /// Bytes read at a time.
 const READ_BYTES: usize = 4096;
-/// What a guest may write at once: a boot with all its words, or a panic with all its registers.
+/// The number of bytes that a guest may write at once: a boot with all its words, or a panic with
+/// all its registers.
 const BURST_BYTES: u64 = 128 * 1024;
-/// What it may write in the long run, per second: beyond it the log of the domain would hold nothing else.
+/// The rate that it may write at in the long run, in bytes per second: beyond it the log of the
+/// domain would hold nothing else.
 const BYTES_PER_SECOND: u64 = 4096;
 /// By what a line of a panic is known (Linux, `kernel/panic.c`).
 const PANIC: &str = "Kernel panic - not syncing";
 
-/// What the guest's console says.
+/// The output of the guest's console.
 #[derive(Debug)]
 pub(crate) struct Console {
     socket: Option<OwnedFd>,
@@ -35,7 +37,7 @@ impl Console {
         Self { socket: Some(socket), line, allowed: BURST_BYTES, counted_ms: 0, dropped: 0, panic, last }
     }
 
-    /// What to poll; none when QEMU has closed it.
+    /// The descriptor to poll; none when QEMU has closed it.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }

@@ -37,7 +37,7 @@ pub enum BrokenRule {
     /// It opened a stream that agents do not open.
     #[error("it opened a stream for {what}, which is not for it to open")]
     Purpose {
-        /// What the stream was for.
+        /// The purpose of the stream.
         what: &'static str,
     },
     /// It gave up a channel that it does not have.
@@ -51,12 +51,12 @@ pub enum BrokenRule {
     Output,
 }
 
-/// What a guest said.
+/// A message of a guest.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Said {
-    /// Who it is; nothing comes before.
+    /// Its introduction; nothing comes before.
     Hello(Hello),
-    /// What became of it.
+    /// Its fate.
     Event(Event),
     /// A program of it is connected to its control socket.
     Member {
@@ -70,7 +70,7 @@ pub enum Said {
         /// The message.
         bytes: Vec<u8>,
     },
-    /// What its command has written, the first byte saying where.
+    /// Output of its command, the first byte saying where.
     Output {
         /// The stream.
         stream: u32,
@@ -121,7 +121,7 @@ impl Guest {
         self.greeted
     }
 
-    /// What bytes of the port mean, however they are cut.
+    /// Reads bytes of the port as messages, however they are cut.
     ///
     /// # Errors
     /// [`BrokenRule`]; what was said before that in the same bytes is not acted on.

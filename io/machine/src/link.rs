@@ -14,7 +14,7 @@ const ID: u64 = 1;
 /// Most states that wait for a daemon that does not read: the last ones are those that count.
 const MAX_WAITING: usize = 16;
 
-/// What the daemon says, and what becomes of the connection.
+/// A message of the daemon, or the end of its connection.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// Run a frontend with this order and these private sockets: of the frontend, of its entrances.
@@ -31,7 +31,7 @@ pub(crate) struct Link {
     qemu: String,
     socket: Option<OwnedFd>,
     waiting: VecDeque<Request>,
-    /// What a daemon that comes is to know: how far the guest is, and whether its frontend is up.
+    /// The guest's phase, for a daemon that comes; it is told whether the frontend is up, too.
     phase: GuestState,
     frontend_up: bool,
 }
@@ -73,7 +73,7 @@ impl Link {
         }
     }
 
-    /// What to poll.
+    /// The descriptor to poll, and for what.
     pub fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let mut wanted = PollFlags::IN;
         wanted.set(PollFlags::OUT, !self.waiting.is_empty());

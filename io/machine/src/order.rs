@@ -1,4 +1,4 @@
-//! What to run, as the daemon has written it for the machine process.
+//! The order of a machine process, as the daemon has written it.
 
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -23,13 +23,13 @@ pub const MIN_MEMORY_BYTES: u64 = 32 << 20;
 /// Time from power-on to the agent's first words where the order does not say, in ms.
 pub const BOOT_MS: u64 = 120_000;
 
-/// What to run: the file [`ORDER_FILE`].
+/// The order of a machine: the file [`ORDER_FILE`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineOrder {
     /// The emulator, an absolute path.
     pub qemu: PathBuf,
-    /// What executes the guest's instructions.
+    /// The executor of the guest's instructions.
     pub accel: Accel,
     /// Processors, 1 to [`MAX_CPUS`].
     pub cpus: u32,
@@ -41,7 +41,7 @@ pub struct MachineOrder {
     /// The kernel's initramfs; needs `kernel`.
     #[serde(default)]
     pub initramfs: Option<PathBuf>,
-    /// What is added to the kernel's command line.
+    /// The words that are added to the kernel's command line.
     #[serde(default)]
     pub append: String,
     /// The first disk, `/dev/vda` of the guest.
@@ -59,7 +59,7 @@ pub struct MachineOrder {
     pub boot_ms: u64,
     /// How long the guest may take to end when it is asked to, in ms.
     pub shutdown_ms: u64,
-    /// What the guest is to be.
+    /// The order of the guest.
     pub boot: Boot,
 }
 
@@ -72,7 +72,7 @@ fn is_boot_ms(ms: &u64) -> bool {
     *ms == BOOT_MS
 }
 
-/// What executes the guest's instructions.
+/// The executor of the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accel {
@@ -103,7 +103,8 @@ impl Accel {
 pub struct Disk {
     /// Its file.
     pub path: PathBuf,
-    /// What is in the file. Never guessed: a guest that writes a qcow2 header into a raw disk would have QEMU open any file.
+    /// The format of the file. Never guessed: a guest that writes a qcow2 header into a raw disk
+    /// would have QEMU open any file.
     pub format: DiskFormat,
     /// Whether the guest can't write to it.
     #[serde(default)]
@@ -122,7 +123,7 @@ pub struct VolumeDisk {
     pub export: String,
 }
 
-/// What is in a disk's file.
+/// The format of a disk's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskFormat {
@@ -149,7 +150,7 @@ pub enum OrderError {
     /// A file is not there, or can't be read.
     #[error("can't read {path}: {source}")]
     Read {
-        /// Which one.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -157,13 +158,13 @@ pub enum OrderError {
     /// It is too long.
     #[error("{path} is longer than {MAX_ORDER_BYTES} bytes")]
     TooLong {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// It is no order.
     #[error("{path} is not an order for a machine of this version: {source}")]
     Json {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: serde_json::Error,
@@ -171,9 +172,9 @@ pub enum OrderError {
     /// A value that makes no machine.
     #[error("{path}: {what}")]
     Value {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
 }

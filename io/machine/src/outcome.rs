@@ -25,8 +25,8 @@ pub const CODE_OF_KILL: u8 = 137;
 pub struct Outcome {
     /// The one word.
     pub outcome: Word,
-    /// What there is to say beside it, for a person; may be empty. Never longer than [`MAX_MESSAGE_BYTES`], without control
-    /// characters.
+    /// A sentence beside it, for a person; may be empty. Never longer than [`MAX_MESSAGE_BYTES`],
+    /// without control characters.
     #[serde(default)]
     pub message: String,
     /// Whether the guest's kernel killed for want of memory.

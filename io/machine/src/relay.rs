@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use wire::control::{Reply, Request};
 
-/// Who is at the socket.
+/// The party at the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The daemon, for a program of the guest.
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Exec,
 }
 
-/// What was at the socket.
+/// The outcome of a read at the socket.
 #[derive(Debug)]
 pub(crate) enum Took {
     /// A packet with its descriptors.
@@ -37,7 +37,7 @@ pub(crate) struct Relay {
     pub kind: Kind,
     /// None as long as a member waits for the daemon.
     socket: Option<OwnedFd>,
-    /// What the guest sent and the socket has not taken. Bounded by the stream's window.
+    /// The bytes of the guest that the socket has not taken. Bounded by the stream's window.
     waiting: VecDeque<Vec<u8>>,
     /// Whether the guest has closed its side: what waits still goes out.
     guest_closed: bool,
@@ -76,7 +76,8 @@ impl Relay {
         !self.waiting.is_empty()
     }
 
-    /// What to poll. None while there is nothing to do: a socket whose other side is gone is always ready.
+    /// The descriptor to poll. None while there is nothing to do: a socket whose other side is gone
+    /// is always ready.
     pub fn interest(&self, has_room: bool) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::IN, has_room && !self.on_hold && !self.guest_closed);
@@ -144,7 +145,8 @@ pub(crate) fn is_the_machines(packet: &[u8]) -> Option<u64> {
     }
 }
 
-/// What a member is told in the place of a packet whose channel can't be: nothing, if it did not ask for one.
+/// The refusal for a member in the place of a packet whose channel can't be: nothing, if it did not
+/// ask for one.
 pub(crate) fn refused_in_place_of(packet: &[u8], errno: Errno, message: &str) -> Option<Vec<u8>> {
     match serde_json::from_slice(packet) {
         Ok(Reply::Connected { id, .. } | Reply::Introduced { id, .. }) => Some(refused(id, errno, message)),

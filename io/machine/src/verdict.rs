@@ -3,7 +3,7 @@
 use crate::outcome::{CODE_OF_KILL, CODE_OF_MACHINE, Outcome, Word};
 use wire::guest::Exited;
 
-/// What is known when QEMU has ended.
+/// The facts that are known when QEMU has ended.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Facts {
     /// Why this process ended the machine by itself.

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// What is written at a time, in bytes: what a pipe has room for whenever it says that it has some (`PIPE_BUF`).
+/// The number of bytes that is written at a time: a pipe has room for as many whenever it says that
+/// it has some (`PIPE_BUF`).
 const WRITE_BYTES: usize = 4096;
 /// Most bytes of our own lines that wait; more are dropped, for nobody reads them.
 const OWN_BYTES: usize = 128 * 1024;
@@ -50,7 +51,7 @@ impl Writer {
         }
     }
 
-    /// What to poll for room; none while nothing waits.
+    /// The descriptor to poll for room; none while nothing waits.
     pub fn descriptor(&self) -> Option<BorrowedFd<'static>> {
         (!self.waiting.is_empty())
             .then(|| if self.is_error { rustix::stdio::stderr() } else { rustix::stdio::stdout() })

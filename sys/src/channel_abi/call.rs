@@ -1,4 +1,5 @@
-//! What surrounds each call: nothing unwinds into C, no thread is cancelled inside, and a failure is `errno` and a sentence.
+//! The frame around each call: nothing unwinds into C, no thread is cancelled inside, and a failure
+//! is `errno` and a sentence.
 
 use super::{Direction, Failure, Outcome, Patience, text};
 use crate::name_abi::{Uncancelled, set_errno};

@@ -21,7 +21,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
-/// What a program holds: positive, and never used again for something else.
+/// A program's handle: positive, and never used again for something else.
 pub type Handle = i64;
 
 /// Descriptors that make one end of a channel: `TOMBOLO_DESCRIPTORS` of the header.
@@ -36,15 +36,15 @@ pub struct Failure {
     pub text: String,
 }
 
-/// What a call gives.
+/// The outcome of a call.
 pub type Outcome<T> = Result<T, Failure>;
 
 /// The two directions of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// What comes in; for an offer, openers.
+    /// The half that comes in; for an offer, openers.
     Reading,
-    /// What goes out.
+    /// The half that goes out.
     Writing,
 }
 
@@ -59,8 +59,8 @@ pub enum Patience {
     Forever,
 }
 
-/// What stands behind the C functions. Called from any thread, also from several at once with the same handle, and with handles
-/// that never existed: that is an error, and nothing else.
+/// The implementation behind the C functions. Called from any thread, also from several at once
+/// with the same handle, and with handles that never existed: that is an error, and nothing else.
 pub trait Channels: Sync {
     /// `tombolo_offer`.
     fn offer(&self, name: &CStr, options: &Options) -> Outcome<Handle>;

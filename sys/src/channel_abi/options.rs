@@ -3,7 +3,8 @@
 use super::{Failure, Outcome};
 use libc::c_int;
 
-/// What a caller wishes: `struct tombolo_options` of the header. All zero, but for the size, is what null means.
+/// A caller's wishes: `struct tombolo_options` of the header. All zero, but for the size, is what
+/// null means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Options {

@@ -1,11 +1,11 @@
-//! What went wrong last in this thread.
+//! The last failure of this thread.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
 /// Longest text, in bytes: longer ones are cut.
 const TEXT_BYTES_MAX: usize = 1024;
-/// What a thread hears that is ending, so that nothing can be kept for it.
+/// The sentence for a thread that is ending, for which nothing can be kept.
 const NOTHING_KEPT: &CStr = c"this thread is ending, so what went wrong was not kept";
 
 thread_local! {

@@ -5,7 +5,7 @@ use crate::channel_abi::memory::{self, must, put};
 use crate::channel_abi::{Handle, Options, Outcome, call, copy_text, count_of, name_at};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 
-/// What a call that gives an address returns when it fails.
+/// The address that a failed call returns.
 const NOBODY: Address = 0;
 
 /// # Safety

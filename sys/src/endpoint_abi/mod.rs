@@ -16,10 +16,10 @@ use std::ffi::CStr;
 /// Where an endpoint is: its slot, and above 32 bits its generation. 0 is nobody.
 pub type Address = u64;
 
-/// What goes out: what it means, and its bytes.
+/// A message that goes out: its meaning and its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// What it means to the receiver.
+    /// The sender's word for the receiver.
     pub tag: u32,
     /// The bytes.
     pub bytes: &'a [u8],
@@ -43,8 +43,9 @@ pub struct OwnPlace {
     pub offset: u64,
 }
 
-/// What stands behind the C functions. Called from any thread, also from several at once with the same handle, and with handles and
-/// addresses that never existed: that is an error, and nothing else.
+/// The implementation behind the C functions. Called from any thread, also from several at once
+/// with the same handle, and with handles and addresses that never existed: that is an error, and
+/// nothing else.
 pub trait Endpoints: Sync {
     /// `tombolo_endpoint_bind`.
     fn bind(&self, name: Option<&CStr>, options: &Options) -> Outcome<Handle>;

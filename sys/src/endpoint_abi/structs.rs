@@ -4,15 +4,15 @@ use super::Address;
 use crate::channel_abi::{Failure, Outcome};
 use libc::c_int;
 
-/// What came, beside its bytes: `struct tombolo_message`.
+/// A message that came, beside its bytes: `struct tombolo_message`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Message {
     /// One of [`Message::MESSAGE`] and the others.
     pub kind: u32,
-    /// What it means.
+    /// The sender's word for the receiver.
     pub tag: u32,
-    /// Who it is from.
+    /// The sender.
     pub source: Address,
     /// Of a request: its number.
     pub request: u64,
@@ -35,7 +35,7 @@ impl Message {
     pub const REQUEST: u32 = 2;
     /// Bits, without bytes.
     pub const NOTICES: u32 = 3;
-    /// What a call brought.
+    /// A reply to a call.
     pub const REPLY: u32 = 4;
 }
 
@@ -93,7 +93,7 @@ fn text(text: &str) -> [u8; NAME_BYTES] {
     bytes
 }
 
-/// What others may do with a buffer.
+/// The access of others to a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Read it.

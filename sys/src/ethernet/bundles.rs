@@ -7,18 +7,19 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Packets of one call, at most.
 pub const BUNDLES_MAX: usize = 16;
-/// What the kernel puts in front of each packet, and wants there (`struct virtio_net_hdr`).
+/// The header that the kernel puts in front of each packet, and wants there (`struct
+/// virtio_net_hdr`).
 const WORD_BYTES: usize = 10;
 /// The kernel is to finish the checksum.
 const NEEDS_CHECKSUM: u8 = 1;
 /// The packet is to be cut, or was put together, as datagrams of UDP.
 const CUT_AS_UDP: u8 = 5;
-/// Which bit of the same says something else.
+/// The bit of it that says whether it was cut.
 const CUT_MARK: u8 = 0x80;
 /// The first kernel that cuts so for sockets of this kind.
 const KERNEL_MIN: (u32, u32) = (6, 2);
 
-/// What a socket of these hears: packets of this protocol, for this address.
+/// The packets that a socket of these receives: of this protocol, for this address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hears {
     /// The `EtherType`.
@@ -34,7 +35,7 @@ pub struct Hears {
 pub struct Bundle<'a> {
     /// Ethernet's header and those behind it, as they are in front of all frames together.
     pub head: &'a [u8],
-    /// What is behind it.
+    /// The frames behind it.
     pub frames: &'a [&'a [u8]],
     /// Bytes of a piece, but for the last, which may be shorter, where it may be cut; `None`: it goes as it is.
     pub cut: Option<usize>,
@@ -97,7 +98,7 @@ fn filter(socket: &OwnedFd, hears: &Hears) -> io::Result<()> {
     take(socket, &mut program)
 }
 
-/// What the kernel is told of a bundle.
+/// The header of a bundle for the kernel.
 fn word(bundle: &Bundle<'_>, checksum: Checksum) -> io::Result<[u8; WORD_BYTES]> {
     let short =
         |number: usize| u16::try_from(number).map_err(|_| io::ErrorKind::InvalidInput).map(u16::to_ne_bytes);
@@ -158,8 +159,8 @@ pub fn place_bytes(packet_bytes: usize) -> usize {
     packet_bytes + WORD_BYTES
 }
 
-/// What came in a [`Room`](super::Room)'s place: a packet, and of how many bytes its frames are, but for the last, where it was not cut yet or was put
-/// together again. `None`: it is none.
+/// The packet in a [`Room`](super::Room)'s place, and the length of its frames, but for the last,
+/// where it was not cut yet or was put together again. `None`: there is none.
 #[must_use]
 pub fn packet(place: &mut [u8]) -> Option<(&mut [u8], Option<usize>)> {
     let (word, packet) = place.split_at_mut_checked(WORD_BYTES)?;

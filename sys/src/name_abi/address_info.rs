@@ -8,7 +8,7 @@ use std::ptr::{null, null_mut};
 
 /// `EAI_NODATA` and `EAI_ADDRFAMILY` of netdb.h, which the `libc` crate leaves out for some targets.
 const EAI_NODATA: c_int = -5;
-/// What a null `hints` means (getaddrinfo(3), NOTES).
+/// The meaning of a null `hints` (getaddrinfo(3), NOTES).
 const DEFAULT_FLAGS: c_int = libc::AI_V4MAPPED | libc::AI_ADDRCONFIG;
 /// The flags that a [`Names`] is asked about. All others (`AI_NUMERICHOST`, `AI_IDN`, unknown ones) are for the C library.
 const OUR_FLAGS: c_int = libc::AI_PASSIVE
@@ -18,7 +18,7 @@ const OUR_FLAGS: c_int = libc::AI_PASSIVE
     | libc::AI_ADDRCONFIG
     | libc::AI_NUMERICSERV;
 
-/// What a socket for the service is like.
+/// The kind of socket for a service.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     socktype: c_int,

@@ -23,7 +23,7 @@ use libc::c_int;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a resolver makes of a question.
+/// A resolver's answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply<T> {
     /// An answer.
@@ -47,7 +47,7 @@ pub enum Failure {
     Permanent,
 }
 
-/// What `getaddrinfo` is asked for, besides the names: the fields of `struct addrinfo`.
+/// The wishes of a call of `getaddrinfo`, besides the names: the fields of `struct addrinfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hints {
     /// `AI_*` bits.
@@ -56,7 +56,7 @@ pub struct Hints {
     pub family: c_int,
 }
 
-/// What `getaddrinfo` finds, before sockets' types and ports.
+/// The findings of `getaddrinfo`, before sockets' types and ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressInfo {
     /// The name at the end of the chain, where `AI_CANONNAME` asks for it.
@@ -65,7 +65,7 @@ pub struct AddressInfo {
     pub addresses: Vec<IpAddr>,
 }
 
-/// What the `gethostby` functions find.
+/// The findings of the `gethostby` functions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// The official name.

@@ -30,12 +30,13 @@ const NOTICE_BYTES: usize = 16;
 const CLEAR_BYTE: u32 = 1;
 const SEND_EVENT: u32 = 2;
 
-/// What the kernel does when a mapping ends, by whatever death of the process: it clears a byte and rings.
+/// The kernel's act when a mapping ends, by whatever death of the process: it clears a byte and
+/// rings.
 #[derive(Clone, Copy, Debug)]
 pub struct Notice<'p> {
-    /// Which byte of the mapping is cleared.
+    /// The byte of the mapping that is cleared.
     pub offset: usize,
-    /// What rings then.
+    /// The port that rings then.
     pub port: &'p Port,
 }
 

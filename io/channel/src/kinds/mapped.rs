@@ -37,7 +37,8 @@ pub trait Doorbell: Debug + Send + Sync + 'static {
 /// An end, not yet opened, of a channel that a hypervisor carries: its parts. The two ends are taken not to share a kernel.
 #[derive(Debug)]
 pub struct Mapped<D> {
-    /// Which end it is: 0 or 1. From whoever introduces the two, and not from memory that the peer can write.
+    /// The side of this end: 0 or 1. From whoever introduces the two, and not from memory that the
+    /// peer can write.
     pub side: usize,
     /// All of the region's memory, [`crate::region_bytes`] or the next power of two, with a header that [`crate::write_header`] wrote.
     /// It must stay behind the mapping until that is dropped.

@@ -7,8 +7,8 @@
 //! | [`device`] | the memory of a PCI device that a hypervisor makes for the channel | eventfds, and a register to ring | a pipe hangs up |
 //! | [`mapped`] | whatever somebody else has mapped | his own [`crate::Doorbell`]s | a pipe hangs up |
 //!
-//! What they have in common are two traits, of which only [`Bell`] is used once a channel is open, and there only beside a system
-//! call. `conformance/` holds the one suite that all of them pass.
+//! They have two traits in common, of which only [`Bell`] is used once a channel is open, and there
+//! only beside a system call. `conformance/` holds the one suite that all of them pass.
 
 pub(crate) mod device;
 pub(crate) mod mapped;
@@ -23,7 +23,7 @@ use sys::region::Region;
 
 use crate::{OpenError, Pages};
 
-/// What an end is made of before it is opened.
+/// The material of an end before it is opened.
 pub(crate) trait Material: Debug + Send + Sync {
     /// The size of the memory, which nobody can change.
     fn size(&self) -> Result<Size, OpenError>;

@@ -18,7 +18,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Room for some events; what they say does not matter, only that there are any.
 const EVENT_BYTES: usize = 1024;
 
-/// What to do where nobody listens.
+/// The way to go on where nobody listens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Absent {
     /// Fail at once.
@@ -44,7 +44,7 @@ pub enum MeetError {
     Connect {
         /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -63,7 +63,7 @@ pub enum MeetError {
         path: PathBuf,
         /// The errno that it gave.
         errno: u32,
-        /// What it said.
+        /// The offerer's text.
         text: String,
     },
     /// The offerer hung up without a word.
@@ -72,21 +72,21 @@ pub enum MeetError {
         /// The path.
         path: PathBuf,
     },
-    /// What it said is no greeting.
+    /// The answer is no greeting.
     #[error("what listens at {} offers no channel", path.display())]
     Greeting {
         /// The path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the greeting.
         #[source]
         source: BadGreeting,
     },
-    /// What came along is no end of a channel.
+    /// The descriptors that came along are no end of a channel.
     #[error("the offerer at {} sent descriptors that are no channel's end", path.display())]
     End {
         /// The path.
         path: PathBuf,
-        /// What is wrong with them.
+        /// The fault of the descriptors.
         #[source]
         source: OpenError,
     },
@@ -99,7 +99,7 @@ pub enum MeetError {
     /// The kernel refused.
     #[error("can't {action} {}", path.display())]
     System {
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
         /// With what.
         path: PathBuf,

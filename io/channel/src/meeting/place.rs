@@ -49,7 +49,7 @@ pub enum OfferError {
     /// The kernel refused.
     #[error("can't {action} {}", path.display())]
     System {
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
         /// With what.
         path: PathBuf,

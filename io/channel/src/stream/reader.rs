@@ -29,7 +29,7 @@ struct Held {
     at: usize,
 }
 
-/// What comes next.
+/// The next step of a reader.
 enum Next {
     Bytes(Held),
     Nothing,

@@ -204,7 +204,8 @@ pub(super) fn image() -> Vec<u8> {
     memory
 }
 
-/// What a register of tables is loaded from: the last byte of the table, and where it is.
+/// The operand that a register of tables is loaded from: the last byte of the table, and where it
+/// is.
 fn pointer(bytes: usize, at: usize) -> Vec<u8> {
     let last = u16::try_from(bytes - 1).unwrap_or(u16::MAX);
     [&last.to_le_bytes()[..], &(at as u64).to_le_bytes()].concat()

@@ -36,7 +36,7 @@ pub enum NoKvm {
     Guest {
         /// How far it came.
         step: Step,
-        /// What stopped it.
+        /// The cause of its stop.
         wrong: String,
     },
     /// QEMU can't use it.
@@ -64,7 +64,7 @@ fn try_guest(program: &Path) -> Result<(), NoKvm> {
     judge(status.map_err(NoKvm::Trial)?, &mut words)
 }
 
-/// What follows from a trial's end; `None`: it had to be killed.
+/// The verdict on a trial's end; `None`: it had to be killed.
 fn judge(status: Option<ExitStatus>, words: &mut LastWords) -> Result<(), NoKvm> {
     words.read();
     let Said { step, wrong } = Said::parse(words.bytes());

@@ -6,7 +6,8 @@ use std::io::{self, Write};
 /// The first word of the command line that makes a process try KVM.
 pub const ROLE: &str = "internal-kvm";
 
-/// What such a process has said by its end, or so far: a byte for each step that the guest came to, and then, in words, what went wrong.
+/// The report of such a process by its end, or so far: a byte for each step that the guest came to,
+/// and then, in words, what went wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Said {
     pub step: Step,
@@ -74,7 +75,7 @@ fn run(machine: &mut sys::kvm::Machine) -> Result<sys::kvm::Exit, String> {
     }
 }
 
-/// What is wrong with a guest that left off like this.
+/// The fault of a guest that left off like this.
 #[cfg(target_arch = "x86_64")]
 fn wrong(exit: &sys::kvm::Exit) -> String {
     use sys::kvm::Exit;

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// What may be said of a card beside its address: switches of `virtio-net-pci` that have no effect outside the guest.
+/// The properties of a card beside its address that may be set: switches of `virtio-net-pci` that
+/// have no effect outside the guest.
 const PROPERTIES: [&str; 9] = [
     "event_idx",
     "ctrl_vq",
@@ -33,7 +34,7 @@ pub(crate) struct CardOrder {
 }
 
 impl CardOrder {
-    /// What is wrong with it, if anything.
+    /// Its fault, if any.
     pub fn fault(&self) -> Option<String> {
         let bytes: Vec<&str> = self.mac.split(':').collect();
         let is_mac = bytes.len() == 6
@@ -70,7 +71,7 @@ impl Card {
         self.asker.is_some()
     }
 
-    /// What to do next, and whether the port is free again.
+    /// Takes an answer: returns what to do next, and whether the port is free again.
     pub fn answered(&mut self, step: Step, answer: Result<(), String>) -> (Next, bool) {
         match (step, answer) {
             (Step::Give, Ok(())) => {

@@ -73,7 +73,7 @@ enum Stage {
     Leaving(u64),
 }
 
-/// What is only needed until QEMU has everything.
+/// The resources that are only needed until QEMU has everything.
 #[derive(Debug)]
 struct Handover {
     /// A copy of QEMU's half of the conversation, in which nothing is left when it has taken all.
@@ -114,7 +114,8 @@ pub(crate) struct Device {
     /// How often QEMU was asked whether it has heard everything, and how often in a row it had.
     looks: u32,
     quiet: u32,
-    /// What the kernel passes on has to end before the device goes: when to look whether it has.
+    /// The listeners of the kernel that have to end before the device goes, and when to look
+    /// whether they have.
     hushes: Vec<Hush>,
     hush_ms: Option<u64>,
     /// When the device went, and when to look whether its map has gone as well.
@@ -341,7 +342,7 @@ impl Device {
         }
     }
 
-    /// What was begun is undone.
+    /// Undoes what was begun.
     fn give_up(&mut self, why: String, now_ms: u64) -> Next {
         self.released = true;
         self.handover = None;
@@ -382,8 +383,8 @@ impl Device {
         self.hushed(now_ms)
     }
 
-    /// What was passed on is heard first. But before, all that the kernel was about to pass on has to be there: if it is not, this is to
-    /// be asked again soon.
+    /// Hears first what was passed on. But before, all that the kernel was about to pass on has to
+    /// be there: if it is not, this is to be asked again soon.
     pub fn hushed(&mut self, now_ms: u64) -> Option<(Step, Command)> {
         self.hush_ms.filter(|at| *at <= now_ms)?;
         if self.hushes.iter().all(Hush::is_over) {

@@ -1,4 +1,4 @@
-//! What a guest hears: the peer's doorbell, and the way on which its rings come to QEMU.
+//! The hearing of a guest: the peer's doorbell, and the way on which its rings come to QEMU.
 
 use super::device::Hearing;
 use super::watch::{Hush, Watch};

@@ -21,10 +21,10 @@ pub(crate) enum EndError {
         "the region of a channel has {bytes} bytes, and a device's has a power of two, {MAX_REGION_BYTES} at the most"
     )]
     Bytes {
-        /// What it has.
+        /// The bytes that it has.
         bytes: u64,
     },
-    /// What was passed behind the end is not what it is there for.
+    /// The descriptor behind the end is not what it is there for.
     #[error("the daemon passed something else in the place of a doorbell's sight")]
     Sight,
     /// The kernel does not answer.
@@ -38,9 +38,9 @@ pub(crate) struct EndParts {
     pub side: u8,
     pub region: OwnedFd,
     pub bytes: u64,
-    /// What the end hears, *data* and *room*.
+    /// The doorbells that the end hears, *data* and *room*.
     pub hears: [OwnedFd; 2],
-    /// What it rings, *data* and *room*.
+    /// The doorbells that it rings, *data* and *room*.
     pub rings: [OwnedFd; 2],
     /// None from a daemon that passes none.
     pub sight: Option<OwnedFd>,

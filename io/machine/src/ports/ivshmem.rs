@@ -1,4 +1,5 @@
-//! What an ivshmem server tells QEMU (`docs/specs/ivshmem-spec.txt` of QEMU): numbers of 64 bits, some with a descriptor.
+//! The messages of an ivshmem server to QEMU (`docs/specs/ivshmem-spec.txt` of QEMU): numbers of 64
+//! bits, some with a descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -35,7 +35,7 @@ const MOST_COVERS: usize = 64;
 /// programs of a user together.
 const MOST_WATCHES: usize = 8;
 
-/// What an answer of QEMU's is about, within a port.
+/// The step within a port that an answer of QEMU's belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// QEMU was given the socket of the conversation, or the card's tap.
@@ -56,11 +56,11 @@ pub(crate) enum Step {
     Cover,
     /// Such sockets are used, so that the handlers of before are taken away, and closed.
     Chore,
-    /// What stood behind the device was taken away.
+    /// The back end of the device was taken away.
     Remove,
 }
 
-/// What to ask QEMU next, if anything, and what has come of it, if anything.
+/// The next question to QEMU, if any, and the result so far, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Next {
     pub ask: Option<(Step, Command)>,
@@ -77,7 +77,7 @@ impl Next {
     }
 }
 
-/// What has become of something that was to be plugged.
+/// The outcome of plugging something.
 #[derive(Debug)]
 pub(crate) enum Done {
     /// The device is there: this goes to the guest.
@@ -88,7 +88,7 @@ pub(crate) enum Done {
     Card(OwnedFd, Result<(), String>),
 }
 
-/// What is to be done.
+/// An action that is to be done.
 #[derive(Debug)]
 pub(crate) enum Act {
     /// Ask QEMU this, for that port.
@@ -105,21 +105,21 @@ enum Slot {
     Card(Box<Card>),
 }
 
-/// What is to be plugged when it is its turn.
+/// A device that is to be plugged when it is its turn.
 #[derive(Debug)]
 enum Wish {
     Channel(Held, Box<EndParts>, Hearing),
     Card(OwnedFd, CardOrder, OwnedFd),
 }
 
-/// What is done so that QEMU forgets the handlers of a device that is gone.
+/// The actions after which QEMU forgets the handlers of a device that is gone.
 #[derive(Debug, Default)]
 struct CleanUp {
     /// Sockets that QEMU was given, by name, to take the numbers.
     covers: Vec<(String, OwnedFd)>,
     /// The other ends of those, so that they do not hang up.
     peers: Vec<OwnedFd>,
-    /// What is still to be asked.
+    /// The commands that are still to be sent.
     chores: VecDeque<Command>,
 }
 

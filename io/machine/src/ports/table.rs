@@ -1,4 +1,4 @@
-//! What QEMU has: descriptors, and maps of a region.
+//! QEMU's descriptors, and its maps of a region.
 //!
 //! Two things of a device outlive it in QEMU (7.2). Under emulation it listens to what the guest hears with handlers that it does not
 //! take away: they stay with the *numbers* of the descriptors, and speak of freed memory as soon as anything else that gets such a number
@@ -37,7 +37,8 @@ impl ProcessTable {
         Self { process: PathBuf::from(format!("/proc/{process}")) }
     }
 
-    /// What an instance of inotify watches under the first of its numbers, as the kernel writes it; none for other files.
+    /// The inode that an instance of inotify watches under the first of its numbers, as the kernel
+    /// writes it; none for other files.
     fn first_watch(&self, number: u32) -> Option<String> {
         let info = fs::read_to_string(self.process.join(format!("fdinfo/{number}"))).ok()?;
         info.lines().find(|line| line.starts_with("inotify wd:1 ")).map(str::to_owned)

@@ -37,7 +37,7 @@ fn ends() -> (EndParts, ChannelEnd) {
     (EndParts::of(ours.into_descriptors().into_iter().chain([sight]).collect()).unwrap(), peer)
 }
 
-/// What QEMU has: how many sockets it has been given, and whether it still has a map.
+/// A stand-in for QEMU: how many sockets it has been given, and whether it still has a map.
 #[derive(Debug, Clone, Default)]
 struct FakeTable(Rc<RefCell<(u32, usize)>>);
 

@@ -49,7 +49,7 @@ impl Watch {
         Ok(new)
     }
 
-    /// What QEMU listens to.
+    /// The socket that QEMU listens at.
     pub fn heard_at(&self) -> &OwnedFd {
         &self.instance
     }
@@ -131,7 +131,8 @@ mod tests {
         Watch::new().inspect_err(|error| println!("skipped: no watch for a doorbell here: {error}")).ok()
     }
 
-    /// What QEMU does: reads 512 bytes, and again as long as it gets as many. Whether it heard something.
+    /// Reads as QEMU does: 512 bytes, and again as long as it gets as many. Whether it heard
+    /// something.
     fn hears(watch: &Watch) -> bool {
         let mut bytes = [0; 512];
         match rustix::io::read(watch.heard_at(), &mut bytes) {

@@ -13,9 +13,10 @@ const FUNCTIONS: usize = 8;
 /// Memory that the firmware keeps for the device behind a root port, in MiB: the largest region of a channel, 32 MiB and a header,
 /// as a power of two. Addresses alone: no memory stands behind them.
 pub(crate) const PORT_WINDOW_MIB: u64 = 64;
-/// What the kernel of the guest is always told: one reset after a panic, which ends the machine, and interrupts remapped, which vfio
-/// asks for; the initramfs in all of the memory, not in half of it; and no check of the timer, which fails where
-/// an emulated processor is kept from its own.
+/// The words that the kernel of a guest is always given: one reset after a panic, which ends the
+/// machine, and interrupts remapped, which vfio asks for; the initramfs in all of the memory, not
+/// in half of it; and no check of the timer, which fails where an emulated processor is kept from
+/// its own.
 const KERNEL_COMMAND_LINE: &str =
     "console=ttyS0 quiet panic=-1 intel_iommu=on rootfstype=ramfs no_timer_check";
 /// Memory that an emulated machine may take for translated code, in MiB. Without a bound it is an eighth of the node's memory, more than

@@ -1,4 +1,4 @@
-//! What happens in a machine, as QEMU tells it.
+//! The events of a machine, as QEMU tells them.
 
 use qmp::Event as Told;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 /// The oldest QEMU that has all that is asked of it.
 pub(crate) const OLDEST: qmp::Version = qmp::Version { major: 6, minor: 2, micro: 0 };
 
-/// What happens in a machine, as far as it matters here.
+/// An event in a machine, as far as it matters here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The machine goes off: QEMU's word for why (`guest-reset`, ...).

@@ -18,7 +18,7 @@ const FIRMWARE_BYTES: usize = 64 * 1024;
 const FIRST_INSTRUCTION: usize = FIRMWARE_BYTES - 16;
 /// `mov al, 1; mov dx, 0x501; out dx, al`: to the port of `isa-debug-exit`.
 const PROGRAM: [u8; 6] = [0xb0, 0x01, 0xba, 0x01, 0x05, 0xee];
-/// What QEMU exits with when 1 was written there.
+/// QEMU's exit code when 1 was written there.
 const WORKED: i32 = 3;
 
 /// Why QEMU can't use KVM.

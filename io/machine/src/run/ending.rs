@@ -207,7 +207,7 @@ impl Machine<'_> {
     }
 }
 
-/// What is wrong with a QEMU of this version.
+/// The fault of a QEMU of this version.
 pub(super) fn too_old(found: qmp::Version) -> String {
     clean(&format!("QEMU {found} is too old: {}.{} or later is needed", OLDEST.major, OLDEST.minor), 200)
 }

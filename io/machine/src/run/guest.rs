@@ -1,4 +1,4 @@
-//! What the guest says, and what is said to it.
+//! The guest's messages, and the answers to them.
 
 use super::{Machine, PORT_READ_BYTES};
 use crate::guest::{BrokenRule, Said};

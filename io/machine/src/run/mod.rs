@@ -38,7 +38,7 @@ const LOOK_AGAIN_MS: u64 = 1000;
 /// This very program, whatever its place is called in here.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// What an answer of QEMU's is to.
+/// The request that an answer of QEMU's belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tag {
     /// A question that has no consequence: the answer shows that QEMU is alive.
@@ -47,7 +47,7 @@ pub(crate) enum Tag {
     Port(usize, Step),
 }
 
-/// What became ready.
+/// The descriptor that became ready.
 #[derive(Debug, Clone, Copy)]
 enum Token {
     Signals,
@@ -148,8 +148,8 @@ fn try_run(
     machine.go()
 }
 
-/// What executes the guest's instructions: never `auto`. Where a daemon wrote `kvm`, it has seen a guest run; what is left to be seen is that QEMU can use it
-/// here, in the container.
+/// Chooses the executor of the guest's instructions: never `auto`. Where a daemon wrote `kvm`, it
+/// has seen a guest run; what is left to be seen is that QEMU can use it here, in the container.
 fn choose(order: &MachineOrder) -> Result<Accel, Outcome> {
     match order.accel {
         Accel::Tcg => Ok(Accel::Tcg),
@@ -237,7 +237,7 @@ impl<'a> Machine<'a> {
         self.end(Word::BrokeProtocol, format!("the guest broke a rule of its port: {rule}"));
     }
 
-    /// What is ready, after `wait_ms` at the most.
+    /// Waits `wait_ms` at the most for descriptors that are ready.
     fn wait(&self, wait_ms: u64) -> rustix::io::Result<Vec<(Token, PollFlags)>> {
         let interests = self.interests();
         let mut polled: Vec<PollFd<'_>> = interests

@@ -1,4 +1,5 @@
-//! What the node says: the daemon, to the machine and to programs of the guest; and who asks at the machine's socket.
+//! The node's messages: those of the daemon, to the machine and to programs of the guest; and the
+//! callers at the machine's socket.
 
 use super::Machine;
 use crate::asks::{Ask, answer_card, refuse_exec};

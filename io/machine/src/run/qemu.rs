@@ -1,4 +1,4 @@
-//! What QEMU says.
+//! QEMU's messages.
 
 use super::ending::too_old;
 use super::{Machine, Tag};
@@ -62,7 +62,7 @@ impl Machine<'_> {
         self.look_for_daemon();
     }
 
-    /// What a QEMU that has ended had still to say.
+    /// Takes the last words of a QEMU that has ended.
     pub(super) fn take_last_words(&mut self, said: Vec<Said<Tag>>) {
         for said in said {
             match said {
