@@ -20,14 +20,14 @@ pub enum AccountsError {
     /// A file of the root can't be read.
     #[error("cannot read the domain's {path}: {source}")]
     File {
-        /// Which, below the root.
+        /// The file, below the root.
         path: &'static str,
         /// The kernel's answer.
         source: io::Error,
     },
 }
 
-/// Who a command runs as.
+/// The user of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The user.

@@ -56,7 +56,7 @@ impl Bells {
 
 /// A half of an end that is polled.
 pub(crate) trait Half {
-    /// What goes wrong.
+    /// The error of a doorbell.
     type Error;
 
     /// The descriptors to wait on.

@@ -1,5 +1,5 @@
-//! What the entrances have asked the service and not heard yet. Survives the service's server: what was asked is asked again
-//! of the next one (look-ups change nothing).
+//! The questions of entrances that the service has not answered yet. They survive the service's
+//! server: each is asked again of the next one (look-ups change nothing).
 
 use channel::{End, OpenError};
 use rustix::io::Errno;
@@ -46,13 +46,13 @@ impl Entrance {
 pub struct Pending<O> {
     /// By which link.
     pub entrance: Entrance,
-    /// Which file of the service.
+    /// The file of the service.
     pub file: u32,
     /// When it was asked.
     pub asked: Instant,
-    /// What was asked.
+    /// The question.
     pub payload: Vec<u8>,
-    /// Who gets the answer.
+    /// The party that gets the answer.
     pub origin: O,
 }
 

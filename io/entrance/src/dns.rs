@@ -47,7 +47,7 @@ pub struct Query {
     edns: bool,
 }
 
-/// What to do with bytes that are no query to be passed on.
+/// The reaction to bytes that are no query to be passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bad {
     /// Nothing: it is an answer, or too short to be answered. Answering could go round for ever.

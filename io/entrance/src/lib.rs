@@ -62,7 +62,7 @@ impl Shared {
     }
 }
 
-/// What went through the entrances.
+/// The counters of the entrances.
 #[derive(Debug, Default)]
 struct Counters {
     udp_queries: AtomicU64,

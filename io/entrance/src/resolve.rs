@@ -18,7 +18,7 @@ const ANSWERED_BY_DNS: u64 = 1;
 /// DNS response code of a name that does not exist.
 const NXDOMAIN: u32 = 3;
 
-/// What a client wants.
+/// A client's call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
     /// Addresses of a name.
@@ -66,7 +66,7 @@ pub fn parse(message: &[u8]) -> Result<Call, Option<Vec<u8>>> {
     })
 }
 
-/// Which parameter is wrong.
+/// The parameter that is wrong.
 type Wrong = &'static str;
 
 fn hostname(parameters: &Map<String, Value>) -> Result<Call, Wrong> {

@@ -36,7 +36,7 @@ const LINK: u64 = 8;
 /// A client; plus its number.
 const CLIENT: u64 = 16;
 
-/// Who gets an answer.
+/// The party that gets an answer.
 #[derive(Debug)]
 enum Origin {
     Udp(SocketAddr, dns::Query),

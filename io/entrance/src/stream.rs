@@ -35,7 +35,7 @@ pub struct Client {
     output: Vec<u8>,
     /// Requests without an answer.
     pub outstanding: usize,
-    /// What the loop watches it for.
+    /// The events that the loop watches it for.
     pub watched: EventFlags,
     /// It sends no more.
     ended: bool,
@@ -152,7 +152,7 @@ impl Client {
         Ok(())
     }
 
-    /// What to watch it for.
+    /// The events to watch it for.
     pub fn interest(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
         if !self.ended && self.outstanding < self.most_outstanding() {

@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 /// Images that a cache keeps: those used last. A guest of ours has some 20 MiB.
 pub const MAX_IMAGES: usize = 8;
-/// What a key stands for, beside the contents: changes with the form of what is written.
+/// The version of a key, beside the contents: changes with the form of what is written.
 const FORM: &str = "tombolo image 1";
 /// Hexadecimal digits of a key: 128 bits, so that two images never share one.
 const KEY_DIGITS: usize = 32;
@@ -26,7 +26,7 @@ const KERNEL: &str = "vmlinuz";
 const INITRAMFS: &str = "initramfs";
 const MANIFEST: &str = "manifest";
 
-/// What QEMU boots.
+/// The files that QEMU boots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Image {
     /// Of everything that is in it.
@@ -37,7 +37,7 @@ pub struct Image {
     pub kernel: PathBuf,
     /// The initramfs (`-initrd`).
     pub initramfs: PathBuf,
-    /// What is in it: one line for each place.
+    /// The list of its content: one line for each place.
     pub manifest: PathBuf,
     /// Places in the initramfs.
     pub entries: usize,

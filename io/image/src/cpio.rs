@@ -4,7 +4,7 @@
 
 use std::io::{self, Read, Write};
 
-/// What stands before each header.
+/// The magic before each header.
 const MAGIC: &[u8] = b"070701";
 /// The name that ends an archive.
 const TRAILER: &str = "TRAILER!!!";
@@ -16,7 +16,7 @@ const TYPE_FILE: u32 = 0o100_000;
 const TYPE_LINK: u32 = 0o120_000;
 const TYPE_CHARACTER: u32 = 0o020_000;
 
-/// What a header says, beside the name.
+/// The content of a header, beside the name.
 #[derive(Debug, Default, Clone, Copy)]
 struct Header {
     mode: u32,

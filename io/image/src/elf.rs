@@ -1,4 +1,4 @@
-//! What an ELF file says of itself: the libraries of a program, the facts of a kernel module.
+//! The facts of an ELF file: the libraries of a program, the facts of a kernel module.
 
 use crate::error::{At as _, ImageError};
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Largest program, library or module that is read, in bytes: several times the largest that a guest needs.
 pub(crate) const MAX_BINARY_BYTES: u64 = 256 << 20;
 
-/// What a dynamic program or library asks its loader for.
+/// The demands of a dynamic program or library on its loader.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// The loader itself; `None` for a static program and for a library.
@@ -20,7 +20,7 @@ pub(crate) struct Needs {
     pub paths: Vec<PathBuf>,
     /// Debian's name of the architecture, as directories of libraries are called.
     pub triplet: Option<&'static str>,
-    /// What of the file is worth having in a guest; `None`: all of it.
+    /// The part of the file that is worth having in a guest; `None`: all of it.
     pub loaded: Option<Loaded>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
     std::fs::read(path).at("read", path)
 }
 
-/// What the program or library at `path` needs.
+/// The demands of the program or library at `path`.
 pub(crate) fn needs(path: &Path) -> Result<Needs, ImageError> {
     let data = read(path)?;
     let broken = |error: object::Error| elf_error(path, &error);
@@ -83,8 +83,8 @@ pub(crate) fn needs(path: &Path) -> Result<Needs, ImageError> {
     Ok(needs)
 }
 
-/// What stays of a program without its sections, where that saves at least so many bytes. A file with something behind its sections (a program that
-/// unpacks itself) stays as it is.
+/// The part of a program without its sections, where that saves at least so many bytes. A file with
+/// something behind its sections (a program that unpacks itself) stays as it is.
 fn loaded(
     data: &[u8],
     header: &FileHeader64<Endianness>,

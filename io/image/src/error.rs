@@ -1,4 +1,4 @@
-//! What can go wrong, and how it is said.
+//! The errors of this crate, and their words.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub enum ImageError {
     File {
         /// The verb, such as "read".
         what: &'static str,
-        /// What it was about.
+        /// The file.
         path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
@@ -50,7 +50,7 @@ pub enum ImageError {
     Elf {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// A shared library that a program needs is nowhere.
@@ -58,7 +58,7 @@ pub enum ImageError {
     NoLibrary {
         /// Its name, as the program says it.
         library: String,
-        /// Who needs it.
+        /// The program that needs it.
         by: PathBuf,
         /// Where it was looked for.
         searched: Vec<PathBuf>,
@@ -81,7 +81,7 @@ pub enum ImageError {
     /// More than an image may hold.
     #[error("{what} has {found}, and {most} is the most")]
     TooBig {
-        /// What is too big.
+        /// The thing that is too big.
         what: String,
         /// How big it is, with its unit.
         found: String,
@@ -97,7 +97,7 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// What to do about it, where there is something.
+    /// The advice, where there is some.
     #[must_use]
     pub fn help(&self) -> Option<String> {
         match self {

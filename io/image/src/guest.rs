@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 /// The program that the guest's init runs where nobody is behind the agent's port; a shell where the image has none. When it ends, the
 /// guest switches off.
 pub const START: &str = "/etc/tombolo/start";
-/// What a guest needs of its kernel that Debian's has as modules: FUSE for `/srv`, overlay for roots, and the devices of QEMU.
+/// The modules that a guest needs of a kernel like Debian's: FUSE for `/srv`, overlay for roots,
+/// and the devices of QEMU.
 pub const GUEST_MODULES: [&str; 5] = ["fuse", "overlay", "virtio_pci", "virtio_net", "virtio_console"];
-/// What a guest makes use of where the kernel has it: interrupts in programs (without which the node tells by the port who rang), panics
-/// that the node hears of, disks and what they are formatted with.
+/// The modules that a guest makes use of where the kernel has them: interrupts in programs (without
+/// which the node tells by the port who rang), panics that the node hears of, disks and what they
+/// are formatted with.
 pub const OPTIONAL_MODULES: [&str; 5] = ["vfio-pci", "vfio_iommu_type1", "pvpanic-pci", "virtio_blk", "ext4"];
 /// Where our libraries are in a guest.
 pub const LIBRARIES: &str = "/usr/lib/tombolo";
@@ -35,7 +37,7 @@ const FILES: [(&str, &str); 6] = [
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
     ("/etc/os-release", "ID=tombolo-guest\nNAME=\"Tombolo guest\"\n"),
 ];
-/// What init mounts, and what programs expect.
+/// The folders that init mounts on, and those that programs expect.
 const DIRECTORIES: [(&str, u32); 11] = [
     ("/dev", 0o755),
     ("/home", 0o755),

@@ -1,4 +1,4 @@
-//! What an image will hold, place by place, with the digest of each content: the spec, resolved.
+//! The content of an image, place by place, with the digest of each content: the spec, resolved.
 
 use crate::elf;
 use crate::error::{At as _, ImageError};
@@ -64,7 +64,7 @@ impl Source {
     }
 }
 
-/// What is at a place.
+/// The node at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
     Directory { mode: u32 },

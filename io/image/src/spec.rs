@@ -1,4 +1,4 @@
-//! What goes into an image.
+//! The ingredients of an image.
 
 use crate::kernel::Kernel;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub enum Entry {
     Link {
         /// Where.
         to: PathBuf,
-        /// What it says.
+        /// The target of the link.
         target: PathBuf,
     },
     /// A character device.
@@ -93,7 +93,7 @@ pub struct Spec {
     pub modules: Vec<String>,
     /// More of them, which are left out where the kernel has none; [`Image::missing_modules`](crate::Image) names those.
     pub optional_modules: Vec<String>,
-    /// What else is in it.
+    /// The other entries in it.
     pub entries: Vec<Entry>,
     /// Directories with libraries that are looked at before the machine's own.
     pub library_paths: Vec<PathBuf>,

@@ -15,7 +15,7 @@ const TCA_BPF_FD: u16 = 6;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_FLAGS: u16 = 8;
 const TCA_BPF_ID: u16 = 11;
-/// What the program says is what is done.
+/// The flag with which the program's verdict is the action.
 const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
 const ETH_P_ALL: u16 = 3;
 /// The filter's place among others, and its name.
@@ -138,7 +138,7 @@ pub(crate) fn foreign(netlink: &Netlink, index: u32, way: Way, begun: bool, devi
     Err(io::Error::new(io::ErrorKind::AlreadyExists, words))
 }
 
-/// What there is where packets come in and go out: `clsact`, `ingress`.
+/// The discipline where packets come in and go out: `clsact`, `ingress`.
 pub(crate) fn discipline(netlink: &Netlink, index: u32) -> io::Result<Option<String>> {
     let all = netlink.dump(RTM_GETQDISC, &head(index, 0, 0, 0), RTM_NEWQDISC)?;
     let here = all.iter().find(|body| four(body, 4) == Some(index) && four(body, 12) == Some(TC_H_CLSACT));

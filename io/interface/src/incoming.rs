@@ -1,7 +1,8 @@
 //! Classes of what comes in by a link. The kernel queues nothing there, so it goes through an intermediate device (`ifb`) first, which has the same classes as the link. A packet belongs to
 //! the control group of the socket that waits for it, which a program looks up for each packet ([`sys::packet_class`]).
 //!
-//! What is made is told from what others have by names: the device is `tombolo` and the number of the link, the filter is `tombolo`.
+//! Objects of ours are told from those of others by names: the device is `tombolo` and the number
+//! of the link, the filter is `tombolo`.
 
 use super::hook::{self, Filter, NAME, Way, absent, gone, word};
 use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, Netlink, attribute, attributes, four};
@@ -24,7 +25,7 @@ const LINK_BYTES: usize = 16;
 /// Packets that wait in each class: those of an Ethernet. An `ifb` would have 32.
 const QUEUE_PACKETS: u32 = 1_000;
 
-/// What comes in by one link, in classes.
+/// The packets that come in by one link, in classes.
 #[derive(Debug)]
 pub struct Incoming {
     netlink: Netlink,
@@ -108,7 +109,8 @@ impl Incoming {
     }
 }
 
-/// Which sockets had which class where an earlier process led what comes in by a link: its program still knows. `None` where there was none.
+/// The sockets and their classes where an earlier process led what comes in by a link: its program
+/// still knows. `None` where there was none.
 ///
 /// # Errors
 /// What the kernel says: no such interface.

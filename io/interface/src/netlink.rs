@@ -106,7 +106,7 @@ pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     message
 }
 
-/// What the kernel answered: an `NLMSG_ERROR` with 0 is success.
+/// The kernel's answer: an `NLMSG_ERROR` with 0 is success.
 pub(crate) fn outcome(answer: &[u8]) -> io::Result<()> {
     let kind = answer.get(4..6).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes);
     let code = answer.get(16..20).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);

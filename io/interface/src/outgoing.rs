@@ -7,7 +7,7 @@ use super::traffic::{Counted, MAJOR, Traffic, index_of};
 use std::io;
 use sys::packet_class::{self, Owners};
 
-/// What goes out by one link, in classes.
+/// The packets that go out by one link, in classes.
 #[derive(Debug)]
 pub struct Outgoing {
     netlink: Netlink,
@@ -67,7 +67,8 @@ impl Outgoing {
     }
 }
 
-/// Who owned packets where an earlier process kept classes of a link: its programs still know. `None` where there was none.
+/// The owners of packets where an earlier process kept classes of a link: its programs still know.
+/// `None` where there was none.
 ///
 /// # Errors
 /// What the kernel says: no such interface.

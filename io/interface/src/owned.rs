@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The process is in one control group at a time.
 static PLACE: Mutex<()> = Mutex::new(());
 
-/// Who owns packets; gone with the value.
+/// The owner of packets; gone with the value.
 pub(crate) struct Owner {
     top: PathBuf,
     at: PathBuf,

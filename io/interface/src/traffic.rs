@@ -40,7 +40,8 @@ const WHOLE: u16 = 1;
 const REST: u16 = 2;
 /// The first class that is given away.
 pub const FIRST_CLASS: u16 = 16;
-/// What a class may send at once when its turn has come, in bytes: some packets, and little enough that nobody waits long.
+/// The bytes that a class may send at once when its turn has come: some packets, and little enough
+/// that nobody waits long.
 const QUANTUM_MIN: u64 = 1_514;
 const QUANTUM_MAX: u64 = 60_000;
 /// Precedence of the rest: after everybody (the kernel knows 0 to 7).
@@ -51,17 +52,17 @@ const REST_RATE_MIN: u64 = 1_000;
 /// One class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Class {
-    /// What it may always send, in bits per second.
+    /// The rate that it may always send, in bits per second.
     pub rate_bits: u64,
-    /// What it may send while others don't, in bits per second.
+    /// The rate that it may send while others don't, in bits per second.
     pub ceiling_bits: u64,
     /// How much may come at once, in bytes.
     pub burst_bytes: u64,
-    /// Who gets first what is left: 0 is.
+    /// The order in which classes get what is left: 0 is the first.
     pub precedence: u8,
 }
 
-/// What a class has done, and how it is set.
+/// The counters of a class, and its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counted {
     /// Its number.
@@ -72,7 +73,7 @@ pub struct Counted {
     pub ceiling_bits: u64,
     /// Its precedence.
     pub precedence: u32,
-    /// What it has sent, in bytes.
+    /// The bytes that it has sent.
     pub sent_bytes: u64,
     /// Packets that did not fit into its queue.
     pub dropped: u64,
@@ -84,14 +85,14 @@ pub fn priority(class: u16) -> u32 {
     HANDLE | u32::from(class)
 }
 
-/// What is at the root of an interface.
+/// The discipline at the root of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Root {
-    /// What the kernel put there by itself: nobody's.
+    /// The kernel's own: nobody's.
     Default,
     /// Ours.
     Ours,
-    /// What somebody else wanted there: its kind and its handle.
+    /// Another program's: its kind and its handle.
     Other(String),
 }
 

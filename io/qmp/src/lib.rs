@@ -18,7 +18,7 @@ const READ_BYTES: usize = 16 * 1024;
 /// Longest text of an error that is kept, in bytes.
 const MAX_ERROR_BYTES: usize = 300;
 
-/// What is asked of QEMU.
+/// A command for QEMU.
 #[derive(Debug)]
 pub struct Command {
     name: &'static str,
@@ -65,7 +65,7 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// What QEMU says.
+/// A message of QEMU.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said<T> {
     /// Its first words.
@@ -130,7 +130,7 @@ pub struct Qmp<T> {
     waiting: VecDeque<(T, Command)>,
     under_way: Option<T>,
     greeted: bool,
-    /// What went wrong when something was asked; the next one who hears is told.
+    /// The failure of an earlier command; the next caller is told.
     failed: Option<QmpError>,
 }
 

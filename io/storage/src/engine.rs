@@ -32,7 +32,7 @@ const DISK_PATIENCE: Duration = Duration::from_secs(60);
 /// The object that limits.
 const LIMITS: &str = "limits";
 
-/// What an engine is started with.
+/// The recipe of an engine's start.
 #[derive(Debug, Clone)]
 pub struct Recipe {
     /// Our own binary, which has the role.
@@ -41,7 +41,7 @@ pub struct Recipe {
     pub image: PathBuf,
     /// How they lie in it.
     pub format: Format,
-    /// What clients get at most.
+    /// The limits of its clients.
     pub limits: Limits,
     /// The volume's run folder; it is made if need be.
     pub folder: PathBuf,
@@ -133,7 +133,7 @@ impl Engine {
         self.ended.as_fd()
     }
 
-    /// What it says of its volume.
+    /// Asks for the facts of its volume.
     ///
     /// # Errors
     /// [`StorageError`].

@@ -14,7 +14,7 @@ pub enum StorageError {
     File {
         /// To do what with it.
         what: &'static str,
-        /// Which one.
+        /// The image.
         path: PathBuf,
         /// Why not.
         #[source]
@@ -39,13 +39,13 @@ pub enum StorageError {
     Ended {
         /// Its name.
         program: &'static str,
-        /// What it said, and how it ended.
+        /// Its last words, and how it ended.
         words: String,
     },
     /// It takes too long.
     #[error("{what} is not done within {patience:?}: the disk may be stuck, or the engine hangs")]
     Late {
-        /// What.
+        /// The thing that is missing.
         what: String,
         /// How long it had.
         patience: Duration,
@@ -56,7 +56,7 @@ pub enum StorageError {
     /// The engine refuses.
     #[error("the volume's engine refuses {what}: {why}")]
     Refused {
-        /// What was asked.
+        /// The question.
         what: &'static str,
         /// Its reason.
         why: String,

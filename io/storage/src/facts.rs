@@ -1,4 +1,4 @@
-//! What an engine says of its volume, checked.
+//! The facts of an engine's volume, checked.
 
 use crate::{EXPORT, Format, StorageError};
 use serde_json::Value;
@@ -13,7 +13,7 @@ pub(crate) const LIMITED: &str = "limited";
 /// See [`FILE`].
 pub(crate) const VOLUME: &str = "volume";
 
-/// What is known of a volume.
+/// The facts of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// Bytes that its clients see.

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a volume's size is a multiple of, in bytes: a sector, which every client can address.
+/// The unit of a volume's size, in bytes: a sector, which every client can address.
 pub const SECTOR_BYTES: u64 = 512;
 /// Smallest volume, in bytes: what file systems and tools take.
 pub const MIN_BYTES: u64 = 1 << 20;

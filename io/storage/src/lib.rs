@@ -27,7 +27,7 @@ pub const IMAGES: &str = "qemu-img";
 /// The name of an engine's only export.
 pub const EXPORT: &str = "volume";
 
-/// What an engine lets its clients have, altogether.
+/// The limits of all clients of an engine together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {

@@ -22,7 +22,7 @@ const WORDS_BYTES: usize = 400;
 /// Where programs are looked for.
 const FOLDERS: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin"];
 
-/// What a process is to be.
+/// The job of a process.
 pub(crate) struct Job {
     pub tool: &'static str,
     pub package: &'static str,

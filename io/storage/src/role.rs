@@ -23,7 +23,7 @@ const OPEN_FILES: u64 = 256;
 /// Exit code of a role that came to nothing.
 const FAILED: u8 = 125;
 
-/// What to become.
+/// The program that it becomes, and as whom.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Order {

@@ -5,18 +5,19 @@ use std::str::FromStr;
 use std::time::Instant;
 use wire::link::{PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, Packet, compression, packet};
 
-/// What a hello names: all that there are.
+/// The compressions that a hello names: all that there are.
 pub const COMPRESSIONS: u8 = 1 << compression::LZ4 | 1 << compression::ZSTD;
 /// Shorter bodies are not worth the try.
 const COMPRESS_BYTES_MIN: usize = 512;
-/// What does not get smaller by this part goes out as it is: to unpack it costs, too.
+/// The least saving that compression has to bring, as a part of the body: a body that gets less
+/// smaller goes out as it is, since to unpack it costs, too.
 const WORTH_PARTS: usize = 16;
 /// The quickest that has entropy coding; more costs several times as much for some per cent.
 const ZSTD_LEVEL: i32 = 1;
 /// So much of a body is compressed only to see what would come of it.
 const SAMPLE_BYTES: usize = 16 << 10;
 
-/// What is done with bodies that go out.
+/// The compression of bodies that go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
     /// Nothing: who sees lengths on the wire learns nothing of what one packet has beside his own bytes.

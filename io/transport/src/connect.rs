@@ -37,9 +37,9 @@ pub enum ConnectError {
     WrongPeer {
         /// Where.
         locator: Locator,
-        /// Who should be there.
+        /// The node that should be there.
         expected: String,
-        /// Who is.
+        /// The reason why the node that is there is not believed.
         why: String,
     },
     /// The other side took the connection and ended it: it does not want this node, or is ending.

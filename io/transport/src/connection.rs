@@ -11,7 +11,8 @@ use wire::link::MAGIC;
 /// busy machine at either end.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What carries the packets of a link: a byte stream, whatever it is made of. Nothing here waits; what would, wakes the context.
+/// The carrier of a link's packets: a byte stream, whatever it is made of. Nothing here waits; a
+/// call that would, wakes the context.
 pub trait Carry: Send {
     /// Takes bytes from the front of `bytes` that go out in order; says how many.
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
@@ -96,13 +97,13 @@ impl Connection {
         &self.peer
     }
 
-    /// What it is made of.
+    /// The transport that it is made of.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What carries it, for who speaks without a driver.
+    /// The carrier, for a user who speaks without a driver.
     pub fn carrier(&mut self) -> &mut dyn Carry {
         self.carrier.as_mut()
     }
@@ -114,8 +115,9 @@ impl Connection {
     }
 }
 
-/// Who accepts says this first, and it is no packet: only then the connecting side knows that its own certificate was good (in TLS 1.3 its
-/// handshake is over before anybody has looked at it).
+/// The first word of the accepting side, which is no packet: only then the connecting side knows
+/// that its own certificate was good (in TLS 1.3 its handshake is over before anybody has looked at
+/// it).
 const READY: [u8; 8] = MAGIC.to_le_bytes();
 
 pub(crate) async fn say_ready(carrier: &mut dyn Carry) -> io::Result<()> {

@@ -28,7 +28,7 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     fn hold_little(&self, little: bool);
 }
 
-/// What came of looking at what came.
+/// The outcome of looking at bytes that came.
 enum Step {
     /// So many bytes for who reads.
     Plain(usize),

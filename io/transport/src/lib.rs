@@ -1,5 +1,5 @@
-//! What carries a link from node to node (`docs/spec/link.md`): TCP with TLS 1.3, QUIC, raw Ethernet, and TIPC with TLS 1.3. All are mutually
-//! authenticated and encrypted.
+//! The transports of links from node to node (`docs/spec/link.md`): TCP with TLS 1.3, QUIC, raw
+//! Ethernet, and TIPC with TLS 1.3. All are mutually authenticated and encrypted.
 //!
 //! A [`Listener`] yields a [`Connection`] for each peer that proved who it is, [`connect`] makes one to a [`Locator`]. A [`Driver`] owns a
 //! [`link::Link`] and carries it over such connections: it connects again when one is lost, exchanges one for another while messages flow,

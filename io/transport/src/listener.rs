@@ -24,9 +24,9 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug, Error)]
 #[error("{locator}: {}: {why}", .from.map_or_else(|| "nobody".to_owned(), |from| from.to_string()))]
 pub struct Refused {
-    /// Who listens.
+    /// The locator of the listener.
     pub locator: Locator,
-    /// Who it was.
+    /// The address that it came from.
     pub from: Option<Address>,
     /// Why.
     pub why: RefusedWhy,

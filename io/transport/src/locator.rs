@@ -66,7 +66,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What may take up so many places and no more: a machine, as far as its address says.
+/// The party that may take up so many places and no more: a machine, as far as its address says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Machine {
     Ip(IpAddr),
@@ -140,7 +140,7 @@ pub enum BadLocator {
     Tipc(String),
 }
 
-/// What stands behind `tipc:`; the kernel's own services are none of ours.
+/// Reads the words behind `tipc:`; the kernel's own services are none of ours.
 fn tipc_address(text: &str) -> Option<tipc::Address> {
     let (first, last) = text.split_once(':')?;
     let last = last.parse().ok()?;

@@ -20,7 +20,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What may be on its way, in each direction: 10 Gbit/s over a round trip of 6 ms, and no more memory than that for a peer.
+/// The bytes that may be on their way, in each direction: 10 Gbit/s over a round trip of 6 ms, and
+/// no more memory than that for a peer.
 const WINDOW_BYTES: u32 = 8 << 20;
 /// Kept of what comes before somebody has looked at a connection, whoever it is of: the first flight of a handshake.
 const INCOMING_BYTES: u64 = 64 << 10;

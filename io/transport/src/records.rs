@@ -9,7 +9,7 @@ use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, Error, Han
 pub(crate) const HEADER_BYTES: usize = 5;
 /// Most bytes that one record carries.
 pub(crate) const CARRIED_BYTES_MAX: usize = 1 << 14;
-/// What a record is longer by than what it carries: its header, its kind, the tag.
+/// The bytes of a record beside its content: its header, its kind, the tag.
 pub(crate) const EXTRA_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
 const TAG_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
@@ -21,9 +21,9 @@ const KEY_RECORDS_MAX: u64 = 1 << 23;
 const REKEY_RECORDS_MIN: u64 = 64;
 const REKEYS_MAX: u32 = 16;
 
-/// What an alert says that ends a connection in an orderly way.
+/// The alert that ends a connection in an orderly way.
 const CLOSE_NOTIFY: u8 = 0;
-/// What says nothing.
+/// The alert that says nothing.
 const USER_CANCELED: u8 = 90;
 
 /// Whoever gives the secrets that follow.
@@ -133,7 +133,7 @@ impl Sealer {
     }
 }
 
-/// What a record was for.
+/// The content of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Opened<'a> {
     Data(&'a [u8]),
@@ -197,7 +197,8 @@ impl Opener {
         }
     }
 
-    /// What may follow a handshake: other keys. Tickets are passed over: nobody resumes a session.
+    /// Takes a message that may follow a handshake: other keys. Tickets are passed over: nobody
+    /// resumes a session.
     fn handshake(&mut self, said: &[u8], secrets: &mut dyn Secrets) -> Result<Opened<'static>, Error> {
         let Some(([kind, _, high, low], content)) = said.split_first_chunk() else {
             return Err(InvalidMessage::MessageTooShort.into());

@@ -63,7 +63,7 @@ impl Session for UnbufferedServerConnection {
     }
 }
 
-/// What came of looking at what came.
+/// The outcome of looking at bytes that came.
 enum Step {
     Again,
     /// More is to be read first.

@@ -9,7 +9,8 @@ use std::io;
 use std::os::fd::AsFd;
 use tokio::net::TcpStream;
 
-/// What the socket holds that is not sent yet, where it is to hold little: enough that it never waits for us.
+/// The unsent bytes that the socket holds, where it is to hold little: enough that it never waits
+/// for us.
 const UNSENT_BYTES: u32 = 32 << 10;
 
 impl Socket for TcpStream {

@@ -89,7 +89,7 @@ impl TipcListener {
         Ok(Self { socket: watch(socket)?, address: Address::Service { service, instance } })
     }
 
-    /// What it serves.
+    /// The address that it serves.
     #[must_use]
     pub fn address(&self) -> Address {
         self.address
@@ -187,7 +187,7 @@ impl Drop for TipcStream {
     }
 }
 
-/// What a call that would wait says.
+/// The result of a call; `None` where it would wait.
 fn done<T>(result: rustix::io::Result<T>) -> Option<io::Result<T>> {
     match result {
         Err(Errno::AGAIN) => None,

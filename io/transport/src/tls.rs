@@ -1,4 +1,5 @@
-//! Who we are and who may be at the other end, for all transports, and what they need beside.
+//! The identity of this side and of those who may be at the other end, for all transports, and what
+//! they need beside.
 
 use crate::ethernet::Station;
 use rustls::client::Resumption;
@@ -8,7 +9,7 @@ use rustls::{ClientConfig, ServerConfig};
 use std::sync::{Arc, PoisonError, RwLock};
 use trust::{Identity, TrustError};
 
-/// What both sides say that they speak (RFC 7301).
+/// The protocol that both sides name (RFC 7301).
 pub const ALPN: &[u8] = b"tombolo-link/1";
 
 /// Says which node a chain of certificates is of, or why it is none's. TLS has verified the chain already.
@@ -60,7 +61,7 @@ impl Tls {
         Self(Arc::new(RwLock::new(Material::new(server, client, Arc::new(who)))))
     }
 
-    /// What a node of a cluster proves itself with. It follows renewals and revocations by itself.
+    /// The credentials of a node of a cluster. They follow renewals and revocations by themselves.
     ///
     /// # Errors
     /// See [`TrustError`].

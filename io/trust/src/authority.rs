@@ -147,7 +147,7 @@ impl Authority {
         files::pem_of(&self.certificate)
     }
 
-    /// What it is known by.
+    /// The fingerprint that it is known by.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
@@ -218,7 +218,7 @@ impl Authority {
     }
 }
 
-/// What a node asks the authority with. Its key never leaves the node.
+/// A node's request to the authority. Its key never leaves the node.
 pub struct Request {
     key: KeyPair,
     node: String,
@@ -241,7 +241,7 @@ impl Request {
         Ok(Self { key, node: node.to_owned() })
     }
 
-    /// What the authority signs (PKCS #10, PEM).
+    /// The request that the authority signs (PKCS #10, PEM).
     ///
     /// # Errors
     /// [`TrustError::Crypto`].
@@ -273,7 +273,7 @@ fn request(key: &KeyPair, name: &str) -> Result<String, TrustError> {
     params.serialize_request(key).and_then(|request| request.pem()).map_err(&what)
 }
 
-/// What a proof is for. No certificate has such a name.
+/// The name that a proof is for. No certificate has such a name.
 fn proven(node: &str, serial: &Serial) -> Result<String, TrustError> {
     check_name(node)?;
     Ok(format!("{serial}.authority.{node}{NAME_SUFFIX}"))

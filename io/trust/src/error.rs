@@ -13,7 +13,7 @@ pub enum TrustError {
         "{name:?} can't be the name of a node: take 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends"
     )]
     Name {
-        /// What was given.
+        /// The name that was given.
         name: String,
     },
     /// A file can't be read or written.
@@ -21,7 +21,7 @@ pub enum TrustError {
     File {
         /// `read` or `write`.
         what: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Why.
         cause: io::Error,
@@ -29,19 +29,19 @@ pub enum TrustError {
     /// A file with a key can be read by others.
     #[error("{} holds a key and may be read by others (mode {mode:o}): `chmod 600` it, and consider the key known", path.display())]
     Exposed {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// What should be a certificate, a key or a request is none.
+    /// A certificate, a key or a request that is none.
     #[error(
         "{what} is not what it should be: {why}; `tombolo node join` with a new token makes this node's files anew"
     )]
     Garbage {
-        /// What it should be, and where it is from.
+        /// The kind of thing that it should be, and where it is from.
         what: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// The other end belongs to another cluster.
@@ -110,9 +110,9 @@ pub enum TrustError {
         "node {found} answers where node {expected} should be: two nodes have one address, or an address moved; see `tombolo node ls`"
     )]
     WrongNode {
-        /// Who was asked for.
+        /// The node that was asked for.
         expected: String,
-        /// Who answered.
+        /// The node that answered.
         found: String,
     },
     /// The cluster's authority is not the one that the token names.
@@ -127,7 +127,7 @@ pub enum TrustError {
     /// The cryptography refuses.
     #[error("can't {what}: {why}")]
     Crypto {
-        /// What was tried.
+        /// The action that was tried.
         what: &'static str,
         /// Why not.
         why: String,

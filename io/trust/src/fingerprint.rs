@@ -1,4 +1,4 @@
-//! What an authority is known by.
+//! The fingerprint that an authority is known by.
 
 use crate::error::TrustError;
 use rustls::pki_types::CertificateDer;
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::str::FromStr;
 
-/// What an authority is known by: SHA-256 of its certificate.
+/// The fingerprint that an authority is known by: SHA-256 of its certificate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub [u8; 32]);
 

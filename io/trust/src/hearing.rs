@@ -1,4 +1,4 @@
-//! What a node hears from the registry of certificates that are believed no more.
+//! The registry's news of certificates that are believed no more.
 
 use crate::fingerprint::Fingerprint;
 use crate::identity::{Identity, allegation, certificates, roots_of};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How long after its end a certificate is kept among the revoked: as far apart as clocks of nodes may be, and more.
 const AFTER_S: u64 = 86_400;
 
-/// What became of what somebody said to be revoked.
+/// The outcome of a revocation that somebody alleges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
     /// Others are revoked now than before.

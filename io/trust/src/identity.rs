@@ -27,7 +27,7 @@ const MAX_AUTHORITIES: usize = 4;
 /// Most certificates that somebody may show: its own, and the authorities'.
 pub(crate) const MAX_CHAIN: usize = 8;
 
-/// Who somebody's certificate says it is.
+/// The party that a certificate names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// The node's name.
@@ -38,7 +38,8 @@ pub struct Peer {
     pub serial: Serial,
 }
 
-/// Who is at the other end of a connection whose handshake was made with an [`Identity`]'s configuration (which checked it).
+/// The party at the other end of a connection whose handshake was made with an [`Identity`]'s
+/// configuration (which checked it).
 ///
 /// # Errors
 /// [`TrustError::Nobody`], [`TrustError::Garbage`].
@@ -52,7 +53,7 @@ pub fn peer(chain: &[CertificateDer<'_>]) -> Result<Peer, TrustError> {
     Ok(Peer { node, cluster: alleged.cluster, serial: alleged.serial })
 }
 
-/// Who the first certificate of a chain says it is, from PEM.
+/// The party that the first certificate of a chain names, from PEM.
 ///
 /// # Errors
 /// [`TrustError::Nobody`], [`TrustError::Garbage`].
@@ -73,7 +74,7 @@ pub fn first_of_pem(chain_pem: &str) -> Result<(Serial, String), TrustError> {
     Ok((allegation(first)?.serial, files::pem_of(first)))
 }
 
-/// What a certificate says, believed or not.
+/// The content of a certificate, believed or not.
 #[derive(Debug)]
 pub(crate) struct Allegation {
     pub(crate) node: Option<String>,
@@ -149,13 +150,13 @@ struct Inner {
     storing: Mutex<()>,
 }
 
-/// What is replaced as a whole when the certificate is renewed.
+/// The state that is replaced as a whole when the certificate is renewed.
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) certified: Arc<CertifiedKey>,
     pub(crate) roots: Arc<RootCertStore>,
     pub(crate) authorities: Vec<CertificateDer<'static>>,
-    /// Which of them issued the certificate.
+    /// The authority that issued the certificate.
     issuer: Option<Fingerprint>,
     serial: Serial,
     from: u64,
@@ -419,7 +420,7 @@ impl Identity {
         self.replace(&Arc::new(current))
     }
 
-    /// Which of the authorities that it believes issued its certificate.
+    /// The authority among those it believes that issued its certificate.
     #[must_use]
     pub fn issuer(&self) -> Option<Fingerprint> {
         self.current().issuer
@@ -447,7 +448,7 @@ impl Identity {
         &self.inner.cluster
     }
 
-    /// What it shows, as PEM: its certificate, and the authority's.
+    /// The certificate chain that it shows, as PEM: its certificate, and the authority's.
     #[must_use]
     pub fn chain_pem(&self) -> String {
         self.current().certified.cert.iter().map(files::pem_of).collect()
@@ -484,7 +485,7 @@ impl Identity {
         self.current().own_pem.clone()
     }
 
-    /// What they are known by.
+    /// The fingerprints that they are known by.
     #[must_use]
     pub fn fingerprints(&self) -> Vec<Fingerprint> {
         self.current().authorities.iter().map(Fingerprint::of).collect()
@@ -494,7 +495,7 @@ impl Identity {
         *self.inner.revoked.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(revoked);
     }
 
-    /// What is revoked.
+    /// The revocations.
     #[must_use]
     pub fn revoked(&self) -> Arc<Revoked> {
         Arc::clone(&self.inner.revoked.read().unwrap_or_else(PoisonError::into_inner))
@@ -520,7 +521,8 @@ impl Identity {
         self.inner.clock.current_time().unwrap_or_else(|| UnixTime::since_unix_epoch(Duration::ZERO))
     }
 
-    /// What a server of the node's uses: the other end must be a node of the cluster. `protocols` as in ALPN.
+    /// The configuration of a server of the node's: the other end must be a node of the cluster.
+    /// `protocols` as in ALPN.
     ///
     /// # Errors
     /// [`TrustError::Crypto`].
@@ -536,7 +538,8 @@ impl Identity {
         Checker(self.clone()).server(protocols, false)
     }
 
-    /// What a client of the node's uses; whom it expects is the name that it gives to TLS ([`crate::server_name`]).
+    /// The configuration of a client of the node's; the node that it expects is the name that it
+    /// gives to TLS ([`crate::server_name`]).
     ///
     /// # Errors
     /// [`TrustError::Crypto`].

@@ -1,4 +1,4 @@
-//! Who is who among the nodes of a cluster.
+//! The identities of a cluster's nodes.
 //!
 //! A cluster has an [`Authority`] (a CA of its own, known to nobody else) that issues a certificate to each node. A node's
 //! [`Identity`] is that certificate with its key, the authorities that it believes, and the serials that were revoked; it makes
@@ -39,7 +39,7 @@ use rustls::pki_types::ServerName;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// What stands behind a node's name in its certificate.
+/// The suffix behind a node's name in its certificate.
 pub const NAME_SUFFIX: &str = ".node.tombolo";
 /// Longest name of a node: a label of a DNS name (RFC 1035).
 pub const MAX_NODE_NAME_BYTES: usize = 63;

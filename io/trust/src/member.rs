@@ -23,7 +23,7 @@ pub const MEMBER_NAME: &str = "etcd member";
 /// For how long a list of revoked certificates says that it is good; etcd does not look, and it is written anew at each change.
 const LIST_LASTS: Duration = Duration::from_secs(3_653 * 86_400);
 
-/// What a member's certificate says.
+/// The content of a member's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Its number.
@@ -32,7 +32,7 @@ pub struct Member {
     pub from_unix_s: u64,
     /// Until when.
     pub until_unix_s: u64,
-    /// Who issued it.
+    /// The authority that issued it.
     pub issuer: Fingerprint,
     /// Its issuer's certificate, as PEM.
     pub issuer_pem: String,
@@ -73,7 +73,7 @@ impl Authority {
     }
 }
 
-/// What a member's certificate says, from its chain as PEM.
+/// The content of a member's certificate, from its chain as PEM.
 ///
 /// # Errors
 /// [`TrustError::Garbage`].

@@ -1,4 +1,4 @@
-//! Which certificates are believed no more.
+//! The certificates that are believed no more.
 //!
 //! A serial counts for certain where the certificate of that number is beside it: the authority issued it, and so nobody can fill the set with
 //! invented ones. What counts for certain stays until the certificate has ended by itself, whatever the registry says later. Where more count

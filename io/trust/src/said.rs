@@ -1,4 +1,4 @@
-//! What TLS says, as a person understands it.
+//! TLS errors in a person's words.
 
 use crate::NAME_SUFFIX;
 use crate::error::TrustError;

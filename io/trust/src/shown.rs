@@ -1,4 +1,5 @@
-//! What was shown on connections that live long: a handshake looks at it once, and what is believed changes.
+//! The certificates that were shown on connections that live long: a handshake looks at them once,
+//! and what is believed changes.
 
 use crate::error::TrustError;
 use crate::fingerprint::Fingerprint;
@@ -15,7 +16,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Who it was.
+    /// The party that showed it.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer

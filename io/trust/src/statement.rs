@@ -1,4 +1,5 @@
-//! What an authority, or a node, says of things that are no certificates. Whoever has its certificate can check it, wherever the words were kept meanwhile.
+//! Statements of an authority, or a node, about things that are no certificates. Whoever has its
+//! certificate can check them, wherever the words were kept meanwhile.
 
 use crate::authority::Authority;
 use crate::error::TrustError;
@@ -13,17 +14,18 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// Longest signature that is looked at, in bytes: one of ECDSA P-256 takes 72 at the most.
 const MAX_SIGNATURE_BYTES: usize = 128;
 
-/// What a statement is about: one of one kind is none of another. What is signed begins with these words, and so is never a certificate or a
-/// request for one (which begin with the byte 0x30).
+/// The subject of a statement: one of one kind is none of another. The signed bytes begin with
+/// these words, and so are never a certificate or a request for one (which begin with the byte
+/// 0x30).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
-    /// What a token allows.
+    /// The permission of a token.
     Token,
-    /// Which authority may take this one's place.
+    /// The authority that may take this one's place.
     Successor,
-    /// Who is at the other end of a connection.
+    /// The party at the other end of a connection.
     Connection,
-    /// What a node asks of the next authority.
+    /// A node's request to the next authority.
     Renewal,
 }
 
@@ -68,7 +70,8 @@ impl Identity {
             .map_err(|error| failed(error.to_string()))
     }
 
-    /// Which node has said so: the one whose certificate this is (the first of a PEM), if it is believed as in a handshake. `None`: that one has not.
+    /// The node that made the statement: the one whose certificate this is (the first of a PEM), if
+    /// it is believed as in a handshake. `None`: that one has not.
     ///
     /// # Errors
     /// As for [`Identity::check`].
@@ -138,7 +141,7 @@ fn is_signed_by(
     }))
 }
 
-/// What hexadecimal digits stand for; `None`: they are none, or too many.
+/// The bytes of hexadecimal digits; `None`: they are none, or too many.
 fn bytes_of(digits: &str) -> Option<Vec<u8>> {
     if !digits.len().is_multiple_of(2) || digits.len() > 2 * MAX_SIGNATURE_BYTES || !digits.is_ascii() {
         return None;

@@ -94,8 +94,9 @@ impl Checker {
     }
 }
 
-/// What a machine that joins uses: it has no certificate, and knows nothing of the cluster but what the token says: by what its authority is
-/// known. Whoever shows a certificate of that authority is believed to be a node.
+/// The configuration of a machine that joins: it has no certificate, and knows nothing of the
+/// cluster but the token's word of its authority. Any certificate of that authority is believed to
+/// be a node's.
 ///
 /// # Errors
 /// [`TrustError::Crypto`].
@@ -157,7 +158,7 @@ fn chain_of<'c>(first: &CertificateDer<'c>, others: &[CertificateDer<'c>]) -> Ve
     std::iter::once(first.clone()).chain(others.iter().cloned()).collect()
 }
 
-/// What TLS asks of every verifier: whether the other end has the key.
+/// The demand of TLS on every verifier: whether the other end has the key.
 macro_rules! signatures {
     () => {
         fn verify_tls12_signature(

@@ -9,7 +9,8 @@ use sys::xen::event::Port;
 
 use crate::life::Life;
 
-/// What both doorbells of an end have in common. The first field is dropped first: the peer is told before it can find a port closed.
+/// The state that both doorbells of an end have in common. The first field is dropped first: the
+/// peer is told before it can find a port closed.
 #[derive(Debug)]
 struct Ends {
     _life: Life,

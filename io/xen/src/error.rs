@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of this crate.
 
 use std::io;
 
@@ -35,13 +35,13 @@ pub enum OfferError {
         wire::xen::RING_BYTES_MAX
     )]
     RingBytes {
-        /// What was asked for.
+        /// The length that was asked for.
         ring_bytes: u32,
     },
     /// The kernel or the hypervisor refused.
     #[error("can't {action}")]
     System {
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
         /// Why it was refused.
         #[source]
@@ -90,7 +90,7 @@ pub enum OpenError {
         /// The name.
         name: String,
     },
-    /// What stands in XenStore is no offer.
+    /// The entry in XenStore is no offer.
     #[error("what domain {domain} offers can't be read")]
     BadOffer {
         /// The domain.
@@ -104,15 +104,15 @@ pub enum OpenError {
     BadDirectory {
         /// The domain.
         domain: u16,
-        /// Which word.
+        /// The field.
         field: &'static str,
-        /// What stands there.
+        /// The value in its place.
         found: u64,
     },
     /// The kernel or the hypervisor refused.
     #[error("can't {action}")]
     System {
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
         /// Why it was refused.
         #[source]

@@ -14,7 +14,7 @@ use wire::xen as layout;
 
 use crate::store::{Store, StoreError};
 
-/// What is watched.
+/// The entries that are watched.
 #[derive(Debug)]
 pub(crate) struct Watched {
     /// Ours: 0 for the offerer.
@@ -25,9 +25,9 @@ pub(crate) struct Watched {
     pub port: Port,
     /// Watches the peer's entry.
     pub store: Store,
-    /// What the peer has written, or will.
+    /// The path of the peer's entry.
     pub theirs: String,
-    /// What we have written, and what.
+    /// The path of our entry, and its content.
     pub ours: (String, String),
 }
 

@@ -49,7 +49,7 @@ pub enum StoreError {
     /// It refused.
     #[error("XenStore refuses to {action} {path}: {code}")]
     Refused {
-        /// What was asked for.
+        /// The action that was asked for.
         action: &'static str,
         /// Of which path.
         path: String,
@@ -59,7 +59,7 @@ pub enum StoreError {
     /// It said what nobody says.
     #[error("XenStore's answer is none: {what}")]
     Nonsense {
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
     /// It did not answer.
@@ -87,7 +87,7 @@ pub(crate) struct Store {
     patience: Duration,
 }
 
-/// What arrived.
+/// A message that arrived.
 #[derive(Debug, PartialEq, Eq)]
 struct Message {
     kind: u32,
@@ -106,7 +106,7 @@ impl Store {
         Ok(Self { device, input: Vec::new(), changed: false, request: 0, patience: PATIENCE })
     }
 
-    /// What stands at `path`; `None` where nothing does, or nothing that we may see.
+    /// Reads the entry at `path`; `None` where there is none, or none that we may see.
     pub fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.read_in(0, path)
     }

@@ -1,4 +1,4 @@
-//! What a lane is told, and what it says of frames.
+//! The settings of a lane, and what it says of frames.
 
 use thiserror::Error;
 use wire::lane::{
@@ -44,7 +44,7 @@ pub(crate) fn into(mut room: &mut [u8]) -> impl FnMut(&[u8]) -> usize {
     }
 }
 
-/// What both sides agreed upon.
+/// The agreement of both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// The other side's station.
@@ -75,7 +75,7 @@ impl Config {
     }
 }
 
-/// What came of a frame.
+/// The outcome of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     /// It was understood; who reads took so many bytes of the stream at once.
@@ -86,7 +86,7 @@ pub enum Heard {
     Strange,
 }
 
-/// What the other side, which has the keys, must not say.
+/// The words that the other side, which has the keys, must not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Broken {
     /// A body that is none.

@@ -1,4 +1,4 @@
-//! What comes: frames in order, those ahead of a gap, and what is to be said of them.
+//! The frames that come: in order, those ahead of a gap, and what is to be said of them.
 
 use crate::config::{Broken, Config, Take};
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ const HELD_US: u64 = 1_000;
 /// So many frames are not kept back, whether or not who sends asks.
 const HELD_FRAMES: u32 = 128;
 
-/// What a frame carried and nobody has read.
+/// The content of a frame that nobody has read.
 #[derive(Debug)]
 struct Piece {
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct Inward {
     window: u64,
     /// All before this one have come.
     next: u64,
-    /// What has come from `next` on, which itself is not there.
+    /// The frames from `next` on, which itself is not there, that have come.
     ahead: VecDeque<Option<Vec<u8>>>,
     readable: VecDeque<Piece>,
     /// Frames that were read to their end.
@@ -59,7 +59,8 @@ impl Inward {
         self.next > 0
     }
 
-    /// What a frame says of it: all that has come without a gap, and what may come.
+    /// The report that a frame carries of it: the number up to which all has come without a gap,
+    /// and what may come.
     pub fn words(&self) -> (u64, u64) {
         (self.next, self.read + self.window)
     }
@@ -161,7 +162,7 @@ impl Inward {
         self.urgent = true;
     }
 
-    /// Who sent data wants to know: the next that goes out says it.
+    /// Notes that the sender of data wants to know: the next frame that goes out says it.
     pub fn asked_with_data(&mut self) {
         self.unsaid = self.unsaid.max(HELD_FRAMES);
     }
@@ -188,7 +189,7 @@ impl Inward {
         }
     }
 
-    /// What there is to say.
+    /// The report that is due.
     pub fn state(&mut self, now_us: u64) -> State {
         let (next, credit) = self.words();
         let mut ranges = Vec::new();

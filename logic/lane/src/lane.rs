@@ -83,7 +83,8 @@ impl Lane {
         self.outward.has_batch()
     }
 
-    /// What comes later may have to go first: little is taken that is not on its way.
+    /// Holds little: frames that come later may have to go first, so little is taken that is not on
+    /// its way.
     pub fn hold_little(&mut self, little: bool) {
         self.outward.hold_little(little);
     }

@@ -1,4 +1,4 @@
-//! What goes out: frames that wait, that are on their way, that came or are lost.
+//! The frames that go out: those that wait, that are on their way, that came or are lost.
 
 use crate::config::{Broken, Config, Seal, Stream};
 use crate::congestion::Congestion;
@@ -27,7 +27,8 @@ const CUT_ANSWERS: u32 = 5;
 const CUT_AFTER_US: u64 = 500_000;
 /// After so many waits it is asked whether such a frame came.
 const CUT_ASKS_FROM: u32 = 2;
-/// What has come is asked for so often while a window goes out: an answer is there before the next one is full.
+/// The number of times that a report is asked for while a window goes out: an answer is there
+/// before the next one is full.
 const ASKS_OF_A_WINDOW: u64 = 4;
 /// Bytes of frames without such a question, and frames, at most: what came is not kept for long.
 const UNASKED_BYTES: usize = 128 << 10;
@@ -54,7 +55,7 @@ struct Sent {
     times: u32,
 }
 
-/// What is known of the first frame that has not come, a long one, since it was sent again.
+/// The knowledge of the first frame that has not come, a long one, since it was sent again.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     since_us: u64,
@@ -92,7 +93,7 @@ pub(crate) struct Outward {
     ends: bool,
     /// Little may be held that is not on its way.
     little: bool,
-    /// What the last frame that was sealed says of what came, and its number.
+    /// The report of the last frame that was sealed, and its number.
     said: ((u64, u64), u64),
     /// Frames that were sealed since one asked what has come.
     unasked: u64,
@@ -178,7 +179,8 @@ impl Outward {
         (bytes / self.config.frame_bytes.max(1)).max(least)
     }
 
-    /// What comes later may have to go first, so little is taken that is not on its way.
+    /// Holds little: frames that come later may have to go first, so little is taken that is not on
+    /// its way.
     pub fn hold_little(&mut self, little: bool) {
         self.little = little;
     }
@@ -298,7 +300,7 @@ impl Outward {
         !self.ends && self.unsent.len() == 1 && self.unsent.front().is_some_and(|frame| frame.len() < full)
     }
 
-    /// What a frame is to be as long as, with what says nothing: where others go with it they are of one length.
+    /// The length of a frame with its padding: where others go with it they are of one length.
     fn padded(&self, frame: &[u8], number: u64) -> usize {
         let (head, carried) = (HEADER_BYTES + DATA_BYTES, self.config.carried_bytes());
         let nearly = 8 * frame.len().saturating_sub(head) >= PADDED_EIGHTHS * carried;
@@ -528,7 +530,8 @@ impl Outward {
         [overdue, self.overtaken_at_us].into_iter().flatten().min()
     }
 
-    /// What is overdue is sent again. True: the other side is to be asked, because nothing is on its way that it would surely answer.
+    /// Sends again what is overdue. True: the other side is to be asked, because nothing is on its
+    /// way that it would surely answer.
     pub fn tick(&mut self, now_us: u64) -> bool {
         if self.overtaken_at_us.is_some_and(|at| at <= now_us) {
             self.find_lost(now_us);

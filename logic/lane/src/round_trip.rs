@@ -2,7 +2,7 @@
 
 /// Before anything was measured: a machine of the same network that has other things to do.
 const FIRST_US: u64 = 20_000;
-/// What a round trip varies by at the least: less than a clock of event loops can tell.
+/// The least variation of a round trip: less than a clock of event loops can tell.
 const VARIES_MIN_US: u64 = 1_000;
 /// Shortest wait before a frame is sent again, where nothing else says that it is lost.
 const OVERDUE_MIN_US: u64 = 8_000;
@@ -42,7 +42,8 @@ impl RoundTrip {
         self.least_us.unwrap_or(0)
     }
 
-    /// What was sent so long before something that has come is lost.
+    /// The time after which a frame is lost that was sent so long before another one which has
+    /// come.
     pub fn overtaken_us(&self) -> u64 {
         self.smooth_us() * 9 / 8 + VARIES_MIN_US
     }

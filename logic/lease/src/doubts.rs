@@ -1,8 +1,11 @@
 //! Taking over without the word of who keeps the leases.
 //!
-//! Who keeps them may give each its whole time anew: etcd does after it has elected another leader. The others need not wait for that. One of them writes a *doubt* of the
-//! holder, where the leases are kept. A holder counts a renewal only if it was told, at a moment after it sent it, that no doubt of it stood; one that lives takes the doubt away. So as
-//! long as a doubt stands, all that its holder counts was sent before the doubt was written, and has ended when its term has passed since:
+//! The keeper of leases may give each its whole time anew: etcd does after it has elected another
+//! leader. The others need not wait for that. One of them writes a *doubt* of the holder, where the
+//! leases are kept. A holder counts a renewal only if it was told, at a moment after it sent it,
+//! that no doubt of it stood; one that lives takes the doubt away. So as long as a doubt stands,
+//! all that its holder counts was sent before the doubt was written, and has ended when its term
+//! has passed since:
 //!
 //! ```text
 //! sent < written <= told
@@ -29,9 +32,9 @@ pub struct Suspicion {
 /// A doubt that stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Doubt {
-    /// Which life of the holder is doubted.
+    /// The life of the holder that is doubted.
     pub life: u64,
-    /// Which doubt: no two have one.
+    /// The doubt's number: no two have one.
     pub revision: u64,
     /// From when on its holder has stopped.
     pub ripe_at: u64,

@@ -22,7 +22,7 @@ pub struct Terms {
     pub renew_every_ns: u64,
 }
 
-/// What the holder is to do next.
+/// The holder's next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Ask for a lease, now.
@@ -95,7 +95,7 @@ impl Holder {
         now < self.held_until
     }
 
-    /// What is to be done.
+    /// The next action.
     #[must_use]
     pub fn next(&self, now: u64) -> Next {
         let due = self.sent.saturating_add(self.terms.renew_every_ns);

@@ -12,9 +12,9 @@ pub enum Broken {
     /// A body that was not unpacked before it was handed over, or to another length than was announced.
     #[error("a body of {found} bytes was announced with {announced}")]
     Unpacked {
-        /// What it says.
+        /// The length that it alleges.
         announced: u32,
-        /// What there is.
+        /// The length that is there.
         found: usize,
     },
     /// Compressed by what our hello does not name.
@@ -38,17 +38,17 @@ pub enum Broken {
     /// A byte stream that skips something.
     #[error("pair {pair} goes on at {offset}, and {received} was next")]
     Gap {
-        /// Which pair.
+        /// The pair.
         pair: Pair,
         /// Where it goes on.
         offset: u64,
-        /// What was next.
+        /// The number that was next.
         received: u64,
     },
     /// More than was allowed.
     #[error("pair {pair} goes up to {end}, and {credit} was allowed")]
     Window {
-        /// Which pair.
+        /// The pair.
         pair: Pair,
         /// How far it goes.
         end: u64,
@@ -58,7 +58,7 @@ pub enum Broken {
     /// Its end is before what came of it, or is not where it was.
     #[error("pair {pair} can't end at {offset}")]
     Close {
-        /// Which pair.
+        /// The pair.
         pair: Pair,
         /// Where it is said to end.
         offset: u64,
@@ -66,29 +66,29 @@ pub enum Broken {
     /// A record that does not belong there, or is too long.
     #[error("pair {pair} has a record of kind {kind} with {bytes} bytes, which may not be")]
     Record {
-        /// Which pair.
+        /// The pair.
         pair: Pair,
         /// Its kind.
         kind: u32,
         /// Its length.
         bytes: usize,
     },
-    /// What was never sent is said to have come.
+    /// A report that bytes have come which were never sent.
     #[error("pair {pair} is said to have come up to {received}, and {sent} was sent")]
     State {
-        /// Which pair.
+        /// The pair.
         pair: Pair,
-        /// What is said.
+        /// The number that the report says.
         received: u64,
-        /// What was sent.
+        /// The number that was sent.
         sent: u64,
     },
     /// A permission that exceeds the window.
     #[error("pair {pair} is allowed up to {credit}, beyond its window")]
     Credit {
-        /// Which pair.
+        /// The pair.
         pair: Pair,
-        /// What is said.
+        /// The credit that the report says.
         credit: u64,
     },
     /// A pair is said to be over that is not.
@@ -133,7 +133,7 @@ pub enum Over {
     Ended,
 }
 
-/// What a refusal says, for a person.
+/// The words of a refusal, for a person.
 fn refused(Refusal { reason, oldest, newest }: Refusal) -> String {
     match reason {
         refusal::VERSION => format!(
@@ -158,12 +158,12 @@ pub enum OpenError {
     /// The peer was never met, so what it takes is not known.
     #[error("the other node has not answered yet")]
     NotYet,
-    /// What says for whom the pair is, is too long.
+    /// The description of a pair's purpose is too long.
     #[error("the opening of a pair has {found} bytes, and {most} are the most")]
     Long {
-        /// What it has.
+        /// The length that it has.
         found: usize,
-        /// What it may have.
+        /// The length that it may have.
         most: usize,
     },
     /// As many pairs are open as the peer takes.
@@ -186,14 +186,14 @@ pub enum SendError {
     /// Longer than the peer takes.
     #[error("a message has {found} bytes, and {most} are the most on this link")]
     Long {
-        /// What it has.
+        /// The length that it has.
         found: usize,
-        /// What it may have.
+        /// The length that it may have.
         most: usize,
     },
 }
 
-/// What a configuration can't be.
+/// The fault of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BadConfig {
     /// An epoch of 0 is nobody's.
@@ -205,17 +205,17 @@ pub enum BadConfig {
     /// No message fits.
     #[error("the queue of a pair has {bytes} bytes, and {least} are the least")]
     Queue {
-        /// What it has.
+        /// The bytes that it has.
         bytes: usize,
-        /// What it must have.
+        /// The bytes that it must have.
         least: usize,
     },
     /// A datagram that is too short.
     #[error("datagrams of {bytes} bytes are too short: {least} are the least")]
     Datagram {
-        /// What they have.
+        /// The bytes that they have.
         bytes: usize,
-        /// What they must have.
+        /// The bytes that they must have.
         least: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! What a link is told before it begins.
+//! The configuration of a link, before it begins.
 
 use crate::broken::BadConfig;
 use wire::link::{DATAGRAM_BYTES_MIN, Hello, RECORD_HEADER_BYTES};
@@ -37,7 +37,8 @@ impl Transport {
 pub struct Timing {
     /// The peer is told of what came after so long at the latest: long enough that most of it goes along with something else.
     pub state_after_ms: u64,
-    /// What was not acknowledged after so long is sent again, over a transport that loses; it doubles while nothing comes.
+    /// The time after which a frame that was not acknowledged is sent again, over a transport that
+    /// loses; it doubles while nothing comes.
     pub resend_after_ms: u64,
 }
 
@@ -53,7 +54,7 @@ impl Default for Timing {
 pub struct Config {
     /// Greater than that of every earlier incarnation of this side of this link; not 0.
     pub epoch: u64,
-    /// What the peer is told: versions, side, and what it may send.
+    /// The hello to the peer: versions, side, and what it may send.
     pub hello: Hello,
     /// Bytes that are held for each pair until the peer has them, headers of records included.
     pub queue_bytes: usize,

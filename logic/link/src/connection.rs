@@ -1,4 +1,4 @@
-//! What is heard, and what time brings: hellos, incarnations, frames, silence.
+//! The input of a link, and the effects of time: hellos, incarnations, frames, silence.
 
 use crate::broken::{Broken, Over};
 use crate::config::Transport;
@@ -38,7 +38,7 @@ pub(crate) struct On {
     pub soon_at: Option<u64>,
     /// When what is on its way may be lost.
     pub resend_at: Option<u64>,
-    /// What is to be sent has to wait for its class until then.
+    /// The time until which that which is to be sent has to wait for its class.
     pub held_until: Option<u64>,
     pub round_trip_ms: Option<u64>,
 }
@@ -271,7 +271,7 @@ impl Link {
         Ok((self.pairs.place(pair, &self.config.hello, &peer.hello)?, peer))
     }
 
-    /// What a pair's own stream of bytes brings.
+    /// Takes an item of a pair's own stream of bytes.
     fn hear_item(&mut self, pair: Pair, frame: Frame<'_>, events: &mut Vec<Event>) -> Result<(), Broken> {
         let (place, peer) = self.place(pair)?;
         match place {

@@ -1,4 +1,5 @@
-//! What comes in on a pair: bytes in order or ahead of it, records out of bytes, and how much more may come.
+//! The bytes that come in on a pair: in order or ahead of it, records out of bytes, and how much
+//! more may come.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ pub(crate) const AHEAD_MAX: usize = 256;
 /// A state is sent at once when so much of the window changed: a fourth.
 const URGENT_PARTS: u64 = 4;
 
-/// What a pair's bytes mean.
+/// The meaning of a pair's bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     Open(Vec<u8>),
@@ -33,14 +34,14 @@ pub(crate) enum Owes {
 pub(crate) struct Inward {
     /// All before this has come.
     received: u64,
-    /// What has come beyond, without overlaps.
+    /// The bytes beyond that have come, without overlaps.
     ahead: BTreeMap<u64, Vec<u8>>,
     records: Records,
     /// Its first record is not whole yet.
     expects_open: bool,
-    /// What does not count for the window any more.
+    /// The bytes that do not count for the window any more.
     consumed: u64,
-    /// What was handed out and does.
+    /// The bytes that were handed out and do.
     held: u64,
     /// Where it ends, and why.
     end: Option<(u64, u32)>,
@@ -49,7 +50,7 @@ pub(crate) struct Inward {
     discards: bool,
     window: u64,
     message_bytes: usize,
-    /// What the peer was told last.
+    /// The last report to the peer.
     told: (u64, u64),
     pub owes: Owes,
 }
@@ -109,7 +110,7 @@ impl Inward {
         }
     }
 
-    /// What the peer is told: received, credit, ranges, closed.
+    /// The report to the peer: received, credit, ranges, closed.
     pub fn tell(&mut self) -> (u64, u64, Ranges, bool) {
         self.owes = Owes::Nothing;
         self.told = (self.received, self.credit());

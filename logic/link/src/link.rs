@@ -38,7 +38,7 @@ pub(crate) enum Farewell {
     Goodbye { reason: u32 },
 }
 
-/// What became of a message.
+/// The fate of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
     /// It goes out when the peer allows, and again until the peer has it.
@@ -68,9 +68,9 @@ pub enum Event {
     },
     /// The peer has opened a pair.
     Opened {
-        /// Which.
+        /// The pair.
         pair: Pair,
-        /// What it says for whom it is: an allegation.
+        /// The alleged purpose.
         content: Vec<u8>,
     },
     /// Messages that came together. Each counts for the pair's window until [`Link::consumed`].
@@ -84,7 +84,7 @@ pub enum Event {
     Room(Pair),
     /// A pair is closed. Nothing more comes of it.
     Closed {
-        /// Which.
+        /// The pair.
         pair: Pair,
         /// Why.
         why: Closed,
@@ -108,7 +108,7 @@ pub enum Standing {
     Over(Over),
 }
 
-/// What a link holds, in bytes but for the pairs.
+/// The memory of a link, in bytes but for the pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Held {
     /// Pairs in the table.
@@ -172,7 +172,7 @@ impl Link {
         self.peer.map_or(0, |peer| peer.hello.compressions & self.config.hello.compressions)
     }
 
-    /// What is held.
+    /// The memory that is held.
     pub fn held(&mut self) -> Held {
         let pairs = self.pairs.len();
         self.pairs.iter().fold(Held { pairs, ..Held::default() }, |held, (_, entry)| Held {

@@ -5,7 +5,7 @@ use wire::link::{RECORD_HEADER_BYTES, read_record_header};
 
 /// Shorter memory costs less from the allocator than to look for.
 const SPARE_BYTES_MIN: usize = 4 << 10;
-/// What a link keeps of it, at most: a few of common long messages.
+/// The spare memory of it that a link keeps, at most: a few of common long messages.
 const SPARE_BYTES_MAX: usize = 1 << 20;
 /// Memory is used again for what fills such a part of it at least: what waits for its user holds little more than its bytes.
 const SPARE_FILLED_PARTS: usize = 2;

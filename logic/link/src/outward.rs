@@ -1,4 +1,5 @@
-//! What goes out on a pair: bytes that wait, bytes that are on their way, and what is sent again.
+//! The bytes that go out on a pair: those that wait, those that are on their way, and those that
+//! are sent again.
 
 use std::collections::VecDeque;
 
@@ -21,13 +22,13 @@ pub(crate) struct Outward {
     most: usize,
     /// The peer has all before this.
     acked: u64,
-    /// What is sent next.
+    /// The offset of the byte that is sent next.
     next: u64,
     /// The end of what was ever sent.
     highest: u64,
     /// The peer allows all before this.
     credit: u64,
-    /// What the peer has beyond `acked`.
+    /// The bytes beyond `acked` that the peer has.
     has: Ranges,
     /// Nothing more comes behind what waits, and why.
     close: Option<u32>,
@@ -48,7 +49,7 @@ pub(crate) struct Outward {
     pub wanted: usize,
 }
 
-/// What a pair sends next.
+/// The piece that a pair sends next.
 pub(crate) enum Piece<'a> {
     Bytes { offset: u64, bytes: &'a [u8] },
     Close { offset: u64, reason: u32 },
@@ -174,7 +175,8 @@ impl Outward {
             || (self.next == self.end() && self.close.is_some() && !self.close_sent)
     }
 
-    /// What is sent next, `most` bytes of it. `lossy`: it is taken for lost so many ms after this time.
+    /// Takes the piece that is sent next, `most` bytes of it. `lossy`: it is taken for lost so many
+    /// ms after this time.
     pub fn take(&mut self, most: usize, lossy: Option<(u64, u64)>) -> Option<Piece<'_>> {
         if !self.is_ready() {
             return None;

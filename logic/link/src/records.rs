@@ -4,7 +4,8 @@ use crate::broken::Broken;
 use crate::messages::Spare;
 use wire::link::{RECORD_HEADER_BYTES, read_record_header};
 
-/// What is set aside for a record at once; the memory of a longer one grows as it comes, whatever its header says.
+/// The room that is set aside for a record at once; the memory of a longer one grows as it comes,
+/// whatever its header says.
 const ROOM_BYTES: usize = RECORD_HEADER_BYTES + (256 << 10);
 
 /// A record of which the header has come.
@@ -25,7 +26,7 @@ pub(crate) struct Run {
     pub bytes: Vec<u8>,
 }
 
-/// What has come of a record that is not whole.
+/// The part of a record that has come while it is not whole.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     header: [u8; RECORD_HEADER_BYTES],

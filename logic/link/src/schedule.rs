@@ -1,7 +1,8 @@
 //! Whose turn it is among pairs of several classes: a hierarchical token bucket, as the kernel has it for the packets of a link.
 //!
-//! Who has sent less than its rate goes first, by precedence; then who has sent less than its ceiling, as long as the whole has not sent more than it carries. Of equal
-//! precedence, who has had least for its rate. Without classes all take turns.
+//! A class that has sent less than its rate goes first, by precedence; then one that has sent less
+//! than its ceiling, as long as the whole has not sent more than it carries. Of equal precedence,
+//! the one that has had least for its rate. Without classes all take turns.
 
 use crate::pairs::Turns;
 use std::collections::BTreeMap;
@@ -15,7 +16,8 @@ pub const REST: u32 = 1;
 pub const MOST_CLASSES: usize = 8_192;
 /// Buckets hold at least what comes in so many ms: time is told in ms, and a timer may be late by some.
 const DEPTH_MS: u64 = 10;
-/// What is sent of a class at once, at least, in bytes: smaller pieces would be more heads than bytes.
+/// The bytes of a class that are sent at once, at least: smaller pieces would be more heads than
+/// bytes.
 const TURN_BYTES_MIN: u64 = 1_400;
 /// Share of the rest.
 const REST_SHARE: u64 = 100;
@@ -28,16 +30,16 @@ const LONGEST_MS: u64 = 60_000;
 /// Least rate, in bytes per second: with less, nobody lives to see the end of a message.
 const RATE_MIN: u64 = 100;
 
-/// What a class of pairs may send.
+/// The share of a class of pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// What it may always send, in bytes per second.
+    /// The rate that it may always send, in bytes per second.
     pub rate_bytes: u64,
-    /// What it may send while others don't, in bytes per second.
+    /// The rate that it may send while others don't, in bytes per second.
     pub ceiling_bytes: u64,
     /// How much may come at once, in bytes.
     pub burst_bytes: u64,
-    /// Who gets first what is left: 0 does.
+    /// The order in which classes get what is left: 0 is the first.
     pub precedence: u8,
 }
 
@@ -97,7 +99,7 @@ struct Class {
     rate: Bucket,
     ceiling: Bucket,
     turns: Turns,
-    /// What it has had, for its rate: the less, the sooner its turn.
+    /// The amount that it has had, for its rate: the less, the sooner its turn.
     had: u64,
 }
 
@@ -134,7 +136,7 @@ pub(crate) struct Schedule {
     /// `None`: there are no classes.
     whole: Option<Bucket>,
     classes: BTreeMap<u32, Class>,
-    /// What the class had that had its turn last, for its rate.
+    /// The amount that the class which had its turn last has had, for its rate.
     had: u64,
     /// That class pays by its own rate; otherwise by what is left of the whole.
     own: bool,
@@ -257,7 +259,7 @@ impl Schedule {
         Next::Pair { pair, class: number, most }
     }
 
-    /// What the pair whose turn it was has sent.
+    /// Charges the pair whose turn it was for the bytes that it has sent.
     pub fn spent(&mut self, number: u32, bytes: usize) {
         let bytes = bytes as u64;
         if let Some(whole) = &mut self.whole {
@@ -299,7 +301,8 @@ mod tests {
         schedule
     }
 
-    /// What each class sends of pieces of 1,000 bytes in so many ms; these of them always have more.
+    /// The bytes that each class sends of pieces of 1,000 bytes in so many ms; these of them always
+    /// have more.
     fn run(schedule: &mut Schedule, from_ms: u64, ms: u64, greedy: &[u32]) -> BTreeMap<u32, u64> {
         let mut sent = BTreeMap::new();
         for number in greedy {

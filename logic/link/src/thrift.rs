@@ -1,4 +1,5 @@
-//! Which compression brings bytes over soonest: from what each costs, how small it makes them, and what it costs to carry them.
+//! The compression that brings bytes over soonest: by what each costs, how small it makes them, and
+//! what it costs to carry them.
 
 /// A way to make bodies smaller; each takes more of a processor than the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,12 +21,12 @@ const BETTER_PARTS: u64 = 10;
 /// Ratios are in such parts.
 const WHOLE: u64 = 1024;
 
-/// What is known of a way.
+/// The figures of a way.
 #[derive(Debug, Clone, Copy)]
 struct Measure {
-    /// What it costs, in ps per byte of the body.
+    /// The cost, in ps per byte of the body.
     cost_ps: u64,
-    /// What is left of the body, of [`WHOLE`].
+    /// The part of the body that is left, of [`WHOLE`].
     left: u64,
 }
 
@@ -34,7 +35,7 @@ struct Measure {
 pub struct Thrift {
     /// Of LZ4 and Zstandard.
     ways: [Option<Measure>; 2],
-    /// What a carried byte costs, in ps.
+    /// The cost of a carried byte, in ps.
     carry_ps: Option<u64>,
     way: Way,
     /// Bytes until the next sample.
@@ -99,7 +100,7 @@ impl Thrift {
         self.choose();
     }
 
-    /// What a byte of a body costs by a way, in ps.
+    /// The cost of a body's byte by a way, in ps.
     fn cost(&self, way: Way) -> Option<u64> {
         let carry_ps = self.carry_ps?;
         let of = |place: usize| {

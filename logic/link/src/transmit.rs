@@ -1,4 +1,4 @@
-//! What is to be carried: one packet at a time, with as many frames as fit.
+//! The packets that are to be carried: one at a time, with as many frames as fit.
 
 use crate::link::{Farewell, Link};
 use crate::outward::Piece;

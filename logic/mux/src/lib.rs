@@ -10,10 +10,11 @@ pub use rate::Rate;
 use std::collections::HashMap;
 use wire::socket::{Frame, WINDOW_BYTES};
 
-/// What has been consumed of a window is given back when it is this much: a sender whose receiver keeps up always has room.
+/// The consumed bytes of a window at which they are given back: a sender whose receiver keeps up
+/// always has room.
 const GRANT_BYTES: u32 = WINDOW_BYTES / 4;
 
-/// Which end of the channel this is.
+/// The end of the channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Where clients connect: it opens connections.
@@ -35,17 +36,17 @@ pub struct Mux {
 /// One connection.
 #[derive(Debug)]
 struct Flow {
-    /// What we may send.
+    /// The bytes that we may send.
     ours: u32,
-    /// What the peer may send.
+    /// The bytes that the peer may send.
     theirs: u32,
-    /// What was consumed of the peer's and not given back yet.
+    /// The bytes of the peer's that were consumed and not given back yet.
     consumed: u32,
     we_finished: bool,
     they_finished: bool,
 }
 
-/// What a frame of the peer means.
+/// The meaning of a frame of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A client has connected; port 0 where it has none.
@@ -72,7 +73,7 @@ pub enum Heard {
     },
     /// It is over, and bytes that were not passed on are lost.
     Reset {
-        /// Which connection.
+        /// The connection.
         connection: u64,
     },
     /// It is about a connection that is over here, or has no consequence.
@@ -108,9 +109,9 @@ pub enum Broken {
     Window {
         /// The connection.
         connection: u64,
-        /// What it sent.
+        /// The bytes that it sent.
         bytes: usize,
-        /// What it might have sent.
+        /// The bytes that it might have sent.
         left: u32,
     },
     /// It allows more than a window.
@@ -195,7 +196,7 @@ impl Mux {
         self.open.remove(&connection).map(|_| Frame::Reset { connection, errno })
     }
 
-    /// What a frame of the peer means; `body` are the bytes behind its header.
+    /// Takes a frame of the peer; `body` are the bytes behind its header.
     ///
     /// # Errors
     /// [`Broken`]: the peer is not to be listened to any more.

@@ -3,8 +3,8 @@
 //! Nothing here waits or looks at the world. Every node of a cluster decides by the same function over what the registry says, so that
 //! those who see the same decide the same; who is first is settled by compare-and-swap, which is the caller's.
 //!
-//! What runs is never moved for the sake of balance: it counts as load where it is. `docs/spec/placement.md` says what is done with the
-//! decisions.
+//! A domain that runs is never moved for the sake of balance: it counts as load where it is.
+//! `docs/spec/placement.md` says what is done with the decisions.
 //!
 //! ```
 //! use placement::{Cluster, Node, Standing, Want, Wish};
@@ -28,7 +28,7 @@ pub use promises::{Free, Given, Promises};
 pub use refusal::{Lack, Refusal};
 pub use verdict::{Assigned, Verdict, judge};
 
-/// What becomes of a node.
+/// The prospects of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It takes domains.
@@ -44,7 +44,7 @@ pub enum Standing {
 pub struct Node {
     /// Unique in the cluster.
     pub name: String,
-    /// What it is labelled with.
+    /// The labels of the node.
     pub labels: BTreeMap<String, String>,
     /// Processor time that can be promised, in thousandths of one processor.
     pub cpu_milli: u64,
@@ -52,7 +52,7 @@ pub struct Node {
     pub memory_bytes: u64,
     /// Whether it takes domains.
     pub standing: Standing,
-    /// What it has for reservations, and has promised.
+    /// The capacity for reservations that it has, and what it has promised.
     pub promises: Arc<Promises>,
 }
 
@@ -71,7 +71,7 @@ impl Node {
     }
 }
 
-/// Which node a domain wants.
+/// The node that a domain wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Whichever has most room.
@@ -82,14 +82,14 @@ pub enum Wish {
     Named(String),
 }
 
-/// What a domain needs of its node.
+/// The needs of a domain on its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Want {
     /// Its distributed container.
     pub dc: String,
     /// Its name.
     pub domain: String,
-    /// Which node.
+    /// The node that it wants.
     pub wish: Wish,
     /// Labels that the node must have.
     pub labels: BTreeMap<String, String>,
@@ -97,7 +97,7 @@ pub struct Want {
     pub cpu_milli: u64,
     /// Memory that it may use, in bytes; 0 where it has no limit.
     pub memory_bytes: u64,
-    /// What is to be promised to it. Where that is `strict`, it runs on no node that can't.
+    /// The reservation that it asks for. Where that is `strict`, it runs on no node that can't.
     pub reserve: Option<Reserve>,
     /// Whether it starts on another node when its own is lost.
     pub elsewhere: bool,
@@ -119,7 +119,8 @@ impl Want {
         }
     }
 
-    /// What an admitted domain says. A machine needs at least the memory and the processors that its guest sees.
+    /// The needs of an admitted domain. A machine needs at least the memory and the processors that
+    /// its guest sees.
     #[must_use]
     pub fn of(dc: &str, domain: &Domain) -> Self {
         let machine = domain.machine.as_ref();
@@ -141,7 +142,7 @@ impl Want {
         }
     }
 
-    /// What it is called in the books of nodes.
+    /// The name that it has in the books of nodes.
     fn name(&self) -> String {
         format!("{}/{}", self.dc, self.domain)
     }
@@ -152,7 +153,7 @@ impl Want {
     }
 }
 
-/// What a node has taken on.
+/// The load of a node.
 #[derive(Clone, Debug, Default)]
 struct Load {
     cpu_milli: u64,
@@ -160,7 +161,7 @@ struct Load {
     domains: usize,
     /// Domains that spread, by distributed container.
     spread: BTreeMap<String, usize>,
-    /// What is to be promised to whom, by `DC/DOMAIN`.
+    /// The reservations of its domains, by `DC/DOMAIN`.
     reserves: BTreeMap<String, Reserve>,
 }
 
@@ -207,7 +208,7 @@ impl Cluster {
         }
     }
 
-    /// What a node has left to promise; `None`: it does not say what it has.
+    /// The capacity that a node has left to promise; `None`: it does not say what it has.
     #[must_use]
     pub fn promisable(&self, name: &str) -> Option<Free> {
         let nothing = BTreeMap::new();
@@ -254,7 +255,7 @@ impl Cluster {
         })
     }
 
-    /// What a node lacks for a domain; nothing: it fits.
+    /// The needs of a domain that a node does not fulfil; none: it fits.
     #[must_use]
     pub fn lacks(&self, node: &Node, want: &Want) -> Vec<Lack> {
         let mut lacks = Self::faults(node, want);
@@ -269,7 +270,7 @@ impl Cluster {
         lacks
     }
 
-    /// What a node lacks whatever else is there.
+    /// The needs that a node does not fulfil whatever else is there.
     pub(crate) fn faults(node: &Node, want: &Want) -> Vec<Lack> {
         let mut lacks = Vec::new();
         match &want.wish {

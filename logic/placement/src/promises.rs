@@ -1,4 +1,5 @@
-//! What nodes can promise: the same admission that a node does itself, by what it says that it has and has promised.
+//! The promises that nodes can make: the same admission that a node does itself, by what it says
+//! that it has and has promised.
 
 use crate::{Lack, Node, Want};
 use reserve::Heuristic;
@@ -8,32 +9,32 @@ use reserve::{Affinity, Task, TaskError};
 use std::collections::BTreeMap;
 use topology::Reserve;
 
-/// What one node says of its reservations.
+/// The reservations of one node, as it says them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Promises {
-    /// What it has; `None`: it does not say, so nobody knows what it can promise.
+    /// The capacity that it has; `None`: it does not say, so nobody knows what it can promise.
     pub capacity: Option<Capacity>,
-    /// What it has promised to domains of the cluster, by `DC/DOMAIN`. It counts for those that are there.
+    /// The promises to domains of the cluster, by `DC/DOMAIN`. They count for those that are there.
     pub domains: BTreeMap<String, Given>,
-    /// What it has promised to others. It always counts.
+    /// The promises to others. They always count.
     pub others: BTreeMap<String, Given>,
     /// Domains that it has refused to run without all of their promise, by `DC/DOMAIN`, and why.
     pub refused: BTreeMap<String, String>,
 }
 
-/// What was promised to one.
+/// The promise to one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// What its file says; `None`: it has none.
+    /// The reservation in its file; `None`: it has none.
     pub file: Option<Reserve>,
-    /// What it is now.
+    /// The reservation that it has now.
     pub now: Reserve,
-    /// Which of the processors gives it, numbered from 0.
+    /// The processor that gives it, numbered from 0.
     pub processor: Option<usize>,
 }
 
 impl Given {
-    /// What would ask for just that.
+    /// The wish that asks for just that.
     fn asked(&self, link_bits: u64) -> Option<(Wish, Team)> {
         let (wish, team) = asked(&self.now, link_bits).ok()?;
         let affinity = self.processor.map_or(wish.affinity, |number| Affinity::only([number]));
@@ -41,12 +42,12 @@ impl Given {
     }
 }
 
-/// What is asked for by that, with the jobs inside.
+/// The wish of a reservation, with the jobs inside.
 fn asked(reserve: &Reserve, link_bits: u64) -> Result<(Wish, Team), TaskError> {
     Ok((reserve.wish(link_bits)?, reserve.team()?))
 }
 
-/// What of a node is promised, of what is promised most of, in thousandths.
+/// The promised part of a node, of the resource that is promised most of, in thousandths.
 pub(crate) fn share(node: &Node, taken: &BTreeMap<String, Reserve>) -> u64 {
     let Some(capacity) = &node.promises.capacity else { return 1000 };
     let link_bits = capacity.link.rate_bits;
@@ -76,7 +77,7 @@ pub(crate) fn share(node: &Node, taken: &BTreeMap<String, Reserve>) -> u64 {
     u64::try_from(shares.max().unwrap_or(0)).unwrap_or(u64::MAX)
 }
 
-/// What a node has left to promise.
+/// The capacity that a node has left to promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Free {
     /// Of each of its processors, in millionths.
@@ -91,7 +92,8 @@ pub struct Free {
     pub disk_operations: u64,
 }
 
-/// What is left on a node when those that are booked there have theirs. A promise with a deadline before its period's end may need more than is missing from the whole.
+/// The capacity that is left on a node when those that are booked there have theirs. A promise with
+/// a deadline before its period's end may need more than is missing from the whole.
 pub(crate) fn free(node: &Node, taken: &BTreeMap<String, Reserve>) -> Option<Free> {
     let capacity = node.promises.capacity.clone()?;
     let link_bits = capacity.link.rate_bits;
@@ -124,7 +126,8 @@ pub(crate) fn refused(node: &Node, want: &Want) -> Option<Lack> {
     want.reserve.as_ref().map(|_| Lack::Refused { why: why.clone() })
 }
 
-/// What a node lacks for what is to be promised to a domain; `taken`: what is promised to those that are booked there.
+/// The capacity that a node lacks for the reservation of a domain; `taken`: the promises to those
+/// that are booked there.
 pub(crate) fn lack(node: &Node, taken: &BTreeMap<String, Reserve>, want: &Want) -> Option<Lack> {
     let reserve = want.reserve.as_ref()?;
     let name = want.name();
@@ -143,7 +146,8 @@ pub(crate) fn lack(node: &Node, taken: &BTreeMap<String, Reserve>, want: &Want) 
     admitted.err().map(|why| Lack::Promise { why })
 }
 
-/// What a domain asks of a node: where that has promised it something else than its file says, that.
+/// The wish of a domain on a node: the node's own promise, where that differs from the domain's
+/// file.
 fn own(node: &Node, name: &str, reserve: &Reserve, link_bits: u64) -> Result<(Wish, Team), String> {
     let given = node.promises.domains.get(name).filter(|given| given.file.as_ref() == Some(reserve));
     asked(given.map_or(reserve, |given| &given.now), link_bits).map_err(|error| error.to_string())

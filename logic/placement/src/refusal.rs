@@ -7,12 +7,12 @@ use topology::size_text;
 /// Nodes that a refusal tells one by one: a cluster may have hundreds.
 const NODES_TOLD_MAX: usize = 8;
 
-/// What a node lacks.
+/// A need that a node does not fulfil.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// It is another than the one that is wanted.
     Name {
-        /// Which is wanted.
+        /// The node that is wanted.
         wanted: String,
     },
     /// It is drained.
@@ -21,11 +21,11 @@ pub enum Lack {
     Lost,
     /// A label, or its value.
     Label {
-        /// Which label.
+        /// The label.
         label: String,
-        /// What it should say.
+        /// The value that it should have.
         wanted: String,
-        /// What it says.
+        /// The value that it has.
         has: Option<String>,
     },
     /// Memory that is not promised yet.
@@ -109,7 +109,7 @@ pub struct Refusal {
     pub dc: String,
     /// The domain.
     pub domain: String,
-    /// What each node lacks, the nearest miss first.
+    /// The needs that each node does not fulfil, the nearest miss first.
     pub lacks: Vec<(String, Vec<Lack>)>,
     wanted: Option<String>,
 }

@@ -1,8 +1,8 @@
-//! What one node does about one domain, by what the registry says.
+//! The duty of one node towards one domain, by what the registry says.
 
 use crate::{Cluster, Refusal, Standing, Want};
 
-/// What the registry says of a domain.
+/// The registry's record of a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assigned {
     /// The node that it was given to: survives that node.
@@ -11,7 +11,7 @@ pub struct Assigned {
     pub claimed: Option<String>,
 }
 
-/// What a node does about a domain.
+/// The verdict of a node on a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is claimed here: run it.
@@ -37,7 +37,8 @@ pub enum Verdict {
     },
 }
 
-/// What the node `me` does about a domain. `cluster` has booked whatever is placed, but for this domain.
+/// The verdict of the node `me` on a domain. `cluster` has booked whatever is placed, but for this
+/// domain.
 #[must_use]
 pub fn judge(me: &str, cluster: &Cluster, want: &Want, assigned: &Assigned) -> Verdict {
     if let Some(claimed) = &assigned.claimed {
@@ -65,7 +66,7 @@ pub fn judge(me: &str, cluster: &Cluster, want: &Want, assigned: &Assigned) -> V
     }
 }
 
-/// What is claimed here stays, unless it has to go and there is somewhere to go.
+/// A domain that is claimed here stays, unless it has to go and there is somewhere to go.
 fn held(me: &str, cluster: &Cluster, want: &Want) -> Verdict {
     let must_go = cluster.node(me).is_some_and(|node| {
         // Room comes and goes: nothing that runs is moved for it.

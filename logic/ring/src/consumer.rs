@@ -18,9 +18,9 @@ pub struct Consumer<M> {
     place: Place,
     /// Bytes released since the start: ours, never read back from memory.
     consumed: u64,
-    /// What stands in the `consumed` word.
+    /// The content of the `consumed` word.
     published: u64,
-    /// What stands in our processor word.
+    /// The content of our processor word.
     processor: u64,
     /// A message has been begun, and its last piece has not been released.
     within: bool,
@@ -44,7 +44,7 @@ impl Record {
         self.length
     }
 
-    /// What part of a message it carries.
+    /// The part of a message that it carries.
     #[must_use]
     pub fn piece(&self) -> Piece {
         self.piece
@@ -57,7 +57,7 @@ impl Record {
     }
 }
 
-/// What is next in the ring.
+/// The next record of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
     /// A message.
@@ -69,7 +69,7 @@ pub enum Peek {
     },
 }
 
-/// What came of [`Consumer::take_at_once`].
+/// The outcome of [`Consumer::take_at_once`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// A message of so many bytes; it has been released.

@@ -11,7 +11,7 @@ fn offset(side: usize) -> usize {
     layout::OFFSET_ENDS + (side & 1) * layout::END_STRIDE
 }
 
-/// What end `side` (0 or 1) alleges of itself: one of `wire::ring::END_*`, or nonsense.
+/// The alleged state of end `side` (0 or 1): one of `wire::ring::END_*`, or nonsense.
 pub fn end_state(memory: &impl Memory, side: usize) -> u64 {
     // END: after this the ring shows whatever was committed before a close.
     memory.load(offset(side), Label::EndLoad.order(Acquire))

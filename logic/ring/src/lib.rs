@@ -49,11 +49,11 @@ pub enum Violation {
     /// `consumed` went back, beyond what was produced, or off the grid.
     #[error("the peer alleges to have consumed {alleged} bytes; only {least} to {most} are possible")]
     Consumed {
-        /// What the peer wrote.
+        /// The value that the peer wrote.
         alleged: u64,
-        /// What it had written before.
+        /// The value that it had written before.
         least: u64,
-        /// What has been produced.
+        /// The amount that has been produced.
         most: u64,
     },
     /// A record bears a sequence number of another place or time.
@@ -61,9 +61,9 @@ pub enum Violation {
     Sequence {
         /// Where the record starts, in bytes since the start.
         position: u64,
-        /// What the peer wrote.
+        /// The value that the peer wrote.
         alleged: u32,
-        /// What belongs there.
+        /// The value that belongs there.
         expected: u32,
     },
     /// A record is neither a message nor padding.
@@ -71,7 +71,7 @@ pub enum Violation {
     Kind {
         /// Where the record starts.
         position: u64,
-        /// What the peer wrote.
+        /// The value that the peer wrote.
         alleged: u64,
     },
     /// A message is longer than messages may be, or goes beyond the end of the ring.
@@ -79,9 +79,9 @@ pub enum Violation {
     Length {
         /// Where the record starts.
         position: u64,
-        /// What the peer wrote.
+        /// The value that the peer wrote.
         alleged: usize,
-        /// What is possible there.
+        /// The greatest value that is possible there.
         most: usize,
     },
     /// A piece of a message is empty, or continues a message that was never begun.
@@ -91,7 +91,7 @@ pub enum Violation {
     Piece {
         /// Where the record starts.
         position: u64,
-        /// What the peer wrote.
+        /// The value that the peer wrote.
         alleged: u64,
     },
     /// A message in pieces is longer than the consumer said that it takes.
@@ -101,7 +101,7 @@ pub enum Violation {
     Message {
         /// Where the record starts with which it became too long.
         position: u64,
-        /// What this end takes.
+        /// The length that this end takes.
         limit: usize,
     },
     /// A padding does not end where the ring does, stands at its start, or has no message behind it.
@@ -109,7 +109,7 @@ pub enum Violation {
     Padding {
         /// Where the record starts.
         position: u64,
-        /// What the peer wrote.
+        /// The value that the peer wrote.
         alleged: usize,
     },
 }

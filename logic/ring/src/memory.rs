@@ -1,4 +1,4 @@
-//! What the algorithm needs of shared memory.
+//! The demands of the algorithm on shared memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};

@@ -1,6 +1,6 @@
 //! The labelled orderings, by name: one place to weaken each, so that the model checker can show that it is needed.
 //!
-//! What ships is the strong ordering, always; only under `cfg(loom)` can a test weaken one.
+//! The strong ordering is what ships, always; only under `cfg(loom)` can a test weaken one.
 
 use std::sync::atomic::Ordering;
 

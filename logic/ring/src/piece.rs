@@ -2,7 +2,7 @@
 
 use wire::ring as layout;
 
-/// What part of a message a record carries.
+/// The part of a message that a record carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Piece {
     /// All of it.
@@ -28,7 +28,7 @@ impl Piece {
         }
     }
 
-    /// What a record of this kind carries, if it carries something.
+    /// The part that a record of this kind carries, if it carries something.
     #[must_use]
     pub fn of_kind(kind: u64) -> Option<Piece> {
         match kind {

@@ -49,7 +49,7 @@ pub struct Producer<M> {
     pub(crate) place: Place,
     /// Bytes produced since the start, held back or not.
     produced: u64,
-    /// What the consumer had released when we looked last: checked.
+    /// The amount that the consumer had released when we looked last: checked.
     consumed: u64,
     /// Where we have put zero last: the word behind a record.
     cleared: u64,
@@ -57,7 +57,7 @@ pub struct Producer<M> {
     batch_bytes: u64,
     held: Option<Held>,
     fencing: Fencing,
-    /// What stands in our processor word.
+    /// The content of our processor word.
     processor: u64,
 }
 
@@ -71,7 +71,7 @@ struct Held {
 /// Whether we fence between a commit and the look at `sleeping`.
 #[derive(Debug)]
 struct Fencing {
-    /// What stands in the `unfenced` word, negated.
+    /// The content of the `unfenced` word, negated.
     fenced: bool,
     /// Whether the kernel knows that barriers are meant for us, too.
     registered: bool,

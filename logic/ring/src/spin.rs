@@ -1,6 +1,6 @@
 //! How long it pays to look again and again before sleeping.
 
-/// What a wake-up across processors costs in ns if nobody has measured it.
+/// The cost of a wake-up across processors in ns if nobody has measured it.
 const WAKE_DEFAULT_NS: u64 = 20_000;
 /// Bounds of what is believed of a measurement: it stands where a peer could have written it.
 const WAKE_NS: std::ops::RangeInclusive<u64> = 1_000..=50_000;

@@ -12,7 +12,7 @@ pub enum Sleep {
 }
 
 impl Sleep {
-    /// What stands in the word of who sleeps so.
+    /// The word of an end that sleeps so.
     #[must_use]
     pub fn bits(self) -> u64 {
         match self {
@@ -22,7 +22,7 @@ impl Sleep {
     }
 }
 
-/// What has to be done for the other end, which has said how it sleeps.
+/// The action for the other end, which has said how it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a sleeper has to be woken"]
 pub enum Wake {
@@ -35,8 +35,8 @@ pub enum Wake {
 }
 
 impl Wake {
-    /// What the word said that we have just cleared. Only whoever clears it wakes: a burst at a sleeper costs one
-    /// signal. Nonsense is taken for a doorbell, which tells a liar nothing.
+    /// The action by the word that we have just cleared. Only the end that clears it wakes: a burst
+    /// at a sleeper costs one signal. Nonsense is taken for a doorbell, which tells a liar nothing.
     #[must_use = "a sleeper has to be woken"]
     pub fn of(cleared: u64) -> Wake {
         match cleared {
@@ -53,16 +53,16 @@ impl Wake {
     }
 }
 
-/// What came of preparing to sleep.
+/// The outcome of preparing to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it says whether to sleep"]
 pub struct Prepared {
     /// Nothing has come: sleep. Otherwise the word has been taken back already.
     pub sleep: bool,
-    /// What stands in our word until somebody wakes us; its low half is the futex.
+    /// The content of our word until somebody wakes us; its low half is the futex.
     pub word: u64,
     /// The other end may have missed that we sleep: sleep for a bounded time only.
     pub blind: bool,
-    /// What the other end waits for has come: wake it first.
+    /// The action for the other end where what it waits for has come: wake it first.
     pub wake: Wake,
 }

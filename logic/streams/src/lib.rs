@@ -13,11 +13,11 @@ use wire::guest::{
     Close, End, MAX_PAYLOAD_BYTES, MAX_STREAMS, Message, Purpose, STREAM_WINDOW_BYTES, window_cost,
 };
 
-/// What has been consumed of a window is given back when it is this much: four messages of credit for a window, and a sender
-/// whose receiver has caught up always has room for a whole payload.
+/// The consumed bytes of a window at which they are given back: four messages of credit for a
+/// window, and a sender whose receiver has caught up always has room for a whole payload.
 const GRANT_BYTES: usize = STREAM_WINDOW_BYTES / 4;
 
-/// Which side of the port this is: the two number their streams so that they never collide.
+/// The side of the port: the two number their streams so that they never collide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The machine process: its streams have odd numbers.
@@ -58,13 +58,13 @@ pub struct Streams {
 
 #[derive(Debug)]
 struct Stream {
-    /// What we may send, in bytes of the window.
+    /// The bytes of the window that we may send.
     ours: usize,
-    /// What the other side may send.
+    /// The bytes of the window that the other side may send.
     theirs: usize,
-    /// What was consumed of theirs and not given back yet.
+    /// The bytes of theirs that were consumed and not given back yet.
     consumed: usize,
-    /// What was received and not consumed yet: nobody consumes more.
+    /// The bytes that were received and not consumed yet: nobody consumes more.
     held: usize,
     /// An end that the next message carries.
     end: Option<End>,
@@ -86,14 +86,14 @@ impl Stream {
     }
 }
 
-/// What a message of the other side means for the streams.
+/// The meaning of the other side's message for the streams.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Heard {
     /// It opened a stream.
     Opened {
         /// Its number.
         stream: u32,
-        /// What for.
+        /// The purpose.
         purpose: Purpose,
     },
     /// It sent a message. Say [`Streams::consumed`] when it has been passed on.
@@ -113,7 +113,7 @@ pub enum Heard {
     /// It closed a stream. Unless this side has closed it before, it is to do so ([`Streams::close`]) when what was received
     /// has been passed on.
     Closed {
-        /// Which.
+        /// The stream.
         stream: u32,
         /// Why.
         close: Close,
@@ -155,9 +155,9 @@ pub enum Broken {
     Window {
         /// The stream.
         stream: u32,
-        /// What it sent, as the window counts.
+        /// The bytes that it sent, as the window counts.
         bytes: usize,
-        /// What it might have sent.
+        /// The bytes that it might have sent.
         left: usize,
     },
     /// It allows more than a window.
@@ -315,7 +315,7 @@ impl Streams {
         Some(Message::Close { stream, close })
     }
 
-    /// What a message of the other side means.
+    /// Takes a message of the other side.
     ///
     /// # Errors
     /// [`Broken`]: the other side is not to be listened to any more.

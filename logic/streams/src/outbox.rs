@@ -1,4 +1,4 @@
-//! What is to be written to the port and has not been taken yet.
+//! The bytes for the port that have not been taken yet.
 
 use thiserror::Error;
 use wire::guest::Message;
@@ -8,7 +8,7 @@ const ENOUGH_BYTES: usize = 256 * 1024;
 /// Above this many the other side does not read, and makes this one answer all the same. What is not data (credit for each
 /// stream, a close for each) is some hundred KiB at the very most.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
-/// What was written is forgotten when it is this much: less would move what is left too often.
+/// The written bytes at which they are forgotten: less would move what is left too often.
 const FORGET_BYTES: usize = 64 * 1024;
 
 /// The other side asks and does not read the answers.
@@ -39,7 +39,7 @@ impl Outbox {
         self.len() < ENOUGH_BYTES
     }
 
-    /// What to write next.
+    /// The bytes to write next.
     #[must_use]
     pub fn waiting(&self) -> &[u8] {
         self.bytes.get(self.written..).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What a node with a backup's replica takes, and from whom.
+//! The writes that a node with a backup's replica takes, and from whom.
 
 /// One connection of a primary to a backup's replica. The backup numbers them; no number is used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -9,7 +9,7 @@ pub struct Session {
     pub number: u64,
 }
 
-/// What is to be done with a write that a primary sent.
+/// The verdict on a write that a primary sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Write it, and say [`Backup::stored`] when it is on stable storage.

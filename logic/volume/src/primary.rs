@@ -37,7 +37,7 @@ pub enum Event {
     Lost(Node),
     /// A replica can perhaps be reached again.
     Connect(Node),
-    /// What the registry has, with the record's revision: the answer to a change, or the news of one.
+    /// The registry's record, with its revision: the answer to a change, or the news of one.
     Registry(Record, u64),
     /// The change under way got no answer: the registry may have it, or not.
     Retry,
@@ -45,7 +45,7 @@ pub enum Event {
     Release,
 }
 
-/// What is to be done.
+/// An action that is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
     /// Write a client's data to this node's own replica, to stable storage.
@@ -66,7 +66,7 @@ pub enum Action {
     End,
 }
 
-/// What is known of another replica.
+/// The knowledge of another replica.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Peer {
     session: Option<Session>,
@@ -78,7 +78,7 @@ struct Peer {
     sequence: u64,
     /// Extents in which it may differ.
     dirty: BTreeSet<Extent>,
-    /// What was sent in this session and not answered.
+    /// The writes that were sent in this session and not answered.
     sent: BTreeMap<u64, Extent>,
 }
 
@@ -103,7 +103,7 @@ pub struct Primary {
     record: Record,
     revision: u64,
     peers: BTreeMap<Node, Peer>,
-    /// What is under way, at most one operation for each extent.
+    /// The operations that are under way, at most one for each extent.
     busy: BTreeMap<Extent, Operation>,
     waiting: VecDeque<(WriteId, Extent)>,
     /// The change that was asked for, if it is not known how it went.

@@ -22,7 +22,7 @@ pub enum Refusal {
     /// Another node may still be acknowledging writes.
     #[error("{0} is the primary and its lease is not over")]
     PrimaryLives(Node),
-    /// Who asks is not, or is no longer, the primary.
+    /// The node that asks is not, or is no longer, the primary.
     #[error("{asker} is not the primary of view {view}")]
     NotPrimary {
         /// The node that asks.
@@ -38,7 +38,7 @@ pub enum Refusal {
     NoReplica(Node),
 }
 
-/// What the registry holds of a volume's replicas.
+/// The registry's record of a volume's replicas.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Record {
     /// Grows with every claim; exports are named after it.

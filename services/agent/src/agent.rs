@@ -43,7 +43,7 @@ pub(crate) struct Agent {
     pub processes: BTreeMap<u32, Process>,
     pub services: Services,
     pub boot: Option<Boot>,
-    /// What commands see as `/`, if not what the agent does.
+    /// The root that commands see as `/`, if not the agent's.
     pub root: Option<PathBuf>,
     /// The stream of the domain's command, once that was started.
     pub command: Option<u32>,
@@ -73,7 +73,7 @@ struct Port {
     unconfirmed: bool,
 }
 
-/// What is ready.
+/// The descriptor that is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token {
     Port,
@@ -153,7 +153,7 @@ impl Agent {
         self.port.outbox.wants_more()
     }
 
-    /// What a message of a stream took of its window is given back.
+    /// Gives back what a message of a stream took of its window.
     pub fn consumed(&mut self, stream: u32, length: usize) -> Result<(), AgentError> {
         match self.streams.consumed(stream, length) {
             Some(credit) => self.say(&credit),

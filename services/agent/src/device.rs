@@ -32,7 +32,7 @@ pub(crate) struct Device {
     _held: Option<vfio::Device>,
 }
 
-/// What is to be passed to a member, and what is to be watched.
+/// The descriptors that are to be passed to a member, and those that are to be watched.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub device: Device,
@@ -78,7 +78,7 @@ enum Missing {
     Ever(String),
 }
 
-/// What is not there may come.
+/// A result whose absence may be mended by waiting.
 fn yet<T>(what: &'static str, result: io::Result<T>) -> Result<T, Missing> {
     result.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Missing::Yet(what),

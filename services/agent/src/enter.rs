@@ -1,5 +1,6 @@
-//! What becomes a command of the guest: a process of our own that takes its place, its user and its descriptors, and then
-//! executes it. It says over a socket why it could not; that hangs up when it could.
+//! The making of a guest's command: a process of our own that takes its place, its user and its
+//! descriptors, and then executes it. It says over a socket why it could not; that hangs up when it
+//! could.
 
 use accounts::Accounts;
 use rustix::fs::{Mode, OFlags};
@@ -31,11 +32,11 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// The terminal that a further process believes to have, unless told otherwise.
 const DEFAULT_TERMINAL: &str = "xterm";
 
-/// What is to be executed, and as whom.
+/// The command that is to be executed, and its user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Request {
-    /// What it sees as `/`; none: what we see.
+    /// The root that it sees as `/`; none: ours.
     pub root: Option<PathBuf>,
     pub user: Option<String>,
     pub workdir: Option<String>,

@@ -57,7 +57,7 @@ pub enum AgentError {
     },
 }
 
-/// What the kernel answered to a step of the agent's own.
+/// The kernel's answer to a step of the agent's own.
 pub(crate) fn own<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> AgentError {
     move |source| AgentError::Own { what, source: source.into() }
 }

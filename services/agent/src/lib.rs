@@ -30,7 +30,7 @@ use std::path::PathBuf;
 /// Where the agent finds things and puts them.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What programs of the domain know as `/run/tombolo`.
+    /// The folder that programs of the domain know as `/run/tombolo`.
     pub run: PathBuf,
     /// Where the resolver's socket belongs.
     pub resolve: PathBuf,

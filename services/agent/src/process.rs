@@ -27,12 +27,12 @@ const MAX_FAILURE_BYTES: usize = 64 * 1024;
 /// Standard output and standard error, by their places in [`Process::outputs`].
 pub(crate) const OUTPUTS: [u8; 2] = [exec::STDOUT, exec::STDERR];
 
-/// What a process reads.
+/// The input of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
     /// Nothing.
     None,
-    /// What the stream brings.
+    /// The bytes that the stream brings.
     Stream,
     /// The same, by a terminal, which is its output too.
     Terminal,

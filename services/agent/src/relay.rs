@@ -10,7 +10,7 @@ use std::time::Instant;
 use wire::control::MAX_PACKET_BYTES;
 use wire::guest::End;
 
-/// What a packet to a member carries.
+/// The content of a packet to a member.
 #[derive(Debug)]
 pub(crate) enum Carried {
     Nothing,
@@ -24,7 +24,7 @@ pub(crate) enum Carried {
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub bytes: Vec<u8>,
-    /// What it took of the stream's window.
+    /// The bytes that it took of the stream's window.
     pub cost: usize,
     pub carried: Carried,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Relay {
     pub closing: bool,
 }
 
-/// What a member said.
+/// A member's message.
 #[derive(Debug)]
 pub(crate) enum Taken {
     Packet(Vec<u8>),

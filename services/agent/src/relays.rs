@@ -53,7 +53,7 @@ impl Agent {
         }
     }
 
-    /// What to wait for on behalf of a relay.
+    /// The events to wait for on behalf of a relay.
     pub fn relay_interest(&self, stream: u32, relay: &Relay) -> Option<PollFlags> {
         let reads = !relay.closing && self.port_wants_more() && self.streams.has_room(stream);
         let writes =

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use wire::guest::{Boot, Close, Ending, Event, Message};
 
-/// What the agent holds so that a frontend can be replaced under open files.
+/// The descriptors that the agent holds so that a frontend can be replaced under open files.
 #[derive(Debug)]
 struct Held {
     fuse: OwnedFd,

@@ -18,7 +18,8 @@ use wire::guest::{Boot, Network, Root};
 
 /// Where the root of the domain is mounted that is not the initramfs.
 const ROOT: &str = "/mnt";
-/// What a root gets of the machine besides the folders of ours. Those that it lacks are made, where it can be written.
+/// The folders of the machine that a root gets besides ours. Those that it lacks are made, where it
+/// can be written.
 const SHARED: [&str; 3] = ["proc", "sys", "dev"];
 /// Descriptors of the agent: one for each member, six for each process, as many as there are streams.
 const OPEN_FILES: u64 = 4096;
@@ -120,7 +121,7 @@ fn first_card() -> Option<u32> {
     cards.filter_map(|card| number(&card, "ifindex")?.parse().ok()).min()
 }
 
-/// What programs find in `/run/tombolo`: our program and the libraries that the image has.
+/// Places what programs find in `/run/tombolo`: our program and the libraries that the image has.
 fn place(config: &Config) -> Result<(), String> {
     fs::create_dir_all(&config.run).map_err(at("make", &config.run))?;
     show(&config.program, &config.run.join("tombolo"))?;

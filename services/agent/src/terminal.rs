@@ -5,7 +5,8 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What a terminal takes for the end of its input at the start of a line, by its default settings (`VEOF`).
+/// The character that a terminal takes for the end of its input at the start of a line, by its
+/// default settings (`VEOF`).
 pub(crate) const END_OF_INPUT: &[u8] = b"\x04";
 
 /// Makes one: master, non-blocking, and slave.

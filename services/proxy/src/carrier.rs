@@ -1,4 +1,5 @@
-//! What carries pairs to the other node: a link with its driver, or in tests two links side by side.
+//! The carrier of pairs to the other node: a link with its driver, or in tests two links side by
+//! side.
 
 use link::{OpenError, SendError, Sent, Share, Standing};
 use std::fmt::Debug;

@@ -1,4 +1,5 @@
-//! What domains of this node have of the link: the numbers of their classes, and memory of the proxy.
+//! The domains' shares of the link on this node: the numbers of their classes, and memory of the
+//! proxy.
 //!
 //! A proxy has one cgroup for all whom it serves, so memory that one of them makes it take is missing for all others. Every pair is therefore counted with all
 //! that it can make the proxy hold, against one budget, before it is served. What a domain and its distributed container have may not exceed what is left
@@ -11,17 +12,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 use wire::proxy::{MEMORY_BYTES, WINDOW_BYTES};
 
-/// What a proxy needs itself: its program, buffers of its connection and of handshakes, events and reports on their way.
+/// The proxy's own needs: its program, buffers of its connection and of handshakes, events and
+/// reports on their way.
 const OWN_BYTES: u64 = 128 << 20;
-/// What all pairs together may make it hold.
+/// The bytes that all pairs together may make it hold.
 pub(crate) const BUDGET_BYTES: u64 = MEMORY_BYTES - OWN_BYTES;
 /// Numbers of domains begin here.
 const FIRST: u32 = 16;
 /// Domains that a state names: so many fit into a packet, beside pairs.
 const MAX_SHOWN: usize = 64;
 
-/// What a pair can make the proxy hold at most: the region of its rings (whoever touches a page first is charged for it, and what a domain alleges to have written it need
-/// not have touched), a record of each direction that is not whole, what waits for the other node, and what has come from there.
+/// The bytes that a pair can make the proxy hold at most: the region of its rings (whoever touches
+/// a page first is charged for it, and what a domain alleges to have written it need not have
+/// touched), a record of each direction that is not whole, what waits for the other node, and what
+/// has come from there.
 pub(crate) const fn pair_bytes(region_bytes: u64) -> u64 {
     region_bytes.saturating_add(region_bytes / 2).saturating_add(2 * WINDOW_BYTES as u64)
 }
@@ -69,7 +73,7 @@ struct Table {
 #[derive(Debug, Clone)]
 pub(crate) struct Domains(Arc<Mutex<Table>>);
 
-/// What a pair has taken; dropped, it is given back.
+/// A pair's share; dropped, it is given back.
 #[derive(Debug)]
 pub(crate) struct Member {
     domains: Domains,
@@ -129,7 +133,7 @@ impl Table {
         }
     }
 
-    /// What the domains of a distributed container have together.
+    /// The shares of a distributed container's domains together.
     fn of_container(&self, name: &str) -> u64 {
         let container = name.split_once('/').map_or(name, |(container, _)| container);
         let is_in = |of: &str| of.split_once('/').map_or(of, |(of, _)| of) == container;

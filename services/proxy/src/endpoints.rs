@@ -81,16 +81,16 @@ struct Standing {
     stand_in: StandIn,
     room: Arc<Notify>,
     counters: Arc<Counters>,
-    /// What is to be said, and the messages of what is being said.
+    /// The words that are to be said, and the messages of those that are being said.
     say: VecDeque<Said>,
     fragments: VecDeque<Vec<u8>>,
-    /// What has come of a record.
+    /// The part of a record that has come.
     part: Vec<u8>,
     /// The endpoint may miss that it is to ring.
     blind: bool,
 }
 
-/// What came of sending.
+/// The outcome of sending.
 #[derive(PartialEq, Eq)]
 enum Told {
     All,
@@ -240,7 +240,7 @@ impl Standing {
     }
 }
 
-/// What is said, as messages of the link.
+/// The messages of the link that say it.
 fn messages(said: &Said) -> Vec<Vec<u8>> {
     let (first, number) = match said {
         Said::Record(header, payload) => {
@@ -264,7 +264,7 @@ fn messages(said: &Said) -> Vec<Vec<u8>> {
     vec![[&[first][..], &number.to_le_bytes()].concat()]
 }
 
-/// What a message says that is a number.
+/// Reads a message that says a number.
 fn number(first: u8, content: &[u8]) -> Result<Said, String> {
     let number = content.try_into().map(u64::from_le_bytes);
     let number = number.map_err(|_| format!("word {first} with {} bytes", content.len()))?;

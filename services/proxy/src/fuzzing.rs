@@ -108,7 +108,7 @@ pub struct Stage {
     net: Net,
     switch: Switch,
     ends: mpsc::UnboundedReceiver<(Pair, Ended)>,
-    /// What the programs of this node have: the other ends of the channels that were given to the proxy.
+    /// The programs of this node: the other ends of the channels that were given to the proxy.
     programs: VecDeque<(Sender, Receiver)>,
     runtime: Runtime,
 }
@@ -143,7 +143,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What both have to say goes over, and the pumps have their turn.
+    /// Carries what both have to say, and gives the pumps their turn.
     ///
     /// # Errors
     /// [`LinkIsOver`].
@@ -214,7 +214,7 @@ impl Stage {
         assert!(counted(|kept| matches!(kept, Kept::NewsIn)) <= 1);
     }
 
-    /// What the daemon was told since the last time.
+    /// The reports to the daemon since the last time.
     pub fn reports(&mut self) -> Vec<Report> {
         let reports: Vec<Report> = self.switch.reports.drain(..).collect();
         for report in &reports {

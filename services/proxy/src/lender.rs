@@ -86,11 +86,12 @@ struct Loan {
     member: Member,
     room: Arc<Notify>,
     counters: Arc<Counters>,
-    /// What has to be sent next; empty: nothing.
+    /// The message that has to be sent next; empty: none.
     message: Vec<u8>,
     /// A piece, while it is copied.
     bytes: Vec<u8>,
-    /// What has come and was not heard: it is not consumed, so the pair's window bounds it.
+    /// The messages that have come and were not heard: they are not consumed, so the pair's window
+    /// bounds them.
     unheard: VecDeque<Messages>,
     /// The grant is over, or stands for another buffer.
     recalled: bool,

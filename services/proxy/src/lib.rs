@@ -57,7 +57,7 @@ pub type Reconfigure = Box<dyn FnMut(&Configure, Vec<OwnedFd>) + Send>;
 pub struct Linked {
     /// The link.
     pub carrier: Arc<dyn Carrier>,
-    /// What it tells. Where it waits for that to be taken, it receives nothing more.
+    /// The events. Where they wait to be taken, nothing more is received.
     pub events: mpsc::Receiver<Event>,
     /// Where it listens, as locators.
     pub listens: Vec<String>,
@@ -184,7 +184,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// What there is for the daemon goes into its outbox.
+    /// Puts what there is for the daemon into its outbox.
     fn collect(&mut self) {
         self.outbox.extend(self.switch.reports.drain(..));
         if self.daemon.is_none() {

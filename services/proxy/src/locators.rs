@@ -10,7 +10,7 @@ const LEFT_MAX: usize = 4;
 /// So much is told of each, in characters: longer than any that there is.
 const LEFT_CHARS: usize = 64;
 
-/// What was said of addresses, as far as it is understood.
+/// The addresses that were said, as far as they are understood.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Locators {
     /// Of the wanted transport first; the others are tried where that can't be had.
@@ -41,7 +41,7 @@ impl Locators {
     }
 }
 
-/// What is to be told of those that were left.
+/// The sentence about those that were left.
 #[derive(Debug)]
 pub(crate) struct Left<'a>(pub(crate) &'a [String]);
 

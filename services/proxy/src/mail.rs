@@ -1,11 +1,12 @@
-//! What the link brought for a pair and nobody has taken yet. The pair's window bounds its bytes; what is kept beside them is bounded here.
+//! The messages that the link brought for a pair and nobody has taken yet. The pair's window bounds
+//! their bytes; the number of other things that are kept is bounded here.
 
 use link::Messages;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// What the link brought for a pair.
+/// A message that the link brought for a pair.
 #[derive(Debug)]
 pub(crate) enum Inbound {
     Messages(Messages),
@@ -135,7 +136,7 @@ mod tests {
         })
     }
 
-    /// What the second of the two hears.
+    /// The events that the second of the two hears.
     fn carry(links: &mut [Link; 2]) -> Vec<Event> {
         let (mut heard, mut bytes, mut quiet) = (Vec::new(), Vec::new(), 0);
         while quiet < 2 {

@@ -31,7 +31,7 @@ const SPARE_BYTES: usize = 2 * BATCH_BYTES;
 /// Bytes of records that are put into a ring, or onto the link, before others have their turn.
 const TURN_BYTES: usize = 256 * 1024;
 
-/// What is counted of a pair.
+/// The counters of a pair.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) out_messages: AtomicU64,
@@ -86,7 +86,7 @@ pub(crate) fn start(
     Ok(Pumped { inbox, room, counters })
 }
 
-/// What both directions use.
+/// The state that both directions use.
 #[derive(Debug)]
 struct Side {
     carrier: Arc<dyn Carrier>,

@@ -62,7 +62,7 @@ impl Rings {
         Ok(Self { region: region.try_clone()?, gone: gone.try_clone()?, member })
     }
 
-    /// What was counted for it.
+    /// The member that it is counted for.
     pub(crate) fn member(&self) -> &Member {
         &self.member
     }

@@ -1,4 +1,5 @@
-//! What domains of this node are promised of the link, by name, and as the link has it: by number.
+//! The shares of the link that domains of this node are promised, by name, and as the link has
+//! them: by number.
 
 use crate::carrier::Carrier;
 use crate::domains::Domains;
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct Shares {
     domains: Domains,
-    /// What the whole carries, in bits per second; 0: there are no classes.
+    /// The rate of the whole, in bits per second; 0: there are no classes.
     whole_bits: u64,
     shares: BTreeMap<String, Share>,
 }

@@ -43,7 +43,7 @@ pub enum StartError {
     /// Nobody says what it is to be.
     #[error("the daemon has not said within {} s what this proxy is to be", DAEMON_PATIENCE.as_secs())]
     Silent,
-    /// What it says is not understood.
+    /// The order is not understood.
     #[error("the daemon's first word is not what this proxy is to be: {0}")]
     Order(String),
     /// The node's certificate can't be used.
@@ -71,7 +71,7 @@ pub enum StartError {
     /// Something of the system failed.
     #[error("can't {what}: {cause}")]
     System {
-        /// What was tried.
+        /// The action that was tried.
         what: &'static str,
         /// Why not.
         cause: io::Error,
@@ -175,7 +175,8 @@ pub(crate) fn tls(identity: &Identity, shown: &Shown) -> Result<Tls, String> {
     }))
 }
 
-/// What was shown on connections, the newest last: that of the connection which stands is among them.
+/// The certificates that were shown on connections, the newest last: that of the connection which
+/// stands is among them.
 type Shown = Arc<Mutex<VecDeque<trust::Shown>>>;
 
 /// So many are kept: a node has fewer (`docs/spec/joining.md`), and handshakes are few at a time.

@@ -1,7 +1,9 @@
-//! What becomes of each pair: who asked for it, who has to accept it, and where its messages go. Nothing here waits.
+//! The fate of each pair: who asked for it, who has to accept it, and where its messages go.
+//! Nothing here waits.
 //!
-//! What the other node says is an allegation: it is bounded here, and whether it may have what it asks for, its daemon's colleague on this
-//! node decides. A pair that breaks a rule is ended; the link is not.
+//! The other node's word is an allegation: it is bounded here, and whether it may have what it asks
+//! for, its daemon's colleague on this node decides. A pair that breaks a rule is ended; the link
+//! is not.
 
 use crate::carrier::Carrier;
 use crate::domains::{BUDGET_BYTES, Domains, pair_bytes};
@@ -63,7 +65,7 @@ struct Counts {
     moved: [u64; 4],
 }
 
-/// What a pair is.
+/// The kind of a pair.
 #[derive(Debug)]
 pub(crate) enum Kept {
     /// Ours, for news.
@@ -574,7 +576,7 @@ impl Switch {
         }
     }
 
-    /// What was lent of a grant to an endpoint is so no more.
+    /// Takes back a loan of a grant to an endpoint.
     fn recall(&self, dc: &str, number: u64, endpoint: EndpointAddress) {
         for kept in self.pairs.values() {
             if let Kept::Pumped { pumped, open: Open::Grant { dc: of, grant, from, .. }, ours: false } = kept
@@ -727,7 +729,8 @@ fn news(bytes: &[u8]) -> Result<News, String> {
     }
 }
 
-/// What the other node said when it refused: an allegation, shown to a person and taken for no more than an errno.
+/// The other node's words of refusal: an allegation, shown to a person and taken for no more than
+/// an errno.
 fn refusal(bytes: &[u8]) -> (i32, String) {
     let Some((errno, text)) = bytes.split_first_chunk() else {
         return (Errno::PROTO.raw_os_error(), "it was refused without a reason".into());

@@ -1,4 +1,4 @@
-//! Who is connected, and how much has passed.
+//! The connections, and how much has passed.
 
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

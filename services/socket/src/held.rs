@@ -1,6 +1,6 @@
 //! Bytes that wait for a socket that does not take them.
 
-/// What waits, in order. Takes no memory while nothing waits.
+/// The bytes that wait, in order. Takes no memory while nothing waits.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     bytes: Vec<u8>,

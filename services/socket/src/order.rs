@@ -1,4 +1,4 @@
-//! What daemons say to a relay: the one that started it, and those after it.
+//! The daemons' messages to a relay: those of the one that started it, and of those after it.
 
 use crate::RelayError;
 use crate::counts::Relay;
@@ -22,7 +22,7 @@ pub enum OrderError {
         "a relay is started by the daemon, not by hand: its standard input must be the socket at which daemons ask ({0})"
     )]
     Socket(#[source] io::Error),
-    /// What comes first is no order.
+    /// The first message is no order.
     #[error("the order is not understood: {0}")]
     NotUnderstood(String),
 }
@@ -87,7 +87,7 @@ impl Daemon {
         }
     }
 
-    /// Which of the listener and the connections have something.
+    /// Waits for the listener and the connections: which of them have something.
     fn wait(&self) -> Result<Vec<bool>, Errno> {
         let all = std::iter::once(&self.listener).chain(&self.connections);
         let mut watched: Vec<PollFd<'_>> = all.map(|it| PollFd::new(it, PollFlags::IN)).collect();

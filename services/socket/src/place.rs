@@ -20,7 +20,7 @@ const FIRST_USER: u32 = 0x7000_0000;
 const USERS: u32 = 0x0fff_0000;
 /// Clients that wait in the kernel to be let in; it takes no more than `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
-/// What every user may do with a Unix socket is read and write.
+/// The umask with which every user may read and write a Unix socket.
 const UNIX_UMASK: u32 = 0o111;
 
 /// A socket at which programs of the domain connect.

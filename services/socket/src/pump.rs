@@ -30,7 +30,7 @@ const OWED_MAX: usize = 1 << 18;
 
 const DATA_BELL: u64 = u64::MAX;
 const ROOM_BELL: u64 = u64::MAX - 1;
-/// What [`Ends`] may have watched.
+/// The token of the descriptor that [`Ends`] may have watched.
 pub(crate) const DOOR: u64 = u64::MAX - 2;
 
 /// Why a channel is over.
@@ -73,9 +73,9 @@ impl From<SendError> for Over {
     }
 }
 
-/// What is different where a service is mounted and where its server is.
+/// The difference between a service's mount and its server's place.
 pub(crate) trait Ends {
-    /// Which end of the channel it is.
+    /// The side of the channel.
     const SIDE: Side;
 
     /// A connection that a client has opened over there: the socket to the server and what goes in front of the stream, or why not.
@@ -504,7 +504,7 @@ impl<E: Ends> Pump<E> {
     }
 }
 
-/// What came of reading a socket.
+/// The outcome of reading a socket.
 enum Read {
     /// Bytes, and there may be more.
     Some,

@@ -12,7 +12,7 @@ fn text(bytes: usize) -> Vec<u8> {
     b"the quick brown fox jumps over the lazy dog, ".iter().copied().cycle().take(bytes).collect()
 }
 
-/// What nobody can make smaller.
+/// Bytes that nobody can make smaller.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut word = 0x9e37_79b9_7f4a_7c15_u64;
     let next = || {

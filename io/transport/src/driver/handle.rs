@@ -1,4 +1,4 @@
-//! What a link's user has of it: calls that never wait, events, and how it stands.
+//! The user's side of a link: calls that never wait, events, and its state.
 
 use crate::compress::Compression;
 use crate::connect::ConnectError;
@@ -16,7 +16,7 @@ use wire::link::Pair;
 /// Where so many events wait for the user nothing more is received: windows bound their bytes, and not what short messages take beside these.
 const EVENTS_MAX: usize = 1024;
 
-/// What has gone over a link, since it began.
+/// The traffic of a link since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Connections that there were.
@@ -44,7 +44,7 @@ pub struct Traffic {
 pub struct Status {
     /// See [`Standing`].
     pub standing: Standing,
-    /// What carries it now.
+    /// The transport that carries it now.
     pub kind: Option<Kind>,
     /// Where the other end of that is.
     pub remote: Option<Address>,
@@ -52,9 +52,9 @@ pub struct Status {
     pub locator: Option<Locator>,
     /// The last measured round trip, in ms.
     pub round_trip_ms: Option<u64>,
-    /// What is wanted.
+    /// The compression that is wanted.
     pub compression: Compression,
-    /// What that came to with the last packets.
+    /// The way that the last packets went.
     pub way: Way,
     /// Why there was no connection, last.
     pub last_loss: Option<String>,
@@ -90,7 +90,7 @@ pub enum SwitchError {
     GivenUp,
 }
 
-/// What the driver keeps up to date of a [`Status`].
+/// The parts of a [`Status`] that the driver keeps up to date.
 pub(super) struct Known {
     pub kind: Option<Kind>,
     pub remote: Option<Address>,
@@ -102,7 +102,7 @@ pub(super) struct Known {
 
 type Switch = (Locator, oneshot::Sender<Result<(), ConnectError>>);
 
-/// What driver and user share.
+/// The state that driver and user share.
 pub(super) struct State {
     pub link: Link,
     events: VecDeque<Event>,
@@ -119,7 +119,8 @@ pub(super) struct State {
     pub redial: bool,
     pub locators: Vec<Locator>,
     pub compression: Compression,
-    /// What goes out has classes: what is handed over to the transport can't be overtaken any more.
+    /// Whether that which goes out has classes: bytes that are handed over to the transport can't
+    /// be overtaken any more.
     pub classed: bool,
     pub status: Known,
 }
@@ -371,7 +372,7 @@ impl Handle {
         })
     }
 
-    /// What is done with what goes out from now on.
+    /// Sets the compression of packets that go out from now on.
     pub fn set_compression(&self, compression: Compression) {
         self.act(|state| state.compression = compression);
     }
@@ -424,7 +425,7 @@ impl Handle {
     }
 }
 
-/// What happens on a link, in order.
+/// The events of a link, in order.
 pub struct Events {
     shared: Arc<Shared>,
     taken: VecDeque<Event>,

@@ -2,7 +2,7 @@
 
 use wire::link::{BadPacket, PACKET_HEADER_BYTES, Packet};
 
-/// What has come of a packet that is not whole.
+/// The part of a packet that has come while it is not whole.
 #[derive(Default)]
 pub(super) struct Inbox {
     part: Vec<u8>,

@@ -25,11 +25,12 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use wire::link::{BadPacket, compression};
 
-/// What is gathered before it is handed to the transport: some records of TLS, which stay in the cache on their way.
+/// The bytes that are gathered before they are handed to the transport: some records of TLS, which
+/// stay in the cache on their way.
 const BATCH_BYTES: usize = 64 << 10;
 /// The same where what goes out has classes: nothing overtakes what is gathered.
 const BATCH_BYTES_CLASSED: usize = 32 << 10;
-/// What is asked at once of a carrier that has no place of its own for what came.
+/// The bytes that are asked for at once of a carrier that has no place of its own for them.
 const SCRATCH_BYTES: usize = 256 << 10;
 /// How often a turn receives before it lets others of its runtime have theirs.
 const RECEIVES_OF_A_TURN: usize = 4;
@@ -51,14 +52,14 @@ pub struct Dial {
     pub tls: Tls,
 }
 
-/// What a driver is told before it begins.
+/// The settings of a driver, before it begins.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The node at the other side.
     pub peer: String,
     /// The link. Its hello names [`COMPRESSIONS`](crate::COMPRESSIONS), or fewer.
     pub link: Config,
-    /// What is done with what goes out.
+    /// The compression of packets that go out.
     pub compression: Compression,
     /// `None`: this side is given connections ([`Handle::adopt`]).
     pub dial: Option<Dial>,
@@ -115,7 +116,7 @@ struct Dialing {
     tell: Option<oneshot::Sender<Result<(), ConnectError>>>,
 }
 
-/// What is needed to hear packets.
+/// The state that hearing packets needs.
 struct Ears<'a> {
     now_ms: u64,
     shared: &'a Shared,
@@ -161,7 +162,7 @@ impl Ears<'_> {
     }
 }
 
-/// What a turn came to.
+/// The outcome of a turn.
 enum Turn {
     Busy,
     Idle,
@@ -280,7 +281,7 @@ impl Driver {
         false
     }
 
-    /// What the user wants of the connection.
+    /// Takes the user's wishes for the connection.
     fn take_orders(&mut self, cx: &mut Context<'_>) {
         let (cut, adopted, switch, drop_it) = self.shared.with(|state| {
             if !state.driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {

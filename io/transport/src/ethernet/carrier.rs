@@ -69,7 +69,7 @@ const SINGLE_AGAIN: Duration = Duration::from_millis(100);
 /// It doubles so often.
 const SINGLE_DOUBLINGS: u32 = 10;
 
-/// Which socket.
+/// The socket that a lane hears.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ear {
     Way,
@@ -98,7 +98,7 @@ pub(super) struct Ethernet {
     /// The connection over which the two were introduced, while it stands.
     lifeline: Option<TcpStream>,
     said_end: bool,
-    /// Who has connected says where.
+    /// The address that a side which has connected names.
     leads_to: Option<SocketAddr>,
 }
 

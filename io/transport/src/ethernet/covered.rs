@@ -70,7 +70,7 @@ impl Covered {
         if frames.len() == 1 && self.scattered == 0 { ONE_PIECE_BYTES } else { 0 }
     }
 
-    /// What to do where packets did not go.
+    /// The reaction where packets did not go.
     fn failed(&mut self, error: io::Error, frames: &[&[u8]]) -> io::Error {
         let full = rustix::io::Errno::NOBUFS.raw_os_error();
         match error.kind() {
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(cut(place(40, &[0; 7])), [7]);
     }
 
-    /// What this thread's network has counted, of IPv6 or ICMPv6.
+    /// The counter of this thread's network, of IPv6 or ICMPv6.
     fn counted(name: &str) -> u64 {
         let all = std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
         let line = all.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());

@@ -29,7 +29,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use wire::cover::COVER_BYTES;
 use wire::lane::{INTRODUCTION_BYTES, Introduction, LONG_FRAME_BYTES, introduction_flag};
 
-/// What TLS says that introductions speak.
+/// The protocol of introductions, as TLS names it.
 const ALPN: &[u8] = b"tombolo-lane/1";
 /// The first frames come through within this time, or none do: less than a handshake may take, so that it can be said.
 const FRAMES_LIMIT: Duration = Duration::from_secs(3);
@@ -44,7 +44,7 @@ fn station(material: &Material) -> io::Result<Station> {
     material.station.clone().ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, none))
 }
 
-/// What both sides have agreed upon.
+/// The agreement of both sides.
 struct Agreed {
     place: LanePlace,
     theirs: Introduction,
@@ -52,7 +52,7 @@ struct Agreed {
     reach: Reach,
 }
 
-/// What a station says of what it may send and hear.
+/// The flags of a station: the frames that it may send and hear.
 fn flags(reach: Reach) -> u16 {
     match reach {
         Reach::Bare => 0,
@@ -61,7 +61,8 @@ fn flags(reach: Reach) -> u16 {
     }
 }
 
-/// What both may, where frames of so many bytes go over both interfaces as they are under a cover.
+/// The reach of both, where frames of so many bytes go over both interfaces as they are under a
+/// cover.
 fn agreed(flags: u16, sure_bytes: usize) -> Reach {
     if flags & introduction_flag::COVER == 0 {
         Reach::Bare

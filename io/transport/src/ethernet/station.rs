@@ -21,7 +21,7 @@ const LIMITED_FOR: Duration = Duration::from_secs(60);
 /// Places of which that is remembered, at most.
 const LIMITED_MAX: usize = 256;
 
-/// What frames a lane may have; each can do what those before can.
+/// The frames that a lane may have; each can do what those before can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reach {
     /// Each by itself.
@@ -43,7 +43,7 @@ impl Reach {
     }
 }
 
-/// What a lane gets of others that read from the same socket.
+/// The frames that a lane gets of others that read from the same socket.
 #[derive(Debug, Default)]
 struct Inbox {
     frames: VecDeque<Vec<u8>>,
@@ -136,7 +136,7 @@ impl Station {
         (self.0.socket.as_fd(), self.0.covered.as_ref().map(AsFd::as_fd))
     }
 
-    /// What it has the sockets for.
+    /// The reach that it has the sockets for.
     pub(super) fn reach(&self) -> Reach {
         if self.0.covered.is_some() { Reach::Long } else { Reach::Bare }
     }
@@ -247,7 +247,7 @@ impl LanePlace {
         }
     }
 
-    /// What others have passed on; `waker` is woken when there is more.
+    /// The frames that others have passed on; `waker` is woken when there is more.
     pub fn passed_on(&self, waker: &Waker) -> VecDeque<Vec<u8>> {
         let mut lanes = self.station.lanes();
         // Alone, nobody else reads.

@@ -23,21 +23,21 @@ impl Random {
     }
 }
 
-/// What is kept of one node. `life` 0: it has none.
+/// The keeper's record of one node. `life` 0: it has none.
 #[derive(Default, Clone, Copy)]
 struct Kept {
     life: u64,
     ends: u64,
-    /// Which, and whether the life is over by it.
+    /// The doubt, and whether the life is over by it.
     doubt: Option<(u64, bool)>,
 }
 
-/// Who keeps the leases, and one claim.
+/// The keeper of the leases, and one claim.
 #[derive(Default)]
 struct Keeper {
     revision: u64,
     kept: [Kept; NODES],
-    /// Who, in which life.
+    /// The node that has the claim, and in which life.
     claim: Option<(usize, u64)>,
 }
 
@@ -85,7 +85,7 @@ enum Message {
 struct Node {
     holder: Holder,
     doubts: Doubts,
-    /// What the holder calls its lease, and which life that is.
+    /// The holder's lease, and which life that is.
     lease: (u64, u64),
     /// Of which renewal, by when it was sent, was said that the lease lasts, and that no doubt stands.
     lasts: u64,
@@ -126,7 +126,7 @@ struct World {
     wire: Vec<(u64, usize, u64, Message)>,
     slowest: u64,
     loss: u64,
-    /// What those who take over wait, of what they should, in hundredths.
+    /// The wait of those who take over, in hundredths of what they should wait.
     wait: u64,
     taken_over: u64,
     both: u64,
@@ -171,7 +171,7 @@ impl World {
         self.post(now, node, sent, Message::Ask(ask));
     }
 
-    /// What the keeper says.
+    /// The keeper's answer.
     fn keep(&mut self, node: usize, ask: Ask, now: u64) -> Option<Told> {
         let keeper = &mut self.keeper;
         keeper.revision += 1;
@@ -385,7 +385,7 @@ fn no_two_ever_have_the_claim_whatever_clocks_and_the_network_do() {
     );
 }
 
-/// What the simulation is good for: it finds those who wait too short.
+/// The simulation is good for something: it finds those who wait too short.
 #[test]
 fn who_waits_shorter_than_a_holder_believes_is_found_out() {
     assert!((0..60).any(|seed| run(seed, 60).1 > 0), "nobody was found out");

@@ -4,7 +4,8 @@ use super::{Action, Operation, Primary, Stage};
 use crate::record::Record;
 
 impl Primary {
-    /// What the registry has. A change is over when the record's revision has moved on, whoever moved it.
+    /// Takes the registry's record. A change is over when the record's revision has moved on,
+    /// whoever moved it.
     pub(super) fn heard(&mut self, record: Record, revision: u64, actions: &mut Vec<Action>) {
         if revision <= self.revision {
             return;

@@ -1,18 +1,18 @@
-//! What is under way: writes of clients, and copies to replicas that are resynced.
+//! The operations that are under way: writes of clients, and copies to replicas that are resynced.
 
 use super::{Action, Extent, MAX_COPIES, Primary, Stage, WriteId};
 use crate::backup::Session;
 use crate::record::Node;
 use std::collections::BTreeSet;
 
-/// What an extent is busy with.
+/// The operation that an extent is busy with.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Operation {
     Write {
         id: WriteId,
-        /// Who has not answered yet.
+        /// The nodes that have not answered yet.
         awaited: BTreeSet<Node>,
-        /// Who has it on stable storage.
+        /// The nodes that have it on stable storage.
         stored: BTreeSet<Node>,
         acknowledged: bool,
     },

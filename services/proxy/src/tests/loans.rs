@@ -356,8 +356,9 @@ async fn memories_that_can_not_be_used_are_not_lent() {
     .await;
 }
 
-/// What is written to a page that nobody has touched is charged to the proxy, for as long as the owner keeps it: an owner that gave its buffer's memory back, and a friend on
-/// another node, took everybody's.
+/// A write to a page that nobody has touched is charged to the proxy, for as long as the owner
+/// keeps it: an owner that gave its buffer's memory back, and a friend on another node, took
+/// everybody's.
 #[tokio::test]
 async fn memory_that_its_owner_has_not_taken_is_not_written_by_the_proxy() {
     const BYTES: usize = 1 << 20;
