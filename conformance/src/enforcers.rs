@@ -183,7 +183,7 @@ fn near(what: &str, found: u64, wanted: u64, span_ms: u64, thousandths: u64) {
     );
 }
 
-/// What somebody is to have got at the end of a span.
+/// The share that somebody is to have got at the end of a span.
 struct Share<'a> {
     name: &'a str,
     wanted_ns: u64,
@@ -259,7 +259,7 @@ pub fn budgets_are_kept_before_and_after_a_change(subject: &mut dyn Subject) {
     subject.enforcer().release().expect("all is given back");
 }
 
-/// Who can't be promised something changes nothing for those who were.
+/// A refused promise changes nothing for those who were promised something before.
 ///
 /// # Panics
 /// If not.
@@ -303,7 +303,8 @@ pub fn what_is_refused_changes_nothing(subject: &mut dyn Subject) {
     subject.enforcer().release().expect("all is given back");
 }
 
-/// What a process starts is in its virtual task machine, and who ends is not; both get nothing beyond the budget.
+/// Processes that a member starts are in its virtual task machine, and those that end are not; both
+/// get nothing beyond the budget.
 ///
 /// # Panics
 /// If not.
@@ -326,7 +327,8 @@ pub fn forks_and_ends_are_seen(subject: &mut dyn Subject) {
     subject.enforcer().release().expect("all is given back");
 }
 
-/// Who ends between the calls, and who has ended and is not waited for yet, is nobody's to be kept, and in nobody's way.
+/// A process that ends between the calls, or has ended and is not waited for yet, is nobody's to be
+/// kept, and in nobody's way.
 ///
 /// # Panics
 /// If not.
@@ -398,7 +400,8 @@ pub fn who_is_given_back_is_as_before(subject: &mut dyn Subject) {
     }
 }
 
-/// Who is left out of the next plan is as before, and the others are not touched by that.
+/// A virtual task machine that is left out of the next plan is as before, and the others are not
+/// touched by that.
 ///
 /// # Panics
 /// If not.

@@ -20,7 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// Bytes of the memory that stands for the registers.
 const REGISTERS_BYTES: usize = 4096;
 
-/// What the thread has: the end that it makes a device of, and the other sides of the device's descriptors.
+/// The thread's descriptors: the end that it makes a device of, and the other sides of the device's
+/// descriptors.
 struct Hypervisor {
     hears: [OwnedFd; 2],
     rings: [OwnedFd; 2],

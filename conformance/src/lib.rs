@@ -1,6 +1,6 @@
-//! What every kind of channel has to do, whatever its ends are made of: memfds and pipes, the device of a guest, or what another
-//! hypervisor shares. One suite of scenarios, each of which has two halves: the *near* one leads and judges, the *far* one answers (and
-//! judges what it sees).
+//! The duties of every kind of channel, whatever its ends are made of: memfds and pipes, the device
+//! of a guest, or memory that another hypervisor shares. One suite of scenarios, each of which has
+//! two halves: the *near* one leads and judges, the *far* one answers (and judges what it sees).
 //!
 //! [`run`] has both halves of a scenario in two threads. Two programs that have met anyhow run one half each, by [`Scenario::near`] and
 //! [`Scenario::far`]: so the ends can be in two machines. Each scenario wants a fresh channel; the order is that of [`SCENARIOS`].
@@ -59,7 +59,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// What came of a half.
+/// The outcome of a half.
 pub type Done = Result<(), Failure>;
 
 /// Says what was being done when it went wrong.
@@ -85,7 +85,7 @@ fn deadline() -> Option<Instant> {
 /// One thing that a channel does.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// What it does.
+    /// The name of it.
     pub name: &'static str,
     near: fn(Box<dyn Party>) -> Done,
     far: fn(Box<dyn Party>) -> Done,

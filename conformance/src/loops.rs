@@ -18,7 +18,7 @@ const WAIT: Timespec = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 
 /// A pause in which the other end falls asleep.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What is asked: bursts, and pauses between them.
+/// The questions: bursts, and pauses between them.
 fn bursts() -> impl Iterator<Item = std::ops::Range<u64>> {
     (0..ROUNDS).map(|round| {
         let first = round * BURST;

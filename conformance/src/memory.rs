@@ -1,5 +1,6 @@
-//! What the rings take for granted of the memory: that atomic accesses of the two ends are atomic to each other, and that a fence at
-//! both ends lets one of them see the other. An emulator may think that it need not see to either.
+//! The assumptions of the rings about the memory: that atomic accesses of the two ends are atomic
+//! to each other, and that a fence at both ends lets one of them see the other. An emulator may
+//! think that it need not see to either.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
@@ -12,11 +13,11 @@ use crate::{Done, PATIENCE, Party, ensure, open, receive, send};
 
 /// Words of the header page that no end looks at, each in lines of its own.
 const COUNTER: usize = 2048;
-/// What each end stores, by its side.
+/// The places where each end stores, by its side.
 const STORED: [usize; 2] = [2176, 2304];
 /// How far each end is, by its side: two steps in each round.
 const FINISHED: [usize; 2] = [2432, 2560];
-/// What the end of side 1 saw of the other's store.
+/// The place where the end of side 1 says what it saw of the other's store.
 const SEEN: usize = 2688;
 /// Additions of each end.
 const ADDITIONS: u64 = 50_000;

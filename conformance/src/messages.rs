@@ -18,7 +18,7 @@ const BATCH_BYTES: usize = 2048;
 const LARGE: u64 = 6;
 /// One in so many is as long as messages may be; the others are short, or as long as a page.
 const HUGE_ONE_IN: u64 = 97;
-/// What an ordinary message has at most, in bytes.
+/// The length of an ordinary message at most, in bytes.
 const ORDINARY_BYTES: usize = 700;
 
 /// Message `number` where messages have `longest` bytes at most: always the same, and unlike its neighbours.
@@ -54,7 +54,7 @@ pub(crate) fn check(got: &[u8], number: u64, longest: usize) -> Done {
     })
 }
 
-/// What ends a flood: a message that none of its own is, with their number.
+/// The end of a flood: a message that none of its own is, with their number.
 fn end(count: u64) -> Vec<u8> {
     [b"the end, after ".as_slice(), &count.to_le_bytes()].concat()
 }

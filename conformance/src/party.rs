@@ -22,7 +22,7 @@ pub trait Party: Send {
     /// Those of mapping it.
     fn look(&self) -> io::Result<Region>;
 
-    /// Which end it is, 0 or 1.
+    /// The side of the end, 0 or 1.
     fn side(&self) -> usize;
 }
 

@@ -15,7 +15,7 @@ const ASLEEP: u64 = 200;
 const SLOW_ONE_IN: u64 = 50;
 /// A deadline that passes.
 const SHORT: Duration = Duration::from_millis(20);
-/// What the far end sends while nobody reads, in messages of the longest kind: some rings full.
+/// The messages of the longest kind that the far end sends while nobody reads: some rings full.
 const OVERFULL: u64 = 12;
 
 /// Looks until there is a message, without a sleep or a word that one is slept.

@@ -244,7 +244,7 @@ fn deadline_changes_in_a_row() {
     commit_times("deadline", Deadline::new);
 }
 
-/// What is not guaranteed is refused, where that was asked for.
+/// A promise that can't be guaranteed is refused, where that was asked for.
 #[test]
 fn strict_refuses_what_is_not_guaranteed() {
     let Some(mut bed) = bed(Bandwidth::new, 0) else { return };

@@ -102,7 +102,8 @@ fn ethernet_where_what_is_in_between_takes_ip_alone() {
 /// Bulk, and the middle of it has a way that cuts.
 const BULK: Plan = Plan { pairs: 2, messages: 40, lengths: &[100_000, 9, 300_000], text: false };
 
-/// What is in between begins to cut: the link goes on with shorter frames, and nothing is lost or comes twice.
+/// A device in between begins to cut: the link goes on with shorter frames, and nothing is lost or
+/// comes twice.
 #[test]
 fn ethernet_where_what_is_in_between_begins_to_cut() {
     if !has_cables("1500", "true") {
@@ -127,7 +128,7 @@ fn ethernet_where_what_is_in_between_begins_to_cut() {
     done.unwrap();
 }
 
-/// What is in between drops the cover: after a moment frames go without.
+/// A device in between drops the encapsulation: after a moment frames go without.
 #[test]
 fn ethernet_where_what_is_in_between_takes_no_ip() {
     // The first connection takes a second more: the load would be over before anything is exchanged.

@@ -1,4 +1,5 @@
-//! What every transport of links has to do, in any weather: two drivers, and in the path between them a process that misbehaves.
+//! The duties of every transport of links, in any weather: two drivers, and in the path between
+//! them a process that misbehaves.
 
 pub mod scenarios;
 pub mod stage;
@@ -13,7 +14,7 @@ use std::time::Duration;
 /// How long anything may take, on a machine that has other things to do as well.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What did not hold.
+/// The expectation that did not hold.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Failure(pub String);
@@ -25,7 +26,7 @@ impl Failure {
     }
 }
 
-/// What came of something.
+/// The outcome of something.
 pub type Done<T = ()> = Result<T, Failure>;
 
 /// Judges.

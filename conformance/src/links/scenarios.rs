@@ -24,7 +24,7 @@ type Run = fn(Kind) -> Pin<Box<dyn Future<Output = Done> + Send>>;
 /// One thing that a transport does.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// What it does.
+    /// The name of it.
     pub name: &'static str,
     run: Run,
 }
@@ -188,7 +188,7 @@ async fn goodbye(kind: Kind) -> Done {
     ensure(matches!(over, Ok(Over::Goodbye { reason: 9 })), || format!("{over:?}"))
 }
 
-/// What a way takes is found out with the first connection.
+/// A first connection finds out how long a way takes.
 async fn until_up(handle: &Handle, weather: &Weather) -> Done {
     while handle.standing() != Standing::Up {
         weather.after(1).await?;

@@ -37,7 +37,8 @@ pub struct Cluster {
 /// A cable of this name says that the kernel of [`FAR`] knows nothing of frames under a cover.
 pub const BARE: &str = "bare";
 
-/// What makes them: each node has one end of a cable, called as the node is, and the path has the other two.
+/// The commands that make them: each node has one end of a cable, called as the node is, and the
+/// path has the other two.
 pub const CABLES: &str = "ip link set lo up \
     && ip link add near type veth peer name near-way && ip link add far type veth peer name far-way \
     && for name in near near-way far far-way; do ip link set $name mtu ${MTU:-1500} up || exit; done";
@@ -61,7 +62,7 @@ impl Cluster {
         Ok(Self { authority, road: Road::open()? })
     }
 
-    /// What a node of it proves its name with.
+    /// The credentials of a node of it.
     ///
     /// # Errors
     /// Where no key can be made.
@@ -110,7 +111,7 @@ pub fn silence_ms() -> u32 {
     if goes_by_relay() { SILENCE_BY_RELAY_MS } else { SILENCE_MS }
 }
 
-/// What the sides of a bed are told: side 0 is near.
+/// The configuration of the sides of a bed: side 0 is near.
 #[must_use]
 pub fn config(side: u8, epoch: u64) -> Config {
     let hello = Hello {
@@ -128,9 +129,9 @@ pub fn config(side: u8, epoch: u64) -> Config {
 
 /// One side.
 pub struct Side {
-    /// What its user has of the link.
+    /// The user's side of the link.
     pub handle: Handle,
-    /// What happens.
+    /// The events.
     pub events: Events,
     /// The driver that runs.
     pub driver: JoinHandle<Over>,
@@ -178,13 +179,13 @@ impl Drop for Side {
 
 /// The two, joined through the weather.
 pub struct Bed {
-    /// Who is a node.
+    /// The cluster of the nodes.
     pub cluster: Cluster,
     /// The side that connects.
     pub near: Side,
     /// The side that listens.
     pub far: Side,
-    /// What is between them, for each kind of transport that there is.
+    /// The path between them, for each kind of transport that there is.
     pub weather: BTreeMap<Kind, Weather>,
     /// Of the far side, TCP first.
     pub locators: Vec<Locator>,

@@ -6,7 +6,7 @@ use link::{Event, Sent};
 use std::collections::BTreeMap;
 use wire::link::Pair;
 
-/// What both sides do.
+/// The actions of both sides.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Pairs that each side opens.
@@ -19,7 +19,7 @@ pub struct Plan {
     pub text: bool,
 }
 
-/// What a side saw.
+/// The observations of a side.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     /// How often the link came up again.

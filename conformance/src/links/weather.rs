@@ -28,7 +28,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// A datagram, at most.
 const DATAGRAM_BYTES: usize = 65_536;
 
-/// What it does to what passes.
+/// The effects on what passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sky {
     /// Nothing passes; who sends does not learn it.
@@ -201,7 +201,7 @@ pub const NO_IP: &str = "no-ip";
 /// A cable of this name says that nothing but IP passes between the others.
 pub const IP_ALONE: &str = "ip-alone";
 
-/// What frames of Ethernet pass on their way from one cable to the other.
+/// The road of frames of Ethernet from one cable to the other.
 pub struct Road {
     path: Arc<Path>,
     tasks: Vec<JoinHandle<()>>,
@@ -560,7 +560,7 @@ async fn back(from: Arc<UdpSocket>, socket: Arc<UdpSocket>, to: SocketAddr, path
     }
 }
 
-/// What comes of a datagram: nothing, one, several. Delay is not for datagrams.
+/// The fate of a datagram: nothing, one, several. Delay is not for datagrams.
 fn weathered(path: &Path, datagram: &[u8], held: &mut Option<Vec<u8>>) -> Vec<Vec<u8>> {
     let sky = *path.sky.borrow();
     if sky.black_hole || path.strikes(sky.rough, 0) {

@@ -15,7 +15,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// What a command finds in `PATH` unless it is told otherwise.
+/// The `PATH` of a command unless it is told otherwise.
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Open files, at first and at most: what systemd gives to a service, since select(2) can't do with more than the first.
 const OPEN_FILES: (u64, u64) = (1024, 524_288);
@@ -26,7 +26,7 @@ const PRIVATE_INODES: &str = "nr_inodes=65536";
 /// Where the domain finds what is its own.
 pub(crate) const INSIDE: &str = "/run/tombolo";
 
-/// What of `/proc` and `/sys` tells or does too much; the runtime hides those that exist.
+/// The files of `/proc` and `/sys` that tell or do too much; the runtime hides those that exist.
 const MASKED: [&str; 20] = [
     "/proc/acpi",
     "/proc/asound",

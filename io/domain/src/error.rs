@@ -1,4 +1,4 @@
-//! What can go wrong, and how it is said.
+//! The errors of this crate.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub enum Error {
     File {
         /// The verb, such as "create".
         what: &'static str,
-        /// What it was about.
+        /// The path.
         path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
@@ -43,7 +43,7 @@ pub enum Error {
         "cannot limit {what}: no cgroup hierarchy offers the controller `{controller}`; boot with it enabled (cgroup_enable={controller}) or leave the limit out"
     )]
     Controller {
-        /// What was to be limited.
+        /// The resource that was to be limited.
         what: &'static str,
         /// The kernel's name of the controller.
         controller: &'static str,
@@ -55,7 +55,7 @@ pub enum Error {
     StillAlive {
         /// The cgroup below each hierarchy's mount.
         cgroup: String,
-        /// Who.
+        /// The processes.
         pids: Vec<u32>,
         /// How long it took before giving up.
         waited_ms: u64,
@@ -74,7 +74,7 @@ pub enum Error {
     Runtime {
         /// The program and its verb, such as "runc create".
         command: String,
-        /// What it said.
+        /// Its message.
         message: String,
     },
     /// The monitor could not bring up the domain.
@@ -82,7 +82,7 @@ pub enum Error {
     BringUp {
         /// `DC/NAME`.
         domain: String,
-        /// What the monitor reported, causes included.
+        /// The monitor's report, causes included.
         message: String,
     },
     /// The monitor ended, or was silent for too long, before the domain was up.
@@ -98,15 +98,15 @@ pub enum Error {
     Image {
         /// The image layout, as given.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the image.
         source: crate::image::ImageError,
     },
     /// A file of ours holds something else than we wrote.
     #[error("{} is damaged: {message}", path.display())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         message: String,
     },
 }

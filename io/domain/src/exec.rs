@@ -44,7 +44,7 @@ pub struct ExecOptions {
     pub command: Vec<String>,
 }
 
-/// What the helper is told, as its one argument.
+/// The helper's order, as its one argument.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub run_dir: PathBuf,
@@ -219,7 +219,7 @@ fn code_of(message: &str) -> i32 {
     }
 }
 
-/// What a shell would say.
+/// The exit code that a shell would say.
 pub(crate) fn code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(CODE_FAILED)
 }

@@ -107,12 +107,12 @@ struct Talk {
     input: bool,
     /// Messages that the machine process has not taken yet.
     waiting: VecDeque<Vec<u8>>,
-    /// What the guest wrote and ours has not taken yet.
+    /// The output of the guest that ours has not taken yet.
     output: Option<Output>,
     end: Option<ExecEnd>,
 }
 
-/// What is to be written, and where.
+/// The bytes that are to be written, and where.
 struct Output {
     error: bool,
     bytes: Vec<u8>,
@@ -125,7 +125,7 @@ impl Output {
     }
 }
 
-/// What there was to do after a wait.
+/// The descriptors that are ready after a wait.
 #[derive(Default)]
 struct Ready {
     signals: bool,
@@ -312,7 +312,7 @@ impl Talk {
     }
 }
 
-/// What a guest said, unable to steer the reader's terminal.
+/// A guest's words, unable to steer the reader's terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -147,7 +147,8 @@ fn between_terminals(child: &mut Child, master: &OwnedFd, signals: &SignalDescri
     }
 }
 
-/// What the terminal still holds after the command's end, without waiting for who else may have it open.
+/// Takes what the terminal still holds after the command's end, without waiting for others that may
+/// have it open.
 fn rest_of_output(master: &OwnedFd) {
     if rustix::io::ioctl_fionbio(master, true).is_ok() {
         while copy(master.as_fd(), stdout()) {}

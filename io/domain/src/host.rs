@@ -1,4 +1,4 @@
-//! What this machine lacks, said before anything is tried.
+//! The things that this machine lacks, said before anything is tried.
 
 use crate::cgroup::Cgroups;
 use crate::layout::Layout;
@@ -11,11 +11,11 @@ use std::path::Path;
 /// Something that is needed and not there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// What.
+    /// The thing that is missing.
     pub what: String,
-    /// What for.
+    /// The purpose.
     pub why: String,
-    /// What to do about it.
+    /// The way to get it.
     pub how_to_get: String,
 }
 
@@ -23,7 +23,7 @@ pub struct Missing {
 /// calls and pidfds would do with 5.8.
 const MIN_KERNEL: (u32, u32) = (5, 12);
 
-/// What domains of either kind need and this machine lacks; empty when all is there.
+/// The things that domains of either kind need and this machine lacks; empty when all is there.
 #[must_use]
 pub fn check_host(layout: &Layout) -> Vec<Missing> {
     let mut missing = Vec::new();

@@ -40,7 +40,8 @@ const DIRECTORIES: [&str; 20] = [
 /// System directories that are links into `/usr` on a merged system, and directories of their own on others.
 const SYSTEM: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"];
 
-/// What is taken over from the machine's `/etc`, where it exists and everybody may read it.
+/// The files that are taken over from the machine's `/etc`, where they exist and everybody may read
+/// them.
 const SHARED: [&str; 42] = [
     "alternatives",
     "bash.bashrc",

@@ -1,4 +1,5 @@
-//! What the daemon leaves for the monitor, the init helper and `exec`: the specification with everything resolved, on disk.
+//! The daemon's order to the monitor, the init helper and `exec`: the specification with everything
+//! resolved, on disk.
 
 use crate::error::{Context, Error, Result};
 use crate::layout::{DomainPaths, Layout};

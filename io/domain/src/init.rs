@@ -105,7 +105,7 @@ fn mounts(layout: &crate::layout::Layout, paths: &DomainPaths, spec: &DomainSpec
     Ok(hides)
 }
 
-/// What is mounted below a read-only source stays away: it would be writable.
+/// Binds a mount. Mounts below a read-only source stay away: they would be writable.
 fn bind(mount: &Mount) -> Result<()> {
     let Mount { source, target, read_only } = mount;
     if *read_only { mount_bind(source, target) } else { mount_bind_recursive(source, target) }

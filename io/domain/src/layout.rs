@@ -12,9 +12,9 @@ pub const MAX_NAME_BYTES: usize = 63;
 /// Where one node keeps its things. Two layouts with other run directories, state directories and cgroup names never meet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// What is gone after a reboot (`/run/tombolo`); mode 0700.
+    /// The directory that is gone after a reboot (`/run/tombolo`); mode 0700.
     pub run_dir: PathBuf,
-    /// What survives a reboot (`/var/lib/tombolo`): unpacked images and logs.
+    /// The directory that survives a reboot (`/var/lib/tombolo`): unpacked images and logs.
     pub state_dir: PathBuf,
     /// Our directory in every cgroup hierarchy: `tombolo`, or `tombolo-HASH` for another run directory.
     pub cgroup_name: String,
@@ -132,17 +132,17 @@ pub struct DomainPaths {
 }
 
 impl DomainPaths {
-    /// What the domain sees as `/run/tombolo`; the daemon puts `control.sock` here.
+    /// The folder that the domain sees as `/run/tombolo`; the daemon puts `control.sock` here.
     #[must_use]
     pub fn inside(&self) -> PathBuf {
         self.dir.join("inside")
     }
-    /// What a machine process sees as `/run/machine`, and may write to.
+    /// The folder that a machine process sees as `/run/machine`, and may write to.
     #[must_use]
     pub fn machine(&self) -> PathBuf {
         self.dir.join("machine")
     }
-    /// What the monitor last knew ([`crate::status::Status`]).
+    /// The monitor's last report ([`crate::status::Status`]).
     #[must_use]
     pub fn status(&self) -> PathBuf {
         self.dir.join("status.json")

@@ -102,7 +102,7 @@ pub fn pids_of(layout: &Layout, dc: &str, name: &str) -> Result<Vec<u32>> {
     Ok(Cgroups::discover()?.processes(&layout.domain(dc, name)?.cgroup))
 }
 
-/// What a domain uses, its frontend included.
+/// The resources that a domain uses, its frontend included.
 ///
 /// # Errors
 /// When the machine's cgroups can't be found.
@@ -110,13 +110,14 @@ pub fn usage(layout: &Layout, dc: &str, name: &str) -> Result<Usage> {
     Ok(Cgroups::discover()?.usage(&layout.domain(dc, name)?.cgroup))
 }
 
-/// What a domain has written to its root so far; `None` where it has no layer, or its monitor is gone.
+/// The amount that a domain has written to its root so far; `None` where it has no layer, or its
+/// monitor is gone.
 #[must_use]
 pub fn layer_usage(layout: &Layout, dc: &str, name: &str, monitor_pid: u32) -> Option<Layer> {
     root::layer_usage(&layout.domain(dc, name).ok()?, monitor_pid)
 }
 
-/// What the monitor last wrote about a domain; `None` when there is nothing of this boot.
+/// The monitor's last report about a domain; `None` when there is none of this boot.
 ///
 /// # Errors
 /// [`Error::Damaged`].

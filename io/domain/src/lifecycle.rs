@@ -285,13 +285,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Which domain this is.
+    /// The identity of this domain.
     #[must_use]
     pub fn id(&self) -> &DomainId {
         &self.paths.id
     }
 
-    /// What it was made from.
+    /// The specification that it was made from.
     #[must_use]
     pub fn spec(&self) -> &DomainSpec {
         &self.spec
@@ -405,7 +405,7 @@ impl Running {
         Ok(())
     }
 
-    /// What the monitor wrote at its end, or what follows from its having written nothing.
+    /// The exit that the monitor wrote at its end, or that follows from its having written nothing.
     fn conclusion(&self) -> Result<Exit> {
         // It has ended, and is not left as a zombie.
         self.monitor.has_ended(WIND_UP_TIMEOUT)?;
@@ -463,7 +463,7 @@ fn conclude_lost(layout: &Layout, paths: &DomainPaths) -> Result<Exit> {
     Ok(exit)
 }
 
-/// What [`adopt`] found.
+/// The finding of [`adopt`].
 #[derive(Debug)]
 pub enum Adopted {
     /// Nothing of this name, or nothing that was ever started.

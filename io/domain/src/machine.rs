@@ -1,4 +1,5 @@
-//! What the machine process of a domain of kind `vm` finds and leaves: `docs/spec/machine.md`.
+//! The files that the machine process of a domain of kind `vm` finds and leaves:
+//! `docs/spec/machine.md`.
 //!
 //! Its directory is the only one of a domain that the domain's own processes can write to: what is in it may be the work of a guest
 //! that broke out of QEMU. Nothing in it is followed, waited for or believed at length.
@@ -17,7 +18,7 @@ use std::os::unix::fs::DirBuilderExt;
 
 /// Where the machine process sees its directory.
 pub(crate) const DIRECTORY: &str = "/run/machine";
-/// What to run.
+/// The order.
 const ORDER: &str = "order.json";
 /// How it ended.
 const OUTCOME: &str = "outcome.json";
@@ -39,7 +40,7 @@ pub(crate) const KVM: (&str, u32, u32) = ("/dev/kvm", 10, 232);
 pub struct Outcome {
     /// In a word: `exited`, `panicked`, `qemu-died`.
     pub outcome: String,
-    /// What there is to say beside it, in one line; may be empty.
+    /// A sentence beside it, in one line; may be empty.
     #[serde(default)]
     pub message: String,
     /// Whether the guest's kernel killed for want of memory.
@@ -101,7 +102,7 @@ pub(crate) fn socket(paths: &DomainPaths) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What a stranger wrote, short and in one line.
+/// A stranger's words, short and in one line.
 fn harmless(text: &str, most: usize) -> String {
     text.chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

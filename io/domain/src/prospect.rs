@@ -72,7 +72,7 @@ pub enum ProgramError {
     NotExecutable {
         /// The path in the domain.
         path: PathBuf,
-        /// What it is.
+        /// The thing.
         what: String,
     },
     /// A script for a program that is not there.
@@ -80,12 +80,12 @@ pub enum ProgramError {
     NoInterpreter {
         /// The script.
         path: PathBuf,
-        /// What its first line names.
+        /// The interpreter that its first line names.
         interpreter: PathBuf,
     },
 }
 
-/// What is at a path of the domain.
+/// The object at a path of the domain.
 #[derive(Debug)]
 enum Seen {
     Nothing,
@@ -190,7 +190,8 @@ impl Prospect {
         self.image.user.is_some()
     }
 
-    /// Who the command would run as; absent: the image's user, or root. `None`: the accounts of its root can't be looked at.
+    /// The user of the command; absent: the image's user, or root. `None`: the accounts of its root
+    /// can't be looked at.
     ///
     /// # Errors
     /// [`Error::Specification`] for a user or group that the root does not know.
@@ -272,7 +273,7 @@ impl Prospect {
         }
     }
 
-    /// What is at a path of the domain, links followed.
+    /// The object at a path of the domain, links followed.
     fn find(&self, path: &Path) -> Seen {
         let mut at = PathBuf::from("/");
         let mut links = 0;
@@ -334,7 +335,7 @@ impl Prospect {
         at
     }
 
-    /// What is at a path whose parents are no links, itself not followed.
+    /// The object at a path whose parents are no links, itself not followed.
     fn look(&self, path: &Path) -> Seen {
         let mount = self.mounts.iter().rev().find(|(target, _)| path.starts_with(target));
         if let Some((target, source)) = mount {
@@ -361,7 +362,7 @@ impl Prospect {
     }
 }
 
-/// What is at a path of the node, not followed.
+/// The object at a path of the node, not followed.
 fn on_node(path: PathBuf) -> Seen {
     match fs::symlink_metadata(&path) {
         Ok(metadata) => Seen::There(path, metadata),

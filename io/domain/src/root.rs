@@ -1,5 +1,5 @@
-//! What a container sees as `/`, made ready inside the monitor's own mount namespace: the host never sees these mounts, and they
-//! end with the monitor.
+//! The root of a container, made ready inside the monitor's own mount namespace: the host never
+//! sees these mounts, and they end with the monitor.
 
 use crate::error::{Context, Error, Result};
 use crate::hostroot;
@@ -29,7 +29,7 @@ pub(crate) struct ImageRoot {
 pub(crate) struct PreparedRoot {
     pub path: PathBuf,
     pub directory: OwnedFd,
-    /// What else belongs to it.
+    /// The other mounts that belong to it.
     pub mounts: Vec<Mount>,
     /// Directories that get a private, writable, bounded file system.
     pub private: Vec<&'static str>,
@@ -83,7 +83,7 @@ fn host_lower(paths: &DomainPaths) -> Result<PathBuf> {
 
 /// Where the layer is, in the domain's directory.
 const LAYER: &str = "layer";
-/// What `statfs(2)` says of a file system in memory.
+/// The type of a file system in memory, as `statfs(2)` says it.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// The layer of a root to which only we write: mount points, `/etc/hosts`.
 const READ_ONLY_LAYER: Layer = Layer { bytes: 4 * 1024 * 1024, inodes: 4096 };

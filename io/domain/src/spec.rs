@@ -1,4 +1,5 @@
-//! What a domain is to be, fully resolved: paths absolute, sizes in bytes, nothing left to look up in a topology.
+//! The specification of a domain, fully resolved: paths absolute, sizes in bytes, nothing left to
+//! look up in a topology.
 
 use crate::error::{Error, Result};
 use crate::layout::DomainId;
@@ -26,7 +27,7 @@ pub struct DomainSpec {
     pub name: String,
     /// How it is isolated.
     pub kind: Kind,
-    /// What it sees as `/`.
+    /// The root that it sees as `/`.
     #[serde(default)]
     pub root: Root,
     /// Whether it may write to its root (into a layer of its own that ends with it).
@@ -59,7 +60,7 @@ pub struct DomainSpec {
     /// Capabilities that it keeps (`CAP_NET_RAW` or `net_raw`); all others are dropped.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// What it may use.
+    /// The limits of its resources.
     #[serde(default)]
     pub limits: Limits,
     /// How much of its output is kept.
@@ -75,7 +76,7 @@ pub struct DomainSpec {
     /// The OCI runtime for containers.
     #[serde(default)]
     pub runtime: RuntimeChoice,
-    /// What a machine is to run; for [`Kind::Vm`], and for no other.
+    /// The order of a machine; for [`Kind::Vm`], and for no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
     /// Whether it ends when its node no longer holds its claims: see [`crate::hold`].
@@ -106,17 +107,18 @@ impl Kind {
     }
 }
 
-/// What the machine process of a domain of kind [`Kind::Vm`] finds (`docs/spec/machine.md`).
+/// The files that the machine process of a domain of kind [`Kind::Vm`] finds
+/// (`docs/spec/machine.md`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// What it is to run: written into its directory as it stands here.
+    /// The order that it runs: written into its directory as it stands here.
     pub order: serde_json::Value,
     /// Whether it may use `/dev/kvm`, where there is one.
     pub kvm: bool,
 }
 
-/// What a container sees as `/`.
+/// The root that a container sees as `/`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Root {
@@ -129,7 +131,7 @@ pub enum Root {
     Image {
         /// Where.
         path: PathBuf,
-        /// Which image of several (`org.opencontainers.image.ref.name`).
+        /// The image of several (`org.opencontainers.image.ref.name`).
         #[serde(default)]
         tag: Option<String>,
     },
@@ -161,7 +163,7 @@ pub enum Network {
     Host,
 }
 
-/// Which OCI runtime to use.
+/// The choice of an OCI runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuntimeChoice {
@@ -185,7 +187,7 @@ pub struct Mount {
     pub read_only: bool,
 }
 
-/// What a domain, its frontend included, may use. Absent means unlimited.
+/// The limits of a domain, its frontend included. Absent means unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Processors, such as 0.5.

@@ -1,4 +1,4 @@
-//! What the monitor knows about its domain, on disk: replaced as a whole, never half written.
+//! The monitor's knowledge of its domain, on disk: replaced as a whole, never half written.
 
 use crate::error::{Context, Error, Result};
 use crate::exchange;
@@ -25,7 +25,8 @@ const MAX_STATUS_BYTES: usize = 4096;
 pub struct Status {
     /// [`VERSION`].
     pub version: u32,
-    /// Which boot of the machine it speaks of (`/proc/sys/kernel/random/boot_id`): process numbers mean nothing in another.
+    /// The boot of the machine that it speaks of (`/proc/sys/kernel/random/boot_id`): process
+    /// numbers mean nothing in another.
     pub boot_id: String,
     /// Kind of the domain.
     pub kind: Kind,

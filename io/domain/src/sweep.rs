@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What was cleared away.
+/// The objects that were cleared away.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Processes that were killed.
@@ -27,7 +27,7 @@ pub struct Report {
     pub cgroups: usize,
     /// Directories of domains that were removed.
     pub directories: Vec<String>,
-    /// What could not be cleared away, and why.
+    /// The objects that could not be cleared away, and why.
     pub failures: Vec<String>,
 }
 

@@ -29,7 +29,7 @@ const MOST_RESTORED: u32 = 3;
 /// Most notes that are kept of each.
 const MOST_NOTES: usize = 8;
 
-/// What is set for one virtual task machine.
+/// The setting of one virtual task machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Setting {
     /// `None`: without a ceiling.
@@ -62,7 +62,7 @@ impl Setting {
         }
     }
 
-    /// What of one processor it lets through, in 2^-20.
+    /// The share of one processor that it lets through, in 2^-20.
     fn share(&self) -> u128 {
         self.quota_us.map_or(u128::MAX, |quota| (u128::from(quota) << 20) / u128::from(self.period_us))
     }
@@ -108,7 +108,7 @@ impl Files {
         })
     }
 
-    /// What stands in them, to be put back. The order is that in which it is put back from the last to the first.
+    /// The values that stand in them, to be put back. They are put back from the last to the first.
     fn debts(dir: &Path, version: Version) -> Vec<Debt> {
         let names = Self::names(version).into_iter().filter(|name| !name.is_empty());
         let there = names.filter_map(|name| {
@@ -161,7 +161,7 @@ impl Files {
         Ok(())
     }
 
-    /// What somebody else has set, if it is not what we did.
+    /// The value that somebody else has set, if it is not ours.
     fn stranger(&self) -> Option<String> {
         let set = self.now?;
         let read = |file: &File| {

@@ -13,12 +13,12 @@ use crate::plan::Vtm;
 /// Most steps of a recording: half a minute of slots of a millisecond. What comes after is not written down.
 pub const MOST_RECORDED: usize = 32_768;
 
-/// What one processor changes to.
+/// The new state of one processor.
 #[derive(Debug, Clone)]
 pub struct Change {
     /// The table; its tasks are numbered as `vtms` are.
     pub table: Table,
-    /// Who is in it.
+    /// The virtual task machines in it.
     pub vtms: Vec<(String, Inside)>,
 }
 
@@ -36,14 +36,14 @@ impl Change {
     }
 }
 
-/// What was decided since the beginning, and all that it came from.
+/// The decisions since the beginning, and all that they came from.
 #[derive(Debug, Clone)]
 pub struct Recording {
     /// The first table.
     pub table: Table,
     /// When that began, in ns.
     pub begun_ns: u64,
-    /// What was told and decided.
+    /// The orders and decisions.
     pub steps: Vec<Step>,
     /// Whether there was room for all of it.
     pub whole: bool,
@@ -66,7 +66,7 @@ impl Recording {
 struct Machine {
     id: String,
     inside: Inside,
-    /// Who has which place of the dispatcher's, and what it asks for.
+    /// The processes and threads that have places of the dispatcher's, and what they ask for.
     jobs: BTreeMap<u32, (usize, Option<Task>)>,
     /// When it goes, if it does.
     goes_ns: Option<u64>,
@@ -229,7 +229,7 @@ impl Core {
         Ok(())
     }
 
-    /// Who runs at `now_ns`.
+    /// Decides who runs at `now_ns`.
     pub fn decide(&mut self, now_ns: u64) -> Decision {
         let decision = self.dispatcher.decide(now_ns);
         if let Some(recording) = &mut self.recording {
@@ -244,7 +244,8 @@ impl Core {
         decision
     }
 
-    /// Who has gone by `now_ns`: their table is not in force any more. Their numbers are free after that.
+    /// Takes those who have gone by `now_ns`: their table is not in force any more. Their numbers
+    /// are free after that.
     ///
     /// # Errors
     /// None that is known.
@@ -285,7 +286,8 @@ impl Core {
         self.machines.get(vtm)?.as_ref().map(|machine| machine.id.as_str())
     }
 
-    /// Which process has the turn that is a job's; where jobs have budgets, the kernel goes by their priorities, and it is none.
+    /// The process that has the turn of a job; where jobs have budgets, the kernel goes by their
+    /// priorities, and there is none.
     #[must_use]
     pub fn process(&self, vtm: usize, job: usize) -> Option<u32> {
         let machine = self.machines.get(vtm)?.as_ref()?;
@@ -293,14 +295,14 @@ impl Core {
         self.member(vtm, job).filter(|_| by_turns)
     }
 
-    /// Who has a place of the dispatcher's.
+    /// The process or thread that has a place of the dispatcher's.
     #[must_use]
     pub fn member(&self, vtm: usize, job: usize) -> Option<u32> {
         let machine = self.machines.get(vtm)?.as_ref()?;
         machine.jobs.iter().find(|(_, (place, _))| *place == job).map(|(who, _)| *who)
     }
 
-    /// What was decided, where that was asked for.
+    /// The recorded decisions, where that was asked for.
     #[must_use]
     pub fn recording(&self) -> Option<&Recording> {
         self.recording.as_ref()

@@ -21,7 +21,8 @@ use crate::members::Census;
 use crate::place::{self, Arrivals, Config, Site};
 use crate::plan::{Plan, Vtm};
 
-/// What is asked for to see whether the class can be had: less would be used up before it is given back, on a slow machine, and then nothing is had for a whole period.
+/// The runtime that is asked for to see whether the class can be had: less would be used up before
+/// it is given back, on a slow machine, and then nothing is had for a whole period.
 const TRIED_RUNTIME_NS: u64 = 20_000_000;
 /// Most notes that are kept of each.
 const MOST_NOTES: usize = 8;
@@ -334,7 +335,7 @@ fn parts(kept: &Kept, vtm: &Vtm) -> Result<BTreeMap<u32, Class>> {
     Ok(parts)
 }
 
-/// What a job takes in each period of its machine, in ns, rounded up.
+/// The time of a job in each period of its machine, in ns, rounded up.
 fn in_period(job: &Job, period_ns: u64) -> u128 {
     (u128::from(job.budget_ns) * u128::from(period_ns)).div_ceil(u128::from(job.period_ns.max(1)))
 }

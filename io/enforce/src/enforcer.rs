@@ -55,29 +55,29 @@ impl std::str::FromStr for Kind {
     }
 }
 
-/// What an enforcer can do on this machine. Measured and tried when it starts, not guessed.
+/// The abilities of an enforcer on this machine. Measured and tried when it starts, not guessed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ability {
-    /// Which.
+    /// The kind.
     pub kind: Kind,
-    /// What one switch costs, in ns: admission charges two for each release.
+    /// The cost of one switch, in ns: admission charges two for each release.
     pub switch_ns: u64,
     /// Most of one processor that can be promised, in millionths.
     pub most_ppm: u64,
     /// The processors that can be promised.
     pub processors: Vec<usize>,
-    /// What is not guaranteed here, and why, in whole sentences. Empty: all is.
+    /// The things that are not guaranteed here, and why, in whole sentences. Empty: all is.
     pub caveats: Vec<String>,
 }
 
 /// A plan that was looked at, and worked out as far as can be before it is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
-    /// Which one, to be said to [`Enforcer::commit`].
+    /// The number of the preparation, to be said to [`Enforcer::commit`].
     pub ticket: u64,
-    /// What a switch is charged in it, in ns.
+    /// The charge for a switch in it, in ns.
     pub switch_ns: u64,
-    /// What is not guaranteed of it, and why.
+    /// The things that are not guaranteed of it, and why.
     pub caveats: Vec<String>,
 }
 
@@ -111,9 +111,11 @@ pub struct VtmReport {
     pub jobs: usize,
     /// Their threads.
     pub threads: usize,
-    /// What was set apart for it since it came, in ns: the length of its slots without the switches.
+    /// The time that was set apart for it since it came, in ns: the length of its slots without the
+    /// switches.
     pub offered_ns: u64,
-    /// What its threads have used since it came, in its time and outside, in ns, as the kernel counts.
+    /// The time that its threads have used since it came, in its time and outside, in ns, as the
+    /// kernel counts.
     pub used_ns: u64,
     /// Slots, or throttled periods under bandwidth.
     pub slots: u64,
@@ -121,10 +123,11 @@ pub struct VtmReport {
     pub late: u64,
     /// How late a slot has begun at most, in ns.
     pub worst_late_ns: u64,
-    /// What it has run beyond its slots, in ns: its threads stood still later than they were told to. They are ordinary threads then.
+    /// The time that it has run beyond its slots, in ns: its threads stood still later than they
+    /// were told to. They are ordinary threads then.
     #[serde(default)]
     pub overrun_ns: u64,
-    /// What happened to it that somebody should know, the latest of them.
+    /// The latest events that somebody should know of.
     pub notes: Vec<String>,
     /// Its jobs that have a budget of their own.
     #[serde(default)]
@@ -141,9 +144,10 @@ pub struct JobReport {
     pub processes: usize,
     /// Their threads that are it.
     pub threads: usize,
-    /// What these have used since they came, in ns.
+    /// The time that these have used since they came, in ns.
     pub used_ns: u64,
-    /// What orders it: its real-time priority in its machine's slots. Absent where the kernel goes by deadlines.
+    /// The real-time priority that orders it in its machine's slots. Absent where the kernel goes
+    /// by deadlines.
     #[serde(default)]
     pub priority: Option<u32>,
     /// How long it takes at worst, in ns: by the analysis of the table in force, or as the simulator has seen. Absent where there is no such number.
@@ -168,10 +172,10 @@ pub struct Report {
     pub resynchronised: u64,
     /// Longest decision, in ns.
     pub worst_decision_ns: u64,
-    /// What 99 of 100 decisions took at most, in ns, as the slowest processor counts.
+    /// The time that 99 of 100 decisions took at most, in ns, as the slowest processor counts.
     #[serde(default)]
     pub decision_p99_ns: u64,
-    /// What happened that somebody should know.
+    /// The events that somebody should know of.
     pub notes: Vec<String>,
 }
 
@@ -180,10 +184,10 @@ pub struct Report {
 /// `prepare` takes its time and changes nothing for anybody; `commit` is short. Whoever shrinks does so before anybody grows; a table takes over at a quiet
 /// time of the old one, so nobody misses during the change.
 pub trait Enforcer: Send {
-    /// Which one it is.
+    /// The kind of enforcement.
     fn kind(&self) -> Kind;
 
-    /// What it can do here.
+    /// Its abilities here.
     fn ability(&self) -> &Ability;
 
     /// Looks at a whole plan, and works out what there is to do.

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of this crate.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use reserve::dispatch::DispatchError;
 
 use crate::plan::{LONGEST_CGROUP, LONGEST_ID, MOST_PIDS, MOST_VTMS};
 
-/// What is wrong with a plan, wherever it is to be kept.
+/// The fault of a plan, wherever it is to be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Its name can't be one.
@@ -30,7 +30,7 @@ pub enum PlanError {
     Processor {
         /// Whose.
         id: String,
-        /// Which.
+        /// The processor.
         processor: usize,
     },
     /// A turn of nothing.
@@ -41,7 +41,7 @@ pub enum PlanError {
     Jobs {
         /// Whose.
         id: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// More saved up than there ever is.
@@ -51,7 +51,7 @@ pub enum PlanError {
     Burst {
         /// Whose.
         id: String,
-        /// What was asked for.
+        /// The burst that was asked for.
         burst_ns: u64,
         /// And the budget.
         budget_ns: u64,
@@ -63,7 +63,7 @@ pub enum PlanError {
     Cgroup {
         /// Whose.
         id: String,
-        /// What was given.
+        /// The path that was given.
         path: String,
     },
     /// No process of anybody's.
@@ -71,7 +71,7 @@ pub enum PlanError {
     Pid {
         /// Whose.
         id: String,
-        /// Which.
+        /// The process.
         pid: u32,
     },
     /// Too many by name.
@@ -89,7 +89,7 @@ pub enum PlanError {
     Shared {
         /// Whose.
         id: String,
-        /// What.
+        /// The thing that is missing.
         what: String,
     },
     /// Too many.
@@ -106,7 +106,7 @@ pub enum EnforceError {
     /// There is no table for one of the processors.
     #[error("processor {processor}: {source}")]
     Table {
-        /// Which.
+        /// The processor.
         processor: usize,
         /// Why.
         source: TableError,
@@ -114,9 +114,9 @@ pub enum EnforceError {
     /// This machine can't.
     #[error("{kind} can't be had here: {why}")]
     Unable {
-        /// Which enforcement.
+        /// The kind of enforcement.
         kind: &'static str,
-        /// What is missing, and how to get it.
+        /// The thing that is missing, and how to get it.
         why: String,
     },
     /// It could, but not for sure, and that was to be refused.
@@ -127,13 +127,13 @@ pub enum EnforceError {
         "processor {processor} would be {asked_ppm} ppm in use, and {most_ppm} ppm are the most under {kind}: the kernel keeps the rest for everybody else"
     )]
     TooMuch {
-        /// Which enforcement.
+        /// The kind of enforcement.
         kind: &'static str,
-        /// Which processor.
+        /// The processor.
         processor: usize,
-        /// What was asked for, in millionths.
+        /// The share that was asked for, in millionths.
         asked_ppm: u64,
-        /// What there is.
+        /// The share that there is.
         most_ppm: u64,
     },
     /// No such processor, or not ours.
@@ -143,7 +143,7 @@ pub enum EnforceError {
     NoProcessor {
         /// Whose.
         id: String,
-        /// Which.
+        /// The processor.
         processor: usize,
     },
     /// A member is not there.
@@ -151,7 +151,7 @@ pub enum EnforceError {
     Gone {
         /// Whose.
         id: String,
-        /// What.
+        /// The reason.
         what: String,
     },
     /// A second controller is at work.
@@ -159,10 +159,10 @@ pub enum EnforceError {
     Disturbed {
         /// Whose.
         id: String,
-        /// What, and to what.
+        /// The action, and its object.
         what: String,
     },
-    /// What was prepared is of another time.
+    /// The preparation is of another time.
     #[error("what was prepared is older than what is in force; prepare it again")]
     Stale,
     /// There is nothing to go back to.
@@ -171,7 +171,7 @@ pub enum EnforceError {
     /// A file of the kernel's, or of ours.
     #[error("could not {action} {}: {source}", path.display())]
     File {
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
         /// With what.
         path: PathBuf,
@@ -181,7 +181,7 @@ pub enum EnforceError {
     /// A call of the kernel's.
     #[error("could not {action}: {source}")]
     Call {
-        /// What was tried.
+        /// The action that was tried.
         action: String,
         /// Why not.
         source: io::Error,
@@ -197,7 +197,7 @@ pub enum EnforceError {
     Dispatcher(String),
 }
 
-/// What an operation here gives.
+/// The result of an operation.
 pub type Result<T> = std::result::Result<T, EnforceError>;
 pub(crate) trait Context<T> {
     fn at(self, action: &'static str, path: impl Into<PathBuf>) -> Result<T>;

@@ -14,7 +14,7 @@ const MAX_ATTEMPTS: u32 = 1000;
 /// Most bytes of a cgroup's list of processes: some 500,000 numbers.
 const MOST_LIST_BYTES: u64 = 4 << 20;
 
-/// Which of the kernel's two interfaces.
+/// The kernel's two interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// A hierarchy for each controller.
@@ -35,9 +35,9 @@ pub struct Mount {
 /// Those that we use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hierarchies {
-    /// Which has the controller `cpu`.
+    /// The hierarchy that has the controller `cpu`.
     pub cpu: Option<Mount>,
-    /// Which freezes.
+    /// The hierarchy that freezes.
     pub freezer: Option<Mount>,
 }
 
@@ -192,7 +192,7 @@ impl Freezer {
         }
     }
 
-    /// What to write.
+    /// The word to write.
     #[must_use]
     pub const fn word(version: Version, frozen: bool) -> &'static str {
         match (version, frozen) {

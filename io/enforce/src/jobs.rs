@@ -23,7 +23,7 @@ pub const TURN_NS: u64 = 5_000_000;
 /// Longest command line that is looked at.
 const LONGEST_LINE: u64 = 4096;
 
-/// Which of the jobs of a virtual task machine runs in its time.
+/// The order of the jobs of a virtual task machine in its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Jobs {
@@ -34,7 +34,7 @@ pub enum Jobs {
     },
     /// By what each job asks for; whoever is no job runs when none of them wants to.
     By {
-        /// Who goes first.
+        /// The policy of their order.
         policy: Order,
         /// The jobs. Of equals, who comes first goes first.
         jobs: Vec<Job>,
@@ -47,9 +47,9 @@ pub enum Jobs {
 pub struct Job {
     /// Its name.
     pub name: String,
-    /// Which processes or threads it is.
+    /// The processes or threads that it is.
     pub who: Who,
-    /// What it takes in each period, in ns.
+    /// The time that it takes in each period, in ns.
     pub budget_ns: u64,
     /// How often it begins at most, in ns.
     pub period_ns: u64,
@@ -57,7 +57,7 @@ pub struct Job {
     pub deadline_ns: u64,
 }
 
-/// Who is a job. In a pattern `*` stands for anything and `?` for one character.
+/// The members of a job. In a pattern `*` stands for anything and `?` for one character.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
@@ -92,7 +92,7 @@ impl From<&Jobs> for Inside {
 }
 
 impl Job {
-    /// What it asks for.
+    /// The task that it asks for.
     ///
     /// # Errors
     /// Where the numbers are none.
@@ -111,7 +111,7 @@ impl Jobs {
         }
     }
 
-    /// What each asks for, in their order; those that make no sense were refused before.
+    /// The tasks that they ask for, in their order; those that make no sense were refused before.
     #[must_use]
     pub fn tasks(&self) -> Vec<Task> {
         self.by().map_or_else(Vec::new, |(_, jobs)| jobs.iter().filter_map(|job| job.task().ok()).collect())
@@ -187,7 +187,7 @@ pub fn is_like(pattern: &str, text: &str) -> bool {
     pattern.iter().skip(at).all(|sign| *sign == '*')
 }
 
-/// Who of a virtual task machine is which of its jobs, as last seen.
+/// The members of a virtual task machine's jobs, as last seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Roster {
     /// The job of each thread that is one.
@@ -229,7 +229,8 @@ impl Roster {
         roster
     }
 
-    /// What somebody should know: jobs that nobody is, and several processes that share the budget of one.
+    /// The notes for a person: jobs without a member, and several processes that share the budget
+    /// of one.
     #[must_use]
     pub fn notes(&self, jobs: &Jobs) -> Vec<String> {
         let Some((_, jobs)) = jobs.by() else { return Vec::new() };
@@ -254,7 +255,8 @@ pub struct Team {
 }
 
 impl Team {
-    /// Who its jobs are from now on. Returns whether that is something else; then it has to be looked who is which.
+    /// Sets the jobs from now on. Returns whether that is something else; then the members have to
+    /// be looked for anew.
     pub fn set(&mut self, jobs: &Jobs) -> bool {
         let others = self.jobs != *jobs;
         if others {
@@ -263,13 +265,13 @@ impl Team {
         others
     }
 
-    /// What was said of them.
+    /// The jobs.
     #[must_use]
     pub fn jobs(&self) -> &Jobs {
         &self.jobs
     }
 
-    /// Who is which.
+    /// The roster.
     #[must_use]
     pub fn roster(&self) -> &Roster {
         &self.roster
@@ -288,13 +290,13 @@ impl Team {
         self.roster = Roster::look(&self.jobs, &census.jobs);
     }
 
-    /// What somebody should know.
+    /// The notes for a person.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.roster.notes(&self.jobs)
     }
 
-    /// Who each is, and what it has used.
+    /// The members of each job, and what they have used.
     #[must_use]
     pub fn reports(&self) -> Vec<JobReport> {
         let Some((_, jobs)) = self.jobs.by() else { return Vec::new() };
@@ -311,7 +313,7 @@ impl Team {
     }
 }
 
-/// What a process may be called: its name, its program, its whole command line.
+/// The names of a process: its name, its program, its whole command line.
 fn process_names(pid: u32) -> Vec<String> {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let mut line = Vec::new();

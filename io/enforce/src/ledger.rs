@@ -1,4 +1,5 @@
-//! What we owe: everything that was done to processes, written down before it is done, so that whoever comes after a death can give it back.
+//! The debts: everything that was done to processes, written down before it is done, so that
+//! whoever comes after a death can give it back.
 //!
 //! The file is replaced as a whole. It is of this boot of the kernel: after another one nothing is owed.
 
@@ -61,18 +62,19 @@ pub enum Debt {
         /// Of which version.
         two: bool,
     },
-    /// Who is in `from` goes to `to`, which may be of another hierarchy. What is owed later is given back first.
+    /// The processes in `from` go to `to`, which may be of another hierarchy. A later debt is given
+    /// back first.
     Move {
         /// The cgroup by which they are found.
         from: PathBuf,
         /// Where they belong.
         to: PathBuf,
     },
-    /// What stood in a file.
+    /// The former value of a file.
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What.
+        /// The value.
         value: String,
     },
     /// A cgroup that we made.
@@ -108,7 +110,7 @@ impl Ledger {
         Ok(Self { path, debts })
     }
 
-    /// What is owed.
+    /// The debts.
     #[must_use]
     pub fn debts(&self) -> &[Debt] {
         &self.debts
@@ -332,7 +334,7 @@ fn let_run(debt: &Debt) {
     }
 }
 
-/// What vanished needs nothing from us.
+/// Takes the absence of an object for success: an object that vanished needs nothing from us.
 fn absent_is_fine(result: Result<()>) -> Result<()> {
     match result {
         Err(EnforceError::File { ref source, .. })

@@ -8,7 +8,8 @@ pub const MAX_THREADS: usize = 1_024;
 /// Most descendants of a process that are followed.
 const MOST_DESCENDANTS: usize = reserve::dispatch::MOST_JOBS;
 
-/// What `/proc/PID/stat` says of a process: its state's letter, and when it started, in ticks since the boot.
+/// The state of a process in `/proc/PID/stat`: its state's letter, and when it started, in ticks
+/// since the boot.
 #[must_use]
 pub fn state_and_start(pid: u32) -> Option<(char, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -62,7 +63,8 @@ fn used_ns(pid: u32, thread: u32) -> Option<u64> {
     text.split(' ').next()?.parse().ok()
 }
 
-/// Who is in a virtual task machine, as last seen, and what all that were have used since they were first seen.
+/// The members of a virtual task machine, as last seen, and what all that were have used since they
+/// were first seen.
 #[derive(Debug, Clone, Default)]
 pub struct Census {
     /// Each process with its threads.
@@ -73,7 +75,7 @@ pub struct Census {
     is_full: bool,
     used_ns: u64,
     last_ns: BTreeMap<u32, u64>,
-    /// What each thread has used since the look before.
+    /// The time that each thread has used since the look before.
     gained_ns: BTreeMap<u32, u64>,
 }
 
@@ -132,7 +134,7 @@ impl Census {
         self.used_ns
     }
 
-    /// What each thread has used between the last two looks, in ns.
+    /// The time that each thread has used between the last two looks, in ns.
     pub fn gained_ns(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.gained_ns.iter().map(|(thread, ns)| (*thread, *ns))
     }

@@ -33,8 +33,9 @@ impl Config {
     }
 }
 
-/// Who is on the way into a virtual task machine: a container runtime puts a process into one cgroup after the other, and one that is real-time by then is taken
-/// by none that has no real-time bandwidth.
+/// The processes on the way into a virtual task machine: a container runtime puts a process into
+/// one cgroup after the other, and one that is real-time by then is taken by none that has no
+/// real-time bandwidth.
 #[derive(Debug, Clone, Default)]
 pub struct Arrivals {
     seen: BTreeMap<u32, u32>,
@@ -224,7 +225,7 @@ fn put(dir: &Path, pids: &[(u32, u64)]) -> Result<()> {
 }
 
 impl Site {
-    /// That which freezes them, where there is one.
+    /// The freezer, where there is one.
     ///
     /// # Errors
     /// Where it can't be opened.
@@ -262,7 +263,7 @@ impl Site {
         }
     }
 
-    /// Which of its processes (and what they are) would have to be given back, and how.
+    /// The debts for its processes: which would have to be given back, and how.
     #[must_use]
     pub fn debts(&self) -> Vec<Debt> {
         let Some((dir, version)) = &self.dir else { return Vec::new() };

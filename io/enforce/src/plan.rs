@@ -1,4 +1,5 @@
-//! What is to be kept: virtual task machines with their budgets, who is in them, and what they do outside their time.
+//! The plan that is to be kept: virtual task machines with their budgets, their members, and what
+//! they do outside their time.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,7 @@ pub const LONGEST_CGROUP: usize = 4096;
 /// Most processes that one virtual task machine names; more belong into a cgroup.
 pub const MOST_PIDS: usize = 4096;
 
-/// What is to be kept on this node, as a whole: who is not in it has nothing promised.
+/// The plan of this node, as a whole: a domain that is not in it has nothing promised.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -27,7 +28,7 @@ pub struct Plan {
     /// Refuse what can't be guaranteed here, instead of saying so.
     #[serde(default)]
     pub strict: bool,
-    /// Who is promised what.
+    /// The virtual task machines.
     pub vtms: Vec<Vtm>,
 }
 
@@ -37,10 +38,10 @@ pub struct Plan {
 pub struct Vtm {
     /// Its name, the same from plan to plan.
     pub id: String,
-    /// Who is in it.
+    /// The members.
     #[serde(default)]
     pub members: Members,
-    /// Which processor it is on. Bandwidth and the deadline class let the kernel choose.
+    /// The processor that it is on. Bandwidth and the deadline class let the kernel choose.
     #[serde(default)]
     pub processor: usize,
     /// Processor time in each period, in ns.
@@ -50,13 +51,14 @@ pub struct Vtm {
     /// By when the budget is had, in ns after the period began; 0: the period.
     #[serde(default)]
     pub deadline_ns: u64,
-    /// What may be saved up and used beyond the budget at once, in ns (bandwidth: CFS burst).
+    /// The time that may be saved up and used beyond the budget at once, in ns (bandwidth: CFS
+    /// burst).
     #[serde(default)]
     pub burst_ns: u64,
-    /// Which of its jobs runs.
+    /// The order of its jobs.
     #[serde(default)]
     pub inside: Jobs,
-    /// What its processes do outside its time.
+    /// The state of its processes outside its time.
     #[serde(default)]
     pub outside: Outside,
     /// Whether it is held for the time being: its time is nobody's (table).
@@ -64,7 +66,8 @@ pub struct Vtm {
     pub suspended: bool,
 }
 
-/// Who is in a virtual task machine. A cgroup holds what its processes start, too; named processes are put into a cgroup where that can be done.
+/// The members of a virtual task machine. A cgroup holds what its processes start, too; named
+/// processes are put into a cgroup where that can be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub struct Members {
@@ -76,7 +79,7 @@ pub struct Members {
     pub pids: Vec<u32>,
 }
 
-/// Who goes first.
+/// The policies of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
@@ -109,7 +112,8 @@ impl From<Policy> for Order {
     }
 }
 
-/// What the processes of a virtual task machine do outside its time (or, under bandwidth and deadline, once their budget is used up).
+/// The state of a virtual task machine's processes outside its time (or, under bandwidth and
+/// deadline, once their budget is used up).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outside {
@@ -245,7 +249,7 @@ impl Plan {
         Rule { policy: self.policy.into(), costs }
     }
 
-    /// Who is promised something under that name.
+    /// The virtual task machine of that name.
     #[must_use]
     pub fn vtm(&self, id: &str) -> Option<&Vtm> {
         self.vtms.iter().find(|vtm| vtm.id == id)

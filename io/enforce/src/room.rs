@@ -1,4 +1,4 @@
-//! What the kernel's deadline class has on this machine: its bound, and what others have of it.
+//! The room of the kernel's deadline class on this machine: its bound, and what others have of it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,10 +11,11 @@ use crate::members;
 
 /// Most of each processor that promises may have, in millionths: the kernel's bound is 95 % as it is shipped, of which its server of ordinary threads has 5 where it has one.
 const MOST_PPM: u64 = 900_000;
-/// What stays with ordinary threads of each processor, in millionths: the kernel's own server has it, or we leave it.
+/// The share of each processor that stays with ordinary threads, in millionths: the kernel's own
+/// server has it, or we leave it.
 const KEPT_PPM: u64 = 50_000;
 
-/// What it has for us. `ours`: threads whose share is ours already.
+/// The room that it has for us. `ours`: threads whose share is ours already.
 #[must_use]
 pub fn room(processors: usize, ours: &BTreeSet<u32>) -> DeadlineRoom {
     let others = shares().into_iter().filter(|(thread, _)| !ours.contains(thread));

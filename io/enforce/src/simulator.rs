@@ -30,7 +30,8 @@ pub struct Simulator {
     offered: BTreeMap<String, (u64, u64)>,
     /// The jobs that have budgets, of each machine.
     inside: BTreeMap<String, Simulated>,
-    /// Who has to be seen with the new budget before the change has had effect, and when the last was.
+    /// The names that have to be seen with the new budget before the change has had effect, and
+    /// when the last was.
     awaited: Vec<String>,
     effect_ns: Option<u64>,
 }
@@ -141,7 +142,7 @@ impl Simulator {
         self.now_ns
     }
 
-    /// What one processor decided so far.
+    /// The decisions of one processor so far.
     #[must_use]
     pub fn recording(&self, processor: usize) -> Option<&Recording> {
         self.cores.get(&processor)?.recording()

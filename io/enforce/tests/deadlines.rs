@@ -1,4 +1,5 @@
-//! What the kernel's deadline class is said to have is what it has: nobody who was let in is told by the kernel that there is no room, whatever others have.
+//! The room that the kernel's deadline class is said to have is the room that it has: nobody who
+//! was let in is told by the kernel that there is none, whatever others have.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -64,7 +65,7 @@ fn plan(sleepers: &[Sleeper; 2], budgets: [u64; 2]) -> Plan {
     Plan::new(["one", "two"].into_iter().zip(sleepers.iter().zip(budgets)).map(vtm).collect())
 }
 
-/// What has just as much as is left: half of it for the first.
+/// Two tasks that take just as much as is left: half of it for the first.
 fn all_of(room: DeadlineRoom) -> [u64; 2] {
     let of = |ppm: u64| ppm * PERIOD_NS / 1_000_000;
     let first = room.left_ppm() / 2;

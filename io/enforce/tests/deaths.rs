@@ -1,4 +1,5 @@
-//! Who dies when: the dispatcher, its guardian, both, whoever asked them. Nobody stays stopped, throttled or real-time, with real processes and `kill -9`.
+//! Deaths at each time: of the dispatcher, its guardian, both, and their client. Nobody stays
+//! stopped, throttled or real-time, with real processes and `kill -9`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

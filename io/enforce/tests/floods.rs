@@ -9,7 +9,7 @@ use enforce::{Config, Enforcer, Members, Plan, Table, Vtm, VtmReport};
 /// Tables of two tests at a time would want more real time than the kernel gives.
 static ALONE: Mutex<()> = Mutex::new(());
 const MS: u64 = 1_000_000;
-/// What makes this program start threads that always want to run, and how many.
+/// The variable that makes this program start threads that always want to run, and says how many.
 const FLOOD: &str = "TOMBOLO_TEST_FLOOD";
 /// How many a flood has.
 const THREADS: usize = 600;

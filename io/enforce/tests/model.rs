@@ -1,6 +1,7 @@
 //! How the thread of a processor is given orders, explored: every order of every step of those who give and of the thread that decides (`RUSTFLAGS="--cfg loom"`).
 //!
-//! What must hold: once a commit is over nothing is decided without it, though nobody has waited for the thread; and nobody waits for ever.
+//! Two things must hold: once a commit is over nothing is decided without it, though nobody has
+//! waited for the thread; and nobody waits for ever.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -21,7 +22,7 @@ use orders::{BETWEEN, Found, Orders};
 /// Where every order takes too long for each day.
 const MANY: Option<usize> = Some(4);
 
-/// What a thread is told.
+/// An order to a thread.
 enum Order {
     /// Go by this plan from now on.
     Plan(u32),

@@ -15,7 +15,7 @@ const MAX_CHAIN: usize = 16;
 /// what the struct holds in place.
 const RECORD_HEAP_BYTES: usize = 64;
 
-/// What is asked of an upstream.
+/// The question to an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     /// The name, fully qualified.
@@ -26,7 +26,7 @@ pub struct Question {
     pub wishes: u8,
 }
 
-/// What an answer says.
+/// The verdict of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// There are records.
@@ -40,7 +40,7 @@ pub enum Verdict {
 /// An upstream's answer, decoded and judged; shared between the cache and who waits for it.
 #[derive(Debug)]
 pub struct Answer {
-    /// What it says.
+    /// The verdict.
     pub verdict: Verdict,
     /// AD: the upstream found all of it authentic.
     pub authentic: bool,
@@ -50,7 +50,7 @@ pub struct Answer {
     pub authorities: Vec<Record>,
     /// Third section, without OPT.
     pub additionals: Vec<Record>,
-    /// Which of `answers` belong to the question, in the order of the chain.
+    /// The records of `answers` that belong to the question, in the order of the chain.
     selection: Vec<u16>,
     /// How long it holds, in s; `None` for a negative answer without a SOA.
     ttl_s: Option<u32>,
@@ -58,7 +58,7 @@ pub struct Answer {
     weight_bytes: usize,
 }
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Debug)]
 pub enum Reply {
     /// Not the answer to this question: forged, late, or noise. Waiting goes on.

@@ -1,4 +1,5 @@
-//! What is remembered: a bounded map from question to answer. Pure: time comes in as an argument.
+//! The answers that are remembered: a bounded map from question to answer. Pure: time comes in as
+//! an argument.
 //!
 //! Each domain has one of its own, in every mode. *Sharing* does not mix them: a domain that misses looks into the
 //! others' for an answer that they fetched themselves ([`Cache::peek`]), and gets it as late as the upstream gave it

@@ -130,7 +130,8 @@ impl Failure {
         }
     }
 
-    /// Which of several failed attempts tells most: an answer beats silence, silence beats no way there.
+    /// The weight of a failed attempt among several: an answer beats silence, silence beats no way
+    /// there.
     pub(crate) const fn weight(self) -> u8 {
         match self {
             Self::OutOfResources => 0,

@@ -29,7 +29,7 @@ const MAX_LATENESS: Duration = Duration::from_millis(1);
 /// Share of a new sample in the running mean of lateness: one part in so many.
 const LATENESS_WEIGHT: u32 = 8;
 
-/// Who waits for a look-up: a request, and which of its two questions.
+/// The waiter for a look-up: a request, and which of its two questions.
 pub type Waiter = (u64, usize);
 
 /// How far a look-up is.
@@ -57,7 +57,8 @@ struct Lookup {
     flight: Option<Box<[u8]>>,
     /// Whether its answer may be remembered.
     cached: bool,
-    /// Which settings of the service it began under: an answer of upstreams that are no more is not remembered.
+    /// The version of the service's settings that it began under: an answer of upstreams that are
+    /// no more is not remembered.
     epoch: u64,
     started: Instant,
     budget: Duration,
@@ -138,7 +139,7 @@ pub enum Resolved {
 /// A look-up that has ended, for its waiters.
 #[derive(Debug)]
 pub struct Ended {
-    /// Who waited.
+    /// The waiters.
     pub waiters: Vec<Waiter>,
     /// How it went.
     pub outcome: Outcome,

@@ -16,7 +16,7 @@ pub const UDP_PAYLOAD_BYTES: u16 = 1232;
 /// Version of EDNS that is spoken (RFC 6891).
 const EDNS_VERSION: u8 = 0;
 
-/// What of a client's message its answer has to repeat.
+/// The part of a client's message that its answer has to repeat.
 #[derive(Debug, Clone)]
 pub struct Asked {
     metadata: Metadata,
@@ -25,7 +25,7 @@ pub struct Asked {
     edns: Option<bool>,
 }
 
-/// What a client's message is.
+/// The kind of a client's message.
 #[derive(Debug)]
 pub enum Incoming {
     /// A question.

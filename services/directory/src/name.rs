@@ -73,7 +73,8 @@ fn append(name: Name, label: &[u8], international: bool) -> Result<Name, Failure
     name.append_label(ascii).map_err(|_| Failure::NameTooLong)
 }
 
-/// What a backslash stands before: three decimal digits, or any other printable character of ASCII.
+/// The character that a backslash stands before: three decimal digits, or any other printable
+/// character of ASCII.
 fn escaped(rest: &mut std::str::Chars<'_>) -> Result<u8, Failure> {
     let first = rest.next().ok_or(Failure::Malformed)?;
     let Some(hundreds) = first.to_digit(10) else {
@@ -147,8 +148,8 @@ pub mod wish {
 /// Longest key: the longest name on the wire, type, wishes.
 const MAX_KEY_BYTES: usize = 255 + 3;
 
-/// What was asked, as bytes to look up by: the labels in lower case, the type, the wishes. On the stack, because each
-/// request needs one.
+/// The question as bytes to look up by: the labels in lower case, the type, the wishes. On the
+/// stack, because each request needs one.
 #[derive(Debug, Clone)]
 pub struct Key {
     bytes: [u8; MAX_KEY_BYTES],

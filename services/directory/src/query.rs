@@ -1,4 +1,4 @@
-//! What a line written to `query` asks for.
+//! The question of a line written to `query`.
 
 use crate::failure::Failure;
 use crate::name;

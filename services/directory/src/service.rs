@@ -86,7 +86,7 @@ impl Directory {
         })
     }
 
-    /// What holds for a request in `session`.
+    /// The settings of requests in `session`.
     pub(crate) fn overrides(&self, link: LinkId, session: u64, tenant: TenantId) -> Option<&Overrides> {
         match session {
             SESSION_NONE => self.tenants.get(&tenant).map(|tenant| &tenant.defaults),

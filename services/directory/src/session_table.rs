@@ -20,7 +20,7 @@ const KEEPER: &str = "device";
 pub struct Link {
     /// Whose.
     pub tenant: TenantId,
-    /// Which entrance it came through, as the daemon says.
+    /// The entrance that it came through, as the daemon says.
     pub entrance: String,
     /// Whether the domain holds the verb `control`.
     pub may_control: bool,
@@ -35,11 +35,11 @@ pub struct Session {
     pub tenant: TenantId,
     /// On which file.
     pub file: u32,
-    /// What it has set.
+    /// The settings that it has made.
     pub overrides: Overrides,
-    /// Who opened it, as the frontend says.
+    /// The user that opened it, as the frontend says.
     pub uid: u32,
-    /// Which process.
+    /// The process that opened it.
     pub pid: u32,
 }
 
@@ -91,8 +91,8 @@ impl Directory {
         }
     }
 
-    /// What a domain may do has changed: without `control`, the defaults that it set by it are gone, and so are upstreams
-    /// of its own choice in sessions.
+    /// Takes a change of a domain's verbs: without `control`, the defaults that it set by it are
+    /// gone, and so are upstreams of its own choice in sessions.
     pub(crate) fn take_verbs(&mut self, ctx: &mut dyn Context, link: LinkId, verbs: &[String]) {
         let Some(entry) = self.links.get_mut(&link) else { return };
         entry.may_control = holds(verbs, verb::CONTROL);

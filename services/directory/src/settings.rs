@@ -1,5 +1,5 @@
-//! What a session or a domain has set, over what the topology admitted; as control lines, as an `ioctl` struct, as a
-//! capsule.
+//! The settings that a session or a domain has made, over what the topology admitted; as control
+//! lines, as an `ioctl` struct, as a capsule.
 
 use crate::failure::Failure;
 use crate::name;
@@ -34,7 +34,7 @@ pub enum Format {
     Json,
 }
 
-/// What was set beside the topology; `None` everywhere in the beginning.
+/// The settings beside the topology; `None` everywhere in the beginning.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// How long one attempt may take, in ms.
@@ -60,11 +60,11 @@ pub enum SettingsError {
     /// A number out of its bounds.
     #[error("`{field}` is {value}, it must be {bounds}")]
     Bounds {
-        /// Which setting.
+        /// The setting.
         field: &'static str,
-        /// What it is.
+        /// The value.
         value: u64,
-        /// What it may be.
+        /// The bounds of the value.
         bounds: &'static str,
     },
     /// A search domain that is no name.
@@ -72,7 +72,7 @@ pub enum SettingsError {
     Search {
         /// The text.
         domain: String,
-        /// What is wrong with it.
+        /// The fault.
         cause: Failure,
     },
 }
@@ -115,7 +115,7 @@ impl Admitted {
     }
 }
 
-/// What holds for one request: the session's word before the domain's before the topology's.
+/// The settings of one request: the session's word before the domain's before the topology's.
 #[derive(Debug, Clone, Copy)]
 pub struct Effective<'a> {
     session: &'a Overrides,

@@ -84,11 +84,11 @@ pub struct Task {
     candidates: Vec<Name>,
     at: usize,
     outcomes: [Option<Outcome>; 2],
-    /// What to say if no candidate is found.
+    /// The failure to report if no candidate is found.
     soft: Option<Failure>,
 }
 
-/// What to do once all look-ups of a candidate are back.
+/// The next step once all look-ups of a candidate are back.
 #[derive(Debug)]
 pub enum Conclusion {
     /// Try the next candidate.
@@ -171,7 +171,7 @@ impl Task {
         })
     }
 
-    /// What the look-ups of the present candidate mean.
+    /// Concludes from the look-ups of the present candidate.
     pub fn conclude(&mut self) -> Conclusion {
         if self.answers().next().is_some() {
             return Conclusion::Found;

@@ -1,4 +1,4 @@
-//! What belongs to one domain: its cache, its defaults, its quotas and counters.
+//! The state of one domain: its cache, its defaults, its quotas and counters.
 
 use crate::cache::Cache;
 use crate::failure::{FAILURES, Failure};
@@ -18,11 +18,11 @@ const LOOKUPS_PER_REQUEST: usize = 2;
 /// Session numbers from here on are never taken over from a capsule, so that counting up from the highest one never ends.
 const MAX_WISHED_SESSION: u64 = 1 << 62;
 
-/// Which domain, never used again.
+/// The number of a domain, never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantId(pub u64);
 
-/// What is counted for a domain.
+/// The counters of a domain.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Requests that were questions.
@@ -61,14 +61,14 @@ pub struct Tenant {
     pub dc: String,
     /// Its name.
     pub domain: String,
-    /// What its `ctl` set for new sessions.
+    /// The settings that its `ctl` made for new sessions.
     pub defaults: Overrides,
     /// Whether this server has been told the defaults, by a line or by a capsule: then it knows better than whoever
     /// kept a capsule of an earlier server.
     pub told: bool,
     /// Until when its defaults may yet be handed back by its frontend; `None`: they are what they are.
     pub settles: Option<Instant>,
-    /// What it remembers.
+    /// The answers that it remembers.
     pub cache: Cache,
     /// Its look-ups that are under way and may be joined, by question and terms.
     pub flights: HashMap<Box<[u8]>, u64>,
@@ -82,7 +82,7 @@ pub struct Tenant {
     pub lookups: usize,
     /// How the topology's upstreams stand with it.
     pub standing: Standing,
-    /// What was counted.
+    /// The counters.
     pub counters: Counters,
     next_session: u64,
 }
@@ -157,7 +157,7 @@ impl Tenant {
         text
     }
 
-    /// What the domain may see in the state tree.
+    /// The state that the domain may see in the state tree.
     pub fn state(&self) -> Value {
         let counters = &self.counters;
         let failures: Map<_, _> = counters.failures().map(|(name, n)| (name.to_string(), n.into())).collect();
@@ -174,7 +174,7 @@ impl Tenant {
         })
     }
 
-    /// What the node's administrator may see: also what would tell one domain of another.
+    /// The state that the node's administrator may see: also what would tell one domain of another.
     pub fn full_state(&self) -> Value {
         let mut state = self.state();
         if let Value::Object(fields) = &mut state {

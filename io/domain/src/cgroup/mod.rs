@@ -34,7 +34,7 @@ const MAX_ATTEMPTS: u32 = 1000;
 /// Deepest nesting of cgroups that we descend into.
 const MAX_DEPTH: usize = 16;
 
-/// Which of the kernel's two interfaces a hierarchy has.
+/// The kernel's two interfaces of a hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
@@ -65,7 +65,7 @@ pub struct Cgroups {
     hierarchies: Vec<Hierarchy>,
 }
 
-/// Which part of a domain a process belongs to; all share the domain's limits.
+/// The part of a domain that a process belongs to; all share the domain's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The domain's own processes.
@@ -298,7 +298,7 @@ impl Cgroups {
         names
     }
 
-    /// What the cgroup `path` uses now and has used so far.
+    /// The resources that the cgroup `path` uses now and has used so far.
     #[must_use]
     pub fn usage(&self, path: &str) -> Usage {
         usage::read(self, path)

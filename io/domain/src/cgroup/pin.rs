@@ -104,7 +104,8 @@ fn make(mount: &Path, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is below may have no more than what is above, at any time: so it is wide first, then those below are told, and then it is as it shall be.
+/// Narrows from below: a child may have no more than its parent, at any time, so the parent is wide
+/// first, then those below are told, and then it is as it shall be.
 fn narrow(at: &Path, list: Option<&str>, depth: usize) -> Result<()> {
     let above = at.parent().unwrap_or(at);
     let all = read(&above.join("cpuset.cpus"))?;

@@ -1,4 +1,5 @@
-//! What is promised to a cgroup: processor time by quota and weight, memory that is left to it, bandwidth of a disk; and holding all of it for a while.
+//! The promises to a cgroup: processor time by quota and weight, memory that is left to it,
+//! bandwidth of a disk; and holding all of it for a while.
 
 use super::{Cgroups, Hierarchy, MAX_DEPTH, Version, directories, write};
 use crate::error::{Context, Error, Result};
@@ -97,13 +98,13 @@ impl QuotaFile {
         Ok(())
     }
 
-    /// What was told last; `None`: nothing, or it failed.
+    /// The quota that was told last; `None`: none, or it failed.
     #[must_use]
     pub fn told(&self) -> Option<Quota> {
         self.told
     }
 
-    /// What the kernel keeps now.
+    /// The quota that the kernel keeps now.
     #[must_use]
     pub fn found(&self) -> Option<Quota> {
         let mut text = [0_u8; 64];

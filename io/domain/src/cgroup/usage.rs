@@ -1,11 +1,12 @@
-//! What a cgroup uses, in both versions' files.
+//! The usage of a cgroup, in both versions' files.
 
 use super::{Cgroups, Version};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
-/// What a domain uses now and has used so far. A figure is absent where the kernel does not account it.
+/// The resources that a domain uses now and has used so far. A figure is absent where the kernel
+/// does not account it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Processor time, in nanoseconds.

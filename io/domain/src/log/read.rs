@@ -18,7 +18,7 @@ const MAX_TEXT_BYTES: u64 = (MAX_LINE_BYTES + 64) as u64;
 /// How much is read at a time when looking for the last lines.
 const BLOCK_BYTES: u64 = 64 * 1024;
 
-/// Which records are wanted.
+/// The records that are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
     /// Only so many of the last ones.
@@ -51,7 +51,7 @@ pub struct LogReader {
     found: bool,
 }
 
-/// What a log had when it was opened: the youngest file, and its length.
+/// The end of a log when it was opened: the youngest file, and its length.
 #[derive(Debug)]
 struct End {
     file: Metadata,

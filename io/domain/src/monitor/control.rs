@@ -1,5 +1,6 @@
-//! What the daemon and the monitor say to each other while a domain comes up (`docs/spec/monitor.md`), over a socket pair that is the
-//! monitor's standard input. Its end, from either side, means that the other is gone.
+//! The protocol between the daemon and the monitor while a domain comes up
+//! (`docs/spec/monitor.md`), over a socket pair that is the monitor's standard input. Its end, from
+//! either side, means that the other is gone.
 
 use crate::error::{Context, Error, Result};
 use crate::status::ProcessIdentity;

@@ -22,7 +22,7 @@ use sys::signals::unblock_in_child;
 const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest complaint of the init helper, in bytes.
 const MAX_COMPLAINT_BYTES: u64 = 64 * 1024;
-/// What the init helper says when it waits for the start.
+/// The byte with which the init helper says that it waits for the start.
 pub(crate) const READY: u8 = b'R';
 
 /// A domain that was made.
@@ -30,7 +30,7 @@ pub(crate) const READY: u8 = b'R';
 pub(super) enum Payload {
     /// By an OCI runtime.
     Container {
-        /// Which.
+        /// The runtime.
         runtime: Runtime,
         /// Its id there.
         id: String,

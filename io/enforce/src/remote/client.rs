@@ -26,7 +26,7 @@ pub struct Launch {
     pub folder: PathBuf,
     /// The cgroup of those that it makes.
     pub group: String,
-    /// What it is to do.
+    /// The kind of enforcement that it is to do.
     pub kind: Kind,
 }
 

@@ -1,4 +1,5 @@
-//! What a client and the dispatcher's process say to each other: a length of four bytes, little end first, and JSON. Both are of one user of one node.
+//! The protocol between a client and the dispatcher's process: a length of four bytes, little end
+//! first, and JSON. Both are of one user of one node.
 
 use std::io::{Read, Write};
 
@@ -13,7 +14,7 @@ pub const VERSION: u32 = 2;
 /// Longest message: a plan of [`crate::MOST_VTMS`] machines that name [`crate::MOST_PIDS`] processes each is well below.
 pub const MOST_BYTES: u32 = 64 << 20;
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
@@ -45,7 +46,7 @@ pub enum Request {
     Stop,
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
@@ -53,7 +54,7 @@ pub enum Response {
     Hello {
         /// [`VERSION`] of the dispatcher.
         version: u32,
-        /// What it does.
+        /// The kind of enforcement that it does.
         kind: Kind,
         /// And how well.
         ability: Ability,
@@ -86,7 +87,7 @@ pub enum Response {
 }
 
 impl Response {
-    /// What a failure is told as.
+    /// The answer that tells a failure.
     #[must_use]
     pub fn refused(error: &EnforceError) -> Self {
         let stale = matches!(error, EnforceError::Stale);

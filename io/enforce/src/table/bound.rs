@@ -6,7 +6,7 @@ use crate::hierarchy::{self, Hierarchies, Version};
 use crate::ledger::{Debt, Ledger};
 use std::path::PathBuf;
 
-/// What can't be had where the hierarchy that freezes is not ours to write.
+/// The abilities that can't be had where the hierarchy that freezes is not ours to write.
 pub(super) fn without_control_groups(hierarchies: &Hierarchies) -> Option<String> {
     let freezer = hierarchies.freezer.as_ref().filter(|mount| mount.is_read_only())?;
     Some(format!(

@@ -18,7 +18,7 @@ use crate::members::Census;
 use crate::place::{Arrivals, Site};
 use crate::plan::{Outside, Plan, Vtm};
 
-/// What comes of telling the threads of processors.
+/// The outcome of telling the threads of processors.
 #[derive(Default)]
 struct Told {
     /// When all is in force, at the latest.
@@ -134,7 +134,8 @@ impl Table {
         Ok(told.in_force_ns.max(told.heard_ns))
     }
 
-    /// What was in force is so again, at each processor whose thread lives: an order that one of them has not looked at yet is followed by the one that undoes it.
+    /// Takes a change back, at each processor whose thread lives: an order that one of them has not
+    /// looked at yet is followed by the one that undoes it.
     fn take_back(&mut self, saved: Vec<(String, Option<Kept>)>) {
         let now = sys::clock::clock_ns();
         for (id, before) in saved.into_iter().rev() {

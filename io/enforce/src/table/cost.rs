@@ -1,4 +1,4 @@
-//! What a switch costs here, measured when a table starts and charged to each slot.
+//! The cost of a switch here, measured when a table starts and charged to each slot.
 
 use std::sync::OnceLock;
 use std::sync::mpsc;
@@ -12,12 +12,13 @@ use super::lane::{JOB_PRIORITY, LANE_PRIORITY};
 const ROUNDS: usize = 64;
 /// The dearest of so many per hundred is left out: what interrupts a measurement is not the switch.
 const COUNTED_PERCENT: usize = 95;
-/// What is added to each: the decision, two writes to a freezer, and cold caches, in ns. They can't be tried without a cgroup full of processes.
+/// The time that is added to each switch: the decision, two writes to a freezer, and cold caches,
+/// in ns. They can't be tried without a cgroup full of processes.
 const BASE_NS: u64 = 25_000;
 /// The most that is charged for one thread's change of class, in ns: a measurement of more was disturbed.
 const MOST_CLASS_NS: u64 = 20_000;
 
-/// What a switch costs.
+/// The cost of a switch.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     class_ns: u64,
@@ -77,8 +78,9 @@ pub fn measure(real_time: bool) -> Cost {
     Cost { class_ns: class_ns.min(MOST_CLASS_NS) }
 }
 
-/// What tables take and can have on this machine, where each virtual task machine has one thread; tried and measured once. A dispatcher that runs has measured for itself
-/// and knows how many threads there are.
+/// The needs and abilities of tables on this machine, where each virtual task machine has one
+/// thread; tried and measured once. A dispatcher that runs has measured for itself and knows how
+/// many threads there are.
 #[must_use]
 pub fn means() -> Means {
     static SWITCH_NS: OnceLock<u64> = OnceLock::new();

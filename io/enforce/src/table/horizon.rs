@@ -2,7 +2,7 @@
 
 use crate::LATE_NS;
 
-/// What a processor's thread goes by, as far as is known without asking it.
+/// The plan that a processor's thread goes by, as far as is known without asking it.
 #[derive(Debug, Default)]
 pub struct Horizon {
     /// The cycle of the table that was given last, in ns.

@@ -105,7 +105,7 @@ pub fn times(plan: &Plan, costs: Costs, changes: &[(usize, Change)]) -> BTreeMap
     found
 }
 
-/// Who of its jobs would be late.
+/// The jobs of it that would be late.
 pub fn caveats(plan: &Plan, id: &str, times: &[JobTime]) -> Vec<String> {
     let jobs = plan.vtm(id).and_then(|vtm| vtm.inside.by()).map_or(&[][..], |(_, jobs)| jobs);
     let late = jobs.iter().zip(times).filter(|(_, time)| time.is_late());

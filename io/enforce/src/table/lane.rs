@@ -35,7 +35,7 @@ const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 /// How long an answer of a lane is looked for before it is slept for, in ns: some wake-ups between processors.
 const SPIN_NS: u64 = 200_000;
 
-/// What one virtual task machine was given, written by its lane and read by anybody.
+/// The time that one virtual task machine was given, written by its lane and read by anybody.
 #[derive(Debug, Default)]
 pub struct Meter {
     pub offered_ns: AtomicU64,
@@ -51,7 +51,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// What was set apart for it until now, in ns, with what it has had of the slot that it has.
+    /// The time that was set apart for it until now, in ns, with what it has had of the slot that
+    /// it has.
     pub fn so_far_ns(&self) -> u64 {
         let offered_ns = self.offered_ns.load(Ordering::Relaxed);
         match self.began_ns.load(Ordering::Relaxed) {
@@ -61,7 +62,7 @@ impl Meter {
     }
 }
 
-/// What holds processes still outside their time.
+/// The means that holds processes still outside their time.
 #[derive(Debug)]
 pub enum Grip {
     /// The freezer of their cgroup.
@@ -112,7 +113,7 @@ pub struct Crew {
     pub meter: Arc<Meter>,
 }
 
-/// Who of a virtual task machine goes before whom.
+/// The ranks of a virtual task machine's members.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ranked {
     /// The priority of each thread that is a job; the others have [`JOB_PRIORITY`].
@@ -122,7 +123,7 @@ pub struct Ranked {
 }
 
 impl Crew {
-    /// Who is in it, as the dispatcher is told.
+    /// The members, as the dispatcher is told.
     fn members(&self) -> Vec<(u32, Option<Task>)> {
         match &self.ranked {
             Some(ranked) => ranked.present.clone(),
@@ -131,20 +132,21 @@ impl Crew {
     }
 }
 
-/// What a lane is told.
+/// An order to a lane.
 #[derive(Debug)]
 pub enum Order {
     /// Another table, with crews of those who are new; answered with when it is in force.
     Change { change: Change, crews: Vec<(String, Crew)>, answer: SyncSender<Result<u64>> },
-    /// Who is in a virtual task machine now. What is to be freed comes back in the order's place.
+    /// The members of a virtual task machine from now on. Memory that is to be freed comes back in
+    /// the order's place.
     Members(Members),
-    /// What was decided so far.
+    /// Asks for the decisions so far.
     Recording { answer: SyncSender<Option<Recording>> },
     /// Let everybody go, and end.
     Stop,
 }
 
-/// Who is in a virtual task machine.
+/// The members of a virtual task machine.
 #[derive(Debug)]
 pub struct Members {
     pub id: String,
@@ -153,7 +155,7 @@ pub struct Members {
     pub handles: BTreeMap<u32, Handle>,
 }
 
-/// What a lane and its owner share.
+/// The state that a lane and its owner share.
 #[derive(Debug, Default)]
 pub struct Shared {
     pub(super) orders: Orders<Order>,
@@ -524,7 +526,7 @@ pub fn answer<T>(said: &Receiver<T>, at_most: Duration, spins: bool) -> Result<T
     said.recv_timeout(at_most).map_err(|_| silent())
 }
 
-/// What went wrong with a lane that does not answer.
+/// The error for a lane that does not answer.
 pub fn silent() -> EnforceError {
     EnforceError::Dispatcher("a processor's thread does not answer; the machine is overloaded by other real-time threads, or it ended".to_owned())
 }

@@ -39,7 +39,7 @@ use inside::{Inside, JobTime};
 use lane::{Crew, Grip, Handle, Members, Meter, Order, Shared};
 use owed::{owe_stops, stopped};
 
-/// What orders are made of; `tests/model.rs` has other ones.
+/// The atomics that orders are made of; `tests/model.rs` has other ones.
 mod atomics {
     pub use std::sync::atomic::{AtomicU32, Ordering};
     pub use std::sync::{Arc, Mutex};
@@ -52,7 +52,8 @@ pub use lane::LANE_PRIORITY;
 pub const MOST_PPM: u64 = 930_000;
 /// From when the longer span is taken, in millionths of a processor.
 const NEARLY_FULL_PPM: u64 = 700_000;
-/// What the kernel begins a cgroup's period with, and what we begin its time with, in us.
+/// The quota that the kernel begins a cgroup's period with, and the one that we begin its time
+/// with, in us.
 const FIRST_BOUND_US: (u64, u64) = (1_000, 1_000_000);
 /// How long whoever is not promised anything any more stays with us after the change is in force, in ns: its processor's thread lets it go first.
 const FAREWELL_NS: u64 = 50_000_000;
@@ -65,7 +66,8 @@ const LONGEST_BOUND_PERIOD_US: u64 = 1_000_000;
 const SCANNED: usize = 8;
 /// After so many threads a scan goes on with the others the next time: each that is looked at costs some microseconds, which are nobody's budget.
 const SCANNED_THREADS: usize = 512;
-/// What somebody may use between two looks beyond its slots, in ns, before it is told: to stand still takes some hundred threads that long.
+/// The time that somebody may use between two looks beyond its slots, in ns, before it is told: to
+/// stand still takes some hundred threads that long.
 const OVERRUN_TOLERANCE_NS: u64 = 1_000_000;
 
 struct Lane {
@@ -82,7 +84,7 @@ struct Kept {
     census: Census,
     processor: usize,
     arrivals: Arrivals,
-    /// Who is in it, and who is which job, as its processor's thread was told last.
+    /// The members and jobs, as its processor's thread was told last.
     told: (BTreeMap<u32, Vec<u32>>, Roster),
     inside: Inside,
     /// Its processes where they are held by signals.
@@ -90,10 +92,10 @@ struct Kept {
     overrun: Overrun,
 }
 
-/// What one runs beyond its slots.
+/// The time that one runs beyond its slots.
 #[derive(Debug, Clone, Default)]
 struct Overrun {
-    /// What it had used, and what had been set apart for it, at the last look.
+    /// The time that it had used, and that which had been set apart for it, at the last look.
     last_ns: Option<(u64, u64)>,
     total_ns: u64,
 }
@@ -175,7 +177,7 @@ impl Kept {
         jobs
     }
 
-    /// What somebody should know of its threads.
+    /// The notes on its threads for a person.
     fn notes(&self, charged: usize) -> Vec<String> {
         let mut notes = Vec::new();
         let count = self.census.threads();
@@ -202,7 +204,7 @@ struct Ready {
     charged: usize,
     changes: Vec<(usize, Change)>,
     sites: BTreeMap<String, Site>,
-    /// Who is not as it is in force, and who is not in it any more.
+    /// The names that are not as they are in force, or not in it any more.
     changed: BTreeSet<String>,
     leaving: Vec<String>,
     /// The processors on which time only goes from one to another: their threads are not waited for.
@@ -224,11 +226,11 @@ pub struct Table {
     bound: Option<PathBuf>,
     /// Its runtime and period.
     bounds_us: (u64, u64),
-    /// Who is not promised anything any more, and when that is in force.
+    /// The sites of those who are not promised anything any more, and when that is in force.
     leaving: Vec<(Site, u64)>,
     real_time: bool,
     in_force: Plan,
-    /// What a switch is charged in it, and for how many threads.
+    /// The charge for a switch in it, and for how many threads.
     costs: Costs,
     charged: usize,
     /// For how many threads it was tried last to charge switches.
@@ -239,7 +241,7 @@ pub struct Table {
     generation: u64,
     last: Option<(Committed, u64)>,
     awaited: Vec<String>,
-    /// What threads will say of the last change that were not waited for.
+    /// The answers of threads to the last change that were not waited for.
     unheard: Vec<Receiver<Result<u64>>>,
     /// When the last change is in force, as far as threads have said.
     heard_ns: u64,
@@ -306,7 +308,7 @@ impl Table {
         })
     }
 
-    /// What one processor has decided so far, where [`Config::record`] asked for it.
+    /// The decisions of one processor so far, where [`Config::record`] asked for them.
     ///
     /// # Errors
     /// Where its thread does not answer.
@@ -510,7 +512,7 @@ impl Table {
     }
 }
 
-/// What 99 of 100 decisions of one processor took at most, in ns.
+/// The time that 99 of 100 decisions of one processor took at most, in ns.
 fn p99_ns(shared: &Shared, worst_ns: u64) -> u64 {
     let counts = shared.decisions.each_ref().map(|count| count.load(Ordering::Relaxed));
     let most = counts.iter().sum::<u64>() * 99 / 100;
@@ -524,7 +526,8 @@ fn p99_ns(shared: &Shared, worst_ns: u64) -> u64 {
     worst_ns
 }
 
-/// What of a processor is asked for, in millionths. What is no demand is refused elsewhere.
+/// The share of a processor that is asked for, in millionths. A demand that makes no sense is
+/// refused elsewhere.
 fn share_ppm(plan: &Plan, processor: usize) -> u64 {
     let here = plan.vtms.iter().filter(|vtm| vtm.processor == processor);
     let tasks: Vec<reserve::Task> = here.filter_map(|vtm| vtm.task().ok()).collect();

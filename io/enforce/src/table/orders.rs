@@ -6,8 +6,10 @@
 //! - *between* two rounds: the next one begins after that, and takes the order;
 //! - or *within* a round, which may have begun without it: its end finds that somebody rang, and the next round begins at once.
 //!
-//! What is given is a chain. A link is written once, by who gives, and read once, by the thread; so a link whose giver has rung is nobody's but the thread's, and a link that is
-//! locked is of somebody who is still to ring. So the thread waits for nobody, and misses nothing that was rung for. `tests/model.rs` explores this file as it is.
+//! Orders are a chain. A link is written once, by its giver, and read once, by the thread; so a
+//! link whose giver has rung is nobody's but the thread's, and a link that is locked is of somebody
+//! who is still to ring. So the thread waits for nobody, and misses nothing that was rung for.
+//! `tests/model.rs` explores this file as it is.
 
 use super::atomics::{Arc, AtomicU32, Mutex, Ordering};
 use std::sync::{PoisonError, TryLockError};
@@ -103,7 +105,7 @@ impl<T> Orders<T> {
         self.place.compare_exchange(0, BETWEEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// What the thread sleeps on, and is woken by.
+    /// The word that the thread sleeps on, and is woken by.
     pub fn place(&self) -> &AtomicU32 {
         &self.place
     }

@@ -1,4 +1,4 @@
-//! What is owed to processes that the dispatcher may stop.
+//! The debts to processes that the dispatcher may stop.
 
 use crate::error::Result;
 use crate::ledger::{Debt, Ledger};
@@ -11,7 +11,7 @@ pub(super) fn owe_stops(ledger: &mut Ledger, census: &Census) -> Result<()> {
     ledger.owe(stopped(census))
 }
 
-/// What is owed to processes that may be stopped.
+/// The debts to processes that may be stopped.
 pub(super) fn stopped(census: &Census) -> Vec<Debt> {
     let debt = |pid: u32| {
         let start = census.start(pid)?;

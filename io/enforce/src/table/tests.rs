@@ -33,7 +33,7 @@ fn vtm(id: &str, hog: &Hog, processor: usize, budget_ms: u64) -> Vtm {
     Vtm { members, processor, ..Vtm::new(id, budget_ms * MS, 40 * MS) }
 }
 
-/// What a slot of it is long, in ns, over some of them.
+/// The length of a slot, in ns, over some of them.
 fn slot_ns(table: &mut Table, id: &str) -> u64 {
     let mut of = || {
         let report = table.report().expect("a report");
@@ -84,7 +84,9 @@ fn a_change_that_a_dead_processor_can_not_make_is_made_by_none() {
     assert_eq!(sys::schedule::affinity(hogs[1].0.id()).expect("it is there"), before);
 }
 
-/// What goes from one to another is committed when it is given to a thread that decides nothing at the time: it can't decide anything without it. What others may get is waited for.
+/// Time that goes from one to another is committed when it is given to a thread that decides
+/// nothing at the time: it can't decide anything without it. Time that others may get is waited
+/// for.
 #[test]
 fn an_exchange_waits_for_nobody_and_what_is_given_up_is_waited_for() {
     let folder = tempfile::tempdir().expect("a folder");

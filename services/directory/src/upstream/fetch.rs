@@ -20,13 +20,13 @@ const LENGTH_BYTES: usize = 2;
 /// Largest packet there is.
 pub const MAX_PACKET_BYTES: usize = 64 * 1024;
 
-/// What an attempt works with.
+/// The context of an attempt.
 pub struct Net<'a> {
     /// The loop.
     pub ctx: &'a mut dyn Context,
     /// The sockets.
     pub sockets: &'a mut Sockets,
-    /// What is known of the upstreams.
+    /// The health of the upstreams.
     pub health: &'a mut Health,
     /// How they stand with the domain that asks; `None`: it is gone.
     pub standing: Option<&'a mut Standing>,
@@ -383,7 +383,7 @@ impl Fetch {
     }
 }
 
-/// What a system call's error says about the upstream.
+/// The failure of an upstream that a system call's error stands for.
 fn failure_of(errno: Errno) -> Failure {
     match errno {
         Errno::CONNREFUSED => Failure::Refused,

@@ -1,4 +1,4 @@
-//! What is known about each upstream of the topology: who answers is asked first.
+//! The health of each upstream of the topology: those that answer are asked first.
 //!
 //! Whether an upstream answers is judged for each domain by its own look-ups alone ([`Standing`]): what another domain asks,
 //! names that never get an answer among it, must not decide whom this one asks

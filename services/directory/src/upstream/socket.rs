@@ -37,7 +37,7 @@ const RANDOM_BYTES: usize = 512;
 /// Look-ups that one UDP socket may have under way: A and AAAA of one request.
 pub const MAX_WAITERS: usize = 2;
 
-/// What a socket speaks.
+/// The protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Datagrams.
@@ -49,18 +49,18 @@ pub enum Protocol {
 /// A look-up that waits on a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiter {
-    /// Which look-up.
+    /// The look-up.
     pub lookup: u64,
     /// The id of its query; no two on one socket have the same.
     pub message_id: u16,
 }
 
-/// Who waits on a socket.
+/// The waiters on a socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Audience {
     /// The socket's token.
     pub token: u32,
-    /// What it speaks.
+    /// The protocol that it speaks.
     pub protocol: Protocol,
     /// To whom.
     pub upstream: SocketAddr,
@@ -87,7 +87,7 @@ struct Socket {
     protocol: Protocol,
     opened: Instant,
     uses: u32,
-    /// Who waits on it; nobody: it is idle.
+    /// The waiters on it; none: it is idle.
     waiters: [Option<Waiter>; MAX_WAITERS],
     /// Something was unclean: it is not used again.
     spoiled: bool,
@@ -151,7 +151,8 @@ impl Sockets {
         (self.opened, self.reused)
     }
 
-    /// Who waits on the socket with this token, and for whom; `None`: there is no such socket.
+    /// The waiters on the socket with this token, and whom they wait for; `None`: there is no such
+    /// socket.
     pub fn audience(&self, token: u32) -> Option<Audience> {
         let Socket { protocol, upstream, waiters, .. } = *self.get(token)?;
         Some(Audience { token, protocol, upstream, waiters })
