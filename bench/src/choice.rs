@@ -1,9 +1,9 @@
-//! Which conditions and arms of a scenario are measured.
+//! The choice of a scenario's conditions and arms.
 
 use crate::results::Condition;
 use crate::scenario::BenchError;
 
-/// What a person has chosen; nothing: all there is.
+/// A person's choice; nothing: all there is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Words of conditions: `stream`, `message=64 B`. One takes part that has all words of one of these.

@@ -1,4 +1,4 @@
-//! What the control groups of a node use, as the kernel counts it.
+//! The resources that control groups of a node use, as the kernel counts them.
 
 use std::fs;
 use std::path::Path;

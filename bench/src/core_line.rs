@@ -46,7 +46,7 @@ pub fn round_trip_ns() -> Option<f64> {
     })
 }
 
-/// What two measurements, before and after, say about the time between them.
+/// The state of the machine between two measurements, before and after.
 #[must_use]
 pub fn state(before_ns: Option<f64>, after_ns: Option<f64>) -> State {
     match (before_ns, after_ns) {

@@ -1,4 +1,4 @@
-//! What a run ran on: without it a figure can't be compared with another.
+//! The environment of a run: without it a figure can't be compared with another.
 
 use serde::Serialize;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What a bench asks of the machine: programs, rights, commands that are run to their end.
+//! The demands of a bench on the machine: programs, rights, commands that are run to their end.
 
 use crate::scenario::BenchError;
 use std::ffi::OsStr;

@@ -61,7 +61,7 @@ impl Node {
         self.domain(dc, domain).join("inside/control.sock")
     }
 
-    /// What the node keeps of a domain while it runs.
+    /// The folder that the node keeps of a domain while it runs.
     #[must_use]
     pub fn domain(&self, dc: &str, domain: &str) -> PathBuf {
         self.run_dir().join("dc").join(dc).join(domain)

@@ -39,7 +39,7 @@ impl Relation {
 pub struct Promise {
     /// Its id, for good: `directory.memory.domain`.
     pub id: &'static str,
-    /// What is measured, in words.
+    /// The measured quantity, in words.
     pub about: &'static str,
     /// Unit of value and goal; `x` for a ratio.
     pub unit: &'static str,
@@ -62,7 +62,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// What an estimate allows to say about a goal.
+    /// The verdict on a goal that an estimate allows.
     #[must_use]
     pub fn of(relation: Relation, estimate: Estimate, goal: f64) -> Self {
         match (relation.holds(estimate.low, goal), relation.holds(estimate.high, goal)) {
@@ -73,7 +73,7 @@ impl Word {
     }
 }
 
-/// What a run says about a promise. Its JSON is the line that `--json` prints.
+/// The verdict on a promise. Its JSON is the line that `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
     /// The promise's id.
@@ -88,7 +88,7 @@ pub struct Verdict {
     pub goal: f64,
     /// Whether the value reaches the goal.
     pub holds: bool,
-    /// What the launches allow to say about that.
+    /// The verdict that the launches allow.
     pub verdict: Word,
     /// 95 % confidence interval over launches.
     pub ci: [f64; 2],

@@ -12,11 +12,11 @@ use std::io::{self, Write};
 /// A column of the table, and a field of the JSON.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
-    /// What stands above it.
+    /// The heading.
     pub heading: &'static str,
     /// Its name in JSON.
     pub field: &'static str,
-    /// What stands in it.
+    /// The figures of its cells.
     pub metric: Metric,
     /// Digits behind the point.
     pub digits: usize,
@@ -107,7 +107,7 @@ pub fn text(
     writeln!(out, "not judged, because this run did not measure it: {}", missing.join(", "))
 }
 
-/// What the figures are.
+/// The kind of the figures.
 fn how(results: &Results) -> &'static str {
     let mut launches = results.repetitions.iter().map(|repetition| repetition.launch);
     let mut of_figures = results.figures.iter().map(|figure| figure.launch);

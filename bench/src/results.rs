@@ -1,4 +1,4 @@
-//! What a run measured, and how it is summed up.
+//! The measurements of a run, and how they are summed up.
 
 use crate::core_line::State;
 use crate::histogram::Latencies;
@@ -23,7 +23,7 @@ impl std::fmt::Display for Condition {
 pub struct Repetition {
     /// Under which circumstances.
     pub condition: Condition,
-    /// Which arm.
+    /// The arm.
     pub arm: Cow<'static, str>,
     /// In which launch, from 0.
     pub launch: usize,
@@ -51,7 +51,7 @@ pub struct Repetition {
     pub calls: Option<u64>,
 }
 
-/// What can be read off a repetition.
+/// The figures that can be read off a repetition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Metric {
     /// Median latency, in us.
@@ -110,7 +110,7 @@ impl Metric {
 /// A number per launch that is no latency: memory, for one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// What it is.
+    /// The name.
     pub name: &'static str,
     /// Its unit.
     pub unit: &'static str,
@@ -127,7 +127,7 @@ pub struct Results {
     pub repetitions: Vec<Repetition>,
     /// The other numbers.
     pub figures: Vec<Figure>,
-    /// What was not measured and why, and what else a reader has to know.
+    /// The things that were not measured and why, and whatever else a reader has to know.
     pub notes: Vec<String>,
 }
 

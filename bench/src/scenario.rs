@@ -8,14 +8,14 @@ use crate::results::{Condition, Results};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// What a person asked for.
+/// A person's wishes.
 #[derive(Debug, Clone)]
 pub struct Arguments {
     /// Name of the scenario, with what chooses among its kinds: `channel --between vm,host`.
     pub scenario: String,
     /// Short: to see that it works, not to quote.
     pub quick: bool,
-    /// What is measured of it.
+    /// The choice of conditions and arms.
     pub choice: Choice,
     /// Numbers of domains; empty: the scenario's own.
     pub domains: Vec<usize>,
@@ -33,7 +33,7 @@ pub enum BenchError {
     /// There is no such scenario.
     #[error("there is no scenario `{asked}`; there are: {known}")]
     Unknown {
-        /// What was asked for.
+        /// The word that was given.
         asked: String,
         /// All there are.
         known: String,
@@ -41,9 +41,9 @@ pub enum BenchError {
     /// A scenario has nothing of that name.
     #[error("there is no {what} `{asked}`; there are:{known}")]
     Choice {
-        /// What was chosen: a case, an arm.
+        /// The kind of the choice: a case, an arm.
         what: &'static str,
-        /// What was asked for.
+        /// The word that was given.
         asked: String,
         /// All there are, each in a line.
         known: String,
@@ -54,7 +54,7 @@ pub enum BenchError {
     /// The machine lacks something.
     #[error("the bench needs {what}: {how}")]
     Missing {
-        /// What it lacks.
+        /// The thing that it lacks.
         what: String,
         /// How to get it.
         how: &'static str,
@@ -72,17 +72,17 @@ pub enum BenchError {
     /// A worker said something else than it should.
     #[error("{who} said `{said}` where {expected} was due")]
     Protocol {
-        /// Which worker.
+        /// The worker.
         who: String,
-        /// What it said.
+        /// Its message.
         said: String,
-        /// What was due.
+        /// The message that was due.
         expected: &'static str,
     },
     /// Something of the system failed.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done.
+        /// The action.
         doing: String,
         /// Why it failed.
         source: io::Error,
@@ -126,11 +126,11 @@ pub trait Scenario {
     /// # Errors
     /// [`BenchError`]; what was started has been ended then.
     fn measure(&self, arguments: &Arguments, progress: &mut dyn FnMut(&str)) -> Result<Results, BenchError>;
-    /// What the results say about the promises that they can speak of.
+    /// The verdicts on those promises that the results can speak of.
     fn verdicts(&self, results: &Results) -> Vec<Verdict>;
 }
 
-/// What a run came to.
+/// The summary of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     /// One for each promise that was measured.

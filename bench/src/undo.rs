@@ -19,7 +19,7 @@ eval \"$list\"
 exit $failed
 ";
 
-/// What is to be undone when this value, or this process, is gone.
+/// An action that is to be undone when this value, or this process, is gone.
 #[derive(Debug)]
 pub struct Undo {
     shell: Child,

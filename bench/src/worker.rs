@@ -134,7 +134,8 @@ impl Worker {
         }
     }
 
-    /// What is to be reported where it said this and something else was due: that, and the end of what it complained.
+    /// The report where it said this and something else was due: that, and the end of its
+    /// complaints.
     #[must_use]
     pub fn surprise(&self, said: String, expected: &'static str) -> BenchError {
         let complaints = std::fs::read_to_string(&self.complaints).unwrap_or_default();

@@ -23,7 +23,7 @@ const TREE_FILES: [(&str, &str); 3] = [
     ("/tree/etc/group", "root:x:0:\ntenant:x:1000:\nfurther:x:2000:tenant\n"),
     ("/tree/etc/hostname", "tree\n"),
 ];
-/// What the domains run.
+/// The program of the domains.
 const TREE_PROGRAMS: [&str; 12] =
     ["sh", "sleep", "cat", "cut", "dd", "echo", "id", "ls", "nslookup", "tail", "touch", "tr"];
 

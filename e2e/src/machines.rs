@@ -166,7 +166,7 @@ pub fn pid_of(role: &str) -> String {
     )
 }
 
-/// What a domain wrote, its guest's console included, to explain a failure.
+/// The output of a domain, its guest's console included, to explain a failure.
 pub fn logs(node: &Node, domain: &str) -> String {
     format!("\n--- logs of {domain}\n{}", node.run(&["logs", "-n", "60", domain]).out)
 }

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a command did.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Run {
     /// Exit code; 128 and more where a signal ended it.
     pub code: i32,
-    /// What it printed.
+    /// Its output.
     pub out: String,
-    /// What it complained.
+    /// Its complaints.
     pub err: String,
 }
 
@@ -145,7 +145,7 @@ impl Node {
         kill_and_wait(&self.pids("daemon"));
     }
 
-    /// What the daemon logged, to explain a failure.
+    /// The daemon's log, to explain a failure.
     pub fn daemon_log(&self) -> String {
         let text = std::fs::read_to_string(self.state_dir().join("daemon.log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
@@ -224,7 +224,7 @@ pub fn kill_all_at_once(pids: &[u32]) {
     }
 }
 
-/// What the kernel needs at most to take a guest's memory away on a busy machine.
+/// The time that the kernel needs at most to take a guest's memory away on a busy machine.
 const TIME_TO_DIE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -295,7 +295,7 @@ pub fn target() -> PathBuf {
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
 }
 
-/// What this machine lacks for a node.
+/// The things that this machine lacks for a node.
 pub(crate) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root; run the tests through sudo".into());

@@ -9,14 +9,14 @@ use std::sync::mpsc::{self, Receiver};
 /// Lines of the console that explain a failure.
 const SHOWN_LINES: usize = 150;
 
-/// What one start showed.
+/// The report of one start.
 #[derive(Debug, Default)]
 pub struct Report {
     /// `Ok`, or why not, of each check.
     pub checks: BTreeMap<String, Result<(), String>>,
     /// Lines of JSON: what was measured.
     pub measured: Vec<String>,
-    /// What else it said: how far it was.
+    /// Its other words: how far it was.
     pub notes: Vec<String>,
     /// How many checks it says that it made; `None` where it never came to its end.
     pub done: Option<usize>,

@@ -27,7 +27,7 @@ const DEADLINE_OF_SUITE: Duration = Duration::from_secs(1200);
 const MEMORY_MIB: &str = "384";
 /// Asks for the suite of links between the two as well, which takes minutes: `all`, or a part of the names of its scenarios.
 pub const SUITE: &str = "TOMBOLO_TIPC_SUITE";
-/// What [`SUITE`] says where all of it is asked for.
+/// The value of [`SUITE`] that asks for all of it.
 pub const ALL: &str = "all";
 const MODULES: [&str; 2] = ["veth", "tipc"];
 
@@ -65,7 +65,7 @@ pub fn run(peer: &Path) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Which scenarios of the suite are asked for.
+/// The scenarios of the suite that are asked for.
 #[must_use]
 pub fn suite() -> Option<String> {
     std::env::var(SUITE).ok().filter(|asked| !asked.is_empty())
@@ -114,7 +114,8 @@ fn program(name: &str) -> Result<PathBuf, String> {
     image::find_program(name).map_err(|_| format!("needs {name}; run `make deps`"))
 }
 
-/// What a kernel does not know of its command line is its first program's environment.
+/// Starts a machine: words of its command line that a kernel does not know are its first program's
+/// environment.
 fn start(image: &Image, console: &Path) -> Machine {
     let suite = suite().unwrap_or_default();
     let mut qemu = Command::new("qemu-system-x86_64");

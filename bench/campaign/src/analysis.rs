@@ -27,7 +27,7 @@ pub struct Analysis {
     pub decompositions: Vec<Decomposed>,
     /// Cells that could not be measured.
     pub skipped: Vec<Skipped>,
-    /// What failed, and how often: the first of its kind in each cell and arm.
+    /// The failures, and how often each came: the first of its kind in each cell and arm.
     pub failed: Vec<(Failed, usize)>,
 }
 
@@ -274,7 +274,7 @@ impl Analysis {
         (alarms, claims.len())
     }
 
-    /// What is said of the run as a whole.
+    /// The words on the run as a whole.
     #[must_use]
     pub fn state(&self) -> String {
         match &self.end {

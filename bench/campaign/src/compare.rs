@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use topology::Diagnostics;
 
-/// What of the environment has to be the same for figures of two runs to be comparable.
+/// The parts of the environment that have to be the same for figures of two runs to be comparable.
 const SAME: [&str; 5] = ["processor", "processors", "kernel", "governor", "virtualised"];
 
 /// Why two runs can't be compared.
@@ -46,7 +46,7 @@ pub struct Change {
     pub comparison: Comparison,
 }
 
-/// What became of a run's figures.
+/// The changes of a run's figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changes {
     /// All that both have.
@@ -134,7 +134,7 @@ fn warnings(before: &Analysis, after: &Analysis) -> Vec<String> {
 }
 
 impl Change {
-    /// What is said of it.
+    /// The words on it.
     #[must_use]
     pub fn words(&self, threshold: f64) -> String {
         match self.comparison.claim {

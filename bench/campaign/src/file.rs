@@ -48,7 +48,7 @@ const NAME_BYTES_MAX: usize = 63;
 /// Words of a command.
 const WORDS_MAX: usize = 256;
 
-/// What a plan has where its file says nothing.
+/// The seed of a plan whose file says none.
 const SEED: u64 = 1;
 const LAUNCHES_DEFAULT: usize = 5;
 const WINDOW_DEFAULT: Duration = Duration::from_millis(500);

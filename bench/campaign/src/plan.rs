@@ -1,4 +1,4 @@
-//! What a plan asks for, and the order in which it is measured.
+//! The demands of a plan, and the order in which they are measured.
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -8,7 +8,8 @@ use std::fmt;
 use std::time::Duration;
 use topology::{nanos_text, size_text};
 
-/// What beginning and ending a repetition takes, besides its window: two processes start, meet and end.
+/// The time that beginning and ending a repetition takes, besides its window: two processes start,
+/// meet and end.
 const AROUND: Duration = Duration::from_millis(120);
 /// As [`AROUND`], where each of them starts in a container of its own.
 const AROUND_CONTAINERS: Duration = Duration::from_millis(600);
@@ -66,7 +67,7 @@ impl fmt::Display for Loop {
 pub struct Plan {
     /// Its name.
     pub name: String,
-    /// What orders, schedules and payloads are made of.
+    /// The seed that orders, schedules and payloads are made of.
     pub seed: u64,
     /// How often everything is started afresh.
     pub launches: usize,
@@ -112,7 +113,7 @@ impl fmt::Display for Cell {
     }
 }
 
-/// What the A/A arm is called: the first subject, once more, as if it were another.
+/// The name of the A/A arm: the first subject, once more, as if it were another.
 pub const AGAIN: &str = " (again)";
 
 /// One repetition to measure.
@@ -174,13 +175,13 @@ impl Plan {
         order
     }
 
-    /// What all of it takes, about.
+    /// The time that all of it takes, about.
     #[must_use]
     pub fn length(&self) -> Duration {
         self.order().iter().map(|repeat| self.length_of(repeat)).sum()
     }
 
-    /// What one repetition takes, about.
+    /// The time that one repetition takes, about.
     #[must_use]
     pub fn length_of(&self, repeat: &Repeat) -> Duration {
         let around = if repeat.cell.deployment == Deployment::Container { AROUND_CONTAINERS } else { AROUND };
@@ -195,7 +196,8 @@ impl Plan {
         digest.iter().take(8).fold(0, |seed, &byte| seed << 8 | u64::from(byte))
     }
 
-    /// What tells this plan from any that would measure something else.
+    /// The fingerprint of this plan, which differs from that of any plan that would measure
+    /// something else.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let digest = Sha256::digest(format!("{self:?}").as_bytes());

@@ -28,13 +28,13 @@ pub enum Line {
     Measured(Box<Measured>),
     /// One arm that failed once.
     Failed(Failed),
-    /// What could not be measured here.
+    /// A subject that could not be measured here.
     Skipped(Skipped),
     /// How a run ended; without it, it was interrupted.
     End(End),
 }
 
-/// What a run ran on, and what it was asked for.
+/// The environment of a run, and its plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Head {
     /// [`FORMAT`].
@@ -62,7 +62,7 @@ pub struct Where {
     pub r#loop: String,
 }
 
-/// Which repetition.
+/// The repetition.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Which {
     /// In which launch, from 0.
@@ -76,7 +76,7 @@ pub struct Which {
 /// One arm, once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
-    /// Which repetition.
+    /// The repetition.
     #[serde(flatten)]
     pub which: Which,
     /// In which state the machine was.
@@ -106,14 +106,14 @@ pub struct Measured {
 /// One arm that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// Which repetition.
+    /// The repetition.
     #[serde(flatten)]
     pub which: Which,
     /// Why.
     pub why: String,
 }
 
-/// What can't be measured here.
+/// A subject that can't be measured here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// A subject, or a deployment, and where.
@@ -195,7 +195,7 @@ pub enum RecordError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// It has no head.

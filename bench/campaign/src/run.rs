@@ -19,7 +19,7 @@ const FAILURES_MAX: usize = 3;
 /// Workers that take part in one repetition.
 const ENDS: usize = 2;
 
-/// What to measure, and where to.
+/// The plan to measure, and the directory for its records.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
     /// The plan.
@@ -41,7 +41,7 @@ pub struct Progress {
     pub all: usize,
     /// How long the rest takes, about.
     pub left: Duration,
-    /// What comes next.
+    /// The next repetition.
     pub next: String,
 }
 
@@ -85,7 +85,7 @@ pub enum RunError {
 pub struct Outcome {
     /// Whether nothing is left.
     pub end: End,
-    /// What could not be measured here.
+    /// The subjects that could not be measured here.
     pub skipped: Vec<Skipped>,
     /// How many repetitions failed.
     pub failed: usize,
@@ -117,7 +117,7 @@ pub fn run(request: &Request<'_>, watcher: &mut dyn Watcher) -> Result<Outcome, 
     Ok(Outcome { end, skipped, failed })
 }
 
-/// What the directory has already; failures are tried again.
+/// The repetitions that the directory has already; failures are tried again.
 fn before(request: &Request<'_>) -> Result<BTreeSet<Which>, RunError> {
     let plan = request.plan;
     match record::read(request.out) {
@@ -140,7 +140,7 @@ fn before(request: &Request<'_>) -> Result<BTreeSet<Which>, RunError> {
     }
 }
 
-/// What of a plan can be measured here, and what not.
+/// The parts of a plan that can be measured here, and those that can't.
 fn feasible(request: &Request<'_>, stage: &Stage) -> (Vec<Repeat>, Vec<Skipped>) {
     let mut skipped: Vec<Skipped> = Vec::new();
     let order = request.plan.order().into_iter().filter(|repeat| match obstacle(request, stage, repeat) {
@@ -336,7 +336,7 @@ impl Campaign<'_> {
     }
 }
 
-/// What is planned of the rest, at the speed of what is done.
+/// The time for the rest of the plan, at the speed so far.
 fn remaining(total: Duration, planned: Duration, passed: Duration) -> Duration {
     let speed = if planned.is_zero() { 1.0 } else { passed.as_secs_f64() / planned.as_secs_f64() };
     total.saturating_sub(planned).mul_f64(speed)

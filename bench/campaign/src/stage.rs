@@ -78,7 +78,7 @@ impl Stage {
         &self.folder
     }
 
-    /// What names outside this folder have to start with, to be taken away.
+    /// The prefix of names outside this folder, by which they are taken away.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix

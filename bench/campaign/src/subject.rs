@@ -1,4 +1,5 @@
-//! What is measured: each subject is a way of messages of the workers that the bench's core has, or a foreign program.
+//! The subjects: each is a way of messages of the workers that the bench's core has, or a foreign
+//! program.
 
 use crate::plan::{Cell, Deployment};
 use bench::channel::task::Means;
@@ -7,7 +8,7 @@ use bench::links::means::{Means as Link, Way as LinkWay};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// What the name of a foreign program starts with.
+/// The prefix of a foreign program's name.
 pub const EXEC: &str = "exec:";
 /// Bytes of a ring: as channels have it by default, and more where one message would fill it.
 const RING_BYTES: usize = 1 << 20;
@@ -95,12 +96,12 @@ pub fn find(name: &str) -> Option<Subject> {
     ALL.into_iter().find(|subject| subject.name == name)
 }
 
-/// What a subject finds in its surroundings.
+/// The surroundings of a subject.
 #[derive(Debug, Clone, Copy)]
 pub struct Around<'a> {
     /// A folder that both ends see at this path.
     pub folder: &'a Path,
-    /// What all of its names in `/dev/shm` start with.
+    /// The prefix of all of its names in `/dev/shm`.
     pub prefix: &'a str,
     /// Address of the follower.
     pub address: IpAddr,

@@ -31,7 +31,7 @@ pub enum Scale {
 /// An axis with its marks.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// What it says.
+    /// The label.
     pub label: &'static str,
     /// How values lie on it.
     pub scale: Scale,
@@ -88,7 +88,7 @@ fn power_text(power: i32) -> String {
 pub struct Curve {
     /// Its name, shown when it is pointed at.
     pub name: String,
-    /// Which colour.
+    /// The number of its colour.
     pub colour: usize,
     /// Its points, from left to right.
     pub points: Vec<(f64, f64)>,
@@ -169,9 +169,9 @@ fn path(curve: &Curve, at_x: impl Fn(f64) -> f64, at_y: impl Fn(f64) -> f64) -> 
 /// One bar with its interval.
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// What it is, shown when it is pointed at.
+    /// The text that is shown when it is pointed at.
     pub name: String,
-    /// Which colour.
+    /// The number of its colour.
     pub colour: usize,
     /// Where it ends, and the interval around that.
     pub value: f64,

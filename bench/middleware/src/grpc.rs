@@ -33,15 +33,16 @@ use tower::{Service, service_fn};
 
 /// The one call.
 const PATH: &str = "/tombolo.bench.Messages/Exchange";
-/// What both say over TLS that they speak.
+/// The protocol that both sides name over TLS.
 const HTTP2: &[u8] = b"h2";
-/// What may be on its way in a stream, in bytes: more wins nothing, and the default of HTTP/2, 64 KiB, is slower.
+/// The bytes that may be on their way in a stream: more wins nothing, and the default of HTTP/2, 64
+/// KiB, is slower.
 const WINDOW_BYTES: u32 = 8 << 20;
 /// Longest frame of HTTP/2: a long message in few frames.
 const FRAME_BYTES: u32 = 1 << 20;
 /// Longest message.
 const MESSAGE_BYTES: usize = 64 << 20;
-/// What tonic gathers before it writes, in bytes.
+/// The bytes that tonic gathers before it writes.
 const GATHERED_BYTES: usize = 256 << 10;
 /// Bytes of messages between the worker and the connection; at least two, at most so many messages.
 const QUEUE_BYTES: usize = 256 << 10;
@@ -86,7 +87,7 @@ fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Erro
     crate::other("gRPC")(error.into())
 }
 
-/// What HTTP/2 speaks over, before there is a runtime for it.
+/// The socket below HTTP/2, before there is a runtime for it.
 enum Socket {
     Unix(std::os::unix::net::UnixStream),
     Tcp(std::net::TcpStream),

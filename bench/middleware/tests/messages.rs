@@ -19,7 +19,7 @@ fn worker(role: Role, folder: &Path) -> Worker {
     worker
 }
 
-/// What the leader tells.
+/// The leader's account.
 fn tale([lead, follow]: &mut [Worker; 2], task: &Task) -> Tale {
     let of = |role| Task { role, ..task.clone() };
     follow.give(&of(Role::Follow)).expect("it listens");

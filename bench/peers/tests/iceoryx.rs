@@ -16,7 +16,7 @@ fn worker(role: Role, folder: &Path) -> Worker {
     worker
 }
 
-/// What the leader tells.
+/// The leader's account.
 fn tale([lead, follow]: &mut [Worker; 2], task: &Task) -> Tale {
     let processors = sys::processor::allowed().expect("our processors");
     let of = |role, processor| Task { role, processor: Some(processor), ..task.clone() };

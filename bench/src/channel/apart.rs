@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A connection on which nothing goes for so long has stalled: a thousand times what the slowest operation takes.
 const STALL: Duration = Duration::from_secs(3);
-/// What a program says it is to the daemon: the program itself, no entrance of ours.
+/// The entrance that a program names to the daemon: the program itself, no entrance of ours.
 const ENTRANCE: &str = "api";
 
 impl Means {
@@ -27,8 +27,9 @@ impl Means {
     }
 }
 
-/// What a worker keeps from task to task: its offer, so that no task comes before the end of the offer of the one before; and its
-/// channel, because there would be nothing to gain from making another.
+/// The state that a worker keeps from task to task: its offer, so that no task comes before the end
+/// of the offer of the one before; and its channel, because there would be nothing to gain from
+/// making another.
 #[derive(Debug, Default)]
 pub struct Doors {
     offer: Option<(PathBuf, String, Offer)>,

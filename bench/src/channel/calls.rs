@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// What [`mark`] calls: no way of messages does.
+/// The system call of [`mark`]: no way of messages makes it.
 const MARK: &str = "getppid(";
 
 /// Makes the system call that stands, in a trace, before and behind what is counted.

@@ -221,7 +221,8 @@ impl Bench<'_> {
         }
     }
 
-    /// What is not ours may get stuck or die: it is noted, and its workers start afresh. What is ours may not.
+    /// Excuses a failure of a foreign means: it may get stuck or die, is noted, and its workers
+    /// start afresh. Ours may not.
     fn excuse(
         &mut self,
         case: Case,
@@ -331,7 +332,8 @@ fn finish(pair: &mut Pair, length: Duration) -> Result<[Tale; 2], BenchError> {
     either([pair.lead.tale(length), pair.follow.tale(Duration::ZERO)])
 }
 
-/// What both said, or why one failed: a leader whose follower has failed only knows that it is gone.
+/// The results of both, or the reason why one failed: a leader whose follower has failed only knows
+/// that it is gone.
 pub(crate) fn either<T>([lead, follow]: [Result<T, BenchError>; 2]) -> Result<[T; 2], BenchError> {
     match (lead, follow) {
         (Ok(lead), Ok(follow)) => Ok([lead, follow]),

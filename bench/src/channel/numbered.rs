@@ -17,7 +17,7 @@ const WORD: usize = 8;
 /// Numbers have seven bytes.
 const NUMBER_MASK: u64 = (1 << 56) - 1;
 
-/// What came back.
+/// The verdict on a message that came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     /// The one that was waited for.

@@ -1,4 +1,4 @@
-//! What is compared, and under which conditions.
+//! The comparison, and its conditions.
 
 use super::domains::{Domains, SERVICE};
 use super::task::{Means, Work};
@@ -26,7 +26,7 @@ const LARGE_RING_BYTES: u32 = 4 << 20;
 /// From this size on a stream needs the large ring.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// What is compared.
+/// The arms of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arm {
     /// A channel as it is by default: spins a while, then sleeps.
@@ -59,12 +59,12 @@ pub enum Arm {
     CacheCopy,
 }
 
-/// What the arms need to know of the run.
+/// The surroundings that the arms need to know.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
     /// A folder of the run.
     pub folder: &'a Path,
-    /// What names outside of the folder start with.
+    /// The prefix of names outside of the folder.
     pub prefix: &'a str,
     /// Address of the follower over the veth.
     pub veth: &'a str,
@@ -134,7 +134,7 @@ impl Arm {
     }
 }
 
-/// What the two workers do.
+/// The work of the two workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Round trips, as fast as they go, on two processors.
@@ -156,7 +156,7 @@ pub enum Kind {
 /// One condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
-    /// What is done.
+    /// The kind of work.
     pub kind: Kind,
     /// Bytes of a message.
     pub bytes: usize,
@@ -218,7 +218,7 @@ impl Case {
         Condition(vec![("work", work.into()), ("message", size(self.bytes))])
     }
 
-    /// What takes part.
+    /// The arms that take part.
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         use Arm::{
@@ -242,7 +242,7 @@ impl Case {
         }
     }
 
-    /// What the others are compared with.
+    /// The arm that the others are compared with.
     #[must_use]
     pub fn base(self) -> Arm {
         match self.kind {
@@ -292,7 +292,7 @@ impl Case {
         }
     }
 
-    /// What the workers are to do.
+    /// The work of the workers.
     #[must_use]
     pub fn work(self, timing: &Timing) -> Work {
         let &Timing { warm_up_ns, window_ns, transfer_bytes, traced_bytes, .. } = timing;
@@ -325,7 +325,7 @@ impl Case {
     }
 }
 
-/// What is to be run.
+/// The plan of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Fresh starts of everything.
@@ -337,8 +337,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What can be quoted: enough rounds that each arm meets each state of the machine, in windows that are shorter than
-    /// the machine keeps a state.
+    /// The plan that can be quoted: enough rounds that each arm meets each state of the machine, in
+    /// windows that are shorter than the machine keeps a state.
     #[must_use]
     pub fn full() -> Self {
         let timing = Timing {

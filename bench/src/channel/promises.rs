@@ -70,7 +70,7 @@ pub const PROMISES: [Promise; 18] = [
     promise("channel.set-up.daemon", "the same by the node's daemon", "us", Relation::AtMost, 200.0),
 ];
 
-/// What a promise of a ratio compares.
+/// The two sides of a promise of a ratio.
 struct Comparison {
     id: &'static str,
     case: Case,
@@ -111,7 +111,7 @@ const COMPARISONS: [Comparison; 14] = [
     compare("channel.gib.processor", TRANSFER, Arm::Tombolo, Arm::Veth, Metric::ProcessorTotal),
 ];
 
-/// What the results say about the promises that they can speak of.
+/// The verdicts on those promises that the results can speak of.
 #[must_use]
 pub fn verdicts(results: &Results) -> Vec<Verdict> {
     PROMISES.iter().filter_map(|promise| verdict(promise, results)).collect()

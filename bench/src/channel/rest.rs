@@ -1,4 +1,5 @@
-//! What processes cost while they rest: processor time as the scheduler counts it, memory as a control group does.
+//! The cost of processes while they rest: processor time as the scheduler counts it, memory as a
+//! control group does.
 
 use crate::scenario::BenchError;
 use std::fs;
@@ -59,7 +60,7 @@ impl MemoryGroup {
             .map_err(BenchError::io("filling a control group"))
     }
 
-    /// What it is charged, in bytes.
+    /// The bytes that it is charged.
     ///
     /// # Errors
     /// Where the kernel does not tell.

@@ -19,7 +19,7 @@ use sys::clock::clock_ns;
 
 /// How long the daemon may take for one thing.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a program says it is to the daemon: the program itself, no entrance of ours.
+/// The entrance that a program names to the daemon: the program itself, no entrance of ours.
 const ENTRANCE: &str = "api";
 
 /// Sets up and takes down, again and again; the leader measures.

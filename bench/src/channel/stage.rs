@@ -101,7 +101,7 @@ impl Stage {
         }
     }
 
-    /// What the arms need to know.
+    /// The surroundings for the arms.
     #[must_use]
     pub fn surroundings(&self) -> Surroundings<'_> {
         Surroundings {

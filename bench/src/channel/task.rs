@@ -1,4 +1,4 @@
-//! What two workers are told, and what they tell.
+//! The messages between the bench and its two workers.
 
 use crate::histogram::Latencies;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ pub const MORE: u8 = 0;
 /// First byte of the last message, and of its answer.
 pub const LAST: u8 = 1;
 
-/// Which of the two workers.
+/// The role of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -87,14 +87,14 @@ pub enum Means {
         listener: bool,
         /// Where it keeps its files.
         root: PathBuf,
-        /// What all of its names in `/dev/shm` start with.
+        /// The prefix of all of its names in `/dev/shm`.
         prefix: String,
         /// Bytes in flight.
         ring_bytes: u32,
     },
-    /// What `tombolo bench ipc` compares.
+    /// A way of `tombolo bench ipc`.
     Ipc(crate::ipc::means::Means),
-    /// What `tombolo bench link` compares.
+    /// A way of `tombolo bench link`.
     Link(crate::links::means::Means),
 }
 
@@ -110,7 +110,7 @@ pub enum Waiting {
     Poll,
 }
 
-/// What is to be done with it.
+/// The work with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
@@ -176,7 +176,7 @@ pub struct Exchange {
     pub work_ns: u64,
     /// How long requests are due, in ns.
     pub window_ns: u64,
-    /// What schedule and payloads are made of.
+    /// The seed of schedule and payloads.
     pub seed: u64,
 }
 
@@ -201,11 +201,11 @@ pub enum Pace {
 /// One task; the leader's and the follower's differ in the role and the processor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// Which of the two.
+    /// The role.
     pub role: Role,
     /// By what.
     pub means: Means,
-    /// What.
+    /// The work.
     pub work: Work,
     /// Bytes of a message, at least 1.
     pub bytes: usize,
@@ -215,7 +215,7 @@ pub struct Task {
     pub processor: Option<u32>,
 }
 
-/// What was done.
+/// The account of the work.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Tale {
     /// How long each operation of the window took.

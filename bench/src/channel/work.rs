@@ -1,4 +1,4 @@
-//! What a worker does: it meets the other, works with it, and tells.
+//! The life of a worker: it meets the other, works with it, and tells.
 //!
 //! The conversation, a line each: the worker says `ready`; it is given a [`Task`]; a follower says `waiting` when the
 //! leader may come; both say `primed` when what carries the messages stands; both are given a line to begin, and
@@ -20,11 +20,11 @@ use sys::clock::clock_ns;
 /// Bytes between two looks at the clock while streaming: it costs a message of 64 bytes less than a tenth of a ns.
 const BYTES_PER_LOOK: usize = 16 << 10;
 
-/// What a worker hears and says.
+/// The conversation of a worker.
 pub struct Talk<'a> {
-    /// What it is told.
+    /// The messages to it.
     pub input: &'a mut dyn BufRead,
-    /// What it says.
+    /// Its messages.
     pub output: &'a mut dyn Write,
 }
 
@@ -112,7 +112,7 @@ pub fn meet(task: &Task, talk: &mut Talk<'_>) -> io::Result<Meeting> {
 
 /// The job of round trips and streams.
 pub struct Messages<'a, 't> {
-    /// What is to be done.
+    /// The task.
     pub(crate) task: &'a Task,
     /// With whom it is spoken of.
     pub(crate) talk: &'a mut Talk<'t>,
@@ -164,7 +164,7 @@ impl Job for Messages<'_, '_> {
     }
 }
 
-/// What this process has used so far.
+/// The resources that this process has used so far.
 #[derive(Debug)]
 pub struct Usage {
     clock_ns: u64,
@@ -367,7 +367,7 @@ mod tests {
         Task { role, means, work, bytes: 64, meeting: folder.join("meeting"), processor }
     }
 
-    /// What a worker says, and word that it has said something.
+    /// The messages of a worker, and word that there is one.
     struct Heard(Vec<u8>, mpsc::Sender<()>);
 
     impl Write for Heard {

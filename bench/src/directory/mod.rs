@@ -46,7 +46,7 @@ const MEMORY: &str = "memory per further domain";
 /// The modes of the cache that are compared.
 const CACHES: [&str; 2] = ["none", "private"];
 
-/// What is compared.
+/// The arms of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     /// `/srv/dns/query`: write, read.
@@ -235,7 +235,7 @@ fn condition(cache: &str, domains: usize) -> Condition {
     Condition(vec![("cache", cache.to_owned()), ("domains", domains.to_string())])
 }
 
-/// What is to be run.
+/// The plan of a run.
 #[derive(Debug)]
 struct Plan {
     domains: Vec<usize>,
@@ -288,7 +288,7 @@ impl Bench<'_> {
         self.measure(results, progress)
     }
 
-    /// What is measured once the domains are up.
+    /// Measures once the domains are up.
     fn measure(&mut self, results: &mut Results, progress: &mut dyn FnMut(&str)) -> Result<(), BenchError> {
         for &domains in &self.plan.domains {
             progress(&format!(

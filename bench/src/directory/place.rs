@@ -13,7 +13,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 
 /// Address of the bridge, and of the name server on it. Of the block for benchmarks (RFC 2544).
 pub const NAME_SERVER: &str = "198.18.0.1";
-/// What all names end with.
+/// The suffix of all names.
 pub const SUFFIX: &str = "bench.test";
 /// The distributed container of the bench.
 pub const DC: &str = "bench";
@@ -48,7 +48,7 @@ pub struct Place {
     _name_server_says: BufReader<ChildStderr>,
     binary: PathBuf,
     folder: PathBuf,
-    /// What the domains boot, where they are virtual machines.
+    /// The image that the domains boot, where they are virtual machines.
     guest: Option<Image>,
 }
 
@@ -215,7 +215,7 @@ fn check_machine(binary: &Path) -> Result<(), BenchError> {
     check_files(binary, &["lookup-worker"])
 }
 
-/// What the node needs beyond the rest.
+/// Checks what the node needs beyond the rest.
 fn check_node(binary: &Path) -> Result<(), BenchError> {
     check_programs(&["runc"])?;
     check_files(binary, &["tombolo", "libtombolo_preload.so"])

@@ -1,4 +1,5 @@
-//! What the node of the bench uses: processor time and memory, as the kernel counts them.
+//! The resources that the node of the bench uses: processor time and memory, as the kernel counts
+//! them.
 
 use super::place::Place;
 use crate::control_group::{self, ROOT, keyed, number};

@@ -1,4 +1,5 @@
-//! What a worker does inside a domain: it asks for names, one after the other, and notes how long each took.
+//! The work of a worker inside a domain: it asks for names, one after the other, and notes how long
+//! each took.
 //!
 //! The conversation, a line each: the worker says `ready`; it is given a [`Task`] as JSON, asks for every name once (so
 //! that connections stand and caches are filled) and says `primed`; it is given the time to begin, or `now` where its clock is not
@@ -29,7 +30,7 @@ pub enum Way {
     Library,
 }
 
-/// What is to be done.
+/// The task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
     /// The way in.
@@ -44,18 +45,18 @@ pub struct Task {
     pub warm_up_ns: u64,
     /// The measured window, in ns.
     pub window_ns: u64,
-    /// Which names in which order.
+    /// The seed of the names and their order.
     pub seed: u64,
 }
 
-/// What was done.
+/// The account of the work.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Tale {
     /// Look-ups that ended within the window.
     pub latencies: Latencies,
     /// Look-ups that failed, at any time.
     pub failures: u64,
-    /// What the first failure said.
+    /// The message of the first failure.
     pub first_failure: Option<String>,
     /// All look-ups since the beginning, those outside the window too.
     pub operations: u64,

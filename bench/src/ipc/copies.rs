@@ -64,7 +64,7 @@ fn places(bytes: usize) -> [usize; PLACES] {
     std::array::from_fn(|at| (last * at / (PLACES - 1)) / WORD_BYTES * WORD_BYTES)
 }
 
-/// What stands at a place of a message.
+/// The word at a place of a message.
 fn word(number: u64, place: usize) -> u64 {
     number.wrapping_mul(SPREAD[0]) ^ (place as u64).wrapping_mul(SPREAD[1])
 }
@@ -90,7 +90,7 @@ pub fn words_at(message: &[u8], places: &[usize; PLACES]) -> io::Result<[u64; PL
     Ok(words)
 }
 
-/// What stands at all places of a message.
+/// The words at all places of a message.
 fn words(number: u64, places: &[usize; PLACES]) -> [(usize, u64); PLACES] {
     places.map(|place| (place, word(number, place)))
 }

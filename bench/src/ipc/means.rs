@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Means {
     /// The way.
     pub way: Way,
-    /// What is chosen.
+    /// The tuning.
     pub tuning: Tuning,
 }
 
@@ -29,7 +29,7 @@ pub enum Way {
     Sends,
     /// Endpoints: the sender copies into a buffer that the receiver has granted.
     Places {
-        /// What says which part is full or free.
+        /// The hints which part is full or free.
         hints: Hints,
     },
     /// Endpoints: the sender writes into a buffer that it has granted, the receiver copies out of it; messages say which part is full or free.
@@ -54,7 +54,7 @@ pub enum Way {
     Zenoh,
 }
 
-/// What says that a part of a granted buffer is full, or free again.
+/// The means by which a part of a granted buffer is said to be full, or free again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hints {
@@ -64,7 +64,7 @@ pub enum Hints {
     Messages,
 }
 
-/// What can be chosen about a way. A run tries several, and keeps the quickest of each way.
+/// The choices within a way. A run tries several, and keeps the quickest of each way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuning {
     /// Bytes of what holds messages on their way, in each direction: a pipe, a socket's buffers, a ring; 0: as it is by default.

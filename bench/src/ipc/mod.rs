@@ -118,7 +118,7 @@ struct Bench<'a> {
     teams: [Vec<Pair>; 2],
     stage: Stage,
     launch: usize,
-    /// What was quickest.
+    /// The quickest tunings.
     tuned: BTreeMap<(Case, Arm), Tuning>,
 }
 
@@ -230,7 +230,8 @@ impl Bench<'_> {
         pairs.iter_mut().try_for_each(|pair| primed(pair).map(|_| ()))
     }
 
-    /// What is not ours may get stuck or die: it is noted, and its workers start afresh. What is ours, or the kernel's, may not.
+    /// Excuses a failure of a foreign means: it may get stuck or die, is noted, and its workers
+    /// start afresh. Ours and the kernel's may not.
     fn excuse(
         &mut self,
         case: Case,
@@ -251,7 +252,7 @@ impl Bench<'_> {
         self.teams[usize::from(arm.is_peer())].clear();
     }
 
-    /// What was chosen, for the report: an arm a line.
+    /// The tunings that were chosen, for the report: an arm a line.
     fn choices(&self) -> Vec<String> {
         let mut lines: BTreeMap<Arm, Vec<String>> = BTreeMap::new();
         for (&(case, arm), tuning) in &self.tuned {

@@ -1,4 +1,4 @@
-//! What is compared, and under which conditions.
+//! The comparison, and its conditions.
 
 use super::means::{Hints, Means, Tuning, Way};
 use crate::channel::task::Work;
@@ -13,7 +13,7 @@ const BATCH_BYTES: usize = 4096;
 /// From this size on messages are bulk, whose table counts bytes and not messages.
 const BULK_BYTES: usize = 4096;
 
-/// What is compared.
+/// The arms of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arm {
     /// Endpoints as they are by default: requests; buffered messages in batches; copies straight into the receiver's buffer, told of by messages, by the
@@ -51,7 +51,7 @@ pub enum Arm {
     Zenoh,
 }
 
-/// What the kernel offers, one message a call: what the promises compare with.
+/// The kernel's own ways, one message a call: the promises compare with them.
 pub const KERNEL: [Arm; 6] = [Arm::Pipe, Arm::Fifo, Arm::Queue, Arm::Unix, Arm::Seqpacket, Arm::Tcp];
 
 impl Arm {
@@ -109,7 +109,8 @@ impl Arm {
         }
     }
 
-    /// What is tried in this case, of which the quickest is kept; one alone is not tried.
+    /// The tunings that are tried in this case, of which the quickest is kept; one alone is not
+    /// tried.
     #[must_use]
     pub fn tunings(self, case: Case) -> Vec<Tuning> {
         let plain = Tuning::plain(case.bytes);
@@ -159,7 +160,7 @@ impl Arm {
     }
 }
 
-/// What the workers do.
+/// The work of the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Round trips, as fast as they go, on two processors.
@@ -181,7 +182,7 @@ pub enum Kind {
 /// One condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
-    /// What is done.
+    /// The kind of work.
     pub kind: Kind,
     /// Bytes of a message.
     pub bytes: usize,
@@ -254,7 +255,7 @@ impl Case {
         if let Kind::Pairs(pairs) | Kind::PairsRoundTrip(pairs) = self.kind { pairs } else { 1 }
     }
 
-    /// What takes part.
+    /// The arms that take part.
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         use Arm::{
@@ -322,7 +323,7 @@ impl Case {
         }
     }
 
-    /// What the workers are to do, for so long.
+    /// The work of the workers, for so long.
     #[must_use]
     pub fn work(self, warm_up_ns: u64, window_ns: u64) -> Work {
         let gap_ns = if self.kind == Kind::Sparse { SPARSE_GAP_US * 1_000 } else { 0 };
@@ -342,7 +343,7 @@ impl Case {
     }
 }
 
-/// What is to be run.
+/// The plan of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Fresh starts of everything.
@@ -362,7 +363,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What can be quoted.
+    /// The plan that can be quoted.
     #[must_use]
     pub fn full() -> Self {
         Self {

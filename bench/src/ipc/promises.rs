@@ -35,7 +35,7 @@ pub const PROMISES: [Promise; 18] = [
     at_least("ipc.copy.1MiB.zenoh", "the same, relative to zenoh", 1.0),
 ];
 
-/// What a promise compares.
+/// The two sides of a promise.
 struct Comparison {
     id: &'static str,
     case: Case,
@@ -74,7 +74,7 @@ const COMPARISONS: [Comparison; 18] = [
     streams("ipc.copy.1MiB.zenoh", COPIES[2], &[Arm::Zenoh]),
 ];
 
-/// What the results say about the promises that they can speak of.
+/// The verdicts on those promises that the results can speak of.
 #[must_use]
 pub fn verdicts(results: &Results) -> Vec<Verdict> {
     let judged = |promise: &Promise| {

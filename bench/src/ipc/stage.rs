@@ -18,7 +18,8 @@ const OURS: &str = "ipc-worker";
 /// The worker with what is other people's.
 const PEERS: &str = "ipc-peer";
 
-/// What the worker with other people's is told, as its one argument, when all of them have ended: to take away what they have left.
+/// The one argument of the worker with other people's middleware when all of them have ended: to
+/// take away what they have left.
 pub const SWEEP: &str = "sweep";
 
 /// The two workers of a pair.

@@ -135,7 +135,7 @@ fn station() -> io::Result<(Option<Station>, Vec<OwnedFd>)> {
     Ok((Some(station), sockets.collect::<io::Result<_>>()?))
 }
 
-/// What a side has of the buffer.
+/// The memory that a side has of the buffer.
 enum Memory {
     /// The follower's: kept as long as it is granted.
     Owned(#[allow(dead_code, reason = "a buffer that is dropped is granted no more")] Buffer),

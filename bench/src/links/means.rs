@@ -47,19 +47,19 @@ pub enum Way {
     Copies {
         /// Name of the transport between the proxies.
         transport: String,
-        /// Which way the bytes go.
+        /// The direction of the bytes.
         direction: Direction,
     },
     /// Questions and answers over a socket, of which one carries as many bytes as a copy.
     Asked {
         /// Whether with TLS 1.3.
         tls: bool,
-        /// Which way the bytes go.
+        /// The direction of the bytes.
         direction: Direction,
     },
 }
 
-/// Which way the bytes of a copy go.
+/// The direction of a copy's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {

@@ -126,9 +126,9 @@ pub fn measure(
     Ok(results)
 }
 
-/// What is there to take part.
+/// The parties that are there to take part.
 struct Has {
-    /// What is other people's.
+    /// Whether other people's middleware is there.
     peers: bool,
     /// The program whose role a proxy is.
     proxies: bool,
@@ -291,7 +291,8 @@ impl Stage {
         })
     }
 
-    /// What is not ours may get stuck or die: it is noted, and its workers start afresh. What is ours, or the kernel's, may not.
+    /// Excuses a failure of a foreign means: it may get stuck or die, is noted, and its workers
+    /// start afresh. Ours and the kernel's may not.
     fn excuse(
         &mut self,
         case: Case,

@@ -1,4 +1,4 @@
-//! What is compared, and under which conditions.
+//! The comparison, and its conditions.
 
 use super::means::{Direction, Way};
 use crate::channel::plan::size;
@@ -9,7 +9,7 @@ use crate::results::{Condition, Metric};
 /// From this size on the table counts bytes.
 const BULK_BYTES: usize = 16 << 10;
 
-/// What is compared.
+/// The arms of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arm {
     /// A link over TCP with TLS, as the messages are.
@@ -55,9 +55,10 @@ use Arm::{
 
 /// Longest payload of the frames of any switch, in bytes.
 pub const MTU: u32 = 1500;
-/// What switches take between the nodes of a cluster, where they are told to ("jumbo frames").
+/// The frames that switches between the nodes of a cluster take, where they are told to ("jumbo
+/// frames").
 pub const LONG_MTU: u32 = 9000;
-/// What the networks within one machine take: bridges and pairs of veth.
+/// The frames that the networks within one machine take: bridges and pairs of veth.
 pub const LONGEST_MTU: u32 = 65_535;
 
 impl Arm {
@@ -126,7 +127,7 @@ impl Arm {
     }
 }
 
-/// What the workers do.
+/// The work of the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Round trips.
@@ -142,7 +143,7 @@ pub enum Kind {
 /// One condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
-    /// What is done.
+    /// The kind of work.
     pub kind: Kind,
     /// Bytes of a message.
     pub bytes: usize,
@@ -212,7 +213,7 @@ impl Case {
         CASES.into_iter().find(|case| case.condition() == *condition)
     }
 
-    /// What takes part. What is not ours has no pairs that share it.
+    /// The arms that take part. Other people's have no pairs that share it.
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         match (self.kind, self.pairs) {
@@ -293,7 +294,7 @@ impl Case {
         }
     }
 
-    /// What the workers are to do, for so long.
+    /// The work of the workers, for so long.
     #[must_use]
     pub fn work(self, warm_up_ns: u64, window_ns: u64) -> Work {
         match self.kind {
@@ -305,7 +306,7 @@ impl Case {
     }
 }
 
-/// What is to be run.
+/// The plan of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Fresh starts of everything.
@@ -319,7 +320,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What can be quoted.
+    /// The plan that can be quoted.
     #[must_use]
     pub fn full() -> Self {
         Self { launches: 4, rounds: 3, warm_up_ns: 50_000_000, window_ns: 250_000_000 }

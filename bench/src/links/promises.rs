@@ -38,7 +38,7 @@ pub const PROMISES: [Promise; 14] = [
     at_least("link.copy.1MiB.out", "the same to the other node", 0.5),
 ];
 
-/// What a promise compares: in which case, what, relative to what, and by what.
+/// The comparisons of the promises: in which case, of which arms, by which figure.
 const COMPARISONS: [(Case, [Arm; 2], Metric); 14] = [
     (STREAM_64, [Arm::Link, Arm::Grpc], Metric::Rate),
     (STREAM_64, [Arm::Link, Arm::GrpcTls], Metric::Rate),
@@ -56,7 +56,7 @@ const COMPARISONS: [(Case, [Arm; 2], Metric); 14] = [
     (COPIES_OUT[2], [Arm::Link, Arm::Tls], Metric::Rate),
 ];
 
-/// What the results say about the promises that they can speak of.
+/// The verdicts on those promises that the results can speak of.
 #[must_use]
 pub fn verdicts(results: &Results) -> Vec<Verdict> {
     let judged = |(promise, (case, arms, metric)): (&Promise, &(Case, [Arm; 2], Metric))| {

@@ -35,7 +35,7 @@ const SILENCE_MS: u32 = 10_000;
 const SPIN: Duration = Duration::from_micros(50);
 /// How long anything may take that is not measured.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What raw TLS says that it speaks.
+/// The protocol that raw TLS names.
 const PROTOCOL: &[u8] = b"tombolo-bench";
 
 /// Makes this end, and does the job with it.
@@ -180,7 +180,7 @@ struct Linked {
     turn: usize,
     /// Came while room was waited for.
     came: VecDeque<(Pair, link::Messages)>,
-    /// What is taken from now; the first of it was handed out.
+    /// The messages that are taken from now; the first of them was handed out.
     now: Option<(Pair, link::Messages)>,
     /// Messages that were not handed over yet, one behind the other, and where each ends; of the only pair.
     batch: (Vec<u8>, Vec<usize>),

@@ -18,7 +18,8 @@ use sys::namespace::{LinkNameSpaceType, enter};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest answer of it.
 const ANSWER_BYTES: usize = 4096;
-/// What the guest does with its card, whose name is the first that kernels give. The kernel needs a moment to find it.
+/// The commands with which the guest configures its card, whose name is the first that kernels
+/// give. The kernel needs a moment to find it.
 const CONFIGURE: &str =
     "n=0; while [ ! -e /sys/class/net/eth0 ] && [ $n -lt 100 ]; do sleep 0.1; n=$((n+1)); done
 ip address add \"$1\" dev eth0 && ip link set lo up && ip link set eth0 up";

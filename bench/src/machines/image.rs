@@ -12,7 +12,7 @@ pub const PROGRAMS: &str = "/opt/bench";
 /// Where `make deps` has unpacked a kernel for guests, from the folder of the build; and where a node has one.
 const KERNELS: [&str; 2] = ["../debian/kernel", "/var/lib/tombolo/kernel"];
 
-/// What a guest boots.
+/// The image of a guest.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Image {
     /// The kernel.

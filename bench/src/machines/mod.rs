@@ -21,8 +21,8 @@ pub fn check() -> Result<(), BenchError> {
     check_programs(&["qemu-system-x86_64", "ip", "nsenter", "unshare"])
 }
 
-/// What makes a domain of a topology file a virtual machine. Always by emulation: that is what the goals speak of, and so a run
-/// means the same wherever it is made.
+/// The lines that make a domain of a topology file a virtual machine. Always by emulation: the
+/// goals speak of that, and so a run means the same wherever it is made.
 #[must_use]
 pub fn topology(image: &Image) -> String {
     format!(

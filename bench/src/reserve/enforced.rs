@@ -164,7 +164,8 @@ fn commits(kind: Kind, (count, name, middle): Row, plan: &Plan, put: &mut Put<'_
     Ok(())
 }
 
-/// What the table's own thread takes to decide, among so many machines of so many processes.
+/// The time that the table's own thread takes to decide, among so many machines of so many
+/// processes.
 fn decisions(count: usize, name: &'static str, worst: &'static str, put: &mut Put<'_>) -> Result<(), String> {
     let sleepers = (0..count * count).map(|_| Sleeper::start()).collect::<Result<Vec<_>, _>>()?;
     let (mut enforcer, _folder) = start(Kind::Table)?;

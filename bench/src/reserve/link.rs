@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the link carries, in bits per second.
+/// The capacity of the link, in bits per second.
 const LINK_BITS: u64 = 200_000_000;
 /// The two rates between which the class goes back and forth.
 const RATES: [u64; 2] = [60_000_000, 50_000_000];

@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is promised while it is counted what is delivered: 16 ms in 40.
+/// The promise while deliveries are counted: 16 ms in 40.
 const DELIVERED: Quota = Quota { budget_us: 16_000, period_us: 40_000 };
-/// What is promised to the load that must not miss.
+/// The promise to the load that must not miss.
 const TIMELY: Quota = Quota { budget_us: 2_000, period_us: 10_000 };
 /// Its work in each period.
 const WORK: Duration = Duration::from_millis(1);
@@ -65,7 +65,7 @@ pub(super) fn has_stress_ng() -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join("stress-ng").is_file()))
 }
 
-/// What wants every processor.
+/// The load that wants every processor.
 #[derive(Debug)]
 enum Load {
     /// `stress-ng`, ended with this.
@@ -221,7 +221,8 @@ impl Window {
     }
 }
 
-/// What a loop with a promise has over windows, and when a change of its budget is in force.
+/// The time that a loop with a promise has over windows, and when a change of its budget is in
+/// force.
 fn delivered(ground: &Ground, plan: &Plan, put: &mut Put<'_>) -> Result<(), String> {
     let (name, path) = ("m000", ground.path("m000"));
     ground.promise(name, Some(DELIVERED))?;

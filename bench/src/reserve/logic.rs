@@ -76,7 +76,7 @@ pub(super) fn names(count: usize) -> Vec<String> {
     (0..count).map(|index| format!("m{index:03}")).collect()
 }
 
-/// What the machine of that index is promised: so many tenths of its usual share.
+/// The promise to the machine of that index: so many tenths of its usual share.
 pub(super) fn wish(index: usize, count: usize, tenths: u64) -> Option<Wish> {
     let period_ns = PERIOD_NS + index as u64 * 100_003;
     let budget_ns = period_ns * 8 / 10 / count as u64 / 10 * tenths;

@@ -18,7 +18,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy)]
 pub struct Reserve;
 
-/// What of it is measured by itself: changes of a dispatch table, in some seconds for each launch.
+/// The part of it that is measured by itself: changes of a dispatch table, in some seconds for each
+/// launch.
 #[derive(Debug, Clone, Copy)]
 pub struct Tables;
 
@@ -42,7 +43,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What is quoted.
+    /// The plan that is quoted.
     #[must_use]
     pub fn full() -> Self {
         Self {
@@ -75,7 +76,7 @@ const fn promise(id: &'static str, about: &'static str, unit: &'static str, goal
     Promise { id, about, unit, relation: Relation::AtMost, goal }
 }
 
-/// What is promised; each is a figure of the same name.
+/// The promises; each is a figure of the same name.
 const PROMISES: [Promise; 14] = [
     promise("reserve.decide.200x200", "one decision among 200 machines of 200 jobs, p99", "us", 20.0),
     promise(

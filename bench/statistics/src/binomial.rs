@@ -8,7 +8,7 @@ const HALVINGS: u32 = 200;
 /// A share with the interval that holds the true probability in 95 of 100 runs, or more often.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
-    /// What was seen.
+    /// The value that was seen.
     pub value: f64,
     /// Lower bound.
     pub low: f64,

@@ -8,7 +8,7 @@ use crate::rank::{RankTest, SIGNIFICANCE, holm, launches_to_show, mann_whitney};
 const RESAMPLES: usize = 2_000;
 const SEED: u64 = 0x7261_7469_6f6e_7321;
 
-/// What may be said of two sets of launches.
+/// The statement that two sets of launches allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     /// The first one's values are smaller.
@@ -31,7 +31,7 @@ pub struct Comparison {
     pub test: RankTest,
     /// Its probability, corrected for all comparisons made together.
     pub p_corrected: f64,
-    /// What may be said.
+    /// The statement.
     pub claim: Claim,
 }
 

@@ -5,8 +5,9 @@
 //! | ideal | `ideal_bare` | `ideal_virtual` |
 //! | middleware | `middleware_bare` | `middleware_virtual` |
 //!
-//! What virtualization costs the ideal and what middleware costs on the bare machine seldom add up to what both cost
-//! together; the rest is their interaction. To leave it out, or to divide it among the two, hides just what is asked for.
+//! The cost of virtualization for the ideal and that of middleware on the bare machine seldom add
+//! up to what both cost together; the rest is their interaction. To leave it out, or to divide it
+//! among the two, hides just what is asked for.
 
 use crate::estimate::{Estimate, estimate_of, median};
 
@@ -28,11 +29,11 @@ pub struct Square {
 pub struct Decomposition {
     /// The ideal on the bare machine: nobody goes below.
     pub ideal: Estimate,
-    /// What middleware adds on the bare machine.
+    /// The cost of middleware on the bare machine.
     pub middleware: Estimate,
-    /// What virtualization adds to the ideal.
+    /// The cost of virtualization for the ideal.
     pub virtualization: Estimate,
-    /// What the two cost together beyond that; below 0 where one hides the other.
+    /// The cost of the two together beyond that; below 0 where one hides the other.
     pub interaction: Estimate,
     /// Virtualized middleware.
     pub whole: Estimate,

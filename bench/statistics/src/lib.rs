@@ -1,4 +1,4 @@
-//! What a run of launches allows to say, without I/O, without a clock.
+//! The statements that a run of launches allows, without I/O, without a clock.
 //!
 //! The unit of every interval and every test is the *launch*: all processes fresh, one value per launch. Samples of one launch
 //! share their fate (placement, caches, the neighbour of the hour), so their number makes nothing sure.

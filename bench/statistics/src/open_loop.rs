@@ -49,7 +49,7 @@ impl Iterator for Schedule {
     }
 }
 
-/// What the loop needs: time, and somebody to ask.
+/// The surroundings of the loop: time, and somebody to ask.
 pub trait Exchange {
     /// Why an exchange ends the loop.
     type Error;
@@ -73,7 +73,7 @@ pub struct Sample {
     pub uncorrected_ns: u64,
 }
 
-/// What a loop came to.
+/// The samples of a loop.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Samples {
     /// In the order in which they were due.

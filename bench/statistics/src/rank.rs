@@ -12,7 +12,7 @@ const POWER: f64 = 0.8;
 /// More launches than this are not recommended: what needs them is too small to care about.
 const LAUNCHES_MAX: usize = 1_000;
 
-/// What the test of Mann and Whitney (1947) says about two sets.
+/// The result of the test of Mann and Whitney (1947) on two sets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankTest {
     /// Pairs in which the value of the first set is the larger one; equal ones count half.

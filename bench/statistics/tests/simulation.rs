@@ -1,4 +1,5 @@
-//! What the statistics promise, shown on runs whose truth is known because they were simulated from a seed.
+//! The promises of the statistics, shown on runs whose truth is known because they were simulated
+//! from a seed.
 
 use statistics::claim::{Claim, compare_all};
 use statistics::open_loop::{Arrivals, Exchange, Schedule, run};

@@ -70,7 +70,7 @@ impl From<ControlError> for Failure {
     }
 }
 
-/// What is printed at once: whoever reads waits for it.
+/// Prints a line at once: whoever reads waits for it.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     // Nobody listens any more: then nobody misses it.

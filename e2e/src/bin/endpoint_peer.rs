@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 
 type Done = Result<(), Box<dyn Error>>;
 
-/// What is printed at once: whoever reads waits for it.
+/// Prints a line at once: whoever reads waits for it.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     // Nobody listens any more: then nobody misses it.
@@ -283,7 +283,7 @@ fn via((name, to): (&str, &str), tag: u32, count: u64) -> Done {
     Ok(())
 }
 
-/// What whoever has granted a buffer is asked.
+/// The question to an endpoint that has granted a buffer.
 const GRANT: u32 = 20;
 /// The sum of what is in it.
 const SUM: u32 = 21;

@@ -20,7 +20,7 @@ use wire::service::{Behaviour, Export, FileExport, OpenInfo, VERSION};
 const CONVERT: u32 = 1;
 const READING: u32 = 2;
 const CTL: u32 = 3;
-/// What it measures where no offset shifts it, in degrees Celsius.
+/// The measurement where no offset shifts it, in degrees Celsius.
 const MEASURED: i64 = 20;
 
 fn main() -> ExitCode {

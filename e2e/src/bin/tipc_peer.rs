@@ -1,5 +1,6 @@
-//! What runs on the two nodes of `e2e/tests/long/tipc.rs`, in a guest whose kernel has TIPC: one looks at what it says where something is missing, then makes a link
-//! to the other, and runs the suite of links by way of it where that is asked for.
+//! The programs of the two nodes of `e2e/tests/long/tipc.rs`, in a guest whose kernel has TIPC: one
+//! looks at what it says where something is missing, then makes a link to the other, and runs the
+//! suite of links by way of it where that is asked for.
 //!
 //! ```text
 //! tipc_peer missing module|bearer  what is said without TIPC in the kernel, and without a bearer
@@ -46,7 +47,7 @@ const UP: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(100);
 /// How often a counter is looked at.
 const COUNT: Duration = Duration::from_millis(2);
-/// What is said in each round, by both.
+/// The messages of each round, by both.
 const PLAN: Plan = Plan { pairs: 2, messages: 24, lengths: &[10, 900, 9_000], text: true };
 /// A silent peer is lost after so long.
 const SILENCE_MS: u32 = 5000;
@@ -64,7 +65,7 @@ const ROUNDS_MAX: usize = 24;
 const BINARY: &str = "/usr/bin/tombolo";
 /// Its check: part of the suite by this name, with all that the bench measures.
 const CHECK_OF_BENCH: &str = "bench_of_links";
-/// What the bench measures without the suite.
+/// The cases that the bench measures without the suite.
 const CASES_IN_SHORT: [&str; 2] = ["round trip", "stream,64 B,pairs=8"];
 /// As short as it can be: that it works, not how fast.
 const MEASURED: Measured = Measured { launches: 1, rounds: 1, warm_up_ns: 0, window_ns: 4_000_000 };
@@ -158,7 +159,7 @@ fn measured() -> Done {
     Ok(())
 }
 
-/// What is said where something is missing says how to get it.
+/// An error where something is missing says how to get it.
 async fn missing(what: &str) -> Done {
     let cluster = Cluster::new("missing")?;
     let said = connect(by_tipc(), &cluster.tls(NEAR)?, FAR).await.err();

@@ -106,7 +106,7 @@ pub fn await_leader(host: &Host) {
 }
 
 impl Bed {
-    /// Which of the first `members` nodes has etcd's leader.
+    /// The node among the first `members` that has etcd's leader.
     ///
     /// # Panics
     /// Where none comes to be.

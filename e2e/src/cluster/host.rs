@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What a node's first process runs: it takes in orphans, and ends by nothing but a kill.
+/// The first process of a node: it takes in orphans, and ends by nothing but a kill.
 const INIT: &str = "while :; do sleep 3600 & wait $!; done";
 
 /// A node; its processes end when it is dropped.
@@ -19,7 +19,7 @@ pub struct Host {
     /// How long before this machine it says that it was started.
     uptime: Duration,
     init: RefCell<Option<Init>>,
-    /// What was started there and is waited for when it has ended.
+    /// The processes that were started there and are waited for when they have ended.
     kept: RefCell<Vec<Child>>,
 }
 
@@ -218,7 +218,7 @@ impl Host {
         self.kept.borrow_mut().push(child);
     }
 
-    /// What the daemon logged, to explain a failure.
+    /// The daemon's log, to explain a failure.
     #[must_use]
     pub fn daemon_log(&self) -> String {
         let text = std::fs::read_to_string(self.state_dir().join("daemon.log")).unwrap_or_default();

@@ -109,7 +109,7 @@ impl Bed {
         self.hosts.iter().find(|host| host.name() == name).expect("a node of this name")
     }
 
-    /// What the network does.
+    /// The network.
     #[must_use]
     pub fn switch(&self) -> &Switch {
         &self.switch
@@ -131,7 +131,7 @@ impl Bed {
         });
     }
 
-    /// What every daemon said last, to explain a failure.
+    /// The last words of every daemon, to explain a failure.
     #[must_use]
     pub fn logs(&self) -> String {
         self.hosts.iter().map(|host| format!("\n=== {}{}", host.name(), host.daemon_log())).collect()
@@ -166,7 +166,7 @@ pub fn has_clocks() -> bool {
     Path::new("/proc/self/ns/time").exists()
 }
 
-/// What this machine lacks for several nodes.
+/// The things that this machine lacks for several nodes.
 #[must_use]
 pub fn missing() -> Option<String> {
     if let Some(reason) = node::missing() {

@@ -9,7 +9,7 @@ use std::process::Command;
 const BRIDGES: usize = 3;
 /// The prefix of the names of our namespaces; the number of the process follows.
 const PREFIX: &str = "tb";
-/// What holds the kernel's list of named network namespaces.
+/// The folder of the kernel's list of named network namespaces.
 const NAMED: &str = "/run/netns";
 
 /// The network between the nodes of a bed; gone when dropped.

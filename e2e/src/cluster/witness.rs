@@ -1,9 +1,9 @@
-//! Who saw a domain live, and when: the proof that it never ran twice at once.
+//! The witnesses of a domain's life: the proof that it never ran twice at once.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What a domain writes while it lives (`programs/witness.py`), read by the test.
+/// The record that a domain writes while it lives (`programs/witness.py`), read by the test.
 pub struct Witness {
     file: PathBuf,
 }

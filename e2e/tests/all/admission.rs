@@ -1,5 +1,5 @@
-//! What can be known before anything stops is known before anything stops: a file that can't come up refuses at its line, and what
-//! runs is the same process as before.
+//! Admission before anything stops: a file that can't come up is refused at its line, and a domain
+//! that runs is the same process as before.
 
 use crate::roots;
 use e2e::Node;

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(25);
 const NOTICE_NS: u64 = 3_000_000_000;
 /// How often a busy machine may be too slow.
 const TRIES: usize = 3;
-/// What a busy machine adds to it.
+/// The time that a busy machine adds to it.
 const BUSY_NS: u64 = 6_000_000_000;
 
 /// Nodes that have joined, with an etcd member on each.

@@ -20,9 +20,9 @@ struct Etcd<'b> {
     host: &'b Host,
     scheme: &'static str,
     more: Vec<String>,
-    /// What etcdctl(1) shows it.
+    /// The keys that etcdctl(1) shows it.
     shown: Vec<String>,
-    /// What entered the node for it: it stops when that does.
+    /// The process that entered the node for it: it stops when that does.
     parent: Cell<u32>,
 }
 
@@ -436,7 +436,7 @@ fn incarnations(host: &Host) -> Vec<u64> {
     nodes.iter().filter_map(|node| node["incarnation"].as_u64()).collect()
 }
 
-/// Which nodes were doubted, by the history that etcd keeps.
+/// The nodes that were doubted, by the history that etcd keeps.
 fn doubted(etcd: &Etcd<'_>, revisions: std::ops::RangeInclusive<u64>) -> Vec<String> {
     let mut found: Vec<String> = revisions
         .flat_map(|revision| {
@@ -490,7 +490,7 @@ fn nodes_that_are_doubted_while_etcd_stands_still_go_on() {
     bed.finish();
 }
 
-/// What etcd holds at a key: the value, the revision, and in JSON nothing where there is none.
+/// The content of etcd at a key: the value, the revision, and in JSON nothing where there is none.
 fn held(etcd: &Etcd<'_>, key: &str) -> serde_json::Value {
     let run = etcd.ctl(&["get", key, "--write-out", "json"]);
     let said: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");

@@ -50,7 +50,7 @@ fn runs_on(host: &Host, domain: &str, node: &str) -> bool {
     (text(&row, "state"), text(&row, "node")) == ("running", node)
 }
 
-/// What a node says of a promise of its own.
+/// The node's words on a promise of its own.
 fn shown(host: &Host, name: &str) -> Value {
     serde_json::from_str(&host.run(&["reserve", "show", name, "--json"]).out).unwrap_or_default()
 }

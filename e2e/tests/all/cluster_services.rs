@@ -86,7 +86,7 @@ fn a_container_resolves_through_a_backend_and_a_name_server_of_other_nodes() {
     bed.finish();
 }
 
-/// What a newcomer sees by `make demo-cluster`.
+/// `make demo-cluster` shows a newcomer what it says.
 #[test]
 fn the_demo_of_three_nodes_shows_what_it_says_and_leaves_nothing() {
     let lacks =

@@ -1,4 +1,4 @@
-//! What the tests of endpoints share: a distributed container, and programs in it.
+//! The bed of tests of endpoints: a distributed container, and programs in it.
 
 use e2e::{Node, wait};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub const PEER: &str = env!("CARGO_BIN_EXE_endpoint_peer");
 /// Where domains see it.
 pub const INSIDE: &str = "/endpoint-peer";
-/// What a domain runs that only waits for `exec`.
+/// The command of a domain that only waits for `exec`.
 pub const SLEEP: &str = "[\"sleep\", \"infinity\"]";
 
 /// A domain in the words of the file.
@@ -67,13 +67,13 @@ pub fn assert_failed((code, said): (i32, String), words: &str) {
     );
 }
 
-/// What `endpoint ls --json` says of a distributed container.
+/// The output of `endpoint ls --json` for a distributed container.
 pub fn endpoints(node: &Node, dc: &str) -> Vec<Value> {
     let rows = node.json(&["endpoint", "ls"]);
     rows.as_array().expect("a list").iter().filter(|row| row["dc"] == dc).cloned().collect()
 }
 
-/// What it says of an endpoint.
+/// Its row of an endpoint.
 pub fn row(node: &Node, dc: &str, name: &str) -> Value {
     let rows = endpoints(node, dc);
     rows.iter().find(|row| row["endpoint"] == name).expect("it is listed").clone()

@@ -25,7 +25,8 @@ fn blocks() -> Vec<Block> {
     blocks
 }
 
-/// What is the same each time: a number of any length is `#`, a name that is filled up with blanks has one.
+/// The shape of a text, the same each time: a number of any length is `#`, a name that is filled up
+/// with blanks has one.
 fn shape(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {

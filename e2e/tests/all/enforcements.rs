@@ -1,4 +1,5 @@
-//! What keeps processor time: a table, deadlines or a quota, as each file says; by processes that may die at any moment, with nobody held or throttled after it.
+//! The enforcement of processor time: a table, deadlines or a quota, as each file says; by
+//! processes that may die at any moment, with nobody held or throttled after it.
 
 use e2e::node::kill_and_wait;
 use e2e::{Node, wait};

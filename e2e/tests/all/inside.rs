@@ -34,7 +34,7 @@ fn class(pid: u32, name: &str) -> Option<Class> {
     thread(pid, name).and_then(|thread| sys::schedule::class(thread).ok())
 }
 
-/// What each of the periodic threads said of itself: how many periods, and how many of them late.
+/// The results of the periodic threads: how many periods, and how many of them late.
 fn results(text: &str) -> Vec<(String, u64, u64)> {
     let line = |line: &str| {
         let mut words = line.split(' ');

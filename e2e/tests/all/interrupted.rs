@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const DEATHS: usize = 24;
 /// How long something may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// What an adaptation moves.
+/// The time that an adaptation moves.
 const MOVED_MS: u64 = 2;
 
 /// The two files that take turns: what each promises `gold`, of what both domains have together.
@@ -41,7 +41,8 @@ fn names(colour: &str) -> Vec<&'static str> {
     [&["gold", "held"][..], if colour == "blue" { &["more"] } else { &[] }, &["rest"]].concat()
 }
 
-/// What the registry says is up: the file's colour, and what `gold` is promised of both resources; nothing, or a whole.
+/// The registry's word on what is up: the file's colour, and what `gold` is promised of both
+/// resources; nothing, or a whole.
 type Wanted = Option<(String, u64)>;
 
 /// Something that is interrupted.
@@ -67,7 +68,7 @@ impl Act {
         }
     }
 
-    /// What is wanted after it.
+    /// The state that is wanted after it.
     fn then(&self, before: &Wanted) -> Wanted {
         match (self, before) {
             // The same file again leaves what was adapted.
@@ -160,7 +161,7 @@ fn colour(row: &Value) -> String {
     words.and_then(|line| line.rsplit(' ').next()).unwrap_or_default().to_owned()
 }
 
-/// What is wanted now; half of something is a failure.
+/// The state that is wanted now; half of something is a failure.
 fn wanted(host: &Host) -> Wanted {
     let rows = domains(host);
     let colour = colour(rows.first()?);
@@ -252,7 +253,7 @@ fn said(host: &Host, program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What of ours is left on the node's interfaces.
+/// The objects of ours that are left on the node's interfaces.
 fn left(host: &Host) -> String {
     let all = said(host, "tc", &["qdisc", "show"]) + &said(host, "ip", &["link", "show"]);
     let ours = |line: &&str| ["7462", "clsact", "ifb", "tombolo"].iter().any(|word| line.contains(word));

@@ -1,5 +1,5 @@
-//! Who may be a node and who may not: tokens, names, addresses and certificates that are wrong, used or over; what a node leaves, and what
-//! goes on while its certificate is replaced.
+//! The rules of joining: tokens, names, addresses and certificates that are wrong, used or over;
+//! what a node leaves, and what goes on while its certificate is replaced.
 
 use e2e::clean::leftovers;
 use e2e::cluster::{Bed, Host};

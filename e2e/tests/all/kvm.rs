@@ -1,4 +1,5 @@
-//! What runs a guest's instructions is found by trying: a KVM that is there and does not run guests is told from one that does.
+//! The executor of a guest's instructions is found by trying: a KVM that is there and does not run
+//! guests is told from one that does.
 
 use e2e::machines::{self, row, shell_ok};
 use e2e::{Node, Run};
@@ -73,8 +74,8 @@ fn auto_emulates_where_the_device_is_none() {
     assert_eq!(row(&node, "edge")["machine"]["accel"], "tcg");
 }
 
-/// What the trial is for: a KVM that runs guests. Few machines of tests have one, so an emulated machine has it, whose emulator does what an
-/// AMD processor does for it.
+/// The trial has a purpose: a KVM that runs guests. Few machines of tests have one, so an emulated
+/// machine has it, whose emulator does what an AMD processor does for it.
 #[test]
 fn a_kvm_that_runs_guests_is_found_to() {
     let Some(node) = machines::start() else { return };

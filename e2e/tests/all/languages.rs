@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/programs");
 /// The headers of the library.
 const HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include");
-/// What a domain sees, to find the package.
+/// The path by which a domain finds the package.
 const PYTHON_PATH: &str = "/run/tombolo/python";
 
 /// A distributed container in which a Python program offers `frames` to `viewer`, where nobody is root, and not to `other`.

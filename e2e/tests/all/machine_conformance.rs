@@ -51,7 +51,7 @@ impl Half {
         Self { domain, child, output }
     }
 
-    /// What it printed, and whether all held.
+    /// Its output, and whether all held.
     fn end(mut self) -> (String, bool) {
         let mut printed = format!("in {}:\n", self.domain);
         self.output.read_to_string(&mut printed).expect("text");

@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// What a guest is told to do, and the outcome: its domain's name, the line, the word, the exit code, and words of the message.
+/// The ends of a guest: its domain's name, the line that brings the end about, the word, the exit
+/// code, and words of the message.
 const ENDS: [(&str, &str, &str, u64, &str); 5] = [
     ("panics", "echo c >/proc/sysrq-trigger", "panicked", 125, "sysrq triggered crash"),
     ("reboots", "busybox reboot -f", "rebooted", 125, ""),
@@ -17,9 +18,10 @@ const ENDS: [(&str, &str, &str, u64, &str); 5] = [
     ("exits", "kill -USR1 $(cat /run/command)", "exited", 3, ""),
     ("eats", "kill -USR2 $(cat /run/command)", "exited", 137, "out of memory"),
 ];
-/// What is noticed by its silence alone: the agent answers within 30 s, QEMU within 20 s; then the machine is ended.
+/// The time in which a silence is noticed: the agent answers within 30 s, QEMU within 20 s; then
+/// the machine is ended.
 const SILENCE: Duration = Duration::from_secs(90);
-/// What the guests run: it ends, or takes all memory, as it is told.
+/// The command of the guests: it ends, or takes all memory, as it is told.
 const COMMAND: &str = "trap 'exit 3' USR1; trap 'x=0123456789abcdef; while :; do x=$x$x; done' USR2; \
                        echo $$ >/run/command; while :; do sleep 1000 & wait $!; done";
 
@@ -31,7 +33,7 @@ fn once(name: &str, more: &str) -> String {
     machines::domain(name, &["sh", "-c", COMMAND], more, "restart = { policy = \"never\" }")
 }
 
-/// What `ps` says, once the domain has ended.
+/// The row of `ps`, once the domain has ended.
 fn ended(node: &Node, domain: &str) -> Value {
     let over = || machines::row(node, domain)["state"] != "running";
     wait::until_within(&format!("{domain} has ended"), SILENCE, over);
@@ -95,14 +97,14 @@ fn send(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("it runs");
 }
 
-/// What `up` says of a file that can't come up.
+/// The refusal by `up` of a file that can't come up.
 fn refused(node: &Node, text: &str) -> String {
     let run = node.up(&format!("name = \"never\"\n{text}"));
     assert_eq!(run.code, 1, "{run:?}{}", node.daemon_log());
     run.err
 }
 
-/// What boots, how that ends, and words of the message.
+/// The machines that never come up, how that ends, and words of the message.
 const NEVER_UP: [(&str, &str, &str, &str); 4] = [
     (
         "quiet",

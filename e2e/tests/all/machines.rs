@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 /// Says that it runs, and says good-bye when it is asked to end.
 const POLITE: &str =
     "trap 'echo good-bye; exit 0' TERM; echo a guest speaks; while :; do sleep 1000 & wait $!; done";
-/// What goes through `exec` in one piece: more than a stream's window, so that somebody has to wait for somebody.
+/// The bytes that go through `exec` in one piece: more than a stream's window, so that somebody has
+/// to wait for somebody.
 const MUCH: usize = 700_000;
 
 /// A name server, its service in a container, one client in a container and one in a machine.

@@ -44,7 +44,7 @@ fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or_else(|| panic!("no {key}: {row}"))
 }
 
-/// What a program of the node's namespaces prints.
+/// The output of a program in the node's namespaces.
 fn said(host: &Host, program: &str, arguments: &[&str]) -> String {
     let output = host.inside(Path::new(program)).args(arguments).output().expect("it starts");
     let text = [output.stdout, output.stderr].concat();
@@ -56,7 +56,8 @@ fn ip(host: &Host, arguments: &[&str]) {
     assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What the kernel keeps for a domain: a file of version 1 of cgroups, in one of these hierarchies, or of version 2.
+/// The kernel's setting for a domain: a file of version 1 of cgroups, in one of these hierarchies,
+/// or of version 2.
 fn kept(host: &Host, name: &str, (hierarchies, one): (&[&str], &str), two: &str) -> String {
     let top = std::fs::read_to_string(host.run_dir().join("cgroup")).expect("the cgroup");
     let top = top.trim();
@@ -73,7 +74,7 @@ fn quota_us(host: &Host, name: &str) -> u64 {
     text.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
 }
 
-/// What of ours is left on the node's interfaces.
+/// The objects of ours that are left on the node's interfaces.
 fn left(host: &Host) -> String {
     let all = said(host, "tc", &["qdisc", "show"]) + &said(host, "ip", &["link", "show"]);
     let ours = |line: &&str| ["7462", "clsact", "ifb", "tombolo"].iter().any(|word| line.contains(word));

@@ -1,4 +1,4 @@
-//! What a cluster stands on: an etcd that knows its clients, and its own where none is given.
+//! The etcd of a cluster: one that knows its clients, and its own where none is given.
 
 use crate::joining::{PATIENCE, nodes, refused, token, trust};
 use e2e::cluster::{Bed, Host, etcd_program};

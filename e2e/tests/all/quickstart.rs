@@ -1,4 +1,4 @@
-//! What a newcomer does: up, look, ask, edit, up again, down.
+//! The first steps of a newcomer: up, look, ask, edit, up again, down.
 
 use e2e::{NameServer, Node, topology};
 

@@ -57,7 +57,7 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("the signal is sent");
 }
 
-/// What runs in a domain, by its command lines.
+/// The programs that run in a domain, by their command lines.
 fn running(host: &Host, domain: &str) -> String {
     let all = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done 2>/dev/null; true";
     host.ok(&["exec", domain, "--", "sh", "-c", all])
@@ -167,7 +167,7 @@ fn resize(master: &OwnedFd, rows: u16, columns: u16) {
     tcsetwinsize(master, size).expect("a size");
 }
 
-/// What a person types at, and sees.
+/// The terminal of a person who types.
 struct Screen {
     file: std::fs::File,
     shown: String,

@@ -1,4 +1,5 @@
-//! What is promised is admitted as a whole, kept by the kernel, adapted in one step, and survives a daemon.
+//! A promise is admitted as a whole, kept by the kernel, adapted in one step, and survives a
+//! daemon.
 
 use e2e::node::kill_and_wait;
 use e2e::{Node, wait};
@@ -273,7 +274,8 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     node.finish();
 }
 
-/// What the kernel keeps of memory and of the disk for a domain: a file of either version of control groups.
+/// The kernel's setting of memory and of the disk for a domain: a file of either version of control
+/// groups.
 fn kept(node: &Node, name: &str, one: &str, two: &str) -> String {
     let top = std::fs::read_to_string(node.run_dir().join("cgroup")).expect("the cgroup");
     let top = top.trim();

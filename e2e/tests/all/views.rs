@@ -38,7 +38,7 @@ fn answers(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What `getaddrinfo` can tell: addresses or nothing.
+/// The part of an answer that `getaddrinfo` can tell: addresses or nothing.
 fn addresses_only(all: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     all.iter()
         .filter(|(question, _)| question.starts_with("A ") || question.starts_with("AAAA "))

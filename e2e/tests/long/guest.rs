@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// Under which the guest does everything once.
 const RUNTIMES: [&str; 2] = ["runc", "crun"];
 
-/// What the guest said; booted by the test that comes first.
+/// The guest's report; booted by the test that comes first.
 fn report() -> Option<&'static Report> {
     static REPORT: OnceLock<Result<Report, String>> = OnceLock::new();
     match REPORT.get_or_init(run) {
@@ -23,7 +23,7 @@ fn holds(check: &str) {
     holds_under(&RUNTIMES, check);
 }
 
-/// What no runtime has to do with is done under the first alone.
+/// Checks that have nothing to do with a runtime are made under the first alone.
 fn holds_once(check: &str) {
     holds_under(&RUNTIMES[..1], check);
 }

@@ -1,4 +1,5 @@
-//! What boots a machine for minutes: `make test-long` runs it, `make test` counts it as left out.
+//! The tests that boot a machine for minutes: `make test-long` runs them, `make test` counts them
+//! as left out.
 
 mod guest;
 mod tipc;

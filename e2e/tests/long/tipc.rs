@@ -7,7 +7,7 @@ use e2e::tipc_guest::{ALL, SUITE, is_of_suite, run, suite};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// What the near node said; the guest is booted by the test that comes first.
+/// The near node's report; the guest is booted by the test that comes first.
 fn report() -> Option<&'static Report> {
     static REPORT: OnceLock<Result<Report, String>> = OnceLock::new();
     match REPORT.get_or_init(|| run(Path::new(env!("CARGO_BIN_EXE_tipc_peer")))) {

@@ -19,9 +19,9 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How often a machine is started at the most. An emulated processor that emulates virtualization loses a guest now and then, in its first
 /// steps for the most part (QEMU 7.2): the guest's kernel ends by a triple fault, and only the hypervisor says so.
 const STARTS: u32 = 4;
-/// What the hypervisor says of such a guest.
+/// The hypervisor's words on such a guest.
 const LOST: &str = "Triple fault";
-/// What the controller says when both guests have come.
+/// The controller's words when both guests have come.
 const UP: &str = ": two guests";
 /// The machine's memory in MiB: dom0's, two guests' and the hypervisor's.
 const MEMORY_MIB: &str = "1400";
@@ -42,7 +42,7 @@ const GUEST_MODULES: [&str; 4] = ["xen_evtchn", "xen_gntdev", "xen_gntalloc", "x
 const WHAT: &str = "TOMBOLO_XEN_WHAT";
 const ONLY: &str = "TOMBOLO_XEN_ONLY";
 
-/// What the controller is to do.
+/// The controller's duty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// All checks.
@@ -158,7 +158,7 @@ fn images(what: What, peer: &Path, target: &Path) -> Result<(Image, PathBuf), St
     Ok((dom0, hypervisor(&packed, &guests)))
 }
 
-/// What both kinds of images have.
+/// The part that both kinds of images have in common.
 fn small(kernel: Kernel, modules: &[&str], busybox: &Path, peer: &Path, xen: &Path) -> Spec {
     let mut spec = Spec::new(kernel);
     // Emulated processors load faster than they unpack.

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use xen_bed::{Report, What, run};
 
-/// What the machine said; started by the test that comes first.
+/// The machine's report; started by the test that comes first.
 fn report() -> Option<&'static Report> {
     static REPORT: OnceLock<Result<Report, String>> = OnceLock::new();
     let started = || {

@@ -1,4 +1,5 @@
-//! Which packages a change can have touched: those with a changed file, and all that stand on them.
+//! The packages that a change can have touched: those with a changed file, and all that stand on
+//! them.
 
 use cargo_metadata::{Metadata, MetadataCommand};
 use std::collections::BTreeSet;
@@ -62,7 +63,7 @@ impl Affected {
     }
 }
 
-/// What a change since `revision`, committed or not, can have touched.
+/// The packages that a change since `revision`, committed or not, can have touched.
 pub fn packages(root: &Path, revision: &str) -> Result<Affected, AffectedError> {
     let metadata = MetadataCommand::new().no_deps().current_dir(root).exec()?;
     let mut files = git(root, &["diff", "--name-only", revision, "--"])?;

@@ -21,7 +21,7 @@ const INPUT_BYTES: u64 = 600;
 /// Targets at once. Half of a processor each would do for some, but two threads of one target want two.
 const LANES: usize = 2;
 
-/// What `cargo fuzz` passes to the compiler, and overflow checks.
+/// The flags that `cargo fuzz` passes to the compiler, and overflow checks.
 const RUSTFLAGS: [&str; 9] = [
     "--cfg fuzzing",
     "-Zsanitizer=address",

@@ -42,7 +42,7 @@ const LONG_FUZZ_SECONDS: u64 = 120;
 pub enum Extent {
     /// Only what tests start is built.
     Product,
-    /// What a person runs before each commit.
+    /// The checks that a person runs before each commit.
     Check,
     /// The fuzz targets alone, with new inputs.
     Fuzz,
@@ -50,15 +50,15 @@ pub enum Extent {
     Xen,
     /// The guest with TIPC alone, and all that they can show.
     Tipc,
-    /// What CI runs.
+    /// The tests that CI runs.
     Everything,
-    /// What takes too long for that.
+    /// The tests that take too long for that.
     Long,
     /// The programs that a change since a revision can have touched.
     Affected(String),
 }
 
-/// What is the same for every part of a run.
+/// The context that every part of a run shares.
 struct Bed<'a> {
     root: &'a Path,
     target: PathBuf,

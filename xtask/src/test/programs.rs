@@ -67,14 +67,14 @@ impl Program {
     }
 }
 
-/// What one call of cargo made.
+/// The products of one call of cargo.
 #[derive(Debug, Default)]
 pub struct Built {
     /// Test programs.
     pub tests: Vec<Program>,
     /// Ordinary programs and libraries of C's kind, by file name.
     pub products: BTreeMap<String, PathBuf>,
-    /// What the compiler said of our own packages, as it is shown to a person.
+    /// The compiler's words on our own packages, as they are shown to a person.
     pub complaints: Vec<String>,
     /// Whether everything could be built.
     pub succeeded: bool,
@@ -162,15 +162,15 @@ pub fn count(program: &Program) -> usize {
     text.lines().filter(|line| line.ends_with(": test")).count()
 }
 
-/// What running the programs needs to know.
+/// The settings of running the programs.
 pub struct Run<'a> {
     /// Where their logs go.
     pub logs: &'a Path,
-    /// What they find in their environment.
+    /// The environment of the programs.
     pub environment: &'a BTreeMap<&'a str, String>,
-    /// What starts them, where they want root and the caller isn't: `sudo -E`.
+    /// The command that starts them, where they want root and the caller isn't: `sudo -E`.
     pub runner: &'a [&'a str],
-    /// What they are asked for, beside the ordinary.
+    /// The variables that ask them for more than the ordinary.
     pub arguments: &'a [&'a str],
     /// When the last of them is ended.
     pub ends_at: Instant,
@@ -299,7 +299,7 @@ impl<'a> Outcome<'a> {
         watched.finish()
     }
 
-    /// What a person sees of it while the run goes on.
+    /// The line that a person sees of it while the run goes on.
     fn line(&self) -> String {
         let state = if self.succeeded { "ok    " } else { "FAILED" };
         let mut line = format!(

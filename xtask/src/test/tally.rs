@@ -5,7 +5,7 @@
 use crate::tidy::OTHER_PROCESS;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a test prints when it can't run here.
+/// The word of a test that can't run here.
 const SKIPPED: &str = "skipped: ";
 /// How much of what a failed test said last is repeated at the end, in characters.
 const WHY_CHARS: usize = 500;
@@ -16,7 +16,7 @@ pub struct Tally {
     passed: usize,
     failures: Vec<String>,
     skips: Vec<String>,
-    /// What passed only when it ran again.
+    /// The tests that passed only when they ran again.
     unsteady: Vec<String>,
     left_out: Vec<String>,
 }
@@ -41,7 +41,7 @@ pub struct Step {
     section: Option<String>,
     in_successes: bool,
     in_failures: bool,
-    /// What the panic of a failed test said, from the line on that has `panicked at`.
+    /// The panics of failed tests, from the line on that has `panicked at`.
     why: BTreeMap<String, String>,
     /// Tests that run for over a minute, as cargo says once, and have not ended.
     slow: Vec<String>,

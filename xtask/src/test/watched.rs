@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Longest silence of a step. Lints of a cold build say nothing for some minutes; no test is silent for so long.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
-/// What was left behind by a step may hold its output open; so long is listened after the end.
+/// The time that output is listened to after the end: a process that a step left behind may hold it
+/// open.
 const AFTERMATH: Duration = Duration::from_secs(5);
 /// How often it is looked whether the command has ended, while it says nothing.
 const LOOK: Duration = Duration::from_millis(500);

@@ -273,8 +273,8 @@ impl Crate {
         }
     }
 
-    /// What a module imports, and what that imports, and so on; itself only where it is in a
-    /// circle.
+    /// The modules that a module reaches by its imports, and theirs, and so on; itself only where
+    /// it is in a circle.
     fn reached(&self, from: &str) -> BTreeSet<&str> {
         let mut reached = BTreeSet::new();
         let mut todo = vec![from];
@@ -388,7 +388,7 @@ fn leaf_names(tree: &UseTree, leaves: &mut Vec<String>) {
     }
 }
 
-/// What follows `::`.
+/// The tokens behind `::`.
 fn after_colons(tokens: &[TokenTree]) -> Option<&[TokenTree]> {
     match tokens {
         [TokenTree::Punct(first), TokenTree::Punct(second), rest @ ..]

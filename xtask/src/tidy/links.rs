@@ -34,7 +34,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// What the inline links of a line point to, as far as that is a file.
+/// The targets of a line's inline links, as far as they are files.
 fn targets(line: &str) -> impl Iterator<Item = String> {
     line.split("](").skip(1).filter_map(|rest| {
         let target = rest.split([')', ' ']).next()?.split('#').next()?;

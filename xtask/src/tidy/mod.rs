@@ -26,11 +26,11 @@ pub struct Violation {
     pub file: PathBuf,
     /// Counted from 1; 0 where the whole file is meant.
     pub line: usize,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
     /// Why that is a rule.
     pub why: &'static str,
-    /// What to do.
+    /// The remedy.
     pub mend: String,
 }
 
@@ -47,7 +47,7 @@ pub enum TidyError {
     /// A file or folder can't be read.
     #[error("can't read {path}: {source}")]
     Read {
-        /// Which one.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,

@@ -1,4 +1,4 @@
-//! What is said of runs that were made up, so that the truth is known.
+//! The words on runs that were made up, so that the truth is known.
 
 use super::*;
 use crate::record::{FORMAT, Which};

@@ -222,7 +222,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What an open channel costs while nothing happens on it: watched in turns with and without one.
+    /// The cost of an open channel while nothing happens on it: watched in turns with and without
+    /// one.
     fn idle(&mut self, results: &mut Results) -> Result<(), BenchError> {
         let (mut beyond, mut of_host, mut switches) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..self.plan.timing.idle_rounds {

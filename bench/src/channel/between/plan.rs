@@ -1,4 +1,4 @@
-//! What is compared between machines, and under which conditions.
+//! The comparison between machines, and its conditions.
 
 use super::super::task::{Means, Waiting, Work};
 use crate::report::{Column, column};
@@ -23,7 +23,7 @@ pub enum Ends {
     VmVm,
 }
 
-/// What is compared.
+/// The arms of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arm {
     /// A channel as it is by default.
@@ -61,7 +61,7 @@ impl Arm {
     }
 }
 
-/// What the two do.
+/// The work of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A message there and one back, one at a time.
@@ -77,7 +77,7 @@ pub enum Kind {
 /// One condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
-    /// What is done.
+    /// The kind of work.
     pub kind: Kind,
     /// Bytes of a message.
     pub bytes: usize,
@@ -95,7 +95,8 @@ pub const STREAM: Case = Case { kind: Kind::Stream, bytes: 64 << 10 };
 pub const STREAM_BACK: Case = Case { kind: Kind::StreamBack, bytes: 64 << 10 };
 
 impl Ends {
-    /// What is measured between them, in the order of the report. Two guests are alike: one direction says it.
+    /// The cases between them, in the order of the report. Two guests are alike: one direction says
+    /// it.
     #[must_use]
     pub fn cases(self) -> &'static [Case] {
         match self {
@@ -127,7 +128,7 @@ impl Case {
         Condition(vec![("work", work.into()), ("message", message)])
     }
 
-    /// What takes part.
+    /// The arms that take part.
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         match self.kind {
@@ -163,7 +164,7 @@ impl Case {
         }
     }
 
-    /// What the workers are to do.
+    /// The work of the workers.
     #[must_use]
     pub fn work(self, arm: Arm, timing: &Timing) -> Work {
         let &Timing { warm_up_ns, window_ns, .. } = timing;
@@ -177,7 +178,7 @@ impl Case {
     }
 }
 
-/// What is to be run.
+/// The plan of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Fresh guests.
@@ -205,7 +206,7 @@ pub struct Timing {
 }
 
 impl Plan {
-    /// What can be quoted.
+    /// The plan that can be quoted.
     #[must_use]
     pub fn full() -> Self {
         let timing = Timing {

@@ -4,9 +4,10 @@ use super::plan::{Arm, Case, Ends, ROUND_TRIP_4K, SPARSE_4K, STREAM, STREAM_BACK
 use crate::promise::{Promise, Relation, Verdict};
 use crate::results::{Metric, Results};
 
-/// What a guest costs more while it has an idle channel, in us per second, as a figure.
+/// The figure of a guest's cost beyond that without a channel while it has an idle one, in us per
+/// second.
 pub const IDLE: &str = "processor time of an idle guest with an open channel, beyond that without";
-/// What the host's end of an idle channel costs, in us per second, as a figure.
+/// The figure of the cost of the host's end of an idle channel, in us per second.
 pub const IDLE_HOST: &str = "processor time of the host's end of an idle channel";
 
 /// How often the guest's end of an idle channel ran, the message at the end and the word to begin included, as a figure.
@@ -80,7 +81,7 @@ const VM_VM: [Promise; 4] = [
 ];
 
 impl Ends {
-    /// What is promised between these two.
+    /// The promises between these two.
     #[must_use]
     pub fn promises(self) -> &'static [Promise] {
         match self {
@@ -90,7 +91,7 @@ impl Ends {
     }
 }
 
-/// What a promise of a ratio compares with TCP.
+/// The sides that a promise of a ratio compares with TCP.
 fn compared(id: &str) -> Option<(Case, Arm, Metric)> {
     let short = id.strip_prefix("channel.vm_host.").or_else(|| id.strip_prefix("channel.vm_vm."))?;
     match short {
@@ -103,7 +104,7 @@ fn compared(id: &str) -> Option<(Case, Arm, Metric)> {
     }
 }
 
-/// What the results say about the promises that they can speak of.
+/// The verdicts on those promises that the results can speak of.
 #[must_use]
 pub fn verdicts(ends: Ends, results: &Results) -> Vec<Verdict> {
     ends.promises().iter().filter_map(|promise| verdict(ends, promise, results)).collect()

@@ -1,4 +1,5 @@
-//! What carries bytes and knows no messages: pipes and sockets. All messages have one size, so nothing else is needed.
+//! The means that carry bytes and know no messages: pipes and sockets. All messages have one size,
+//! so nothing else is needed.
 
 use super::super::meeting::Meeting;
 use super::super::task::{Role, Task};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 /// A reader asks for this much at once: several small messages for one system call.
 const READ_BYTES: usize = 64 << 10;
-/// What a pipe may hold: the most that the kernel gives to anybody.
+/// The capacity of a pipe: the most that the kernel gives to anybody.
 const PIPE_BYTES: usize = 1 << 20;
 
 /// A stream of bytes, cut into messages.
@@ -102,7 +103,7 @@ impl Write for Impatient {
     }
 }
 
-/// What a timeout is called by setsockopt(2) nobody would understand.
+/// Names a timeout in a person's words: nobody would understand those of setsockopt(2).
 fn stalled(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "the connection stalled"),

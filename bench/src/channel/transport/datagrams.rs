@@ -1,5 +1,6 @@
-//! What loses messages and does not send them again: UDP, and echoes of ICMP. Without serialisation, connections and
-//! acknowledgements they are the ideal that middleware over a network is compared with.
+//! The means that lose messages and do not send them again: UDP, and echoes of ICMP. Without
+//! serialisation, connections and acknowledgements they are the ideal that middleware over a
+//! network is compared with.
 
 use super::super::meeting::Meeting;
 use super::super::task::{Role, Task};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 /// A message without an answer for so long is lost: a hundred times what a loaded machine takes.
 const LOST_AFTER: Duration = Duration::from_millis(200);
-/// Who answers waits so long for the next question, or for the word that there is none.
+/// The time that an answering side waits for the next question, or for the word that there is none.
 const DESERTED_AFTER: Duration = Duration::from_secs(30);
 /// Longest header of IP.
 const IP_HEADER_BYTES: usize = 60;

@@ -52,7 +52,7 @@ impl<T: Transport> Transport for &mut T {
     }
 }
 
-/// What is done with a transport, once it stands.
+/// The work with a transport, once it stands.
 pub trait Job {
     /// Does it.
     ///

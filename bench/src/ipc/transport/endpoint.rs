@@ -10,7 +10,7 @@ use std::io;
 
 /// The leader's address, and the follower's.
 const ADDRESSES: [Address; 2] = [Address { slot: 1, generation: 1 }, Address { slot: 2, generation: 1 }];
-/// What a message means: nothing.
+/// The tag of a message: it means nothing.
 const TAG: u32 = 0;
 
 /// An endpoint with one peer.

@@ -23,7 +23,7 @@ const TOLD_BYTES: usize = 32 << 10;
 /// Bytes of a message without payload in a ring.
 const HINT_BYTES: usize = 64;
 
-/// What the two tell each other of parts.
+/// The signals of the two about parts.
 #[derive(Debug)]
 pub(super) struct Signals {
     pub couple: Couple,
@@ -106,7 +106,7 @@ pub struct Slots {
     message: Vec<u8>,
 }
 
-/// What either side has of the buffer.
+/// The memory that either side has of the buffer.
 #[derive(Debug)]
 pub(super) enum Memory {
     Owned(Buffer),
@@ -248,7 +248,7 @@ pub(super) fn words_of(buffer: &Buffer, offset: u64, places: &[usize; PLACES]) -
     Ok(words)
 }
 
-/// What the follower needs to know of a grant, beside its two memories.
+/// The follower's knowledge of a grant, beside its two memories.
 #[derive(Debug, Serialize, Deserialize)]
 struct Word {
     buffer: u64,

@@ -17,7 +17,7 @@ use records::{Queues, Records, Seqpacket};
 use rustix::net::SocketType;
 use std::io::{self, BufWriter};
 
-/// What a program that gathers its messages by itself writes at once.
+/// The number of bytes that a program which gathers its messages by itself writes at once.
 const PAGE_BYTES: usize = 4096;
 
 /// Makes this end of what the task asks for, and does the job with it.

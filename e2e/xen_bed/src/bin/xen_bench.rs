@@ -18,7 +18,7 @@ struct Measured {
     samples: u64,
 }
 
-/// What is measured, against what, and the promise.
+/// The measurements, their peers, and the promises.
 const PROMISES: [(&str, &str, Promise); 6] = [
     (
         "rtt.64B",

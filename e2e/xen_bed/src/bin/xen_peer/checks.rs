@@ -1,4 +1,4 @@
-//! What is checked, in the order in which it is.
+//! The checks, in their order.
 
 use crate::Failure;
 use crate::controller::{Checks, Domains, tool, toolstack};

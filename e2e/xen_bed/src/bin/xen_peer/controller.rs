@@ -56,7 +56,8 @@ impl Checks {
     }
 }
 
-/// What explains a failure: which domains there are, and the last words of the guests and of the toolstack about them.
+/// The evidence of a failure: which domains there are, and the last words of the guests and of the
+/// toolstack about them.
 fn evidence() -> String {
     let mut text = match toolstack(&["list"]) {
         Ok(domains) => format!("\n{domains}"),

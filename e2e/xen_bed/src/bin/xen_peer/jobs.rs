@@ -1,4 +1,5 @@
-//! What a process of a domain does with its end of a channel. Each says on standard output how far it is.
+//! The jobs of a domain's process with its end of a channel. Each says on standard output how far
+//! it is.
 
 use std::time::{Duration, Instant};
 
@@ -167,7 +168,7 @@ fn idle(end: End) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What this process has used.
+/// The processor time that this process has used.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -1,4 +1,5 @@
-//! What the controller and an agent say to each other: JSON, one object a message, over a channel of the kind that is tried.
+//! The messages between the controller and an agent: JSON, one object a message, over a channel of
+//! the kind that is tried.
 
 use serde::{Deserialize, Serialize};
 

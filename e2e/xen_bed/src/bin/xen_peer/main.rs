@@ -1,4 +1,5 @@
-//! What runs in the domains of the machine: the controller in dom0, an agent in each guest, and the jobs that they start.
+//! The programs in the domains of the machine: the controller in dom0, an agent in each guest, and
+//! the jobs that they start.
 
 mod agent;
 mod checks;
@@ -10,7 +11,7 @@ mod place;
 
 use std::process::ExitCode;
 
-/// What went wrong, for a person.
+/// The failure, for a person.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {

@@ -1,4 +1,5 @@
-//! What is measured between the two guests: our channels, Xen's own (libxenvchan) and TCP through their network cards, taking turns.
+//! The measurements between the two guests: our channels, Xen's own (libxenvchan) and TCP through
+//! their network cards, taking turns.
 
 use serde_json::json;
 
@@ -10,7 +11,7 @@ use crate::place::Place;
 const LAUNCHES: usize = 11;
 const WAYS: [&str; 3] = ["channel", "vchan", "tcp"];
 
-/// Which half of a way.
+/// The half of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// Answers.

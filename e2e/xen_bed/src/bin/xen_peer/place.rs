@@ -15,7 +15,7 @@ use crate::{Failure, agent};
 /// How long a job may take for its next line: emulated processors, of which others may want the time.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What a job says.
+/// A job's message.
 enum Said {
     Line(String),
     Ended(bool),

@@ -51,7 +51,7 @@ impl Party for Between {
     }
 }
 
-/// What stands in XenStore.
+/// The entry in XenStore.
 fn read(path: &str) -> io::Result<String> {
     let output = Command::new("xenstore-read").arg(path).output()?;
     if output.status.success() {
