@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build build-benches install install-library deb demo demo-cluster test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
+.PHONY: help deps build build-benches install install-library deb demo demo-cluster deny test test-long test-affected test-tipc test-xen check bench bench-peers bench-xen bench-quick clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST) | expand -t 24
@@ -49,6 +49,9 @@ demo-cluster: build ## three nodes on this machine: joining, placement, a node t
 
 check: deps ## formatting, lints, tidy, unit tests: before each commit
 	@$(CARGO) xtask test check
+
+deny: deps ## licences, sources and forbidden crates of what is linked; advisories where there is a network
+	@scripts/deny
 
 test: deps ## everything but what takes too long, the same that CI runs
 	@$(CARGO) xtask test everything

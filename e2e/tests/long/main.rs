@@ -2,4 +2,6 @@
 //! as left out.
 
 mod guest;
+#[path = "../all/leaks.rs"]
+mod leaks;
 mod tipc;

@@ -28,7 +28,8 @@ const ONLY_LONG: [&str; 1] = ["xen_bed"];
 /// A test program of this name, in any package, is for the long run alone.
 const LONG: &str = "long";
 /// Programs that the long run asks for more than the ordinary one, and how: by these variables.
-const LONGER: [(&str, &str, &str, &str); 4] = [
+const LONGER: [(&str, &str, &str, &str); 5] = [
+    ("e2e", LONG, "TOMBOLO_LEAK_DOMAINS", "10000"),
     ("channel", "death", "TOMBOLO_DEATHS", "10000"),
     ("channel", "death_of_streams", "TOMBOLO_DEATHS", "10000"),
     ("channel", "stress", "TOMBOLO_STRESS_SECONDS", "300"),
@@ -36,6 +37,8 @@ const LONGER: [(&str, &str, &str, &str); 4] = [
 ];
 /// How long the long run fuzzes each target, in seconds, where nobody asks for another time.
 const LONG_FUZZ_SECONDS: u64 = 120;
+/// The checker of dependencies, below the folder that cargo builds in, where `scripts/deny` has built it.
+const DENY_PROGRAM: &str = "tools/bin/cargo-deny";
 
 /// How much to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,6 +118,7 @@ impl Bed<'_> {
                 self.programs(&long, &["tipc::"], &[("TOMBOLO_TIPC_SUITE", "all")]);
             }
             Extent::Long => {
+                self.deny();
                 self.product();
                 let (tests, long) = ordinary(self.build(&[]));
                 self.programs(&long, &[], &LONGER.map(|(_, _, variable, value)| (variable, value)));
@@ -152,6 +156,25 @@ impl Bed<'_> {
         let lint = ["clippy", "--workspace", "--all-targets"];
         let arguments = [&lint[..], &excluded(), &["--", "-D", "warnings"]].concat();
         self.cargo("lint", &arguments);
+        // It takes minutes to build, so only `make deny` and the long run do that.
+        if self.target.join(DENY_PROGRAM).exists() {
+            self.deny();
+        } else {
+            self.tally.leave_out("licences and sources are left to `make deny`, which builds cargo-deny");
+        }
+    }
+
+    /// Licences, sources and forbidden crates of what is linked.
+    fn deny(&mut self) {
+        announce("deny");
+        let Self { root, target, tally, times, .. } = self;
+        let mut command = Command::new(root.join("scripts/deny"));
+        command.env("CARGO_TARGET_DIR", target).current_dir(root).stdin(Stdio::null());
+        match times.step("deny", |_| command.status()) {
+            Ok(status) if status.success() => {}
+            Ok(_) => tally.fail("deny", "scripts/deny said no, see above"),
+            Err(error) => tally.fail("deny", &error.to_string()),
+        }
     }
 
     /// A command of cargo that only holds or fails.

@@ -1,0 +1,91 @@
+//! Domains that come and go leave nothing behind: not in the daemon's memory, descriptors and threads, nor in its directories.
+
+use e2e::{NameServer, Node, topology, wait};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Domains of one round, the one that hosts the service among them.
+const OF_A_ROUND: usize = 10;
+/// Rounds after which caches, pools and buffers are as large as they become.
+const WARM_UP: usize = 8;
+/// Domains in all, where nothing else is asked for.
+const DOMAINS: usize = 300;
+/// Asks for another number.
+const VARIABLE: &str = "TOMBOLO_LEAK_DOMAINS";
+/// By how much the daemon may have grown in the end, in KiB: pages of the allocator that are given back late. 300 domains that
+/// leave 8 KiB each would be 2,400.
+const GROWTH_KIB: u64 = 2_048;
+
+/// The resources that a daemon holds.
+struct Held {
+    descriptors: usize,
+    threads: usize,
+    memory_kib: u64,
+    files: BTreeSet<String>,
+}
+
+fn held(node: &Node) -> Held {
+    let [daemon] = node.pids("daemon")[..] else { panic!("one daemon: {:?}", node.pids("daemon")) };
+    let count = |what: &str| std::fs::read_dir(format!("/proc/{daemon}/{what}")).expect("its daemon").count();
+    let status = std::fs::read_to_string(format!("/proc/{daemon}/status")).expect("its status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+    let number: String = line.chars().filter(char::is_ascii_digit).collect();
+    let mut files = BTreeSet::new();
+    for folder in [node.run_dir(), node.state_dir()] {
+        list(&folder, &mut files);
+    }
+    Held {
+        descriptors: count("fd"),
+        threads: count("task"),
+        memory_kib: number.parse().expect("a number"),
+        files,
+    }
+}
+
+fn list(folder: &Path, files: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        files.insert(entry.path().display().to_string());
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            list(&entry.path(), files);
+        }
+    }
+}
+
+#[test]
+fn domains_that_come_and_go_leave_nothing_behind() {
+    let Some(node) = Node::start() else { return };
+    let server = NameServer::start(node.folder());
+    let clients: Vec<String> = (1..OF_A_ROUND).map(|number| format!("client{number}")).collect();
+    let clients: Vec<&str> = clients.iter().map(String::as_str).collect();
+    let file = topology(server.port, &clients, "", "") + "\n[endpoint.planner]\ndomain = \"client1\"\n";
+    let domains = std::env::var(VARIABLE).map_or(DOMAINS, |text| text.parse().expect("a number of domains"));
+    let round = || {
+        node.up_ok(&file);
+        node.shell_ok("client1", "getent ahostsv4 host3.tombolo.example");
+        node.ok(&["down", "test"]);
+    };
+    (0..WARM_UP).for_each(|_| round());
+    let before = held(&node);
+    for number in 1..=domains.div_ceil(OF_A_ROUND) {
+        round();
+        if number % 10 == 0 {
+            let now = held(&node);
+            println!(
+                "{} domains: {} KiB, {} descriptors",
+                number * OF_A_ROUND,
+                now.memory_kib,
+                now.descriptors
+            );
+        }
+    }
+    // Threads that blocked for the last round end when they have had nothing to do for a while.
+    wait::until("the daemon has no more than before", || {
+        let now = held(&node);
+        now.descriptors <= before.descriptors && now.threads <= before.threads
+    });
+    let after = held(&node);
+    let new: Vec<_> = after.files.difference(&before.files).collect();
+    assert!(new.is_empty(), "files that were not there {domains} domains before: {new:?}");
+    let (first, last) = (before.memory_kib, after.memory_kib);
+    assert!(last <= first + GROWTH_KIB, "the daemon had {first} KiB, and {last} KiB {domains} domains later");
+}
