@@ -44,6 +44,7 @@ mod quickstart;
 mod remote;
 mod reservations;
 mod roots;
+mod siege;
 mod sockets;
 mod views;
 mod volumes;
