@@ -43,5 +43,6 @@ mod remote;
 mod reservations;
 mod roots;
 mod sockets;
+mod takeover;
 mod views;
 mod volumes;

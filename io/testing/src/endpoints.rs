@@ -426,7 +426,14 @@ impl Endpoints {
         let found = |slot: &u32| self.slots.get(slot).cloned().unwrap_or_else(nobody);
         let (peers, tolds) = (found(&peer), found(&told));
         let rights = self.rights(&tolds.name, &peers.name);
-        EndpointPeer { address: self.address(peer), name: peers.name, domain: peers.domain, rights }
+        EndpointPeer {
+            address: self.address(peer),
+            name: peers.name,
+            domain: peers.domain,
+            rights,
+            continues: 0,
+            backup: false,
+        }
     }
 
     fn grantee(&self, owner: u32, to: EndpointAddress) -> Result<EndpointAddress, Refusal> {
