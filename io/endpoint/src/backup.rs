@@ -131,7 +131,8 @@ impl Backup {
             // END: first whether the primary lives, then what it did.
             let primary = self.primary.filter(|primary| endpoint.pairs.is_alive(*primary));
             // Whoever asks for the primary's place takes nothing of it any more: what it hands over now, it does not release.
-            let looks = self.asked.is_none() || primary.is_none();
+            // And what one says that was introduced a moment ago, counts once it is known to be the primary.
+            let looks = self.primary.is_some() && (self.asked.is_none() || primary.is_none());
             if looks {
                 self.take_all()?;
             }
