@@ -2,6 +2,7 @@
 
 use crate::endpoint_bed::{Program, SLEEP, endpoints, row};
 use e2e::{Node, node, wait};
+use std::fs;
 use std::time::Duration;
 
 /// The program of these tests, on this machine.
@@ -162,4 +163,46 @@ fn a_request_that_nobody_can_know_of_is_not_sent_twice() {
         let anew = said.contains("was counted as 1");
         assert!(anew || said.contains("it is not known whether it took effect"), "{said}");
     }
+}
+
+/// What the page calls a file: the words of a block whose head ends with its name.
+fn page_file(name: &str) -> String {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/movement.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let mut blocks = page.split("\n```").skip(1).step_by(2);
+    let found = blocks.find_map(|block| {
+        let (head, text) = block.split_once('\n')?;
+        head.ends_with(name).then(|| format!("{text}\n"))
+    });
+    found.unwrap_or_else(|| panic!("the page has no {name}"))
+}
+
+#[test]
+fn the_programs_of_the_tour_count_on_while_they_are_killed() {
+    let Some(node) = Node::start() else { return };
+    let folder = node.folder().join("tour");
+    fs::create_dir_all(folder.join("app")).expect("a folder");
+    for program in ["counter.py", "ask.py"] {
+        fs::write(folder.join("app").join(program), page_file(program)).expect("written");
+    }
+    let file = folder.join("counter.toml");
+    fs::write(&file, page_file("counter.toml")).expect("written");
+    node.ok(&["up", file.to_str().expect("its path is text")]);
+    let bound = |node: &Node| row(node, "counting", "counter")["pid"].as_u64();
+    wait::until("the counter is bound", || bound(&node).is_some());
+    let asks = Program::run(node.command(&["exec", "-i", "desk", "--", "python3", "/app/ask.py"]));
+    for _ in 0..2 {
+        // Both stand there again: the one that has the name, and the one that was started anew.
+        wait::until("there is a backup", || {
+            let peers = row(&node, "counting", "counter")["peers"].as_u64();
+            peers.is_some_and(|peers| peers >= 2) || !asks.lines().is_empty()
+        });
+        wait::pause(BETWEEN);
+        let before = bound(&node).expect("it is bound");
+        node::kill(before.try_into().expect("a process"));
+        wait::until("another one has the name", || bound(&node).is_some_and(|pid| pid != before));
+    }
+    let said = asks.wait_for("requests, longest pause ");
+    assert!(said.starts_with("20000 requests"), "{said}");
+    println!("{said}");
 }
