@@ -148,9 +148,41 @@ int tombolo_endpoint_give_up(tombolo_handle endpoint);
 ssize_t tombolo_endpoint_receive(tombolo_handle endpoint, tombolo_address from, void *buffer, size_t size,
                                  struct tombolo_message *message, int64_t timeout_ns);
 
-/* Answers a request. Never waits. Of two requests of one endpoint only the newer can be answered. EMSGSIZE: longer than it takes, and it
+/* Answers a request. Waits for nobody but backups of this endpoint. Of two requests of one endpoint only the newer can be answered. EMSGSIZE: longer than it takes, and it
  * still waits; ECANCELED: nobody waits for it any more; EPIPE; ENOBUFS: the other one leaves no room. Returns 0. */
 int tombolo_endpoint_reply(tombolo_handle endpoint, uint64_t request, uint32_t tag, const void *bytes, size_t length);
+
+/* BACKUPS. An endpoint may have backups: programs in domains that its `backups` in the topology file names, which take its place when its program dies.
+ * What they need for that, the program hands over with its replies: a state, of at most 256 KiB, which replaces the one before. A reply is released
+ * only after every backup has taken it. */
+
+/* Becomes a backup of an endpoint. Returns a handle that is good for tombolo_endpoint_take_over(), _promote(), _state() and tombolo_close(). `options` are
+ * those of the endpoint that it will be. EPERM: the file does not name this domain; ENOENT; EUSERS: there are four; EOPNOTSUPP: it is bound on another node. */
+tombolo_handle tombolo_endpoint_bind_backup(const char *name, const struct tombolo_options *options);
+
+/* Waits until the backup has its primary's place: returns the endpoint, another handle. A backup is one only while its program is in this call, which it should be all the
+ * time. EAGAIN, ETIMEDOUT: the primary lives; EALREADY: it has taken over before; ESHUTDOWN: the file does not name this domain any more. */
+tombolo_handle tombolo_endpoint_take_over(tombolo_handle backup, int64_t timeout_ns);
+
+/* Has the next tombolo_endpoint_take_over() supersede a primary that lives: no reply of that one counts any more. Returns 0. */
+int tombolo_endpoint_promote(tombolo_handle backup);
+
+/* As tombolo_endpoint_reply(), and hands over what a backup has to know to go on from here: it has both the reply and the state, or neither. EMSGSIZE: also a state
+ * that is too long. */
+int tombolo_endpoint_reply_with_state(tombolo_handle endpoint, uint64_t request, uint32_t tag, const void *bytes, size_t length,
+                                      const void *state, size_t state_length);
+
+/* Hands over a state without a reply: at the start, or after a message. Returns 0. EMSGSIZE. */
+int tombolo_endpoint_keep_state(tombolo_handle endpoint, const void *state, size_t length);
+
+/* The state that was handed over last, of an endpoint or a backup. Writes at most `size` bytes, and returns how many there are; 0: none was. */
+ssize_t tombolo_endpoint_state(tombolo_handle whose, void *buffer, size_t size);
+
+/* As tombolo_endpoint_call(), of whoever has a name, and waits until somebody has. If that one dies or is superseded, the request is sent again to the
+ * backup that takes over, under the same number: it is answered once. ECOMM: somebody may have received it and has died, and whoever has the name now
+ * knows nothing of it. ENOENT, EPERM, EUSERS as of tombolo_endpoint_find(). */
+ssize_t tombolo_endpoint_ask(tombolo_handle endpoint, const char *name, uint32_t tag, const void *bytes, size_t length,
+                             void *buffer, size_t size, struct tombolo_message *reply, int64_t timeout_ns);
 
 /* Passes a request on: `to` receives it as one of who asked, and answers. Never waits. EAGAIN: `to` has not received what was sent
  * before, and the request still waits for an answer from here; EPERM; EMSGSIZE; ECANCELED; EPIPE. Returns 0. */

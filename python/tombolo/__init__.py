@@ -33,7 +33,19 @@ each call's details.
 
 from ._channel import Channel, Loan, View, from_descriptors, open, pair
 from ._end import DESCRIPTORS, Name
-from ._endpoint import Address, Endpoint, Granted, Kind, Message, OwnBuffer, Peer, Rights, Whom, endpoint_pair
+from ._endpoint import (
+    Address,
+    Backup,
+    Endpoint,
+    Granted,
+    Kind,
+    Message,
+    OwnBuffer,
+    Peer,
+    Rights,
+    Whom,
+    endpoint_pair,
+)
 from ._endpoint_errors import (
     BrokenRules,
     Canceled,
@@ -56,6 +68,7 @@ from ._stream import Stream, open_stream, stream_from_descriptors, stream_pair
 
 __all__ = [
     "Address",
+    "Backup",
     "BrokenRules",
     "Canceled",
     "Channel",

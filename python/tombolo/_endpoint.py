@@ -17,6 +17,8 @@ from ._memory import Buffer, pointer_to
 
 _INTERRUPTIBLE = 128
 _NOBODY = 0
+# Bytes of a reply to a request to a name, unless the caller says otherwise: as many as fit a pair of the default size.
+_ASK_TAKES = 16 << 10
 # Seconds that one attempt to bind takes at most.
 _BIND_TURN = 0.2
 _HANDLE = ctypes.c_int64
@@ -88,6 +90,15 @@ _declare("tombolo_endpoint_send", _INT, _HANDLE, _ADDRESS, _TAG, _BYTES, _SIZE, 
 _declare("tombolo_endpoint_send_buffered", _INT, _HANDLE, _ADDRESS, _TAG, _BYTES, _SIZE, _TIME)
 _declare("tombolo_endpoint_flush", _INT, _HANDLE)
 _declare("tombolo_endpoint_call", _COUNT, _HANDLE, _ADDRESS, _TAG, _BYTES, _SIZE, _BYTES, _SIZE, _MESSAGE, _TIME)
+_declare(
+    "tombolo_endpoint_ask", _COUNT, _HANDLE, _TEXT, _TAG, _BYTES, _SIZE, _BYTES, _SIZE, _MESSAGE, _TIME
+)
+_declare("tombolo_endpoint_bind_backup", _HANDLE, _TEXT, _OPTIONS)
+_declare("tombolo_endpoint_take_over", _HANDLE, _HANDLE, _TIME)
+_declare("tombolo_endpoint_promote", _INT, _HANDLE)
+_declare("tombolo_endpoint_reply_with_state", _INT, _HANDLE, _LONG, _TAG, _BYTES, _SIZE, _BYTES, _SIZE)
+_declare("tombolo_endpoint_keep_state", _INT, _HANDLE, _BYTES, _SIZE)
+_declare("tombolo_endpoint_state", _COUNT, _HANDLE, _BYTES, _SIZE)
 _declare("tombolo_endpoint_give_up", _INT, _HANDLE)
 _declare("tombolo_endpoint_receive", _COUNT, _HANDLE, _ADDRESS, _BYTES, _SIZE, _MESSAGE, _TIME)
 _declare("tombolo_endpoint_reply", _INT, _HANDLE, _LONG, _TAG, _BYTES, _SIZE)
@@ -396,10 +407,59 @@ class Endpoint(Handle):
         while True:
             yield self.receive()
 
-    def reply(self, request: Message, data: Buffer = b"", *, tag: int = 0) -> None:
-        """Answers a request. Never waits. :class:`Canceled`: nobody waits for it any more."""
+    def reply(
+        self, request: Message, data: Buffer = b"", *, tag: int = 0, state: Optional[Buffer] = None
+    ) -> None:
+        """Answers a request. Waits for nobody but backups of this endpoint. ``state``: whatever a backup has to know to go on from here; it has both
+        the reply and the state, or neither. :class:`Canceled`: nobody waits for it any more."""
         place, size = pointer_to(data)
-        _ok(library.tombolo_endpoint_reply(self._handle, request.request, tag, place, size))
+        if state is None:
+            _ok(library.tombolo_endpoint_reply(self._handle, request.request, tag, place, size))
+            return
+        kept, length = pointer_to(state)
+        _ok(
+            library.tombolo_endpoint_reply_with_state(
+                self._handle, request.request, tag, place, size, kept, length
+            )
+        )
+
+    def keep_state(self, state: Buffer) -> None:
+        """Hands over a state to backups without a reply: at the start, or after a message."""
+        kept, length = pointer_to(state)
+        _ok(library.tombolo_endpoint_keep_state(self._handle, kept, length))
+
+    @property
+    def state(self) -> bytes:
+        """The state that was handed over last, by this endpoint or by those whose place it has taken; empty: none was."""
+        return _state_of(self._handle)
+
+    def ask(
+        self,
+        name: str,
+        data: Buffer = b"",
+        *,
+        tag: int = 0,
+        takes: int = _ASK_TAKES,
+        timeout: Optional[float] = None,
+    ) -> Message:
+        """Sends a request to whoever has a name, and waits for the reply. If that one dies or is superseded, the request is sent again to the backup
+        that takes over, under the same number: it is answered once. :class:`TimedOut` with ``received`` ``None``: somebody may have received it and
+        has died, and whoever has the name now knows nothing of it."""
+        whom = _name_bytes(name)
+        place, size = pointer_to(data)
+        ns = nanoseconds(timeout)
+        if takes > len(self._replies):
+            self._replies = bytearray(takes)
+        into, came = self._replies, _Message()
+        target = (ctypes.c_ubyte * len(into)).from_buffer(into)
+        length = self._again(
+            lambda: int(
+                library.tombolo_endpoint_ask(
+                    self._handle, whom, tag, place, size, target, takes, ctypes.byref(came), ns
+                )
+            )
+        )
+        return _message(came, bytes(memoryview(into)[:length]))
 
     def relay(self, request: Message, to: Address, data: Optional[Buffer] = None, *, tag: Optional[int] = None) -> None:
         """Passes a request on, as it came or with other bytes: ``to`` answers. Never waits. :class:`WouldWait`: ``to`` has not received what was
@@ -559,6 +619,57 @@ class Endpoint(Handle):
 
     def _raise_error(self) -> NoReturn:
         raise_refusal()
+
+
+class Backup(Handle):
+    """A backup of an endpoint: it takes its place when the program of that one dies::
+
+        me = tombolo.Backup("planner").wait()
+        count = int(me.state or b"0")
+
+    It is a backup only while its program is in :meth:`wait`."""
+
+    def __init__(self, name: str, *, spin: bool = True, batch_bytes: int = 0) -> None:
+        """Becomes a backup of the endpoint of this name, which need not be bound yet. The rest is as of :class:`Endpoint`, for the endpoint that it
+        will be."""
+        made = options(spin=spin, batch_bytes=batch_bytes)
+        made.flags |= _INTERRUPTIBLE
+        self._handle = int(library.tombolo_endpoint_bind_backup(_name_bytes(name), made))
+        if self._handle == -1:
+            raise_refusal()
+
+    def wait(self, timeout: Optional[float] = None) -> Endpoint:
+        """The endpoint, as soon as this backup has its primary's place. :class:`TimedOut`: the primary lives."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _BIND_TURN if deadline is None else max(0.0, min(_BIND_TURN, deadline - time.monotonic()))
+            handle = int(library.tombolo_endpoint_take_over(self._handle, max(1, nanoseconds(left))))
+            if handle != -1:
+                endpoint = Endpoint.__new__(Endpoint)
+                endpoint._take(handle)
+                return endpoint
+            is_over = deadline is not None and time.monotonic() >= deadline
+            if ctypes.get_errno() not in (errno.ETIMEDOUT, errno.EINTR) or is_over:
+                raise_refusal()
+
+    def promote(self) -> None:
+        """Has the next :meth:`wait` supersede a primary that lives: no reply of that one counts any more."""
+        _ok(library.tombolo_endpoint_promote(self._handle))
+
+    @property
+    def state(self) -> bytes:
+        """The state that the primary has handed over last; empty: none was."""
+        return _state_of(self._handle)
+
+
+def _state_of(handle: int) -> bytes:
+    room = bytearray(4096)
+    while True:
+        target = (ctypes.c_ubyte * len(room)).from_buffer(room)
+        length = _ok(int(library.tombolo_endpoint_state(handle, target, len(room))))
+        if length <= len(room):
+            return bytes(memoryview(room)[:length])
+        room = bytearray(length)
 
 
 def _bound(name: Optional[bytes], made: _library.Options, wait: Optional[float]) -> int:

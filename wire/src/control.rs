@@ -105,6 +105,54 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         peers: Vec<EndpointAddress>,
     },
+    /// A backup of the endpoint of this name, please (`docs/spec/movement.md`): an endpoint without a name that may take its place. Answered by [`Reply::Bound`].
+    Back {
+        /// Comes back in the reply.
+        id: u64,
+        /// Name of the endpoint, whose `backups` in the topology have this domain.
+        name: String,
+        /// As in [`Request::Bind`].
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        token: String,
+        /// As in [`Request::Bind`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        peers: Vec<EndpointAddress>,
+    },
+    /// This backup of mine takes the place of its primary. Answered by [`Reply::Promoted`].
+    Promote {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of the backup.
+        endpoint: u32,
+        /// Whose place it takes; without it, whoever has the name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        over: Option<EndpointAddress>,
+        /// The least generation whose replies it knows; 0: its own will be.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        continues: u32,
+        /// Whether the primary is superseded if it is there.
+        #[serde(default, skip_serializing_if = "is_false")]
+        supersede: bool,
+    },
+    /// An endpoint of mine goes on without a backup, which must not take its place from now on. Answered by [`Reply::Done`]; until then it may be
+    /// superseded.
+    Release {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of the endpoint.
+        endpoint: u32,
+        /// Which backup.
+        backup: EndpointAddress,
+    },
+    /// To a daemon that does not know it: the least generation of an endpoint of mine whose replies it knows. Answered by [`Reply::Done`].
+    Continues {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of the endpoint.
+        endpoint: u32,
+        /// The generation.
+        from: u32,
+    },
     /// This endpoint of mine ends. Answered by [`Reply::Done`].
     Unbind {
         /// Comes back in the reply.
@@ -251,6 +299,12 @@ pub struct EndpointPeer {
     pub domain: String,
     /// The rights of the receiver of this message against that endpoint.
     pub rights: EndpointRights,
+    /// The least generation of this endpoint whose replies it knows (`docs/spec/movement.md`); 0: it has taken over from nobody.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub continues: u32,
+    /// Whether it is a backup of the one who is told.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub backup: bool,
 }
 
 /// A granted buffer as a grantee is told of it.
@@ -345,6 +399,17 @@ pub enum Reply {
         /// The token that makes it the same endpoint again, at a daemon that has not met it.
         token: String,
         /// Whether it may copy between buffers that were granted to others.
+        copies: bool,
+    },
+    /// To [`Request::Promote`]: the backup is the endpoint from now on, and its own slot is nobody's.
+    Promoted {
+        /// The request's number.
+        id: u64,
+        /// Where it is.
+        address: EndpointAddress,
+        /// As in [`Reply::Bound`].
+        token: String,
+        /// As in [`Reply::Bound`].
         copies: bool,
     },
     /// To [`Request::Introduce`]; one end's descriptors travel with it.
@@ -479,6 +544,15 @@ pub enum Event {
         /// All that it may do now.
         rights: EndpointRights,
     },
+    /// To an endpoint: a peer that may still run has been superseded, and nothing of it counts any more.
+    Superseded {
+        /// Slot of the endpoint that is told.
+        endpoint: u32,
+        /// Who was superseded.
+        peer: EndpointAddress,
+        /// By whom.
+        by: EndpointAddress,
+    },
     /// To an endpoint: a grant that it has borrowed stands for another buffer now. It borrows it again to learn which.
     Moved {
         /// Slot of the endpoint that is told.
@@ -570,6 +644,10 @@ pub struct Consumer {
     pub entrance: String,
     /// The verbs that the domain may use.
     pub verbs: Vec<String>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 fn is_zero(number: &u32) -> bool {

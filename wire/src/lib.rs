@@ -10,6 +10,7 @@ pub mod lane;
 pub mod link;
 pub mod loan;
 pub mod meeting;
+pub mod movement;
 pub mod proxy;
 pub mod remote;
 pub mod ring;

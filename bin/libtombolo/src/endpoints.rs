@@ -3,14 +3,14 @@
 use crate::buffer::Owned;
 use crate::failure::{self, failure};
 use crate::library::Library;
-use crate::member::{ANSWER_PATIENCE, Member, address_of, name_of, number_of};
+use crate::member::{ANSWER_PATIENCE, Member, Standby, address_of, name_of, number_of};
 use crate::ongoing::Wanted;
 use crate::polling::deadline_of;
 use crate::refusals::{self, Refusal};
 use crate::slot::New;
 use crate::whole::{Kind, Whole};
 use channel::{Config, SpinPolicy};
-use endpoint::{Address, Endpoint, Failed, GrantId, NoPeer, Rights};
+use endpoint::{Address, Backup, Endpoint, Failed, GrantId, NoPeer, Rights};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
@@ -204,6 +204,20 @@ impl Endpoints for Library {
         })
     }
 
+    fn ask(
+        &self,
+        endpoint: Handle,
+        name: &CStr,
+        message: Outgoing<'_>,
+        into: &mut [u8],
+        patience: Patience,
+    ) -> Outcome<Message> {
+        let wanted = Wanted::ask(name, message, into.len());
+        self.table.find(endpoint)?.whole(endpoint, |member: &mut Member| {
+            member.call_wanted(Some(wanted), |member| member.ask(name, wanted, message, into, patience))
+        })
+    }
+
     fn give_up(&self, endpoint: Handle) -> Outcome<bool> {
         self.member(endpoint, |member| Ok(member.give_up()))
     }
@@ -225,7 +239,52 @@ impl Endpoints for Library {
     }
 
     fn reply(&self, endpoint: Handle, request: u64, message: Outgoing<'_>) -> Outcome<()> {
-        self.member(endpoint, |member| member.reply(request, message))
+        self.member(endpoint, |member| member.reply(request, message, None))
+    }
+
+    fn reply_with_state(
+        &self,
+        endpoint: Handle,
+        request: u64,
+        message: Outgoing<'_>,
+        state: &[u8],
+    ) -> Outcome<()> {
+        self.member(endpoint, |member| member.reply(request, message, Some(state)))
+    }
+
+    fn keep_state(&self, endpoint: Handle, state: &[u8]) -> Outcome<()> {
+        self.member(endpoint, |member| member.endpoint.keep_state(state).map_err(refused))
+    }
+
+    fn state(&self, whose: Handle, into: &mut [u8]) -> Outcome<usize> {
+        let slot = self.table.find(whose)?;
+        match slot.kind(whose)? {
+            Kind::Backup => slot.whole(whose, |standby: &mut Standby| Ok(copied(standby.state(), into))),
+            _ => self.member(whose, |member| Ok(copied(member.endpoint.state(), into))),
+        }
+    }
+
+    fn bind_backup(&self, name: &CStr, options: &Options) -> Outcome<Handle> {
+        self.begin();
+        let name = name_of(name.to_bytes())?;
+        let backup = Backup::bind(name, &options_of(options)?).map_err(refused)?;
+        let standby = Standby::new(backup, options)?;
+        self.table.insert(New::Whole { whole: Whole::Backup(Box::new(standby)), options: *options })
+    }
+
+    fn take_over(&self, backup: Handle, patience: Patience) -> Outcome<Handle> {
+        let (endpoint, options) = self
+            .table
+            .find(backup)?
+            .whole(backup, |standby: &mut Standby| Ok((standby.wait(patience)?, standby.options)))?;
+        self.add_endpoint(endpoint, &options)
+    }
+
+    fn promote(&self, backup: Handle) -> Outcome<()> {
+        self.table.find(backup)?.whole(backup, |standby: &mut Standby| {
+            standby.promote();
+            Ok(())
+        })
     }
 
     fn relay(&self, endpoint: Handle, request: u64, to: u64, message: Outgoing<'_>) -> Outcome<()> {
@@ -376,6 +435,13 @@ impl Endpoints for Library {
             copied.map_err(|error| refusals::of(&error, patience))
         })
     }
+}
+
+/// Copies as much of a state as fits, and says how long it is.
+fn copied(state: Option<&[u8]>, into: &mut [u8]) -> usize {
+    let state = state.unwrap_or_default();
+    into.iter_mut().zip(state).for_each(|(to, from)| *to = *from);
+    state.len()
 }
 
 /// The daemon always answers: whoever has no time gives it the usual one.

@@ -209,7 +209,7 @@ impl Channels for Library {
 
     fn set_timeout(&self, handle: Handle, direction: Direction, patience: Patience) -> Outcome<()> {
         let slot = self.table.find(handle)?;
-        if let Kind::Endpoint | Kind::Buffer = slot.kind(handle)? {
+        if let Kind::Endpoint | Kind::Backup | Kind::Buffer = slot.kind(handle)? {
             let text = "each call of an endpoint takes a time-out of its own, so there is none to set";
             return Err(failure::failure(Errno::INVAL, text));
         }
@@ -227,7 +227,7 @@ impl Channels for Library {
                 Self::must_come_in(kind, direction)?;
                 slot.offer(handle, |offering| offering.wait(patience))
             }
-            (Kind::Endpoint | Kind::Buffer, _) => {
+            (Kind::Endpoint | Kind::Backup | Kind::Buffer, _) => {
                 Self::must_come_in(kind, direction)?;
                 slot.whole(handle, |member: &mut Member| member.wait(patience))
             }
@@ -244,7 +244,7 @@ impl Channels for Library {
                 Self::must_come_in(kind, direction)?;
                 slot.offer(handle, Offering::poll_descriptor)
             }
-            (Kind::Endpoint | Kind::Buffer, _) => {
+            (Kind::Endpoint | Kind::Backup | Kind::Buffer, _) => {
                 Self::must_come_in(kind, direction)?;
                 slot.whole(handle, Member::poll_descriptor)
             }

@@ -1,4 +1,4 @@
-//! An endpoint behind a handle.
+//! An endpoint behind a handle, and a backup of one.
 
 use crate::failure::{self, failure};
 use crate::ongoing::{Ongoing, Wanted};
@@ -6,8 +6,8 @@ use crate::polling::{PollSet, deadline_of, poll_until};
 use crate::refusals;
 use crate::requests::Requests;
 use endpoint::{
-    Address, Asked, Borrow, Content, Endpoint, Failed, From, GrantId, Granted, Interrupter, Received,
-    SendError, Step, Whom,
+    Address, Asked, Backup, Borrow, Content, Endpoint, Failed, From, GrantId, Granted, Interrupter, Received,
+    Reply, SendError, Step, Whom,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -20,6 +20,51 @@ use sys::fork::Origin;
 
 /// How long the daemon may take for its answer where the caller says nothing about it.
 pub const ANSWER_PATIENCE: Patience = Patience::For(Duration::from_secs(10));
+
+/// A backup, until it has taken over.
+#[derive(Debug)]
+pub struct Standby {
+    backup: Backup,
+    interrupter: Interrupter,
+    /// What the endpoint will be like.
+    pub options: Options,
+    origin: Origin,
+}
+
+impl Standby {
+    pub fn new(mut backup: Backup, options: &Options) -> Outcome<Self> {
+        let interrupter = backup.interrupter().map_err(|error| refusals::of(&error, Patience::Never))?;
+        let origin =
+            Origin::here().map_err(|error| failure::system("remember whose backup it is", &error))?;
+        Ok(Self { backup, interrupter, options: *options, origin })
+    }
+
+    pub fn interrupter(&self) -> Interrupter {
+        self.interrupter.clone()
+    }
+
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Waits until it has its primary's place.
+    pub fn wait(&mut self, patience: Patience) -> Outcome<Endpoint> {
+        let waited = self.backup.wait(deadline_of(patience));
+        let over = if patience == Patience::Never { Errno::AGAIN } else { Errno::TIMEDOUT };
+        match waited.map_err(|error| refusals::of(&error, patience))? {
+            Some(endpoint) => Ok(endpoint),
+            None => Err(failure(over, "the primary lives: this backup has not taken over")),
+        }
+    }
+
+    pub fn promote(&mut self) {
+        self.backup.promote();
+    }
+
+    pub fn state(&self) -> Option<&[u8]> {
+        self.backup.state()
+    }
+}
 
 /// An endpoint, and what its program is in the midst of.
 #[derive(Debug)]
@@ -187,6 +232,31 @@ impl Member {
             let replied = self.endpoint.send_receive(to, tag, bytes, &mut self.payload, takes, deadline);
             replied.map_err(|error| refusals::of(&error, patience))?
         };
+        self.hand_out(reply, into)
+    }
+
+    /// As [`Member::request`], of whoever has a name.
+    pub(crate) fn ask(
+        &mut self,
+        name: &CStr,
+        wanted: Wanted<'_>,
+        message: Outgoing<'_>,
+        into: &mut [u8],
+        patience: Patience,
+    ) -> Outcome<Message> {
+        let Outgoing { tag, bytes } = message;
+        let reply = if self.is_interruptible {
+            self.ask_in_steps(wanted, patience)?
+        } else {
+            let (name, takes, deadline) = (name_of(name.to_bytes())?, into.len(), deadline_of(patience));
+            let replied = self.endpoint.ask(name, tag, bytes, &mut self.payload, takes, deadline);
+            replied.map_err(|error| refusals::of(&error, patience))?
+        };
+        self.hand_out(reply, into)
+    }
+
+    /// Gives the program a reply.
+    fn hand_out(&mut self, reply: Reply, into: &mut [u8]) -> Outcome<Message> {
         let length = self.payload.len();
         // The other side was told how many are taken, and was cut off if it sent more.
         let room = into.get_mut(..length).ok_or_else(|| {
@@ -281,9 +351,13 @@ impl Member {
         self.requests.find(request).ok_or_else(unknown)
     }
 
-    pub fn reply(&mut self, request: u64, message: Outgoing<'_>) -> Outcome<()> {
+    /// Answers a request; `state`: what a backup has to know after it.
+    pub fn reply(&mut self, request: u64, message: Outgoing<'_>, state: Option<&[u8]>) -> Outcome<()> {
         let asked = self.asked(request)?;
-        let replied = self.endpoint.reply(&asked, message.tag, message.bytes);
+        let replied = match state {
+            Some(state) => self.endpoint.reply_with_state(&asked, message.tag, message.bytes, state),
+            None => self.endpoint.reply(&asked, message.tag, message.bytes),
+        };
         let outcome = replied.map_err(|error| refusals::of(&error, Patience::Never));
         self.forget_unless(request, &outcome, &[Errno::MSGSIZE]);
         outcome

@@ -1,9 +1,9 @@
 //! Calls that a signal interrupts, and that go on when they are made again.
 
-use crate::member::{Member, whom_of};
+use crate::member::{Member, name_of, whom_of};
 use crate::polling::deadline_of;
 use crate::refusals::{self, Refusal};
-use endpoint::{Address, Endpoint, Failed, Find, From, Receive, Received, Reply, Request, Send, Step};
+use endpoint::{Address, Ask, Endpoint, Failed, Find, From, Receive, Received, Reply, Request, Send, Step};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::time::Instant;
@@ -16,6 +16,8 @@ pub struct Wanted<'a> {
     pub kind: Kind,
     /// What goes out, or the text that says whom to find.
     pub bytes: &'a [u8],
+    /// Of a request to a name: the name.
+    pub name: &'a [u8],
 }
 
 /// Which call, and with what arguments beside the bytes.
@@ -23,25 +25,30 @@ pub struct Wanted<'a> {
 pub enum Kind {
     Send { to: Address, tag: u32, is_buffered: bool },
     Request { to: Address, tag: u32, takes: usize },
+    Ask { tag: u32, takes: usize },
     Receive(Option<Address>),
     Find { waits: bool },
 }
 
 impl<'a> Wanted<'a> {
     pub fn send(to: Address, message: Outgoing<'a>, is_buffered: bool) -> Self {
-        Self { kind: Kind::Send { to, tag: message.tag, is_buffered }, bytes: message.bytes }
+        Self { kind: Kind::Send { to, tag: message.tag, is_buffered }, bytes: message.bytes, name: &[] }
     }
 
     pub fn request(to: Address, message: Outgoing<'a>, takes: usize) -> Self {
-        Self { kind: Kind::Request { to, tag: message.tag, takes }, bytes: message.bytes }
+        Self { kind: Kind::Request { to, tag: message.tag, takes }, bytes: message.bytes, name: &[] }
+    }
+
+    pub fn ask(name: &'a CStr, message: Outgoing<'a>, takes: usize) -> Self {
+        Self { kind: Kind::Ask { tag: message.tag, takes }, bytes: message.bytes, name: name.to_bytes() }
     }
 
     pub fn receive(from: Option<Address>) -> Self {
-        Self { kind: Kind::Receive(from), bytes: &[] }
+        Self { kind: Kind::Receive(from), bytes: &[], name: &[] }
     }
 
     pub fn find(whom: &'a CStr, waits: bool) -> Self {
-        Self { kind: Kind::Find { waits }, bytes: whom.to_bytes() }
+        Self { kind: Kind::Find { waits }, bytes: whom.to_bytes(), name: &[] }
     }
 }
 
@@ -49,6 +56,7 @@ impl<'a> Wanted<'a> {
 enum Call {
     Send(Send),
     Request(Request),
+    Ask(Box<Ask>),
     Receive(Receive),
     Find(Find),
 }
@@ -58,6 +66,7 @@ enum Call {
 pub struct Ongoing {
     kind: Kind,
     bytes: Vec<u8>,
+    name: Vec<u8>,
     call: Call,
     deadline: Option<Instant>,
 }
@@ -65,7 +74,7 @@ pub struct Ongoing {
 impl Ongoing {
     /// Whether it is this that goes on.
     pub fn is(&self, wanted: Option<Wanted<'_>>) -> bool {
-        wanted == Some(Wanted { kind: self.kind, bytes: &self.bytes })
+        wanted == Some(Wanted { kind: self.kind, bytes: &self.bytes, name: &self.name })
     }
 
     /// It does not go on; true: what it sent had been received, or only another node knows.
@@ -73,6 +82,7 @@ impl Ongoing {
         match &mut self.call {
             Call::Send(call) => endpoint.cancel_send(call),
             Call::Request(call) => endpoint.cancel_request(call),
+            Call::Ask(call) => endpoint.cancel_ask(call),
             Call::Receive(call) => {
                 endpoint.cancel_receive(call);
                 false
@@ -93,6 +103,7 @@ fn begun(wanted: Wanted<'_>) -> Outcome<Call> {
         Kind::Request { to, tag, takes } => {
             Call::Request(Request::new(to, tag, u32::try_from(takes).unwrap_or(u32::MAX)))
         }
+        Kind::Ask { tag, takes } => Call::Ask(Box::new(Ask::new(name_of(wanted.name)?, tag, takes))),
         Kind::Receive(from) => Call::Receive(Receive::new(from.map_or(From::Any, From::One))),
         Kind::Find { waits } => Call::Find(Find::new(whom_of(wanted.bytes)?, waits)),
     })
@@ -114,6 +125,13 @@ impl Member {
     pub fn request_in_steps(&mut self, wanted: Wanted<'_>, patience: Patience) -> Outcome<Reply> {
         self.in_steps(wanted, patience, |endpoint, call, into, late| match call {
             Call::Request(call) => endpoint.step_request(call, wanted.bytes, into, late),
+            _ => another(),
+        })
+    }
+
+    pub fn ask_in_steps(&mut self, wanted: Wanted<'_>, patience: Patience) -> Outcome<Reply> {
+        self.in_steps(wanted, patience, |endpoint, call, into, late| match call {
+            Call::Ask(call) => endpoint.step_ask(call, wanted.bytes, into, late),
             _ => another(),
         })
     }
@@ -158,7 +176,8 @@ impl Member {
                 break why;
             }
         };
-        let ongoing = Ongoing { kind: wanted.kind, bytes: wanted.bytes.to_vec(), call, deadline };
+        let (kind, bytes, name) = (wanted.kind, wanted.bytes.to_vec(), wanted.name.to_vec());
+        let ongoing = Ongoing { kind, bytes, name, call, deadline };
         if ended.errno == Errno::INTR.raw_os_error() {
             self.ongoing = Some(ongoing);
         } else {

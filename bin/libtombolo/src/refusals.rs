@@ -2,8 +2,9 @@
 
 use crate::failure::{self, failure};
 use endpoint::{
-    BindError, BufferError, CopyError, Failed, FindError, GrantError, NoPeer, NotifyError, OutOfRange,
-    ReceiveError, RelayError, ReplyError, RequestError, SendError, Unasked,
+    AskError, BackupError, BindError, BufferError, CopyError, Failed, FindError, GrantError, NoPeer,
+    NotifyError, OutOfRange, ReceiveError, RelayError, ReplyError, RequestError, SendError, StateError,
+    Unasked,
 };
 use rustix::io::Errno;
 use session::ControlError;
@@ -85,7 +86,7 @@ impl Refusal for ReplyError {
     fn errno(&self, patience: Patience) -> Option<Errno> {
         match self {
             Self::NoPeer(why) => why.errno(patience),
-            Self::TooLong { .. } => Some(Errno::MSGSIZE),
+            Self::TooLong { .. } | Self::StateTooLong { .. } => Some(Errno::MSGSIZE),
             Self::Stale(_) => Some(Errno::CANCELED),
             Self::NoRoom(_) => Some(Errno::NOBUFS),
         }
@@ -131,6 +132,33 @@ impl Refusal for FindError {
             Self::Refused { errno, .. } => said(*errno),
             Self::Unusable { .. } => Some(Errno::PROTO),
             Self::TimedOut { .. } => Some(Errno::TIMEDOUT),
+        }
+    }
+}
+
+impl Refusal for AskError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::Find(why) => why.errno(patience),
+            Self::Request(why) => why.errno(patience),
+            Self::Unknown { .. } => Some(Errno::COMM),
+        }
+    }
+}
+
+impl Refusal for BackupError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::Find(why) => why.errno(patience),
+            Self::TakenOver => Some(Errno::ALREADY),
+        }
+    }
+}
+
+impl Refusal for StateError {
+    fn errno(&self, _: Patience) -> Option<Errno> {
+        match self {
+            Self::TooLong { .. } => Some(Errno::MSGSIZE),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a handle stands for that has no two directions: one thread at a time is in a call for it.
 
 use crate::buffer::Owned;
-use crate::member::Member;
+use crate::member::{Member, Standby};
 use crate::offering::{self, Offering};
 use endpoint::Interrupter;
 use std::fmt;
@@ -13,6 +13,7 @@ pub enum Kind {
     Channel,
     Offer,
     Endpoint,
+    Backup,
     Buffer,
 }
 
@@ -22,6 +23,7 @@ impl fmt::Display for Kind {
             Self::Channel => "a channel",
             Self::Offer => "an offer",
             Self::Endpoint => "an endpoint",
+            Self::Backup => "a backup of an endpoint",
             Self::Buffer => "a buffer of an endpoint",
         })
     }
@@ -32,6 +34,7 @@ impl fmt::Display for Kind {
 pub enum Whole {
     Offer(Box<Offering>),
     Endpoint(Box<Member>),
+    Backup(Box<Standby>),
     Buffer(Box<Owned>),
 }
 
@@ -41,6 +44,8 @@ pub enum Ender {
     Offer(offering::Ender),
     /// In a fork's child it does nothing: what it signals is the parent's, too.
     Endpoint(Interrupter, Origin),
+    /// The same.
+    Backup(Interrupter, Origin),
     /// Nobody waits for it.
     Buffer,
 }
@@ -50,6 +55,7 @@ impl Whole {
         match self {
             Self::Offer(_) => Kind::Offer,
             Self::Endpoint(_) => Kind::Endpoint,
+            Self::Backup(_) => Kind::Backup,
             Self::Buffer(_) => Kind::Buffer,
         }
     }
@@ -59,6 +65,7 @@ impl Whole {
         match self {
             Self::Offer(offering) => Ender::Offer(offering.ender()),
             Self::Endpoint(member) => Ender::Endpoint(member.interrupter(), member.origin()),
+            Self::Backup(standby) => Ender::Backup(standby.interrupter(), standby.origin()),
             Self::Buffer(_) => Ender::Buffer,
         }
     }
@@ -69,6 +76,7 @@ impl Ender {
         match self {
             Self::Offer(_) => Kind::Offer,
             Self::Endpoint(..) => Kind::Endpoint,
+            Self::Backup(..) => Kind::Backup,
             Self::Buffer => Kind::Buffer,
         }
     }
@@ -76,8 +84,10 @@ impl Ender {
     pub fn end(&self) {
         match self {
             Self::Offer(ender) => ender.end(),
-            Self::Endpoint(interrupter, origin) if origin.is_here() => interrupter.interrupt(),
-            Self::Endpoint(..) | Self::Buffer => {}
+            Self::Endpoint(interrupter, origin) | Self::Backup(interrupter, origin) if origin.is_here() => {
+                interrupter.interrupt();
+            }
+            Self::Endpoint(..) | Self::Backup(..) | Self::Buffer => {}
         }
     }
 }
@@ -110,6 +120,18 @@ impl Part for Member {
     fn of(whole: &mut Whole) -> Option<&mut Self> {
         match whole {
             Whole::Endpoint(member) => Some(member),
+            _ => None,
+        }
+    }
+}
+
+impl Part for Standby {
+    const KIND: Kind = Kind::Backup;
+    const IN_USE: &str = "in a call of this backup";
+
+    fn of(whole: &mut Whole) -> Option<&mut Self> {
+        match whole {
+            Whole::Backup(standby) => Some(standby),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use e2e::{Node, wait};
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -110,6 +110,12 @@ impl Program {
             }
         });
         Self { child, lines }
+    }
+
+    /// Writes a line to its input.
+    pub fn say(&mut self, line: &str) {
+        let input = self.child.stdin.as_mut().expect("its input is open");
+        writeln!(input, "{line}").expect("it reads");
     }
 
     /// All lines so far.

@@ -46,5 +46,6 @@ mod reservations;
 mod roots;
 mod siege;
 mod sockets;
+mod takeover;
 mod views;
 mod volumes;

@@ -1,9 +1,10 @@
 //! The calls that wait by themselves.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use ipc::{
-    Asked, From, NotifyError, Receive, ReceiveError, Received, RelayError, Reply, ReplyError, Request,
+    Asked, From, NotifyError, Poll, Receive, ReceiveError, Received, RelayError, Reply, ReplyError, Request,
     RequestError, Rights, Send, SendError,
 };
 use wire::ipc::Address;
@@ -127,22 +128,44 @@ impl Endpoint {
         self.back_off();
         self.hear_at_times()?;
         self.meet_source(from)?;
-        let mut call = Receive::new(from.clone());
+        let common = Arc::clone(&self.pairs.common);
         let patience = Patience { deadline, searches: matches!(from, From::One(_)) };
-        let done = self.drive(patience, |logic, pulse| logic.poll_receive(&mut call, into, pulse));
-        if let Ok(Ok(received)) = &done {
-            self.waiting.latest = Some(received.source);
+        loop {
+            self.bring_up_backups()?;
+            let mut call = Receive::new(from.clone());
+            let done =
+                self.drive(patience, |logic, pulse| match logic.poll_receive(&mut call, into, pulse) {
+                    Poll::Ready(done) => Poll::Ready(Some(done)),
+                    // A backup that has come does not wait for a message.
+                    Poll::Again | Poll::Sleep(_) if common.has_new_backup() => Poll::Ready(None),
+                    Poll::Again => Poll::Again,
+                    Poll::Sleep(sleep) => Poll::Sleep(sleep),
+                });
+            let done = match done {
+                Ok(Some(done)) => Ok(done),
+                Ok(None) => {
+                    self.pairs.logic.cancel_receive(&mut call);
+                    continue;
+                }
+                Err(trouble) => Err(trouble),
+            };
+            if let Ok(Ok(received)) = &done {
+                self.waiting.latest = Some(received.source);
+                if self.answers_again(received) {
+                    continue;
+                }
+            }
+            return self.or_cancel(done, |logic| logic.cancel_receive(&mut call));
         }
-        self.or_cancel(done, |logic| logic.cancel_receive(&mut call))
     }
 
-    /// Answers a request. It never waits. `Ok`: the requester was waiting then.
+    /// Answers a request. It waits for nobody but this endpoint's backups, which have to take the reply before it is released. `Ok`: the requester was waiting
+    /// then.
     ///
     /// # Errors
     /// See [`ReplyError`].
     pub fn reply(&mut self, asked: &Asked, tag: u32, payload: &[u8]) -> Result<(), Failed<ReplyError>> {
-        self.check_here()?;
-        self.pairs.logic.reply(asked, tag, payload).map_err(Failed::Call)
+        self.reply_after_backups(asked, tag, payload, None)
     }
 
     /// Passes a request on to another endpoint, which answers it. It never waits.

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
 use channel::{End, SpinPolicy};
-use ipc::{Gone, NoPeer, Rights};
+use ipc::{Gone, NoPeer, Replies, Rights};
 use sys::fork::Origin;
 use wire::ipc::Address;
 
@@ -48,6 +48,10 @@ pub struct Endpoint {
     pub(crate) holding: bool,
     /// The call that is made in steps.
     pub(crate) stepping: Option<Stepping>,
+    /// What callers may ask for once more, and the state for backups.
+    pub(crate) replies: Replies,
+    /// Backups that are relied upon: no reply is released that they have not taken.
+    pub(crate) backups: Vec<Address>,
 }
 
 /// Another endpoint, as this one knows it.
@@ -93,6 +97,8 @@ impl Endpoint {
             name,
             holding: false,
             stepping: None,
+            replies: Replies::default(),
+            backups: Vec::new(),
         })
     }
 
@@ -107,7 +113,15 @@ impl Endpoint {
         end: End,
     ) -> Result<(), Failed<IntroduceError>> {
         self.check_here()?;
-        let introduction = Introduction { address: peer, name: None, domain: None, rights, end };
+        let introduction = Introduction {
+            address: peer,
+            name: None,
+            domain: None,
+            rights,
+            end,
+            continues: 0,
+            backup: false,
+        };
         self.pairs.introduce(introduction).map_err(Failed::Call)
     }
 

@@ -33,6 +33,8 @@
 //! - An endpoint belongs to the process that made it: a fork's child is refused by name, and closes nothing.
 
 mod alone;
+mod ask;
+mod backup;
 mod buffer;
 mod calls;
 mod copy;
@@ -42,6 +44,7 @@ mod failed;
 mod far;
 mod granting;
 mod grants;
+mod handing;
 mod interrupt;
 mod lender;
 mod link;
@@ -58,6 +61,8 @@ pub use ipc::{
 pub use wire::ipc::Address;
 
 pub use alone::Handed;
+pub use ask::{Ask, AskError};
+pub use backup::{Backup, BackupError};
 pub use buffer::Buffer;
 pub use copy::{Borrow, CopyError};
 pub use crossing::{Copying, Pieces};
@@ -66,6 +71,7 @@ pub use failed::Failed;
 pub use far::StandIn;
 pub use granting::{BufferError, GrantError, Unasked};
 pub use grants::{GrantId, Granted};
+pub use handing::StateError;
 pub use interrupt::Interrupter;
 pub use ipc::grants::Access;
 pub use ipc::grants::OutOfRange;

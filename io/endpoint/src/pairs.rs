@@ -57,6 +57,8 @@ pub(crate) struct Info {
     pub address: Address,
     pub name: Option<String>,
     pub domain: Option<String>,
+    /// The least generation of it whose replies it knows; 0: its own.
+    pub continues: u32,
     /// Its doorbell is in the set.
     watched: bool,
 }
@@ -69,6 +71,10 @@ pub(crate) struct Introduction {
     pub domain: Option<String>,
     pub rights: Rights,
     pub end: End,
+    /// As the daemon says of it.
+    pub continues: u32,
+    /// It is a backup of this endpoint.
+    pub backup: bool,
 }
 
 /// What has been heard.
@@ -92,6 +98,8 @@ pub(crate) struct Pairs {
     apart: usize,
     /// Who has hung up, and may have left something that was not received yet.
     ended: Vec<Address>,
+    /// Backups of this endpoint that have been told nothing yet.
+    new_backups: Vec<Address>,
 }
 
 impl Pairs {
@@ -106,12 +114,13 @@ impl Pairs {
             batch_bytes,
             apart: 0,
             ended: Vec::new(),
+            new_backups: Vec::new(),
         })
     }
 
     /// Joins a peer, over the end of a channel that was made for this pair alone.
     pub fn introduce(&mut self, introduction: Introduction) -> Result<(), IntroduceError> {
-        let Introduction { address, name, domain, rights, end } = introduction;
+        let Introduction { address, name, domain, rights, end, continues, backup } = introduction;
         let open = |source| IntroduceError::Open { peer: address, source };
         let end = end.open_duplex(&OpenOptions::default()).map_err(open)?;
         let before = self.infos.get(&address.slot).map(|info| info.address);
@@ -123,12 +132,22 @@ impl Pairs {
         let apart = !end.has_futex();
         self.logic.bind(address, rights, Pair::new(end, self.batch_bytes, Arc::clone(&self.common)))?;
         self.apart = self.apart.saturating_add(usize::from(apart));
-        self.infos.insert(address.slot, Info { address, name, domain, watched: false });
+        self.infos.insert(address.slot, Info { address, name, domain, continues, watched: false });
+        if backup {
+            self.new_backups.push(address);
+            self.common.say_new_backup(true);
+        }
         self.watch(address).map_err(|errno| {
             // Nobody would hear it ring. It was bound a moment ago, so this parts from it.
             let _parted = self.unbind(address, Gone::Dead);
             IntroduceError::Watch { peer: address, source: errno.into() }
         })
+    }
+
+    /// Backups that have come since this was asked last.
+    pub fn take_new_backups(&mut self) -> Vec<Address> {
+        self.common.say_new_backup(false);
+        std::mem::take(&mut self.new_backups)
     }
 
     fn watch(&mut self, peer: Address) -> Result<(), Errno> {
@@ -348,7 +367,15 @@ mod tests {
             let (end, other) = channel::pair(&config).expect("a channel");
             others.push(other);
             let address = address(generation);
-            let introduction = Introduction { address, name: None, domain: None, rights: Rights::ALL, end };
+            let introduction = Introduction {
+                address,
+                name: None,
+                domain: None,
+                rights: Rights::ALL,
+                end,
+                continues: 0,
+                backup: false,
+            };
             pairs.introduce(introduction).expect("a peer");
             assert_eq!(pairs.have_futexes(), !apart, "{address}");
         }

@@ -86,7 +86,14 @@ impl Endpoint {
         if self.stepping.is_none() {
             self.meet_source(call.from())?;
         }
-        stepped(self.step(late, true, |logic, pulse| logic.poll_receive(call, into, pulse)))
+        loop {
+            let step = stepped(self.step(late, true, |logic, pulse| logic.poll_receive(call, into, pulse)))?;
+            match &step {
+                Step::Ready(received) if self.answers_again(received) => {}
+                Step::Pending { .. } if self.pairs.common.has_new_backup() => self.bring_up_backups()?,
+                _ => return Ok(step),
+            }
+        }
     }
 
     /// Gives a message up that will not be stepped any more. True: it was received.
@@ -129,6 +136,7 @@ impl Endpoint {
             self.hear_at_times()?;
         }
         self.pairs.bury();
+        self.bring_up_backups()?;
         let mut call = Receive::new(from.clone());
         loop {
             let polled =
@@ -136,6 +144,10 @@ impl Endpoint {
             match polled {
                 Poll::Ready(Ok(received)) => {
                     self.waiting.latest = Some(received.source);
+                    if self.answers_again(&received) {
+                        call = Receive::new(from.clone());
+                        continue;
+                    }
                     return Ok(Some(received));
                 }
                 Poll::Ready(Err(ReceiveError::TimedOut)) => {

@@ -284,6 +284,10 @@ impl Node {
             // This one has no domain that is a machine.
             Request::Machine { .. } | Request::Guest { .. } => {}
             Request::Bind { .. }
+            | Request::Back { .. }
+            | Request::Promote { .. }
+            | Request::Release { .. }
+            | Request::Continues { .. }
             | Request::Unbind { .. }
             | Request::Introduce { .. }
             | Request::Buffer { .. }

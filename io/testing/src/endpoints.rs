@@ -53,6 +53,19 @@ struct Slot {
     domain: String,
     /// Number of the member that has bound it.
     member: Option<u64>,
+    /// The endpoint whose backup it is.
+    backs: Option<String>,
+    /// Its primary goes on without it.
+    released: bool,
+    /// The least generation whose replies it knows; 0: it has taken over from nobody.
+    continues: u32,
+}
+
+impl Slot {
+    fn new(generation: u32, name: &str, domain: &str, member: u64) -> Self {
+        let (name, domain) = (name.to_owned(), domain.to_owned());
+        Self { generation, name, domain, member: Some(member), backs: None, released: false, continues: 0 }
+    }
 }
 
 /// An introduction that waits for somebody.
@@ -219,6 +232,10 @@ impl Endpoints {
     pub(super) fn answer(&mut self, (member, domain): (u64, &str), request: &Request, out: &Outbox<'_>) {
         let id = match request {
             Request::Bind { id, .. }
+            | Request::Back { id, .. }
+            | Request::Promote { id, .. }
+            | Request::Release { id, .. }
+            | Request::Continues { id, .. }
             | Request::Unbind { id, .. }
             | Request::Introduce { id, .. }
             | Request::Buffer { id, .. }
@@ -230,6 +247,9 @@ impl Endpoints {
         };
         let endpoint = match request {
             Request::Unbind { endpoint, .. }
+            | Request::Promote { endpoint, .. }
+            | Request::Release { endpoint, .. }
+            | Request::Continues { endpoint, .. }
             | Request::Introduce { endpoint, .. }
             | Request::Buffer { endpoint, .. }
             | Request::Free { endpoint, .. }
@@ -266,6 +286,39 @@ impl Endpoints {
                 out.reply(member, &Reply::Bound { id, address, token, copies: name.starts_with("copier") });
                 self.serve_waits(name, out);
                 return Ok(None);
+            }
+            Request::Back { id, ref name, ref token, ref peers } => {
+                let address = self.bind(member, domain, "", token)?;
+                self.pairs.extend(peers.iter().map(|peer| ordered(address.slot, peer.slot)));
+                if let Some(slot) = self.slots.get_mut(&address.slot) {
+                    slot.backs = Some(name.clone());
+                }
+                let token = format!("{}.{}.", address.slot, address.generation);
+                Reply::Bound { id, address, token, copies: false }
+            }
+            Request::Promote { id, endpoint, over, continues, supersede } => {
+                let (name, address) = self.promote((member, domain), endpoint, over, supersede, out)?;
+                if let Some(slot) = self.slots.get_mut(&address.slot) {
+                    slot.continues = if continues == 0 { address.generation } else { continues };
+                }
+                let token = format!("{}.{}.{name}", address.slot, address.generation);
+                out.reply(member, &Reply::Promoted { id, address, token, copies: false });
+                self.serve_waits(&name, out);
+                return Ok(None);
+            }
+            Request::Release { id, endpoint, backup } => {
+                // The primary parts from it next, so that both can be introduced anew.
+                self.pairs.remove(&ordered(endpoint, backup.slot));
+                if let Some(slot) = self.slots.get_mut(&backup.slot) {
+                    slot.released = true;
+                }
+                Reply::Done { id }
+            }
+            Request::Continues { id, endpoint, from } => {
+                if let Some(slot) = self.slots.get_mut(&endpoint) {
+                    slot.continues = from;
+                }
+                Reply::Done { id }
             }
             Request::Unbind { id, endpoint } => {
                 self.end(endpoint, out);
@@ -346,9 +399,51 @@ impl Endpoints {
                 (self.next_slot, 1)
             }
         };
-        let (name, domain) = (name.to_owned(), domain.to_owned());
-        self.slots.insert(slot, Slot { generation, name, domain, member: Some(member) });
+        self.slots.insert(slot, Slot::new(generation, name, domain, member));
         Ok(EndpointAddress { slot, generation })
+    }
+
+    /// A backup takes its primary's place: the name, and where it is.
+    fn promote(
+        &mut self,
+        (member, domain): (u64, &str),
+        backup: u32,
+        over: Option<EndpointAddress>,
+        supersede: bool,
+        out: &Outbox<'_>,
+    ) -> Result<(String, EndpointAddress), Refusal> {
+        let stands_by = self.slots.get(&backup).and_then(|slot| Some((slot.backs.clone()?, slot.released)));
+        let Some((name, released)) = stands_by else {
+            return Err(Refusal(Errno::INVAL, "that is no backup".into()));
+        };
+        let there = self.slot_of(&name).map(|slot| self.address(slot)).or(over);
+        let Some(there) = there else {
+            return Err(Refusal(Errno::INVAL, "there was no primary".into()));
+        };
+        if released || over.is_some_and(|over| over.generation < there.generation) {
+            return Err(Refusal(Errno::STALE, format!("generation {} is there", there.generation)));
+        }
+        if let Some(primary) = self.member(there.slot) {
+            if !supersede {
+                return Err(Refusal(Errno::BUSY, format!("endpoint {name} is there")));
+            }
+            let by = EndpointAddress { generation: there.generation + 1, ..there };
+            let paired = self.pairs.iter().filter(|(one, other)| *one == there.slot || *other == there.slot);
+            let peers = paired.map(|(one, other)| if *one == there.slot { *other } else { *one });
+            for peer in peers.filter(|peer| *peer != backup) {
+                if let Some(member) = self.member(peer) {
+                    let event = Event::Superseded { endpoint: peer, peer: there, by };
+                    out.reply(member, &Reply::Event(event));
+                }
+            }
+            let message = "it was superseded".to_owned();
+            out.reply(primary, &Reply::Event(Event::Unbound { endpoint: there.slot, message }));
+        }
+        self.end(there.slot, out);
+        self.end(backup, out);
+        let address = EndpointAddress { generation: there.generation + 1, ..there };
+        self.slots.insert(there.slot, Slot::new(address.generation, &name, domain, member));
+        Ok((name, address))
     }
 
     fn serve_waits(&mut self, name: &str, out: &Outbox<'_>) {
@@ -406,6 +501,11 @@ impl Endpoints {
         if !self.pairs.insert(ordered(asker, slot)) {
             return Err(Refusal(Errno::ALREADY, "the two know each other".into()));
         }
+        for end in [asker, slot] {
+            if let Some(slot) = self.slots.get_mut(&end) {
+                slot.released = false;
+            }
+        }
         self.channels += 1;
         let config = channel::Config { ring_bytes: RING_BYTES, ..channel::Config::default() };
         let (one, other) = channel::pair(&config).expect("a channel");
@@ -422,11 +522,18 @@ impl Endpoints {
 
     /// What `told` learns of `peer`.
     fn peer(&self, peer: u32, told: u32) -> EndpointPeer {
-        let nobody = || Slot { generation: 0, name: String::new(), domain: String::new(), member: None };
+        let nobody = || Slot { member: None, ..Slot::new(0, "", "", 0) };
         let found = |slot: &u32| self.slots.get(slot).cloned().unwrap_or_else(nobody);
         let (peers, tolds) = (found(&peer), found(&told));
         let rights = self.rights(&tolds.name, &peers.name);
-        EndpointPeer { address: self.address(peer), name: peers.name, domain: peers.domain, rights }
+        EndpointPeer {
+            address: self.address(peer),
+            name: peers.name,
+            domain: peers.domain,
+            rights,
+            continues: peers.continues,
+            backup: peers.backs.is_some_and(|name| name == tolds.name),
+        }
     }
 
     fn grantee(&self, owner: u32, to: EndpointAddress) -> Result<EndpointAddress, Refusal> {

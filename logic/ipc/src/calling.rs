@@ -46,6 +46,17 @@ impl Request {
     pub fn to(&self) -> Address {
         self.0.to
     }
+
+    /// After it has failed because its receiver is gone: whether nobody has received it, nor ever will. False: somebody has, or that is not known.
+    #[must_use]
+    pub fn is_withdrawn(&self) -> bool {
+        self.0.withdrawn
+    }
+
+    /// Sends a request that has failed to another one, under the same number: whoever remembers the replies of the one before knows it by that.
+    pub fn redirect(&mut self, to: Address) {
+        self.0 = Outgoing { to, stage: Stage::New, label: None, withdrawn: false, ..self.0 };
+    }
 }
 
 /// The reply to a request.
@@ -67,6 +78,8 @@ struct Outgoing {
     id: u64,
     stage: Stage,
     label: Option<u64>,
+    /// It has failed, and nobody has received it or ever will.
+    withdrawn: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +146,7 @@ type Attempt = Result<Option<Reply>, Failure>;
 
 impl Outgoing {
     fn new(kind: Kind, to: Address, tag: u32, takes: u32) -> Outgoing {
-        Outgoing { kind, to, tag, takes, id: 0, stage: Stage::New, label: None }
+        Outgoing { kind, to, tag, takes, id: 0, stage: Stage::New, label: None, withdrawn: false }
     }
 
     fn word(&self, state: u64) -> u64 {
@@ -312,7 +325,10 @@ impl<L: Link> Endpoint<L> {
                     continue;
                 }
                 Ok(Some(reply)) => Ok(reply),
-                Err(failure) => Err(failure),
+                Err(failure) => {
+                    call.withdrawn |= matches!(call.stage, Stage::New | Stage::Room);
+                    Err(failure)
+                }
             };
             self.end_search();
             if let Ok(peer) = self.peer(call.to) {
@@ -371,6 +387,7 @@ impl<L: Link> Endpoint<L> {
             let peer = self.peer(call.to)?;
             if let Some(why) = peer.end() {
                 call.give_up_for_good(peer, Why::Late);
+                call.withdrawn = true;
                 return Err(why.into());
             }
             let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
@@ -390,7 +407,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     fn begin(&mut self, call: &mut Outgoing, payload: &[u8]) -> Result<(), Failure> {
-        let id = self.calls + 1;
+        let id = if call.id == 0 { self.calls + 1 } else { call.id };
         let peer = self.peer(call.to)?;
         if let Some(why) = peer.end() {
             return Err(why.into());
@@ -409,7 +426,7 @@ impl<L: Link> Endpoint<L> {
             call.id = id;
             // CALL: it shows that we wait before the record does.
             peer.link.store(Way::Out, Word::Call, call.word(layout::CALL_WAITING));
-            self.calls = id;
+            self.calls = self.calls.max(id);
         }
         Ok(())
     }
@@ -454,7 +471,9 @@ impl<L: Link> Endpoint<L> {
             None => Ok(None),
             Some(why) => {
                 // Nobody will receive it any more; and if it was received before, the reply won't come.
-                let received = call.give_up_for_good(peer, Why::Late) == GivenUp::Received;
+                let given = call.give_up_for_good(peer, Why::Late);
+                call.withdrawn = given == GivenUp::Withdrawn;
+                let received = given == GivenUp::Received;
                 if received && call.kind == Kind::Send { Ok(Some(sent)) } else { Err(why.into()) }
             }
         }

@@ -153,6 +153,16 @@ pub enum ReplyError {
         /// Bytes it may have.
         most: usize,
     },
+    /// The state that was to be handed over with it is too long. The request still waits.
+    #[error(
+        "a state of {length} bytes is too long: {most} are the most; keep it in a volume or a granted buffer, and hand over where"
+    )]
+    StateTooLong {
+        /// Bytes it has.
+        length: usize,
+        /// Bytes it may have.
+        most: usize,
+    },
     /// Nobody waits for it any more.
     #[error("endpoint {0} does not wait for this reply: its time was over, or it has been answered")]
     Stale(Address),

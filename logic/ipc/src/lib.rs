@@ -30,6 +30,7 @@ mod link;
 pub mod loan;
 mod peer;
 mod receiving;
+mod replies;
 mod search;
 mod stand_in;
 
@@ -38,4 +39,5 @@ pub use endpoint::{Endpoint, Gone, Limits, Poll, Pulse, Rights, Sleep};
 pub use error::{NoPeer, NotifyError, ReceiveError, RelayError, ReplyError, RequestError, SendError};
 pub use link::{Broken, Link, Way, Word};
 pub use receiving::{Asked, Content, From, Receive, Received};
+pub use replies::{Assembly, BadPiece, Remembered, Replies, pieces};
 pub use stand_in::{Said, StandIn, Turn};

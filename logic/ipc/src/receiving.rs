@@ -82,6 +82,12 @@ impl Asked {
         self.requester
     }
 
+    /// The requester's number of this call: with the requester, it names one request, wherever that is sent to.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.id
+    }
+
     /// Most bytes of payload that it takes.
     #[must_use]
     pub fn takes(&self) -> u32 {

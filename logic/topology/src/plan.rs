@@ -284,6 +284,7 @@ fn endpoint_keys(a: &Endpoint, b: &Endpoint) -> Vec<&'static str> {
         ("`allow`", allow),
         ("`calls`", a.calls != b.calls),
         ("`copies`", a.copies != b.copies),
+        ("`backups`", a.backups != b.backups),
     ])
 }
 

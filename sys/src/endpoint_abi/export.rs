@@ -10,14 +10,14 @@ const NOBODY: Address = 0;
 
 /// # Safety
 /// `options` is null or as [`Options`] says.
-unsafe fn options_at(options: *const Options) -> Outcome<Options> {
+pub(super) unsafe fn options_at(options: *const Options) -> Outcome<Options> {
     // SAFETY: the caller says so.
     unsafe { Options::read_for(options, Options::ENDPOINT_FLAGS) }
 }
 
 /// # Safety
 /// `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes during `'a`.
-unsafe fn outgoing<'a>(tag: u32, bytes: *const c_void, length: size_t) -> Outcome<Outgoing<'a>> {
+pub(super) unsafe fn outgoing<'a>(tag: u32, bytes: *const c_void, length: size_t) -> Outcome<Outgoing<'a>> {
     // SAFETY: the caller says so.
     let bytes = unsafe { memory::bytes(bytes.cast(), length) }?;
     Ok(Outgoing { tag, bytes })

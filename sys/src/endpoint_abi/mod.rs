@@ -4,10 +4,12 @@
 //! is an [`Endpoints`]'s.
 
 mod export;
+mod movement;
 mod names;
 mod structs;
 
 pub use export::*;
+pub use movement::*;
 pub use structs::{Access, Granted, Message, Peer};
 
 use crate::channel_abi::{Handle, Options, Outcome, Patience};
@@ -82,6 +84,33 @@ pub trait Endpoints: Sync {
         into: &mut [u8],
         patience: Patience,
     ) -> Outcome<Message>;
+    /// `tombolo_endpoint_ask`, as `call`.
+    fn ask(
+        &self,
+        endpoint: Handle,
+        name: &CStr,
+        message: Outgoing<'_>,
+        into: &mut [u8],
+        patience: Patience,
+    ) -> Outcome<Message>;
+    /// `tombolo_endpoint_bind_backup`.
+    fn bind_backup(&self, name: &CStr, options: &Options) -> Outcome<Handle>;
+    /// `tombolo_endpoint_take_over`: the endpoint.
+    fn take_over(&self, backup: Handle, patience: Patience) -> Outcome<Handle>;
+    /// `tombolo_endpoint_promote`.
+    fn promote(&self, backup: Handle) -> Outcome<()>;
+    /// `tombolo_endpoint_reply_with_state`.
+    fn reply_with_state(
+        &self,
+        endpoint: Handle,
+        request: u64,
+        message: Outgoing<'_>,
+        state: &[u8],
+    ) -> Outcome<()>;
+    /// `tombolo_endpoint_keep_state`.
+    fn keep_state(&self, endpoint: Handle, state: &[u8]) -> Outcome<()>;
+    /// `tombolo_endpoint_state`, of an endpoint or a backup: how many bytes it has, of which as many as fit are in `into`.
+    fn state(&self, whose: Handle, into: &mut [u8]) -> Outcome<usize>;
     /// `tombolo_endpoint_give_up`; whether it had been received.
     fn give_up(&self, endpoint: Handle) -> Outcome<bool>;
     /// `tombolo_endpoint_receive`: what came is in `into`, and described in `message`, also where it is too long for `into`.

@@ -129,6 +129,87 @@ macro_rules! export_endpoints {
 
         /// See `include/tombolo/endpoint.h`.
         #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments, reason = "the header has them")]
+        pub unsafe extern "C" fn tombolo_endpoint_ask(
+            endpoint: Held,
+            name: *const ctypes::c_char,
+            tag: u32,
+            bytes: *const ctypes::c_void,
+            length: ctypes::size_t,
+            buffer: *mut ctypes::c_void,
+            size: ctypes::size_t,
+            reply: *mut abi::Message,
+            timeout_ns: i64,
+        ) -> ctypes::ssize_t {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe {
+                abi::ask(&$endpoints, endpoint, name, tag, bytes, length, buffer, size, reply, timeout_ns)
+            }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_bind_backup(
+            name: *const ctypes::c_char,
+            options: *const Wishes,
+        ) -> Held {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::bind_backup(&$endpoints, name, options) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_take_over(backup: Held, timeout_ns: i64) -> Held {
+            abi::take_over(&$endpoints, backup, timeout_ns)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_promote(backup: Held) -> ctypes::c_int {
+            abi::promote(&$endpoints, backup)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_reply_with_state(
+            endpoint: Held,
+            request: u64,
+            tag: u32,
+            bytes: *const ctypes::c_void,
+            length: ctypes::size_t,
+            state: *const ctypes::c_void,
+            state_length: ctypes::size_t,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe {
+                abi::reply_with_state(&$endpoints, endpoint, request, tag, bytes, length, state, state_length)
+            }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_keep_state(
+            endpoint: Held,
+            state: *const ctypes::c_void,
+            length: ctypes::size_t,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::keep_state(&$endpoints, endpoint, state, length) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_state(
+            whose: Held,
+            buffer: *mut ctypes::c_void,
+            size: ctypes::size_t,
+        ) -> ctypes::ssize_t {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::state(&$endpoints, whose, buffer, size) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
         pub extern "C" fn tombolo_endpoint_give_up(endpoint: Held) -> ctypes::c_int {
             abi::give_up(&$endpoints, endpoint)
         }

@@ -152,6 +152,26 @@ impl Endpoint {
     }
 }
 
+/// Becomes a backup of the endpoint of this name.
+pub(crate) fn bind_backup(name: &str, options: &Options) -> Result<Endpoint, Failed<BindError>> {
+    let mut control = Control::connect(&path(options)).map_err(BindError::of).map_err(Failed::Call)?;
+    check_length(name)?;
+    let bound = control.back(name, Instant::now() + ANSWER_PATIENCE);
+    let bound = bound.map_err(BindError::of).map_err(Failed::Call)?;
+    let mut endpoint = Endpoint::new(of_wire(bound.address), None, options)?;
+    endpoint.member = Some(Member { backs: true, ..Member::new(control, name, bound)? });
+    endpoint.take_in()?;
+    Ok(endpoint)
+}
+
+fn check_length(name: &str) -> Result<(), Failed<BindError>> {
+    if name.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!("no endpoint has a name of more than {NAME_BYTES_MAX} bytes");
+    Err(Failed::Call(BindError::Unknown { message }))
+}
+
 fn path(options: &Options) -> PathBuf {
     options.control.clone().unwrap_or_else(Control::path)
 }
@@ -163,10 +183,7 @@ fn bind_over(
     answer_by: Instant,
 ) -> Result<Endpoint, Failed<BindError>> {
     let wanted = name.unwrap_or_default();
-    if wanted.len() > NAME_BYTES_MAX {
-        let message = format!("no endpoint has a name of more than {NAME_BYTES_MAX} bytes");
-        return Err(Failed::Call(BindError::Unknown { message }));
-    }
+    check_length(wanted)?;
     let bound = control.bind(wanted, "", answer_by).map_err(BindError::of).map_err(Failed::Call)?;
     let mut endpoint = Endpoint::new(of_wire(bound.address), name.map(str::to_owned), options)?;
     endpoint.member = Some(Member::new(control, wanted, bound)?);

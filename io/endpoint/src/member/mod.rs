@@ -25,6 +25,7 @@ use crate::grants::{Borrowings, Freed};
 use crate::pairs::{Introduction, Pairs};
 
 pub use bind::BindError;
+pub(crate) use bind::bind_backup;
 pub use find::{Find, FindError, Whom};
 
 /// How long to trust that the folder of the daemon's socket tells of everything: a file system without inotify tells nothing.
@@ -60,6 +61,8 @@ pub(crate) enum Answer {
     Lent(channel::End),
     /// It was done.
     Done,
+    /// A backup has its primary's place: [`Member::take_promoted`] says which.
+    Promoted,
     /// It was refused.
     Refused { errno: Errno, message: String },
     /// The daemon died before it had answered.
@@ -90,6 +93,12 @@ pub(crate) struct Member {
     name: String,
     token: String,
     copies: bool,
+    /// It is a backup of the endpoint with this name.
+    backs: bool,
+    /// The least generation whose replies it knows; 0: its own.
+    continues: u32,
+    /// The primary's place, which it has got.
+    promoted: Option<Bound>,
     /// Counts the connections.
     life: u64,
     answers: BTreeMap<u64, Answer>,
@@ -134,6 +143,9 @@ impl Member {
             name: name.to_owned(),
             token,
             copies,
+            backs: false,
+            continues: 0,
+            promoted: None,
             life: 1,
             answers: BTreeMap::new(),
             awaited: BTreeMap::new(),
@@ -167,6 +179,24 @@ impl Member {
     /// Counts the connections to daemons; what was made on an earlier one is not known to this one.
     pub(crate) fn life(&self) -> u64 {
         self.life
+    }
+
+    /// The least generation of the endpoint whose replies it knows.
+    pub(crate) fn continues(&self) -> u32 {
+        if self.continues == 0 { self.address.generation } else { self.continues }
+    }
+
+    /// The place that a backup has got.
+    pub(crate) fn take_promoted(&mut self) -> Option<Bound> {
+        self.promoted.take()
+    }
+
+    /// The connection of a backup is the endpoint's from now on.
+    pub(crate) fn becomes(&mut self, name: &str, bound: Bound, continues: u32) {
+        let Bound { address, token, copies } = bound;
+        (self.address, self.name, self.token, self.copies) =
+            (of_wire(address), name.to_owned(), token, copies);
+        (self.backs, self.continues) = (false, continues);
     }
 
     /// Whether the endpoint may copy for others.
@@ -250,7 +280,9 @@ impl Member {
         self.drain_timer();
         self.has_more = false;
         for taken in 1..=TAKEN_AT_ONCE {
-            if self.over().is_some() || self.is_away() && !self.find_daemon(pairs) {
+            // What comes after a promotion is for the endpoint that the backup becomes.
+            if self.promoted.is_some() || self.over().is_some() || self.is_away() && !self.find_daemon(pairs)
+            {
                 break;
             }
             match self.control.next_notice() {
@@ -299,6 +331,10 @@ impl Member {
                 // Of one that we have parted from meanwhile: just as well.
                 let _parted = pairs.set_rights(of_wire(peer), rights_of(rights));
             }
+            Event::Superseded { endpoint, peer, by } if endpoint == slot => {
+                // Of one that was parted from before: just as well.
+                let _parted = pairs.unbind(of_wire(peer), Gone::Moved(of_wire(by)));
+            }
             Event::Moved { endpoint, grant } if endpoint == slot => borrowings.moved(grant),
             Event::Revoked { endpoint, grant } if endpoint == slot => borrowings.revoked(grant),
             Event::Unbound { endpoint, message } if endpoint == slot => self.end(message, pairs),
@@ -327,6 +363,10 @@ impl Member {
             },
             Reply::Granted { grant, .. } => Answer::Granted(grant),
             Reply::Done { .. } => Answer::Done,
+            Reply::Promoted { address, token, copies, .. } => {
+                (self.promoted, self.has_more) = (Some(Bound { address, token, copies }), true);
+                Answer::Promoted
+            }
             Reply::Refused { errno, message, .. } => {
                 Answer::Refused { errno: Errno::from_raw_os_error(errno), message }
             }
@@ -386,7 +426,10 @@ impl Member {
         }
         let alive = |address: &Address| pairs.is_alive(*address);
         let peers = pairs.infos().map(|info| info.address).filter(alive).map(on_wire).collect();
-        let asked = self.control.ask_bind(&self.name, &self.token, peers);
+        let asked = match self.backs {
+            true => self.control.ask_back(&self.name, &self.token, peers),
+            false => self.control.ask_bind(&self.name, &self.token, peers),
+        };
         if asked.is_err() || watch(&self.events, &self.control).is_err() {
             return false;
         }
@@ -402,6 +445,9 @@ impl Member {
         self.token = bound.token;
         self.copies = bound.copies;
         self.state = State::Up;
+        if self.continues != 0 && self.control.tell_continues(self.address.slot, self.continues).is_err() {
+            self.lost();
+        }
     }
 
     fn not_bound_again(&mut self, errno: Errno, message: String, pairs: &mut Pairs) {
@@ -464,10 +510,12 @@ impl Member {
 /// Joins a peer. Returns its address, or why not.
 fn join(introduced: Introduced, pairs: &mut Pairs) -> Result<Address, String> {
     let Introduced { peer, end, .. } = introduced;
+    let (continues, backup) = (peer.continues, peer.backup);
     let address = of_wire(peer.address);
     let name = Some(peer.name).filter(|name| !name.is_empty());
     let rights = rights_of(peer.rights);
-    let introduction = Introduction { address, name, domain: Some(peer.domain), rights, end };
+    let domain = Some(peer.domain);
+    let introduction = Introduction { address, name, domain, rights, end, continues, backup };
     pairs.introduce(introduction).map(|()| address).map_err(|error| with_cause(&error))
 }
 

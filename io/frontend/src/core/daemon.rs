@@ -64,6 +64,7 @@ impl<H: Host> Core<H> {
             Reply::Serving { .. }
             | Reply::Machine { .. }
             | Reply::Bound { .. }
+            | Reply::Promoted { .. }
             | Reply::Introduced { .. }
             | Reply::Buffer { .. }
             | Reply::Granted { .. }
@@ -97,6 +98,7 @@ impl<H: Host> Core<H> {
             | Event::Moved { .. }
             | Event::Revoked { .. }
             | Event::Unbound { .. }
+            | Event::Superseded { .. }
             | Event::Frontend { .. } => {
                 tracing::warn!("the daemon takes a frontend for something else");
             }

@@ -443,6 +443,10 @@ fn answer(
         Request::About { id } => say(&Reply::About { id, about: json!({ "domain": "web", "dc": "test" }) }),
         Request::Machine { .. } | Request::Guest { .. } => panic!("a frontend is no machine"),
         Request::Bind { .. }
+        | Request::Back { .. }
+        | Request::Promote { .. }
+        | Request::Release { .. }
+        | Request::Continues { .. }
         | Request::Unbind { .. }
         | Request::Introduce { .. }
         | Request::Buffer { .. }

@@ -463,6 +463,7 @@ fn number(reply: &Reply) -> Option<u64> {
         | Reply::About { id, .. }
         | Reply::Machine { id }
         | Reply::Bound { id, .. }
+        | Reply::Promoted { id, .. }
         | Reply::Introduced { id, .. }
         | Reply::Buffer { id, .. }
         | Reply::Granted { id, .. }

@@ -79,6 +79,41 @@ impl Control {
         }
     }
 
+    /// Becomes a backup of the endpoint of this name, as long as this connection lives.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn back(&mut self, name: &str, deadline: Instant) -> Result<Bound, ControlError> {
+        let (name, token) = (name.to_owned(), String::new());
+        match self.ask(|id| Request::Back { id, name, token, peers: Vec::new() }, deadline)?.message {
+            Reply::Bound { address, token, copies, .. } => Ok(Bound { address, token, copies }),
+            _ => Err(ControlError::Unexpected("another answer than an endpoint")),
+        }
+    }
+
+    /// As [`Control::ask_bind`], of a backup.
+    ///
+    /// # Errors
+    /// [`ControlError::Packet`].
+    pub fn ask_back(
+        &mut self,
+        name: &str,
+        token: &str,
+        mut peers: Vec<EndpointAddress>,
+    ) -> Result<(), ControlError> {
+        let (name, token) = (name.to_owned(), token.to_owned());
+        peers.truncate(MAX_KNOWN_PEERS);
+        self.ask_later(|id| Request::Back { id, name, token, peers })
+    }
+
+    /// Tells a daemon that does not know it which generations an endpoint continues, without waiting: there is no answer that matters.
+    ///
+    /// # Errors
+    /// [`ControlError::Packet`].
+    pub fn tell_continues(&mut self, endpoint: u32, from: u32) -> Result<(), ControlError> {
+        self.tell(|id| Request::Continues { id, endpoint, from }).map(drop)
+    }
+
     /// The same, without waiting: the answer comes as [`super::Notice::Bound`] or [`super::Notice::Refused`]. `peers`: with whom it has channels, of
     /// which the daemon is told as many as it takes ([`MAX_KNOWN_PEERS`]).
     ///

@@ -67,6 +67,7 @@ impl Server<'_> {
                 | Event::Moved { .. }
                 | Event::Revoked { .. }
                 | Event::Unbound { .. }
+                | Event::Superseded { .. }
                 | Event::Service { .. }
                 | Event::Services { .. }
                 | Event::Attach { .. }

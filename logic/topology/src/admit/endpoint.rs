@@ -7,7 +7,7 @@ use crate::diagnostic::Code;
 use crate::file::{DomainsForm, EndpointAllowForm, EndpointForm, IpcForm};
 use crate::model::{Endpoint, EndpointVerb, IpcLimits};
 use crate::name::Name;
-use crate::read::{At, Field, Items};
+use crate::read::{At, Field, Items, Span};
 use crate::scalar::{Filled, size_text};
 
 /// Who may do what, by name.
@@ -16,16 +16,12 @@ type Allowed = BTreeMap<Name, BTreeSet<EndpointVerb>>;
 /// Admits one endpoint.
 pub(super) fn admit(name: At<Name>, form: &At<EndpointForm>, cx: &mut Context<'_, '_>) -> Endpoint {
     let domain = form.value.domain.given().and_then(|domain| cx.domain_called(domain));
-    if let (Some(host), Field::Given(at)) = (&domain, &form.value.domain)
-        && let Some(server_of) = cx.served_by(host).first().copied()
-    {
-        let message = format!(
-            "`{host}` runs the server of `{server_of}`: it has no program of its own that could bind `{}`",
-            name.value
-        );
-        cx.out
-            .error(Code::Conflict, &at.span, message)
-            .help("name the domain whose program binds the endpoint");
+    if let (Some(host), Field::Given(at)) = (&domain, &form.value.domain) {
+        must_have_programs(&name.value, host, &at.span, cx);
+    }
+    let backups: BTreeSet<Name> = cx.domains_called(&form.value.backups).into_iter().collect();
+    if let Field::Given(at) = &form.value.backups {
+        backups.iter().for_each(|host| must_have_programs(&name.value, host, &at.span, cx));
     }
     let (mut allow_endpoints, mut allow_domains) = (Allowed::new(), Allowed::new());
     for permission in form.value.allow.value().map_or(&[][..], |items| items.0.as_slice()) {
@@ -44,7 +40,17 @@ pub(super) fn admit(name: At<Name>, form: &At<EndpointForm>, cx: &mut Context<'_
     let copies = form.value.copies.value().copied().unwrap_or(false);
     // The name of the endpoint stands in for a domain that has been reported.
     let domain = domain.unwrap_or_else(|| name.value.clone());
-    Endpoint { name: name.value, domain, allow_endpoints, allow_domains, calls, copies }
+    Endpoint { name: name.value, domain, allow_endpoints, allow_domains, calls, copies, backups }
+}
+
+/// A domain that runs a server of ours has no program that binds an endpoint.
+fn must_have_programs(endpoint: &Name, host: &Name, span: &Span, cx: &mut Context<'_, '_>) {
+    if let Some(server_of) = cx.served_by(host).first().copied() {
+        let message = format!(
+            "`{host}` runs the server of `{server_of}`: it has no program of its own that could bind `{endpoint}`"
+        );
+        cx.out.error(Code::Conflict, span, message).help("name the domain whose program binds the endpoint");
+    }
 }
 
 /// Endpoints that somebody refers to: known, each said once, and another than itself.

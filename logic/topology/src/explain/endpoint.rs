@@ -18,6 +18,9 @@ pub struct EndpointAccess {
     pub domain: Name,
     /// Whether it may copy between buffers that were granted to others.
     pub copies: bool,
+    /// Domains whose programs may be its backups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backups: Vec<Name>,
     /// Which endpoints may do what with it: those alone whose own `calls` has it, where they have one.
     pub called_by: Vec<Called>,
 }
@@ -57,6 +60,7 @@ pub(super) fn access(topology: &Topology, endpoint: &Endpoint) -> EndpointAccess
         endpoint: endpoint.name.clone(),
         domain: endpoint.domain.clone(),
         copies: endpoint.copies,
+        backups: endpoint.backups.iter().cloned().collect(),
         called_by: by_name.chain(by_domain).collect(),
     }
 }
@@ -67,10 +71,15 @@ fn words(verbs: &BTreeSet<EndpointVerb>) -> Vec<String> {
 
 /// Writes one endpoint and who may call it.
 pub(super) fn write(access: &EndpointAccess, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let EndpointAccess { endpoint, domain, copies, called_by } = access;
+    let EndpointAccess { endpoint, domain, copies, backups, called_by } = access;
     let only = if called_by.is_empty() { ": it only calls" } else { "" };
     let copies = if *copies { "; it may copy between buffers of others" } else { "" };
-    writeln!(f, "\nendpoint {endpoint} in {domain}{only}{copies}")?;
+    let backups: Vec<&str> = backups.iter().map(Name::as_str).collect();
+    let backups = match backups.as_slice() {
+        [] => String::new(),
+        domains => format!("; programs of {} may be its backups", domains.join(", ")),
+    };
+    writeln!(f, "\nendpoint {endpoint} in {domain}{only}{copies}{backups}")?;
     for Called { endpoint, domain, verbs } in called_by {
         let who = match (endpoint, domain) {
             (Some(endpoint), _) => endpoint.to_string(),

@@ -383,6 +383,8 @@ table_form! {
         calls: Items<Filled, LIST_MAX> => optional,
         /// Whether it may copy between buffers that were granted to others.
         copies: bool => false,
+        /// The domains whose programs may be its backups, and take over from the one that has bound it.
+        backups: Items<Filled, LIST_MAX> => optional,
     }
 }
 

@@ -24,6 +24,23 @@ pub struct Endpoint {
     pub calls: Option<BTreeSet<Name>>,
     /// Whether it may copy between buffers that were granted to others.
     pub copies: bool,
+    /// The domains whose programs may be its backups, and take over from the one that has bound it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub backups: BTreeSet<Name>,
+}
+
+impl Endpoint {
+    /// Whether it may be in this domain: its own, or one of its backups.
+    #[must_use]
+    pub fn may_be_in(&self, domain: &str) -> bool {
+        self.domain == *domain || self.may_be_backed_by(domain)
+    }
+
+    /// Whether programs of this domain may be its backups.
+    #[must_use]
+    pub fn may_be_backed_by(&self, domain: &str) -> bool {
+        self.backups.contains(domain)
+    }
 }
 
 /// Something that one endpoint can be allowed to do with another.

@@ -227,7 +227,14 @@ fn asking(node: &mut Node, question: &[u8]) -> (OwnedFd, u32) {
 fn peer() -> EndpointPeer {
     let address = EndpointAddress { slot: 3, generation: 1 };
     let rights = EndpointRights { send: true, ..EndpointRights::default() };
-    EndpointPeer { address, name: "planner".into(), domain: "desk".into(), rights }
+    EndpointPeer {
+        address,
+        name: "planner".into(),
+        domain: "desk".into(),
+        rights,
+        continues: 0,
+        backup: false,
+    }
 }
 
 #[test]

@@ -25,7 +25,9 @@ pub(super) type Late = BTreeMap<About, Event>;
 fn about(event: &Event) -> Option<About> {
     Some(match event {
         Event::Unbound { endpoint, .. } => About::Endpoint(*endpoint),
-        Event::Rights { endpoint, peer, .. } => About::Peer(*endpoint, *peer),
+        Event::Rights { endpoint, peer, .. } | Event::Superseded { endpoint, peer, .. } => {
+            About::Peer(*endpoint, *peer)
+        }
         Event::Moved { endpoint, grant } | Event::Revoked { endpoint, grant } => {
             About::Grant(*endpoint, *grant)
         }

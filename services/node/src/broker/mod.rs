@@ -349,6 +349,10 @@ impl Broker {
                 (number, inner.machine(id, &identity, number, &accel, &qemu))
             }
             Request::Bind { id: number, .. }
+            | Request::Back { id: number, .. }
+            | Request::Promote { id: number, .. }
+            | Request::Release { id: number, .. }
+            | Request::Continues { id: number, .. }
             | Request::Unbind { id: number, .. }
             | Request::Introduce { id: number, .. }
             | Request::Buffer { id: number, .. }

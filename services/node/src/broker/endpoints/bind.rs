@@ -8,7 +8,7 @@ use crate::broker::{Broker, Identity, MemberId, Outgoing, Refusal, refuse};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 use topology::Topology;
 use wire::control::{EndpointAddress, MAX_KNOWN_PEERS, Reply};
 
@@ -45,10 +45,13 @@ impl Inner {
         };
         let name = Some(wish.name.as_str()).filter(|name| !name.is_empty());
         let copies = match name {
-            Some(name) => may_bind(&topology, who, name)?,
+            Some(name) => may_bind(&topology, who, name, !wish.token.is_empty())?,
             None => false,
         };
         let address = if wish.token.is_empty() {
+            if let Some(name) = name {
+                self.must_not_be_kept(&topology, &who.dc, name)?;
+            }
             self.room_for_endpoint(&topology, who, name)?;
             self.new_address(who, name)?
         } else {
@@ -60,13 +63,12 @@ impl Inner {
         if !wish.token.is_empty() {
             self.meet_again(&who.dc, address, &wish.peers);
         }
-        let whose = Whose { dc: &who.dc, domain: &who.domain, name: &wish.name };
-        let token = self.endpoints.numbers.as_ref().map_or_else(String::new, |n| n.token(whose, address));
+        let token = self.token_of(who, &wish.name, address);
         Ok(Reply::Bound { id: number, address, token, copies }.into())
     }
 
     /// Whether there may be one more.
-    fn room_for_endpoint(
+    pub(super) fn room_for_endpoint(
         &self,
         topology: &Topology,
         who: &Identity,
@@ -94,7 +96,11 @@ impl Inner {
     }
 
     /// An address that nobody has had, in the slot of the name if it has one.
-    fn new_address(&mut self, who: &Identity, name: Option<&str>) -> Result<EndpointAddress, Refusal> {
+    pub(super) fn new_address(
+        &mut self,
+        who: &Identity,
+        name: Option<&str>,
+    ) -> Result<EndpointAddress, Refusal> {
         let table = self.endpoints.tables.get_mut(&who.dc);
         let (Some(table), Some(numbers)) = (table, self.endpoints.numbers.as_mut()) else {
             return refuse(Errno::OPNOTSUPP, "this daemon keeps no numbers of endpoints");
@@ -145,7 +151,7 @@ impl Inner {
     }
 
     /// The address that a token proves, if it can be had again.
-    fn earlier_address(
+    pub(super) fn earlier_address(
         &mut self,
         who: &Identity,
         name: Option<&str>,
@@ -199,7 +205,13 @@ impl Inner {
         Ok(address)
     }
 
-    fn occupy(&mut self, id: MemberId, who: &Identity, name: Option<&str>, address: EndpointAddress) {
+    pub(super) fn occupy(
+        &mut self,
+        id: MemberId,
+        who: &Identity,
+        name: Option<&str>,
+        address: EndpointAddress,
+    ) {
         let Some(table) = self.endpoints.tables.get_mut(&who.dc) else { return };
         let slot = table.slots.entry(address.slot).or_default();
         slot.last = slot.last.max(address.generation);
@@ -213,6 +225,9 @@ impl Inner {
             peers: BTreeSet::new(),
             missed: BTreeMap::new(),
             counters: Counters::default(),
+            backs: None,
+            released: false,
+            continues: 0,
         });
         slot.binds += 1;
         table.bound += 1;
@@ -229,7 +244,7 @@ impl Inner {
     }
 
     /// An endpoint that is there again says whom it has channels with. Where the other says the same, they are known as a pair.
-    fn meet_again(&mut self, dc: &str, address: EndpointAddress, peers: &[EndpointAddress]) {
+    pub(super) fn meet_again(&mut self, dc: &str, address: EndpointAddress, peers: &[EndpointAddress]) {
         let Some(topology) = self.topologies.get(dc).cloned() else { return };
         let Some(table) = self.endpoints.tables.get_mut(dc) else { return };
         let mut met = Vec::new();
@@ -311,6 +326,9 @@ impl Inner {
             }
             table.free.push(slot);
         }
+        if let Some(name) = &name {
+            table.ended.insert(name.clone(), Instant::now());
+        }
         table.missed -= bound.missed.len();
         let mut over = Vec::new();
         for peer in &bound.peers {
@@ -346,10 +364,15 @@ pub(super) fn keep_names(store: &dyn super::Store, dc: &str, table: &Table) {
     }
 }
 
-/// Whether a domain may bind a name, and whether that endpoint may copy between buffers of others.
-fn may_bind(topology: &Topology, who: &Identity, name: &str) -> Result<bool, Refusal> {
+/// Whether a domain may bind a name, and whether that endpoint may copy between buffers of others. `again`: it had it under an earlier daemon, as a backup
+/// that has taken over perhaps.
+fn may_bind(topology: &Topology, who: &Identity, name: &str, again: bool) -> Result<bool, Refusal> {
     match topology.endpoint(name) {
-        Some(endpoint) if endpoint.domain == *who.domain.as_str() => Ok(endpoint.copies),
+        Some(endpoint)
+            if endpoint.domain == *who.domain.as_str() || again && endpoint.may_be_in(&who.domain) =>
+        {
+            Ok(endpoint.copies)
+        }
         Some(_) => refuse(
             Errno::PERM,
             format!("the topology does not place endpoint {name} in domain {}", who.domain),

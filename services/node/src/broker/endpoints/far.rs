@@ -39,7 +39,7 @@ impl FarPeer {
 
     fn described(&self, rights: EndpointRights) -> EndpointPeer {
         let (name, domain) = (self.name.clone(), self.domain.clone());
-        EndpointPeer { address: self.address, name, domain, rights }
+        EndpointPeer { address: self.address, name, domain, rights, continues: 0, backup: false }
     }
 }
 

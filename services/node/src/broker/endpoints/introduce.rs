@@ -186,7 +186,8 @@ impl Inner {
         if me.name == Some(name) {
             return refuse(Errno::INVAL, format!("endpoint {name} can't be introduced to itself"));
         }
-        if Self::rights_of(&own.topology, me, named(endpoint)).is_none() {
+        let backs = table.backup_of(own.slot) == Some(name);
+        if !backs && Self::rights_of(&own.topology, me, named(endpoint)).is_none() {
             return self.not_allowed(own, name);
         }
         let slot = table.names.get(name).copied();
@@ -301,7 +302,8 @@ impl Inner {
         let (Some(me), Some(caller)) = (table.caller(own.slot), table.caller(other)) else {
             return refuse(Errno::NOTCONN, "it has just ended");
         };
-        let Some(rights) = Self::rights_of(&own.topology, me, caller) else {
+        let of_backup = table.rights_of_backup(own.slot, other);
+        let Some(rights) = of_backup.or_else(|| Self::rights_of(&own.topology, me, caller)) else {
             return self.not_allowed(own, caller.name.unwrap_or("without a name"));
         };
         let domains = [me.domain.to_owned(), caller.domain.to_owned()];
@@ -383,7 +385,10 @@ impl Inner {
         let channel = self.next_number();
         let table = self.endpoints.tables.get(&own.dc);
         let told = table.and_then(|table| {
-            Some((rights::described(table, other, mine)?, rights::described(table, own.slot, others)?))
+            Some((
+                rights::described(table, (other, own.slot), mine)?,
+                rights::described(table, (own.slot, other), others)?,
+            ))
         });
         let Some((peer, me)) = told else { return refuse(Errno::NOTCONN, "it has just ended") };
         let event = Event::Introduced { endpoint: other, peer: me, channel };
@@ -410,6 +415,7 @@ impl Inner {
             let rights = if key.0 == own.slot { [mine, others] } else { [others, mine] };
             table.pairs.insert(key, Pair { channel: Some(channel), rights, since: SystemTime::now() });
             table.introductions += 1;
+            table.rely_on_backup(own.slot, other);
             for (one, peer) in [(own.slot, other), (other, own.slot)] {
                 if let Some(bound) = super::bind::bound_mut(table, one) {
                     bound.peers.insert(peer);

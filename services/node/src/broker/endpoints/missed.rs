@@ -56,6 +56,9 @@ fn of_missed(
         return Some(EndpointRights::default());
     }
     let endpoint = topology.endpoint(named.get(&peer)?)?;
+    if let Some(rights) = table.rights_with_missed_primary(slot, &endpoint.name) {
+        return Some(rights);
+    }
     let other = Caller { name: Some(endpoint.name.as_str()), domain: endpoint.domain.as_str() };
     let [mine, _] = rights::between_both(topology, table.caller(slot)?, other);
     Some(mine)

@@ -4,6 +4,7 @@
 //! An endpoint is its connection's: it ends when that does. Pairs and buffers are known here to be bounded and to be shown; they
 //! live in the programs, and survive the daemon.
 
+mod backups;
 mod bind;
 mod buffers;
 mod far;
@@ -25,7 +26,7 @@ use regions::Regions;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use topology::{Caller, Topology};
 use wire::control::{EndpointAddress, EndpointRights, Request};
@@ -78,6 +79,10 @@ struct Table {
     /// Endpoints that there have been, and pairs.
     binds: u64,
     introductions: u64,
+    /// Since when this daemon has it.
+    began: Instant,
+    /// When somebody with this name ended last.
+    ended: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +108,12 @@ struct Bound {
     /// Peers of an earlier daemon's time that have not come back yet, by what this one says; and what it was told of each.
     missed: BTreeMap<EndpointAddress, Option<EndpointRights>>,
     counters: Counters,
+    /// The endpoint whose backup it is.
+    backs: Option<String>,
+    /// Of a backup: its primary goes on without it.
+    released: bool,
+    /// The least generation whose replies it knows; 0: it has taken over from nobody.
+    continues: u32,
 }
 
 /// What the daemon counts of an endpoint.
@@ -150,6 +161,8 @@ impl Table {
             lost: BTreeSet::new(),
             binds: 0,
             introductions: 0,
+            began: Instant::now(),
+            ended: BTreeMap::new(),
         }
     }
 
@@ -207,6 +220,21 @@ impl Broker {
         match request {
             Request::Bind { id: number, name, token, peers } => {
                 inner.bind(id, who, number, &bind::Wish { name, token, peers })
+            }
+            Request::Back { id: number, name, token, peers } => {
+                inner.back(id, who, number, &bind::Wish { name, token, peers })
+            }
+            Request::Promote { id: number, endpoint, over, continues, supersede } => {
+                let own = inner.own(id, who, endpoint)?;
+                inner.promote(id, who, &own, &backups::Promotion { number, over, continues, supersede })
+            }
+            Request::Release { id: number, endpoint, backup } => {
+                let own = inner.own(id, who, endpoint)?;
+                inner.release(&own, number, backup)
+            }
+            Request::Continues { id: number, endpoint, from } => {
+                let own = inner.own(id, who, endpoint)?;
+                inner.continues(&own, number, from)
             }
             Request::Unbind { id: number, endpoint } => inner.unbind(id, who, number, endpoint),
             Request::Introduce { id: number, endpoint, to, wait_ms } => {

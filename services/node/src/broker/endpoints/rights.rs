@@ -29,6 +29,9 @@ pub(super) fn is_any(rights: EndpointRights) -> bool {
 
 /// The rights of both of a pair, as each is told of the other; none where one is not there.
 pub(super) fn of_pair(topology: &Topology, table: &Table, key: (u32, u32)) -> [EndpointRights; 2] {
+    if let Some(rights) = table.rights_of_backup(key.0, key.1) {
+        return rights;
+    }
     match (table.caller(key.0), table.caller(key.1)) {
         (Some(one), Some(other)) => between_both(topology, one, other),
         _ => <[EndpointRights; 2]>::default(),
@@ -70,6 +73,7 @@ impl Inner {
             self.endpoints.tables.insert(dc.to_owned(), Table::new(names, first_grant));
         }
         self.unbind_unplaced(dc, &now);
+        self.unbind_misplaced_backups(dc, &now);
         self.forget_names(dc, &now);
         self.tell_rights(dc, &now);
         self.tell_missed(dc, None);
@@ -85,7 +89,7 @@ impl Inner {
         let misplaced = |slot: &u32| {
             let (bound, entry) = table.bound(*slot)?;
             let name = entry.name.as_deref()?;
-            let placed = now.endpoint(name).is_some_and(|endpoint| endpoint.domain == *bound.domain.as_str());
+            let placed = now.endpoint(name).is_some_and(|endpoint| endpoint.may_be_in(&bound.domain));
             (!placed).then(|| (*slot, name.to_owned()))
         };
         let gone: Vec<(u32, String)> = table.names.values().filter_map(misplaced).collect();
@@ -100,7 +104,7 @@ impl Inner {
 
     /// Ends an endpoint that did not ask for it. Its channels live as long as it keeps them, so its peers are told to have nothing to
     /// do with it.
-    fn unbind_by_order(&mut self, dc: &str, slot: u32, message: &str) {
+    pub(super) fn unbind_by_order(&mut self, dc: &str, slot: u32, message: &str) {
         let Some(table) = self.endpoints.tables.get(dc) else { return };
         let (Some((bound, _)), Some(address)) = (table.bound(slot), table.address(slot)) else { return };
         let member = bound.member;
@@ -202,10 +206,10 @@ fn kept_names(numbers: &Numbers, dc: &str) -> std::collections::BTreeMap<String,
     })
 }
 
-/// An address and a name, as one is told of the other.
+/// An address and a name, as one is told of the other: whoever is in `slot`, as the one in `told` hears of it.
 pub(super) fn described(
     table: &Table,
-    slot: u32,
+    (slot, told): (u32, u32),
     rights: EndpointRights,
 ) -> Option<wire::control::EndpointPeer> {
     let (bound, entry) = table.bound(slot)?;
@@ -214,5 +218,7 @@ pub(super) fn described(
         name: entry.name.clone().unwrap_or_default(),
         domain: bound.domain.clone(),
         rights,
+        continues: bound.continues,
+        backup: table.backs(slot, told),
     })
 }

@@ -1,5 +1,6 @@
 //! Endpoints: names, addresses, introductions, and what ends them.
 
+mod backups;
 mod buffers;
 mod hostile;
 mod random;
@@ -147,15 +148,28 @@ fn both_of_a_pair_hear_of_each_other_and_what_they_may() {
     let (mut planner, planner_at) = bound(&broker, "planner", "planner");
     let peer = introduced(ask(&broker, &mut camera, to_name(camera_at, "planner")));
     let rights = EndpointRights { send: true, notify: true, ..EndpointRights::default() };
-    let expected =
-        EndpointPeer { address: planner_at, name: "planner".into(), domain: "planner".into(), rights };
+    let expected = EndpointPeer {
+        address: planner_at,
+        name: "planner".into(),
+        domain: "planner".into(),
+        rights,
+        continues: 0,
+        backup: false,
+    };
     assert_eq!(peer, expected);
     let Reply::Event(Event::Introduced { endpoint, peer, .. }) = next(&mut planner.1) else { panic!() };
     let rights = EndpointRights { hears: true, heeds: true, ..EndpointRights::default() };
     assert_eq!(endpoint, planner_at.slot);
     assert_eq!(
         peer,
-        EndpointPeer { address: camera_at, name: "camera".into(), domain: "camera".into(), rights }
+        EndpointPeer {
+            address: camera_at,
+            name: "camera".into(),
+            domain: "camera".into(),
+            rights,
+            continues: 0,
+            backup: false
+        }
     );
     // Either may ask, and there is one pair.
     refused(&ask(&broker, &mut camera, to_address(camera_at, planner_at)), Errno::ALREADY);
