@@ -60,6 +60,14 @@ pub enum Request {
         /// Name of the service.
         service: String,
     },
+    /// I serve this service of kind `coordination`: a connection to where its state is kept, please (`docs/spec/coordination.md`). Answered by [`Reply::State`] with one
+    /// descriptor.
+    KeepState {
+        /// Comes back in the reply.
+        id: u64,
+        /// Name of the service.
+        service: String,
+    },
     /// Asks about this domain. Answered by [`Reply::About`].
     About {
         /// Comes back in the reply.
@@ -451,6 +459,11 @@ pub enum Reply {
         grant: u64,
         /// Number of the channel on this node.
         channel: u64,
+    },
+    /// To [`Request::KeepState`]; the descriptor of the state connection travels with it.
+    State {
+        /// The request's number.
+        id: u64,
     },
     /// To what has no other answer: it was done.
     Done {

@@ -1,6 +1,7 @@
 //! The bytes that another party sees: layouts, codecs, versions. No I/O.
 
 pub mod control;
+pub mod coordination;
 pub mod cover;
 pub mod directory;
 pub mod grants;

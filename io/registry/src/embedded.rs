@@ -1,7 +1,9 @@
 //! The registry of a single node: one redb file. Each put and delete is one durable transaction.
 
 use crate::watch::Watchers;
-use crate::{Change, Entry, Expected, Registry, RegistryError, Watch, check_all, check_key, check_value};
+use crate::{
+    Change, Entry, Expected, Registry, RegistryError, Watch, check_all, check_guarded, check_key, check_value,
+};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use std::fs::{self, File};
 use std::io;
@@ -211,7 +213,7 @@ fn next_revision(transaction: &WriteTransaction) -> Result<u64, redb::Error> {
 fn write_all(
     transaction: &WriteTransaction,
     changes: &[(String, Option<Vec<u8>>)],
-) -> Result<Vec<Change>, redb::Error> {
+) -> Result<(u64, Vec<Change>), redb::Error> {
     let revision = next_revision(transaction)?;
     let mut entries = transaction.open_table(ENTRIES)?;
     let mut made = Vec::new();
@@ -227,7 +229,7 @@ fn write_all(
             made.push(Change { key: key.clone(), revision, value: value.clone() });
         }
     }
-    Ok(made)
+    Ok((revision, made))
 }
 
 impl Registry for Embedded {
@@ -276,7 +278,7 @@ impl Registry for Embedded {
         self.heal()?;
         let database = self.database();
         let transaction = opened(&database)?.begin_write().map_err(redb::Error::from)?;
-        let made = write_all(&transaction, changes)?;
+        let (_, made) = write_all(&transaction, changes)?;
         if made.is_empty() {
             // Nothing is to be synced for what is as it was.
             return Ok(transaction.abort().map_err(redb::Error::from)?);
@@ -284,6 +286,27 @@ impl Registry for Embedded {
         transaction.commit().map_err(redb::Error::from)?;
         made.iter().for_each(|change| self.watchers.tell(change));
         Ok(())
+    }
+
+    fn write_if(
+        &self,
+        guard: &str,
+        expected: Expected,
+        changes: &[(String, Option<Vec<u8>>)],
+    ) -> Result<u64, RegistryError> {
+        check_guarded(guard, changes)?;
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        self.heal()?;
+        let database = self.database();
+        let transaction = opened(&database)?.begin_write().map_err(redb::Error::from)?;
+        let found = revision_of(&transaction, guard)?;
+        if !expected.meets(found) {
+            return Err(RegistryError::Conflict { key: guard.to_owned(), expected, found });
+        }
+        let (revision, made) = write_all(&transaction, changes)?;
+        transaction.commit().map_err(redb::Error::from)?;
+        made.iter().for_each(|change| self.watchers.tell(change));
+        Ok(revision)
     }
 
     fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {

@@ -19,7 +19,9 @@ pub use lease::{Lease, Renewal};
 pub use members::EtcdMember;
 pub use said::{EtcdError, Trouble};
 
-use crate::{Entry, Expected, Registry, RegistryError, Watch, check_all, check_key, check_value};
+use crate::{
+    Entry, Expected, Registry, RegistryError, Watch, check_all, check_guarded, check_key, check_value,
+};
 use calls::Answered;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KvClient, PutOptions,
@@ -426,16 +428,43 @@ impl Registry for Etcd {
         check_all(changes)?;
         let mut lost = false;
         self.retry(&mut lost, |client| {
-            let one = |(key, value): &(String, Option<Vec<u8>>)| match value {
-                Some(value) => TxnOp::put(self.full(key), value.as_slice(), None),
-                None => TxnOp::delete(self.full(key), None),
-            };
-            let txn = Txn::new().and_then(changes.iter().map(one).collect::<Vec<_>>());
+            let txn = Txn::new().and_then(self.operations(changes));
             async move {
                 let answer = kv(&client).txn(txn).await?;
                 Ok(Answered { header: answer.header().map(Into::into), value: () })
             }
         })
+    }
+
+    fn write_if(
+        &self,
+        guard: &str,
+        expected: Expected,
+        changes: &[(String, Option<Vec<u8>>)],
+    ) -> Result<u64, RegistryError> {
+        check_guarded(guard, changes)?;
+        let full = self.full(guard);
+        let mut lost = false;
+        let outcome = self.retry(&mut lost, |client| {
+            let txn = Txn::new()
+                .when(compare(&full, expected))
+                .and_then(self.operations(changes))
+                .or_else([TxnOp::get(full.as_str(), None)]);
+            async move {
+                let answer = kv(&client).txn(txn).await?;
+                let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
+                let value =
+                    if answer.succeeded() { Ok(revision) } else { Err(found_in(&answer.op_responses())) };
+                Ok(Answered { header: answer.header().map(Into::into), value })
+            }
+        })?;
+        let set = changes.iter().find(|(key, _)| key == guard).and_then(|(_, value)| value.as_ref());
+        match outcome {
+            Ok(revision) => Ok(positive(revision)),
+            // Our own write, whose answer was lost.
+            Err(Some(there)) if lost && set == Some(&there.value) => Ok(there.revision),
+            Err(there) => Err(conflict(guard, expected, there)),
+        }
     }
 
     fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {
@@ -444,6 +473,15 @@ impl Registry for Etcd {
 }
 
 impl Etcd {
+    /// Several changes, as etcd wants them in a transaction.
+    fn operations(&self, changes: &[(String, Option<Vec<u8>>)]) -> Vec<TxnOp> {
+        let one = |(key, value): &(String, Option<Vec<u8>>)| match value {
+            Some(value) => TxnOp::put(self.full(key), value.as_slice(), None),
+            None => TxnOp::delete(self.full(key), None),
+        };
+        changes.iter().map(one).collect()
+    }
+
     /// The present revision, as a majority of etcd knows it.
     fn revision(&self) -> Result<i64, RegistryError> {
         let full = self.full("-");

@@ -103,6 +103,17 @@ pub trait Registry: Send + Sync {
     /// [`RegistryError::Key`], [`RegistryError::TooLarge`], [`RegistryError::TooMany`], [`RegistryError::Storage`].
     fn write(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError>;
 
+    /// As [`Registry::write`], if `guard` is as `expected`; `guard` is one of the keys that are set. Returns the new revision of it.
+    ///
+    /// # Errors
+    /// As there; [`RegistryError::Conflict`]: nothing was written.
+    fn write_if(
+        &self,
+        guard: &str,
+        expected: Expected,
+        changes: &[(String, Option<Vec<u8>>)],
+    ) -> Result<u64, RegistryError>;
+
     /// Tells every later change of a key that begins with `prefix`, in the order in which they were made.
     ///
     /// # Errors
@@ -169,6 +180,9 @@ pub enum RegistryError {
     /// More than are written at once, or one of them twice.
     #[error("{0} keys are written at once, each of them once; {MAX_WRITTEN} are the most")]
     TooMany(usize),
+    /// A guard that the write itself does not set.
+    #[error("{0} guards a write that does not set it: set it, too")]
+    Unguarded(String),
     /// The value is too long.
     #[error("the value of {key} has {bytes} bytes; {MAX_VALUE_BYTES} are the most")]
     TooLarge {
@@ -190,6 +204,13 @@ pub(crate) fn check_value(key: &str, value: &[u8]) -> Result<(), RegistryError> 
         return Err(RegistryError::TooLarge { key: key.to_owned(), bytes: value.len() });
     }
     Ok(())
+}
+
+/// Refuses what can't be written under a guard, which is one of the keys that are set: its revision is the one of the write.
+pub(crate) fn check_guarded(guard: &str, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError> {
+    check_all(changes)?;
+    let is_set = changes.iter().any(|(key, value)| key == guard && value.is_some());
+    if is_set { Ok(()) } else { Err(RegistryError::Unguarded(guard.to_owned())) }
 }
 
 /// Refuses what can't be written at once.

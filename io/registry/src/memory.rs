@@ -1,7 +1,9 @@
 //! A registry in memory: gone with the process. For tests.
 
 use crate::watch::Watchers;
-use crate::{Change, Entry, Expected, Registry, RegistryError, Watch, check_all, check_key, check_value};
+use crate::{
+    Change, Entry, Expected, Registry, RegistryError, Watch, check_all, check_guarded, check_key, check_value,
+};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +23,25 @@ struct State {
 impl Memory {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes all of these, at one revision, which is returned.
+    fn write_all(&self, state: &mut State, changes: &[(String, Option<Vec<u8>>)]) -> u64 {
+        state.revision += 1;
+        let revision = state.revision;
+        for (key, value) in changes {
+            let was = match value {
+                Some(value) => {
+                    state.entries.insert(key.clone(), Entry { value: value.clone(), revision });
+                    true
+                }
+                None => state.entries.remove(key).is_some(),
+            };
+            if was {
+                self.watchers.tell(&Change { key: key.clone(), revision, value: value.clone() });
+            }
+        }
+        revision
     }
 }
 
@@ -73,22 +94,20 @@ impl Registry for Memory {
 
     fn write(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<(), RegistryError> {
         check_all(changes)?;
-        let mut state = self.lock();
-        state.revision += 1;
-        let revision = state.revision;
-        for (key, value) in changes {
-            let was = match value {
-                Some(value) => {
-                    state.entries.insert(key.clone(), Entry { value: value.clone(), revision });
-                    true
-                }
-                None => state.entries.remove(key).is_some(),
-            };
-            if was {
-                self.watchers.tell(&Change { key: key.clone(), revision, value: value.clone() });
-            }
-        }
+        self.write_all(&mut self.lock(), changes);
         Ok(())
+    }
+
+    fn write_if(
+        &self,
+        guard: &str,
+        expected: Expected,
+        changes: &[(String, Option<Vec<u8>>)],
+    ) -> Result<u64, RegistryError> {
+        check_guarded(guard, changes)?;
+        let mut state = self.lock();
+        state.expect(guard, expected)?;
+        Ok(self.write_all(&mut state, changes))
     }
 
     fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {

@@ -13,6 +13,7 @@ fn check_all<R: Registry>(make: impl Fn() -> R) {
     a_list_has_exactly_its_prefix_in_order(&make());
     a_wrong_belief_changes_nothing(&make());
     several_keys_are_written_at_once_or_none(&make());
+    a_guarded_write_is_made_under_its_guard_alone(&make());
     revisions_grow_and_never_come_back(&make());
     impossible_keys_and_values_are_refused(&make());
     watchers_hear_their_changes_in_order(&make());
@@ -85,6 +86,28 @@ fn several_keys_are_written_at_once_or_none(registry: &impl Registry) {
     registry.write(&many[1..]).unwrap();
     registry.write(&[]).unwrap();
     assert_eq!(registry.list("several/n").unwrap().len(), registry::MAX_WRITTEN);
+}
+
+fn a_guarded_write_is_made_under_its_guard_alone(registry: &impl Registry) {
+    let key = |name: &str| format!("guarded/{name}");
+    let value = |text: &str| Some(text.as_bytes().to_vec());
+    let (head, write) = (key("head"), |text: &str| [(key("head"), value(text)), (key("a"), value(text))]);
+    let first = registry.write_if(&head, Expected::Absent, &write("1")).unwrap();
+    let second = registry.write_if(&head, Expected::Revision(first), &write("2")).unwrap();
+    assert!(second > first);
+    assert_eq!(registry.get(&head).unwrap().unwrap().revision, second);
+    for stale in [Expected::Absent, Expected::Revision(first)] {
+        let refused = registry.write_if(&head, stale, &write("stale"));
+        assert!(
+            matches!(refused, Err(RegistryError::Conflict { found: Some(found), .. }) if found == second)
+        );
+    }
+    assert_eq!(registry.get(&key("a")).unwrap().unwrap().value, b"2");
+    // A guard that the write does not set would stay as it was, and the next writer would not notice.
+    for unguarded in [vec![(key("a"), value("3"))], vec![(head.clone(), None)]] {
+        let refused = registry.write_if(&head, Expected::Anything, &unguarded);
+        assert!(matches!(refused, Err(RegistryError::Unguarded(_))), "{refused:?}");
+    }
 }
 
 fn revisions_grow_and_never_come_back(registry: &impl Registry) {

@@ -281,6 +281,10 @@ impl Node {
                 let about = serde_json::json!({ "domain": self.members[at].domain });
                 self.reply(at, &Reply::About { id, about });
             }
+            Request::KeepState { id, .. } => {
+                let message = "this daemon keeps no state".to_owned();
+                self.reply(at, &Reply::Refused { id, errno: 11, message });
+            }
             // This one has no domain that is a machine.
             Request::Machine { .. } | Request::Guest { .. } => {}
             Request::Bind { .. }

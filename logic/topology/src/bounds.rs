@@ -130,6 +130,12 @@ pub const READY_MS_DEFAULT: u64 = 10_000;
 
 /// Upstreams of a directory service: each failure costs a time-out, so more than a few are never reached.
 pub const UPSTREAMS_MAX: usize = 8;
+/// How long holders of a coordination service that can't be reached keep what they hold: least, in ms; a frontend needs a part of it to come back.
+pub const GRACE_MS_MIN: u64 = 1_000;
+/// The same: most, ten minutes; whoever waits for a lock of the dead longer than that is better told.
+pub const GRACE_MS_MAX: u64 = 600_000;
+/// The same, where the file says nothing.
+pub const GRACE_MS_DEFAULT: u64 = 10_000;
 /// One attempt: least, in ms.
 pub const ATTEMPT_MS_MIN: u64 = 10;
 /// One attempt: most, one minute; programs give up sooner.

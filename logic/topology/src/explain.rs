@@ -293,6 +293,10 @@ fn does(settings: &Settings) -> String {
             return format!("its program serves the files, and is told {}{more}", keys.join(", "));
         }
         Settings::Socket(socket) => return listens(socket),
+        Settings::Coordination(settings) => {
+            let grace = duration_text(settings.grace_ms);
+            return format!("keeps keys and locks; whoever holds one and is not heard of has {grace}");
+        }
     };
     let upstream: Vec<String> = directory.upstream.iter().map(ToString::to_string).collect();
     let cache = match &directory.cache.mode {

@@ -232,10 +232,18 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             ("settings.connections_per_second", a.connections_per_second != b.connections_per_second),
             ("settings.proxy", a.proxy != b.proxy),
         ]),
-        // Those of two kinds are two services, not one that changes.
-        (Settings::Directory(_) | Settings::Channel(_) | Settings::Program(_) | Settings::Socket(_), _) => {
-            Vec::new()
+        (Settings::Coordination(a), Settings::Coordination(b)) => {
+            differing(&[("settings.grace", a.grace_ms != b.grace_ms)])
         }
+        // Those of two kinds are two services, not one that changes.
+        (
+            Settings::Directory(_)
+            | Settings::Channel(_)
+            | Settings::Program(_)
+            | Settings::Socket(_)
+            | Settings::Coordination(_),
+            _,
+        ) => Vec::new(),
     });
     if changed.is_empty() {
         return None;

@@ -6,6 +6,7 @@
 mod api;
 mod base;
 mod broker;
+mod coordination;
 mod domains;
 mod etcd;
 mod links;

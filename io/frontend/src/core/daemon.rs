@@ -70,6 +70,7 @@ impl<H: Host> Core<H> {
             | Reply::Granted { .. }
             | Reply::Borrowed { .. }
             | Reply::Lent { .. }
+            | Reply::State { .. }
             | Reply::Done { .. } => {
                 tracing::warn!("the daemon takes a frontend for something else");
             }

@@ -470,7 +470,9 @@ fn answer(
             let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             send(&Reply::Connected { id, channel: 1 }, &descriptors);
         }
-        Request::Serve { .. } | Request::Offer { .. } => panic!("a frontend does not serve"),
+        Request::Serve { .. } | Request::Offer { .. } | Request::KeepState { .. } => {
+            panic!("a frontend does not serve")
+        }
     }
 }
 

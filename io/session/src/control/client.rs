@@ -246,6 +246,18 @@ impl Control {
         Ok(self.last_id)
     }
 
+    /// A connection to where the state of this domain's service of kind `coordination` is kept (`docs/spec/coordination.md`).
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn keep_state(&mut self, service: &str, deadline: Instant) -> Result<OwnedFd, ControlError> {
+        let answer = self.ask(|id| Request::KeepState { id, service: service.to_owned() }, deadline)?;
+        match (answer.message, answer.descriptors.into_iter().next()) {
+            (Reply::State { .. }, Some(socket)) => Ok(socket),
+            _ => Err(ControlError::Unexpected("another answer than a connection to state")),
+        }
+    }
+
     /// Sends a request, without waiting: its answer comes as [`Notice::Answer`], with the number that is returned. A connection that is lost loses the
     /// answer with it.
     ///
@@ -469,6 +481,7 @@ fn number(reply: &Reply) -> Option<u64> {
         | Reply::Granted { id, .. }
         | Reply::Borrowed { id, .. }
         | Reply::Lent { id, .. }
+        | Reply::State { id }
         | Reply::Done { id }
         | Reply::Refused { id, .. } => Some(*id),
         Reply::Event(_) => None,

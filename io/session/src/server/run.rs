@@ -31,6 +31,14 @@ pub enum ServeError {
     /// The daemon can't be reached, or refused.
     #[error("the server can't serve")]
     Control(#[from] ControlError),
+    /// A service can't go on.
+    #[error("service {name} can't go on: {reason}")]
+    Over {
+        /// Its name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
     /// A service can't be made with its settings.
     #[error("service {name} of kind {kind} can't be served: {reason}")]
     Service {
@@ -179,6 +187,7 @@ impl<'m> Server<'m> {
             self.core.now = Instant::now();
             let busy = self.turn();
             self.expire();
+            self.go_on()?;
             if busy {
                 if self.core.now.duration_since(looked) >= LOOK_WHEN_BUSY {
                     self.fetch(Some(Duration::ZERO))?;
@@ -195,6 +204,14 @@ impl<'m> Server<'m> {
             }
         }
         Ok(())
+    }
+
+    /// Whether all services can go on.
+    fn go_on(&self) -> Result<(), ServeError> {
+        let over = self.services.iter().find_map(|served| Some((served, served.service.over()?)));
+        over.map_or(Ok(()), |(served, reason)| {
+            Err(ServeError::Over { name: served.told.name.clone(), reason: reason.to_owned() })
+        })
     }
 
     /// Gives each link that may have something its turn. Whether any of them had.

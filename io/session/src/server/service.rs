@@ -179,6 +179,11 @@ pub trait Service {
     /// The deadline is over.
     fn expired(&mut self, ctx: &mut dyn Context);
 
+    /// Why it can't go on: the server ends, and whoever started it decides what next.
+    fn over(&self) -> Option<&str> {
+        None
+    }
+
     /// Counters and histograms for the state tree of the node.
     fn state(&self) -> Value;
 

@@ -6,12 +6,12 @@ use super::Context;
 use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{
-    AllowForm, CacheForm, CacheModeWord, ChannelForm, DirectoryForm, DomainsForm, ServiceForm, SettingsForm,
-    SocketForm,
+    AllowForm, CacheForm, CacheModeWord, ChannelForm, CoordinationForm, DirectoryForm, DomainsForm,
+    ServiceForm, SettingsForm, SocketForm,
 };
 use crate::model::{
-    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Network, ProgramSettings, Service,
-    ServiceKind, Settings, Verb,
+    Cache, CacheMode, ChannelMode, ChannelSettings, CoordinationSettings, DirectorySettings, Network,
+    ProgramSettings, Service, ServiceKind, Settings, Verb,
 };
 use crate::name::Name;
 use crate::read::{At, Field, Items};
@@ -32,6 +32,10 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
         (Some(ServiceKind::Socket), None) => {
             Settings::Socket(super::socket::settings(&name, &form.value, &SocketForm::default(), cx))
         }
+        (_, Some(SettingsForm::Coordination(settings))) => Settings::Coordination(coordination(settings)),
+        (Some(ServiceKind::Coordination), None) => {
+            Settings::Coordination(coordination(&CoordinationForm::default()))
+        }
         (_, Some(SettingsForm::Program(table))) => {
             Settings::Program(ProgramSettings { table: table.0.clone() })
         }
@@ -43,9 +47,12 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
         (_, None) => Settings::Directory(directory(&DirectoryForm::default(), None, &allow, cx)),
     };
     match kind {
-        Some(ServiceKind::Socket) => {
+        Some(kind @ (ServiceKind::Socket | ServiceKind::Coordination)) => {
             if let Some(host) = &host {
-                super::socket::refuse_guest(host, &form.value, cx);
+                super::socket::refuse_guest(host, kind, &form.value, cx);
+            }
+            if kind == ServiceKind::Coordination {
+                super::socket::refuse_to(kind, &form.value, cx);
             }
         }
         Some(other) => super::socket::refuse_to(other, &form.value, cx),
@@ -90,6 +97,7 @@ pub(super) fn first_verb(kind: Option<ServiceKind>) -> &'static str {
         Some(ServiceKind::Directory) | None => "resolve",
         Some(ServiceKind::Channel) => "open",
         Some(ServiceKind::Socket) => "connect",
+        Some(ServiceKind::Coordination) => "coordinate",
         // The service names its verbs itself; many have one for this.
         Some(ServiceKind::Program) => "read",
     }
@@ -194,6 +202,10 @@ fn ring_bytes(form: &ChannelForm, cx: &mut Context<'_, '_>) -> u32 {
         cx.out.error(Code::BadSize, &at.span, message).help(help);
     }
     u32::try_from(bytes).unwrap_or(RING_BYTES_DEFAULT)
+}
+
+fn coordination(form: &CoordinationForm) -> CoordinationSettings {
+    CoordinationSettings { grace_ms: form.grace.value().map_or(GRACE_MS_DEFAULT, |millis| millis.0) }
 }
 
 fn directory(

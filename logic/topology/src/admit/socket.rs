@@ -73,13 +73,17 @@ pub(super) fn refuse_to(kind: ServiceKind, form: &ServiceForm, cx: &mut Context<
 }
 
 /// A guest has no relay of its own yet.
-pub(super) fn refuse_guest(host: &Name, form: &ServiceForm, cx: &mut Context<'_, '_>) {
+pub(super) fn refuse_guest(host: &Name, kind: ServiceKind, form: &ServiceForm, cx: &mut Context<'_, '_>) {
     let Field::Given(domain) = &form.domain else { return };
     if cx.domain_form(host).is_some_and(is_guest) {
-        let message = format!("`{host}` is a virtual machine, in which no socket can be served");
+        let (what, help) = match kind {
+            ServiceKind::Socket => ("socket", "sockets reach processes and containers"),
+            _ => ("coordination", "its server is given a descriptor, which reaches processes and containers"),
+        };
+        let message = format!("`{host}` is a virtual machine, in which no {what} can be served");
         cx.out
             .error(Code::WrongKind, &domain.span, message)
-            .help("sockets reach processes and containers: take kind = \"container\" for that domain");
+            .help(format!("{help}: take kind = \"container\" for that domain"));
     }
 }
 

@@ -469,6 +469,14 @@ table_form! {
 }
 
 table_form! {
+    /// The settings of a coordination service.
+    CoordinationForm as "settings of a coordination" {
+        /// How long whoever holds something and can't be reached keeps it: longer than its frontend, a link and this service's server take to come back.
+        grace: Millis<GRACE_MS_MIN, GRACE_MS_MAX> => "10s",
+    }
+}
+
+table_form! {
     /// What a directory service remembers.
     CacheForm as "a cache" {
         /// Who shares it.

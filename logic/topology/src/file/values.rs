@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
-use super::{ChannelForm, DirectoryForm, ProgramForm, ServiceAtForm, SocketForm};
+use super::{ChannelForm, CoordinationForm, DirectoryForm, ProgramForm, ServiceAtForm, SocketForm};
 use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
@@ -163,6 +163,7 @@ words!(ServiceKind, "kind of service" {
     "channel" => ServiceKind::Channel, "Channels to a program of a domain, which offers them itself.";
     "program" => ServiceKind::Program, "Files that a program of a domain serves.";
     "socket" => ServiceKind::Socket, "Connections to a program of a domain, which listens at a TCP or Unix socket.";
+    "coordination" => ServiceKind::Coordination, "Keys, locks and the like, kept whatever dies.";
 });
 
 words!(ChannelMode, "mode of a channel" {
@@ -171,11 +172,13 @@ words!(ChannelMode, "mode of a channel" {
 });
 
 /// Words of verbs, and what they mean.
-const VERBS: [(&str, &str); 4] = [
+const VERBS: [(&str, &str); 6] = [
     ("resolve", "Ask for names."),
     ("control", "Change the settings of one's own sessions, the name servers among them."),
     ("open", "Open channels to the program that offers them."),
     ("connect", "Connect to the socket."),
+    ("observe", "See keys, and be told of changes."),
+    ("coordinate", "Change keys, take locks."),
 ];
 
 impl Form for Verb {
@@ -221,6 +224,7 @@ pub(crate) enum SettingsForm {
     Channel(ChannelForm),
     Program(ProgramForm),
     Socket(SocketForm),
+    Coordination(CoordinationForm),
 }
 
 impl Beside for SettingsForm {
@@ -241,6 +245,8 @@ impl Beside for SettingsForm {
             field(table, key, meant, out).map(Self::Program)
         } else if is(ServiceKind::Socket) {
             field(table, key, meant, out).map(Self::Socket)
+        } else if is(ServiceKind::Coordination) {
+            field(table, key, meant, out).map(Self::Coordination)
         } else {
             // What its kind is has been reported; nothing can be said of its settings.
             Field::Broken
@@ -253,7 +259,8 @@ inline_schema!(SettingsForm, |generator| json_schema!({
         generator.subschema_for::<DirectoryForm>(),
         generator.subschema_for::<ChannelForm>(),
         generator.subschema_for::<ProgramForm>(),
-        generator.subschema_for::<SocketForm>()
+        generator.subschema_for::<SocketForm>(),
+        generator.subschema_for::<CoordinationForm>()
     ]
 }));
 

@@ -25,8 +25,8 @@ pub use reserve::{
     DiskShare, Enforce, Job, JobPolicy, NetworkClass, NetworkShare, Outside, ProcessorShare, Reserve, Who,
 };
 pub use service::{
-    Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, ProgramSettings, Service, ServiceKind,
-    Settings, Verb,
+    Cache, CacheMode, ChannelMode, ChannelSettings, CoordinationSettings, DirectorySettings, ProgramSettings,
+    Service, ServiceKind, Settings, Verb,
 };
 pub use socket::{SocketMount, SocketPlace, SocketSettings};
 pub use volume::{VolumeMount, VolumeStore};

@@ -31,6 +31,7 @@ impl Service {
             Settings::Channel(_) => ServiceKind::Channel,
             Settings::Program(_) => ServiceKind::Program,
             Settings::Socket(_) => ServiceKind::Socket,
+            Settings::Coordination(_) => ServiceKind::Coordination,
         }
     }
 
@@ -41,7 +42,7 @@ impl Service {
         match &self.settings {
             Settings::Channel(settings) => Some(settings),
             Settings::Socket(_) => Some(&RELAY_CHANNELS),
-            Settings::Directory(_) | Settings::Program(_) => None,
+            Settings::Directory(_) | Settings::Program(_) | Settings::Coordination(_) => None,
         }
     }
 
@@ -50,7 +51,10 @@ impl Service {
     pub fn socket(&self) -> Option<&SocketSettings> {
         match &self.settings {
             Settings::Socket(settings) => Some(settings),
-            Settings::Directory(_) | Settings::Channel(_) | Settings::Program(_) => None,
+            Settings::Directory(_)
+            | Settings::Channel(_)
+            | Settings::Program(_)
+            | Settings::Coordination(_) => None,
         }
     }
 
@@ -58,7 +62,7 @@ impl Service {
     #[must_use]
     pub fn opens(&self, domain: &str) -> bool {
         match self.kind() {
-            ServiceKind::Directory | ServiceKind::Program => false,
+            ServiceKind::Directory | ServiceKind::Program | ServiceKind::Coordination => false,
             ServiceKind::Channel => self.allows(domain, &Verb::Open),
             ServiceKind::Socket => self.allows(domain, &Verb::Connect),
         }
@@ -83,6 +87,8 @@ pub enum ServiceKind {
     Program,
     /// Connections to a stream socket of the server's domain. The relays of both domains are ours, the server and its clients are not.
     Socket,
+    /// Keys, locks and the like, which live as long as somebody wants them, whatever dies: kept by the daemon, in the registry.
+    Coordination,
 }
 
 impl ServiceKind {
@@ -94,6 +100,7 @@ impl ServiceKind {
             Self::Channel => "channel",
             Self::Program => "program",
             Self::Socket => "socket",
+            Self::Coordination => "coordination",
         }
     }
 
@@ -101,7 +108,7 @@ impl ServiceKind {
     #[must_use]
     pub fn has_server(self) -> bool {
         match self {
-            Self::Directory => true,
+            Self::Directory | Self::Coordination => true,
             Self::Channel | Self::Program | Self::Socket => false,
         }
     }
@@ -110,7 +117,7 @@ impl ServiceKind {
     #[must_use]
     pub fn has_files(self) -> bool {
         match self {
-            Self::Directory | Self::Program => true,
+            Self::Directory | Self::Program | Self::Coordination => true,
             Self::Channel | Self::Socket => false,
         }
     }
@@ -122,6 +129,7 @@ impl ServiceKind {
             Self::Directory => Some(&[Verb::Resolve, Verb::Control]),
             Self::Channel => Some(&[Verb::Open]),
             Self::Socket => Some(&[Verb::Connect]),
+            Self::Coordination => Some(&[Verb::Observe, Verb::Coordinate]),
             Self::Program => None,
         }
     }
@@ -140,13 +148,18 @@ pub enum Verb {
     Open,
     /// Connect to the socket.
     Connect,
+    /// See keys, and be told of changes.
+    Observe,
+    /// Change keys, take locks.
+    Coordinate,
     /// A verb that a service of kind `program` names. A word that has a variant of its own is never here.
     Named(Name),
 }
 
 impl Verb {
     /// The verbs that services of ours know.
-    pub const KNOWN: [Self; 4] = [Self::Resolve, Self::Control, Self::Open, Self::Connect];
+    pub const KNOWN: [Self; 6] =
+        [Self::Resolve, Self::Control, Self::Open, Self::Connect, Self::Observe, Self::Coordinate];
 
     /// Checks the form of a word, which is that of a name.
     ///
@@ -167,6 +180,8 @@ impl Verb {
             Self::Control => "control",
             Self::Open => "open",
             Self::Connect => "connect",
+            Self::Observe => "observe",
+            Self::Coordinate => "coordinate",
             Self::Named(name) => name.as_str(),
         }
     }
@@ -197,6 +212,16 @@ pub enum Settings {
     Program(ProgramSettings),
     /// A socket service.
     Socket(SocketSettings),
+    /// A coordination service.
+    Coordination(CoordinationSettings),
+}
+
+/// The settings of a coordination service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoordinationSettings {
+    /// How long whoever holds something and can't be reached keeps it.
+    pub grace_ms: u64,
 }
 
 /// The settings of a service whose server is a program of its domain: what the file says, for the program to read.

@@ -4,6 +4,7 @@ use super::remote::{Commands, Readers};
 use crate::base::RegistryDebug;
 use crate::base::place::Place;
 use crate::broker::{Broker, make_channel};
+use crate::coordination::StateKeeper;
 use crate::domains::{Domains, Ground};
 use crate::etcd;
 use crate::links::Proxies;
@@ -59,6 +60,8 @@ impl Node {
     ) -> Result<Self, BookError> {
         let book = Arc::new(Book::open(cgroups.clone(), &layout, Arc::clone(&registry))?);
         let broker = Broker::new(make_channel);
+        let shared = cluster.as_ref().map_or_else(|| Arc::clone(&registry), Cluster::registry);
+        broker.keep_state(StateKeeper::new(shared));
         let program = layout.program.clone();
         let volumes = Arc::new(volumes::Keeper::new(&place, program, cgroups.clone(), Arc::clone(&registry)));
         let domains = Domains::new(Ground {

@@ -289,6 +289,7 @@ impl Talk {
         }
         if let Request::Introduce { id: number, .. }
         | Request::Buffer { id: number, .. }
+        | Request::KeepState { id: number, .. }
         | Request::Borrow { id: number, .. } = &request
         {
             let Some(turn) = self.turn(*number, OWN_DESCRIPTORS).await else { return Ok(()) };

@@ -7,6 +7,7 @@
 //! read, and is told nothing more: it is cut off, so that nobody waits for it.
 
 pub(crate) mod control;
+mod coordination;
 mod endpoints;
 mod far;
 mod kept;
@@ -29,6 +30,7 @@ pub(crate) use rings::{make_channel, wake_ns};
 pub(crate) use state::{MemberRow, unix_seconds};
 
 use crate::base::watched;
+use crate::coordination::StateKeeper;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -234,6 +236,8 @@ struct Inner {
     far: far::Far,
     /// Programs of each domain that are connected.
     programs: BTreeMap<(String, String), usize>,
+    /// Where the state of services of kind `coordination` is kept.
+    states: Option<Arc<StateKeeper>>,
     /// When it was last logged of a domain that a member was cut off.
     remarked: BTreeMap<(String, String), Instant>,
 }
@@ -336,6 +340,10 @@ impl Broker {
             }
             Request::Serve { id: number } => (number, inner.serve(id, &identity, number)),
             Request::Offer { id: number, service } => (number, inner.offer(id, &identity, number, &service)),
+            Request::KeepState { id: number, service } => (
+                number,
+                inner.state_connection(&identity, number, &service).map(|o| Outgoing { _room: answers, ..o }),
+            ),
             // The wait is over when a request comes here.
             Request::Connect { id: number, service, entrance, ring_bytes, wait_ms: _ } => {
                 let wish = services::Wish { number, service, entrance, ring_bytes };

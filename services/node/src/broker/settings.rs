@@ -9,6 +9,7 @@ pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Va
         Settings::Directory(settings) => serde_json::to_value(of_directory(settings)),
         // Of a socket: the channels between its relays.
         Settings::Channel(_) | Settings::Socket(_) => serde_json::to_value(service.channel().map(of_channel)),
+        Settings::Coordination(settings) => Ok(serde_json::json!({ "grace_ms": settings.grace_ms })),
         Settings::Program(settings) => Ok(serde_json::Value::Object(settings.table.clone())),
     }
 }

@@ -171,6 +171,14 @@ mod tests {
             self.go_on.lock().unwrap().recv().expect("the test says when");
             self.inner.write(changes)
         }
+        fn write_if(
+            &self,
+            guard: &str,
+            expected: Expected,
+            changes: &[(String, Option<Vec<u8>>)],
+        ) -> Result<u64, RegistryError> {
+            self.inner.write_if(guard, expected, changes)
+        }
         fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {
             self.inner.watch(prefix)
         }
@@ -252,6 +260,14 @@ mod tests {
                     return Err(RegistryError::Fenced);
                 }
                 self.0.write(changes)
+            }
+            fn write_if(
+                &self,
+                guard: &str,
+                expected: Expected,
+                changes: &[(String, Option<Vec<u8>>)],
+            ) -> Result<u64, RegistryError> {
+                self.0.write_if(guard, expected, changes)
             }
             fn watch(&self, prefix: &str) -> Result<Watch, RegistryError> {
                 self.0.watch(prefix)

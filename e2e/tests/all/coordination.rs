@@ -1,0 +1,360 @@
+//! Services of kind `coordination`: keys and locks as files, used by shells of containers, kept whatever dies.
+
+use e2e::{Node, node, wait};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long holders that are not heard of have what they hold, in these tests.
+const GRACE: Duration = Duration::from_secs(3);
+/// Far more than anything takes here, beside the grace.
+const SLACK: Duration = Duration::from_secs(15);
+
+/// A distributed container in which `keeper` serves, `a` and `b` may do everything, and `c` only look.
+fn topology(node: &str) -> String {
+    let shell = |name: &str| {
+        format!(
+            "\n[domain.{name}]\nkind = \"container\"\nroot = \"host\"\n{node}command = [\"sleep\", \"infinity\"]\n\
+             restart = {{ policy = \"always\", backoff = \"50ms\" }}\nservices = {{ sync = \"/srv/sync\" }}\n"
+        )
+    };
+    format!(
+        "name = \"lab\"\n\n[domain.keeper]\nkind = \"container\"\nroot = \"host\"\n{node}\
+         restart = {{ policy = \"always\", backoff = \"50ms\", max_backoff = \"200ms\" }}\n{}{}{}\n\
+         [service.sync]\nkind = \"coordination\"\ndomain = \"keeper\"\nsettings = {{ grace = \"3s\" }}\n\
+         allow = [{{ domains = [\"a\", \"b\"], verbs = [\"observe\", \"coordinate\"] }}, {{ domains = [\"c\"], verbs = [\"observe\"] }}]\n",
+        shell("a"),
+        shell("b"),
+        shell("c"),
+    )
+}
+
+fn start() -> Option<Node> {
+    let node = Node::start()?;
+    node.up_ok(&topology(""));
+    wait::until("the service is served", || node.shell("a", "cat /srv/sync/status").out.contains("epoch"));
+    Some(node)
+}
+
+fn pid_of(node: &Node, domain: &str) -> u32 {
+    let tree = node.json(&["inspect", &format!("dc/lab/domains/{domain}")]);
+    tree["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it runs")
+}
+
+/// A shell of a container that runs while the test goes on, and says lines.
+struct Talk {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Talk {
+    fn start(node: &Node, domain: &str, line: &str) -> Self {
+        let mut command = node.command(&["exec", domain, "--", "bash", "-c", line]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("tombolo starts");
+        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        Self { child, lines }
+    }
+
+    /// The next line that it says; `None`: it has ended.
+    fn next(&mut self) -> Option<String> {
+        self.lines.next().map(|line| line.expect("text"))
+    }
+
+    /// Its shell, as this machine counts, which says it first of all.
+    fn says_number(&mut self) -> u64 {
+        let line = self.next().expect("a line");
+        line.trim().parse().unwrap_or_else(|_| panic!("{line:?} is no number"))
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        let _gone_already = self.child.kill();
+        let _waited = self.child.wait();
+    }
+}
+
+/// Takes the lock, says the token, and keeps it until its input ends.
+const HOLD: &str = "exec 9<>/srv/sync/locks/printer; read token <&9; echo $token; read forever; echo $?";
+
+/// The process in the container that holds the lock.
+fn holder_of(node: &Node, domain: &str) -> u32 {
+    let line = "for p in /proc/[0-9]*; do for f in $p/fd/9; do [ \"$(readlink $f)\" = /srv/sync/locks/printer ] && echo ${p#/proc/}; done; done";
+    node.shell_ok(domain, line).lines().next().expect("a holder").trim().parse().expect("a number")
+}
+
+#[test]
+fn keys_are_files_and_who_believes_what_was_is_refused() {
+    let Some(node) = start() else { return };
+    node.shell_ok("a", "mkdir /srv/sync/kv/config && echo blue > /srv/sync/kv/config/colour");
+    assert_eq!(node.shell_ok("b", "cat /srv/sync/kv/config/colour"), "blue\n");
+    assert_eq!(node.shell_ok("b", "ls /srv/sync/kv/config"), "colour\n");
+    assert_eq!(node.shell_ok("c", "cat /srv/sync/kv/config/colour"), "blue\n", "c may look");
+    let denied = node.shell("c", "echo red > /srv/sync/kv/config/colour");
+    assert!(denied.code != 0 && denied.err.contains("ermission denied"), "{denied:?}");
+    // A longer value in the place of a shorter one, a shorter one in the place of that, bytes that are no text, and what is added to the end.
+    node.shell_ok("a", "head -c 20000 /dev/zero > /srv/sync/kv/config/colour");
+    assert_eq!(node.shell_ok("b", "wc -c < /srv/sync/kv/config/colour").trim(), "20000");
+    node.shell_ok("a", "echo red > /srv/sync/kv/config/colour; echo green >> /srv/sync/kv/config/colour");
+    assert_eq!(node.shell_ok("b", "cat /srv/sync/kv/config/colour"), "red\ngreen\n");
+    // Compare and swap.
+    let ask = |domain: &str, line: &str| {
+        node.shell(
+            domain,
+            &format!("exec 3<>/srv/sync/ctl; echo '{line}' >&3; read answer <&3 && echo $answer"),
+        )
+    };
+    let first: u64 = ask("a", "put kv/n 1").out.trim().parse().expect("a revision");
+    assert_eq!(ask("b", "get kv/n").out.trim(), format!("{first} 1"));
+    let second: u64 = ask("b", &format!("cas kv/n {first} 2")).out.trim().parse().expect("a revision");
+    assert!(second > first);
+    let stale = ask("a", &format!("cas kv/n {first} 3"));
+    assert!(stale.code != 0, "{stale:?}");
+    assert!(ask("a", "cas kv/n 0 3").code != 0, "it is there");
+    assert_eq!(node.shell_ok("b", "cat /srv/sync/kv/n"), "2");
+    // Python, and the ioctls.
+    let python = r#"
+import fcntl, os, struct, errno
+REVISION, EXPECT = 0x8008D801, 0x4008D802
+fd = os.open("/srv/sync/kv/n", os.O_RDWR)
+assert os.read(fd, 100) == b"2"
+revision = struct.unpack("=Q", fcntl.ioctl(fd, REVISION, bytes(8)))[0]
+other = os.open("/srv/sync/kv/n", os.O_RDWR)
+os.write(other, b"5")
+fcntl.ioctl(fd, EXPECT, struct.pack("=Q", revision))
+try:
+    os.pwrite(fd, b"3", 0)
+    print("swapped")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"#;
+    node.shell_ok("a", &format!("cat > /tmp/cas.py <<'END'\n{python}\nEND\ntrue"));
+    let said = node.shell("a", &format!("python3 -c '{}'", python.replace('\'', "\"")));
+    assert_eq!(said.out.trim(), "ESTALE", "{said:?}");
+    // Removal.
+    node.shell_ok("a", "rm /srv/sync/kv/n");
+    assert!(node.shell("b", "cat /srv/sync/kv/n").err.contains("No such file"));
+    assert!(node.shell("a", "rmdir /srv/sync/kv/config").err.contains("not empty"));
+    node.finish();
+}
+
+#[test]
+fn what_is_hostile_is_refused_by_its_name() {
+    let Some(node) = start() else { return };
+    let python = |code: &str| node.shell("a", &format!("python3 -c '{code}'"));
+    let refused = |code: &str, errno: &str| {
+        let run = python(&format!(
+            "import os, errno\ntry:\n    {code}\n    print(\"done\")\nexcept OSError as error:\n    print(errno.errorcode[error.errno])"
+        ));
+        assert_eq!(run.out.trim(), errno, "{code}: {run:?}");
+    };
+    refused("open(\"/srv/sync/kv/big\", \"wb\", 0).write(bytes(10_000_000))", "EFBIG");
+    assert_eq!(node.shell_ok("a", "wc -c < /srv/sync/kv/big").trim(), "0", "nothing of it is there");
+    refused("open(\"/srv/sync/kv/a b\", \"w\")", "EINVAL");
+    refused("open(b\"/srv/sync/kv/\\xff\\xfe\", \"w\")", "EINVAL");
+    refused("open(\"/srv/sync/kv/new\\nline\", \"w\")", "EINVAL");
+    refused("os.rename(\"/srv/sync/kv/big\", \"/srv/sync/kv/other\")", "EOPNOTSUPP");
+    refused("os.link(\"/srv/sync/kv/big\", \"/srv/sync/kv/other\")", "EOPNOTSUPP");
+    refused("os.mkdir(\"/srv/sync/locks/folder\")", "EINVAL");
+    refused(
+        "fd = os.open(\"/srv/sync/ctl\", os.O_RDWR); os.write(fd, b\"put ../../desired/lab x\\n\"); os.read(fd, 9)",
+        "EINVAL",
+    );
+    refused(
+        "fd = os.open(\"/srv/sync/ctl\", os.O_RDWR); os.write(fd, b\"put kv/../a x\\n\"); os.read(fd, 9)",
+        "EINVAL",
+    );
+    refused(
+        "fd = os.open(\"/srv/sync/ctl\", os.O_RDWR); os.write(fd, b\"frobnicate\\n\"); os.read(fd, 9)",
+        "EINVAL",
+    );
+    refused("fd = os.open(\"/srv/sync/kv/big\", os.O_RDWR); os.pwrite(fd, b\"x\", 7)", "EINVAL");
+    // Whoever is not the server has no way to what is kept.
+    let ask = "import socket, json\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.connect(\"/run/tombolo/control.sock\")\n\
+               s.send(json.dumps({\"op\": \"keep_state\", \"id\": 1, \"service\": \"sync\"}).encode())\nprint(json.loads(s.recv(65536))[\"errno\"])";
+    assert_eq!(python(ask).out.trim(), "2", "ENOENT");
+    let in_keeper = node.shell("keeper", &format!("python3 -c '{ask}'"));
+    assert_eq!(in_keeper.out.trim(), "1", "EPERM: {in_keeper:?}");
+    // As many names as there is room for, and no more; then removing makes room.
+    let fill = "import os, errno\nn = 0\ntry:\n    while True:\n        with open(\"/srv/sync/kv/n%d\" % n, \"wb\", 0) as f: f.write(bytes(32768))\n        n += 1\nexcept OSError as error: print(n, errno.errorcode[error.errno])";
+    let run = python(fill);
+    let mut words = run.out.split_whitespace();
+    let count: usize = words.next().and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{run:?}"));
+    assert!((100..200).contains(&count) && words.next() == Some("EDQUOT"), "{run:?}");
+    node.shell_ok("a", "rm /srv/sync/kv/n*; echo small > /srv/sync/kv/small");
+    node.finish();
+}
+
+#[test]
+fn a_lock_has_one_holder_and_the_next_has_a_greater_token() {
+    let Some(node) = start() else { return };
+    let mut first = Talk::start(&node, "a", HOLD);
+    let one = first.says_number();
+    // Who only tries is told so at once, and who waits a bounded time too.
+    let tries = "import os\ntry: os.open(\"/srv/sync/locks/printer\", os.O_RDONLY | os.O_NONBLOCK)\nexcept BlockingIOError: print(\"held\")";
+    assert_eq!(node.shell_ok("b", &format!("python3 -c '{tries}'")).trim(), "held");
+    let timed = node.shell("b", "exec 9</srv/sync/locks/printer; read -t 1 token <&9; echo code $?");
+    assert!(timed.out.contains("code 1"), "{timed:?}");
+    assert!(node.shell("b", "rm /srv/sync/locks/printer").err.contains("busy"), "it is held");
+    let mut second = Talk::start(&node, "b", HOLD);
+    wait::until("the second waits", || node.shell_ok("c", "cat /srv/sync/status").contains("waiting 1"));
+    // The holder is killed: the next one has it at once, not after the grace.
+    let begun = Instant::now();
+    node.shell_ok("a", &format!("kill -9 {}", holder_of(&node, "a")));
+    let two = second.says_number();
+    assert!(begun.elapsed() < GRACE, "it took {:?}", begun.elapsed());
+    assert!(two > one, "{two} after {one}");
+    drop(first);
+    // The whole domain is killed: the next one has it after the grace.
+    let mut third = Talk::start(&node, "a", HOLD);
+    wait::until("the third waits", || node.shell_ok("c", "cat /srv/sync/status").contains("waiting 1"));
+    let begun = Instant::now();
+    node::kill(pid_of(&node, "b"));
+    let three = third.says_number();
+    assert!(begun.elapsed() < GRACE + SLACK && three > two, "{three} after {two}, {:?}", begun.elapsed());
+    drop(second);
+    // Everybody who asks has it once, whatever they do.
+    let count = "for i in $(seq 1 10); do exec 9<>/srv/sync/locks/printer; read t <&9; n=$(cat /srv/sync/kv/n); echo $((n + 1)) > /srv/sync/kv/n; exec 9>&-; done";
+    drop(third);
+    node.shell_ok("a", "echo 0 > /srv/sync/kv/n");
+    let talks: Vec<Talk> =
+        ["a", "b", "a", "b"].into_iter().map(|domain| Talk::start(&node, domain, count)).collect();
+    for mut talk in talks {
+        assert_eq!(talk.next(), None);
+    }
+    assert_eq!(node.shell_ok("c", "cat /srv/sync/kv/n").trim(), "40");
+    node.finish();
+}
+
+#[test]
+fn locks_are_held_while_the_daemon_and_the_server_die_and_come_back() {
+    let Some(node) = start() else { return };
+    node.shell_ok("a", "echo kept > /srv/sync/kv/key");
+    let mut first = Talk::start(&node, "a", HOLD);
+    let one = first.says_number();
+    let mut second = Talk::start(&node, "b", HOLD);
+    wait::until("the second waits", || node.shell_ok("c", "cat /srv/sync/status").contains("waiting 1"));
+    // The daemon dies, which is more than the grace away.
+    node.kill_daemon();
+    wait::pause(GRACE + Duration::from_secs(1));
+    assert!(node.up_ok(&topology("")).contains("nothing to do"));
+    let who =
+        |node: &Node| node.shell_ok("a", "exec 3<>/srv/sync/ctl; echo who locks/printer >&3; head -n 2 <&3");
+    assert!(who(&node).contains(&format!("held {one} a")), "{}", who(&node));
+    // The server dies, several times; the holder shows what it has to the next one.
+    for epoch in 2..=4 {
+        node::kill(pid_of(&node, "keeper"));
+        wait::until("the next server serves", || {
+            node.shell("c", "cat /srv/sync/status").out.contains(&format!("epoch {epoch}\n"))
+        });
+    }
+    wait::pause(GRACE + Duration::from_secs(1));
+    assert!(who(&node).contains(&format!("held {one} a")), "{}", who(&node));
+    assert_eq!(node.shell_ok("c", "cat /srv/sync/kv/key"), "kept\n");
+    // The frontend of the holder dies.
+    for pid in node.pids("frontend") {
+        node::kill(pid);
+    }
+    wait::pause(GRACE + Duration::from_secs(1));
+    assert!(who(&node).contains(&format!("held {one} a")), "{}", who(&node));
+    node.shell_ok("a", &format!("kill -9 {}", holder_of(&node, "a")));
+    assert!(second.says_number() > one);
+    node.finish();
+}
+
+#[test]
+fn watchers_are_told_of_every_change_or_that_there_is_a_gap() {
+    let Some(node) = start() else { return };
+    let mut watch =
+        Talk::start(&node, "c", "exec 4</srv/sync/watch; while read line <&4; do echo $line; done");
+    let now = watch.next().expect("from where on");
+    assert!(now.ends_with(" now"), "{now}");
+    node.shell_ok(
+        "a",
+        "for i in $(seq 1 50); do echo $i > /srv/sync/kv/counted; done; rm /srv/sync/kv/counted",
+    );
+    let mut last: u64 = now.split(' ').next().and_then(|word| word.parse().ok()).expect("a revision");
+    let mut puts = 0;
+    loop {
+        let line = watch.next().expect("a change");
+        let (revision, what) = line.split_once(' ').expect("two words");
+        let revision: u64 = revision.parse().expect("a revision");
+        assert_eq!(revision, last + 1, "{line}");
+        last = revision;
+        match what {
+            "put kv/counted" => puts += 1,
+            "rm kv/counted" => break,
+            other => panic!("{other}"),
+        }
+    }
+    // One for making it, and one for each write.
+    assert_eq!(puts, 51);
+    // The next server does not know what was before it, and says so if there was something.
+    node::kill(pid_of(&node, "keeper"));
+    wait::until("the next server serves", || {
+        node.shell("a", "cat /srv/sync/status").out.contains("epoch 2\n")
+    });
+    node.shell_ok("a", "echo on > /srv/sync/kv/counted");
+    let line = watch.next().expect("a change");
+    assert_eq!(line, format!("{} put kv/counted", last + 1));
+    node.finish();
+}
+
+#[test]
+fn a_key_that_lives_as_long_as_a_session_goes_with_it() {
+    let Some(node) = start() else { return };
+    let mut session = Talk::start(
+        &node,
+        "a",
+        "exec 3<>/srv/sync/ctl; echo lease kv/alive here >&3; read r <&3; echo $r; read forever",
+    );
+    session.says_number();
+    assert_eq!(node.shell_ok("b", "cat /srv/sync/kv/alive"), "here");
+    node::kill(pid_of(&node, "keeper"));
+    wait::until("the next server serves", || {
+        node.shell("b", "cat /srv/sync/status").out.contains("epoch 2\n")
+    });
+    wait::pause(GRACE + Duration::from_secs(1));
+    assert_eq!(
+        node.shell_ok("b", "cat /srv/sync/kv/alive"),
+        "here",
+        "its session goes on at the next server"
+    );
+    drop(session);
+    wait::until("the key is gone", || node.shell("b", "cat /srv/sync/kv/alive").err.contains("No such file"));
+    node.finish();
+}
+
+#[test]
+fn a_semaphore_has_as_many_holders_as_it_was_told() {
+    let Some(node) = start() else { return };
+    node.shell_ok("a", "exec 3<>/srv/sync/ctl; echo count semaphores/tapes 2 >&3; read r <&3");
+    let hold = "exec 9</srv/sync/semaphores/tapes; read token <&9; echo $token; read forever";
+    let mut holders: Vec<Talk> = (0..2).map(|_| Talk::start(&node, "a", hold)).collect();
+    for holder in &mut holders {
+        holder.says_number();
+    }
+    let mut third = Talk::start(&node, "b", hold);
+    wait::until("the third waits", || node.shell_ok("c", "cat /srv/sync/status").contains("waiting 1"));
+    holders.pop();
+    third.says_number();
+    node.finish();
+}
+
+/// What a tree of the state says of the service.
+fn state(node: &Node) -> Value {
+    node.json(&["service", "show", "sync"])
+}
+
+#[test]
+fn the_service_is_seen_where_services_are() {
+    let Some(node) = start() else { return };
+    let tree = state(&node);
+    assert_eq!(tree["settings"]["grace_ms"], 3000, "{tree}");
+    let wrong = node.up(&topology("").replace("\"observe\", \"coordinate\"", "\"observe\", \"resolve\""));
+    assert!(wrong.code != 0 && wrong.err.contains("it has no verb `resolve`"), "{wrong:?}");
+    let wrong = node.up(&topology("").replace("grace = \"3s\"", "grace = \"1ms\""));
+    assert!(wrong.code != 0, "{wrong:?}");
+    node.finish();
+}
