@@ -1,7 +1,8 @@
 //! Moving budgets between virtual task machines: one transaction over processors, network, memory and disk.
 //!
-//! What all end with is admitted as a whole, or nothing happens. The steps go from one admitted state to the next: first everybody shrinks to what
-//! is within both the old promise and the new one, then everybody grows. Whoever fails half-way goes back by the same states.
+//! The final state is admitted as a whole, or nothing happens. The steps go from one admitted state
+//! to the next: first everybody shrinks to what is within both the old promise and the new one,
+//! then everybody grows. A change that fails half-way goes back by the same states.
 
 use crate::network::Class;
 use crate::node::{Disk, MOST_MACHINES, Node, NodeError, Promise};
@@ -16,9 +17,9 @@ pub const MOST_ORDERED: usize = 64;
 pub struct Step {
     /// Whose.
     pub name: String,
-    /// What it was.
+    /// The former promise.
     pub from: Promise,
-    /// What it becomes.
+    /// The new promise.
     pub to: Promise,
 }
 
@@ -40,7 +41,7 @@ pub struct Transaction {
 /// Why nothing is changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdaptError {
-    /// What all would end with can't be kept.
+    /// The final state can't be kept.
     #[error("{0}")]
     Refused(#[from] NodeError),
     /// The end is fine, and each way there breaks a promise for a moment.
@@ -48,7 +49,7 @@ pub enum AdaptError {
         "`{name}` can't move before somebody makes room for it ({cause}); give it less for the time of the move, or move the others first"
     )]
     NoWay {
-        /// Who is in the way of whom.
+        /// The machine that is in the way of another, and that other.
         name: String,
         /// Why.
         cause: Box<NodeError>,
@@ -67,7 +68,7 @@ pub enum AdaptError {
 }
 
 impl Transaction {
-    /// What to do, first to last. After each step all promises can be kept.
+    /// The steps, first to last. After each step all promises can be kept.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -77,7 +78,7 @@ impl Transaction {
         self.shrinking
     }
 
-    /// What undoes the first `done` steps, in this order.
+    /// The steps that undo the first `done` steps, in this order.
     pub fn undo(&self, done: usize) -> Vec<Step> {
         self.steps.iter().take(done).rev().map(Step::inverse).collect()
     }
@@ -94,7 +95,8 @@ impl Transaction {
 }
 
 impl Node {
-    /// What it takes to give each of the named what stands beside the name. A promise of nothing expels; who is not there yet comes.
+    /// The transaction that gives each of the named the promise beside its name. A promise of
+    /// nothing expels; a machine that is not there yet comes.
     ///
     /// # Errors
     /// Where that can't be kept, or not reached without breaking a promise on the way; nothing is changed then.
@@ -207,7 +209,8 @@ fn no_way(step: &Step, cause: NodeError) -> AdaptError {
     AdaptError::NoWay { name: step.name.clone(), cause: Box::new(cause) }
 }
 
-/// Who asks for more in some respect, or for something else: whose processor has to be looked at from there down.
+/// The machines that ask for more in some respect, or for something else: their processors have to
+/// be looked at from there down.
 fn grown<'a>(shrink: &'a [Step], grow: &'a [Step]) -> Vec<&'a str> {
     let differs_otherwise = |step: &&Step| match (step.from.processor, step.to.processor) {
         (Some((_, one)), Some((_, other))) => one.with_budget(other.budget_ns()) != Ok(other),
@@ -217,7 +220,7 @@ fn grown<'a>(shrink: &'a [Step], grow: &'a [Step]) -> Vec<&'a str> {
     grow.iter().chain(other).map(|step| step.name.as_str()).collect()
 }
 
-/// What is within both promises, in every respect.
+/// The promise that is within both, in every respect.
 fn meet(one: &Promise, other: &Promise) -> Promise {
     let processor = match (one.processor, other.processor) {
         (Some((number, task)), Some((there, target))) if number == there => {

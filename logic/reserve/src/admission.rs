@@ -24,9 +24,9 @@ pub enum AdmitError {
 /// A rule and what a switch costs: all that admission has to know of a processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Rule {
-    /// Who runs first.
+    /// The policy of the order.
     pub policy: Policy,
-    /// What turning from one to another costs.
+    /// The cost of turning from one to another.
     pub costs: Costs,
 }
 
@@ -52,7 +52,7 @@ impl Rule {
         }
     }
 
-    /// Who would miss first, by the exact test alone.
+    /// The machine that would miss first, by the exact test alone.
     ///
     /// # Errors
     /// Where it can't be told.
@@ -283,7 +283,7 @@ mod tests {
             prop_assert_eq!(rule.holds(&tasks).unwrap(), !is_late(rule, &tasks));
         }
 
-        /// What a refusal proposes passes, and a nanosecond less of a change does not.
+        /// A change that a refusal proposes passes, and one that is a nanosecond less does not.
         #[test]
         fn remedies_are_the_smallest(tasks in prop::collection::vec(any_task(), 2..5), policy in prop::sample::select(Policy::ALL.to_vec()), newcomer in any::<prop::sample::Index>()) {
             let rule = Rule::new(policy);

@@ -150,7 +150,7 @@ impl Reach for Splice<'_> {
 }
 
 impl Splice<'_> {
-    /// What was given up to a time.
+    /// The time that was given up to a moment.
     fn given_ns(&self, time_ns: u64) -> u64 {
         match time_ns.checked_sub(self.at_ns) {
             None => self.before.given_ns(time_ns),
@@ -243,7 +243,7 @@ impl Splice<'_> {
     }
 }
 
-/// What is given from one beginning on.
+/// The time that is given from one beginning on.
 struct From<'a> {
     splice: &'a Splice<'a>,
     begin: (u64, u64),

@@ -1,4 +1,5 @@
-//! What the kernel's deadline class can keep of what was admitted: it takes shares of all processors together, up to a bound, of which others may have some.
+//! The part of what was admitted that the kernel's deadline class can keep: it takes shares of all
+//! processors together, up to a bound, of which others may have some.
 
 use crate::means::{Means, Unkept, Wanting, Why, closest};
 use crate::refusal::{Change, Remedy};
@@ -10,19 +11,19 @@ pub const DEADLINE_PERIODS_NS: RangeInclusive<u64> = 100_000..=4_194_304_000;
 /// Shortest budget that it takes, in ns.
 pub const LEAST_DEADLINE_BUDGET_NS: u64 = 1_024;
 
-/// What the class has on a machine.
+/// The room of the class on a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadlineRoom {
     /// Over how many processors.
     pub processors: usize,
     /// Most of each processor that all threads of the class may have, in millionths.
     pub most_ppm: u64,
-    /// What others have of that, of all processors together.
+    /// The share that others have of that, of all processors together.
     pub others_ppm: u64,
 }
 
 impl DeadlineRoom {
-    /// What is left of all processors together, in millionths of one.
+    /// The share that is left of all processors together, in millionths of one.
     #[must_use]
     pub fn left_ppm(self) -> u64 {
         let processors = u64::try_from(self.processors).unwrap_or(u64::MAX);
@@ -148,7 +149,8 @@ mod tests {
     }
 
     proptest! {
-        /// Who is kept has room together, and what is proposed would have had it, and a nanosecond more not.
+        /// Tasks that are kept have room together, and a proposal would have had it, and one that
+        /// is a nanosecond more not.
         #[test]
         fn what_is_proposed_passes(budgets in prop::collection::vec(1_u64..400, 1..8), others_ppm in 0_u64..900_000, processors in 1_usize..3) {
             let room = room(processors, others_ppm);

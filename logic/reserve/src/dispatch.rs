@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// Most jobs of one virtual task machine: the processes of a large one.
 pub const MOST_JOBS: usize = 4096;
 
-/// Which of the jobs inside runs.
+/// The job inside that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Inside {
     /// Each in turn for at most this time, in ns (1 at least); for jobs that nothing is promised to by name.
@@ -44,7 +44,7 @@ struct Machine {
     left_ns: u64,
 }
 
-/// Who runs.
+/// The machine that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Decision {
     /// Index of the virtual task machine; `None`: nobody's time.
@@ -55,7 +55,7 @@ pub struct Decision {
     pub until_ns: u64,
 }
 
-/// What a caller got wrong.
+/// The mistake of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DispatchError {
     /// No such machine.
@@ -288,7 +288,7 @@ impl Machine {
         Self { taken: true, inside, jobs: Vec::new(), turns: VecDeque::new(), left_ns: 0 }
     }
 
-    /// Which job goes first, and for round robin what is left of its turn.
+    /// The job that goes first, and for round robin what is left of its turn.
     fn first(&self) -> (Option<usize>, Option<u64>) {
         match self.inside {
             Inside::RoundRobin { .. } => {

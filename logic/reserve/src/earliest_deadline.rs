@@ -48,7 +48,7 @@ impl Given for Whole {
     }
 }
 
-/// What there is to be done on a processor.
+/// The work that there is on a processor.
 pub(crate) struct Demand<'a> {
     loads: &'a [Load],
 }

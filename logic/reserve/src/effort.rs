@@ -4,7 +4,7 @@
 /// a hundredth of it; only periods and budgets that somebody chose for that purpose need more.
 pub const MOST_STEPS: u64 = 20_000_000;
 
-/// What is left of the steps.
+/// The steps that are left.
 #[derive(Debug)]
 pub(crate) struct Effort {
     left: u64,

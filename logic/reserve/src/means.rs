@@ -1,4 +1,5 @@
-//! What dispatch tables can keep of what was admitted: their switches cost time that is nobody's, and the kernel leaves them less than a whole processor.
+//! The part of what was admitted that dispatch tables can keep: their switches cost time that is
+//! nobody's, and the kernel leaves them less than a whole processor.
 
 use crate::admission::{AdmitError, Rule};
 use crate::deadlines::{DEADLINE_PERIODS_NS, DeadlineRoom, LEAST_DEADLINE_BUDGET_NS};
@@ -9,16 +10,17 @@ use crate::task::{Costs, LONGEST_NS, Policy, Task};
 use crate::units::Percent;
 use std::fmt;
 
-/// What a table takes on a machine, and what it can have.
+/// The needs of a table on a machine, and the room that it can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Means {
-    /// What a switch costs.
+    /// The cost of a switch.
     pub costs: Costs,
     /// Most of a processor that its slots may have, in millionths.
     pub most_ppm: u64,
 }
 
-/// Who goes before whom where there is not room for all: nobody who has slots loses them to somebody who comes.
+/// The precedence where there is not room for all: a machine that has slots loses them to none that
+/// comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// Has slots now, and asks for no others.
@@ -29,12 +31,12 @@ pub enum Standing {
     Plain,
 }
 
-/// Who wants slots of a processor's table.
+/// A machine that wants slots of a processor's table.
 #[derive(Debug, Clone)]
 pub struct Wanting {
     /// Its name.
     pub name: String,
-    /// What it asks for.
+    /// The task that it asks for.
     pub task: Task,
     /// Whether it goes before others.
     pub standing: Standing,
@@ -45,7 +47,7 @@ pub struct Wanting {
 /// Why one can't be kept as it asked to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unkept {
-    /// Who.
+    /// Its name.
     pub name: String,
     /// Those who would be kept so, it among them.
     pub(crate) names: Vec<String>,
@@ -74,7 +76,7 @@ impl Unkept {
         Self { name, names, switch_ns, why }
     }
 
-    /// What can't keep it: `table` or `deadline`.
+    /// The mechanism that can't keep it: `table` or `deadline`.
     #[must_use]
     pub fn by(&self) -> &'static str {
         match self.why {
@@ -116,7 +118,7 @@ impl Means {
         Self { costs, ..self }
     }
 
-    /// What of a processor these ask for, in millionths, rounded up each.
+    /// The share of a processor that these ask for, in millionths, rounded up each.
     #[must_use]
     pub fn asked_ppm<'t>(tasks: impl IntoIterator<Item = &'t Task>) -> u64 {
         let ppm = |task: &Task| {

@@ -10,13 +10,13 @@ pub const LONGEST_BURST_BYTES: u64 = 1 << 32;
 /// One class: a token bucket, and its share of what others leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Class {
-    /// What is promised, in bits per second on the wire, headers included.
+    /// The promised rate, in bits per second on the wire, headers included.
     pub rate_bits: u64,
-    /// What it may use if others do not, in bits per second; at least the rate.
+    /// The rate that it may use if others do not, in bits per second; at least the promised one.
     pub ceiling_bits: u64,
     /// How much may come at once, in bytes on the wire.
     pub burst_bytes: u64,
-    /// Who gets spare time first: 0 is gold.
+    /// The order in which classes get spare time: 0 is gold.
     pub precedence: u8,
 }
 
@@ -25,7 +25,7 @@ pub struct Class {
 pub struct Link {
     /// In bits per second.
     pub rate_bits: u64,
-    /// What its queues hold, in bytes: all bursts at once have to fit.
+    /// The bytes that its queues hold: all bursts at once have to fit.
     pub queue_bytes: u64,
     /// The longest packet, in bytes with headers: no burst is shorter, and no packet is interrupted.
     pub packet_bytes: u64,
@@ -39,7 +39,7 @@ pub enum LinkError {
     Rate {
         /// The sum, in bits per second.
         asked_bits: u128,
-        /// What there is.
+        /// The rate that there is.
         rate_bits: u64,
     },
     /// More may come at once than the queues hold.
@@ -47,7 +47,7 @@ pub enum LinkError {
     Burst {
         /// The sum, in bytes.
         asked_bytes: u128,
-        /// What there is.
+        /// The bytes that there are.
         queue_bytes: u64,
     },
     /// A class that contradicts itself or the link.
@@ -55,12 +55,12 @@ pub enum LinkError {
     Class {
         /// Its index.
         who: usize,
-        /// What is wrong, and what would do.
+        /// The fault, and what would do.
         what: ClassError,
     },
 }
 
-/// What is wrong with one class.
+/// The fault of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ClassError {
     /// Nothing is promised.

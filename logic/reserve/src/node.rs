@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Most virtual task machines of a node: what one processor may have, on each.
 pub const MOST_MACHINES: usize = MOST_TASKS * 4;
 
-/// What a node has.
+/// The capacity of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacity {
     /// How many processors are reserved on, at most [`MOST_PROCESSORS`].
@@ -35,7 +35,7 @@ pub struct Disk {
     pub operations: u64,
 }
 
-/// What one virtual task machine is promised. The default is nothing.
+/// The promise to one virtual task machine. The default is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Promise {
     /// A processor, by its number, and what of it.
@@ -48,7 +48,7 @@ pub struct Promise {
     pub disk: Disk,
 }
 
-/// What is only added up.
+/// The resources that are only added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Added {
     /// Bytes of memory.
@@ -59,7 +59,7 @@ pub enum Added {
     DiskOperations,
 }
 
-/// What a node has promised to whom, by name.
+/// The promises of a node, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub(crate) capacity: Capacity,
@@ -67,7 +67,8 @@ pub struct Node {
     remembered: Remembered,
 }
 
-/// What earlier tests found out of each that has a processor: see [`Rule::still_holds_near`]. Nodes that differ only in this are the same.
+/// The findings of earlier tests about each that has a processor: see [`Rule::still_holds_near`].
+/// Nodes that differ only in this are the same.
 #[derive(Debug, Clone, Default)]
 struct Remembered(BTreeMap<String, u64>);
 
@@ -87,7 +88,7 @@ pub enum NodeError {
     Processor {
         /// Its number.
         processor: usize,
-        /// Who is on it, in the order of the indices in the cause.
+        /// The machines on it, in the order of the indices in the cause.
         names: Vec<String>,
         /// Why.
         cause: AdmitError,
@@ -105,7 +106,7 @@ pub enum NodeError {
     /// The link has not enough.
     #[error("network ({}): {cause}", names.join(", "))]
     Network {
-        /// Who has a class, in the order of the indices in the cause.
+        /// The machines with a class, in the order of the indices in the cause.
         names: Vec<String>,
         /// Why.
         cause: LinkError,
@@ -117,7 +118,7 @@ pub enum NodeError {
         what: Added,
         /// The sum.
         asked: u128,
-        /// What there is.
+        /// The amount that there is.
         has: u64,
     },
     /// Too many of them.
@@ -175,22 +176,22 @@ impl Node {
         Ok(other)
     }
 
-    /// What it has.
+    /// The capacity.
     pub fn capacity(&self) -> &Capacity {
         &self.capacity
     }
 
-    /// What is promised to whom, by name.
+    /// The promises, by name.
     pub fn promises(&self) -> impl Iterator<Item = (&str, &Promise)> {
         self.promises.iter().map(|(name, promise)| (name.as_str(), promise))
     }
 
-    /// What is promised to somebody.
+    /// The promise to one machine.
     pub fn promise(&self, name: &str) -> Option<&Promise> {
         self.promises.get(name)
     }
 
-    /// Who is on a processor, by name, and what they ask for.
+    /// The machines on a processor, by name, and their tasks.
     pub fn on_processor(&self, processor: usize) -> impl Iterator<Item = (&str, Task)> {
         self.promises().filter_map(move |(name, promise)| match promise.processor {
             Some((number, task)) if number == processor => Some((name, task)),

@@ -32,7 +32,7 @@ impl Affinity {
     }
 }
 
-/// Which of the processors that pass the test gets a task. Tasks come by falling utilisation.
+/// The order in which processors that pass the test get a task. Tasks come by falling utilisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Heuristic {
     /// The first: leaves whole processors free.
@@ -49,7 +49,7 @@ pub enum Heuristic {
 /// A task and where it may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Placement {
-    /// What it asks for.
+    /// The task that it asks for.
     pub task: Task,
     /// Where.
     pub affinity: Affinity,
@@ -131,9 +131,9 @@ struct Search<'a> {
     rule: Rule,
     heuristic: Heuristic,
     placements: &'a [Placement],
-    /// Who is on each processor.
+    /// The tasks on each processor.
     filled: Vec<Vec<usize>>,
-    /// Who took the last task.
+    /// The processor that took the last task.
     last: usize,
 }
 
@@ -174,7 +174,8 @@ impl Search<'_> {
         tasks.map(|task| crate::fraction::up(task.budget_ns(), task.period_ns())).sum()
     }
 
-    /// Who would share the processor, in the order of the whole set, so that ties are broken as they are there.
+    /// The tasks that would share the processor, in the order of the whole set, so that ties are
+    /// broken as they are there.
     fn together(&self, processor: usize, who: usize) -> Vec<usize> {
         let mut together = self.filled[processor].clone();
         together.push(who);

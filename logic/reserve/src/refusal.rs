@@ -4,7 +4,7 @@ use crate::fixed_priority::Response;
 use crate::task::Policy;
 use std::fmt;
 
-/// Who would miss its deadline.
+/// A task that would miss its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Miss {
     /// Index among the tasks.
@@ -22,25 +22,25 @@ pub struct Miss {
 pub struct Remedy {
     /// Index among the tasks.
     pub who: usize,
-    /// What to change.
+    /// The change.
     pub change: Change,
 }
 
-/// What to change.
+/// A change that would help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// A smaller budget: the greatest that passes.
     Budget {
-        /// What was asked for, in ns.
+        /// The time that was asked for, in ns.
         from_ns: u64,
-        /// What would pass, in ns.
+        /// The time that would pass, in ns.
         to_ns: u64,
     },
     /// A longer period: the shortest that passes.
     Period {
-        /// What was asked for, in ns.
+        /// The time that was asked for, in ns.
         from_ns: u64,
-        /// What would pass, in ns.
+        /// The time that would pass, in ns.
         to_ns: u64,
     },
 }
@@ -50,11 +50,11 @@ pub enum Change {
 pub struct Refusal {
     /// Under which policy.
     pub policy: Policy,
-    /// Who would miss first.
+    /// The task that would miss first.
     pub miss: Miss,
     /// Of whom a smaller budget (and on a whole processor a longer period) was sought that would help, if that was.
     pub sought: Option<usize>,
-    /// What would help, of what was sought.
+    /// The changes that would help, of those that were sought.
     pub remedies: Vec<Remedy>,
 }
 
@@ -99,7 +99,8 @@ impl Refusal {
     }
 }
 
-/// What would help, after what does not pass; `sought`: of whom that was looked for.
+/// Adds the changes that would help to the words on what does not pass; `sought`: the tasks for
+/// which they were looked for.
 pub(crate) fn tell_remedies<N: fmt::Display>(
     f: &mut fmt::Formatter<'_>,
     remedies: &[Remedy],

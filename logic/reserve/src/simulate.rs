@@ -37,9 +37,9 @@ pub enum Stretch<'a> {
 /// A simulation to be.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario<'a> {
-    /// Who runs first, and what a switch costs.
+    /// The order, and the cost of a switch.
     pub rule: Rule,
-    /// Who wants to run.
+    /// The tasks.
     pub tasks: &'a [Task],
     /// When.
     pub arrivals: Arrivals<'a>,
@@ -71,20 +71,20 @@ pub struct Slot {
 pub struct Late {
     /// Index of the task.
     pub who: usize,
-    /// Which release, from 0.
+    /// The release, from 0.
     pub release: u64,
     /// When it should have been done, in ns of the simulation.
     pub deadline_ns: u64,
 }
 
-/// What came of it.
+/// The outcome of a simulation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// For each task the longest time that a release took from the beginning of its period, in ns.
     pub responses_ns: Vec<u64>,
-    /// Who was late, in the order in which it showed; the first [`MOST_LATE`].
+    /// The tasks that were late, in the order in which it showed; the first [`MOST_LATE`].
     pub late: Vec<Late>,
-    /// Who ran when, if that was asked for.
+    /// The slots: who ran when, if that was asked for.
     pub slots: Vec<Slot>,
     /// How often the processor turned to another task.
     pub switches: u64,
@@ -100,7 +100,7 @@ struct Line {
     done: u64,
     /// When the next becomes ready; `u64::MAX`: none does.
     next_ns: u64,
-    /// What is left of the one that is under way.
+    /// The time that is left of the one that is under way.
     left_ns: u64,
     /// Beginning of the first period, before which nothing is ready; time is shifted so that it is not negative.
     begin_ns: u64,
@@ -117,7 +117,7 @@ struct Run<'a> {
     now_ns: u64,
     /// Whose registers are loaded.
     loaded: Option<usize>,
-    /// What is left of the switch to it, in ns.
+    /// The time that is left of the switch to it, in ns.
     switch_left_ns: u64,
     outcome: Outcome,
 }
@@ -330,7 +330,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a release takes of its jitter: a mix of the seed and its name (SplitMix64).
+/// The share of its jitter that a release takes: a mix of the seed and its name (SplitMix64).
 fn late_by(seed: u64, index: usize, release: u64, jitter_ns: u64) -> u64 {
     let name = seed
         ^ (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)

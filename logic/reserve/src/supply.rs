@@ -1,4 +1,5 @@
-//! What a dispatch table gives to one of its tasks: exactly, from its slots, and not a bound over all tables with the same budget.
+//! The time that a dispatch table gives to one of its tasks: exactly, from its slots, and not a
+//! bound over all tables with the same budget.
 
 use crate::earliest_deadline::Given;
 
@@ -8,7 +9,7 @@ pub struct Supply {
     cycle_ns: u64,
     /// In order and apart.
     stretches: Vec<(u64, u64)>,
-    /// What is given before each stretch, and at the end the whole.
+    /// The time that is given before each stretch, and at the end the whole.
     before: Vec<u64>,
 }
 

@@ -26,7 +26,7 @@ pub enum TableError {
     Discord {
         /// The periods, in ns.
         periods_ns: Vec<u64>,
-        /// Who does not go with the others, and what would.
+        /// The task that does not go with the others, and the one that would.
         discord: Discord,
     },
     /// A table gives when it is time to, whether or not the work is ready.
@@ -57,7 +57,7 @@ fn tell_discord(periods_ns: &[u64], discord: &Discord) -> String {
     )
 }
 
-/// Who runs when on one processor, repeated each cycle.
+/// The schedule of one processor, repeated each cycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     cycle_ns: u64,
@@ -65,7 +65,7 @@ pub struct Table {
     quiet: Vec<(u64, u64)>,
 }
 
-/// Who has the processor, and until when.
+/// The holder of the processor, and until when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Turn {
     /// Index of the task; `None`: nobody's, to be given to anybody.
@@ -144,7 +144,7 @@ impl Table {
         self
     }
 
-    /// Who has the processor at a time of the cycle. Allocates nothing.
+    /// The holder of the processor at a time of the cycle. Allocates nothing.
     pub fn at(&self, inside_ns: u64) -> Turn {
         let next = self.slots.partition_point(|slot| slot.to_ns <= inside_ns);
         match self.slots.get(next) {
@@ -154,7 +154,7 @@ impl Table {
         }
     }
 
-    /// What the table gives to the task of that index, without what the switches take.
+    /// The time that the table gives to the task of that index, without what the switches take.
     pub fn supply(&self, who: usize) -> Supply {
         let own = self.slots.iter().filter(|slot| slot.who == who);
         Supply::new(self.cycle_ns, own.map(|slot| (slot.from_ns + slot.switch_ns, slot.to_ns)))
@@ -173,7 +173,7 @@ struct Builder<'a> {
     waiting: Vec<u64>,
     left: Vec<u64>,
     done: Vec<u64>,
-    /// Who is ready, the highest priority first: a rank or a deadline, and the index.
+    /// The tasks that are ready, the highest priority first: a rank or a deadline, and the index.
     ready: BinaryHeap<Reverse<(u64, usize)>>,
     loaded: Option<usize>,
     slots: Vec<Slot>,

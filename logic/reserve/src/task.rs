@@ -1,4 +1,4 @@
-//! What is asked of a processor: a budget in each period, by a deadline, and what a change of whom it runs costs.
+//! The demand on a processor: a budget in each period, by a deadline; and the cost of a switch.
 
 use crate::refusal::Span;
 
@@ -36,7 +36,7 @@ pub enum TaskError {
         "a budget of {} does not fit into a period of {}; one processor gives at most the period", Span(*budget_ns), Span(*period_ns)
     )]
     BudgetOverPeriod {
-        /// What was asked for.
+        /// The budget that was asked for.
         budget_ns: u64,
         /// In this time.
         period_ns: u64,
@@ -47,7 +47,7 @@ pub enum TaskError {
         Span(*budget_ns), Span(*jitter_ns), Span(*deadline_ns), Span(budget_ns.saturating_add(*jitter_ns))
     )]
     LateAlone {
-        /// What was asked for.
+        /// The budget that was asked for.
         budget_ns: u64,
         /// How late it may begin.
         jitter_ns: u64,
@@ -57,7 +57,7 @@ pub enum TaskError {
     /// Too long a period, deadline or jitter.
     #[error("{} is longer than an hour, the longest period or deadline of a reservation", Span(*ns))]
     TooLong {
-        /// What was asked for.
+        /// The time that was asked for.
         ns: u64,
     },
 }
@@ -150,7 +150,7 @@ impl Task {
     }
 }
 
-/// What a processor loses when it turns from one task to another.
+/// The time that a processor loses when it turns from one task to another.
 ///
 /// Each release is charged two switches: one to it, and one back to whom it interrupted. A switch is not interrupted, so whoever is released during one to
 /// somebody of lower priority waits for its end; the last release of a busy window pays for that, whose own switch back comes too late to be in anybody's way.
@@ -185,11 +185,11 @@ impl Costs {
     "a context switch of {} is more than {}, the most that is believed; measure it again", Span(*switch_ns), Span(LONGEST_SWITCH_NS)
 )]
 pub struct CostsError {
-    /// What was said.
+    /// The cost that was given.
     pub switch_ns: u64,
 }
 
-/// Who runs first.
+/// The policies of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
     /// The shorter the period, the higher the priority (Liu and Layland, JACM 1973). Of equals, who was named first.

@@ -1,4 +1,4 @@
-//! What a dispatcher was told and what it decided, so that the same can be asked again.
+//! The inputs and decisions of a dispatcher, so that the same can be asked again.
 
 use crate::dispatch::{Decision, DispatchError, Dispatcher, Inside};
 use crate::table::Table;
@@ -21,7 +21,7 @@ pub enum Input {
     Join {
         /// Index of the virtual task machine.
         vtm: usize,
-        /// What it asks for.
+        /// The task that it asks for.
         task: Option<Task>,
     },
     /// A job goes.
@@ -61,9 +61,9 @@ pub enum Input {
 pub struct Step {
     /// When, in ns.
     pub at_ns: u64,
-    /// What was told before the decision, in its order.
+    /// The inputs before the decision, in their order.
     pub inputs: Vec<Input>,
-    /// Who was to run.
+    /// The decision.
     pub decision: Decision,
 }
 
@@ -73,19 +73,19 @@ pub enum ReplayError {
     /// Another decision than the one that was recorded.
     #[error("step {step} at {at_ns} ns: {found:?} was decided, and {recorded:?} is recorded")]
     Differs {
-        /// Which step, from 0.
+        /// The step, from 0.
         step: usize,
         /// When, in ns.
         at_ns: u64,
-        /// What is written down.
+        /// The recorded decision.
         recorded: Decision,
-        /// What was decided now.
+        /// The decision now.
         found: Decision,
     },
     /// The trace speaks of what is not there.
     #[error("step {step}: {source}")]
     Input {
-        /// Which step, from 0.
+        /// The step, from 0.
         step: usize,
         /// Why.
         source: DispatchError,

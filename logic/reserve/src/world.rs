@@ -13,7 +13,7 @@ pub struct Recurring {
     pub vtm: usize,
     /// Its index in there, as [`Dispatcher::join`] said.
     pub job: usize,
-    /// What it asks for; it becomes ready at the beginning of each period.
+    /// The task that it asks for; it becomes ready at the beginning of each period.
     pub task: Task,
     /// When its first period begins, in ns.
     pub offset_ns: u64,
@@ -28,14 +28,14 @@ pub struct Overdue {
     pub deadline_ns: u64,
 }
 
-/// What came of it.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {
-    /// Who was late; the first of them.
+    /// The jobs that were late; the first of them.
     pub overdue: Vec<Overdue>,
     /// For each recurring job the longest time from the beginning of a period until it was done, in ns.
     pub responses_ns: Vec<u64>,
-    /// What each recurring job was given in all, in ns.
+    /// The time that each recurring job was given in all, in ns.
     pub given_ns: Vec<u64>,
     /// All that was told and decided.
     pub trace: Vec<Step>,

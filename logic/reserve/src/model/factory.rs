@@ -1,4 +1,4 @@
-//! Who makes resources, and takes them away.
+//! The factories of resources, which also take them away.
 
 use super::{
     Adaptation, Id, Job, Kind, Machine, Manager, Model, ModelError, TURN_NS, Team, Wish, check_name,

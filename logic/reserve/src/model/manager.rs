@@ -1,4 +1,4 @@
-//! Who admits, reserves, expels and adapts.
+//! The managers, which admit, reserve, expel and adapt.
 
 use super::{Adaptation, Id, Model, ModelError, Team, Wish, check_name};
 use crate::adapt::AdaptError;
@@ -48,7 +48,7 @@ pub trait Manager {
     /// Where there is none of that name.
     fn resources(&self, machine: &str) -> Result<Vec<Id>, ModelError>;
 
-    /// Who runs first, and what a switch costs.
+    /// The order, and the cost of a switch.
     fn policy(&self) -> Rule;
 
     /// Another policy, where all that is promised can be kept by it.

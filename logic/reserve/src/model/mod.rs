@@ -39,12 +39,12 @@ pub const MOST_JOBS: usize = crate::task::MOST_TASKS;
 /// Longest name of a machine or a job, in bytes: a distributed container's and a domain's, and what stands between.
 pub const LONGEST_NAME: usize = 256;
 
-/// What is asked for a machine. The default is nothing, and a machine that is given nothing is expelled.
+/// The wish for a machine. The default is nothing, and a machine that is given nothing is expelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Wish {
-    /// What of a processor.
+    /// The task on a processor.
     pub task: Option<Task>,
-    /// Which processors may give it.
+    /// The processors that may give it.
     pub affinity: Affinity,
     /// A class of the link.
     pub network: Option<Class>,
@@ -61,7 +61,7 @@ impl Default for Wish {
 }
 
 impl Wish {
-    /// What would ask for what was promised: the same processor, and no other.
+    /// The wish that asks for what was promised: the same processor, and no other.
     pub fn of(promise: &Promise) -> Self {
         Self {
             task: promise.processor.map(|(_, task)| task),
@@ -91,7 +91,7 @@ pub enum ModelError {
     /// Jobs inside a machine would be late.
     #[error("inside `{machine}`: {}", told(cause, jobs))]
     Inside {
-        /// Which machine.
+        /// The machine.
         machine: String,
         /// The names of its jobs, by the indices that the cause has.
         jobs: Vec<String>,
@@ -103,7 +103,7 @@ pub enum ModelError {
         "the jobs inside `{machine}` have deadlines, which are kept by a table, and processor {processor} has none: {cause}"
     )]
     NoTable {
-        /// Which machine.
+        /// The machine.
         machine: String,
         /// On which processor.
         processor: usize,
@@ -121,7 +121,7 @@ pub enum ModelError {
     NoJob {
         /// Whose.
         machine: String,
-        /// Which.
+        /// The job.
         job: String,
     },
     /// A job of that name is there.
@@ -129,7 +129,7 @@ pub enum ModelError {
     JobExists {
         /// Whose.
         machine: String,
-        /// Which.
+        /// The job.
         job: String,
     },
     /// More jobs than there may be.
@@ -141,17 +141,17 @@ pub enum ModelError {
     /// Not one that this can be done with.
     #[error("resource {id} is {found}; {wanted}")]
     Unfit {
-        /// Which.
+        /// The resource.
         id: Id,
-        /// What it is.
+        /// Its kind.
         found: Kind,
-        /// What is needed.
+        /// The kind that is needed.
         wanted: &'static str,
     },
     /// Somebody was promised something of it.
     #[error("processor {processor} is promised to {}; expel them or move them first", names.join(", "))]
     InUse {
-        /// Which processor.
+        /// The processor.
         processor: usize,
         /// To whom.
         names: Vec<String>,
@@ -203,7 +203,7 @@ struct Job {
 /// How a machine's team shares its time, and the jobs that are promised to be in time. The default: each in turn, and nothing is promised to any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Team {
-    /// Which of the jobs runs.
+    /// The order of the jobs.
     pub inside: Inside,
     /// The jobs, by name.
     pub jobs: BTreeMap<String, Task>,
@@ -220,7 +220,7 @@ impl Default for Team {
 pub struct Timed {
     /// Its name.
     pub name: String,
-    /// What it asks for.
+    /// The task that it asks for.
     pub task: Task,
     /// How long it takes at worst; `None` where the policy has no such number (earliest deadline first).
     pub response: Option<Response>,
@@ -236,7 +236,7 @@ pub struct Adaptation {
 }
 
 impl Adaptation {
-    /// What to do, in which order, and back.
+    /// The steps, in which order, and back.
     pub fn transaction(&self) -> &Transaction {
         &self.transaction
     }

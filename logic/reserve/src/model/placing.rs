@@ -1,4 +1,5 @@
-//! Which processor a machine gets, and whether the jobs inside all machines stay in time.
+//! The placing of machines on processors, and the test whether the jobs inside all machines stay in
+//! time.
 
 use super::{Model, ModelError, Team, Timed, Wish};
 use crate::adapt::AdaptError;
@@ -13,8 +14,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Model {
-    /// What each wish becomes, with a processor for each that wants one: those who are somewhere stay where they are as long as that is allowed and fits, the others
-    /// come by falling utilisation, each to the first of the heuristic's order that passes.
+    /// The promise that each wish becomes, with a processor for each that wants one: machines that
+    /// are somewhere stay where they are as long as that is allowed and fits, the others come by
+    /// falling utilisation, each to the first of the heuristic's order that passes.
     pub(super) fn place(&self, changes: &[(&str, Wish)], may_move: bool) -> Result<Vec<Promise>, ModelError> {
         let mut on: BTreeMap<usize, Vec<(&str, Task)>> = BTreeMap::new();
         let changed: BTreeSet<&str> = changes.iter().map(|(name, _)| *name).collect();

@@ -29,17 +29,17 @@ impl fmt::Display for Id {
 /// How abstract a resource is: it stands on those of lower levels alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// What the node has.
+    /// A resource of the node.
     Node,
-    /// What runs.
+    /// A job that runs.
     Job,
-    /// What a machine is made of.
+    /// A part of a machine.
     Part,
-    /// What is promised something.
+    /// A machine with a promise.
     Machine,
 }
 
-/// What a resource is.
+/// The kinds of resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A virtual task machine.
@@ -101,13 +101,13 @@ impl fmt::Display for Kind {
 /// A resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
-    /// What it is called: of a part, as its machine.
+    /// The name: of a part, as its machine.
     pub name: String,
-    /// Who stands on it directly.
+    /// The resources that stand on it directly.
     pub above: BTreeSet<Id>,
-    /// What it stands on directly.
+    /// The resources that it stands on directly.
     pub below: BTreeSet<Id>,
 }
 

@@ -1,4 +1,4 @@
-//! Who runs when, and who for the time being does not.
+//! The schedules, and the machines that for the time being do not run.
 
 use super::{Id, Kind, Manager, Model, ModelError, Wish};
 use crate::dispatch::Inside;
@@ -7,7 +7,7 @@ use crate::table::{Table, TableError};
 use crate::task::Task;
 use std::collections::BTreeMap;
 
-/// What a scheduler knows of a resource.
+/// A scheduler's knowledge of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parameters {
     /// Of a machine: what it is promised.
@@ -18,14 +18,14 @@ pub enum Parameters {
     Job(Option<Task>),
 }
 
-/// What one processor does.
+/// The schedule of one processor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     /// Its number.
     pub processor: usize,
-    /// Who is on it, in the order of the table's indices.
+    /// The machines on it, in the order of the table's indices.
     pub machines: Vec<String>,
-    /// Which of them are suspended: their turns pass unused.
+    /// The machines that are suspended: their turns pass unused.
     pub suspended: Vec<usize>,
     /// When each runs; or why there is no table, so that something else has to keep the promises.
     pub table: Result<Table, TableError>,
@@ -51,7 +51,7 @@ pub trait Scheduler {
     /// Where it is none of these.
     fn is_suspended(&self, id: Id) -> Result<bool, ModelError>;
 
-    /// Who runs when, on each processor on which anybody is.
+    /// The schedule of each processor on which any machine is.
     fn schedule(&self) -> Vec<Schedule>;
 
     /// The parameters of a machine, a team or a job.
@@ -68,7 +68,7 @@ pub trait Scheduler {
 }
 
 impl Model {
-    /// What a resource is and the name of the machine that it belongs to.
+    /// The kind of a resource and the name of the machine that it belongs to.
     fn owner(&self, id: Id) -> Result<(Kind, String, String), ModelError> {
         let found = self.resources.get(&id).ok_or(ModelError::NoResource(id))?;
         let top = if found.kind == Kind::Machine { Some(id) } else { self.above(id).last().copied() };
