@@ -1,10 +1,10 @@
 //! The command line. Help, completions and man pages all come out of these definitions.
 
+use crate::commands::adaptation::AdaptationCommand;
 use crate::commands::endpoint::EndpointCommand;
 use crate::commands::image::ImageCommand;
 use crate::commands::link::LinkCommand;
 use crate::commands::node::NodeCommand;
-use crate::commands::adaptation::AdaptationCommand;
 use crate::commands::reserve::{AdaptArgs, ReserveCommand};
 use crate::commands::volume::VolumeCommand;
 use clap::{Args, Parser, Subcommand};

@@ -95,7 +95,8 @@ impl Bed {
         let one = ["cpu,cpuacct", "cpu"]
             .iter()
             .find_map(|mount| read(format!("/sys/fs/cgroup/{mount}/{top}/film/{name}/cpu.cfs_quota_us")));
-        let text = one.or_else(|| read(format!("/sys/fs/cgroup/{top}/film/{name}/cpu.max"))).expect("a quota");
+        let text =
+            one.or_else(|| read(format!("/sys/fs/cgroup/{top}/film/{name}/cpu.max"))).expect("a quota");
         text.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
     }
 
@@ -116,7 +117,8 @@ fn a_program_that_misses_its_frames_gets_what_it_needs_and_returns_what_it_does_
     let adaptation = "[adaptation.gold]\ndomain = \"gold\"\nmonitor = \"quality\"\nevery = \"200ms\"\n\
          feedback = { target = 5, samples = 5 }\ncpu = { least = \"4ms\", most = \"24ms\" }\npause = \"500ms\"\n\
          from.rest = { cpu = \"12ms\" }\n";
-    let file = format!("name = \"film\"\n{}{}{adaptation}", domain("gold", 6, FRAMES), domain("rest", 34, RESTS));
+    let file =
+        format!("name = \"film\"\n{}{}{adaptation}", domain("gold", 6, FRAMES), domain("rest", 34, RESTS));
     bed.node.up_ok(&file);
     wait::until("a figure", || bed.row("gold")["figure"].is_string());
 
@@ -157,7 +159,10 @@ fn a_monitor_that_lies_or_stops_moves_nothing_beyond_the_file_and_nothing_for_lo
 
     // The worst figure that there is, ten thousand times.
     bed.say("gold", "1000000000");
-    bed.node.shell_ok("gold", "i=0; while [ $i -lt 10000 ]; do echo 1000000000; i=$((i+1)); done > /srv/self/quality");
+    bed.node.shell_ok(
+        "gold",
+        "i=0; while [ $i -lt 10000 ]; do echo 1000000000; i=$((i+1)); done > /srv/self/quality",
+    );
     wait::until("it has all that its file allows", || bed.budget("gold") == 12 * MS);
     wait::until("it is told that there is no more", || {
         bed.row("gold")["refused"].as_str().is_some_and(|why| why.contains("it has all that its file allows"))
@@ -210,8 +215,16 @@ fn of_two_that_want_the_same_processor_the_one_with_priority_has_it() {
     let domains = domain("gold", 8, &says("gold")) + &domain("silver", 8, &says("silver"));
     // Without an order they would take from each other for ever, so that is refused.
     let endless = format!("{moves}\nfrom.silver = {{ cpu = \"8ms\" }}");
-    let refused = bed.node.up(&format!("name = \"film\"\n{domains}{}{}", rules("gold", &endless), rules("silver", moves)));
-    assert!(refused.err.contains("`gold` would take from `silver` what `silver` would take back"), "{}", refused.err);
+    let refused = bed.node.up(&format!(
+        "name = \"film\"\n{domains}{}{}",
+        rules("gold", &endless),
+        rules("silver", moves)
+    ));
+    assert!(
+        refused.err.contains("`gold` would take from `silver` what `silver` would take back"),
+        "{}",
+        refused.err
+    );
     bed.node.up_ok(&format!("name = \"film\"\n{domains}{}{}", rules("gold", &takes), rules("silver", moves)));
     wait::until("the first has all", || bed.budget("gold") == 32 * MS);
     assert_eq!(bed.budget("silver"), 8 * MS);
@@ -256,7 +269,9 @@ fn a_dry_run_changes_nothing_and_a_hand_comes_before_all() {
         format!("name = \"film\"\n{}{of}", domain("gold", 8, &says("gold")))
     };
     bed.node.up_ok(&file("dry_run = true"));
-    wait::until("it says what it would do", || bed.has_happened("would-adapt", "cpu 8ms, level 0 to cpu 12ms, level 0"));
+    wait::until("it says what it would do", || {
+        bed.has_happened("would-adapt", "cpu 8ms, level 0 to cpu 12ms, level 0")
+    });
     assert_eq!((bed.budget("gold"), bed.row("gold")["changes"].as_u64()), (8 * MS, Some(0)));
     assert!(!bed.has_happened("adapted", ""));
 

@@ -157,7 +157,9 @@ impl Adapter {
         let is_lost = self.lost >= LOST_SAMPLES && has != home;
         let action = if is_lost { Action::Return(home) } else { Action::Keep };
         let why = match action {
-            Action::Return(_) => format!("no figure for {LOST_SAMPLES} samples: the file's values count again"),
+            Action::Return(_) => {
+                format!("no figure for {LOST_SAMPLES} samples: the file's values count again")
+            }
             _ => "no figure".to_owned(),
         };
         Decision { action, why, is_bounded: false }
@@ -178,15 +180,21 @@ impl Adapter {
         let judgement = self.streaks.judge(&settings.selector, figure);
         let words = |what: &str| format!("the figure is {figure}: {what}");
         // Who was wrong once waits for the calm.
-        let corrects = std::mem::take(&mut self.has_grown) && !self.streaks.is_wary() && judgement != Judgement::More;
+        let corrects =
+            std::mem::take(&mut self.has_grown) && !self.streaks.is_wary() && judgement != Judgement::More;
         let peak_ns = self.peak.ns();
         let (action, why) = match judgement {
-            Judgement::More => (Action::Grow(grown(settings, figure, has, self.before_less_ns)), words(&needs(&settings.selector))),
+            Judgement::More => (
+                Action::Grow(grown(settings, figure, has, self.before_less_ns)),
+                words(&needs(&settings.selector)),
+            ),
             _ if corrects => match correction(settings, has, peak_ns) {
                 Some(to) => (Action::Shrink(to), words("not all of what was added is used")),
                 None => (Action::Keep, words("as it should be")),
             },
-            Judgement::Less if self.is_too_soon(settings, now_ms) => (Action::Keep, words("less would do, soon")),
+            Judgement::Less if self.is_too_soon(settings, now_ms) => {
+                (Action::Keep, words("less would do, soon"))
+            }
             Judgement::Less => match shrunk(settings, has, peak_ns) {
                 Some(to) => (Action::Shrink(to), words("less will do")),
                 None => (Action::Keep, words("as it should be")),
@@ -244,7 +252,8 @@ fn shrunk(settings: &Settings, has: Amounts, peak_ns: Option<u64>) -> Option<Amo
 
 /// What the controller takes back.
 fn correction(settings: &Settings, has: Amounts, peak_ns: Option<u64>) -> Option<Amounts> {
-    let (Selector::Feedback(feedback), Some(range), Some(now)) = (&settings.selector, settings.cpu, has.cpu_ns)
+    let (Selector::Feedback(feedback), Some(range), Some(now)) =
+        (&settings.selector, settings.cpu, has.cpu_ns)
     else {
         return None;
     };

@@ -101,7 +101,8 @@ fn take(period_ns: u64, has: Amounts, wanted: Amounts, givers: &[Giver]) -> Vec<
             let asked = ceil(share, giver.period_ns, BILLION);
             let taken = asked.min(now.saturating_sub(least));
             let covered = u128::from(taken) * u128::from(BILLION) / u128::from(giver.period_ns.max(1));
-            share = if taken == asked { 0 } else { share.saturating_sub(u64::try_from(covered).unwrap_or(0)) };
+            share =
+                if taken == asked { 0 } else { share.saturating_sub(u64::try_from(covered).unwrap_or(0)) };
             left.cpu_ns = Some(now - taken);
         }
         if let (Some(now), Some(least)) = (giver.has.network_bits, giver.least_network_bits) {

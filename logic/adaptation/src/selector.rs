@@ -1,7 +1,7 @@
 //! Judging figures: two thresholds with a gap between them, each for some samples in a row.
 
-use crate::figure::Figure;
 use crate::feedback::Feedback;
+use crate::figure::Figure;
 use serde::{Deserialize, Serialize};
 
 /// How much longer the calm has to last at most, before less is given again, where giving less was a mistake before: 64 times.
@@ -63,7 +63,9 @@ pub enum SelectorError {
     #[error("the rules contradict each other: a figure of {0} would mean both more and less")]
     Contradiction(Figure),
     /// There is nothing between the two.
-    #[error("there is no gap between the rules: what is not `more` would be `less`, and the budget would never rest")]
+    #[error(
+        "there is no gap between the rules: what is not `more` would be `less`, and the budget would never rest"
+    )]
     NoGap,
     /// Both look to the same side.
     #[error("both rules are about figures {0}: one of them never matters")]
@@ -78,9 +80,8 @@ impl Selector {
     pub fn check(&self) -> Result<(), SelectorError> {
         let Self::Rules { more, less, .. } = self else { return Ok(()) };
         let (high, low) = match (more, less) {
-            (Threshold::Above(high), Threshold::Below(low)) | (Threshold::Below(low), Threshold::Above(high)) => {
-                (*high, *low)
-            }
+            (Threshold::Above(high), Threshold::Below(low))
+            | (Threshold::Below(low), Threshold::Above(high)) => (*high, *low),
             (Threshold::Above(_), Threshold::Above(_)) => return Err(SelectorError::SameSide("above")),
             (Threshold::Below(_), Threshold::Below(_)) => return Err(SelectorError::SameSide("below")),
         };

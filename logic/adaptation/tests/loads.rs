@@ -70,7 +70,12 @@ fn all_or_nothing(budget_ns: u64, demand_ns: u64) -> (Figure, Load) {
 type Plant = fn(u64, u64) -> (Figure, Load);
 
 /// The budget after each of so many samples, each with a demand of its own, and how often its direction turned.
-fn run(settings: &Settings, begin_ns: u64, plant: Plant, demands: impl Iterator<Item = u64>) -> (Vec<u64>, usize) {
+fn run(
+    settings: &Settings,
+    begin_ns: u64,
+    plant: Plant,
+    demands: impl Iterator<Item = u64>,
+) -> (Vec<u64>, usize) {
     let (mut adapter, mut has) = (Adapter::default(), cpu(begin_ns));
     let (mut budgets, mut turns, mut went_up) = (Vec::new(), 0, None);
     for (round, demand_ns) in demands.enumerate() {
@@ -105,7 +110,10 @@ fn a_step_of_the_load_is_met_within_three_samples_and_overshot_by_a_tenth_at_mos
         let (budgets, _) = run(&feedback(), before_ns + before_ns / 32, dropping, demands);
         let most = budgets.iter().max().unwrap();
         assert!(*most <= after_ns + after_ns / 10, "load {load}: {after_ns} is overshot: {budgets:?}");
-        let settled = budgets.iter().skip(2).all(|budget| (after_ns - after_ns / 100..=after_ns + after_ns / 10).contains(budget));
+        let settled = budgets
+            .iter()
+            .skip(2)
+            .all(|budget| (after_ns - after_ns / 100..=after_ns + after_ns / 10).contains(budget));
         assert!(settled, "load {load}: from {before_ns} to {after_ns}: {budgets:?}");
     }
 }
@@ -126,7 +134,8 @@ fn a_figure_that_is_all_or_nothing_is_met_within_four_samples() {
         let before_ns = noise.between(2 * MS, 9 * MS);
         let after_ns = noise.between(before_ns, (before_ns * 4).min(34 * MS));
         let (budgets, _) = run(&feedback(), before_ns, all_or_nothing, std::iter::repeat_n(after_ns, 50));
-        let settled = budgets.iter().skip(3).all(|budget| (after_ns..=after_ns + after_ns / 6).contains(budget));
+        let settled =
+            budgets.iter().skip(3).all(|budget| (after_ns..=after_ns + after_ns / 6).contains(budget));
         assert!(settled, "load {load}: from {before_ns} to {after_ns}: {budgets:?}");
     }
 }
@@ -157,8 +166,14 @@ fn no_more_changes_are_made_than_may_be() {
     for round in 0..(120_000 / EVERY_MS) {
         // A monitor that says whatever makes most trouble.
         let figure = Figure::whole(if round % 20 < 10 { 100 } else { 0 });
-        let decision =
-            adapter.decide(&settings, round * EVERY_MS, Some(figure), Load::default(), cpu(20 * MS), cpu(20 * MS));
+        let decision = adapter.decide(
+            &settings,
+            round * EVERY_MS,
+            Some(figure),
+            Load::default(),
+            cpu(20 * MS),
+            cpu(20 * MS),
+        );
         if decision.action != Action::Keep {
             adapter.changed(round * EVERY_MS, cpu(20 * MS), decision.action);
             changes += 1;
@@ -185,7 +200,9 @@ fn quality_gets_worse_last_and_better_first() {
         let mut adapter = Adapter::default();
         let mut last = Action::Keep;
         for round in 0..20 {
-            last = adapter.decide(&settings, round * EVERY_MS, Some(Figure::whole(figure)), Load::default(), has, has).action;
+            last = adapter
+                .decide(&settings, round * EVERY_MS, Some(Figure::whole(figure)), Load::default(), has, has)
+                .action;
             if last != Action::Keep {
                 break;
             }

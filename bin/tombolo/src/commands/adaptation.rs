@@ -142,7 +142,8 @@ fn pause(place: &PlaceArgs, name: &str, paused: bool) -> Result<(), Failure> {
 fn set(place: &PlaceArgs, arguments: &SetArgs) -> Result<(), Failure> {
     let SetArgs { name, cpu, network, level, file, json } = arguments;
     if !file && cpu.is_none() && network.is_none() && level.is_none() {
-        return Err(Failure::misuse("nothing is set").help("say what: --cpu 12ms, --network 2mbit, --level 1 or --file"));
+        return Err(Failure::misuse("nothing is set")
+            .help("say what: --cpu 12ms, --network 2mbit, --level 1 or --file"));
     }
     let request = SetAdaptation {
         name: name.clone(),

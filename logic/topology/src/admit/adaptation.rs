@@ -10,7 +10,8 @@ use crate::scalar::{nanos_text, rate_text};
 use crate::suggest::quoted;
 use adaptation::{Feedback, Figure, Range, RangeError, Selector, Settings, Threshold};
 
-const RULES: &str = "more = { above = 5, samples = 2 } and less = { below = 1, samples = 10 }, or feedback = { target = 1 }";
+const RULES: &str =
+    "more = { above = 5, samples = 2 } and less = { below = 1, samples = 10 }, or feedback = { target = 1 }";
 
 /// All adaptations that are whole, sorted by name; what is wrong with the others is reported.
 pub(super) fn all(domains: &[Domain], cx: &mut Context<'_, '_>) -> Vec<Adaptation> {
@@ -24,13 +25,18 @@ pub(super) fn all(domains: &[Domain], cx: &mut Context<'_, '_>) -> Vec<Adaptatio
     for (number, (adaptation, at)) in found.iter().enumerate() {
         let other = found.iter().take(number).find(|(other, _)| other.domain == adaptation.domain);
         if let (Some((other, _)), Some(domain)) = (other, at.value.domain.given()) {
-            let message = format!("`{}` is adapted by `{}` already: two would undo each other's work", other.domain, other.name);
+            let message = format!(
+                "`{}` is adapted by `{}` already: two would undo each other's work",
+                other.domain, other.name
+            );
             cx.out.error(Code::Conflict, &domain.span, message).help("make one of them of both");
         }
     }
     for (adaptation, at) in &found {
         for giving in &adaptation.from {
-            let Some((other, _)) = found.iter().find(|(other, _)| other.domain == giving.domain) else { continue };
+            let Some((other, _)) = found.iter().find(|(other, _)| other.domain == giving.domain) else {
+                continue;
+            };
             let fights = giving.least_cpu_ns.is_some() && other.settings.cpu.is_some()
                 || giving.least_network_bits.is_some() && other.settings.network.is_some();
             if fights && other.priority >= adaptation.priority {
@@ -39,7 +45,8 @@ pub(super) fn all(domains: &[Domain], cx: &mut Context<'_, '_>) -> Vec<Adaptatio
                     "`{}` would take from `{}` what `{}` would take back: it has to go first",
                     adaptation.name, giving.domain, other.name
                 );
-                let help = format!("priority = {} for `{}`", other.priority.saturating_add(1), adaptation.name);
+                let help =
+                    format!("priority = {} for `{}`", other.priority.saturating_add(1), adaptation.name);
                 cx.out.error(Code::Conflict, span, message).help(help);
             }
         }
@@ -49,7 +56,12 @@ pub(super) fn all(domains: &[Domain], cx: &mut Context<'_, '_>) -> Vec<Adaptatio
     all
 }
 
-fn one(name: Name, at: &At<AdaptationForm>, domains: &[Domain], cx: &mut Context<'_, '_>) -> Option<Adaptation> {
+fn one(
+    name: Name,
+    at: &At<AdaptationForm>,
+    domains: &[Domain],
+    cx: &mut Context<'_, '_>,
+) -> Option<Adaptation> {
     let form = &at.value;
     let of = form.domain.given()?;
     let domain = cx.domain_called(of)?;
@@ -60,7 +72,13 @@ fn one(name: Name, at: &At<AdaptationForm>, domains: &[Domain], cx: &mut Context
     let cpu = form.cpu.given().and_then(|range| {
         let share = reserve.and_then(|reserve| reserve.cpu);
         if share.is_none() {
-            lacks(&domain, "processor time", "reserve = { cpu = { budget = \"16ms\", period = \"40ms\" } }", range, cx);
+            lacks(
+                &domain,
+                "processor time",
+                "reserve = { cpu = { budget = \"16ms\", period = \"40ms\" } }",
+                range,
+                cx,
+            );
         }
         budget_range(range, share?.budget_ns, share?.period_ns, form.feedback.is_absent(), cx)
     });
@@ -137,7 +155,9 @@ fn service(at: &At<AdaptationForm>, domain: &Name, cx: &mut Context<'_, '_>) -> 
     let Some(service) = form.service.given() else {
         if form.service.is_absent() {
             let message = "this monitor is of a service, and none is said";
-            cx.out.error(Code::MissingKey, &at.span, message).help("service = \"dns\", one that the domain mounts");
+            cx.out
+                .error(Code::MissingKey, &at.span, message)
+                .help("service = \"dns\", one that the domain mounts");
         }
         return None;
     };
@@ -156,7 +176,9 @@ fn selector(at: &At<AdaptationForm>, cx: &mut Context<'_, '_>) -> Option<Selecto
         for rule in [&form.more, &form.less] {
             if let Some(rule) = rule.given() {
                 let message = "either the controller decides, or rules do";
-                cx.out.error(Code::Conflict, &rule.span, message).help("leave `feedback` out, or `more` and `less`");
+                cx.out
+                    .error(Code::Conflict, &rule.span, message)
+                    .help("leave `feedback` out, or `more` and `less`");
             }
         }
         if let Some(word) = form.monitor.given()
@@ -167,7 +189,11 @@ fn selector(at: &At<AdaptationForm>, cx: &mut Context<'_, '_>) -> Option<Selecto
         }
         let target = feedback.value.target.given()?;
         if target.value.0.0 >= Figure::whole(100).0 {
-            cx.out.error(Code::OutOfRange, &target.span, "all of the work is 100 percent, and less may be missed");
+            cx.out.error(
+                Code::OutOfRange,
+                &target.span,
+                "all of the work is 100 percent, and less may be missed",
+            );
         }
         let calm_samples =
             feedback.value.samples.value().map_or(crate::bounds::FEEDBACK_SAMPLES_DEFAULT, |count| count.0);
@@ -177,7 +203,9 @@ fn selector(at: &At<AdaptationForm>, cx: &mut Context<'_, '_>) -> Option<Selecto
         return None;
     }
     if form.more.is_absent() || form.less.is_absent() {
-        cx.out.error(Code::MissingKey, &at.span, "nothing says when more is needed, and when less would do").help(RULES);
+        cx.out
+            .error(Code::MissingKey, &at.span, "nothing says when more is needed, and when less would do")
+            .help(RULES);
     }
     let (more, more_samples) = rule(&form.more, cx)?;
     let (less, less_samples) = rule(&form.less, cx)?;
@@ -217,7 +245,8 @@ fn budget_range(
         cx.out.error(Code::MissingKey, &at.span, message).help("step = \"2ms\"");
     }
     if most.value.0 > period_ns {
-        let message = format!("one processor has no {} in {}", nanos_text(most.value.0), nanos_text(period_ns));
+        let message =
+            format!("one processor has no {} in {}", nanos_text(most.value.0), nanos_text(period_ns));
         cx.out.error(Code::OutOfRange, &most.span, message);
         return None;
     }
@@ -264,10 +293,13 @@ fn givers(form: &AdaptationForm, domain: &Name, domains: &[Domain], cx: &mut Con
         let key = At { value: crate::scalar::Filled(entry.key.value.clone()), span: entry.key.span.clone() };
         let (Some(giver), Some(at)) = (cx.domain_called(&key), entry.value.as_ref()) else { continue };
         if giver == *domain {
-            cx.out.error(Code::Conflict, &key.span, format!("`{giver}` can't give to itself")).help("leave it out");
+            cx.out
+                .error(Code::Conflict, &key.span, format!("`{giver}` can't give to itself"))
+                .help("leave it out");
             continue;
         }
-        let reserve = domains.iter().find(|known| known.name == giver).and_then(|known| known.reserve.as_ref());
+        let reserve =
+            domains.iter().find(|known| known.name == giver).and_then(|known| known.reserve.as_ref());
         let giving = Giving {
             least_cpu_ns: at.value.cpu.value().map(|nanos| nanos.0),
             least_network_bits: at.value.network.value().map(|rate| rate.0),

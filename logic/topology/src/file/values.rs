@@ -9,7 +9,8 @@ use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
     Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, IdOrName, JobPolicy,
-    MonitorWord, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, User, Verb, VolumeStore,
+    MonitorWord, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, User, Verb,
+    VolumeStore,
 };
 use crate::name::{NAME_PATTERN, Name};
 use crate::read::{At, Beside, Field, Form, Items, Span, field, required, table_form, type_name, wrong_type};

@@ -68,9 +68,16 @@ impl Running {
         };
         let granted = arbitrate(&self.adaptation.settings, period_ns, has, wanted, &listed, fits);
         let lacks = granted.lacks.map(|wanted| {
-            let why = book.fits(&changes(&wanted, &[])).err().map_or_else(String::new, |p| format!(": {}", p.message));
+            let why = book
+                .fits(&changes(&wanted, &[]))
+                .err()
+                .map_or_else(String::new, |p| format!(": {}", p.message));
             let fitting = Amounts { level: has.level, ..granted.own };
-            let fits = if fitting == has { "no more fits".to_owned() } else { format!("{} is what fits", text(&fitting)) };
+            let fits = if fitting == has {
+                "no more fits".to_owned()
+            } else {
+                format!("{} is what fits", text(&fitting))
+            };
             format!("it wants {}, and {fits}{why}", text(&wanted))
         });
         if granted.own == has {
@@ -113,9 +120,14 @@ impl Running {
         });
         if is_of_book {
             let mut expected = vec![(self.vtm(), held.now.clone())];
-            let others = givers.iter().filter(|(giver, _)| changes.iter().any(|change| change.name == giver.name));
+            let others =
+                givers.iter().filter(|(giver, _)| changes.iter().any(|change| change.name == giver.name));
             expected.extend(others.map(|(giver, held)| (giver.name.clone(), held.now.clone())));
-            if let Err(problem) = book.adapt_from(&expected, &AdaptRequest { changes }, &format!("{}: {why}", self.adaptation.name)) {
+            if let Err(problem) = book.adapt_from(
+                &expected,
+                &AdaptRequest { changes },
+                &format!("{}: {why}", self.adaptation.name),
+            ) {
                 return Outcome::Refused(problem.message);
             }
         }

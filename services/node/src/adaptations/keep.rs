@@ -64,7 +64,8 @@ impl Adaptations {
         }
         self.say_levels(&running);
         let now_ms = self.now_ms();
-        let due = running.iter().filter(|(_, one)| one.due_ms <= now_ms).map(|(key, _)| key.clone()).collect();
+        let due =
+            running.iter().filter(|(_, one)| one.due_ms <= now_ms).map(|(key, _)| key.clone()).collect();
         let next_ms = running.values().map(|one| one.due_ms.saturating_sub(now_ms)).min();
         (due, next_ms.map_or(LOOK, |ms| Duration::from_millis(ms.max(1)).min(LOOK)))
     }

@@ -285,13 +285,17 @@ impl Adaptations {
         let mut running = self.lock();
         let key = find(&running, &request.name)?;
         let one = running.get_mut(&key).ok_or_else(|| unknown(&request.name))?;
-        let by_hand =
-            request.file || request.cpu_ns.is_some() || request.network_bits.is_some() || request.level.is_some();
+        let by_hand = request.file
+            || request.cpu_ns.is_some()
+            || request.network_bits.is_some()
+            || request.level.is_some();
         let what = if by_hand { self.set_by_hand(one, request)? } else { None };
         let paused = request.paused.unwrap_or(one.paused || by_hand);
         let happened = match (what, paused != one.paused) {
             (Some(what), _) => Some(("adapted", format!("{}: {what}: by hand", one.adaptation.name))),
-            (None, true) if paused => Some(("adaptation-paused", format!("{} is paused", one.adaptation.name))),
+            (None, true) if paused => {
+                Some(("adaptation-paused", format!("{} is paused", one.adaptation.name)))
+            }
             (None, true) => Some(("adaptation-resumed", format!("{} goes on", one.adaptation.name))),
             (None, false) => None,
         };

@@ -157,19 +157,28 @@ mod tests {
     fn quality(watch: &mut Watch, now_ms: u64, frontend: Option<&Value>) -> Reading {
         let reserve = Reserve::default();
         let monitor = Monitor::Quality;
-        let source = Source { monitor: &monitor, vtm: "film/gold", every_ms: 200, now_ms, frontend, reserve: &reserve };
+        let source = Source {
+            monitor: &monitor,
+            vtm: "film/gold",
+            every_ms: 200,
+            now_ms,
+            frontend,
+            reserve: &reserve,
+        };
         watch.quality(&source)
     }
 
     #[test]
     fn a_figure_counts_until_it_is_old_and_what_is_none_is_told() {
         let mut watch = Watch::default();
-        let says = |writes: u64, thousandths: Option<u64>| {
-            json!({ "quality": { "writes": writes, "thousandths": thousandths, "refused": 3 } })
-        };
-        assert!(matches!(quality(&mut watch, 0, None), Reading::Nothing(why) if why.contains("does not answer")));
+        let says = |writes: u64, thousandths: Option<u64>| json!({ "quality": { "writes": writes, "thousandths": thousandths, "refused": 3 } });
+        assert!(
+            matches!(quality(&mut watch, 0, None), Reading::Nothing(why) if why.contains("does not answer"))
+        );
         let nonsense = says(0, None);
-        assert!(matches!(quality(&mut watch, 0, Some(&nonsense)), Reading::Nothing(why) if why.contains("3 times")));
+        assert!(
+            matches!(quality(&mut watch, 0, Some(&nonsense)), Reading::Nothing(why) if why.contains("3 times"))
+        );
         let first = says(1, Some(2_500));
         assert_eq!(quality(&mut watch, 0, Some(&first)), Reading::Figure(Figure(2_500)));
         assert_eq!(quality(&mut watch, 1_900, Some(&first)), Reading::Same);
@@ -188,9 +197,17 @@ mod tests {
                 "stub": { "count": count, "mean_ns": mean_ns }, "file": { "count": 0, "mean_ns": 0 },
             } } });
             let (monitor, reserve) = (Monitor::Quality, Reserve::default());
-            let source =
-                Source { monitor: &monitor, vtm: "", every_ms: 200, now_ms, frontend: Some(&state), reserve: &reserve };
-            watch.served(&source, "dns", |share, count, sum_ns, _| share.ratio(sum_ns / 1_000, count * 1_000, 1))
+            let source = Source {
+                monitor: &monitor,
+                vtm: "",
+                every_ms: 200,
+                now_ms,
+                frontend: Some(&state),
+                reserve: &reserve,
+            };
+            watch.served(&source, "dns", |share, count, sum_ns, _| {
+                share.ratio(sum_ns / 1_000, count * 1_000, 1)
+            })
         };
         assert_eq!(at(0, 10, 1_000_000), Reading::Same);
         // Ten more at 3 ms.

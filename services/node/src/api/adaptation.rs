@@ -15,7 +15,10 @@ pub(super) async fn all(State(node): Shared) -> Result<Json<Vec<AdaptationRow>>,
     rows.map(Json).map_err(|why| Problem::new(Code::Failed, why))
 }
 
-pub(super) async fn show(State(node): Shared, Path(name): Path<String>) -> Result<Json<AdaptationRow>, Problem> {
+pub(super) async fn show(
+    State(node): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<AdaptationRow>, Problem> {
     let adaptations = Arc::clone(&node.adaptations);
     let row = blocking(move || adaptations.row(&name)).await;
     row.map_err(|why| Problem::new(Code::Failed, why))?.map(Json)

@@ -39,7 +39,9 @@ impl Book {
     /// What one has used and missed so far.
     pub(crate) fn counted(&self, name: &str) -> Counted {
         let mut state = self.lock();
-        let Some(entry) = state.entries.get(name).filter(|entry| entry.in_force) else { return Counted::default() };
+        let Some(entry) = state.entries.get(name).filter(|entry| entry.in_force) else {
+            return Counted::default();
+        };
         let (cgroup, kept_by) = (entry.cgroup.clone(), entry.kept_by);
         let cgroups = self.keeper.cgroups();
         let usage = cgroups.usage(&cgroup);
@@ -47,7 +49,8 @@ impl Book {
             Some(Kind::Table) => {
                 let reports = state.dispatchers.reports();
                 let report = reports.get(name);
-                let elsewhere = report.filter(|_| cgroups.counts_where_it_schedules()).map_or(0, |r| r.used_ns);
+                let elsewhere =
+                    report.filter(|_| cgroups.counts_where_it_schedules()).map_or(0, |r| r.used_ns);
                 Counted {
                     cpu_ns: usage.cpu_ns.map(|ns| ns.saturating_add(elsewhere)),
                     missed: report.map(|report| (report.late, report.slots)),

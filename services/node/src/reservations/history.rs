@@ -84,7 +84,11 @@ impl Book {
     /// What was seen and changed lately.
     pub(crate) fn trace(&self) -> Trace {
         let inner = self.history.lock();
-        Trace { now_ms: unix_ms(), marks: inner.marks.iter().cloned().collect(), notes: inner.notes.iter().cloned().collect() }
+        Trace {
+            now_ms: unix_ms(),
+            marks: inner.marks.iter().cloned().collect(),
+            notes: inner.notes.iter().cloned().collect(),
+        }
     }
 }
 
@@ -108,6 +112,8 @@ mod tests {
         }
         let inner = history.lock();
         assert_eq!((inner.marks.len(), inner.marks[0].at_ms), (MARKS_MAX, 2));
-        assert!(inner.notes.len() == NOTES_MAX && inner.notes.iter().all(|note| note.what.len() == WORDS_CHARS));
+        assert!(
+            inner.notes.len() == NOTES_MAX && inner.notes.iter().all(|note| note.what.len() == WORDS_CHARS)
+        );
     }
 }

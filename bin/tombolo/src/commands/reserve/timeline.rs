@@ -23,7 +23,8 @@ const LINE: f64 = 16.0;
 /// Characters of a listed change.
 const WORDS: usize = 170;
 const INK: &str = "#222";
-const COLOURS: [&str; 8] = ["#4477aa", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#44bb99", "#7a7a7a"];
+const COLOURS: [&str; 8] =
+    ["#4477aa", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#44bb99", "#7a7a7a"];
 
 /// What was had between two marks of one.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,7 +80,11 @@ fn draw(trace: &Trace, last_ms: u64) -> String {
         y += LANE + GAP;
     }
     if lanes.is_empty() {
-        let _ = writeln!(svg, "<text x=\"12\" y=\"{:.1}\">Nothing was promised of a processor.</text>", TOP + 16.0);
+        let _ = writeln!(
+            svg,
+            "<text x=\"12\" y=\"{:.1}\">Nothing was promised of a processor.</text>",
+            TOP + 16.0
+        );
     }
     axis(&mut svg, y, &span);
     changes(&mut svg, y, &notes, &span);
@@ -95,7 +100,8 @@ struct Span {
 impl Span {
     fn x(&self, at_ms: u64) -> f64 {
         let whole = (self.to_ms - self.from_ms).max(1) as f64;
-        LEFT + at_ms.clamp(self.from_ms, self.to_ms).saturating_sub(self.from_ms) as f64 / whole * (WIDTH - LEFT - RIGHT)
+        LEFT + at_ms.clamp(self.from_ms, self.to_ms).saturating_sub(self.from_ms) as f64 / whole
+            * (WIDTH - LEFT - RIGHT)
     }
 }
 
@@ -173,7 +179,11 @@ fn lane(svg: &mut String, y: f64, name: &str, stretches: &[Stretch], span: &Span
         let level = floor - height(one.promised);
         let _ = write!(line, "{:.1},{level:.1} {:.1},{level:.1} ", span.x(one.from_ms), span.x(one.to_ms));
     }
-    let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>", line.trim_end());
+    let _ = writeln!(
+        svg,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+        line.trim_end()
+    );
 }
 
 /// Seconds before the end.
@@ -255,7 +265,11 @@ mod tests {
 
     #[test]
     fn a_stretch_says_what_was_promised_used_and_missed_in_it() {
-        let marks = [mark(0, "film/gold", 10, 0, 0), mark(1_000, "film/gold", 20, 250, 3), mark(2_000, "film/gold", 20, 100, 3)];
+        let marks = [
+            mark(0, "film/gold", 10, 0, 0),
+            mark(1_000, "film/gold", 20, 250, 3),
+            mark(2_000, "film/gold", 20, 100, 3),
+        ];
         let span = Span { from_ms: 0, to_ms: 2_000 };
         let lanes = lanes(&marks, &span);
         let stretches = &lanes[&(Some(0), "film/gold".to_owned())];
@@ -269,9 +283,16 @@ mod tests {
     fn what_strangers_call_themselves_is_no_markup() {
         let what = "<script>alert(1)</script> & \"more\"".to_owned();
         let notes = vec![Note { at_ms: 1_500, what }];
-        let trace = Trace { now_ms: 2_000, marks: vec![mark(1_000, "a<b", 10, 0, 0), mark(2_000, "a<b", 10, 9, 0)], notes };
+        let trace = Trace {
+            now_ms: 2_000,
+            marks: vec![mark(1_000, "a<b", 10, 0, 0), mark(2_000, "a<b", 10, 9, 0)],
+            notes,
+        };
         let svg = draw(&trace, 60_000);
-        assert!(!svg.contains("<script>") && svg.contains("&lt;script&gt;") && svg.contains("a&lt;b"), "{svg}");
+        assert!(
+            !svg.contains("<script>") && svg.contains("&lt;script&gt;") && svg.contains("a&lt;b"),
+            "{svg}"
+        );
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         assert!(draw(&Trace::default(), 1_000).contains("Nothing was promised"));
     }

@@ -85,7 +85,10 @@ fn row(vtm: &VtmRow, before: &Sample, now: &Sample) -> Row {
     Row {
         name: vtm.name.clone(),
         processor: vtm.processor,
-        cpu: vtm.reserve.cpu.map(|cpu| format!("{} / {}", nanos_text(cpu.budget_ns), nanos_text(cpu.period_ns))),
+        cpu: vtm
+            .reserve
+            .cpu
+            .map(|cpu| format!("{} / {}", nanos_text(cpu.budget_ns), nanos_text(cpu.period_ns))),
         used_percent,
         missed,
         figure: adaptation.and_then(|one| one.figure.clone()),
