@@ -1,5 +1,6 @@
 //! Services of kind `coordination`: keys and locks as files, used by shells of containers, kept whatever dies.
 
+use e2e::cluster::{Bed, Host};
 use e2e::{Node, node, wait};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Lines};
@@ -340,6 +341,87 @@ fn a_semaphore_has_as_many_holders_as_it_was_told() {
     holders.pop();
     third.says_number();
     node.finish();
+}
+
+/// How long a thing of the cluster may take on a busy machine: a node's lease, placement, the links, and the grace.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a line in a container of this node; what it prints, if it ended well.
+fn on(host: &Host, domain: &str, line: &str) -> Option<String> {
+    let run = host.run(&["exec", domain, "--", "bash", "-c", line]);
+    (run.code == 0).then_some(run.out)
+}
+
+/// Which node runs a domain.
+fn node_of(host: &Host, domain: &str) -> Option<String> {
+    let rows = host.json(&["ps"]);
+    let row = rows.as_array()?.iter().find(|row| row["domain"] == domain && row["state"] == "running")?;
+    row["node"].as_str().map(str::to_owned)
+}
+
+// The server, a holder and the next in line are on three nodes, with etcd on all of them.
+#[test]
+fn on_a_cluster_a_lock_outlives_its_server_and_goes_on_when_its_holder_is_cut_off_or_dead() {
+    let Some(bed) = Bed::with_etcd(3, 3) else { return };
+    bed.join_all(3, &[]);
+    let (alpha, beta) = (bed.host(0), bed.host(1));
+    let placed = |name: &str, node: &str| {
+        let from = format!("[domain.{name}]\nkind = \"container\"\nroot = \"host\"\n");
+        (from.clone(), format!("{from}node = \"{node}\"\n"))
+    };
+    let mut file = topology("");
+    for (from, to) in [placed("a", "alpha"), placed("b", "beta"), placed("c", "beta")] {
+        file = file.replace(&from, &to);
+    }
+    file = file.replacen("max_backoff = \"200ms\"", "max_backoff = \"200ms\", elsewhere = true", 1);
+    alpha.up_ok(&file);
+    bed.until("the service is served", PATIENCE, || {
+        on(beta, "c", "cat /srv/sync/status").is_some_and(|status| status.contains("epoch"))
+    });
+    on(alpha, "a", "echo 0 > /srv/sync/kv/n").expect("it is put");
+    assert_eq!(on(beta, "b", "cat /srv/sync/kv/n").as_deref(), Some("0\n"));
+    // A holder on alpha, whose shell goes on by itself; the token is in a key.
+    let hold = "exec 9<>/srv/sync/locks/leader; read t <&9; echo $t > /srv/sync/kv/token-$1; sleep 1000";
+    let start = |host: &Host, domain: &str| {
+        let line = format!("setsid bash -c '{hold}' hold {domain} </dev/null >/dev/null 2>&1 &");
+        on(host, domain, &line).expect("a shell is started");
+    };
+    let token = |host: &Host, domain: &str, of: &str| -> Option<u64> {
+        on(host, domain, &format!("cat /srv/sync/kv/token-{of}"))?.trim().parse().ok()
+    };
+    start(alpha, "a");
+    bed.until("a holds the lock", PATIENCE, || token(beta, "b", "a").is_some());
+    let one = token(beta, "b", "a").expect("a token");
+    start(beta, "b");
+    bed.until("b waits", PATIENCE, || {
+        on(beta, "c", "cat /srv/sync/status").is_some_and(|status| status.contains("waiting 1"))
+    });
+    // The server dies, wherever it is: a goes on holding.
+    let keeper = node_of(alpha, "keeper").expect("it runs");
+    let pid = bed.named(&keeper).json(&["inspect", "keeper"])["pid"].as_u64().expect("it runs");
+    node::kill(u32::try_from(pid).expect("a process"));
+    bed.until("the next server serves", PATIENCE, || {
+        on(beta, "c", "cat /srv/sync/status").is_some_and(|status| status.contains("epoch 2\n"))
+    });
+    wait::pause(GRACE + Duration::from_secs(2));
+    let who = |host: &Host, domain: &str| {
+        on(host, domain, "exec 3<>/srv/sync/ctl; echo who locks/leader >&3; read line <&3; echo $line")
+    };
+    assert_eq!(who(beta, "b").as_deref().map(str::trim), Some(format!("held {one} a").as_str()));
+    // The node of the holder is cut off, the server with it where it runs there: b has the lock, with a greater token.
+    bed.switch().cut(alpha.port());
+    bed.until("b holds the lock", PATIENCE, || token(beta, "b", "b").is_some_and(|two| two > one));
+    let two = token(beta, "b", "b").expect("a token");
+    // What is cut off has no answer to give; healed, it sees what is.
+    bed.switch().heal(alpha.port());
+    bed.until("alpha sees the same", PATIENCE, || token(alpha, "a", "b") == Some(two));
+    assert_eq!(who(alpha, "a").as_deref().map(str::trim), Some(format!("held {two} b").as_str()));
+    // The node of the holder dies.
+    start(alpha, "a");
+    beta.kill();
+    bed.until("a holds the lock again", PATIENCE, || token(alpha, "a", "a").is_some_and(|three| three > two));
+    assert_eq!(on(alpha, "a", "cat /srv/sync/kv/n").as_deref(), Some("0\n"), "what was put is there");
+    bed.finish();
 }
 
 /// What a tree of the state says of the service.

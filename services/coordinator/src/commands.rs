@@ -1,6 +1,7 @@
 //! `ctl`: a line asks, text answers. And what is open, by its number.
 
-use crate::coordinator::{Coordinator, Outcome, Session, What, errno_of, holder};
+use crate::coordinator::{Coordinator, Outcome, errno_of, holder};
+use crate::sessions::{Session, What};
 use coordination::{Expect, HolderId, Kind, Root, check_path};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

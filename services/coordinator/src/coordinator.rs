@@ -1,7 +1,8 @@
 //! What was decided, and who is waiting to hear of it until that is committed.
 
+use crate::history::History;
+use crate::sessions::{Session, What};
 use crate::store::{Heard, Store};
-use crate::watchers::History;
 use coordination::{Commit, Event, HolderId, Refusal, SessionId, State};
 use rustix::io::Errno;
 use session::{Context, LinkId, ReplyTo};
@@ -20,32 +21,6 @@ const COMMIT_BYTES: usize = 88 * 1024;
 /// Calls that are kept while the state is being loaded; more are refused.
 const MAX_EARLY: usize = 1024;
 
-/// An open file.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) id: SessionId,
-    pub(crate) holder: HolderId,
-    pub(crate) what: What,
-}
-
-/// What an open file is open on.
-#[derive(Debug)]
-pub(crate) enum What {
-    /// A key.
-    Key(crate::keys::Open),
-    /// A lock that is held, or waited for.
-    Lock(crate::locks::Open),
-    /// A lock that is open for writing only, so that it is not asked for.
-    Idle,
-    /// `ctl`.
-    Commands {
-        /// Whether the consumer has what brings its keys back.
-        sealed: bool,
-    },
-    /// `watch`.
-    Watch(crate::watchers::Open),
-}
-
 /// What happens when what was decided is committed.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -53,6 +28,8 @@ pub(crate) enum Outcome {
     Answer(ReplyTo, Result<Vec<u8>, Errno>),
     /// The consumer is to keep this for a session.
     Seal(LinkId, u64, Vec<u8>),
+    /// Nothing more is read of a stream, but this.
+    End(LinkId, u64, Errno),
     /// Somebody has a lock.
     Granted(SessionId, u64),
 }
@@ -344,6 +321,7 @@ impl Coordinator {
             match outcome {
                 Outcome::Answer(to, answer) => ctx.answer(to, answer.as_deref().map_err(|errno| *errno), &[]),
                 Outcome::Seal(link, session, capsule) => ctx.capsule(link, session, &capsule),
+                Outcome::End(link, session, errno) => ctx.end(link, session, Some(errno)),
                 Outcome::Granted(session, token) => self.granted(ctx, session, token),
             }
         }

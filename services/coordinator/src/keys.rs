@@ -1,6 +1,7 @@
 //! Keys as files with bytes: a write at the beginning is the whole value.
 
-use crate::coordinator::{Coordinator, Session, What};
+use crate::coordinator::Coordinator;
+use crate::sessions::{OpenKey, Session, What};
 use coordination::{Expect, HolderId, Kind, MAX_VALUE_BYTES};
 use rustix::io::Errno;
 use session::ReplyTo;
@@ -10,34 +11,18 @@ use wire::service::{Range, offset_of};
 /// `O_APPEND`.
 const APPEND: u32 = 0o2000;
 
-/// A key that is open.
-#[derive(Debug, Default)]
-pub(crate) struct Open {
-    /// The value as it was read from its beginning, so that a value that changes meanwhile is not read half and half.
-    read: Option<Vec<u8>>,
-    /// The revision of what was read, or written.
-    revision: u64,
-    /// What was written through this open file so far: what follows goes on with it.
-    written: Vec<u8>,
-    appends: bool,
-    /// What the next write replaces, or nothing.
-    expected: Option<u64>,
-}
-
-impl Open {
-    pub(crate) fn new(flags: u32) -> Self {
-        Self { appends: flags & APPEND != 0, ..Self::default() }
-    }
-}
-
 impl Coordinator {
     /// Opens a key.
     pub(crate) fn open_key(&mut self, to: ReplyTo, flags: u32) {
-        self.insert(to, HolderId([0; 16]), What::Key(Open::new(flags)));
+        self.insert(
+            to,
+            HolderId([0; 16]),
+            What::Key(OpenKey { appends: flags & APPEND != 0, ..OpenKey::default() }),
+        );
         self.answer(to, Ok(Vec::new()));
     }
 
-    fn open_key_of(&mut self, to: ReplyTo) -> Result<&mut Open, Errno> {
+    fn open_key_of(&mut self, to: ReplyTo) -> Result<&mut OpenKey, Errno> {
         match self.sessions.get_mut(&(to.link, to.session)) {
             Some(Session { what: What::Key(open), .. }) => Ok(open),
             _ => Err(Errno::BADF),
@@ -102,7 +87,7 @@ impl Coordinator {
                 Ok(Vec::new())
             }
             (ioctl::GET_TOKEN, What::Lock(open)) => {
-                open.token().map(|token| token.to_le_bytes().to_vec()).ok_or(Errno::AGAIN)
+                open.token.map(|token| token.to_le_bytes().to_vec()).ok_or(Errno::AGAIN)
             }
             _ => Err(Errno::NOTTY),
         }

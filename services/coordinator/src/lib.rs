@@ -2,13 +2,16 @@
 //! rules and the bytes.
 //!
 //! Inside, from the pure to what waits: `coordination` (a crate of its own) decides; `commands` reads what is written to `ctl`; `tree`, `keys`, `locks` and
-//! `watchers` take what comes for their files; `coordinator` has nobody answered before what was decided is committed; `store` speaks to the daemon, in a thread.
+//! `watchers` take what comes for their files; `coordinator` has nobody answered before what was decided is committed; `sessions` and `history`
+//! are what is remembered meanwhile; `store` speaks to the daemon, in a thread.
 
 mod commands;
 mod coordinator;
 mod export;
+mod history;
 mod keys;
 mod locks;
+mod sessions;
 mod store;
 mod tree;
 mod watchers;
@@ -34,3 +37,6 @@ pub(crate) fn grace_ms(settings: &serde_json::Value) -> Result<u64, String> {
         .and_then(serde_json::Value::as_u64)
         .ok_or_else(|| "it has no grace_ms".to_owned())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Locks and semaphores: whoever opens one for reading asks for it, and reads the token when he has it.
 
-use crate::coordinator::{Coordinator, Outcome, Session, What, holder};
+use crate::coordinator::{Coordinator, Outcome, holder};
+use crate::sessions::{OpenLock, Session, What};
 use coordination::{Asked, HolderId, SessionId};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -12,22 +13,6 @@ const ACCESS: u32 = 3;
 const WRITE_ONLY: u32 = 1;
 /// `O_NONBLOCK`.
 const NONBLOCK: u32 = 0o4000;
-
-/// A lock that is open for reading.
-#[derive(Debug)]
-pub(crate) struct Open {
-    path: String,
-    /// Where it is held.
-    token: Option<u64>,
-    /// Whether the reader has been sent the token.
-    told: bool,
-}
-
-impl Open {
-    pub(crate) fn token(&self) -> Option<u64> {
-        self.token
-    }
-}
 
 /// What a holder shows to the next server.
 #[derive(Serialize, Deserialize)]
@@ -56,7 +41,7 @@ impl Coordinator {
         let only_now = info.flags & NONBLOCK != 0;
         match self.decide(|state| state.ask(&path, (id, holder), &domain, only_now)) {
             Ok(asked) => {
-                self.enter_lock(to, (id, holder), Open { path, token: None, told: false });
+                self.enter_lock(to, (id, holder), OpenLock { path, token: None, told: false });
                 self.answer(to, Ok(Vec::new()));
                 if let Asked::Granted(token) = asked {
                     self.then(Outcome::Granted(id, token));
@@ -66,7 +51,7 @@ impl Coordinator {
         }
     }
 
-    fn enter_lock(&mut self, to: ReplyTo, (id, holder): (SessionId, HolderId), open: Open) {
+    fn enter_lock(&mut self, to: ReplyTo, (id, holder): (SessionId, HolderId), open: OpenLock) {
         self.sessions.insert((to.link, to.session), Session { id, holder, what: What::Lock(open) });
         self.places.insert(id, (to.link, to.session));
     }
@@ -81,10 +66,15 @@ impl Coordinator {
         match self.decide(|state| state.resume(&path, holder, token, domain)) {
             Ok(()) => {
                 let id = self.next_session();
-                self.enter_lock(to, (id, holder), Open { path, token: Some(token), told: true });
+                self.enter_lock(to, (id, holder), OpenLock { path, token: Some(token), told: true });
                 self.answer(to, Ok(Vec::new()));
             }
-            Err(errno) => self.answer(to, Err(errno)),
+            // It is open nevertheless, so that whoever reads is told.
+            Err(errno) => {
+                self.insert(to, HolderId([0; 16]), What::Idle);
+                self.answer(to, Ok(Vec::new()));
+                self.then(Outcome::End(to.link, to.session, errno));
+            }
         }
     }
 

@@ -123,6 +123,11 @@ impl Coordinator {
         match change.operation {
             Operation::Create => {
                 let kind = if root == Root::Keys { NodeKind::Key } else { NodeKind::Lock };
+                let there = self.state().and_then(|state| state.node(&path)).map(|node| node.kind);
+                // Of two that open a new lock at once, both have it made; a key may be one that must not be there.
+                if kind == NodeKind::Lock && there == Some(kind) {
+                    return self.describe(&path);
+                }
                 self.decide(|state| {
                     state.make(&path, kind).map(|node| described(root, node).encode().to_vec())
                 })

@@ -38,8 +38,8 @@ pub(super) fn services(
             let message = format!("`/srv/{place}` has a service already");
             cx.out.error(Code::Duplicate, &entry.key.span, message).help(help);
         }
-        if kind_of(&entry.key, cx) == Some(ServiceKind::Program) {
-            refuse_entrances(&service, at, cx);
+        if let Some(kind @ (ServiceKind::Program | ServiceKind::Coordination)) = kind_of(&entry.key, cx) {
+            refuse_entrances(&service, kind, at, cx);
             mounts.push(ServiceMount { service, at: place, stub: false, resolve: false, preload: false });
             continue;
         }
@@ -89,13 +89,14 @@ fn refuse_channel(key: &At<String>, cx: &mut Context<'_, '_>) -> bool {
     true
 }
 
-/// A service of a program answers no names: it has none of the entrances that do.
-fn refuse_entrances(service: &Name, form: &ServiceAtForm, cx: &mut Context<'_, '_>) {
+/// What is no directory answers no names: it has none of the entrances that do.
+fn refuse_entrances(service: &Name, kind: ServiceKind, form: &ServiceAtForm, cx: &mut Context<'_, '_>) {
+    let what = if kind == ServiceKind::Program { "a program's" } else { "a coordination" };
     for (key, field) in [("stub", &form.stub), ("resolve", &form.resolve), ("preload", &form.preload)] {
         if let Field::Given(at) = field
             && at.value
         {
-            let message = format!("`{service}` is a program's: it answers no names, so it has no `{key}`");
+            let message = format!("`{service}` is {what}: it answers no names, so it has no `{key}`");
             cx.out
                 .error(Code::WrongKind, &at.span, message)
                 .help("leave it out; its files are below /srv, and programs connect to it by its name");
