@@ -6,7 +6,7 @@ mod check;
 mod copy;
 mod daemon;
 pub mod endpoint;
-mod events;
+pub mod events;
 mod exec;
 mod generate;
 pub mod image;

@@ -23,6 +23,7 @@ pub fn schema() -> Value {
         let directory = json!({ "properties": settings("Directory"), "required": ["settings"] });
         let channel = json!({ "properties": settings("Channel") });
         let socket = json!({ "properties": settings("Socket"), "required": ["to"] });
+        let events = json!({ "properties": settings("Events") });
         service.insert(
             "allOf".to_owned(),
             json!([
@@ -30,6 +31,7 @@ pub fn schema() -> Value {
                 of_kind(ServiceKind::Channel, channel),
                 of_kind(ServiceKind::Program, json!({ "properties": { "settings": { "type": "object" } } })),
                 of_kind(ServiceKind::Socket, socket),
+                of_kind(ServiceKind::Events, events),
             ]),
         );
     }

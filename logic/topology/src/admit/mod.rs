@@ -6,6 +6,7 @@
 mod domain;
 mod endpoint;
 mod entrance;
+mod events;
 mod lack;
 mod machine;
 mod mount;

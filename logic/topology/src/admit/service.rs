@@ -6,8 +6,8 @@ use super::Context;
 use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{
-    AllowForm, CacheForm, CacheModeWord, ChannelForm, DirectoryForm, DomainsForm, ServiceForm, SettingsForm,
-    SocketForm,
+    AllowForm, CacheForm, CacheModeWord, ChannelForm, DirectoryForm, DomainsForm, EventsForm, ServiceForm,
+    SettingsForm, SocketForm,
 };
 use crate::model::{
     Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, Network, ProgramSettings, Service,
@@ -31,6 +31,10 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
         }
         (Some(ServiceKind::Socket), None) => {
             Settings::Socket(super::socket::settings(&name, &form.value, &SocketForm::default(), cx))
+        }
+        (_, Some(SettingsForm::Events(settings))) => Settings::Events(super::events::settings(settings, cx)),
+        (Some(ServiceKind::Events), None) => {
+            Settings::Events(super::events::settings(&EventsForm::default(), cx))
         }
         (_, Some(SettingsForm::Program(table))) => {
             Settings::Program(ProgramSettings { table: table.0.clone() })
@@ -70,6 +74,7 @@ fn allow(
     let Field::Given(list) = &form.allow else { return allowed };
     for permission in &list.value.0 {
         let verbs = verbs(&permission.value, name, kind, cx);
+        let verbs = implied(verbs, kind);
         for domain in domains(&permission.value, cx) {
             allowed.entry(domain).or_default().extend(verbs.iter().cloned());
         }
@@ -92,7 +97,16 @@ pub(super) fn first_verb(kind: Option<ServiceKind>) -> &'static str {
         Some(ServiceKind::Socket) => "connect",
         // The service names its verbs itself; many have one for this.
         Some(ServiceKind::Program) => "read",
+        Some(ServiceKind::Events) => "subscribe",
     }
+}
+
+/// With what goes along: whoever may do anything with events may look at their channels.
+fn implied(mut verbs: BTreeSet<Verb>, kind: Option<ServiceKind>) -> BTreeSet<Verb> {
+    if kind == Some(ServiceKind::Events) && !verbs.is_empty() {
+        verbs.insert(Verb::Use);
+    }
+    verbs
 }
 
 fn verbs(

@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
-use super::{ChannelForm, DirectoryForm, ProgramForm, ServiceAtForm, SocketForm};
+use super::{ChannelForm, DirectoryForm, EventsForm, ProgramForm, ServiceAtForm, SocketForm};
 use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
@@ -163,6 +163,7 @@ words!(ServiceKind, "kind of service" {
     "channel" => ServiceKind::Channel, "Channels to a program of a domain, which offers them itself.";
     "program" => ServiceKind::Program, "Files that a program of a domain serves.";
     "socket" => ServiceKind::Socket, "Connections to a program of a domain, which listens at a TCP or Unix socket.";
+    "events" => ServiceKind::Events, "Event channels: domains publish to them and subscribe to them.";
 });
 
 words!(ChannelMode, "mode of a channel" {
@@ -171,11 +172,14 @@ words!(ChannelMode, "mode of a channel" {
 });
 
 /// Words of verbs, and what they mean.
-const VERBS: [(&str, &str); 4] = [
+const VERBS: [(&str, &str); 7] = [
     ("resolve", "Ask for names."),
     ("control", "Change the settings of one's own sessions, the name servers among them."),
     ("open", "Open channels to the program that offers them."),
     ("connect", "Connect to the socket."),
+    ("publish", "Publish events."),
+    ("subscribe", "Subscribe to event channels, and see their newest event."),
+    ("manage", "Make event channels, and change and remove those that the domain has made."),
 ];
 
 impl Form for Verb {
@@ -221,6 +225,7 @@ pub(crate) enum SettingsForm {
     Channel(ChannelForm),
     Program(ProgramForm),
     Socket(SocketForm),
+    Events(Box<EventsForm>),
 }
 
 impl Beside for SettingsForm {
@@ -241,6 +246,8 @@ impl Beside for SettingsForm {
             field(table, key, meant, out).map(Self::Program)
         } else if is(ServiceKind::Socket) {
             field(table, key, meant, out).map(Self::Socket)
+        } else if is(ServiceKind::Events) {
+            field(table, key, meant, out).map(|form| Self::Events(Box::new(form)))
         } else {
             // What its kind is has been reported; nothing can be said of its settings.
             Field::Broken
@@ -253,7 +260,8 @@ inline_schema!(SettingsForm, |generator| json_schema!({
         generator.subschema_for::<DirectoryForm>(),
         generator.subschema_for::<ChannelForm>(),
         generator.subschema_for::<ProgramForm>(),
-        generator.subschema_for::<SocketForm>()
+        generator.subschema_for::<SocketForm>(),
+        generator.subschema_for::<EventsForm>()
     ]
 }));
 

@@ -5,6 +5,7 @@
 
 mod domain;
 mod endpoint;
+mod events;
 mod machine;
 mod placement;
 mod reserve;
@@ -19,6 +20,7 @@ pub use domain::{
     RestartPolicy, Root, ServiceMount, Signal, Stop, User,
 };
 pub use endpoint::{Caller, Endpoint, EndpointVerb, IpcLimits};
+pub use events::{EventChannel, EventsSettings};
 pub use machine::{Accel, Disk, DiskFormat, DiskHolds, Machine, MachineKernel};
 pub use placement::{NodeChoice, Placement};
 pub use reserve::{

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::events::EventsSettings;
 use super::socket::SocketSettings;
 use crate::name::{Name, NameError};
 
@@ -31,6 +32,7 @@ impl Service {
             Settings::Channel(_) => ServiceKind::Channel,
             Settings::Program(_) => ServiceKind::Program,
             Settings::Socket(_) => ServiceKind::Socket,
+            Settings::Events(_) => ServiceKind::Events,
         }
     }
 
@@ -41,7 +43,7 @@ impl Service {
         match &self.settings {
             Settings::Channel(settings) => Some(settings),
             Settings::Socket(_) => Some(&RELAY_CHANNELS),
-            Settings::Directory(_) | Settings::Program(_) => None,
+            Settings::Directory(_) | Settings::Program(_) | Settings::Events(_) => None,
         }
     }
 
@@ -50,7 +52,9 @@ impl Service {
     pub fn socket(&self) -> Option<&SocketSettings> {
         match &self.settings {
             Settings::Socket(settings) => Some(settings),
-            Settings::Directory(_) | Settings::Channel(_) | Settings::Program(_) => None,
+            Settings::Directory(_) | Settings::Channel(_) | Settings::Program(_) | Settings::Events(_) => {
+                None
+            }
         }
     }
 
@@ -58,7 +62,7 @@ impl Service {
     #[must_use]
     pub fn opens(&self, domain: &str) -> bool {
         match self.kind() {
-            ServiceKind::Directory | ServiceKind::Program => false,
+            ServiceKind::Directory | ServiceKind::Program | ServiceKind::Events => false,
             ServiceKind::Channel => self.allows(domain, &Verb::Open),
             ServiceKind::Socket => self.allows(domain, &Verb::Connect),
         }
@@ -83,6 +87,8 @@ pub enum ServiceKind {
     Program,
     /// Connections to a stream socket of the server's domain. The relays of both domains are ours, the server and its clients are not.
     Socket,
+    /// Event channels, which domains publish to and subscribe to.
+    Events,
 }
 
 impl ServiceKind {
@@ -94,6 +100,7 @@ impl ServiceKind {
             Self::Channel => "channel",
             Self::Program => "program",
             Self::Socket => "socket",
+            Self::Events => "events",
         }
     }
 
@@ -101,7 +108,7 @@ impl ServiceKind {
     #[must_use]
     pub fn has_server(self) -> bool {
         match self {
-            Self::Directory => true,
+            Self::Directory | Self::Events => true,
             Self::Channel | Self::Program | Self::Socket => false,
         }
     }
@@ -110,7 +117,7 @@ impl ServiceKind {
     #[must_use]
     pub fn has_files(self) -> bool {
         match self {
-            Self::Directory | Self::Program => true,
+            Self::Directory | Self::Program | Self::Events => true,
             Self::Channel | Self::Socket => false,
         }
     }
@@ -122,6 +129,7 @@ impl ServiceKind {
             Self::Directory => Some(&[Verb::Resolve, Verb::Control]),
             Self::Channel => Some(&[Verb::Open]),
             Self::Socket => Some(&[Verb::Connect]),
+            Self::Events => Some(&[Verb::Publish, Verb::Subscribe, Verb::Manage]),
             Self::Program => None,
         }
     }
@@ -140,13 +148,30 @@ pub enum Verb {
     Open,
     /// Connect to the socket.
     Connect,
+    /// Publish events.
+    Publish,
+    /// Subscribe to events.
+    Subscribe,
+    /// Make and remove event channels.
+    Manage,
+    /// Take part in event channels at all: whoever has one of the other three is given it.
+    Use,
     /// A verb that a service of kind `program` names. A word that has a variant of its own is never here.
     Named(Name),
 }
 
 impl Verb {
     /// The verbs that services of ours know.
-    pub const KNOWN: [Self; 4] = [Self::Resolve, Self::Control, Self::Open, Self::Connect];
+    pub const KNOWN: [Self; 8] = [
+        Self::Resolve,
+        Self::Control,
+        Self::Open,
+        Self::Connect,
+        Self::Publish,
+        Self::Subscribe,
+        Self::Manage,
+        Self::Use,
+    ];
 
     /// Checks the form of a word, which is that of a name.
     ///
@@ -167,6 +192,10 @@ impl Verb {
             Self::Control => "control",
             Self::Open => "open",
             Self::Connect => "connect",
+            Self::Publish => "publish",
+            Self::Subscribe => "subscribe",
+            Self::Manage => "manage",
+            Self::Use => "use",
             Self::Named(name) => name.as_str(),
         }
     }
@@ -197,6 +226,8 @@ pub enum Settings {
     Program(ProgramSettings),
     /// A socket service.
     Socket(SocketSettings),
+    /// An event service.
+    Events(EventsSettings),
 }
 
 /// The settings of a service whose server is a program of its domain: what the file says, for the program to read.
