@@ -2,6 +2,8 @@
 
 #[path = "../fuzz_targets/certificates.rs"]
 mod certificates;
+#[path = "../fuzz_targets/event_filters.rs"]
+mod event_filters;
 #[path = "../fuzz_targets/far_calls.rs"]
 mod far_calls;
 #[path = "../fuzz_targets/far_copies.rs"]
@@ -32,6 +34,11 @@ mod wire_messages;
 #[test]
 fn corpus_of_certificates() {
     fuzz::corpus::play("certificates", certificates::run);
+}
+
+#[test]
+fn corpus_of_event_filters() {
+    fuzz::corpus::play("event_filters", event_filters::run);
 }
 
 #[test]

@@ -4,6 +4,7 @@ pub mod control;
 pub mod coordination;
 pub mod cover;
 pub mod directory;
+pub mod events;
 pub mod grants;
 pub mod guest;
 pub mod ipc;

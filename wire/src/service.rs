@@ -6,8 +6,10 @@
 //! requests. Session 0 always exists, with the defaults of the domain.
 
 mod nodes;
+mod terms;
 
 pub use nodes::{Attributes, Change, Entry, List, Node, Operation, Range, below, offset_of, root_of};
+pub use terms::Terms;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -52,6 +54,8 @@ pub const CHANGE_BYTES: usize = 20;
 pub const RANGE_BYTES: usize = 12;
 /// Bytes of an [`Attributes`].
 pub const SET_BYTES: usize = 32;
+/// Bytes of a [`Terms`].
+pub const TERMS_BYTES: usize = 8;
 /// A user or a group that is not said: whoever owns the mount.
 pub const OWNER_NONE: u32 = u32::MAX;
 
@@ -77,8 +81,8 @@ pub mod flags {
 pub enum Kind {
     /// Backend → consumer, first of all: payload is an [`Export`] as JSON.
     Hello = 1,
-    /// Consumer → backend: open `session` on `file`; payload is an [`OpenInfo`] as JSON. Answered by `Response`. In
-    /// [`SESSION_NONE`], which is open always: hands back its last capsule, `file` says nothing.
+    /// Consumer → backend: open `session` on `file`; payload is an [`OpenInfo`] as JSON. Answered by `Response`, for a
+    /// stream with [`Terms`] or nothing. In [`SESSION_NONE`], which is open always: hands back its last capsule, `file` says nothing.
     Open = 2,
     /// Consumer → backend: a request in `session` on `file`.
     Request = 4,

@@ -2,6 +2,7 @@
 
 use crate::commands::adaptation::AdaptationCommand;
 use crate::commands::endpoint::EndpointCommand;
+use crate::commands::events::ChannelCommand;
 use crate::commands::image::ImageCommand;
 use crate::commands::link::LinkCommand;
 use crate::commands::node::NodeCommand;
@@ -98,10 +99,13 @@ Nothing is touched before the whole file is admitted. If a step fails, or Ctrl-C
   tombolo cp web:/var/log/web .
   tombolo cp shop/web:/data ./data    where several distributed containers have a `web`")]
     Cp(CpArgs),
-    /// Print what happened: changes, starts and ends of domains
+    /// Print what happened: changes, starts and ends of domains; or look at event channels, publish and subscribe
     #[command(after_help = "Examples:
-  tombolo events
-  tombolo events -f --json")]
+  tombolo events                                 what happened on this node
+  tombolo events -f --json                       and what happens from now on
+  tombolo events ls                              event channels of services, and how they are
+  tombolo events sub alarms --domain panel       print what is published
+  tombolo events pub alarms fire --domain desk")]
     Events(EventsArgs),
     /// Print what domains use: processors, memory, processes
     #[command(after_help = "Examples:
@@ -326,7 +330,10 @@ pub struct CpArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct EventsArgs {
+    #[command(subcommand)]
+    pub command: Option<ChannelCommand>,
     /// Go on printing as things happen
     #[arg(short, long)]
     pub follow: bool,

@@ -8,7 +8,7 @@ mod copy;
 mod daemon;
 mod doctor;
 pub mod endpoint;
-mod events;
+pub mod events;
 mod exec;
 mod generate;
 pub mod image;

@@ -20,6 +20,7 @@ mod endpoint_machines;
 mod endpoint_pages;
 mod endpoints;
 mod enforcements;
+mod events;
 mod faults;
 mod full_disks;
 mod hostile;

@@ -202,6 +202,22 @@ impl Session {
         }
     }
 
+    /// Whether a write is a record that waits for its answer. Until the backend of a stream has said so anew, one that may be
+    /// such a stream is taken for it.
+    pub(crate) fn waits_for_answers(&self) -> bool {
+        match &self.flow {
+            Flow::Stream(stream) => stream.adopted || stream.writes_wait(),
+            _ => false,
+        }
+    }
+
+    /// Keeps what the backend said of the session's state.
+    pub(crate) fn keep(&mut self, capsule: Vec<u8>) {
+        if !self.stream().is_some_and(|stream| stream.renew(&capsule)) {
+            self.capsule = capsule;
+        }
+    }
+
     pub(crate) fn stream(&mut self) -> Option<&mut Stream> {
         match &mut self.flow {
             Flow::Stream(stream) => Some(stream),

@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 
-use wire::service::{MAX_RECORD_BYTES, RECORD_OVERHEAD_BYTES};
+use wire::service::{MAX_RECORD_BYTES, RECORD_OVERHEAD_BYTES, Terms};
 
 /// Bytes of records, their overhead included, that one open stream holds and is on its way to hold. Credit is given anew when
 /// half of it is free, so the longest record always comes to fit.
 pub(crate) const WINDOW_BYTES: usize = 256 * 1024;
 /// Streams that the programs of one domain have open at once, so that their windows have a bound together.
 pub(crate) const STREAMS_MAX: usize = 128;
-const _: () = assert!(WINDOW_BYTES / 2 >= MAX_RECORD_BYTES + RECORD_OVERHEAD_BYTES);
+/// What the longest record costs.
+const LONGEST_BYTES: usize = MAX_RECORD_BYTES + RECORD_OVERHEAD_BYTES;
+const _: () = assert!(WINDOW_BYTES / 2 >= LONGEST_BYTES);
 
 /// A record, and the state of the session after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,23 +53,68 @@ pub(crate) struct Stream {
     pub(crate) refused: Option<i32>,
     /// An errno for the next read, when the records that are there are read: some were lost.
     pub(crate) lost: Option<i32>,
+    /// What the backend has said of the stream when it opened it; the next one says it again.
+    pub(crate) terms: Option<Terms>,
+    /// It is a predecessor's, and its backend has not said its terms yet.
+    pub(crate) adopted: bool,
+    /// Somebody reads or polls, and a record was not asked for yet: of interest where they come on demand.
+    wanted: bool,
 }
 
 impl Stream {
+    /// Bytes of records that may be held and be on their way.
+    fn window(&self) -> usize {
+        let said = self.terms.map(|terms| terms.window as usize);
+        said.map_or(WINDOW_BYTES, |window| window.clamp(LONGEST_BYTES, WINDOW_BYTES))
+    }
+
+    fn is_on_demand(&self) -> bool {
+        self.terms.is_some_and(|terms| terms.window == 0)
+    }
+
+    /// Whether a write waits for its answer.
+    pub(crate) fn writes_wait(&self) -> bool {
+        self.terms.is_some_and(|terms| terms.writes_wait)
+    }
+
+    /// Somebody reads or polls, and nothing is there.
+    pub(crate) fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// The state after the last record that came is this one.
+    pub(crate) fn renew(&mut self, capsule: &[u8]) -> bool {
+        self.latest = capsule.to_vec();
+        let last = self.records.back_mut();
+        last.map(|record| record.capsule = capsule.to_vec()).is_some()
+    }
+
     /// What the backend may be told to send, now that the session is open.
     pub(crate) fn begin(&mut self) -> u32 {
         self.credit = 0;
-        self.top_up(WINDOW_BYTES)
+        if self.is_on_demand() { self.more().unwrap_or(0) } else { self.top_up(self.window()) }
     }
 
     /// What more it may be told to send, if that is worth a message.
     pub(crate) fn more(&mut self) -> Option<u32> {
-        let free = WINDOW_BYTES.saturating_sub(self.held + self.credit);
-        (free >= WINDOW_BYTES / 2 && self.ended.is_none()).then(|| self.top_up(free))
+        let free = self.window().saturating_sub(self.held + self.credit);
+        let is_due = if self.is_on_demand() {
+            self.records.is_empty() && std::mem::take(&mut self.wanted)
+        } else {
+            // A narrow window has to let the longest record in when it is empty.
+            free >= self.window() / 2 || self.held == 0 && self.credit < LONGEST_BYTES
+        };
+        if !is_due || self.ended.is_some() || free == 0 && !self.is_on_demand() {
+            return None;
+        }
+        // On demand, credit says that somebody waits; there may be as much as there can be, and what is sent takes more off.
+        let bytes = free.max(1);
+        self.credit += bytes;
+        Some(bytes as u32)
     }
 
     fn top_up(&mut self, wanted: usize) -> u32 {
-        let free = WINDOW_BYTES.saturating_sub(self.held + self.credit).min(wanted);
+        let free = self.window().saturating_sub(self.held + self.credit).min(wanted);
         self.credit += free;
         free as u32
     }
@@ -78,6 +125,7 @@ impl Stream {
         let Some(left) = self.credit.checked_sub(record.cost()) else { return false };
         self.credit = left;
         self.held += record.cost();
+        self.wanted = false;
         self.latest = record.capsule.clone();
         self.records.push_back(record);
         true
@@ -161,6 +209,44 @@ mod tests {
         }
         assert!(given as usize >= MAX_RECORD_BYTES + RECORD_OVERHEAD_BYTES, "the longest fits again");
         assert!(stream.came(&record, b""));
+    }
+
+    #[test]
+    fn on_demand_a_record_comes_when_somebody_wants_one() {
+        let terms = Terms { window: 0, writes_wait: false };
+        let mut stream = Stream { terms: Some(terms), ..Stream::default() };
+        assert_eq!((stream.begin(), stream.more()), (0, None));
+        stream.want();
+        assert_eq!(stream.more(), Some(LONGEST_BYTES as u32));
+        assert_eq!(stream.more(), None, "one at a time");
+        assert!(stream.came(b"new", b"1"));
+        stream.want();
+        assert_eq!(stream.more(), None, "one is there");
+        assert!(stream.read(9).is_some());
+        assert_eq!(stream.more(), Some(3 + RECORD_OVERHEAD_BYTES as u32));
+        stream.interrupted(true, 104);
+        stream.want();
+        assert_eq!(stream.begin() as usize, LONGEST_BYTES, "who still waits asks the next backend");
+    }
+
+    #[test]
+    fn a_narrow_window_lets_the_longest_record_in() {
+        let terms = Terms { window: LONGEST_BYTES as u32, writes_wait: false };
+        let mut stream = Stream { terms: Some(terms), ..Stream::default() };
+        assert_eq!(stream.begin() as usize, LONGEST_BYTES);
+        assert!(stream.came(b"short", b""));
+        assert!(stream.read(9).is_some());
+        assert!(stream.more().is_some());
+        assert!(stream.came(&vec![0; MAX_RECORD_BYTES], b""));
+    }
+
+    #[test]
+    fn a_state_that_is_told_between_records_is_that_of_the_last_one() {
+        let mut stream = open();
+        assert!(!stream.renew(b"0"), "the session's own");
+        assert!(stream.came(b"x", b"1") && stream.renew(b"2"));
+        assert_eq!(stream.read(9).and_then(|taken| taken.capsule).as_deref(), Some(&b"2"[..]));
+        assert_eq!(stream.latest, b"2");
     }
 
     #[test]

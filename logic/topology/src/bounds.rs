@@ -291,6 +291,39 @@ pub const VOLUME_STEP_BYTES: u64 = 512;
 /// Bytes of the name of a volume in a machine: it is the serial number of the disk (virtio-blk has room for 20).
 pub const VOLUME_SERIAL_BYTES_MAX: usize = 20;
 
+/// Buffers of all channels of an event service: most, in bytes.
+pub const EVENT_MEMORY_BYTES_MAX: u64 = 16 << 30;
+/// Buffers of all channels where the file says nothing, in bytes.
+pub const EVENT_MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
+/// Buffers of the channels that one domain has made where the file says nothing: a quarter of all, so that no domain takes every one.
+pub const EVENT_MEMORY_PER_DOMAIN_DEFAULT: u64 = 16 << 20;
+/// The buffer of one channel: least, in bytes. Two pages.
+pub const EVENT_BUFFER_BYTES_MIN: u64 = 8 << 10;
+/// The buffer of one channel: most, in bytes. What is left of it is looked through when a server starts.
+pub const EVENT_BUFFER_BYTES_MAX: u64 = 256 << 20;
+/// The buffer of one channel where the file says nothing, in bytes.
+pub const EVENT_BUFFER_BYTES_DEFAULT: u64 = 256 << 10;
+/// The longest event: most, in bytes. A record of the service protocol with a header before it.
+pub const EVENT_BYTES_MAX: u64 = 63 << 10;
+/// The longest event where the file says nothing, in bytes.
+pub const EVENT_BYTES_DEFAULT: u32 = 63 << 10;
+/// Events for who comes late: most. More than any buffer has.
+pub const EVENT_HISTORY_MAX: u64 = 4_000_000_000;
+/// Events for who comes late where the file says nothing: as many as the buffer has.
+pub const EVENT_HISTORY_DEFAULT: u32 = 4_000_000_000;
+/// How long a publication may be made to wait: most, in ms. Whoever waits longer has stopped.
+pub const EVENT_WAIT_MS_MAX: u64 = 60_000;
+/// Channels that a file names: more are made by programs.
+pub const EVENT_CHANNELS_MAX: usize = 256;
+/// Channels that one domain may have made: most. A service has 8192.
+pub const EVENT_CHANNELS_PER_DOMAIN_MAX: u64 = 4096;
+/// Channels that one domain may have made where the file says nothing.
+pub const EVENT_CHANNELS_PER_DOMAIN_DEFAULT: u32 = 64;
+/// Open files of one domain: most. A consumer has 16,384 sessions.
+pub const EVENT_SESSIONS_PER_DOMAIN_MAX: u64 = 8192;
+/// Open files of one domain where the file says nothing: a frontend has 128 streams.
+pub const EVENT_SESSIONS_PER_DOMAIN_DEFAULT: u32 = 256;
+
 /// Labels that one domain can ask for: each is a sentence of a refusal.
 pub const LABELS_MAX: usize = 16;
 

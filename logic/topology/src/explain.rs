@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 pub use endpoint::{Called, EndpointAccess};
 
 use crate::model::{
-    Accel, CacheMode, ChannelSettings, DiskHolds, Domain, DomainKind, IdOrName, IpcLimits, Layer, Machine,
-    MachineKernel, Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount, Settings, SocketSettings,
-    Topology,
+    Accel, CacheMode, ChannelSettings, DiskHolds, Domain, DomainKind, EventsSettings, IdOrName, IpcLimits,
+    Layer, Machine, MachineKernel, Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount, Settings,
+    SocketSettings, Topology,
 };
 use crate::name::Name;
 use crate::scalar::{duration_text, size_text};
@@ -297,6 +297,7 @@ fn does(settings: &Settings) -> String {
             let grace = duration_text(settings.grace_ms);
             return format!("keeps keys and locks; whoever holds one and is not heard of has {grace}");
         }
+        Settings::Events(events) => return channels(events),
     };
     let upstream: Vec<String> = directory.upstream.iter().map(ToString::to_string).collect();
     let cache = match &directory.cache.mode {
@@ -321,6 +322,17 @@ fn offers(channel: &ChannelSettings) -> String {
         size_text(u64::from(channel.ring_bytes)),
         channel.max_channels,
         channel.channels_per_domain
+    )
+}
+
+fn channels(events: &EventsSettings) -> String {
+    let names: Vec<&str> = events.channels.keys().map(Name::as_str).take(KEYS_SHOWN_MAX).collect();
+    let more = if events.channels.len() > names.len() { ", …" } else { "" };
+    let named = if names.is_empty() { "no channel of its own".to_owned() } else { names.join(", ") };
+    format!(
+        "event channels ({named}{more}); buffers of {} together, {} channels for one domain",
+        size_text(events.memory_bytes),
+        events.channels_per_domain
     )
 }
 

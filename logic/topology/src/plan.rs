@@ -246,13 +246,22 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
         (Settings::Coordination(a), Settings::Coordination(b)) => {
             differing(&[("settings.grace", a.grace_ms != b.grace_ms)])
         }
+        (Settings::Events(a), Settings::Events(b)) => differing(&[
+            ("settings.memory", a.memory_bytes != b.memory_bytes),
+            ("settings.memory_per_domain", a.memory_per_domain != b.memory_per_domain),
+            ("settings.channels_per_domain", a.channels_per_domain != b.channels_per_domain),
+            ("settings.sessions_per_domain", a.sessions_per_domain != b.sessions_per_domain),
+            ("settings.made", a.made != b.made),
+            ("settings.channels", a.channels != b.channels),
+        ]),
         // Those of two kinds are two services, not one that changes.
         (
             Settings::Directory(_)
             | Settings::Channel(_)
             | Settings::Program(_)
             | Settings::Socket(_)
-            | Settings::Coordination(_),
+            | Settings::Coordination(_)
+            | Settings::Events(_),
             _,
         ) => Vec::new(),
     });

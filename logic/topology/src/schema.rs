@@ -24,6 +24,7 @@ pub fn schema() -> Value {
         let channel = json!({ "properties": settings("Channel") });
         let socket = json!({ "properties": settings("Socket"), "required": ["to"] });
         let coordination = json!({ "properties": settings("Coordination") });
+        let events = json!({ "properties": settings("Events") });
         service.insert(
             "allOf".to_owned(),
             json!([
@@ -32,6 +33,7 @@ pub fn schema() -> Value {
                 of_kind(ServiceKind::Program, json!({ "properties": { "settings": { "type": "object" } } })),
                 of_kind(ServiceKind::Socket, socket),
                 of_kind(ServiceKind::Coordination, coordination),
+                of_kind(ServiceKind::Events, events),
             ]),
         );
     }

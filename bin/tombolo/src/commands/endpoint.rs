@@ -1,6 +1,6 @@
 //! `tombolo endpoint`: looking at endpoints, and being one for a moment.
 
-mod from_node;
+pub mod from_node;
 mod look;
 mod payload;
 mod print;

@@ -1,4 +1,9 @@
-//! `tombolo events`.
+//! `tombolo events`: what happened on the node, and event channels.
+
+mod channels;
+mod inside;
+
+pub use channels::ChannelCommand;
 
 use super::{client, wait};
 use crate::cli::{EventsArgs, PlaceArgs};
@@ -6,8 +11,11 @@ use crate::output::{Failure, Paint, harmless, print};
 use node::admin::Event;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Prints what happened, and goes on where that is wanted.
+/// Prints what happened, and goes on where that is wanted; or does something about a channel.
 pub fn run(place: &PlaceArgs, arguments: &EventsArgs) -> Result<(), Failure> {
+    if let Some(command) = &arguments.command {
+        return channels::run(place, command);
+    }
     let client = client(place)?;
     let paint = Paint::of(&std::io::stdout());
     let path = format!("events?follow={}", arguments.follow);

@@ -3,6 +3,7 @@
 use super::{log, said};
 use session::{Control, Service};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use sys::signals::SignalDescriptor;
 use wire::control::ServedService;
 
@@ -22,6 +23,10 @@ fn make(served: &ServedService) -> Result<Box<dyn Service>, String> {
     match served.kind.as_str() {
         wire::directory::KIND => directory::service(&served.settings),
         wire::coordination::KIND => coordinator::service(served, &Control::path()),
+        wire::events::KIND => {
+            let kept = std::env::var_os(wire::control::KEPT_VARIABLE).map(PathBuf::from);
+            events::service(&served.settings, kept.map(|folder| folder.join(&served.name)))
+        }
         other => Err(format!("this version knows no service of kind {other:?}")),
     }
 }

@@ -3,7 +3,7 @@
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
 use thiserror::Error;
-use wire::service::{DecodeError, Export, Phase, SESSION_NONE};
+use wire::service::{DecodeError, Export, Phase, SESSION_NONE, Terms};
 use zerocopy::IntoBytes;
 
 use super::offsets;
@@ -199,7 +199,7 @@ impl<H: Host> Core<H> {
         if calls || session.outstanding() > 0 {
             session.capsule_next = Some(capsule.to_vec());
         } else {
-            session.capsule = capsule.to_vec();
+            session.keep(capsule.to_vec());
             handle.dirty = true;
             self.settle(slot, None);
         }
@@ -231,11 +231,11 @@ impl<H: Host> Core<H> {
             && let Some(session) = handle.session()
             && let Some(capsule) = session.capsule_next.take()
         {
-            session.capsule = capsule;
+            session.keep(capsule);
             handle.dirty = true;
         }
         match pending.purpose {
-            Purpose::Open => self.session_opened(slot, answer.result.err()),
+            Purpose::Open => self.open_answered(service, slot, answer.result),
             Purpose::Line if self.is_stream(slot) => self.record_taken(slot, answer.tag, answer.result.err()),
             Purpose::Line => self.line_answered(slot, answer),
             Purpose::Text => {
@@ -252,6 +252,17 @@ impl<H: Host> Core<H> {
             Purpose::Call(key) => self.call_answered(service, slot, key, answer.result),
             Purpose::Defaults | Purpose::Node(_) => {}
         }
+    }
+
+    fn open_answered(&mut self, service: usize, slot: usize, result: Result<&[u8], Errno>) {
+        let stream = self.handle(slot).and_then(Handle::session).and_then(Session::stream);
+        if let (Some(stream), Ok(bytes)) = (stream, result) {
+            match Terms::decode(bytes) {
+                Ok(terms) => (stream.terms, stream.adopted) = (terms, false),
+                Err(error) => return self.violated(service, &error.into()),
+            }
+        }
+        self.session_opened(slot, result.err());
     }
 
     fn session_opened(&mut self, slot: usize, refused: Option<Errno>) {
@@ -336,6 +347,26 @@ impl<H: Host> Core<H> {
                         return self.violated(service, &violation);
                     }
                 }
+            }
+            (Op::Record { data }, Ok(bytes)) => {
+                let size = data.len();
+                match Terms::decode(bytes) {
+                    Ok(None) => {}
+                    Ok(terms) => {
+                        if let Some(stream) =
+                            self.handle(slot).and_then(Handle::session).and_then(Session::stream)
+                        {
+                            stream.terms = terms;
+                        }
+                    }
+                    Err(error) => {
+                        if let Some(parked) = self.unpark(key) {
+                            self.fail(parked, Errno::IO);
+                        }
+                        return self.violated(service, &error.into());
+                    }
+                }
+                Ready::ok(call, super::files::written(size))
             }
             (Op::Command { lines, next, size }, Ok(_)) => {
                 *next += 1;

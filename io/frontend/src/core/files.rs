@@ -189,6 +189,9 @@ impl<H: Host> Core<H> {
         };
         let Some(session) = self.handle(slot).and_then(Handle::session) else { return };
         let ready = session.readers.is_empty() && !waits(session);
+        if !ready && let Some(stream) = session.stream() {
+            stream.want();
+        }
         if nonblock && !ready {
             return self.settle(slot, Some(Ready::error(call, Errno::AGAIN)));
         }
@@ -254,6 +257,12 @@ impl<H: Host> Core<H> {
             Body::Session(session) if session.flow == Flow::Offsets => {
                 let op = Op::WriteAt { offset: write.offset, data: data.to_vec(), done: 0 };
                 self.park_call(call, slot, op, nonblock)
+            }
+            Body::Session(session) if session.waits_for_answers() => {
+                if data.len() > wire::service::MAX_RECORD_BYTES {
+                    return Err(Errno::MSGSIZE);
+                }
+                self.park_call(call, slot, Op::Record { data: data.to_vec() }, nonblock)
             }
             Body::Session(session) => {
                 if !session.writers.is_empty() {
@@ -404,6 +413,8 @@ impl<H: Host> Core<H> {
         let slot = self.slot(poll.fh).ok_or(Errno::BADF)?;
         let handle = self.handle(slot).ok_or(Errno::BADF)?;
         let revents = handle.ready();
+        let waiting = handle.session().and_then(Session::stream).filter(|_| revents & READABLE == 0);
+        let wants = waiting.map(crate::stream::Stream::want).is_some();
         if poll.flags & fuse::FUSE_POLL_SCHEDULE_NOTIFY != 0 {
             let events = if poll.events == 0 { READABLE | WRITABLE } else { poll.events };
             handle.poll = Some(Poll::joined(handle.poll, poll.kh, events, revents));
@@ -416,6 +427,10 @@ impl<H: Host> Core<H> {
             self.host.save(slot + 1, &record);
         }
         self.answer(call, fuse::fuse_poll_out { revents, padding: 0 }.as_bytes());
+        if wants {
+            // A stream whose records come on demand is asked for one.
+            self.settle(slot, None);
+        }
         Ok(())
     }
 

@@ -483,6 +483,12 @@ impl Stage<'_> {
                     let (session, number, data) = (self.tags.fh, *number, data.clone());
                     self.out.push(Outgoing::Control { session, tag, number, data });
                 }
+                Op::Record { data } => {
+                    let tag = self.tags.issue(Purpose::Call(*key));
+                    parked.tag = Some(tag);
+                    let (session, file, line) = (self.tags.fh, self.file, data.clone());
+                    self.out.push(Outgoing::Request { session, tag, file, line, traced: false });
+                }
                 Op::ReadAt { .. } | Op::WriteAt { .. } | Op::Sync => {
                     let Some((kind, payload)) = offsets::message(&parked.op) else { continue };
                     let tag = self.tags.issue(Purpose::Call(*key));

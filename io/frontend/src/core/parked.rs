@@ -20,6 +20,10 @@ pub(super) enum Op {
     Write {
         data: Vec<u8>,
     },
+    /// A record that is written, and whose answer the write waits for.
+    Record {
+        data: Vec<u8>,
+    },
     /// A write to a `Control` file: its lines, and the next to be done.
     Command {
         lines: Vec<Vec<u8>>,
@@ -61,7 +65,9 @@ impl Op {
     /// Bytes of the caller's that it keeps, and about what keeping them in pieces costs.
     fn bytes(&self) -> usize {
         match self {
-            Op::Write { data } | Op::Ioctl { data, .. } | Op::WriteAt { data, .. } => data.len(),
+            Op::Write { data } | Op::Record { data } | Op::Ioctl { data, .. } | Op::WriteAt { data, .. } => {
+                data.len()
+            }
             Op::Node(ask) => ask.payload.len(),
             Op::Command { lines, .. } => lines.iter().map(|line| line.len() + LINE_OVERHEAD_BYTES).sum(),
             Op::Again { request } => request.len(),

@@ -29,7 +29,16 @@ impl<H: Host> Core<H> {
             return;
         };
         let (fh, service) = (handle.fh, handle.service());
-        let bytes = handle.session().and_then(Session::stream).map(|stream| stream.begin());
+        let polls = handle.poll.is_some();
+        let Some(session) = handle.session() else { return };
+        let waits = polls || !session.readers.is_empty();
+        let bytes = session.stream().map(|stream| {
+            if waits {
+                // It may have asked the backend that is lost.
+                stream.want();
+            }
+            stream.begin()
+        });
         if let (Some(bytes), Some(service)) = (bytes.filter(|&bytes| bytes > 0), service) {
             self.host.send(service, Outgoing::Credit { session: fh, bytes });
         }

@@ -66,6 +66,7 @@ impl<H: Host> Core<H> {
         let idempotent = handle.idempotent;
         if let Some(stream) = handle.session().and_then(Session::stream) {
             stream.interrupted(idempotent, Errno::CONNRESET.raw_os_error());
+            stream.adopted = true;
         }
         if let Some(session) = handle.session() {
             for entry in &mut session.entries {

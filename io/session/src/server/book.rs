@@ -131,6 +131,11 @@ impl Book {
         left.is_some()
     }
 
+    /// What is left of the credit of a stream.
+    pub fn credit(&self, session: u64) -> u64 {
+        self.sessions.get(&session).map_or(0, |opened| opened.credit)
+    }
+
     /// How many sessions are open.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
@@ -170,7 +175,7 @@ impl Book {
             Kind::State => self.fresh(to.tag).map(|()| Action::State(to)),
             Kind::Cancel => Ok(self.cancel(to.tag)),
             Kind::Close => Ok(self.close(to.session)),
-            Kind::Credit => Ok(self.credit(to.session, to.file)),
+            Kind::Credit => Ok(self.grant(to.session, to.file)),
             Kind::Lookup | Kind::List | Kind::Stat | Kind::Change | Kind::Set => {
                 self.ask_tree(to, header.kind, payload)
             }
@@ -288,7 +293,7 @@ impl Book {
         Ok(Action::Tree(to, kind, payload))
     }
 
-    fn credit<'a>(&mut self, session: u64, bytes: u32) -> Action<'a> {
+    fn grant<'a>(&mut self, session: u64, bytes: u32) -> Action<'a> {
         // It may cross with the end of the session: no fault of anybody's.
         let Some(opened) = self.sessions.get_mut(&session) else { return Action::Nothing };
         opened.credit = opened.credit.saturating_add(u64::from(bytes));

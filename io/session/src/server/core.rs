@@ -186,12 +186,22 @@ impl Context for Bound<'_> {
             );
             return false;
         }
+        // What is queued has a bound that many streams together would break.
+        if found.is_stalled() {
+            found.owes_room = true;
+            return false;
+        }
         if !found.book.spend(session, record.len() + RECORD_OVERHEAD_BYTES) {
             return false;
         }
         let sent = found.record(session, record, capsule, now);
         self.core.sent(link, sent);
         true
+    }
+
+    fn credit_left(&self, link: LinkId, session: u64) -> u64 {
+        let link = self.core.links.get(&link).filter(|found| found.service == self.service);
+        link.map_or(0, |found| found.book.credit(session))
     }
 
     fn end(&mut self, link: LinkId, session: u64, errno: Option<Errno>) {

@@ -46,6 +46,8 @@ pub struct Link {
     pub book: Book,
     /// Whether its sleeping flag is set, so that it rings before the next message needs a look.
     pub asleep: bool,
+    /// Whether a record found no room: its service is to be told when there is some.
+    pub owes_room: bool,
     sender: Sender,
     queue: VecDeque<Vec<u8>>,
     queued_bytes: usize,
@@ -75,6 +77,7 @@ impl Link {
             receiver,
             book,
             asleep: false,
+            owes_room: false,
             sender,
             queue: VecDeque::new(),
             queued_bytes: 0,

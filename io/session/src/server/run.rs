@@ -374,7 +374,15 @@ impl<'m> Server<'m> {
         let now = self.core.now;
         let Some(link) = self.core.links.get_mut(&id) else { return };
         let result = link.hear_room().and_then(|()| link.flush(now));
+        let told = link.owes_room && !link.is_stalled();
+        let service = link.service;
+        if told {
+            link.owes_room = false;
+        }
         self.core.sent(id, result);
+        if let (true, Some(served)) = (told, self.services.get_mut(service)) {
+            served.service.room(&mut Bound { core: &mut self.core, service }, id);
+        }
         self.wake(id);
     }
 

@@ -68,10 +68,17 @@ pub trait Context {
     fn capsule(&mut self, link: LinkId, session: u64, capsule: &[u8]);
 
     /// Sends one record of a stream, and the state of the session after it (empty: none is kept). Answers whether the
-    /// reader's credit was enough; if not, nothing was sent: [`Service::credit`] tells when there is more.
+    /// reader's credit was enough, and whether its channel had room; if not, nothing was sent: [`Service::credit`] tells when there is
+    /// more, and [`Service::room`] when there is room.
     fn record(&mut self, link: LinkId, session: u64, record: &[u8], capsule: &[u8]) -> bool {
         let _ = (link, session, record, capsule);
         false
+    }
+
+    /// What is left of the credit of a stream's reader, in bytes with the overhead of each record.
+    fn credit_left(&self, link: LinkId, session: u64) -> u64 {
+        let _ = (link, session);
+        0
     }
 
     /// Ends a stream: nothing more is read of it, or this errno.
@@ -151,6 +158,11 @@ pub trait Service {
     /// The reader of a stream takes more: [`Context::record`] may succeed now.
     fn credit(&mut self, ctx: &mut dyn Context, link: LinkId, session: u64) {
         let _ = (ctx, link, session);
+    }
+
+    /// The channel of a consumer has room again, after [`Context::record`] found none.
+    fn room(&mut self, ctx: &mut dyn Context, link: LinkId) {
+        let _ = (ctx, link);
     }
 
     /// Nobody waits for this request any more; an answer to it would be dropped.

@@ -7,6 +7,7 @@ mod adaptation;
 mod domain;
 mod endpoint;
 mod entrance;
+mod events;
 mod lack;
 mod machine;
 mod mount;

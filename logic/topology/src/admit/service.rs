@@ -7,7 +7,7 @@ use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{
     AllowForm, CacheForm, CacheModeWord, ChannelForm, CoordinationForm, DirectoryForm, DomainsForm,
-    ServiceForm, SettingsForm, SocketForm,
+    EventsForm, ServiceForm, SettingsForm, SocketForm,
 };
 use crate::model::{
     Cache, CacheMode, ChannelMode, ChannelSettings, CoordinationSettings, DirectorySettings, Network,
@@ -35,6 +35,10 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
         (_, Some(SettingsForm::Coordination(settings))) => Settings::Coordination(coordination(settings)),
         (Some(ServiceKind::Coordination), None) => {
             Settings::Coordination(coordination(&CoordinationForm::default()))
+        }
+        (_, Some(SettingsForm::Events(settings))) => Settings::Events(super::events::settings(settings, cx)),
+        (Some(ServiceKind::Events), None) => {
+            Settings::Events(super::events::settings(&EventsForm::default(), cx))
         }
         (_, Some(SettingsForm::Program(table))) => {
             Settings::Program(ProgramSettings { table: table.0.clone() })
@@ -77,6 +81,7 @@ fn allow(
     let Field::Given(list) = &form.allow else { return allowed };
     for permission in &list.value.0 {
         let verbs = verbs(&permission.value, name, kind, cx);
+        let verbs = implied(verbs, kind);
         for domain in domains(&permission.value, cx) {
             allowed.entry(domain).or_default().extend(verbs.iter().cloned());
         }
@@ -100,7 +105,16 @@ pub(super) fn first_verb(kind: Option<ServiceKind>) -> &'static str {
         Some(ServiceKind::Coordination) => "coordinate",
         // The service names its verbs itself; many have one for this.
         Some(ServiceKind::Program) => "read",
+        Some(ServiceKind::Events) => "subscribe",
     }
+}
+
+/// With what goes along: whoever may do anything with events may look at their channels.
+fn implied(mut verbs: BTreeSet<Verb>, kind: Option<ServiceKind>) -> BTreeSet<Verb> {
+    if kind == Some(ServiceKind::Events) && !verbs.is_empty() {
+        verbs.insert(Verb::Use);
+    }
+    verbs
 }
 
 fn verbs(

@@ -481,6 +481,38 @@ table_form! {
 }
 
 table_form! {
+    /// The settings of an event service: how much there may be of it, and the channels that are always there.
+    EventsForm as "settings of events" {
+        /// Bytes of the buffers of all channels together.
+        memory: Bytes<EVENT_BUFFER_BYTES_MIN, EVENT_MEMORY_BYTES_MAX> => "64MiB",
+        /// Those of them that channels which one domain has made may have; where nothing is said, 16 MiB or `memory`, whichever is less.
+        memory_per_domain: Bytes<0, EVENT_MEMORY_BYTES_MAX> => optional,
+        /// Channels that one domain may have made.
+        channels_per_domain: Count<0, EVENT_CHANNELS_PER_DOMAIN_MAX> => EVENT_CHANNELS_PER_DOMAIN_DEFAULT,
+        /// Open files, to publish or to subscribe, that one domain may have.
+        sessions_per_domain: Count<1, EVENT_SESSIONS_PER_DOMAIN_MAX> => EVENT_SESSIONS_PER_DOMAIN_DEFAULT,
+        /// What a channel is like that a domain makes with `mkdir`.
+        made: EventChannelForm => optional,
+        /// The channels that are always there. What is not said of one is as in `made`.
+        channels: Named<EventChannelForm, EVENT_CHANNELS_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// What an event channel is like.
+    EventChannelForm as "an event channel" {
+        /// Bytes of its buffer: the newest events that fit are kept. Taken when the channel is made.
+        buffer: Bytes<EVENT_BUFFER_BYTES_MIN, EVENT_BUFFER_BYTES_MAX> => optional,
+        /// Bytes of its longest event.
+        event: Bytes<1, EVENT_BYTES_MAX> => optional,
+        /// Events that who comes late may ask for.
+        history: Count<0, EVENT_HISTORY_MAX> => optional,
+        /// How long a publication may be made to wait for a subscriber that is to lose nothing; "0s": not at all.
+        wait: Millis<0, EVENT_WAIT_MS_MAX> => optional,
+    }
+}
+
+table_form! {
     /// What a directory service remembers.
     CacheForm as "a cache" {
         /// Who shares it.

@@ -4,7 +4,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
-use super::{ChannelForm, CoordinationForm, DirectoryForm, ProgramForm, ServiceAtForm, SocketForm};
+use super::{
+    ChannelForm, CoordinationForm, DirectoryForm, EventsForm, ProgramForm, ServiceAtForm, SocketForm,
+};
 use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
@@ -175,6 +177,7 @@ words!(ServiceKind, "kind of service" {
     "program" => ServiceKind::Program, "Files that a program of a domain serves.";
     "socket" => ServiceKind::Socket, "Connections to a program of a domain, which listens at a TCP or Unix socket.";
     "coordination" => ServiceKind::Coordination, "Keys, locks and the like, kept whatever dies.";
+    "events" => ServiceKind::Events, "Event channels: domains publish to them and subscribe to them.";
 });
 
 words!(ChannelMode, "mode of a channel" {
@@ -183,13 +186,16 @@ words!(ChannelMode, "mode of a channel" {
 });
 
 /// Words of verbs, and what they mean.
-const VERBS: [(&str, &str); 6] = [
+const VERBS: [(&str, &str); 9] = [
     ("resolve", "Ask for names."),
     ("control", "Change the settings of one's own sessions, the name servers among them."),
     ("open", "Open channels to the program that offers them."),
     ("connect", "Connect to the socket."),
     ("observe", "See keys, and be told of changes."),
     ("coordinate", "Change keys, take locks."),
+    ("publish", "Publish events."),
+    ("subscribe", "Subscribe to event channels, and see their newest event."),
+    ("manage", "Make event channels, and change and remove those that the domain has made."),
 ];
 
 impl Form for Verb {
@@ -236,6 +242,7 @@ pub(crate) enum SettingsForm {
     Program(ProgramForm),
     Socket(SocketForm),
     Coordination(CoordinationForm),
+    Events(Box<EventsForm>),
 }
 
 impl Beside for SettingsForm {
@@ -258,6 +265,8 @@ impl Beside for SettingsForm {
             field(table, key, meant, out).map(Self::Socket)
         } else if is(ServiceKind::Coordination) {
             field(table, key, meant, out).map(Self::Coordination)
+        } else if is(ServiceKind::Events) {
+            field(table, key, meant, out).map(|form| Self::Events(Box::new(form)))
         } else {
             // What its kind is has been reported; nothing can be said of its settings.
             Field::Broken
@@ -271,7 +280,8 @@ inline_schema!(SettingsForm, |generator| json_schema!({
         generator.subschema_for::<ChannelForm>(),
         generator.subschema_for::<ProgramForm>(),
         generator.subschema_for::<SocketForm>(),
-        generator.subschema_for::<CoordinationForm>()
+        generator.subschema_for::<CoordinationForm>(),
+        generator.subschema_for::<EventsForm>()
     ]
 }));
 

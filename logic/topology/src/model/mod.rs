@@ -6,6 +6,7 @@
 mod adaptation;
 mod domain;
 mod endpoint;
+mod events;
 mod machine;
 mod placement;
 mod reserve;
@@ -22,6 +23,7 @@ pub use domain::{
     RestartPolicy, Root, ServiceMount, Signal, Stop, User,
 };
 pub use endpoint::{Caller, Endpoint, EndpointVerb, IpcLimits};
+pub use events::{EventChannel, EventsSettings};
 pub use machine::{Accel, Disk, DiskFormat, DiskHolds, Machine, MachineKernel};
 pub use placement::{NodeChoice, Placement};
 pub use reserve::{

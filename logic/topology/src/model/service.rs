@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::events::EventsSettings;
 use super::socket::SocketSettings;
 use crate::name::{Name, NameError};
 
@@ -32,6 +33,7 @@ impl Service {
             Settings::Program(_) => ServiceKind::Program,
             Settings::Socket(_) => ServiceKind::Socket,
             Settings::Coordination(_) => ServiceKind::Coordination,
+            Settings::Events(_) => ServiceKind::Events,
         }
     }
 
@@ -42,7 +44,10 @@ impl Service {
         match &self.settings {
             Settings::Channel(settings) => Some(settings),
             Settings::Socket(_) => Some(&RELAY_CHANNELS),
-            Settings::Directory(_) | Settings::Program(_) | Settings::Coordination(_) => None,
+            Settings::Directory(_)
+            | Settings::Program(_)
+            | Settings::Coordination(_)
+            | Settings::Events(_) => None,
         }
     }
 
@@ -54,7 +59,8 @@ impl Service {
             Settings::Directory(_)
             | Settings::Channel(_)
             | Settings::Program(_)
-            | Settings::Coordination(_) => None,
+            | Settings::Coordination(_)
+            | Settings::Events(_) => None,
         }
     }
 
@@ -62,7 +68,10 @@ impl Service {
     #[must_use]
     pub fn opens(&self, domain: &str) -> bool {
         match self.kind() {
-            ServiceKind::Directory | ServiceKind::Program | ServiceKind::Coordination => false,
+            ServiceKind::Directory
+            | ServiceKind::Program
+            | ServiceKind::Coordination
+            | ServiceKind::Events => false,
             ServiceKind::Channel => self.allows(domain, &Verb::Open),
             ServiceKind::Socket => self.allows(domain, &Verb::Connect),
         }
@@ -89,6 +98,8 @@ pub enum ServiceKind {
     Socket,
     /// Keys, locks and the like, which live as long as somebody wants them, whatever dies: kept by the daemon, in the registry.
     Coordination,
+    /// Event channels, which domains publish to and subscribe to.
+    Events,
 }
 
 impl ServiceKind {
@@ -101,6 +112,7 @@ impl ServiceKind {
             Self::Program => "program",
             Self::Socket => "socket",
             Self::Coordination => "coordination",
+            Self::Events => "events",
         }
     }
 
@@ -108,7 +120,7 @@ impl ServiceKind {
     #[must_use]
     pub fn has_server(self) -> bool {
         match self {
-            Self::Directory | Self::Coordination => true,
+            Self::Directory | Self::Coordination | Self::Events => true,
             Self::Channel | Self::Program | Self::Socket => false,
         }
     }
@@ -117,7 +129,7 @@ impl ServiceKind {
     #[must_use]
     pub fn has_files(self) -> bool {
         match self {
-            Self::Directory | Self::Program | Self::Coordination => true,
+            Self::Directory | Self::Program | Self::Coordination | Self::Events => true,
             Self::Channel | Self::Socket => false,
         }
     }
@@ -130,6 +142,7 @@ impl ServiceKind {
             Self::Channel => Some(&[Verb::Open]),
             Self::Socket => Some(&[Verb::Connect]),
             Self::Coordination => Some(&[Verb::Observe, Verb::Coordinate]),
+            Self::Events => Some(&[Verb::Publish, Verb::Subscribe, Verb::Manage]),
             Self::Program => None,
         }
     }
@@ -152,14 +165,32 @@ pub enum Verb {
     Observe,
     /// Change keys, take locks.
     Coordinate,
+    /// Publish events.
+    Publish,
+    /// Subscribe to events.
+    Subscribe,
+    /// Make and remove event channels.
+    Manage,
+    /// Take part in event channels at all: whoever has one of the other three is given it.
+    Use,
     /// A verb that a service of kind `program` names. A word that has a variant of its own is never here.
     Named(Name),
 }
 
 impl Verb {
     /// The verbs that services of ours know.
-    pub const KNOWN: [Self; 6] =
-        [Self::Resolve, Self::Control, Self::Open, Self::Connect, Self::Observe, Self::Coordinate];
+    pub const KNOWN: [Self; 10] = [
+        Self::Resolve,
+        Self::Control,
+        Self::Open,
+        Self::Connect,
+        Self::Observe,
+        Self::Coordinate,
+        Self::Publish,
+        Self::Subscribe,
+        Self::Manage,
+        Self::Use,
+    ];
 
     /// Checks the form of a word, which is that of a name.
     ///
@@ -182,6 +213,10 @@ impl Verb {
             Self::Connect => "connect",
             Self::Observe => "observe",
             Self::Coordinate => "coordinate",
+            Self::Publish => "publish",
+            Self::Subscribe => "subscribe",
+            Self::Manage => "manage",
+            Self::Use => "use",
             Self::Named(name) => name.as_str(),
         }
     }
@@ -214,6 +249,8 @@ pub enum Settings {
     Socket(SocketSettings),
     /// A coordination service.
     Coordination(CoordinationSettings),
+    /// An event service.
+    Events(EventsSettings),
 }
 
 /// The settings of a coordination service.

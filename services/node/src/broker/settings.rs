@@ -1,7 +1,7 @@
 //! Settings of services, from the words of a topology to those of the service's protocol.
 
 use topology::{CacheMode, ChannelMode, Service, Settings};
-use wire::{control, directory};
+use wire::{control, directory, events};
 
 /// What the server of `service` is told.
 pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Value> {
@@ -10,7 +10,28 @@ pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Va
         // Of a socket: the channels between its relays.
         Settings::Channel(_) | Settings::Socket(_) => serde_json::to_value(service.channel().map(of_channel)),
         Settings::Coordination(settings) => Ok(serde_json::json!({ "grace_ms": settings.grace_ms })),
+        Settings::Events(settings) => serde_json::to_value(of_events(settings)),
         Settings::Program(settings) => Ok(serde_json::Value::Object(settings.table.clone())),
+    }
+}
+
+fn of_events(settings: &topology::EventsSettings) -> events::Settings {
+    let channel = |it: &topology::EventChannel| events::ChannelSettings {
+        buffer_bytes: it.buffer_bytes,
+        event_bytes: it.event_bytes,
+        history: u64::from(it.history),
+        wait_ms: it.wait_ms,
+    };
+    let channels = settings.channels.iter();
+    events::Settings {
+        memory_bytes: settings.memory_bytes,
+        memory_per_domain: settings.memory_per_domain,
+        channels_per_domain: settings.channels_per_domain,
+        sessions_per_domain: settings.sessions_per_domain,
+        made: channel(&settings.made),
+        channels: channels
+            .map(|(name, it)| events::NamedChannel { name: name.as_str().to_owned(), settings: channel(it) })
+            .collect(),
     }
 }
 

@@ -13,6 +13,7 @@ use frontend::Entrances;
 use rustix::net::SocketType;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -244,6 +245,7 @@ async fn open_door(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<Ope
     let inside = node.layout.domain(dc, name).map_err(said)?.inside();
     let resolve = (spec::has_resolve(domain) && domain.kind != DomainKind::Vm)
         .then(|| spec::resolve_folder(&node.layout, dc, name));
+    let kept = spec::keeps(domain).then(|| spec::kept_folder(&node.layout, dc, name));
     let layout = node.layout.clone();
     // A guest has these files of its own: they are in its image.
     let vm = domain.kind == DomainKind::Vm;
@@ -252,6 +254,11 @@ async fn open_door(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<Ope
         domain::make_room(&layout);
         for folder in [Some(&inside), resolve.as_ref()].into_iter().flatten() {
             domain::make_folder(folder, 0o755).map_err(said)?;
+        }
+        if let Some(kept) = &kept {
+            domain::make_folder(kept, 0o777).map_err(said)?;
+            // Whichever user the server has: nobody else sees the folder.
+            fs::set_permissions(kept, fs::Permissions::from_mode(0o777)).map_err(|e| at("make", kept, &e))?;
         }
         if let Some(wanted) = wanted {
             inside::place(&layout, &inside, wanted)?;

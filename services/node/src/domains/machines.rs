@@ -296,7 +296,7 @@ fn boot(layout: &Layout, dc: &str, domain: &Domain, machine: &Machine) -> Boot {
         domain: domain.name.as_str().to_owned(),
         hostname: domain.hostname.clone().unwrap_or_else(|| domain.name.as_str().to_owned()),
         command: spec::command(layout, dc, domain),
-        environment: spec::environment(layout, domain),
+        environment: spec::environment(layout, dc, domain),
         user: domain.user.as_ref().map(crate::base::user_text),
         workdir: domain.workdir.as_ref().map(|path| path.to_string_lossy().into_owned()),
         services: true,

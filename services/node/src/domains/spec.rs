@@ -16,6 +16,8 @@ pub(crate) const RESOLVE_FOLDER: &str = "/run/systemd/resolve";
 pub(crate) const RESOLVE_SOCKET: &str = "io.systemd.Resolve";
 /// Where a domain sees what is in its `inside` folder.
 pub(crate) const INSIDE: &str = "/run/tombolo";
+/// A folder in [`INSIDE`] of a domain that runs a server of ours: what the server keeps there outlives it, as long as the domain is in its file.
+pub(crate) const KEPT: &str = "kept";
 /// The preload library, beside the binary on the node and in [`INSIDE`] in a domain.
 pub(crate) const PRELOAD_LIBRARY: &str = "libtombolo_preload.so";
 
@@ -45,7 +47,7 @@ pub(crate) fn of_domain(
             .layer()
             .map(|layer| target::Layer { bytes: layer.size_bytes, inodes: u64::from(layer.inodes) }),
         command: command(layout, dc, domain),
-        environment: environment(layout, domain),
+        environment: environment(layout, dc, domain),
         mounts: mounts(layout, dc, domain),
         user: domain.user.as_ref().map(crate::base::user_text),
         network: match domain.network {
@@ -128,12 +130,39 @@ fn library(layout: &Layout, domain: &Domain) -> String {
     }
 }
 
-pub(crate) fn environment(layout: &Layout, domain: &Domain) -> Vec<(String, String)> {
+pub(crate) fn environment(layout: &Layout, dc: &str, domain: &Domain) -> Vec<(String, String)> {
     let mut variables: Vec<_> = domain.environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
     if domain.services.iter().any(|mount| mount.preload) && !domain.environment.contains_key("LD_PRELOAD") {
         variables.push(("LD_PRELOAD".into(), library(layout, domain)));
     }
+    if keeps(domain) {
+        variables.push((
+            wire::control::KEPT_VARIABLE.into(),
+            kept_inside(layout, dc, domain).display().to_string(),
+        ));
+    }
     variables
+}
+
+/// Whether a domain has a folder in which a server keeps something. A guest sees none of the node's.
+pub(crate) fn keeps(domain: &Domain) -> bool {
+    matches!(domain.program, Program::Server(_)) && domain.kind != topology::DomainKind::Vm
+}
+
+/// That folder on the node.
+pub(crate) fn kept_folder(layout: &Layout, dc: &str, name: &str) -> PathBuf {
+    layout.domains().join(dc).join(name).join("inside").join(KEPT)
+}
+
+/// The same, as the domain sees it.
+fn kept_inside(layout: &Layout, dc: &str, domain: &Domain) -> PathBuf {
+    let is_process = domain.kind == topology::DomainKind::Process;
+    // A process sees the node's own files, but for the run directory that is the usual one.
+    if is_process && layout.run_dir != std::path::Path::new(INSIDE) {
+        kept_folder(layout, dc, domain.name.as_str())
+    } else {
+        PathBuf::from(INSIDE).join(KEPT)
+    }
 }
 
 fn mounts(layout: &Layout, dc: &str, domain: &Domain) -> Vec<target::Mount> {
@@ -154,6 +183,12 @@ fn mounts(layout: &Layout, dc: &str, domain: &Domain) -> Vec<target::Mount> {
     if has_resolve(domain) {
         let source = resolve_folder(layout, dc, domain.name.as_str());
         mounts.push(target::Mount { source, target: RESOLVE_FOLDER.into(), read_only: true });
+    }
+    if keeps(domain) {
+        let source = kept_folder(layout, dc, domain.name.as_str());
+        let is_process = domain.kind == topology::DomainKind::Process;
+        let target = if is_process { source.clone() } else { kept_inside(layout, dc, domain) };
+        mounts.push(target::Mount { source, target, read_only: false });
     }
     mounts
 }

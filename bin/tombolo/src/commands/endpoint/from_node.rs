@@ -182,9 +182,12 @@ fn nobody_speaks(tree: &Value, to: &str) -> Failure {
 }
 
 /// What the command gets as its standard input.
-enum Input {
+pub enum Input {
+    /// Nothing.
     None,
+    /// What this command gets.
     Standard,
+    /// This file.
     File(PathBuf),
 }
 
@@ -199,7 +202,12 @@ impl Input {
 }
 
 /// Becomes our own binary inside the domain: its output, signals and exit code are the command's.
-fn become_command(place: &PlaceArgs, domain: &str, words: Vec<String>, input: Input) -> Result<(), Failure> {
+pub fn become_command(
+    place: &PlaceArgs,
+    domain: &str,
+    words: Vec<String>,
+    input: Input,
+) -> Result<(), Failure> {
     let client = client(place)?;
     let entry: Entry = wait(client.get(&format!("domains/{}/entry", encoded(domain))))??;
     let options = ExecOptions {

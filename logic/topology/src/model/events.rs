@@ -1,0 +1,39 @@
+//! The settings of an event service, admitted.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::Name;
+
+/// The settings of an event service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventsSettings {
+    /// Bytes of the buffers of all channels together.
+    pub memory_bytes: u64,
+    /// Those of them that channels which one domain has made may have.
+    pub memory_per_domain: u64,
+    /// Channels that one domain may have made.
+    pub channels_per_domain: u32,
+    /// Open files, to publish or to subscribe, that one domain may have.
+    pub sessions_per_domain: u32,
+    /// What a channel is like that a domain makes.
+    pub made: EventChannel,
+    /// The channels that are always there.
+    pub channels: BTreeMap<Name, EventChannel>,
+}
+
+/// What an event channel is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventChannel {
+    /// Bytes of its buffer.
+    pub buffer_bytes: u64,
+    /// Bytes of its longest event.
+    pub event_bytes: u32,
+    /// Events that who comes late may have.
+    pub history: u32,
+    /// How long a publication may be made to wait for a subscriber.
+    pub wait_ms: u64,
+}
