@@ -12,6 +12,7 @@ mod cluster_endpoints;
 mod cluster_etcd;
 mod cluster_promises;
 mod cluster_services;
+mod devices;
 mod endpoint_bed;
 mod endpoint_faults;
 mod endpoint_machines;

@@ -207,7 +207,10 @@ fn differing(keys: &[(&'static str, bool)]) -> Vec<&'static str> {
 }
 
 fn update_service(before: &Service, after: &Service) -> Option<Step> {
-    let mut changed = differing(&[("domain", before.domain != after.domain)]);
+    let mut changed = differing(&[
+        ("domain", before.domain != after.domain),
+        ("memory", before.memory_bytes != after.memory_bytes),
+    ]);
     changed.extend(match (&before.settings, &after.settings) {
         (Settings::Directory(a), Settings::Directory(b)) => differing(&[
             ("settings.upstream", a.upstream != b.upstream),
@@ -232,10 +235,19 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             ("settings.connections_per_second", a.connections_per_second != b.connections_per_second),
             ("settings.proxy", a.proxy != b.proxy),
         ]),
+        (Settings::Camera(a), Settings::Camera(b)) => differing(&[
+            ("settings.cameras", a.cameras != b.cameras),
+            ("settings.sessions_per_domain", a.sessions_per_domain != b.sessions_per_domain),
+        ]),
         // Those of two kinds are two services, not one that changes.
-        (Settings::Directory(_) | Settings::Channel(_) | Settings::Program(_) | Settings::Socket(_), _) => {
-            Vec::new()
-        }
+        (
+            Settings::Directory(_)
+            | Settings::Channel(_)
+            | Settings::Program(_)
+            | Settings::Socket(_)
+            | Settings::Camera(_),
+            _,
+        ) => Vec::new(),
     });
     if changed.is_empty() {
         return None;

@@ -21,6 +21,7 @@ pub fn run() -> Result<(), String> {
 fn make(served: &ServedService) -> Result<Box<dyn Service>, String> {
     match served.kind.as_str() {
         wire::directory::KIND => directory::service(&served.settings),
+        wire::camera::KIND => camera::service(&served.settings),
         other => Err(format!("this version knows no service of kind {other:?}")),
     }
 }

@@ -22,6 +22,7 @@ pub(super) fn services(
     let entries = form.services.value().map_or(&[][..], |named| named.0.as_slice());
     let mut places: BTreeMap<Name, Span> = BTreeMap::new();
     let (mut mounts, mut sockets) = (Vec::new(), Vec::new());
+    let mut memories = 0;
     for entry in entries {
         let Some((service, at)) = known(entry, cx) else { continue };
         if refuse_channel(&entry.key, cx) {
@@ -38,7 +39,11 @@ pub(super) fn services(
             let message = format!("`/srv/{place}` has a service already");
             cx.out.error(Code::Duplicate, &entry.key.span, message).help(help);
         }
-        if kind_of(&entry.key, cx) == Some(ServiceKind::Program) {
+        if super::camera::has_memory(&entry.key.value, cx) {
+            memories += 1;
+            super::camera::refuse_too_many(&entry.key, memories, cx);
+        }
+        if matches!(kind_of(&entry.key, cx), Some(ServiceKind::Program | ServiceKind::Camera)) {
             refuse_entrances(&service, at, cx);
             mounts.push(ServiceMount { service, at: place, stub: false, resolve: false, preload: false });
             continue;
@@ -95,7 +100,7 @@ fn refuse_entrances(service: &Name, form: &ServiceAtForm, cx: &mut Context<'_, '
         if let Field::Given(at) = field
             && at.value
         {
-            let message = format!("`{service}` is a program's: it answers no names, so it has no `{key}`");
+            let message = format!("`{service}` is no directory: it answers no names, so it has no `{key}`");
             cx.out
                 .error(Code::WrongKind, &at.span, message)
                 .help("leave it out; its files are below /srv, and programs connect to it by its name");

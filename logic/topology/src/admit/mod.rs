@@ -3,6 +3,7 @@
 //! Rules report and go on, so that a person sees everything at once. What a rule returns after it has reported is a
 //! placeholder: nothing of it is used, because a report with one entry admits nothing.
 
+mod camera;
 mod domain;
 mod endpoint;
 mod entrance;

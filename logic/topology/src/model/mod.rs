@@ -3,6 +3,7 @@
 //! Everything is resolved: defaults are filled in, durations are milliseconds, sizes bytes, paths absolute, `"*"`
 //! is a list of names. These are plain structs, so that the daemon can store them, send them and compare them.
 
+mod camera;
 mod domain;
 mod endpoint;
 mod machine;
@@ -14,6 +15,7 @@ mod volume;
 
 use serde::{Deserialize, Serialize};
 
+pub use camera::{Camera, CameraSettings, FrameFormat};
 pub use domain::{
     Domain, DomainKind, IdOrName, Layer, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
     RestartPolicy, Root, ServiceMount, Signal, Stop, User,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::camera::CameraSettings;
 use super::socket::SocketSettings;
 use crate::name::{Name, NameError};
 
@@ -18,8 +19,16 @@ pub struct Service {
     pub domain: Name,
     /// Who may use which of its verbs; who is not listed may nothing. Every set has at least one verb.
     pub allow: BTreeMap<Name, BTreeSet<Verb>>,
+    /// Memory that each domain that mounts it has with its server, in bytes, and that its files can be mapped to. 0: there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub memory_bytes: u64,
     /// Its kind, and the settings of that kind.
     pub settings: Settings,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl Service {
@@ -31,6 +40,7 @@ impl Service {
             Settings::Channel(_) => ServiceKind::Channel,
             Settings::Program(_) => ServiceKind::Program,
             Settings::Socket(_) => ServiceKind::Socket,
+            Settings::Camera(_) => ServiceKind::Camera,
         }
     }
 
@@ -41,7 +51,7 @@ impl Service {
         match &self.settings {
             Settings::Channel(settings) => Some(settings),
             Settings::Socket(_) => Some(&RELAY_CHANNELS),
-            Settings::Directory(_) | Settings::Program(_) => None,
+            Settings::Directory(_) | Settings::Program(_) | Settings::Camera(_) => None,
         }
     }
 
@@ -50,7 +60,9 @@ impl Service {
     pub fn socket(&self) -> Option<&SocketSettings> {
         match &self.settings {
             Settings::Socket(settings) => Some(settings),
-            Settings::Directory(_) | Settings::Channel(_) | Settings::Program(_) => None,
+            Settings::Directory(_) | Settings::Channel(_) | Settings::Program(_) | Settings::Camera(_) => {
+                None
+            }
         }
     }
 
@@ -58,7 +70,7 @@ impl Service {
     #[must_use]
     pub fn opens(&self, domain: &str) -> bool {
         match self.kind() {
-            ServiceKind::Directory | ServiceKind::Program => false,
+            ServiceKind::Directory | ServiceKind::Program | ServiceKind::Camera => false,
             ServiceKind::Channel => self.allows(domain, &Verb::Open),
             ServiceKind::Socket => self.allows(domain, &Verb::Connect),
         }
@@ -81,6 +93,8 @@ pub enum ServiceKind {
     Channel,
     /// Files whose server is a program of the domain: it offers the service and speaks the service protocol.
     Program,
+    /// Cameras: devices of V4L2 that are files.
+    Camera,
     /// Connections to a stream socket of the server's domain. The relays of both domains are ours, the server and its clients are not.
     Socket,
 }
@@ -94,6 +108,7 @@ impl ServiceKind {
             Self::Channel => "channel",
             Self::Program => "program",
             Self::Socket => "socket",
+            Self::Camera => "camera",
         }
     }
 
@@ -101,7 +116,7 @@ impl ServiceKind {
     #[must_use]
     pub fn has_server(self) -> bool {
         match self {
-            Self::Directory => true,
+            Self::Directory | Self::Camera => true,
             Self::Channel | Self::Program | Self::Socket => false,
         }
     }
@@ -110,8 +125,17 @@ impl ServiceKind {
     #[must_use]
     pub fn has_files(self) -> bool {
         match self {
-            Self::Directory | Self::Program => true,
+            Self::Directory | Self::Program | Self::Camera => true,
             Self::Channel | Self::Socket => false,
+        }
+    }
+
+    /// Whether its server can have memory with the domains that mount it.
+    #[must_use]
+    pub fn has_memory(self) -> bool {
+        match self {
+            Self::Program | Self::Camera => true,
+            Self::Directory | Self::Channel | Self::Socket => false,
         }
     }
 
@@ -122,6 +146,7 @@ impl ServiceKind {
             Self::Directory => Some(&[Verb::Resolve, Verb::Control]),
             Self::Channel => Some(&[Verb::Open]),
             Self::Socket => Some(&[Verb::Connect]),
+            Self::Camera => Some(&[Verb::Watch]),
             Self::Program => None,
         }
     }
@@ -140,13 +165,15 @@ pub enum Verb {
     Open,
     /// Connect to the socket.
     Connect,
+    /// Open cameras, and take their frames.
+    Watch,
     /// A verb that a service of kind `program` names. A word that has a variant of its own is never here.
     Named(Name),
 }
 
 impl Verb {
     /// The verbs that services of ours know.
-    pub const KNOWN: [Self; 4] = [Self::Resolve, Self::Control, Self::Open, Self::Connect];
+    pub const KNOWN: [Self; 5] = [Self::Resolve, Self::Control, Self::Open, Self::Connect, Self::Watch];
 
     /// Checks the form of a word, which is that of a name.
     ///
@@ -167,6 +194,7 @@ impl Verb {
             Self::Control => "control",
             Self::Open => "open",
             Self::Connect => "connect",
+            Self::Watch => "watch",
             Self::Named(name) => name.as_str(),
         }
     }
@@ -197,6 +225,8 @@ pub enum Settings {
     Program(ProgramSettings),
     /// A socket service.
     Socket(SocketSettings),
+    /// A camera service.
+    Camera(CameraSettings),
 }
 
 /// The settings of a service whose server is a program of its domain: what the file says, for the program to read.

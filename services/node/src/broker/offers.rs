@@ -168,7 +168,7 @@ fn words(kind: ServiceKind) -> (&'static str, &'static str) {
     match kind {
         ServiceKind::Channel => ("channel", "open"),
         ServiceKind::Socket => ("socket", "connect to"),
-        ServiceKind::Directory | ServiceKind::Program => ("service", "use"),
+        ServiceKind::Directory | ServiceKind::Program | ServiceKind::Camera => ("service", "use"),
     }
 }
 
