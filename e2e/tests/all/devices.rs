@@ -132,7 +132,7 @@ fn grows(path: &Path, bytes: u64) {
 }
 
 #[test]
-fn a_recording_goes_on_when_the_server_and_the_frontend_are_killed() {
+fn a_recording_goes_on_when_server_frontend_and_daemon_are_killed() {
     let Some(node) = start() else { return };
     let picture = yuyv(96, 64);
     let path = node.folder().join("kiosk/film");
@@ -148,6 +148,12 @@ fn a_recording_goes_on_when_the_server_and_the_frontend_are_killed() {
         node.pids("frontend").into_iter().for_each(node::kill);
         grows(&path, some);
     }
+    // The next daemon finds the memory at the domain's monitor, and passes it to the next server.
+    node.kill_daemon();
+    node.up_ok(&topology(&node));
+    grows(&path, some);
+    node.pids("server").into_iter().for_each(node::kill);
+    grows(&path, some);
     node.shell_ok("kiosk", "kill -INT $(cat /out/pid)");
     finish(child);
     wait::until("the file is closed", || state(&node, "kiosk")["open"].as_array().is_some_and(Vec::is_empty));
