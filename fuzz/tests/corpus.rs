@@ -1,5 +1,7 @@
 //! Every fuzz target on its corpus, as an ordinary test: what is known is looked at in each run, without a fuzzer.
 
+#[path = "../fuzz_targets/camera_ioctls.rs"]
+mod camera_ioctls;
 #[path = "../fuzz_targets/certificates.rs"]
 mod certificates;
 #[path = "../fuzz_targets/event_filters.rs"]
@@ -30,6 +32,11 @@ mod ring_words;
 mod stream_bytes;
 #[path = "../fuzz_targets/wire_messages.rs"]
 mod wire_messages;
+
+#[test]
+fn corpus_of_camera_ioctls() {
+    fuzz::corpus::play("camera_ioctls", camera_ioctls::run);
+}
 
 #[test]
 fn corpus_of_certificates() {

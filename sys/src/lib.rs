@@ -14,6 +14,7 @@ pub mod endpoint_abi;
 pub mod ethernet;
 pub mod eventfd;
 pub mod fork;
+pub mod fuse_backing;
 pub mod futex;
 pub mod known;
 #[cfg(target_arch = "x86_64")]

@@ -70,6 +70,14 @@ pub enum Request {
         /// Name of the service.
         service: String,
     },
+    /// From a frontend, whose domain has memory with this service: make it what the files of its mount can be mapped to. Answered by
+    /// [`Reply::Backed`].
+    Back {
+        /// Comes back in the reply.
+        id: u64,
+        /// Name of the service.
+        service: String,
+    },
     /// Asks about this domain. Answered by [`Reply::About`].
     About {
         /// Comes back in the reply.
@@ -380,6 +388,16 @@ pub enum Reply {
         id: u64,
         /// Number of the channel on this node, as the state tree shows it.
         channel: u64,
+        /// To a frontend: the server has the memory of this domain with the service ([`Request::Back`]).
+        #[serde(default, skip_serializing_if = "is_false")]
+        memory: bool,
+    },
+    /// To [`Request::Back`].
+    Backed {
+        /// The request's number.
+        id: u64,
+        /// The kernel's number for the memory, on this mount (`FUSE_DEV_IOC_BACKING_OPEN`).
+        backing: u32,
     },
     /// To [`Request::Serve`] and [`Request::Offer`].
     Serving {
@@ -497,6 +515,10 @@ pub enum Event {
         channel: u64,
         /// The consumer.
         consumer: Consumer,
+        /// Whether the memory that the consumer's domain has with the service follows the descriptors of the channel's end: a memfd that
+        /// keeps its size.
+        #[serde(default, skip_serializing_if = "is_false")]
+        memory: bool,
     },
     /// To a server: the settings of a service changed.
     Settings {
@@ -661,6 +683,7 @@ pub struct Consumer {
     pub verbs: Vec<String>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_false(value: &bool) -> bool {
     !*value
 }

@@ -1,5 +1,6 @@
 //! The bytes that another party sees: layouts, codecs, versions. No I/O.
 
+pub mod camera;
 pub mod control;
 pub mod coordination;
 pub mod cover;
@@ -18,4 +19,5 @@ pub mod remote;
 pub mod ring;
 pub mod service;
 pub mod socket;
+pub mod v4l2;
 pub mod xen;

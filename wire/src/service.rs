@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Newest version of this protocol; an [`Export::version`] says the oldest that has all it uses.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Oldest version that is understood: files that answer, and nothing else.
 pub const VERSION_MIN: u32 = 1;
 /// Bytes of a [`Header`].
@@ -75,6 +75,20 @@ pub mod flags {
     pub const ALL: u16 = TRACE | MORE | END;
 }
 
+/// Bits of [`Header::file`] in [`Kind::Ready`].
+pub mod ready {
+    /// Reading does not wait: `POLLIN`.
+    pub const READ: u32 = 1;
+    /// Writing does not wait: `POLLOUT`.
+    pub const WRITE: u32 = 2;
+    /// Something out of the ordinary is to be fetched: `POLLPRI`.
+    pub const PRIORITY: u32 = 4;
+    /// The device can't go on: `POLLERR`.
+    pub const ERROR: u32 = 8;
+    /// Every bit that this version knows; others must be zero.
+    pub const ALL: u32 = READ | WRITE | PRIORITY | ERROR;
+}
+
 /// The kind of a message. The discriminant is the byte value on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
@@ -120,6 +134,9 @@ pub enum Kind {
     Set = 20,
     /// Consumer → backend: all that was written in this session shall outlive a power cut. Answered by nothing.
     Sync = 21,
+    /// Backend → consumer: what poll(2) says of `session` from now on, a file of [`Behaviour::Device`]; `file` has bits of
+    /// [`ready`].
+    Ready = 22,
 }
 
 impl TryFrom<u16> for Kind {
@@ -145,6 +162,7 @@ impl TryFrom<u16> for Kind {
             19 => Self::WriteAt,
             20 => Self::Set,
             21 => Self::Sync,
+            22 => Self::Ready,
             other => return Err(DecodeError::UnknownKind(other)),
         })
     }
@@ -297,6 +315,9 @@ pub enum Behaviour {
     Stream,
     /// `read` and `write` have offsets; the backend keeps the bytes.
     Random,
+    /// As a character device: `ioctl`, `read` and `write` go to the backend, which may let them wait; poll(2) says what the
+    /// backend said last; where the domain has memory with the service, `mmap` reaches it.
+    Device,
     /// A folder of which only the backend knows what is in it. Called [`OWN_FOLDER`], it is the service's own folder.
     Folder,
 }

@@ -14,6 +14,7 @@ mod cluster_etcd;
 mod cluster_promises;
 mod cluster_services;
 mod coordination;
+mod devices;
 mod endpoint_bed;
 mod endpoint_faults;
 mod endpoint_machines;

@@ -176,6 +176,7 @@ impl<O> Backend<O> {
                 Incoming::Hello(_)
                 | Incoming::Capsule { .. }
                 | Incoming::Record { .. }
+                | Incoming::Ready { .. }
                 | Incoming::End { .. },
             )) => return Ok(true),
             Err(error) => {

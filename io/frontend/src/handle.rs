@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rustix::io::Errno;
-use wire::service::{MAX_REQUEST_BYTES, Phase};
+use wire::service::{MAX_REQUEST_BYTES, Phase, ready};
 
 use crate::stream::Stream;
 use crate::tree::Node;
@@ -85,6 +85,15 @@ pub(crate) enum Flow {
     Stream(Box<Stream>),
     /// Bytes at offsets.
     Offsets,
+    /// As the backend of a device does it. What poll(2) says, in the bits of [`wire::service::ready`].
+    Device(u32),
+}
+
+impl Flow {
+    /// Whether each read and write goes to the backend by itself.
+    pub(crate) fn is_transferred(&self) -> bool {
+        matches!(self, Self::Offsets | Self::Device(_))
+    }
 }
 
 /// The state of an open session file.
@@ -230,6 +239,7 @@ impl Session {
             Flow::Lines => {}
             Flow::Stream(stream) => return stream.readable(),
             Flow::Offsets => return true,
+            Flow::Device(bits) => return bits & ready::READ != 0,
         }
         match self.entries.front().map(|entry| &entry.progress) {
             None => self.end_due,
@@ -292,6 +302,21 @@ impl Poll {
 pub(crate) const READABLE: u32 = 0x41;
 /// `POLLOUT | POLLWRNORM`.
 pub(crate) const WRITABLE: u32 = 0x104;
+/// `POLLPRI`.
+const PRIORITY: u32 = 0x2;
+/// `POLLERR`.
+const ERROR: u32 = 0x8;
+
+/// What poll(2) says of a device, of which the backend has said `bits` of [`ready`].
+fn events_of(bits: u32) -> u32 {
+    let events = [
+        (ready::READ, READABLE),
+        (ready::WRITE, WRITABLE),
+        (ready::PRIORITY, PRIORITY),
+        (ready::ERROR, ERROR),
+    ];
+    events.iter().filter(|(bit, _)| bits & bit != 0).fold(0, |all, (_, events)| all | events)
+}
 
 /// What is behind a handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -399,6 +424,9 @@ impl Handle {
     pub(crate) fn ready(&self) -> u32 {
         match &self.body {
             Body::Session(session) => {
+                if let Flow::Device(bits) = session.flow {
+                    return events_of(bits);
+                }
                 let readable = if session.readable() { READABLE } else { 0 };
                 let is_free = session.flow == Flow::Offsets || session.room() > 0;
                 let writable = if is_free { WRITABLE } else { 0 };

@@ -142,6 +142,9 @@ fn receive(mut answers: Answers, new: NewLink, shared: &Shared) {
             Ok(Incoming::Record { session, record, capsule }) => {
                 shared.with(|core| core.record(service, epoch, session, (record, capsule)));
             }
+            Ok(Incoming::Ready { session, ready }) => {
+                shared.with(|core| core.readied(service, epoch, session, ready));
+            }
             Ok(Incoming::End { session, errno }) => {
                 shared.with(|core| core.stream_ended(service, epoch, session, errno));
             }

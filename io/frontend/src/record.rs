@@ -35,6 +35,7 @@ mod body {
     pub(super) const OWN: u8 = 4;
     pub(super) const STREAM: u8 = 5;
     pub(super) const OFFSETS: u8 = 6;
+    pub(super) const DEVICE: u8 = 7;
 }
 
 /// Kinds of progress.
@@ -85,6 +86,11 @@ fn encode_session(session: &Session, to: &mut Writer) {
         }
         Flow::Offsets => {
             to.byte(body::OFFSETS);
+            session.taken
+        }
+        // The next backend says anew what poll(2) says.
+        Flow::Device(_) => {
+            to.byte(body::DEVICE);
             session.taken
         }
         // Records that are not read yet come again: after the state that the session is in now.
@@ -144,6 +150,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Handle> {
         body::SESSION => Body::Session(Box::new(decode_session(&mut from)?)),
         body::OFFSETS => {
             Body::Session(Box::new(Session { flow: Flow::Offsets, ..decode_session(&mut from)? }))
+        }
+        body::DEVICE => {
+            Body::Session(Box::new(Session { flow: Flow::Device(0), ..decode_session(&mut from)? }))
         }
         body::STREAM => Body::Session(Box::new(decode_stream(&mut from)?)),
         body::TEXT => Body::Text(Text::default(), false),
@@ -331,6 +340,7 @@ mod tests {
         for body in [
             Body::Session(Box::new(session())),
             Body::Session(Box::new(Session { flow: Flow::Offsets, ..session() })),
+            Body::Session(Box::new(Session { flow: Flow::Device(0), ..session() })),
             Body::Session(Box::new(stream())),
             Body::Text(Text::default(), false),
             Body::Text(Text::default(), true),

@@ -258,6 +258,10 @@ impl Node {
 
     fn answer(&mut self, at: usize, request: Request) {
         match request {
+            Request::Back { id, .. } => {
+                let message = "the domain has no memory with it".to_owned();
+                self.reply(at, &Reply::Refused { id, errno: 6, message });
+            }
             Request::Serve { id } => {
                 self.server = Some(at);
                 self.reply(at, &Reply::Serving { id, services: self.services.clone() });
@@ -330,11 +334,11 @@ impl Node {
             entrance,
             verbs: self.verbs_of(at),
         };
-        let attach = Event::Attach { service, channel: self.channels, consumer };
+        let attach = Event::Attach { service, channel: self.channels, consumer, memory: false };
         self.tell_server(attach, &servers.into_descriptors());
         let descriptors = theirs.into_descriptors();
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        let reply = Reply::Connected { id, channel: self.channels };
+        let reply = Reply::Connected { id, channel: self.channels, memory: false };
         let _gone = packet::send(&self.members[at].socket, &reply, &descriptors);
     }
 

@@ -330,6 +330,31 @@ pub const LABELS_MAX: usize = 16;
 /// Bytes of what a label says.
 pub const LABEL_BYTES_MAX: usize = 63;
 
+/// Memory that one domain has with one service: least, in bytes. Less does not hold two small frames.
+pub const SERVICE_MEMORY_MIN: u64 = 64 << 10;
+/// Memory that one domain has with one service: most, in bytes: the 32 buffers that V4L2 allows, of 1920x1080 pixels, are 127 MiB.
+pub const SERVICE_MEMORY_MAX: u64 = 256 << 20;
+/// Memory that one domain has with a camera where the file says nothing: 32 buffers of 640x480 pixels three times over.
+pub const CAMERA_MEMORY_DEFAULT: u64 = 64 << 20;
+/// Services with which one domain has memory: the daemon, the domain's monitor and the server hold a descriptor of each.
+pub const MEMORIES_PER_DOMAIN_MAX: usize = 8;
+/// Cameras of one service: each is a file, of which a frontend shows 32 (`frontend`'s `FILES_MAX`), and two are others.
+pub const CAMERAS_MAX: usize = 16;
+/// Pixels of a side of a frame: least; less has no room for the number in a test pattern.
+pub const FRAME_SIDE_MIN: u32 = 16;
+/// Pixels of a side of a frame: most.
+pub const FRAME_SIDE_MAX: u32 = 4096;
+/// Frames in a second: most.
+pub const FRAME_RATE_MAX: u64 = 240;
+/// Frames in a second of a camera where the file says nothing.
+pub const FRAME_RATE_DEFAULT: u32 = 30;
+/// Size of a frame where the file says nothing: width and height.
+pub const FRAME_SIZE_DEFAULT: (u32, u32) = (640, 480);
+/// Open files of cameras that one domain may have: most.
+pub const CAMERA_SESSIONS_MAX: u64 = 64;
+/// Open files of cameras that one domain may have where the file says nothing.
+pub const CAMERA_SESSIONS_DEFAULT: u32 = 16;
+
 /// Settings of a service of kind `program`: bytes of their JSON. They travel in one packet of the control socket (64 KiB), beside
 /// the service's name and kind, and a program that wants more reads a file.
 pub const PROGRAM_SETTINGS_BYTES_MAX: usize = 16 << 10;

@@ -298,6 +298,7 @@ fn does(settings: &Settings) -> String {
             return format!("keeps keys and locks; whoever holds one and is not heard of has {grace}");
         }
         Settings::Events(events) => return channels(events),
+        Settings::Camera(camera) => return shows(camera),
     };
     let upstream: Vec<String> = directory.upstream.iter().map(ToString::to_string).collect();
     let cache = match &directory.cache.mode {
@@ -313,6 +314,22 @@ fn does(settings: &Settings) -> String {
         count => format!("{count} retries"),
     };
     format!("asks {} ({timeout}, {retries}); {cache}", upstream.join(", "))
+}
+
+fn shows(settings: &crate::CameraSettings) -> String {
+    let cameras = settings.cameras.iter().map(|camera| {
+        let source = match &camera.file {
+            Some(file) => format!("the frames of {}", file.display()),
+            None => "a test pattern".to_owned(),
+        };
+        let (format, rate) = (camera.format.as_str(), camera.rate);
+        format!("{} shows {source}, {}x{} {format}, {rate}/s", camera.name, camera.width, camera.height)
+    });
+    format!(
+        "{}; {} open files for one domain",
+        cameras.collect::<Vec<_>>().join("; "),
+        settings.sessions_per_domain
+    )
 }
 
 fn offers(channel: &ChannelSettings) -> String {

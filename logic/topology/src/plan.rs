@@ -218,7 +218,10 @@ fn differing(keys: &[(&'static str, bool)]) -> Vec<&'static str> {
 }
 
 fn update_service(before: &Service, after: &Service) -> Option<Step> {
-    let mut changed = differing(&[("domain", before.domain != after.domain)]);
+    let mut changed = differing(&[
+        ("domain", before.domain != after.domain),
+        ("memory", before.memory_bytes != after.memory_bytes),
+    ]);
     changed.extend(match (&before.settings, &after.settings) {
         (Settings::Directory(a), Settings::Directory(b)) => differing(&[
             ("settings.upstream", a.upstream != b.upstream),
@@ -254,6 +257,10 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             ("settings.made", a.made != b.made),
             ("settings.channels", a.channels != b.channels),
         ]),
+        (Settings::Camera(a), Settings::Camera(b)) => differing(&[
+            ("settings.cameras", a.cameras != b.cameras),
+            ("settings.sessions_per_domain", a.sessions_per_domain != b.sessions_per_domain),
+        ]),
         // Those of two kinds are two services, not one that changes.
         (
             Settings::Directory(_)
@@ -261,7 +268,8 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             | Settings::Program(_)
             | Settings::Socket(_)
             | Settings::Coordination(_)
-            | Settings::Events(_),
+            | Settings::Events(_)
+            | Settings::Camera(_),
             _,
         ) => Vec::new(),
     });

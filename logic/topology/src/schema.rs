@@ -21,6 +21,7 @@ pub fn schema() -> Value {
     if let Some(service) = schema.pointer_mut("/$defs/Service").and_then(Value::as_object_mut) {
         let settings = |form: &str| json!({ "settings": { "$ref": format!("#/$defs/{form}") } });
         let directory = json!({ "properties": settings("Directory"), "required": ["settings"] });
+        let camera = json!({ "properties": settings("Cameras"), "required": ["settings"] });
         let channel = json!({ "properties": settings("Channel") });
         let socket = json!({ "properties": settings("Socket"), "required": ["to"] });
         let coordination = json!({ "properties": settings("Coordination") });
@@ -34,6 +35,7 @@ pub fn schema() -> Value {
                 of_kind(ServiceKind::Socket, socket),
                 of_kind(ServiceKind::Coordination, coordination),
                 of_kind(ServiceKind::Events, events),
+                of_kind(ServiceKind::Camera, camera),
             ]),
         );
     }

@@ -63,6 +63,7 @@ fn behaviour_code(behaviour: Behaviour) -> u8 {
         Behaviour::Text => 3,
         Behaviour::Stream => 4,
         Behaviour::Random => 5,
+        Behaviour::Device => 7,
         Behaviour::Folder => 6,
     }
 }
@@ -74,6 +75,7 @@ fn behaviour_of(code: u8) -> Option<Behaviour> {
         3 => Behaviour::Text,
         4 => Behaviour::Stream,
         5 => Behaviour::Random,
+        7 => Behaviour::Device,
         6 => Behaviour::Folder,
         _ => return None,
     })

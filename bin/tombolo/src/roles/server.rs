@@ -27,6 +27,7 @@ fn make(served: &ServedService) -> Result<Box<dyn Service>, String> {
             let kept = std::env::var_os(wire::control::KEPT_VARIABLE).map(PathBuf::from);
             events::service(&served.settings, kept.map(|folder| folder.join(&served.name)))
         }
+        wire::camera::KIND => camera::service(&served.settings),
         other => Err(format!("this version knows no service of kind {other:?}")),
     }
 }

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 use super::offsets;
 use super::parked::Op;
 use super::{Core, DOWN_WAIT_NS, HELD_BYTES_MAX, LinkState, Pending, Purpose, Ready};
-use crate::handle::{Body, Handle, Progress, Session, Standing};
+use crate::handle::{Body, Flow, Handle, Progress, Session, Standing};
 use crate::host::{Host, Outgoing};
 use crate::tree::{self, Moment};
 
@@ -39,6 +39,8 @@ pub(crate) enum Violation {
     Node(#[from] DecodeError),
     #[error("the node that it names is below another folder")]
     Folder,
+    #[error("it said what poll says of a file that is no device")]
+    Ready,
     #[error("it sent a record beyond the reader's credit, or to who reads no stream")]
     Credit,
 }
@@ -119,6 +121,9 @@ impl<H: Host> Core<H> {
             if let Some(session) = self.handle(slot).and_then(Handle::session) {
                 session.standing = Standing::Lost;
                 session.capsule_next = None;
+                if let Flow::Device(bits) = &mut session.flow {
+                    *bits = 0;
+                }
             }
             self.stream_interrupted(slot);
         }
@@ -202,6 +207,28 @@ impl<H: Host> Core<H> {
             session.keep(capsule.to_vec());
             handle.dirty = true;
             self.settle(slot, None);
+        }
+    }
+
+    /// What poll(2) says of an open device from now on.
+    pub(crate) fn readied(&mut self, service: usize, epoch: u64, fh: u64, bits: u32) {
+        if !self.is_current(service, epoch) {
+            return;
+        }
+        let Some(slot) = self.slot(fh) else { return };
+        let Some(handle) = self.handle(slot).filter(|handle| handle.service() == Some(service)) else {
+            return;
+        };
+        let device = handle.session().and_then(|session| match &mut session.flow {
+            Flow::Device(bits) => Some(bits),
+            _ => None,
+        });
+        match device {
+            Some(known) => {
+                *known = bits;
+                self.wake(slot);
+            }
+            None => self.violated(service, &Violation::Ready),
         }
     }
 

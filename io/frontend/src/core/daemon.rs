@@ -15,6 +15,7 @@ pub(super) enum Question {
     Services,
     About,
     Connect(usize),
+    Back(usize),
 }
 
 /// A channel that the daemon has given us: for which service, and as its how manieth.
@@ -37,7 +38,7 @@ impl<H: Host> Core<H> {
         self.host.ask(&Request::About { id });
     }
 
-    fn question(&mut self, question: Question) -> u64 {
+    pub(super) fn question(&mut self, question: Question) -> u64 {
         self.last_question += 1;
         // One of a kind is enough: an older one's answer says less.
         self.questions.retain(|_, other| *other != question);
@@ -53,7 +54,8 @@ impl<H: Host> Core<H> {
                     self.mounts(services);
                 }
             }
-            Reply::Connected { id, .. } => return self.connected(id),
+            Reply::Connected { id, memory, .. } => return self.connected(id, memory),
+            Reply::Backed { id, backing } => self.backed(id, backing),
             Reply::About { id, about } => {
                 if self.questions.remove(&id) == Some(Question::About) {
                     self.about = about;
@@ -161,10 +163,11 @@ impl<H: Host> Core<H> {
         self.host.ask(&Request::Connect { id, service, entrance, ring_bytes: 0, wait_ms: 0 });
     }
 
-    fn connected(&mut self, id: u64) -> Option<NewLink> {
+    fn connected(&mut self, id: u64, memory: bool) -> Option<NewLink> {
         let Some(Question::Connect(service)) = self.questions.remove(&id) else { return None };
         let link = self.links.get_mut(service).filter(|link| link.state == LinkState::Asked)?;
         link.state = LinkState::Greeting;
+        link.memory = memory;
         link.epoch += 1;
         Some(NewLink { service, epoch: link.epoch })
     }
@@ -174,6 +177,7 @@ impl<H: Host> Core<H> {
         tracing::info!(?question, errno, message, "the daemon refused");
         match question {
             Some(Question::Connect(at)) => self.lose(at),
+            Some(Question::Back(at)) => self.has_no_memory(at),
             Some(Question::About) => self.finish_abouts(None),
             Some(Question::Services) => {
                 self.introduced = true;
@@ -188,6 +192,7 @@ impl<H: Host> Core<H> {
         self.daemon_there = false;
         self.questions.clear();
         self.finish_abouts(None);
+        self.take_again(false);
         for at in 0..self.links.len() {
             if self.link(at).state == LinkState::Asked {
                 self.lose(at);

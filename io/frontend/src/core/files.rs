@@ -27,7 +27,7 @@ const NONBLOCK: u32 = 0o4000;
 const TCGETS: u32 = 0x5401;
 
 impl<H: Host> Core<H> {
-    pub(super) fn open(&mut self, call: Call, node: Node, body: &[u8]) -> Result<(), Errno> {
+    pub(super) fn open(&mut self, call: Call, node: Node, body: &[u8], request: &[u8]) -> Result<(), Errno> {
         let (open, _) = take::<fuse::fuse_open_in>(body)?;
         self.counters.opens += 1;
         match node {
@@ -35,7 +35,7 @@ impl<H: Host> Core<H> {
             Node::File(service, id) if node.is_of_backend() => {
                 self.stat_described(call, (service, id), Then::Open(open.flags))
             }
-            Node::File(service, id) => self.open_file(call, (service, id), open.flags),
+            Node::File(service, id) => self.open_file(call, (service, id), open.flags, request),
             _ => Err(Errno::ISDIR),
         }
     }
@@ -51,8 +51,18 @@ impl<H: Host> Core<H> {
         Ok((file.behaviour, file.idempotent))
     }
 
-    fn open_file(&mut self, call: Call, (service, id): (usize, u32), flags: u32) -> Result<(), Errno> {
+    fn open_file(
+        &mut self,
+        call: Call,
+        (service, id): (usize, u32),
+        flags: u32,
+        request: &[u8],
+    ) -> Result<(), Errno> {
         let what = self.may_open(service, id, flags)?;
+        let nonblock = flags & NONBLOCK != 0;
+        if what.0 == Behaviour::Device && self.awaits_memory(call, service, nonblock, request) {
+            return Ok(());
+        }
         self.open_behaviour(call, (service, id), what, flags)
     }
 
@@ -95,6 +105,9 @@ impl<H: Host> Core<H> {
             Behaviour::Random => {
                 Body::Session(Box::new(Session { flow: Flow::Offsets, ..Session::default() }))
             }
+            Behaviour::Device => {
+                Body::Session(Box::new(Session { flow: Flow::Device(0), ..Session::default() }))
+            }
             Behaviour::Folder => return Err(Errno::ISDIR),
         };
         let slot = self.allocate(Node::File(service, id), (flags, idempotent), call, body)?;
@@ -126,15 +139,19 @@ impl<H: Host> Core<H> {
     /// The reply that hands a new handle to the kernel.
     fn opened(&mut self, slot: usize, call: Call) -> Option<Ready> {
         let now = self.host.now();
+        let memory = self.memory_behind(slot);
         let handle = self.handle(slot)?;
         handle.opened = true;
         handle.dirty = true;
         handle.open_ns = now.saturating_sub(call.arrived);
         let mut open_flags = fuse::FOPEN_DIRECT_IO | abi::FOPEN_NOFLUSH | abi::FOPEN_PARALLEL_DIRECT_WRITES;
-        if matches!(&handle.body, Body::Session(session) if session.flow != Flow::Offsets) {
+        if memory.is_some() {
+            // The kernel takes no flags of a stream with it.
+            open_flags |= abi::FOPEN_PASSTHROUGH;
+        } else if matches!(&handle.body, Body::Session(session) if session.flow != Flow::Offsets) {
             open_flags |= fuse::FOPEN_STREAM | fuse::FOPEN_NONSEEKABLE;
         }
-        let out = fuse::fuse_open_out { fh: handle.fh, open_flags, padding: 0 };
+        let out = fuse::fuse_open_out { fh: handle.fh, open_flags, padding: memory.unwrap_or(0) };
         Some(Ready::ok(call, out.as_bytes().to_vec()))
     }
 
@@ -157,7 +174,7 @@ impl<H: Host> Core<H> {
                 Ok(())
             }
             Body::Text(..) => self.read_text(call, slot, read.offset, size, nonblock),
-            Body::Session(session) if session.flow == Flow::Offsets => {
+            Body::Session(session) if session.flow.is_transferred() => {
                 self.park_call(call, slot, Op::ReadAt { offset: read.offset, size }, nonblock)
             }
             Body::Session(session) if matches!(session.flow, Flow::Stream(_)) => {
@@ -254,7 +271,7 @@ impl<H: Host> Core<H> {
             _ if full => Err(Errno::DQUOT),
             Body::Text(_, false) => Err(Errno::BADF),
             Body::Text(_, true) => self.write_control(call, slot, data, nonblock),
-            Body::Session(session) if session.flow == Flow::Offsets => {
+            Body::Session(session) if session.flow.is_transferred() => {
                 let op = Op::WriteAt { offset: write.offset, data: data.to_vec(), done: 0 };
                 self.park_call(call, slot, op, nonblock)
             }

@@ -8,6 +8,7 @@ mod backend;
 mod daemon;
 mod defaults;
 mod files;
+mod memory;
 mod names;
 mod nodes;
 mod offsets;
@@ -59,6 +60,9 @@ pub(crate) const DOWN_WAIT_NS: u64 = 10_000_000_000;
 pub(crate) struct Agreed {
     pub(crate) minor: u32,
     pub(crate) resend: bool,
+    /// Whether files may have memory behind them.
+    #[serde(default)]
+    pub(crate) passthrough: bool,
 }
 
 /// What slot 0 of the ledger holds, as JSON.
@@ -67,6 +71,9 @@ pub(crate) struct Facts {
     pub(crate) agreed: Option<Agreed>,
     pub(crate) takeovers: u64,
     pub(crate) tree: Tree,
+    /// The kernel's numbers of the memories that the domain has with services, by the service's place in the tree.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) memories: BTreeMap<usize, u32>,
     /// Calls that the kernel will not send again (where it has no `FUSE_NOTIFY_RESEND`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) parked: Vec<u64>,
@@ -133,6 +140,8 @@ struct Link {
     generation: u64,
     /// Not to be tried before, in ns.
     retry_at: u64,
+    /// Whether its server has the memory that the domain has with the service.
+    memory: bool,
 }
 
 /// A reply that is ready.
@@ -176,6 +185,7 @@ pub(crate) struct Core<H> {
     last_tag: u64,
     last_question: u64,
     questions: HashMap<u64, Question>,
+    memories: memory::Memories,
     /// Whether the daemon has said what the domain mounts.
     introduced: bool,
     daemon_there: bool,
@@ -210,6 +220,7 @@ impl<H: Host> Core<H> {
             last_tag: 0,
             last_question: 0,
             questions: HashMap::new(),
+            memories: memory::Memories::default(),
             introduced: false,
             daemon_there: true,
             about: Value::Null,
@@ -242,7 +253,13 @@ impl<H: Host> Core<H> {
     fn save_facts(&mut self) {
         let resends = self.agreed.is_none_or(|agreed| agreed.resend);
         let parked = if resends { Vec::new() } else { self.parked.values().map(|p| p.call.unique).collect() };
-        let facts = Facts { agreed: self.agreed, takeovers: self.takeovers, tree: self.tree.clone(), parked };
+        let facts = Facts {
+            agreed: self.agreed,
+            takeovers: self.takeovers,
+            tree: self.tree.clone(),
+            memories: self.memories.numbers.clone(),
+            parked,
+        };
         match serde_json::to_vec(&facts) {
             Ok(record) => self.host.save(0, &record),
             Err(error) => tracing::error!(%error, "the facts of the mount can't be written down"),

@@ -92,7 +92,7 @@ impl<H: Host> Core<H> {
                 self.answer(call, fuse::fuse_statfs_out { st }.as_bytes());
                 Ok(())
             }
-            fuse::FUSE_OPEN => self.open(call, node()?, body),
+            fuse::FUSE_OPEN => self.open(call, node()?, body, request),
             fuse::FUSE_READ => self.read(call, body),
             fuse::FUSE_WRITE => self.write(call, body),
             fuse::FUSE_POLL => self.poll(call, body),
@@ -142,7 +142,8 @@ impl<H: Host> Core<H> {
         }
         let extended = short.flags & abi::FUSE_INIT_EXT != 0;
         let offered2 = if extended { long.flags2 } else { 0 };
-        let wanted2 = if self.offer_resend { abi::FUSE_HAS_RESEND } else { 0 };
+        let resend2 = if self.offer_resend { abi::FUSE_HAS_RESEND } else { 0 };
+        let wanted2 = resend2 | abi::FUSE_PASSTHROUGH;
         let flags2 = offered2 & wanted2;
         let wanted = fuse::FUSE_ASYNC_READ
             | fuse::FUSE_ATOMIC_O_TRUNC
@@ -152,10 +153,14 @@ impl<H: Host> Core<H> {
             | fuse::FUSE_PARALLEL_DIROPS
             | fuse::FUSE_MAX_PAGES
             | abi::FUSE_INIT_EXT;
-        let agreed =
-            Agreed { minor: short.minor.min(abi::MINOR), resend: flags2 & abi::FUSE_HAS_RESEND != 0 };
+        let agreed = Agreed {
+            minor: short.minor.min(abi::MINOR),
+            resend: flags2 & abi::FUSE_HAS_RESEND != 0,
+            passthrough: flags2 & abi::FUSE_PASSTHROUGH != 0,
+        };
         let mut unused = [0; 8];
         unused[0] = flags2;
+        unused[1] = if agreed.passthrough { abi::STACK_DEPTH } else { 0 };
         let out = fuse::fuse_init_out {
             major: fuse::FUSE_KERNEL_VERSION,
             minor: agreed.minor,

@@ -186,7 +186,10 @@ impl Machine {
         let asked = std::mem::take(&mut self.outside.0.borrow_mut().asked);
         for request in asked {
             if let Request::Connect { id, .. } = request {
-                self.link = self.core.daemon_says(Reply::Connected { id, channel: 1 }).expect("a link");
+                self.link = self
+                    .core
+                    .daemon_says(Reply::Connected { id, channel: 1, memory: false })
+                    .expect("a link");
                 self.backend.values.clear();
                 self.backend.defaults.clear();
                 self.core.greeted(self.link.service, self.link.epoch, export());

@@ -40,6 +40,7 @@ impl<H: Host> Core<H> {
                 self.agreed = facts.agreed;
                 self.takeovers = facts.takeovers;
                 self.tree = facts.tree;
+                self.memories.numbers = facts.memories;
                 self.links = vec![Link::default(); self.tree.services.len()];
                 facts.parked
             }

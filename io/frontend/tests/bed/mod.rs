@@ -468,9 +468,9 @@ fn answer(
             found.backends.push(Backend::start(ours, found.script.clone()));
             let descriptors = theirs.into_descriptors();
             let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-            send(&Reply::Connected { id, channel: 1 }, &descriptors);
+            send(&Reply::Connected { id, channel: 1, memory: false }, &descriptors);
         }
-        Request::Serve { .. } | Request::Offer { .. } | Request::KeepState { .. } => {
+        Request::Back { .. } | Request::Serve { .. } | Request::Offer { .. } => {
             panic!("a frontend does not serve")
         }
     }

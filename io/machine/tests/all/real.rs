@@ -107,7 +107,11 @@ fn channels_come_and_go_and_qemu_lives() {
             }
             Request::Connect { id, .. } => {
                 let (ours, peer) = channel::pair(&Config { apart: true, ..Config::default() }).unwrap();
-                send(&entrances, &Reply::Connected { id, channel: connected }, Some((ours, &peer)));
+                send(
+                    &entrances,
+                    &Reply::Connected { id, channel: connected, memory: false },
+                    Some((ours, &peer)),
+                );
                 connected += 1;
                 let peer = peer.into_descriptors();
                 peers.push(peer);

@@ -143,13 +143,13 @@ fn a_guest_has_services_channels_and_a_frontend_as_any_domain() {
     assert_eq!(heard(&frontend), Request::Services { id: 7 });
     // A channel: the guest gets it as a device, and hears of its peer's death.
     let (ours, peer) = apart();
-    daemon.tell(&Reply::Connected { id: 1, channel: 99 }, Some((ours, &peer)));
+    daemon.tell(&Reply::Connected { id: 1, channel: 99, memory: false }, Some((ours, &peer)));
     daemon.tell(&Reply::About { id: 1, about: serde_json::json!("behind it") }, None);
     let [data, ..] = peer.into_descriptors();
     drop(data);
     // What can't be a device is refused in the place of the channel: the region is not of a power of two.
     let (together, peer) = channel::pair(&Config::default()).unwrap();
-    daemon.tell(&Reply::Connected { id: 3, channel: 100 }, Some((together, &peer)));
+    daemon.tell(&Reply::Connected { id: 3, channel: 100, memory: false }, Some((together, &peer)));
     // The guest has heard the refusal of its own words, and these three packets.
     for _ in 0..4 {
         assert!(matches!(heard(&daemon.member), Request::State { .. }));
@@ -182,7 +182,7 @@ fn the_peer_of_a_guest_hears_of_its_end() {
     let running = place.start(&order(&place.fake("guest"), &place.path("kernel")), PATIENCE);
     let daemon = Daemon::meet(listener);
     let (ours, peer) = apart();
-    daemon.tell(&Reply::Connected { id: 1, channel: 99 }, Some((ours, &peer)));
+    daemon.tell(&Reply::Connected { id: 1, channel: 99, memory: false }, Some((ours, &peer)));
     let [data, ..] = peer.into_descriptors();
     execute(place.directory.path(), "poweroff");
     wait_for_death(&data);
@@ -199,7 +199,7 @@ fn a_peer_that_splices_holds_up_no_machine() {
     let daemon = Daemon::meet(listener);
     daemon.until(GuestState::Started);
     let (ours, hostile) = apart();
-    daemon.tell(&Reply::Connected { id: 1, channel: 99 }, Some((ours, &hostile)));
+    daemon.tell(&Reply::Connected { id: 1, channel: 99, memory: false }, Some((ours, &hostile)));
     let (empty, fill) = rustix::pipe::pipe().unwrap();
     let (drain, full) = rustix::pipe::pipe().unwrap();
     let [data, ring_data, room, ring_room, _region] = hostile.into_descriptors();
@@ -216,7 +216,7 @@ fn a_peer_that_splices_holds_up_no_machine() {
         });
     // The guest is told of another's death, can be asked, and ends.
     let (theirs, other) = apart();
-    daemon.tell(&Reply::Connected { id: 2, channel: 100 }, Some((theirs, &other)));
+    daemon.tell(&Reply::Connected { id: 2, channel: 100, memory: false }, Some((theirs, &other)));
     drop(other);
     // The refusal of its own words, and these two packets.
     for _ in 0..3 {

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 use wire::service::{
     DecodeError, Export, HEADER_BYTES, Header, Kind, MAX_ANSWER_BYTES, MAX_CAPSULE_BYTES, MAX_RECORD_BYTES,
-    MAX_RESPONSE_BYTES, Phase, VERSION, VERSION_MIN, flags,
+    MAX_RESPONSE_BYTES, Phase, VERSION, VERSION_MIN, flags, ready,
 };
 
 /// The largest errno that Linux knows; a status above it is none.
@@ -32,6 +32,13 @@ pub enum Incoming<'a> {
         record: &'a [u8],
         /// The state of the session after it; empty where the service says none.
         capsule: &'a [u8],
+    },
+    /// What poll(2) says of an open device from now on.
+    Ready {
+        /// Of which session.
+        session: u64,
+        /// Bits of [`wire::service::ready`].
+        ready: u32,
     },
     /// A stream has ended.
     End {
@@ -84,6 +91,9 @@ pub enum BadBackend {
     /// A record that is too long, or whose parts are not.
     #[error("the backend's record of a stream is too long, or its capsule is")]
     Record,
+    /// Readiness with bits that this version does not know, or with a payload.
+    #[error("what the backend says for poll is not understood")]
+    Ready,
 }
 
 /// A whole thing, without its bytes.
@@ -104,6 +114,13 @@ pub enum Whole {
         session: u64,
         /// How many of the message's last bytes are the capsule.
         capsule_bytes: usize,
+    },
+    /// See [`Incoming::Ready`].
+    Ready {
+        /// Of which session.
+        session: u64,
+        /// Its bits.
+        ready: u32,
     },
     /// See [`Incoming::End`].
     End {
@@ -186,6 +203,14 @@ impl Assembly {
             }
             Kind::Capsule => Err(BadBackend::TooLong),
             Kind::Record => record(&header, payload).map(Some),
+            Kind::Ready => {
+                let known = header.file & !ready::ALL == 0 && header.flags == 0 && header.status == 0;
+                if known && payload.is_empty() {
+                    Ok(Some(Whole::Ready { session: header.session, ready: header.file }))
+                } else {
+                    Err(BadBackend::Ready)
+                }
+            }
             Kind::Hello => Err(BadBackend::Hello),
             other => Err(BadBackend::Kind(other)),
         }
@@ -205,6 +230,7 @@ impl Assembly {
                     payload.split_at_checked(payload.len() - capsule_bytes).unwrap_or_default();
                 Incoming::Record { session, record, capsule }
             }
+            Whole::Ready { session, ready } => Incoming::Ready { session, ready },
             Whole::End { session, errno } => Incoming::End { session, errno },
         }
     }
@@ -365,7 +391,7 @@ mod tests {
 
         #[test]
         fn no_well_formed_message_breaks_it(parts in prop::collection::vec(
-            (1_u16..22, 0_u16..8, any::<u8>(), 0_u32..40, prop::collection::vec(any::<u8>(), 0..50)), 0..40)) {
+            (1_u16..23, 0_u16..8, any::<u8>(), 0_u32..40, prop::collection::vec(any::<u8>(), 0..50)), 0..40)) {
             let mut assembly = greeted();
             for (kind, flags, tag, file, payload) in parts {
                 let Ok(kind) = Kind::try_from(kind) else { continue };

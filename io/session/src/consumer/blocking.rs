@@ -29,6 +29,7 @@ impl Blocking {
             Incoming::Answer(_)
             | Incoming::Capsule { .. }
             | Incoming::Record { .. }
+            | Incoming::Ready { .. }
             | Incoming::End { .. } => return Err(CallError::Closed),
         };
         Ok(Self { sender, answers, export, last_tag: 0 })

@@ -91,6 +91,8 @@ pub enum Notice {
         consumer: Consumer,
         /// Our end.
         end: End,
+        /// The memory that the consumer's domain has with the service, if it has some.
+        memory: Option<OwnedFd>,
     },
     /// To an endpoint of this connection: somebody was introduced to it ([`Event::Introduced`]).
     Introduced {
@@ -437,9 +439,11 @@ impl Control {
         }
         let asked = number(&packet.message).filter(|number| Some(*number) == self.asked);
         let notice = match packet.message {
-            Reply::Event(Event::Attach { service, channel, consumer }) => {
-                let end = End::from_descriptors(packet.descriptors).map_err(ControlError::Channel)?;
-                Notice::Attach { service, channel, consumer, end }
+            Reply::Event(Event::Attach { service, channel, consumer, memory }) => {
+                let mut descriptors = packet.descriptors;
+                let memory = if memory { descriptors.pop() } else { None };
+                let end = End::from_descriptors(descriptors).map_err(ControlError::Channel)?;
+                Notice::Attach { service, channel, consumer, end, memory }
             }
             Reply::Event(Event::Introduced { endpoint, peer, channel }) => {
                 let end = End::from_descriptors(packet.descriptors).map_err(ControlError::Channel)?;
@@ -471,6 +475,7 @@ fn number(reply: &Reply) -> Option<u64> {
     match reply {
         Reply::Services { id, .. }
         | Reply::Connected { id, .. }
+        | Reply::Backed { id, .. }
         | Reply::Serving { id, .. }
         | Reply::About { id, .. }
         | Reply::Machine { id }

@@ -176,7 +176,7 @@ impl Offer {
     /// What the program is told of a notice, if anything.
     fn noticed(&mut self, notice: Notice) -> Option<OfferEvent> {
         match notice {
-            Notice::Attach { service, consumer, end, channel } if service == self.service.name => {
+            Notice::Attach { service, consumer, end, channel, .. } if service == self.service.name => {
                 return Some(OfferEvent::Consumer { end, consumer, channel });
             }
             Notice::Event(Event::Settings { service, settings }) if service == self.service.name => {

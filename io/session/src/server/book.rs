@@ -183,7 +183,7 @@ impl Book {
                 let too_long = payload.len() > MAX_REQUEST_BYTES;
                 self.ask(to, || Action::Tree(to, header.kind, payload), too_long)
             }
-            other @ (Kind::Hello | Kind::Response | Kind::Capsule | Kind::Record) => {
+            other @ (Kind::Hello | Kind::Response | Kind::Capsule | Kind::Record | Kind::Ready) => {
                 Err(Corruption::Kind(other))
             }
         }
@@ -260,6 +260,8 @@ impl Book {
             if file != to.file {
                 return Ok(Action::Refuse(to, Errno::BADF));
             }
+        }
+        if is_request || to.session != SESSION_NONE {
             if let Err(errno) = self.may_use(file) {
                 return Ok(Action::Refuse(to, errno));
             }

@@ -204,6 +204,18 @@ impl Context for Bound<'_> {
         link.map_or(0, |found| found.book.credit(session))
     }
 
+    fn ready(&mut self, link: LinkId, session: u64, ready: u32) {
+        let now = self.core.now;
+        let Some(found) = self.link(link).filter(|found| found.book.is_open(session)) else { return };
+        let sent = found.ready(session, ready, now);
+        self.core.sent(link, sent);
+    }
+
+    fn memory(&self, link: LinkId) -> Option<BorrowedFd<'_>> {
+        let found = self.core.links.get(&link).filter(|found| found.service == self.service)?;
+        Some(found.memory.as_ref()?.as_fd())
+    }
+
     fn end(&mut self, link: LinkId, session: u64, errno: Option<Errno>) {
         let now = self.core.now;
         let Some(found) = self.link(link).filter(|found| found.book.is_open(session)) else { return };

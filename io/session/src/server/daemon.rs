@@ -7,6 +7,7 @@ use super::service::LinkId;
 use crate::control::{ControlError, LOOK_AGAIN, Notice, PacketError};
 use channel::End;
 use serde_json::{Value, json};
+use std::os::fd::OwnedFd;
 use wire::control::{Consumer, Event, ServedService};
 use wire::service::Export;
 
@@ -38,8 +39,8 @@ impl Server<'_> {
 
     fn noticed(&mut self, notice: Notice) -> Result<(), ServeError> {
         match notice {
-            Notice::Attach { service, channel, consumer, end } => {
-                self.attach(&service, channel, consumer, end)
+            Notice::Attach { service, channel, consumer, end, memory } => {
+                self.attach(&service, (channel, consumer), end, memory)
             }
             Notice::Serving(services) => return self.place(services),
             // Of a program's service there is another server now, or none is wanted here: it has nothing to go on for.
@@ -112,7 +113,13 @@ impl Server<'_> {
         Ok(())
     }
 
-    fn attach(&mut self, service: &str, channel: u64, consumer: Consumer, end: End) {
+    fn attach(
+        &mut self,
+        service: &str,
+        (channel, consumer): (u64, Consumer),
+        end: End,
+        memory: Option<OwnedFd>,
+    ) {
         let found = self.services.iter().position(|served| served.told.name == service);
         let Some(number) = found else {
             tracing::warn!(service, channel, "a consumer of a service that is not served here was sent away");
@@ -141,6 +148,7 @@ impl Server<'_> {
             tracing::error!(channel, %error, "a consumer's doorbells can't be watched");
             return;
         }
+        link.memory = memory;
         let greeted = link.hello(&served.hello, self.core.now);
         let consumer = link.consumer.clone();
         // Not worth a line at the usual level: programs come and go as often as they like, and a log is bounded.

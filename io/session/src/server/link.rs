@@ -5,6 +5,7 @@ use super::service::{LinkId, ReplyTo};
 use channel::{End, OpenError, Receiver, SendError, Sender, SpinPolicy};
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 use thiserror::Error;
 use wire::control::Consumer;
@@ -44,6 +45,8 @@ pub struct Link {
     pub receiver: Receiver,
     /// Its sessions and requests.
     pub book: Book,
+    /// The memory that its domain has with the service.
+    pub memory: Option<OwnedFd>,
     /// Whether its sleeping flag is set, so that it rings before the next message needs a look.
     pub asleep: bool,
     /// Whether a record found no room: its service is to be told when there is some.
@@ -76,6 +79,7 @@ impl Link {
             consumer,
             receiver,
             book,
+            memory: None,
             asleep: false,
             owes_room: false,
             sender,
@@ -130,6 +134,11 @@ impl Link {
     ) -> Result<(), SendFailure> {
         let file = u32::try_from(capsule.len()).unwrap_or(u32::MAX);
         self.send(Header { session, file, ..Header::new(Kind::Record) }, &[record, capsule], now)
+    }
+
+    /// Says what poll(2) says of a device.
+    pub fn ready(&mut self, session: u64, ready: u32, now: Instant) -> Result<(), SendFailure> {
+        self.send(Header { session, file: ready, ..Header::new(Kind::Ready) }, &[], now)
     }
 
     /// Ends a stream.

@@ -81,6 +81,19 @@ pub trait Context {
         0
     }
 
+    /// Says what poll(2) says of an open device from now on, in bits of [`wire::service::ready`]. Said once, it holds until something else is.
+    fn ready(&mut self, link: LinkId, session: u64, ready: u32) {
+        let _ = (link, session, ready);
+    }
+
+    /// The memory that the consumer's domain has with the service, if it has some: a memfd that keeps its size, and that files of
+    /// [`wire::service::Behaviour::Device`] are mapped to. All channels of a frontend of one incarnation of the domain, and of its
+    /// successors, have the same one.
+    fn memory(&self, link: LinkId) -> Option<BorrowedFd<'_>> {
+        let _ = link;
+        None
+    }
+
     /// Ends a stream: nothing more is read of it, or this errno.
     fn end(&mut self, link: LinkId, session: u64, errno: Option<Errno>) {
         let _ = (link, session, errno);

@@ -22,6 +22,7 @@ pub(super) fn services(
     let entries = form.services.value().map_or(&[][..], |named| named.0.as_slice());
     let mut places: BTreeMap<Name, Span> = BTreeMap::new();
     let (mut mounts, mut sockets) = (Vec::new(), Vec::new());
+    let mut memories = 0;
     for entry in entries {
         let Some((service, at)) = known(entry, cx) else { continue };
         if refuse_channel(&entry.key, cx) {
@@ -38,8 +39,15 @@ pub(super) fn services(
             let message = format!("`/srv/{place}` has a service already");
             cx.out.error(Code::Duplicate, &entry.key.span, message).help(help);
         }
-        if let Some(kind @ (ServiceKind::Program | ServiceKind::Coordination)) = kind_of(&entry.key, cx) {
-            refuse_entrances(&service, kind, at, cx);
+        if super::camera::has_memory(&entry.key.value, cx) {
+            memories += 1;
+            super::camera::refuse_too_many(&entry.key, memories, cx);
+        }
+        if let Some(
+            ServiceKind::Program | ServiceKind::Coordination | ServiceKind::Events | ServiceKind::Camera,
+        ) = kind_of(&entry.key, cx)
+        {
+            refuse_entrances(&service, at, cx);
             mounts.push(ServiceMount { service, at: place, stub: false, resolve: false, preload: false });
             continue;
         }
@@ -90,13 +98,12 @@ fn refuse_channel(key: &At<String>, cx: &mut Context<'_, '_>) -> bool {
 }
 
 /// What is no directory answers no names: it has none of the entrances that do.
-fn refuse_entrances(service: &Name, kind: ServiceKind, form: &ServiceAtForm, cx: &mut Context<'_, '_>) {
-    let what = if kind == ServiceKind::Program { "a program's" } else { "a coordination" };
+fn refuse_entrances(service: &Name, form: &ServiceAtForm, cx: &mut Context<'_, '_>) {
     for (key, field) in [("stub", &form.stub), ("resolve", &form.resolve), ("preload", &form.preload)] {
         if let Field::Given(at) = field
             && at.value
         {
-            let message = format!("`{service}` is {what}: it answers no names, so it has no `{key}`");
+            let message = format!("`{service}` is no directory: it answers no names, so it has no `{key}`");
             cx.out
                 .error(Code::WrongKind, &at.span, message)
                 .help("leave it out; its files are below /srv, and programs connect to it by its name");

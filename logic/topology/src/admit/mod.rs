@@ -4,6 +4,7 @@
 //! placeholder: nothing of it is used, because a report with one entry admits nothing.
 
 mod adaptation;
+mod camera;
 mod domain;
 mod endpoint;
 mod entrance;

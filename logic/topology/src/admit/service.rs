@@ -43,6 +43,7 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
         (_, Some(SettingsForm::Program(table))) => {
             Settings::Program(ProgramSettings { table: table.0.clone() })
         }
+        (_, Some(SettingsForm::Camera(settings))) => Settings::Camera(super::camera::settings(settings, cx)),
         (Some(ServiceKind::Program), None) => Settings::Program(ProgramSettings::default()),
         (_, Some(SettingsForm::Directory(settings))) => {
             Settings::Directory(directory(settings, host.as_ref(), &allow, cx))
@@ -65,9 +66,10 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
     if let (Some(kind), Some(host)) = (kind.filter(|kind| !kind.has_server()), &host) {
         refuse_server(&name, (host, kind), &form.value, cx);
     }
+    let memory_bytes = super::camera::memory(&name, &form.value, kind, cx);
     // The name of the service stands in for a host that has been reported.
     let domain = host.unwrap_or_else(|| name.value.clone());
-    Service { name: name.value, domain, allow, settings }
+    Service { name: name.value, domain, allow, memory_bytes, settings }
 }
 
 /// Who may do what. A service that nobody may use is a mistake.
@@ -103,6 +105,7 @@ pub(super) fn first_verb(kind: Option<ServiceKind>) -> &'static str {
         Some(ServiceKind::Channel) => "open",
         Some(ServiceKind::Socket) => "connect",
         Some(ServiceKind::Coordination) => "coordinate",
+        Some(ServiceKind::Camera) => "watch",
         // The service names its verbs itself; many have one for this.
         Some(ServiceKind::Program) => "read",
         Some(ServiceKind::Events) => "subscribe",

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use crate::bounds::*;
 use crate::model::{
-    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, JobPolicy, Network,
-    NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb, VolumeStore,
+    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, FrameFormat, JobPolicy,
+    Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb, VolumeStore,
 };
 use crate::name::Name;
 use crate::read::{Items, Named, table_form};
@@ -21,7 +21,8 @@ use crate::scalar::{
 pub(crate) use adaptation::{AdaptationForm, BudgetRangeForm, RateRangeForm, RuleForm};
 pub(crate) use free::ProgramForm;
 pub(crate) use values::{
-    CacheModeWord, Capability, DomainsForm, Label, RootForm, ServiceAt, SettingsForm, UserForm, check_name,
+    CacheModeWord, Capability, DomainsForm, FrameSize, Label, RootForm, ServiceAt, SettingsForm, UserForm,
+    check_name,
 };
 
 /// The program and its arguments.
@@ -359,9 +360,12 @@ table_form! {
         domain: Filled => required,
         /// Who may use which of its verbs. Nobody may unless it is said here.
         allow: Items<AllowForm, LIST_MAX, 1> => required,
+        /// Memory that each domain that mounts it has with its server, to which its files can be mapped; only of a program and a camera. Where
+        /// nothing is said, a program has none and a camera 64MiB. A running domain has what it started with.
+        memory: Bytes<SERVICE_MEMORY_MIN, SERVICE_MEMORY_MAX> => optional,
         /// Where the server of a socket listens in its domain. A socket must have it, and nothing else can.
         to: Filled => optional,
-        /// The settings of its kind. A directory must have them; those of a program are what the program is told.
+        /// The settings of its kind. A directory and a camera must have them; those of a program are what the program is told.
         settings: SettingsForm => beside,
     }
 }
@@ -481,6 +485,16 @@ table_form! {
 }
 
 table_form! {
+    /// The settings of a camera service.
+    CamerasForm as "settings of a camera service" {
+        /// Its cameras: each one is a file.
+        cameras: Items<CameraForm, CAMERAS_MAX, 1> => required,
+        /// Open files that one domain may have, of all of them.
+        sessions_per_domain: Count<1, CAMERA_SESSIONS_MAX> => CAMERA_SESSIONS_DEFAULT,
+    }
+}
+
+table_form! {
     /// The settings of an event service: how much there may be of it, and the channels that are always there.
     EventsForm as "settings of events" {
         /// Bytes of the buffers of all channels together.
@@ -509,6 +523,23 @@ table_form! {
         history: Count<0, EVENT_HISTORY_MAX> => optional,
         /// How long a publication may be made to wait for a subscriber that is to lose nothing; "0s": not at all.
         wait: Millis<0, EVENT_WAIT_MS_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// A camera: a device of V4L2 that is a file. Where no file of frames is named, it shows a test pattern.
+    CameraForm as "a camera" {
+        /// The name of its file, below the place of the service.
+        name: Name => required,
+        /// A file of raw frames in the server's domain, each as large as `size` and `format` say. It is shown again and again.
+        file: Inside => optional,
+        /// How the pixels lie. A test pattern shows whatever a program asks for; then this is for those that ask for nothing, as are `size`
+        /// and `rate`.
+        format: FrameFormat => "yuyv",
+        /// Width and height, in pixels: both even.
+        size: FrameSize => "640x480",
+        /// Frames in a second.
+        rate: Count<1, FRAME_RATE_MAX> => FRAME_RATE_DEFAULT,
     }
 }
 

@@ -5,14 +5,15 @@ use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    ChannelForm, CoordinationForm, DirectoryForm, EventsForm, ProgramForm, ServiceAtForm, SocketForm,
+    CamerasForm, ChannelForm, CoordinationForm, DirectoryForm, EventsForm, ProgramForm, ServiceAtForm,
+    SocketForm,
 };
-use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
+use crate::bounds::{DOMAINS_MAX, FRAME_SIDE_MAX, FRAME_SIDE_MIN, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
-    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, IdOrName, JobPolicy,
-    MonitorWord, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, User, Verb,
-    VolumeStore,
+    Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, FrameFormat, IdOrName,
+    JobPolicy, MonitorWord, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal,
+    User, Verb, VolumeStore,
 };
 use crate::name::{NAME_PATTERN, Name};
 use crate::read::{At, Beside, Field, Form, Items, Span, field, required, table_form, type_name, wrong_type};
@@ -175,6 +176,7 @@ words!(ServiceKind, "kind of service" {
     "directory" => ServiceKind::Directory, "Names in, addresses out: a resolver.";
     "channel" => ServiceKind::Channel, "Channels to a program of a domain, which offers them itself.";
     "program" => ServiceKind::Program, "Files that a program of a domain serves.";
+    "camera" => ServiceKind::Camera, "Cameras: devices of V4L2 that are files.";
     "socket" => ServiceKind::Socket, "Connections to a program of a domain, which listens at a TCP or Unix socket.";
     "coordination" => ServiceKind::Coordination, "Keys, locks and the like, kept whatever dies.";
     "events" => ServiceKind::Events, "Event channels: domains publish to them and subscribe to them.";
@@ -185,8 +187,43 @@ words!(ChannelMode, "mode of a channel" {
     "stream" => ChannelMode::Stream, "Bytes, without borders.";
 });
 
+words!(FrameFormat, "format of frames" {
+    "yuyv" => FrameFormat::Yuyv, "Two bytes for each pixel: Y, U, Y, V.";
+    "grey" => FrameFormat::Grey, "A byte for each pixel.";
+});
+
+/// The size of a frame, as `640x480`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameSize(pub(crate) u32, pub(crate) u32);
+
+impl Form for FrameSize {
+    const ONCE: bool = true;
+
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let read = text(value, "a size such as \"640x480\"", span, out)?;
+        let side =
+            |text: &str| text.parse().ok().filter(|side| (FRAME_SIDE_MIN..=FRAME_SIDE_MAX).contains(side));
+        let sides = read.split_once('x').and_then(|(width, height)| Some((side(width)?, side(height)?)));
+        match sides.filter(|(width, height)| width % 2 == 0 && height % 2 == 0) {
+            Some((width, height)) => Some(Self(width, height)),
+            None => {
+                let message = format!("{} is no size of a frame", quoted(read));
+                out.error(Code::BadSize, span, message).help(format!(
+                    "WIDTHxHEIGHT in pixels, both even and from {FRAME_SIDE_MIN} to {FRAME_SIDE_MAX}: \"640x480\""
+                ));
+                None
+            }
+        }
+    }
+}
+
+inline_schema!(
+    FrameSize,
+    |_generator| json_schema!({ "type": "string", "pattern": "^[0-9]{2,4}x[0-9]{2,4}$" })
+);
+
 /// Words of verbs, and what they mean.
-const VERBS: [(&str, &str); 9] = [
+const VERBS: [(&str, &str); 10] = [
     ("resolve", "Ask for names."),
     ("control", "Change the settings of one's own sessions, the name servers among them."),
     ("open", "Open channels to the program that offers them."),
@@ -196,6 +233,7 @@ const VERBS: [(&str, &str); 9] = [
     ("publish", "Publish events."),
     ("subscribe", "Subscribe to event channels, and see their newest event."),
     ("manage", "Make event channels, and change and remove those that the domain has made."),
+    ("watch", "Open cameras, and take their frames."),
 ];
 
 impl Form for Verb {
@@ -243,6 +281,7 @@ pub(crate) enum SettingsForm {
     Socket(SocketForm),
     Coordination(CoordinationForm),
     Events(Box<EventsForm>),
+    Camera(CamerasForm),
 }
 
 impl Beside for SettingsForm {
@@ -267,6 +306,8 @@ impl Beside for SettingsForm {
             field(table, key, meant, out).map(Self::Coordination)
         } else if is(ServiceKind::Events) {
             field(table, key, meant, out).map(|form| Self::Events(Box::new(form)))
+        } else if is(ServiceKind::Camera) {
+            required(table, key, of, meant, out).map(Self::Camera)
         } else {
             // What its kind is has been reported; nothing can be said of its settings.
             Field::Broken
@@ -281,7 +322,8 @@ inline_schema!(SettingsForm, |generator| json_schema!({
         generator.subschema_for::<ProgramForm>(),
         generator.subschema_for::<SocketForm>(),
         generator.subschema_for::<CoordinationForm>(),
-        generator.subschema_for::<EventsForm>()
+        generator.subschema_for::<EventsForm>(),
+        generator.subschema_for::<CamerasForm>()
     ]
 }));
 

@@ -4,6 +4,7 @@
 //! is a list of names. These are plain structs, so that the daemon can store them, send them and compare them.
 
 mod adaptation;
+mod camera;
 mod domain;
 mod endpoint;
 mod events;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use adaptation::MonitorWord;
 pub use adaptation::{Adaptation, Giving, Monitor, Pressed};
+pub use camera::{Camera, CameraSettings, FrameFormat};
 pub use domain::{
     Domain, DomainKind, IdOrName, Layer, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
     RestartPolicy, Root, ServiceMount, Signal, Stop, User,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::camera::CameraSettings;
 use super::events::EventsSettings;
 use super::socket::SocketSettings;
 use crate::name::{Name, NameError};
@@ -19,8 +20,16 @@ pub struct Service {
     pub domain: Name,
     /// Who may use which of its verbs; who is not listed may nothing. Every set has at least one verb.
     pub allow: BTreeMap<Name, BTreeSet<Verb>>,
+    /// Memory that each domain that mounts it has with its server, in bytes, and that its files can be mapped to. 0: there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub memory_bytes: u64,
     /// Its kind, and the settings of that kind.
     pub settings: Settings,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl Service {
@@ -34,6 +43,7 @@ impl Service {
             Settings::Socket(_) => ServiceKind::Socket,
             Settings::Coordination(_) => ServiceKind::Coordination,
             Settings::Events(_) => ServiceKind::Events,
+            Settings::Camera(_) => ServiceKind::Camera,
         }
     }
 
@@ -47,7 +57,8 @@ impl Service {
             Settings::Directory(_)
             | Settings::Program(_)
             | Settings::Coordination(_)
-            | Settings::Events(_) => None,
+            | Settings::Events(_)
+            | Settings::Camera(_) => None,
         }
     }
 
@@ -60,7 +71,8 @@ impl Service {
             | Settings::Channel(_)
             | Settings::Program(_)
             | Settings::Coordination(_)
-            | Settings::Events(_) => None,
+            | Settings::Events(_)
+            | Settings::Camera(_) => None,
         }
     }
 
@@ -71,7 +83,8 @@ impl Service {
             ServiceKind::Directory
             | ServiceKind::Program
             | ServiceKind::Coordination
-            | ServiceKind::Events => false,
+            | ServiceKind::Events
+            | ServiceKind::Camera => false,
             ServiceKind::Channel => self.allows(domain, &Verb::Open),
             ServiceKind::Socket => self.allows(domain, &Verb::Connect),
         }
@@ -94,6 +107,8 @@ pub enum ServiceKind {
     Channel,
     /// Files whose server is a program of the domain: it offers the service and speaks the service protocol.
     Program,
+    /// Cameras: devices of V4L2 that are files.
+    Camera,
     /// Connections to a stream socket of the server's domain. The relays of both domains are ours, the server and its clients are not.
     Socket,
     /// Keys, locks and the like, which live as long as somebody wants them, whatever dies: kept by the daemon, in the registry.
@@ -113,6 +128,7 @@ impl ServiceKind {
             Self::Socket => "socket",
             Self::Coordination => "coordination",
             Self::Events => "events",
+            Self::Camera => "camera",
         }
     }
 
@@ -120,7 +136,7 @@ impl ServiceKind {
     #[must_use]
     pub fn has_server(self) -> bool {
         match self {
-            Self::Directory | Self::Coordination | Self::Events => true,
+            Self::Directory | Self::Coordination | Self::Events | Self::Camera => true,
             Self::Channel | Self::Program | Self::Socket => false,
         }
     }
@@ -129,8 +145,17 @@ impl ServiceKind {
     #[must_use]
     pub fn has_files(self) -> bool {
         match self {
-            Self::Directory | Self::Program | Self::Coordination | Self::Events => true,
+            Self::Directory | Self::Program | Self::Coordination | Self::Events | Self::Camera => true,
             Self::Channel | Self::Socket => false,
+        }
+    }
+
+    /// Whether its server can have memory with the domains that mount it.
+    #[must_use]
+    pub fn has_memory(self) -> bool {
+        match self {
+            Self::Program | Self::Camera => true,
+            Self::Directory | Self::Channel | Self::Socket | Self::Coordination | Self::Events => false,
         }
     }
 
@@ -143,6 +168,7 @@ impl ServiceKind {
             Self::Socket => Some(&[Verb::Connect]),
             Self::Coordination => Some(&[Verb::Observe, Verb::Coordinate]),
             Self::Events => Some(&[Verb::Publish, Verb::Subscribe, Verb::Manage]),
+            Self::Camera => Some(&[Verb::Watch]),
             Self::Program => None,
         }
     }
@@ -173,17 +199,20 @@ pub enum Verb {
     Manage,
     /// Take part in event channels at all: whoever has one of the other three is given it.
     Use,
+    /// Open cameras, and take their frames.
+    Watch,
     /// A verb that a service of kind `program` names. A word that has a variant of its own is never here.
     Named(Name),
 }
 
 impl Verb {
     /// The verbs that services of ours know.
-    pub const KNOWN: [Self; 10] = [
+    pub const KNOWN: [Self; 11] = [
         Self::Resolve,
         Self::Control,
         Self::Open,
         Self::Connect,
+        Self::Watch,
         Self::Observe,
         Self::Coordinate,
         Self::Publish,
@@ -217,6 +246,7 @@ impl Verb {
             Self::Subscribe => "subscribe",
             Self::Manage => "manage",
             Self::Use => "use",
+            Self::Watch => "watch",
             Self::Named(name) => name.as_str(),
         }
     }
@@ -251,6 +281,8 @@ pub enum Settings {
     Coordination(CoordinationSettings),
     /// An event service.
     Events(EventsSettings),
+    /// A camera service.
+    Camera(CameraSettings),
 }
 
 /// The settings of a coordination service.

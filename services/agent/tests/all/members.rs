@@ -137,7 +137,11 @@ impl Plugged {
 fn connected(node: &mut Node) -> (u32, Vec<u8>) {
     let stream = node.opened(&Purpose::Control {});
     let Request::Connect { id, .. } = request(node, stream) else { panic!("another request") };
-    (stream, serde_json::to_vec(&Reply::Connected { id, channel: 17 }).expect("no test goes on without"))
+    (
+        stream,
+        serde_json::to_vec(&Reply::Connected { id, channel: 17, memory: false })
+            .expect("no test goes on without"),
+    )
 }
 
 fn find(node: &mut Node, wanted: &Message) {

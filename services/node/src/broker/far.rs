@@ -325,7 +325,8 @@ impl Broker {
             channel._watches = watches;
         }
         let descriptors = std::mem::take(&mut open.consumer);
-        let reply = Reply::Connected { id: number, channel };
+        // Memory does not cross nodes.
+        let reply = Reply::Connected { id: number, channel, memory: false };
         inner.send(id, Outgoing { reply, descriptors, _room: None });
         drop(inner);
     }

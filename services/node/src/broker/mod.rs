@@ -13,6 +13,7 @@ mod far;
 mod kept;
 mod late;
 mod machines;
+mod memories;
 mod offers;
 mod rings;
 mod services;
@@ -26,6 +27,7 @@ pub(crate) use endpoints::{Numbers, Reserved, Store};
 pub(crate) use far::{ToProxy, orders};
 pub(crate) use kept::Kept;
 pub(crate) use machines::Machine;
+pub(crate) use memories::Memories;
 pub(crate) use rings::{make_channel, wake_ns};
 pub(crate) use state::{MemberRow, unix_seconds};
 
@@ -231,6 +233,8 @@ struct Inner {
     channels: BTreeMap<u64, Channel>,
     /// What the machine processes of domains of kind `vm` said.
     machines: BTreeMap<(String, String), Machine>,
+    /// What each domain of this node has with services.
+    memories: BTreeMap<(String, String), Memories>,
     endpoints: endpoints::Endpoints,
     /// Other nodes.
     far: far::Far,
@@ -338,6 +342,7 @@ impl Broker {
                 inner = self.lock();
                 (number, Ok(Reply::About { id: number, about }.into()))
             }
+            Request::Back { id: number, service } => (number, inner.back(&identity, number, &service)),
             Request::Serve { id: number } => (number, inner.serve(id, &identity, number)),
             Request::Offer { id: number, service } => (number, inner.offer(id, &identity, number, &service)),
             Request::KeepState { id: number, service } => (

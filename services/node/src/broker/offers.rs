@@ -168,9 +168,11 @@ fn words(kind: ServiceKind) -> (&'static str, &'static str) {
     match kind {
         ServiceKind::Channel => ("channel", "open"),
         ServiceKind::Socket => ("socket", "connect to"),
-        ServiceKind::Directory | ServiceKind::Program | ServiceKind::Coordination | ServiceKind::Events => {
-            ("service", "use")
-        }
+        ServiceKind::Directory
+        | ServiceKind::Program
+        | ServiceKind::Coordination
+        | ServiceKind::Events
+        | ServiceKind::Camera => ("service", "use"),
     }
 }
 

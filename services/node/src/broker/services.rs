@@ -198,15 +198,18 @@ impl Inner {
             entrance: wish.entrance.clone(),
             verbs,
         };
-        let attach = Event::Attach { service: wish.service.clone(), channel, consumer };
-        if !self.send(server, Outgoing { reply: Reply::Event(attach), descriptors: ends.server, _room: room })
-        {
+        let memory = self.memory_for(who, server, &wish.service)?;
+        let mut descriptors = ends.server;
+        let has_memory = memory.is_some();
+        descriptors.extend(memory);
+        let attach = Event::Attach { service: wish.service.clone(), channel, consumer, memory: has_memory };
+        if !self.send(server, Outgoing { reply: Reply::Event(attach), descriptors, _room: room }) {
             return refuse(Errno::AGAIN, deaf());
         }
         self.remember_channel(channel, (id, server, kind.has_server()), who, wish);
         let server_gone = ends.server_gone.filter(|_| !kind.has_server());
         let notices = ends.consumer_gone.into_iter().chain(server_gone).collect();
-        let reply = Reply::Connected { id: wish.number, channel };
+        let reply = Reply::Connected { id: wish.number, channel, memory: has_memory };
         Ok((Outgoing { reply, descriptors: ends.consumer, _room: None }, channel, notices))
     }
 

@@ -1,7 +1,7 @@
 //! Settings of services, from the words of a topology to those of the service's protocol.
 
-use topology::{CacheMode, ChannelMode, Service, Settings};
-use wire::{control, directory, events};
+use topology::{CacheMode, ChannelMode, FrameFormat, Service, Settings};
+use wire::{camera, control, directory, events};
 
 /// What the server of `service` is told.
 pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Value> {
@@ -11,6 +11,7 @@ pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Va
         Settings::Channel(_) | Settings::Socket(_) => serde_json::to_value(service.channel().map(of_channel)),
         Settings::Coordination(settings) => Ok(serde_json::json!({ "grace_ms": settings.grace_ms })),
         Settings::Events(settings) => serde_json::to_value(of_events(settings)),
+        Settings::Camera(settings) => serde_json::to_value(of_camera(settings)),
         Settings::Program(settings) => Ok(serde_json::Value::Object(settings.table.clone())),
     }
 }
@@ -45,6 +46,21 @@ fn of_channel(settings: &topology::ChannelSettings) -> control::ChannelSettings 
         max_channels: settings.max_channels,
         channels_per_domain: settings.channels_per_domain,
     }
+}
+
+fn of_camera(settings: &topology::CameraSettings) -> camera::Settings {
+    let cameras = settings.cameras.iter().map(|camera| camera::Camera {
+        name: camera.name.as_str().to_owned(),
+        file: camera.file.as_ref().map(|file| file.to_string_lossy().into_owned()),
+        format: match camera.format {
+            FrameFormat::Yuyv => camera::Format::Yuyv,
+            FrameFormat::Grey => camera::Format::Grey,
+        },
+        width: camera.width,
+        height: camera.height,
+        rate: camera.rate,
+    });
+    camera::Settings { cameras: cameras.collect(), sessions_per_domain: settings.sessions_per_domain }
 }
 
 fn of_directory(settings: &topology::DirectorySettings) -> directory::Settings {

@@ -3,6 +3,7 @@
 mod endpoints;
 mod far;
 mod machines;
+mod memories;
 mod offers;
 mod programs;
 
@@ -89,8 +90,8 @@ fn a_server_is_introduced_to_its_consumers() {
     let event = next(&mut frontend.1);
     assert_eq!(event, Reply::Event(Event::Service { service: "dns".into(), up: true, generation: 1 }));
     let reply = ask(&broker, &mut frontend, connect("dns", "device"));
-    let Reply::Connected { id: 7, channel } = reply else { panic!("{reply:?}") };
-    let Reply::Event(Event::Attach { service, channel: same, consumer }) = next(&mut server.1) else {
+    let Reply::Connected { id: 7, channel, .. } = reply else { panic!("{reply:?}") };
+    let Reply::Event(Event::Attach { service, channel: same, consumer, .. }) = next(&mut server.1) else {
         panic!()
     };
     assert_eq!((service.as_str(), same, consumer.domain.as_str()), ("dns", channel, "web"));

@@ -7,12 +7,14 @@ use super::relays::{self, Relay};
 use super::{about as of_itself, machines, spec};
 use crate::base::watched;
 use crate::base::{blocking, said};
+use crate::broker::Memories;
 use crate::broker::control::{self, About, Door};
 use domain::{Created, DomainSpec, Exit, Running};
 use frontend::Entrances;
 use rustix::net::SocketType;
+use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -34,6 +36,8 @@ const KEPT_FUSE: usize = 0;
 const KEPT_LEDGER: usize = 1;
 /// Where the sockets of the entrances begin: those that the domain has, in the order of [`Entrances::descriptors`].
 const KEPT_ENTRANCES: usize = 2;
+/// What the memory that a domain has with a service is called, before the service's name: by it an adopting daemon knows which is which.
+const MEMORY_NAME: &str = "tombolo-memory:";
 /// Clock ticks in a second, as the kernel tells them to programs: the same on all architectures that we know.
 const TICKS_PER_SECOND: f64 = 100.0;
 /// A frontend that ends again so soon is replaced after a pause.
@@ -165,16 +169,58 @@ async fn furnish(
         .map_err(|e| format!("no memory for the ledger of the frontend: {e}"))?;
     let entrances = entrances(node, dc, domain, created.init_descriptor())?;
     let held = Held { fuse, ledger, entrances };
-    let kept: Vec<&OwnedFd> =
-        [&held.fuse, &held.ledger].into_iter().chain(held.entrances.descriptors()).collect();
+    let memories = memories(node, dc, domain)?;
+    let kept: Vec<&OwnedFd> = [&held.fuse, &held.ledger]
+        .into_iter()
+        .chain(held.entrances.descriptors())
+        .chain(memories.values())
+        .collect();
     let copies = kept.into_iter().map(clone).collect::<Result<Vec<_>, _>>()?;
     created.keep(&copies).map_err(said)?;
+    lend(node, dc, domain, &held, memories)?;
     let frontend = Process::spawn(node, dc, domain, &held, false).await?;
     let relay = match relay_order(node, dc, domain) {
         Some(order) => RelayPlace::Here(Relay::start(node, order, created.init_descriptor()).await?),
         None => RelayPlace::None,
     };
     Ok((held, frontend, relay))
+}
+
+/// Makes the memory that a domain has with each service that it mounts, where the file says that there is some.
+fn memories(node: &Domains, dc: &str, domain: &Domain) -> Result<BTreeMap<String, OwnedFd>, String> {
+    let Some(topology) = node.topology(dc) else { return Ok(BTreeMap::new()) };
+    let mounts = domain.services.iter().filter_map(|mount| topology.service(mount.service.as_str()));
+    let made = mounts.filter(|service| service.memory_bytes > 0).map(|service| {
+        let name = service.name.as_str();
+        let memory = sys::memfd::sealed(&format!("{MEMORY_NAME}{name}"), service.memory_bytes)
+            .map_err(|e| format!("no memory for the files of service {name}: {e}"))?;
+        Ok((name.to_owned(), memory))
+    });
+    made.collect()
+}
+
+/// The memories among the descriptors that a monitor keeps, from `index` on.
+fn kept_memories(running: &Running, index: usize) -> BTreeMap<String, OwnedFd> {
+    let kept = (index..domain::MAX_KEPT).map_while(|index| running.kept(index).ok());
+    let named = kept.filter_map(|memory| {
+        let link = fs::read_link(format!("/proc/self/fd/{}", memory.as_raw_fd())).ok()?;
+        let (_, name) = link.to_str()?.split_once(MEMORY_NAME)?;
+        Some((name.split_whitespace().next()?.to_owned(), memory))
+    });
+    named.collect()
+}
+
+/// Has the broker pass them on.
+fn lend(
+    node: &Domains,
+    dc: &str,
+    domain: &Domain,
+    held: &Held,
+    of: BTreeMap<String, OwnedFd>,
+) -> Result<(), String> {
+    let fuse = clone(&held.fuse)?;
+    node.broker.has_memories(dc, domain.name.as_str(), Memories { fuse, of });
+    Ok(())
 }
 
 /// What the relay of a domain would do, as its topology says now.
@@ -356,6 +402,8 @@ pub(crate) async fn adopt(
     let (stub, resolve) = (spec::has_stub(domain), spec::has_resolve(domain));
     let entrances = Entrances { stub_udp: next(stub)?, stub_tcp: next(stub)?, resolve: next(resolve)? };
     let held = Held { fuse, ledger, entrances };
+    let memories = kept_memories(&running, index);
+    lend(node, dc, domain, &held, memories)?;
     let frontend = Process::spawn(node, dc, domain, &held, true).await?;
     let relay = match (relay_order(node, dc, domain), running.init_descriptor()) {
         (Some(order), Some(init)) => RelayPlace::Here(Relay::adopt(node, order, init).await?),
@@ -374,6 +422,7 @@ async fn end_frontends(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result
 /// Removes everything of a domain: processes, mounts, cgroups, sockets, folders. Its logs stay.
 pub(crate) async fn remove(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
     node.broker.forget_machine(dc, name);
+    node.broker.forget_memories(dc, name);
     let remove = {
         let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
         move || {

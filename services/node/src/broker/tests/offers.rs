@@ -70,7 +70,7 @@ fn any_program_of_the_hosting_domain_offers_and_hears_who_opens() {
     assert_eq!(services, [ServedService { name: "frames".into(), kind: "channel".into(), settings }]);
     let reply = ask(&broker, &mut viewer, connect("frames", "api"));
     let Reply::Connected { channel, .. } = reply else { panic!("{reply:?}") };
-    let Reply::Event(Event::Attach { service, channel: same, consumer }) = next(&mut camera.1) else {
+    let Reply::Event(Event::Attach { service, channel: same, consumer, .. }) = next(&mut camera.1) else {
         panic!("no attach")
     };
     assert_eq!((service.as_str(), same), ("frames", channel));
