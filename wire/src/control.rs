@@ -72,7 +72,7 @@ pub enum Request {
     },
     /// From a frontend, whose domain has memory with this service: make it what the files of its mount can be mapped to. Answered by
     /// [`Reply::Backed`].
-    Back {
+    MapMemory {
         /// Comes back in the reply.
         id: u64,
         /// Name of the service.
@@ -388,11 +388,11 @@ pub enum Reply {
         id: u64,
         /// Number of the channel on this node, as the state tree shows it.
         channel: u64,
-        /// To a frontend: the server has the memory of this domain with the service ([`Request::Back`]).
+        /// To a frontend: the server has the memory of this domain with the service ([`Request::MapMemory`]).
         #[serde(default, skip_serializing_if = "is_false")]
         memory: bool,
     },
-    /// To [`Request::Back`].
+    /// To [`Request::MapMemory`].
     Backed {
         /// The request's number.
         id: u64,

@@ -258,7 +258,7 @@ impl Node {
 
     fn answer(&mut self, at: usize, request: Request) {
         match request {
-            Request::Back { id, .. } => {
+            Request::MapMemory { id, .. } => {
                 let message = "the domain has no memory with it".to_owned();
                 self.reply(at, &Reply::Refused { id, errno: 6, message });
             }

@@ -54,7 +54,7 @@ impl<H: Host> Core<H> {
             return;
         };
         let id = self.question(Question::Back(at));
-        self.host.ask(&Request::Back { id, service });
+        self.host.ask(&Request::MapMemory { id, service });
     }
 
     /// The daemon has registered a memory.

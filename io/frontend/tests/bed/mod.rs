@@ -470,7 +470,10 @@ fn answer(
             let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             send(&Reply::Connected { id, channel: 1, memory: false }, &descriptors);
         }
-        Request::Back { .. } | Request::Serve { .. } | Request::Offer { .. } => {
+        Request::MapMemory { .. }
+        | Request::KeepState { .. }
+        | Request::Serve { .. }
+        | Request::Offer { .. } => {
             panic!("a frontend does not serve")
         }
     }

@@ -53,7 +53,7 @@ impl Inner {
     }
 
     /// A frontend wants the files of a service to have their memory behind them.
-    pub(super) fn back(&self, who: &Identity, number: u64, service: &str) -> Result<Outgoing, Refusal> {
+    pub(super) fn map_memory(&self, who: &Identity, number: u64, service: &str) -> Result<Outgoing, Refusal> {
         if who.role != Role::Frontend {
             return refuse(Errno::PERM, "only a frontend has files that memory could be behind");
         }

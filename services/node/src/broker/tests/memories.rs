@@ -15,7 +15,7 @@ fn lab() -> Broker {
 }
 
 fn back(service: &str) -> Request {
-    Request::Back { id: 9, service: service.into() }
+    Request::MapMemory { id: 9, service: service.into() }
 }
 
 /// Who connects, and with how many descriptors the server is told of it.
