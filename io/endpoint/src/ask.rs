@@ -5,6 +5,7 @@ use std::time::Instant;
 use ipc::{NoPeer, Reply, Request, RequestError};
 use wire::ipc::Address;
 
+use crate::member::RETRY;
 use crate::waiting::Patience;
 use crate::{Endpoint, Failed, Find, FindError, Step};
 
@@ -57,6 +58,11 @@ impl Ask {
         }
     }
 
+    /// Whether this is still the one that may have received it: the daemon does not know yet that it has ended.
+    fn is_no_successor(&self, to: Address) -> bool {
+        self.received_by.is_some_and(|before| to.slot == before.slot && to.generation <= before.generation)
+    }
+
     /// Whoever was asked is gone: who has the name next is looked for.
     fn look_again(&mut self) {
         if let Some(request) = self.request.as_ref().filter(|request| !request.is_withdrawn()) {
@@ -86,6 +92,14 @@ impl Endpoint {
         let mut call = Ask::new(name, tag, takes);
         loop {
             let to = self.wait_for_bind(name, deadline).map_err(Failed::of)?;
+            if call.is_no_successor(to) {
+                let now = Instant::now();
+                if deadline.is_some_and(|deadline| now >= deadline) {
+                    return Err(Failed::Call(no_successor(to)));
+                }
+                self.await_daemon(deadline.into_iter().chain([now + RETRY]).min())?;
+                continue;
+            }
             let request = self.direct(&mut call, to)?;
             self.meet(to, |rights| rights.request)?;
             let patience = Patience { deadline, searches: true };
@@ -112,6 +126,13 @@ impl Endpoint {
             if let Some(find) = &mut call.find {
                 match self.step_find(find, late).map_err(Failed::of)? {
                     Step::Pending { again_at } => return Ok(Step::Pending { again_at }),
+                    Step::Ready(to) if call.is_no_successor(to) => {
+                        if late {
+                            return Err(Failed::Call(no_successor(to)));
+                        }
+                        call.find = Some(Find::new(call.name.as_str(), true));
+                        return Ok(Step::Pending { again_at: Some(Instant::now() + RETRY) });
+                    }
                     Step::Ready(to) => {
                         self.direct(call, to)?;
                     }
@@ -158,6 +179,11 @@ impl Endpoint {
         let continues = self.pairs.info(successor).map_or(0, |info| info.continues);
         successor.generation > before.generation && continues != 0 && continues <= before.generation
     }
+}
+
+fn no_successor(before: Address) -> AskError {
+    let last = Some(format!("endpoint {before} does not answer any more, and nobody has taken its place"));
+    AskError::Find(FindError::TimedOut { last })
 }
 
 /// Whether another one may have come, or will come, in the place of whoever was called.

@@ -142,7 +142,9 @@ impl Backup {
                 return Ok(None);
             }
             let nothing = !looks || endpoint.prepare(&From::Any).map_err(not_of_a_call)?;
-            if nothing {
+            // Its end may have been heard of just now, and is heard once.
+            let is_as_it_was = primary == self.primary.filter(|primary| endpoint.pairs.is_alive(*primary));
+            if nothing && is_as_it_was {
                 sleep(endpoint, again_at.into_iter().chain(deadline).min())?;
             }
         }

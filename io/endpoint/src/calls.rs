@@ -1,6 +1,5 @@
 //! The calls that wait by themselves.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use ipc::{
@@ -128,7 +127,6 @@ impl Endpoint {
         self.back_off();
         self.hear_at_times()?;
         self.meet_source(from)?;
-        let common = Arc::clone(&self.pairs.common);
         let patience = Patience { deadline, searches: matches!(from, From::One(_)) };
         loop {
             self.bring_up_backups()?;
@@ -137,7 +135,7 @@ impl Endpoint {
                 self.drive(patience, |logic, pulse| match logic.poll_receive(&mut call, into, pulse) {
                     Poll::Ready(done) => Poll::Ready(Some(done)),
                     // A backup that has come does not wait for a message.
-                    Poll::Again | Poll::Sleep(_) if common.has_new_backup() => Poll::Ready(None),
+                    Poll::Again | Poll::Sleep(_) if logic.has_news() => Poll::Ready(None),
                     Poll::Again => Poll::Again,
                     Poll::Sleep(sleep) => Poll::Sleep(sleep),
                 });

@@ -86,7 +86,7 @@ impl Endpoint {
     ) -> Result<(), Failed<ReplyError>> {
         self.check_here()?;
         let fits = payload.len() <= asked.takes() as usize;
-        let alone = self.backups.is_empty() && !self.pairs.common.has_new_backup();
+        let alone = self.backups.is_empty() && !self.pairs.has_new_backup();
         if fits && !alone {
             let state = state.map(<[u8]>::to_vec);
             let (requester, id, reply) = (asked.requester(), asked.number(), payload.to_vec());
@@ -112,7 +112,7 @@ impl Endpoint {
 
     /// Backups that have come meanwhile are told everything: from then on they are relied upon.
     pub(crate) fn bring_up_backups(&mut self) -> Result<(), Trouble> {
-        if !self.pairs.common.has_new_backup() {
+        if !self.pairs.has_new_backup() {
             return Ok(());
         }
         for backup in self.pairs.take_new_backups() {

@@ -20,8 +20,6 @@ pub(crate) struct Common {
     blind: AtomicBool,
     /// Counts the times that this was settled.
     round: AtomicU64,
-    /// A backup has come that has been told nothing yet.
-    new_backup: AtomicBool,
     troubled: AtomicBool,
     /// What the kernel has refused, until somebody can be told.
     trouble: Mutex<Option<SendError>>,
@@ -33,14 +31,6 @@ impl Common {
         self.nap.store(nap, Relaxed);
         self.blind.store(false, Relaxed);
         self.round.fetch_add(1, Relaxed);
-    }
-
-    pub fn say_new_backup(&self, is_there: bool) {
-        self.new_backup.store(is_there, Relaxed);
-    }
-
-    pub fn has_new_backup(&self) -> bool {
-        self.new_backup.load(Relaxed)
     }
 
     pub fn is_blind(&self) -> bool {

@@ -135,7 +135,7 @@ impl Pairs {
         self.infos.insert(address.slot, Info { address, name, domain, continues, watched: false });
         if backup {
             self.new_backups.push(address);
-            self.common.say_new_backup(true);
+            self.logic.set_news(true);
         }
         self.watch(address).map_err(|errno| {
             // Nobody would hear it ring. It was bound a moment ago, so this parts from it.
@@ -144,9 +144,15 @@ impl Pairs {
         })
     }
 
+    /// Whether a backup has come that has been told nothing yet.
+    #[inline]
+    pub fn has_new_backup(&self) -> bool {
+        self.logic.has_news()
+    }
+
     /// Backups that have come since this was asked last.
     pub fn take_new_backups(&mut self) -> Vec<Address> {
-        self.common.say_new_backup(false);
+        self.logic.set_news(false);
         std::mem::take(&mut self.new_backups)
     }
 

@@ -90,7 +90,7 @@ impl Endpoint {
             let step = stepped(self.step(late, true, |logic, pulse| logic.poll_receive(call, into, pulse)))?;
             match &step {
                 Step::Ready(received) if self.answers_again(received) => {}
-                Step::Pending { .. } if self.pairs.common.has_new_backup() => self.bring_up_backups()?,
+                Step::Pending { .. } if self.pairs.has_new_backup() => self.bring_up_backups()?,
                 _ => return Ok(step),
             }
         }

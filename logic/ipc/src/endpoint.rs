@@ -148,6 +148,8 @@ pub struct Endpoint<L> {
     /// Some peer is quiet, or was lately.
     pub(crate) quiet: bool,
     pub(crate) search: Option<Search>,
+    /// See [`Endpoint::has_news`].
+    news: bool,
 }
 
 impl<L: Link> Endpoint<L> {
@@ -166,7 +168,20 @@ impl<L: Link> Endpoint<L> {
             listens: false,
             quiet: false,
             search: None,
+            news: false,
         }
+    }
+
+    /// Whether whoever drives this endpoint has something to do before it waits for messages: it said so, and nothing here looks at it.
+    #[inline]
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.news
+    }
+
+    /// See [`Endpoint::has_news`].
+    pub fn set_news(&mut self, news: bool) {
+        self.news = news;
     }
 
     /// Who it is.
