@@ -126,12 +126,23 @@ fn a_program_that_misses_its_frames_gets_what_it_needs_and_returns_what_it_does_
     wait::until("it has what its frames take", || bed.budget("gold") >= 12 * MS);
     assert!(bed.budget("rest") <= 28 * MS, "the processor has no more than 40 ms in 40 ms");
     assert!(bed.quota_us("gold") >= 12_000 && bed.quota_us("rest") <= 28_000);
-    assert!(bed.has_happened("adapted", "from film/rest: cpu 34ms to"), "{}", bed.node.ok(&["events"]));
+    assert!(bed.has_happened("adapted", "film/rest: cpu 34ms to"), "{}", bed.node.ok(&["events"]));
 
     bed.say("demand", "0.5");
     wait::until("it returns what it does not need", || bed.budget("gold") <= 6 * MS);
+    wait::until("who gave has it back", || bed.budget("rest") == 34 * MS);
     let row = bed.row("gold");
     assert!(row["changes"].as_u64().is_some_and(|changes| changes >= 2), "{row}");
+    let picture = bed.node.folder().join("timeline.svg");
+    bed.node.ok(&["reserve", "timeline", "-o", picture.to_str().expect("a path")]);
+    let picture = fs::read_to_string(picture).expect("a picture");
+    let shown = ["<svg", "processor 0", "film/gold", "film/rest", "gold: the figure is", "</svg>"];
+    assert!(shown.iter().all(|words| picture.contains(words)), "{picture}");
+    let watched = bed.node.json(&["reserve", "watch"]);
+    assert!(
+        watched.as_array().is_some_and(|rows| rows.iter().any(|row| row["name"] == "film/rest")),
+        "{watched}"
+    );
     let listed = bed.node.ok(&["adaptation", "ls"]);
     assert!(listed.contains("film/gold") && listed.contains("quality"), "{listed}");
     bed.node.ok(&["down"]);
@@ -251,10 +262,13 @@ fn a_daemon_that_is_killed_leaves_the_old_budgets_or_the_new_ones() {
         wait::until("it is being adapted", || bed.budget("gold") != before);
         kill_and_wait(&bed.node.pids("daemon"));
         bed.node.up_ok(&file);
+        // Both are looked at while nothing moves.
+        bed.node.ok(&["adaptation", "pause", "gold"]);
         let (gold, rest) = (bed.budget("gold"), bed.budget("rest"));
         assert!(gold + rest <= 40 * MS && gold % (2 * MS) == 0, "round {round}: {gold} and {rest}");
         let kept = bed.quota_us("gold") + bed.quota_us("rest");
         assert!(kept <= 40_000, "round {round}: the kernel keeps {kept} us in 40 ms");
+        bed.node.ok(&["adaptation", "resume", "gold"]);
     }
     bed.node.finish();
 }

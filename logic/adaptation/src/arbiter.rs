@@ -15,6 +15,8 @@ pub struct Giver {
     pub name: String,
     /// What it has.
     pub has: Amounts,
+    /// What it gets back at most: what its file says. Nothing comes back to one that has an adaptation of its own, which asks for it.
+    pub home: Amounts,
     /// Its period, in ns: budgets of other periods are exchanged by share.
     pub period_ns: u64,
     /// What is left to it at least; `None`: that is not taken from it.
@@ -117,9 +119,41 @@ fn take(period_ns: u64, has: Amounts, wanted: Amounts, givers: &[Giver]) -> Vec<
     given
 }
 
+/// What givers have when one has returned what it does not need: the last ones that give get back first, up to what their files say. What is left over is the node's.
+#[must_use]
+pub fn give_back(period_ns: u64, has: Amounts, to: Amounts, givers: &[Giver]) -> Vec<(String, Amounts)> {
+    let freed = |from: Option<u64>, to: Option<u64>| from.unwrap_or(0).saturating_sub(to.unwrap_or(0));
+    // In billionths of a processor, rounded down: nobody gets more than is free.
+    let mut share = floor(freed(has.cpu_ns, to.cpu_ns), BILLION, period_ns.max(1));
+    let mut bits = freed(has.network_bits, to.network_bits);
+    let mut returned = Vec::new();
+    for giver in givers.iter().rev() {
+        let mut after = giver.has;
+        if let (Some(now), Some(home)) = (giver.has.cpu_ns, giver.home.cpu_ns) {
+            let got = floor(share, giver.period_ns, BILLION).min(home.saturating_sub(now));
+            share = share.saturating_sub(ceil(got, BILLION, giver.period_ns.max(1)));
+            after.cpu_ns = Some(now + got);
+        }
+        if let (Some(now), Some(home)) = (giver.has.network_bits, giver.home.network_bits) {
+            let got = bits.min(home.saturating_sub(now));
+            bits -= got;
+            after.network_bits = Some(now + got);
+        }
+        if after != giver.has {
+            returned.push((giver.name.clone(), after));
+        }
+    }
+    returned
+}
+
 const BILLION: u64 = 1_000_000_000;
 
 fn ceil(value: u64, times: u64, by: u64) -> u64 {
     let product = u128::from(value) * u128::from(times);
     u64::try_from(product.div_ceil(u128::from(by.max(1)))).unwrap_or(u64::MAX)
+}
+
+fn floor(value: u64, times: u64, by: u64) -> u64 {
+    let product = u128::from(value) * u128::from(times);
+    u64::try_from(product / u128::from(by.max(1))).unwrap_or(u64::MAX)
 }

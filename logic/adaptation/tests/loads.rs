@@ -4,7 +4,7 @@
 
 use adaptation::{
     Action, Adapter, Amounts, Feedback, Figure, Giver, LOST_SAMPLES, Load, Range, Selector, Settings,
-    Threshold, arbitrate,
+    Threshold, arbitrate, give_back,
 };
 use proptest::prelude::*;
 
@@ -229,6 +229,7 @@ proptest! {
         let givers: Vec<Giver> = others.iter().enumerate().map(|(number, (has, least, period))| Giver {
             name: format!("g{number}"),
             has: cpu(has * MS),
+            home: cpu(has * MS),
             period_ns: (period.max(has)) * MS,
             least_cpu_ns: Some(least * MS),
             least_network_bits: None,
@@ -249,6 +250,28 @@ proptest! {
         for (name, left) in &granted.others {
             let giver = givers.iter().find(|giver| giver.name == *name).unwrap();
             prop_assert!(left.cpu_ns < giver.has.cpu_ns && left.cpu_ns >= giver.least_cpu_ns);
+        }
+        // What is returned later comes back to them, and never more than that is on the processor.
+        let after: Vec<Giver> = givers.iter().map(|giver| {
+            let left = granted.others.iter().find(|(name, _)| *name == giver.name).map_or(giver.has, |(_, left)| *left);
+            Giver { has: left, ..giver.clone() }
+        }).collect();
+        let returned = give_back(PERIOD_NS, granted.own, has, &after);
+        let mut whole = granted.others.clone();
+        for (name, amounts) in &returned {
+            let giver = givers.iter().find(|giver| giver.name == *name).unwrap();
+            prop_assert!(amounts.cpu_ns <= giver.home.cpu_ns);
+            whole.retain(|(other, _)| other != name);
+            whole.push((name.clone(), *amounts));
+        }
+        prop_assert!(sum(has, &whole) <= sum(granted.own, &granted.others));
+        if granted.others.len() == 1 && granted.own.level == 0 {
+            let short = granted.others.iter().map(|(name, _)| {
+                let giver = givers.iter().find(|giver| giver.name == *name).unwrap();
+                let now = whole.iter().find(|(other, _)| other == name).unwrap().1.cpu_ns.unwrap();
+                giver.has.cpu_ns.unwrap() - now
+            }).sum::<u64>();
+            prop_assert!(short <= 1_000, "{short} ns of what was given did not come back");
         }
         prop_assert_eq!(granted.lacks.is_some(), granted.own.cpu_ns != wanted.cpu_ns || granted.own.level != 0);
     }

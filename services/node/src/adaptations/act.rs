@@ -4,7 +4,7 @@ use super::Running;
 use crate::admin::adaptation::amounts_text;
 use crate::admin::reserve::{AdaptRequest, Change};
 use crate::reservations::{Book, Held};
-use adaptation::{Amounts, Giver, Granted, arbitrate};
+use adaptation::{Amounts, Giver, Granted, arbitrate, give_back};
 use topology::{Adaptation, Reserve};
 
 /// What became of a wish.
@@ -88,9 +88,19 @@ impl Running {
 
     /// Gives back, or returns to what its file says.
     pub(super) fn give(&self, book: &Book, held: &Held, has: Amounts, to: Amounts, why: &str) -> Outcome {
-        let granted = Granted { own: to, others: Vec::new(), lacks: None };
-        let changes = vec![Change { name: self.vtm(), reserve: with(&held.now, &to) }];
-        self.make(book, held, has, &granted, changes, &[], (None, why))
+        let givers = self.givers(book);
+        let listed: Vec<Giver> = givers.iter().map(|(giver, _)| giver.clone()).collect();
+        let period_ns = held.now.cpu.map_or(1, |cpu| cpu.period_ns);
+        let back = give_back(period_ns, has, to, &listed);
+        let own = Change { name: self.vtm(), reserve: with(&held.now, &to) };
+        let returned = back.iter().filter_map(|(name, after)| {
+            let (_, held) = givers.iter().find(|(giver, _)| giver.name == *name)?;
+            Some(Change { name: name.clone(), reserve: with(&held.now, after) })
+        });
+        let all: Vec<Change> = [own.clone()].into_iter().chain(returned).collect();
+        // Somebody else may have taken what was free; then that is all.
+        let (others, changes) = if book.fits(&all).is_ok() { (back, all) } else { (Vec::new(), vec![own]) };
+        self.make(book, held, has, &Granted { own: to, others, lacks: None }, changes, &givers, (None, why))
     }
 
     #[allow(clippy::too_many_arguments, reason = "what was decided, of whom, and from what")]
@@ -109,7 +119,7 @@ impl Running {
         for (name, left) in &granted.others {
             let before = givers.iter().find(|(giver, _)| giver.name == *name).map(|(giver, _)| giver.has);
             let before = before.map_or_else(String::new, |before| amounts_text(&before, 1));
-            what += &format!(", from {name}: {before} to {}", amounts_text(left, 1));
+            what += &format!(", {name}: {before} to {}", amounts_text(left, 1));
         }
         if self.adaptation.dry_run {
             return Outcome::Would { what, lacks };
@@ -144,9 +154,21 @@ impl Running {
                 network_bits: giving.least_network_bits.and(held.now.network.map(|share| share.rate_bits)),
                 level: 0,
             };
+            // One that is adapted itself asks for what it needs.
+            let is_adapted = self.adapted.contains(giving.domain.as_str());
+            let home = Amounts {
+                cpu_ns: has.cpu_ns.and(held.file.cpu).filter(|_| !is_adapted).map(|cpu| cpu.budget_ns),
+                network_bits: has
+                    .network_bits
+                    .and(held.file.network)
+                    .filter(|_| !is_adapted)
+                    .map(|share| share.rate_bits),
+                level: 0,
+            };
             let giver = Giver {
                 name,
                 has,
+                home,
                 period_ns: held.now.cpu.map_or(1, |cpu| cpu.period_ns),
                 least_cpu_ns: giving.least_cpu_ns,
                 least_network_bits: giving.least_network_bits,

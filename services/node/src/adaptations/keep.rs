@@ -7,7 +7,7 @@ use registry::Expected;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use topology::Adaptation;
 
@@ -29,8 +29,18 @@ struct Kept {
 }
 
 impl Adaptations {
-    /// Sees which adaptations there are, and says whose figures are due and how long it is until the next ones are.
+    /// Says whose figures are due, and how long it is until the next ones are.
     fn due(&self) -> (Vec<(String, String)>, Duration) {
+        let running = self.seen();
+        let now_ms = self.now_ms();
+        let due =
+            running.iter().filter(|(_, one)| one.due_ms <= now_ms).map(|(key, _)| key.clone()).collect();
+        let next_ms = running.values().map(|one| one.due_ms.saturating_sub(now_ms)).min();
+        (due, next_ms.map_or(LOOK, |ms| Duration::from_millis(ms.max(1)).min(LOOK)))
+    }
+
+    /// Those that there are by the files that are in force now.
+    pub(super) fn seen(&self) -> MutexGuard<'_, BTreeMap<(String, String), Running>> {
         let topologies = self.domains.topologies();
         let mut running = self.lock();
         let wanted = |dc: &str, name: &str| {
@@ -62,12 +72,13 @@ impl Adaptations {
                 running.insert(key, anew);
             }
         }
+        for one in running.values_mut() {
+            let own = topologies.iter().find(|(dc, _)| *dc == one.dc).map(|(_, topology)| topology);
+            let adapted = own.into_iter().flat_map(|topology| &topology.adaptations);
+            one.adapted = adapted.map(|adaptation| adaptation.domain.to_string()).collect();
+        }
         self.say_levels(&running);
-        let now_ms = self.now_ms();
-        let due =
-            running.iter().filter(|(_, one)| one.due_ms <= now_ms).map(|(key, _)| key.clone()).collect();
-        let next_ms = running.values().map(|one| one.due_ms.saturating_sub(now_ms)).min();
-        (due, next_ms.map_or(LOOK, |ms| Duration::from_millis(ms.max(1)).min(LOOK)))
+        running
     }
 
     /// The domains whose frontends have to be asked.

@@ -17,7 +17,7 @@ use adaptation::{Action, Adapter, Amounts};
 use monitor::{Reading, Source, Watch};
 use serde_json::Value;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
@@ -46,6 +46,8 @@ pub(crate) struct Adaptations {
 struct Running {
     dc: String,
     adaptation: Adaptation,
+    /// The domains of the same file that are adapted.
+    adapted: BTreeSet<String>,
     adapter: Adapter,
     watch: Watch,
     /// When its next figure is read.
@@ -75,6 +77,7 @@ impl Running {
         Self {
             dc: dc.to_owned(),
             adaptation,
+            adapted: BTreeSet::new(),
             adapter: Adapter::default(),
             watch: Watch::default(),
             due_ms: 0,
@@ -242,7 +245,7 @@ impl Adaptations {
 
     /// All of them.
     pub(crate) fn rows(&self) -> Vec<AdaptationRow> {
-        self.lock().values().map(|running| running.row(&self.book)).collect()
+        self.seen().values().map(|running| running.row(&self.book)).collect()
     }
 
     /// One of them.
@@ -250,7 +253,7 @@ impl Adaptations {
     /// # Errors
     /// Where none, or several, are called so.
     pub(crate) fn row(&self, which: &str) -> Result<AdaptationRow, Problem> {
-        let running = self.lock();
+        let running = self.seen();
         let key = find(&running, which)?;
         running.get(&key).map(|running| running.row(&self.book)).ok_or_else(|| unknown(which))
     }
@@ -282,7 +285,7 @@ impl Adaptations {
     /// # Errors
     /// Where there is none, it moves no such thing, or the node can't keep that.
     pub(crate) fn set(&self, request: &SetAdaptation) -> Result<AdaptationRow, Problem> {
-        let mut running = self.lock();
+        let mut running = self.seen();
         let key = find(&running, &request.name)?;
         let one = running.get_mut(&key).ok_or_else(|| unknown(&request.name))?;
         let by_hand = request.file

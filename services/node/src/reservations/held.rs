@@ -98,6 +98,9 @@ impl Book {
         let done = self.adapt_locked(&mut state, &request.changes);
         drop(state);
         self.note(&done, why);
+        if done.is_ok() {
+            request.changes.iter().for_each(|change| self.mark(&change.name));
+        }
         self.conclude_at_once(done)
     }
 }
