@@ -1,5 +1,6 @@
 //! The command line. Help, completions and man pages all come out of these definitions.
 
+use crate::commands::adaptation::AdaptationCommand;
 use crate::commands::endpoint::EndpointCommand;
 use crate::commands::image::ImageCommand;
 use crate::commands::link::LinkCommand;
@@ -195,6 +196,16 @@ Domains have volumes by their file: [volume.data] size = \"8GiB\", and volumes =
 Domains are promised what their file says: `reserve = { cpu = { budget = \"16ms\", period = \"40ms\" } }`."
     )]
     Reserve(ReserveCommand),
+    /// What watches domains and moves their promises, as files say: [adaptation.NAME]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo adaptation ls                         what is watched, what it has, what it may not have
+  tombolo adaptation pause player               leave things as they are
+  tombolo adaptation set player --cpu 12ms      by hand; pauses it
+  tombolo events -f                             what is adapted, and why"
+    )]
+    Adaptation(AdaptationCommand),
     /// Move processor time, network, memory or disk from one to another, in one step
     #[command(after_help = "Examples:
   tombolo adapt best-effort gold --cpu 8ms --network 1mbit

@@ -1,6 +1,7 @@
 //! One module for each group of commands.
 
 pub mod act;
+pub mod adaptation;
 mod bench;
 mod check;
 mod copy;
@@ -51,6 +52,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Link(command) => link::run(&place, &command),
         Command::Volume(command) => volume::run(&place, &command),
         Command::Reserve(command) => reserve::run(&place, &command),
+        Command::Adaptation(command) => adaptation::run(&place, &command),
         Command::Adapt(arguments) => reserve::adapt(&place, &arguments),
         Command::Check(arguments) => check::run(&place, &arguments),
         Command::Trace(arguments) => trace::run(&place, &arguments),

@@ -1,5 +1,6 @@
 //! The end-to-end tests: real containers, a real name server, the release binary.
 
+mod adaptation;
 mod admission;
 mod authority;
 mod by_hand;

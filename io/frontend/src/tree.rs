@@ -52,11 +52,21 @@ pub(crate) enum Own {
     Counters,
     Latency,
     Trace,
+    Quality,
+    Level,
 }
 
 impl Own {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::About, Self::Name, Self::Services, Self::Counters, Self::Latency, Self::Trace];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::About,
+        Self::Name,
+        Self::Services,
+        Self::Counters,
+        Self::Latency,
+        Self::Trace,
+        Self::Quality,
+        Self::Level,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -66,11 +76,28 @@ impl Own {
             Self::Counters => "counters",
             Self::Latency => "latency",
             Self::Trace => "trace",
+            Self::Quality => "quality",
+            Self::Level => "level",
         }
     }
 
     fn mode(self) -> u32 {
-        if self == Self::Trace { 0o644 } else { 0o444 }
+        match self {
+            Self::Trace => 0o644,
+            // Whoever of the domain's programs knows how it fares may say so.
+            Self::Quality => 0o666,
+            _ => 0o444,
+        }
+    }
+
+    /// Whether somebody may open it for writing.
+    pub(crate) fn is_writable(self) -> bool {
+        matches!(self, Self::Trace | Self::Quality)
+    }
+
+    /// Whether the daemon is asked for what it says.
+    pub(crate) fn is_of_daemon(self) -> bool {
+        matches!(self, Self::About | Self::Level)
     }
 }
 

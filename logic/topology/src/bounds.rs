@@ -64,6 +64,30 @@ pub const BURST_BYTES_MIN: u64 = 2 << 10;
 pub const BURST_BYTES_MAX: u64 = 1 << 30;
 /// A burst where the file says nothing: ten packets.
 pub const BURST_BYTES_DEFAULT: u64 = 16 << 10;
+/// Adaptations of one file: one for each domain.
+pub const ADAPTATIONS_MAX: usize = DOMAINS_MAX;
+/// Between two figures: least, in ms. A period of most reservations is over by then, and reading them costs no part of a processor that matters.
+pub const ADAPTATION_EVERY_MS_MIN: u64 = 50;
+/// Between two figures, and of a pause: most, an hour.
+pub const ADAPTATION_EVERY_MS_MAX: u64 = 3_600_000;
+/// Between two figures where the file says nothing: five periods of a film's.
+pub const ADAPTATION_EVERY_MS_DEFAULT: u64 = 200;
+/// From a change until less is given, where the file says nothing.
+pub const ADAPTATION_PAUSE_MS_DEFAULT: u64 = 2_000;
+/// Changes in a minute: most, ten in a second.
+pub const CHANGES_PER_MINUTE_MAX: u64 = adaptation::CHANGES_PER_MINUTE_MAX as u64;
+/// Changes in a minute where the file says nothing: one in a second.
+pub const CHANGES_PER_MINUTE_DEFAULT: u32 = 60;
+/// Levels of quality: more than any program knows.
+pub const LEVELS_MAX: u64 = 100;
+/// Domains that give to one adaptation: an arbiter tries them all for each part of what is wanted.
+pub const GIVERS_MAX: usize = 16;
+/// Priorities of adaptations: one for each.
+pub const ADAPTATION_PRIORITY_MAX: u64 = 1_000;
+/// Samples in a row: some minutes.
+pub const RULE_SAMPLES_MAX: u64 = 1_000;
+/// Samples in a row that the controller's target is kept before less is given, where the file says nothing.
+pub const FEEDBACK_SAMPLES_DEFAULT: u32 = 10;
 /// Disk: least, in bytes per second.
 pub const IO_BYTES_MIN: u64 = 4 << 10;
 /// Disk: most operations per second.

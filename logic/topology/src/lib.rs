@@ -44,12 +44,13 @@ pub use diagnostic::{Code, Diagnostic, Diagnostics, Report};
 pub use explain::{Access, Called, EndpointAccess, Explanation, Permission, Start, explain};
 pub use look::{Blind, Found, Lack, Look, Part, Tables};
 pub use model::{
-    Accel, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat,
-    DiskHolds, DiskShare, Domain, DomainKind, Endpoint, EndpointVerb, Enforce, IdOrName, IpcLimits, Job,
-    JobPolicy, Layer, Limits, LogLimits, Machine, MachineKernel, Mount, Network, NetworkClass, NetworkShare,
-    NodeChoice, Outside, Placement, ProcessorShare, Program, ProgramSettings, Ready, Reserve, Resolv,
-    Restart, RestartPolicy, Root, Service, ServiceKind, ServiceMount, Settings, Signal, SocketMount,
-    SocketPlace, SocketSettings, Stop, Topology, User, Verb, VolumeMount, VolumeStore, Who,
+    Accel, Adaptation, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk,
+    DiskFormat, DiskHolds, DiskShare, Domain, DomainKind, Endpoint, EndpointVerb, Enforce, Giving, IdOrName,
+    IpcLimits, Job, JobPolicy, Layer, Limits, LogLimits, Machine, MachineKernel, Monitor, Mount, Network,
+    NetworkClass, NetworkShare, NodeChoice, Outside, Placement, Pressed, ProcessorShare, Program,
+    ProgramSettings, Ready, Reserve, Resolv, Restart, RestartPolicy, Root, Service, ServiceKind,
+    ServiceMount, Settings, Signal, SocketMount, SocketPlace, SocketSettings, Stop, Topology, User, Verb,
+    VolumeMount, VolumeStore, Who,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Domain, DomainKind, Endpoint, IpcLimits, Service, Settings, Topology, Verb};
+use crate::model::{Adaptation, Domain, DomainKind, Endpoint, IpcLimits, Service, Settings, Topology, Verb};
 use crate::name::Name;
 
 /// Changes of endpoints that one line tells: a file may have thousands.
@@ -90,6 +90,13 @@ pub enum Step {
         /// What differs, in words.
         changed: Vec<String>,
     },
+    /// Change what moves promises while domains run.
+    UpdateAdaptations {
+        /// What there is.
+        before: Vec<Adaptation>,
+        /// What there shall be.
+        after: Vec<Adaptation>,
+    },
 }
 
 /// All that a topology says of endpoints.
@@ -143,6 +150,10 @@ pub fn plan(current: Option<&Topology>, desired: &Topology) -> Plan {
     let changes = || order.iter().filter_map(|after| change(current.domain(&after.name), after));
     steps.extend(changes().filter(|step| matches!(step, Step::Update { .. })));
     steps.extend(changes().filter(|step| !matches!(step, Step::Update { .. })));
+    if current.adaptations != desired.adaptations {
+        let (before, after) = (current.adaptations.clone(), desired.adaptations.clone());
+        steps.push(Step::UpdateAdaptations { before, after });
+    }
     Plan { steps }
 }
 
@@ -357,6 +368,9 @@ impl Step {
             }
             Self::Grant { service, domain, verbs } => Self::Revoke { service, domain, verbs },
             Self::Revoke { service, domain, verbs } => Self::Grant { service, domain, verbs },
+            Self::UpdateAdaptations { before, after } => {
+                Self::UpdateAdaptations { before: after, after: before }
+            }
             Self::UpdateEndpoints { before, after, changed } => {
                 let undone = Self::UpdateEndpoints { before: after.clone(), after: before.clone(), changed };
                 update_endpoints(*after, *before).unwrap_or(undone)
@@ -392,12 +406,26 @@ impl Step {
             Self::Revoke { service, domain, verbs } => {
                 permit(topology, service, domain, |had| had.retain(|verb| !verbs.contains(verb)));
             }
+            Self::UpdateAdaptations { after, .. } => topology.adaptations.clone_from(after),
             Self::UpdateEndpoints { after, .. } => {
                 topology.endpoints = after.endpoints.clone();
                 topology.ipc = after.limits;
             }
         }
     }
+}
+
+/// Which adaptations come, go or differ, in words.
+fn adaptation_changes(before: &[Adaptation], after: &[Adaptation]) -> Vec<String> {
+    let find = |list: &[Adaptation], name: &Name| list.iter().find(|one| one.name == *name).cloned();
+    let gone = before.iter().filter(|one| find(after, &one.name).is_none());
+    let gone = gone.map(|one| format!("no longer `{}`", one.name));
+    let come = after.iter().filter_map(|one| match find(before, &one.name) {
+        None => Some(format!("`{}` of {}", one.name, one.domain)),
+        Some(known) if known != *one => Some(format!("`{}` is another", one.name)),
+        Some(_) => None,
+    });
+    gone.chain(come).collect()
 }
 
 /// Changes what a domain may; who may nothing is not listed.
@@ -428,6 +456,9 @@ impl fmt::Display for Step {
                 write!(f, "no longer allow {domain} to {} {service}", words(verbs))
             }
             Self::UpdateEndpoints { changed, .. } => write!(f, "endpoints: {}", some(changed)),
+            Self::UpdateAdaptations { before, after } => {
+                write!(f, "adaptations: {}", some(&adaptation_changes(before, after)))
+            }
         }
     }
 }

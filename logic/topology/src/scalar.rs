@@ -445,6 +445,31 @@ inline_schema!(Processors, |_generator| json_schema!({
     "maximum": f64::from(crate::bounds::CPU_MILLI_MAX) / 1e3,
 }));
 
+/// A figure of a monitor, in thousandths.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FigureText(pub(crate) adaptation::Figure);
+
+impl Form for FigureText {
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        let text = match value {
+            DeValue::Float(number) => number.as_str().to_owned(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
+            other => return wrong_type("a figure such as 0.5 or 20", other, span, out),
+        };
+        match adaptation::Figure::parse(text.as_bytes()) {
+            Ok(figure) => Some(Self(figure)),
+            Err(error) => {
+                out.error(Code::OutOfRange, span, error.to_string());
+                None
+            }
+        }
+    }
+}
+
+inline_schema!(FigureText, |_generator| json_schema!({
+    "type": "number", "minimum": 0, "maximum": adaptation::FIGURE_MAX,
+}));
+
 /// A suffix of a search list.
 #[derive(Clone, Debug)]
 pub(crate) struct Suffix(pub(crate) String);

@@ -1,5 +1,6 @@
 //! What the admin socket speaks, in the types that both sides share. Described in `docs/spec/admin.md`.
 
+pub mod adaptation;
 mod etcd;
 pub mod reserve;
 pub mod volume;
@@ -222,6 +223,8 @@ pub enum Code {
     UnknownLink,
     /// Nothing is promised to anybody of that name.
     UnknownReservation,
+    /// No adaptation has this name.
+    UnknownAdaptation,
     /// No such place in the state tree.
     UnknownPath,
     /// The name fits more than one.

@@ -3,6 +3,7 @@
 //!
 //! [`daemon::run`] is the daemon itself, [`client`] speaks to it over its admin socket in the types of [`admin`].
 
+mod adaptations;
 mod api;
 mod base;
 mod broker;

@@ -1,5 +1,8 @@
 //! `tombolo reserve` and `tombolo adapt`.
 
+mod timeline;
+mod watch;
+
 use super::{client, wait};
 use crate::cli::PlaceArgs;
 use crate::output::{Failure, bytes, print, print_json, print_table};
@@ -81,6 +84,30 @@ pub enum ReserveCommand {
         /// Print JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Watch what everybody is promised, uses and misses, and what adapts it: anew each second, on a terminal
+    #[command(after_help = "Examples:
+  tombolo reserve watch
+  tombolo reserve watch --once --json")]
+    Watch {
+        /// Once, over one second
+        #[arg(long)]
+        once: bool,
+        /// Print JSON, once
+        #[arg(long)]
+        json: bool,
+    },
+    /// Draw who ran when on which processor, with budgets, misses, and what was changed and why
+    #[command(after_help = "Examples:
+  tombolo reserve timeline -o timeline.svg
+  tombolo reserve timeline -o timeline.svg --last 30s")]
+    Timeline {
+        /// The SVG file
+        #[arg(short, long, value_name = "FILE")]
+        output: std::path::PathBuf,
+        /// How much of the past
+        #[arg(long, value_name = "TIME", default_value = "120s", value_parser = nanos, allow_hyphen_values = true)]
+        last: u64,
     },
     /// Hold all processes of one; its promise stays
     Suspend {
@@ -248,13 +275,13 @@ fn not_negative(text: &str) -> Result<(), String> {
     if is_negative { Err(words.into()) } else { Ok(()) }
 }
 
-fn nanos(text: &str) -> Result<u64, String> {
+pub(super) fn nanos(text: &str) -> Result<u64, String> {
     not_negative(text)?;
     let found = parse_nanos(text).ok_or("a whole number and its unit: 16ms, 5680us, 250000ns, 1s")?;
     if found == 0 { Err("0 is nothing; leave it out".into()) } else { Ok(found) }
 }
 
-fn rate(text: &str) -> Result<u64, String> {
+pub(super) fn rate(text: &str) -> Result<u64, String> {
     not_negative(text)?;
     let found =
         parse_rate(text).ok_or("a whole number of bits per second and its unit: 800kbit, 5mbit, 1gbit")?;
@@ -347,6 +374,8 @@ pub fn run(place: &PlaceArgs, command: &ReserveCommand) -> Result<(), Failure> {
             if *json { print_json(&lines) } else { print(&(lines.join("\n") + "\n")) }
         }
         ReserveCommand::Simulate { over, json } => simulate(place, *over, *json),
+        ReserveCommand::Watch { once, json } => watch::run(place, *once, *json),
+        ReserveCommand::Timeline { output, last } => timeline::run(place, output, *last / 1_000_000),
         ReserveCommand::Suspend { name } => suspend(place, name, "suspend"),
         ReserveCommand::Resume { name } => suspend(place, name, "resume"),
         ReserveCommand::Run(arguments) => start(place, arguments),

@@ -141,7 +141,7 @@ pub fn run(place: &PlaceArgs, command: &VolumeCommand) -> Result<(), Failure> {
 }
 
 /// A volume's name as a part of a path of the admin socket: its slash is one there, too.
-fn path(name: &str) -> String {
+pub(super) fn path(name: &str) -> String {
     name.split('/').map(encoded).collect::<Vec<_>>().join("/")
 }
 

@@ -330,13 +330,14 @@ impl Cgroups {
         Ok(())
     }
 
-    /// How long, in ms, processes of the cgroup `path` have waited for memory in all; where the kernel tells that only of the whole node, that.
+    /// How long, in us, processes of the cgroup `path` have waited in all for what this controller gives, `cpu`, `memory` or `io`; where the kernel tells that only
+    /// of the whole node, that.
     #[must_use]
-    pub fn memory_pressure_us(&self, path: &str) -> Option<u64> {
-        let own = self.with("memory").filter(|h| h.version == Version::Two);
+    pub fn pressure_us(&self, path: &str, controller: &str) -> Option<u64> {
+        let own = self.with(controller).filter(|h| h.version == Version::Two);
         let file: PathBuf = own.map_or_else(
-            || PathBuf::from("/proc/pressure/memory"),
-            |h| h.mount.join(path).join("memory.pressure"),
+            || Path::new("/proc/pressure").join(controller),
+            |h| h.mount.join(path).join(format!("{controller}.pressure")),
         );
         let text = fs::read_to_string(file).ok()?;
         let some = text.lines().find(|line| line.starts_with("some "))?;

@@ -180,6 +180,7 @@ pub(crate) struct Core<H> {
     introduced: bool,
     daemon_there: bool,
     about: Value,
+    quality: own::Quality,
     pub(crate) traces: Traces,
     pub(crate) counters: Counters,
     /// Whether something waits for a moment in time.
@@ -212,6 +213,7 @@ impl<H: Host> Core<H> {
             introduced: false,
             daemon_there: true,
             about: Value::Null,
+            quality: own::Quality::default(),
             traces: Traces::default(),
             counters: Counters::default(),
             ticking: false,

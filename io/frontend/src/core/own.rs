@@ -10,6 +10,7 @@ use super::{Call, Core, HELD_BYTES_MAX};
 use crate::handle::{Body, Handle};
 use crate::host::Host;
 use crate::tree::{Node, Own};
+use adaptation::Figure;
 
 /// How long an open of `about.json` waits for the daemon before it shows what was known before, in ns.
 const ABOUT_WAIT_NS: u64 = 1_000_000_000;
@@ -18,7 +19,7 @@ const WRITE_ONLY: u32 = 1;
 
 impl<H: Host> Core<H> {
     pub(super) fn open_own(&mut self, call: Call, own: Own, flags: u32) -> Result<(), Errno> {
-        if flags & 3 != 0 && own != Own::Trace {
+        if flags & 3 != 0 && !own.is_writable() {
             return Err(Errno::ACCESS);
         }
         let reads = flags & 3 != WRITE_ONLY;
@@ -31,7 +32,7 @@ impl<H: Host> Core<H> {
             self.traces.readers += 1;
         }
         let deadline = call.arrived.saturating_add(ABOUT_WAIT_NS);
-        if own == Own::About && self.daemon_there {
+        if own.is_of_daemon() && reads && self.daemon_there {
             if self.park(call, Some(slot), Op::About, deadline) {
                 self.ask_about();
             } else {
@@ -50,9 +51,13 @@ impl<H: Host> Core<H> {
         });
         let keys: Vec<u64> = waiting.map(|(&key, _)| key).collect();
         for key in keys {
-            let text = self.own_text(Own::About);
             let Some(parked) = self.unpark(key) else { continue };
             let Some(slot) = parked.slot else { continue };
+            let own = match self.handle(slot).map(|handle| handle.node) {
+                Some(Node::Own(own)) => own,
+                _ => Own::About,
+            };
+            let text = self.own_text(own);
             if let Some(handle) = self.handle(slot) {
                 handle.body = Body::Own(text);
             }
@@ -72,6 +77,13 @@ impl<H: Host> Core<H> {
             Own::Counters => pretty(&self.counters_json()),
             Own::Latency => pretty(&self.counters.latencies_to_json()),
             Own::Trace => self.traces.to_lines(),
+            Own::Quality => {
+                self.quality.figure.map_or_else(Vec::new, |figure| format!("{figure}\n").into_bytes())
+            }
+            Own::Level => {
+                let level = self.about.pointer("/adaptation/level").and_then(Value::as_u64).unwrap_or(0);
+                format!("{level}\n").into_bytes()
+            }
         }
     }
 
@@ -121,12 +133,22 @@ impl<H: Host> Core<H> {
             "services": services,
             "counters": self.counters_json(),
             "latency": self.counters.latencies_to_json(),
+            "quality": {
+                "thousandths": self.quality.figure.map(|figure| figure.0),
+                "writes": self.quality.writes, "refused": self.quality.refused,
+            },
+            "parked_calls": self.parked.len(),
             "fuse": { "minor": self.agreed.map(|a| a.minor), "resend": self.agreed.map(|a| a.resend) },
         })
     }
 
-    /// `on`, `off` and `clear` for the trace; everything else in `/srv/self` is only read.
+    /// `on`, `off` and `clear` for the trace, and figures for the quality; everything else in `/srv/self` is only read.
     pub(super) fn write_own(&mut self, call: Call, node: Node, data: &[u8]) -> Result<(), Errno> {
+        if node == Node::Own(Own::Quality) {
+            self.quality.write(data)?;
+            self.answer(call, fuse::fuse_write_out { size: data.len() as u32, padding: 0 }.as_bytes());
+            return Ok(());
+        }
         if node != Node::Own(Own::Trace) {
             return Err(Errno::BADF);
         }
@@ -152,6 +174,28 @@ impl<H: Host> Core<H> {
         if handle.node == Node::Own(Own::Trace) && handle.flags & 3 != WRITE_ONLY {
             self.traces.readers = self.traces.readers.saturating_sub(1);
         }
+    }
+}
+
+/// The figure of the domain's program: how well it does what it is for, in its own unit.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Quality {
+    figure: Option<Figure>,
+    /// Figures that were written: whoever reads sees by it that there is a new one.
+    writes: u64,
+    /// Writes that were none.
+    refused: u64,
+}
+
+impl Quality {
+    fn write(&mut self, data: &[u8]) -> Result<(), Errno> {
+        let Ok(figure) = Figure::parse(data) else {
+            self.refused = self.refused.wrapping_add(1);
+            return Err(Errno::INVAL);
+        };
+        self.figure = Some(figure);
+        self.writes = self.writes.wrapping_add(1);
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 //! Rules report and go on, so that a person sees everything at once. What a rule returns after it has reported is a
 //! placeholder: nothing of it is used, because a report with one entry admits nothing.
 
+mod adaptation;
 mod domain;
 mod endpoint;
 mod entrance;
@@ -61,12 +62,13 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
         endpoints.into_iter().map(|(name, form)| endpoint::admit(name, form, cx)).collect();
     endpoints.sort_by(|a, b| a.name.cmp(&b.name));
     let ipc = endpoint::limits(cx);
+    let adaptations = adaptation::all(&domains, cx);
     machine::refuse_shared_disks(&domains, cx);
     volume::refuse_unused(cx);
     socket::refuse_loops(&domains, &services, cx);
     refuse_cycles(cx);
     lack::refuse(&domains, cx);
-    Some(Topology { name: name?, domains, services, endpoints, ipc })
+    Some(Topology { name: name?, domains, services, endpoints, ipc, adaptations })
 }
 
 /// The entries whose names and values are good; the names that are not are reported.

@@ -1,6 +1,7 @@
 //! The file's own form: every key that there is, with its type. The reference page, the JSON schema and the reader
 //! all come from here.
 
+mod adaptation;
 mod free;
 mod values;
 
@@ -17,6 +18,7 @@ use crate::scalar::{
     Address, Bytes, Count, Filled, Hostname, Inside, Millis, Nanos, Processors, Rate, Suffix, Text, Upstream,
 };
 
+pub(crate) use adaptation::{AdaptationForm, BudgetRangeForm, RateRangeForm, RuleForm};
 pub(crate) use free::ProgramForm;
 pub(crate) use values::{
     CacheModeWord, Capability, DomainsForm, Label, RootForm, ServiceAt, SettingsForm, UserForm, check_name,
@@ -40,6 +42,8 @@ table_form! {
         volume: Named<VolumeForm, VOLUMES_MAX> => optional,
         /// How much there may be of what endpoints need.
         ipc: IpcForm => optional,
+        /// What moves promises while domains run, by name.
+        adaptation: Named<AdaptationForm, ADAPTATIONS_MAX> => optional,
     }
 }
 

@@ -9,7 +9,8 @@ use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
     Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, IdOrName, JobPolicy,
-    Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, User, Verb, VolumeStore,
+    MonitorWord, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, User, Verb,
+    VolumeStore,
 };
 use crate::name::{NAME_PATTERN, Name};
 use crate::read::{At, Beside, Field, Form, Items, Span, field, required, table_form, type_name, wrong_type};
@@ -101,6 +102,16 @@ words!(Outside, "behaviour outside of a budget" {
     "held" => Outside::Held, "They wait: the budget is also the most that they get.";
     "idle" => Outside::Idle, "They take what nobody wants.";
     "fair" => Outside::Fair, "They compete like everybody else.";
+});
+
+words!(MonitorWord, "monitor" {
+    "quality" => MonitorWord::Quality, "The figure that the domain's program writes to /srv/self/quality.";
+    "misses" => MonitorWord::Misses, "Periods in which it wanted more than its budget, or late slots of its table, in percent.";
+    "cpu-pressure" => MonitorWord::CpuPressure, "The time that its processes waited for a processor, in percent.";
+    "memory-pressure" => MonitorWord::MemoryPressure, "The time that its processes waited for memory, in percent.";
+    "io-pressure" => MonitorWord::IoPressure, "The time that its processes waited for a disk, in percent.";
+    "latency" => MonitorWord::Latency, "The mean time that a request to a service took, in milliseconds.";
+    "rate" => MonitorWord::Rate, "Requests to a service in a second.";
 });
 
 words!(NetworkClass, "class of the network" {

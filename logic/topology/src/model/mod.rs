@@ -3,6 +3,7 @@
 //! Everything is resolved: defaults are filled in, durations are milliseconds, sizes bytes, paths absolute, `"*"`
 //! is a list of names. These are plain structs, so that the daemon can store them, send them and compare them.
 
+mod adaptation;
 mod domain;
 mod endpoint;
 mod machine;
@@ -14,6 +15,8 @@ mod volume;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use adaptation::MonitorWord;
+pub use adaptation::{Adaptation, Giving, Monitor, Pressed};
 pub use domain::{
     Domain, DomainKind, IdOrName, Layer, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
     RestartPolicy, Root, ServiceMount, Signal, Stop, User,
@@ -51,6 +54,9 @@ pub struct Topology {
     /// How much there may be of what endpoints need.
     #[serde(default, skip_serializing_if = "IpcLimits::is_default")]
     pub ipc: IpcLimits,
+    /// What moves promises while domains run, sorted by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adaptations: Vec<Adaptation>,
 }
 
 impl Topology {
@@ -63,6 +69,7 @@ impl Topology {
             services: Vec::new(),
             endpoints: Vec::new(),
             ipc: IpcLimits::default(),
+            adaptations: Vec::new(),
         }
     }
 

@@ -341,6 +341,47 @@ pub struct Ran {
     pub caveats: Vec<String>,
 }
 
+/// What was promised, used and missed lately, and what was changed and why: `GET /v1/reserve/trace`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// Now, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// Looks, the oldest first.
+    pub marks: Vec<Mark>,
+    /// Changes, the oldest first.
+    pub notes: Vec<Note>,
+}
+
+/// One look at one that is promised processor time. What it has used and missed counts from when it came.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Who.
+    pub name: String,
+    /// On which processor, as the kernel numbers it.
+    pub processor: Option<usize>,
+    /// What it was promised then, in ns.
+    pub budget_ns: u64,
+    /// In each of these, in ns.
+    pub period_ns: u64,
+    /// Processor time that it has had, in ns.
+    pub cpu_ns: Option<u64>,
+    /// Periods or slots that it has missed.
+    pub missed: Option<u64>,
+    /// All of them.
+    pub periods: Option<u64>,
+}
+
+/// A change of promises.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// What, and why.
+    pub what: String,
+}
+
 /// Whom to suspend or resume: `POST /v1/reserve/suspend`, `POST /v1/reserve/resume`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,5 +1,6 @@
 //! The admin socket: HTTP over a Unix socket that only root reaches. `docs/spec/admin.md` describes it.
 
+mod adaptation;
 mod cluster;
 mod metrics;
 pub(crate) mod node;
@@ -61,12 +62,16 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/reserve", get(reserve::book))
         .route("/v1/reserve/explain", get(reserve::explain))
         .route("/v1/reserve/show/{*name}", get(reserve::show))
+        .route("/v1/reserve/trace", get(reserve::trace))
         .route("/v1/reserve/node", get(reserve::node_settings).post(reserve::set_node))
         .route("/v1/reserve/adapt", post(reserve::adapt))
         .route("/v1/reserve/move", post(reserve::shift))
         .route("/v1/reserve/run", post(reserve::run))
         .route("/v1/reserve/suspend", post(reserve::suspend))
         .route("/v1/reserve/resume", post(reserve::resume))
+        .route("/v1/adaptations", get(adaptation::all))
+        .route("/v1/adaptations/show/{*name}", get(adaptation::show))
+        .route("/v1/adaptations/set", post(adaptation::set))
         .route("/v1/volumes", get(volume::all))
         .route("/v1/volumes/show/{*name}", get(volume::show))
         .route("/v1/volumes/create", post(volume::create))
@@ -97,6 +102,7 @@ impl IntoResponse for Problem {
             | Code::UnknownNode
             | Code::UnknownLink
             | Code::UnknownReservation
+            | Code::UnknownAdaptation
             | Code::UnknownVolume
             | Code::UnknownPath => StatusCode::NOT_FOUND,
             Code::Ambiguous | Code::NotRunning | Code::NoCluster | Code::Taken | Code::Cancelled => {

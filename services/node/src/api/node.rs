@@ -1,6 +1,7 @@
 //! One node: its rooms, put together.
 
 use super::remote::{Commands, Readers};
+use crate::adaptations::Adaptations;
 use crate::base::RegistryDebug;
 use crate::base::place::Place;
 use crate::broker::{Broker, make_channel};
@@ -27,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) broker: Broker,
     /// What is promised to whom.
     pub(crate) book: Arc<Book>,
+    /// What moves promises while domains run.
+    pub(crate) adaptations: Arc<Adaptations>,
     /// Virtual disks that outlive domains.
     pub(crate) volumes: Arc<volumes::Keeper>,
     pub(crate) started: Instant,
@@ -71,13 +74,16 @@ impl Node {
             volumes: Arc::clone(&volumes) as Arc<dyn Volumes>,
             host: host.clone(),
         });
+        let domains = Arc::new(domains);
+        let adaptations = Adaptations::new(Arc::clone(&book), Arc::clone(&domains), Arc::clone(&registry));
         Ok(Self {
             place,
             layout,
             cgroups,
             registry,
             host,
-            domains: Arc::new(domains),
+            domains,
+            adaptations: Arc::new(adaptations),
             broker,
             book,
             volumes,

@@ -2,7 +2,7 @@
 
 use super::{Shared, parsed};
 use crate::admin::reserve::{
-    AdaptRequest, Adapted, Book, MoveRequest, Named, NodeSettings, Ran, RunRequest, VtmRow,
+    AdaptRequest, Adapted, Book, MoveRequest, Named, NodeSettings, Ran, RunRequest, Trace, VtmRow,
 };
 use crate::admin::{Code, Problem};
 use crate::api::node::Node;
@@ -32,6 +32,10 @@ pub(super) async fn explain(State(node): Shared) -> Result<Json<Vec<String>>, Pr
 
 pub(super) async fn show(State(node): Shared, Path(name): Path<String>) -> Result<Json<VtmRow>, Problem> {
     away(node, move |node| node.book.row(&name)).await
+}
+
+pub(super) async fn trace(State(node): Shared) -> Result<Json<Trace>, Problem> {
+    away(node, |node| Ok(node.book.trace())).await
 }
 
 pub(super) async fn node_settings(State(node): Shared) -> Result<Json<NodeSettings>, Problem> {

@@ -489,6 +489,16 @@ impl Broker {
             .collect();
         asked.into_iter().filter_map(|id| inner.ask_state(id).map(|answer| (id, answer))).collect()
     }
+
+    /// Asks the frontend of one domain for its state; `None`: there is none, or it has not answered others.
+    pub(crate) fn inspect_frontend(&self, dc: &str, domain: &str) -> Option<oneshot::Receiver<Value>> {
+        let mut inner = self.lock();
+        let is_it = |identity: &Identity| {
+            identity.role == Role::Frontend && identity.dc == dc && identity.domain == domain
+        };
+        let id = inner.members.iter().find(|(_, member)| is_it(&member.identity)).map(|(id, _)| *id)?;
+        inner.ask_state(id)
+    }
 }
 
 impl Inner {

@@ -6,6 +6,7 @@ mod links;
 mod lock;
 pub(crate) mod own_log;
 
+use crate::adaptations;
 use crate::api;
 use crate::api::node::Node;
 use crate::base::place::{ADMIN_SOCKET, Place};
@@ -209,6 +210,7 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
     node.volumes.sweep().await;
     links::start(&node);
     tokio::spawn(reservations::look_after(Arc::clone(&node.book)));
+    tokio::spawn(adaptations::follow(Arc::clone(&node.adaptations), node.broker.clone()));
     let admin = listen_admin(&config.place)?;
     if let Some(address) = config.metrics {
         serve_metrics(&node, address).await?;

@@ -20,6 +20,7 @@ pub(crate) fn about(node: &Domains, dc: &str, domain: &str) -> Value {
         "sockets": found.map(|domain| &domain.sockets),
         "channels": topology.as_ref().map(|topology| channels_about(node, dc, domain, topology)),
         "endpoints": topology.as_ref().map(|topology| endpoints_about(domain, topology)),
+        "adaptation": { "level": node.levels.of(dc, domain) },
         "version": env!("CARGO_PKG_VERSION"),
     })
 }

@@ -1,7 +1,7 @@
 //! What is desired of domains, what is in effect, and a handle of each.
 
 use super::supervisor::Supervised;
-use super::{Changes, Events};
+use super::{Changes, Events, Levels};
 use crate::admin::{Code, Problem};
 use crate::base::place::Place;
 use crate::base::{RegistryDebug, meant};
@@ -81,6 +81,8 @@ pub(crate) struct Domains {
     pub(crate) changes: Arc<Changes>,
     /// What happened.
     pub(crate) events: Arc<Events>,
+    /// To which level of quality each domain is to keep.
+    pub(crate) levels: Levels,
     /// What is desired is a cluster's.
     in_cluster: AtomicBool,
     registry: Arc<dyn RegistryDebug>,
@@ -155,6 +157,7 @@ impl Domains {
             kvm: OnceLock::new(),
             changes: Arc::default(),
             events: Arc::default(),
+            levels: Levels::default(),
             in_cluster: AtomicBool::new(false),
             registry,
             inner: Mutex::default(),

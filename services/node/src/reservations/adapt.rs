@@ -25,7 +25,7 @@ pub(super) struct Adaptations {
 }
 
 /// An adaptation that is made, and may not have had effect yet.
-struct Done {
+pub(super) struct Done {
     adapted: Adapted,
     decided: Instant,
     /// Cgroups whose quota has changed, and how many periods each had had then.
@@ -60,13 +60,23 @@ impl Book {
     /// Where they can't be kept, or the kernel refused a part: then all is as before.
     pub(crate) fn adapt(&self, request: &AdaptRequest) -> Result<Adapted, Problem> {
         let done = self.adapt_locked(&mut self.lock(), &request.changes);
+        self.note(&done, "asked for");
         self.conclude(done)
     }
 
     /// Has it written down, waits for its effect, and counts it.
     fn conclude(&self, done: Result<Done, Problem>) -> Result<Adapted, Problem> {
         self.write_down();
-        let done = done.and_then(|done| self.await_effect(done));
+        self.count(done.and_then(|done| self.await_effect(done)))
+    }
+
+    /// Has it written down and counts it; when it has effect is not waited for.
+    pub(super) fn conclude_at_once(&self, done: Result<Done, Problem>) -> Result<Adapted, Problem> {
+        self.write_down();
+        self.count(done.map(|done| done.adapted))
+    }
+
+    fn count(&self, done: Result<Adapted, Problem>) -> Result<Adapted, Problem> {
         let mut state = self.lock();
         let counted = &mut state.adaptations;
         match &done {
@@ -94,10 +104,18 @@ impl Book {
         let changes = shifted(&state, &from, &to, request)?;
         let done = self.adapt_locked(&mut state, &changes);
         drop(state);
+        self.note(&done, "asked for");
         self.conclude(done)
     }
 
-    fn adapt_locked(&self, state: &mut State, changes: &[Change]) -> Result<Done, Problem> {
+    /// Has the trace know what was changed, and why.
+    pub(super) fn note(&self, done: &Result<Done, Problem>, why: &str) {
+        if let Ok(done) = done {
+            self.history.note(&format!("{}: {why}", done.adapted.steps.join(", ")));
+        }
+    }
+
+    pub(super) fn adapt_locked(&self, state: &mut State, changes: &[Change]) -> Result<Done, Problem> {
         let begun = Instant::now();
         let (mut wishes, mut teams) = (Vec::new(), BTreeMap::new());
         for change in changes {

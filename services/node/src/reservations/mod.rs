@@ -8,6 +8,8 @@ mod adapt;
 mod choice;
 mod dispatchers;
 mod face;
+mod held;
+mod history;
 mod keeper;
 mod link;
 mod network;
@@ -26,6 +28,7 @@ use crate::base::RegistryDebug;
 use adapt::Adaptations;
 use dispatchers::Dispatchers;
 use enforce::{Kind, Vtm};
+use history::History;
 use keeper::{Caveats, Keeper};
 use network::Links;
 use registry::{Expected, RegistryError};
@@ -41,6 +44,7 @@ use topology::{Reserve, Topology};
 use written::Unwritten;
 
 pub(crate) use face::{Offers, Promises};
+pub(crate) use held::Held;
 pub(crate) use link::Shares;
 pub(crate) use offer::{Ground, Offer, Refused};
 pub(crate) use run::{take_over, watch};
@@ -128,6 +132,8 @@ pub enum BookError {
 #[derive(Debug)]
 pub(crate) struct Book {
     keeper: Keeper,
+    /// What was seen and changed lately.
+    history: History,
     registry: Arc<dyn RegistryDebug>,
     run_top: String,
     state: Mutex<State>,
@@ -253,6 +259,7 @@ impl Book {
         };
         Ok(Self {
             keeper: Keeper::new(cgroups, top, &layout.state_dir),
+            history: History::default(),
             registry,
             run_top: format!("{top}+run"),
             state: Mutex::new(state),

@@ -56,7 +56,7 @@ impl Book {
                 memory_bytes: usage.memory.used_bytes,
                 memory_pressure_us: entry
                     .in_force
-                    .then(|| cgroups.memory_pressure_us(&entry.cgroup))
+                    .then(|| cgroups.pressure_us(&entry.cgroup, "memory"))
                     .flatten(),
                 network_sent_bytes: moved.sent,
                 network_received_bytes: moved.received,

@@ -68,7 +68,11 @@ pub(crate) async fn look_after(book: Arc<Book>) {
             // tidy(sleep): nothing tells that somebody else writes to a file of the kernel's, or that the machine slept.
             () = tokio::time::sleep(LOOK), if is_in_use => {
                 let book = Arc::clone(&book);
-                let looked = blocking(move || book.look_for_others()).await;
+                let looked = blocking(move || {
+                    book.mark_all();
+                    book.look_for_others();
+                })
+                .await;
                 if let Err(error) = looked {
                     tracing::error!(error, "nobody looks for others who set quotas");
                 }

@@ -1,0 +1,104 @@
+//! An adaptation as the file says it, admitted.
+
+use crate::name::Name;
+use adaptation::Settings;
+use serde::{Deserialize, Serialize};
+
+/// What watches one domain, and moves what is promised to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adaptation {
+    /// Unique in its distributed container.
+    pub name: Name,
+    /// Whose promise moves.
+    pub domain: Name,
+    /// What is watched.
+    pub monitor: Monitor,
+    /// How often, in ms.
+    pub every_ms: u64,
+    /// What decides, and between what it moves.
+    pub settings: Settings,
+    /// Who gives where the node has no room, the first ones first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub from: Vec<Giving>,
+    /// Who goes first where several want the same: the greater.
+    pub priority: u32,
+    /// Whether it only says what it would do.
+    pub dry_run: bool,
+}
+
+/// A domain that gives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Giving {
+    /// Who.
+    pub domain: Name,
+    /// Budget that is left to it at least, in ns; `None`: it gives none.
+    pub least_cpu_ns: Option<u64>,
+    /// Rate that is left to it at least, in bits per second; `None`: it gives none.
+    pub least_network_bits: Option<u64>,
+}
+
+/// What is watched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Monitor {
+    /// The figure that the domain's program writes.
+    Quality,
+    /// Periods of its reservation, or slots of its table, that were missed, in percent.
+    Misses,
+    /// The time that its processes waited for this, in percent.
+    Pressure(Pressed),
+    /// The mean time that a request to this service took, in ms.
+    Latency(Name),
+    /// Requests to this service in a second.
+    Rate(Name),
+}
+
+/// What processes wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pressed {
+    /// A processor.
+    Cpu,
+    /// Memory.
+    Memory,
+    /// A disk.
+    Io,
+}
+
+impl Pressed {
+    /// The kernel's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Io => "io",
+        }
+    }
+}
+
+/// The word of a monitor in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum MonitorWord {
+    Quality,
+    Misses,
+    CpuPressure,
+    MemoryPressure,
+    IoPressure,
+    Latency,
+    Rate,
+}
+
+impl std::fmt::Display for Monitor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Quality => f.write_str("quality"),
+            Self::Misses => f.write_str("misses"),
+            Self::Pressure(pressed) => write!(f, "{}-pressure", pressed.as_str()),
+            Self::Latency(service) => write!(f, "latency of {service}"),
+            Self::Rate(service) => write!(f, "rate of {service}"),
+        }
+    }
+}

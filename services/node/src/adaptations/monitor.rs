@@ -1,0 +1,218 @@
+//! Reading a monitor's figure.
+
+use crate::reservations::Book;
+use adaptation::{Figure, Load, Share};
+use serde_json::Value;
+use topology::{Monitor, Reserve};
+
+/// A figure that is not written anew counts for that many samples, and at least for [`STALE_MS`].
+const STALE_SAMPLES: u64 = 10;
+/// A program that says how it fares once in two seconds has not stopped.
+const STALE_MS: u64 = 2_000;
+
+/// What a monitor says now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// A figure.
+    Figure(Figure),
+    /// Nothing new, which is no bad sign yet.
+    Same,
+    /// There is none, and why.
+    Nothing(String),
+}
+
+/// What is remembered of a monitor between two looks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Watch {
+    share: Share,
+    /// How many figures the program had written, and when that was seen first.
+    writes: Option<(u64, u64)>,
+    /// Processor time that was used, and when that was.
+    used: Option<(u64, u64)>,
+    /// When something of a service was counted last.
+    served_ms: Option<u64>,
+}
+
+/// What a monitor is read from.
+pub(super) struct Source<'a> {
+    pub(super) monitor: &'a Monitor,
+    pub(super) vtm: &'a str,
+    pub(super) every_ms: u64,
+    pub(super) now_ms: u64,
+    /// What the frontend says of itself, where it was asked and has answered.
+    pub(super) frontend: Option<&'a Value>,
+    pub(super) reserve: &'a Reserve,
+}
+
+/// Whether the frontend has to be asked for a figure.
+pub(super) fn asks_frontend(monitor: &Monitor) -> bool {
+    matches!(monitor, Monitor::Quality | Monitor::Latency(_) | Monitor::Rate(_))
+}
+
+impl Watch {
+    /// Reads the figure, and what was used since the last look.
+    pub(super) fn read(&mut self, book: &Book, source: &Source<'_>) -> (Reading, Load) {
+        let counted = book.counted(source.vtm);
+        let load = Load { used_ns: counted.cpu_ns.and_then(|ns| self.used_in_a_period(ns, source)) };
+        let nothing = |why: &str| Reading::Nothing(why.to_owned());
+        let reading = match source.monitor {
+            Monitor::Quality => self.quality(source),
+            Monitor::Misses => match counted.missed {
+                // Nobody who rests misses anything.
+                Some((missed, all)) => Reading::Figure(self.share.look(missed, all).unwrap_or_default()),
+                None => nothing("what keeps its processor time counts no misses"),
+            },
+            Monitor::Pressure(pressed) => match book.pressure_us(source.vtm, pressed.as_str()) {
+                Some(us) => {
+                    let percent = self.share.look(us, source.now_ms.saturating_mul(1_000));
+                    percent.map_or(Reading::Same, Reading::Figure)
+                }
+                None => nothing("the kernel has no pressure stall information"),
+            },
+            Monitor::Latency(service) => self.served(source, service.as_str(), |share, count, sum_ns, _| {
+                // Nanoseconds are thousandths of a thousandth of a millisecond.
+                share.ratio(sum_ns / 1_000, count.saturating_mul(1_000), 1)
+            }),
+            Monitor::Rate(service) => self.served(source, service.as_str(), |share, count, _, now_ms| {
+                share.ratio(count, now_ms, 1_000)
+            }),
+        };
+        (reading, load)
+    }
+
+    /// Processor time in each period since the last look.
+    fn used_in_a_period(&mut self, cpu_ns: u64, source: &Source<'_>) -> Option<u64> {
+        let (before_ns, at_ms) = self.used.replace((cpu_ns, source.now_ms))?;
+        let period_ns = source.reserve.cpu?.period_ns;
+        let elapsed_ns = u128::from(source.now_ms.saturating_sub(at_ms)) * 1_000_000;
+        let used_ns = u128::from(cpu_ns.checked_sub(before_ns)?) * u128::from(period_ns);
+        used_ns.checked_div(elapsed_ns).and_then(|ns| u64::try_from(ns).ok())
+    }
+
+    fn quality(&mut self, source: &Source<'_>) -> Reading {
+        let quality = source.frontend.and_then(|state| state.get("quality"));
+        let number = |key: &str| quality?.get(key)?.as_u64();
+        let (Some(writes), Some(thousandths)) = (number("writes"), number("thousandths")) else {
+            let refused = number("refused").unwrap_or(0);
+            return Reading::Nothing(match (quality, refused) {
+                (None, _) => "its frontend does not answer".to_owned(),
+                (_, 0) => "its program has written nothing to /srv/self/quality".to_owned(),
+                (_, refused) => {
+                    format!("its program has written {refused} times what is no figure to /srv/self/quality")
+                }
+            });
+        };
+        match self.writes {
+            Some((before, since_ms)) if before == writes => {
+                let patience = (source.every_ms * STALE_SAMPLES).max(STALE_MS);
+                let age_ms = source.now_ms.saturating_sub(since_ms);
+                if age_ms <= patience {
+                    return Reading::Same;
+                }
+                Reading::Nothing(format!("its program has written no figure for {} s", age_ms / 1_000))
+            }
+            _ => {
+                self.writes = Some((writes, source.now_ms));
+                Reading::Figure(Figure(thousandths.min(Figure::whole(u64::MAX).0)))
+            }
+        }
+    }
+
+    /// What all requests to a service come to: how many, and how long they took together, in ns.
+    fn served(
+        &mut self,
+        source: &Source<'_>,
+        service: &str,
+        figure: impl FnOnce(&mut Share, u64, u64, u64) -> Option<Figure>,
+    ) -> Reading {
+        let Some(state) = source.frontend else {
+            return Reading::Nothing("its frontend does not answer".to_owned());
+        };
+        let entrances = state.get("latency").and_then(|all| all.get(service)).and_then(Value::as_object);
+        let (mut count, mut sum_ns) = (0_u64, 0_u64);
+        for entrance in entrances.into_iter().flat_map(|all| all.values()) {
+            let number = |key: &str| entrance.get(key).and_then(Value::as_u64).unwrap_or(0);
+            count = count.saturating_add(number("count"));
+            sum_ns = sum_ns.saturating_add(number("count").saturating_mul(number("mean_ns")));
+        }
+        let found = figure(&mut self.share, count, sum_ns, source.now_ms);
+        if let Some(found) = found {
+            self.served_ms = Some(source.now_ms);
+            return Reading::Figure(found);
+        }
+        let patience = (source.every_ms * STALE_SAMPLES).max(STALE_MS);
+        let since_ms = *self.served_ms.get_or_insert(source.now_ms);
+        if source.now_ms.saturating_sub(since_ms) <= patience {
+            return Reading::Same;
+        }
+        Reading::Nothing(format!("nobody has asked {service} for anything"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn quality(watch: &mut Watch, now_ms: u64, frontend: Option<&Value>) -> Reading {
+        let reserve = Reserve::default();
+        let monitor = Monitor::Quality;
+        let source = Source {
+            monitor: &monitor,
+            vtm: "film/gold",
+            every_ms: 200,
+            now_ms,
+            frontend,
+            reserve: &reserve,
+        };
+        watch.quality(&source)
+    }
+
+    #[test]
+    fn a_figure_counts_until_it_is_old_and_what_is_none_is_told() {
+        let mut watch = Watch::default();
+        let says = |writes: u64, thousandths: Option<u64>| json!({ "quality": { "writes": writes, "thousandths": thousandths, "refused": 3 } });
+        assert!(
+            matches!(quality(&mut watch, 0, None), Reading::Nothing(why) if why.contains("does not answer"))
+        );
+        let nonsense = says(0, None);
+        assert!(
+            matches!(quality(&mut watch, 0, Some(&nonsense)), Reading::Nothing(why) if why.contains("3 times"))
+        );
+        let first = says(1, Some(2_500));
+        assert_eq!(quality(&mut watch, 0, Some(&first)), Reading::Figure(Figure(2_500)));
+        assert_eq!(quality(&mut watch, 1_900, Some(&first)), Reading::Same);
+        assert!(matches!(quality(&mut watch, 2_001, Some(&first)), Reading::Nothing(_)));
+        let lie = says(2, Some(u64::MAX));
+        assert_eq!(quality(&mut watch, 2_200, Some(&lie)), Reading::Figure(Figure::whole(u64::MAX)));
+        // Another frontend counts anew.
+        assert_eq!(quality(&mut watch, 2_400, Some(&first)), Reading::Figure(Figure(2_500)));
+    }
+
+    #[test]
+    fn the_mean_time_of_requests_is_in_milliseconds() {
+        let mut watch = Watch::default();
+        let mut at = |now_ms: u64, count: u64, mean_ns: u64| {
+            let state = json!({ "latency": { "dns": {
+                "stub": { "count": count, "mean_ns": mean_ns }, "file": { "count": 0, "mean_ns": 0 },
+            } } });
+            let (monitor, reserve) = (Monitor::Quality, Reserve::default());
+            let source = Source {
+                monitor: &monitor,
+                vtm: "",
+                every_ms: 200,
+                now_ms,
+                frontend: Some(&state),
+                reserve: &reserve,
+            };
+            watch.served(&source, "dns", |share, count, sum_ns, _| {
+                share.ratio(sum_ns / 1_000, count * 1_000, 1)
+            })
+        };
+        assert_eq!(at(0, 10, 1_000_000), Reading::Same);
+        // Ten more at 3 ms.
+        assert_eq!(at(200, 20, 2_000_000), Reading::Figure(Figure(3_000)));
+        assert_eq!(at(400, 20, 2_000_000), Reading::Same);
+        assert!(matches!(at(2_300, 20, 2_000_000), Reading::Nothing(_)));
+    }
+}
