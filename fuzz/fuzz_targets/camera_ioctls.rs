@@ -54,7 +54,10 @@ fuzz::target!(|bytes: &[u8]| {
         while let Some(offset) = session.take_due(now_ns).and_then(|due| due.offset) {
             let area = session.area().expect("a buffer is in an area");
             let end = offset + session.picture().bytes();
-            assert!(area.start >= TAKEN_BYTES && offset >= area.start && end <= area.end, "{offset} in {area:?}");
+            assert!(
+                area.start >= TAKEN_BYTES && offset >= area.start && end <= area.end,
+                "{offset} in {area:?}"
+            );
             assert!(u64::from(area.end) <= MEMORY_BYTES);
         }
     }

@@ -19,7 +19,12 @@ fn back(service: &str) -> Request {
 }
 
 /// Who connects, and with how many descriptors the server is told of it.
-fn attached(broker: &Broker, server: &mut (MemberId, Mail), role: Role, entrance: &str) -> (bool, bool, usize) {
+fn attached(
+    broker: &Broker,
+    server: &mut (MemberId, Mail),
+    role: Role,
+    entrance: &str,
+) -> (bool, bool, usize) {
     let mut member = join(broker, "web", role, false);
     let reply = ask(broker, &mut member, connect("thermometer", entrance));
     let Reply::Connected { memory, .. } = reply else { panic!("{reply:?}") };
@@ -45,7 +50,10 @@ fn only_a_frontend_has_memory_put_behind_its_files_and_only_its_own_domains() {
     refused(&ask(&broker, &mut join(&broker, "web", Role::Program, false), back("thermometer")), Errno::PERM);
     let mut frontend = join(&broker, "web", Role::Frontend, false);
     refused(&ask(&broker, &mut frontend, back("other")), Errno::NXIO);
-    refused(&ask(&broker, &mut join(&broker, "other", Role::Frontend, false), back("thermometer")), Errno::NXIO);
+    refused(
+        &ask(&broker, &mut join(&broker, "other", Role::Frontend, false), back("thermometer")),
+        Errno::NXIO,
+    );
     // The kernel's own word, with what can be done about it.
     let reply = ask(&broker, &mut frontend, back("thermometer"));
     refused(&reply, Errno::NOTTY);
