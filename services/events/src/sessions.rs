@@ -79,6 +79,8 @@ impl Events {
             }
             Some(&Session::Subscriber { serial, id }) => {
                 self.keep_subscriber(ctx, key);
+                // It may be the one that publishers wait for.
+                self.go_on(ctx, serial);
                 self.deliver_to(ctx, serial, id.place());
             }
             None => {}
@@ -132,8 +134,12 @@ impl Events {
                 open.channel.unsubscribe(id, true, now_ns);
                 return Err(Errno::USERS);
             }
-            if let Err(error) = overflow {
-                tracing::info!(%error, "a subscription goes on with what its channel allows");
+            match overflow {
+                Ok(()) if matches!(before.overflow, Overflow::Wait(_)) => {
+                    open.channel.returned(before.position)
+                }
+                Ok(()) => {}
+                Err(error) => tracing::info!(%error, "a subscription goes on with what its channel allows"),
             }
         }
         let terms = terms_of(open.channel.terms(id).0, held, open.channel.buffer().0);

@@ -56,6 +56,8 @@ struct Installed {
 struct Hold {
     from: Cursor,
     until_ns: u64,
+    /// How many are to come back.
+    awaited: u64,
 }
 
 /// What a channel has counted.
@@ -111,9 +113,10 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         let (log, kept) = Log::take_up(store)?;
         let mut channel = Self::with(log, kept);
         channel.publishers.take_up(&channel.log, now_ns);
-        if channel.log.holders() > 0 {
+        let awaited = channel.log.holders();
+        if awaited > 0 {
             let (from, until_ns) = (channel.log.oldest(), now_ns.saturating_add(HOLD_NS));
-            channel.holds.push(Hold { from, until_ns });
+            channel.holds.push(Hold { from, until_ns, awaited });
         }
         Ok(channel)
     }

@@ -212,15 +212,27 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         self.uninstall(gone.filter);
         let holds = matches!(gone.overflow, Overflow::Wait(_)) && !gone.overrun;
         if holds && !for_good && self.holds.len() < HOLDS_MAX {
-            self.holds.push(Hold { from: gone.read, until_ns: now_ns.saturating_add(HOLD_NS) });
+            let until_ns = now_ns.saturating_add(HOLD_NS);
+            self.holds.push(Hold { from: gone.read, until_ns, awaited: 1 });
         }
+        self.count_holders();
+    }
+
+    /// A subscriber that publishers wait for is back, at this place: what was kept for it is its own again.
+    pub fn returned(&mut self, position: Position) {
+        let before = self.holds.iter_mut().filter(|hold| hold.from.sequence <= position.next);
+        if let Some(hold) = before.max_by_key(|hold| hold.from.sequence) {
+            hold.awaited = hold.awaited.saturating_sub(1);
+        }
+        self.holds.retain(|hold| hold.awaited > 0);
         self.count_holders();
     }
 
     fn count_holders(&mut self) {
         let waits = |it: &&Subscriber<K>| matches!(it.overflow, Overflow::Wait(_));
         let holders = self.subscribers.iter().flatten().filter(waits).count() as u64;
-        self.log.keep_holders(holders + self.holds.len() as u64);
+        let awaited: u64 = self.holds.iter().map(|hold| hold.awaited).sum();
+        self.log.keep_holders(holders.saturating_add(awaited));
     }
 
     fn subscriber_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscriber<K>> {

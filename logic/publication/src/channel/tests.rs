@@ -184,7 +184,9 @@ fn a_record_that_is_written_again_after_a_death_is_published_once() {
     let taken = take(&mut second, sure);
     assert_eq!(&texts(&taken)[..3], ["b", "c", "more"]);
     assert!(taken.windows(2).all(|two| two[0].1 + 1 == two[1].1));
-    assert!(second.expire_holds(HOLD_NS));
+    assert!(second.next_hold_ns().is_some());
+    second.returned(position);
+    assert_eq!(second.next_hold_ns(), None, "it is back");
     // A stranger gains nothing by another's number.
     let stranger = second.join(5, 6, Some((77, 0)), 100).unwrap();
     assert_eq!(second.publisher(stranger), (100, 0));
