@@ -11,6 +11,7 @@ mod events;
 mod exec;
 mod generate;
 pub mod image;
+mod import;
 pub mod link;
 pub mod logs;
 mod look;
@@ -53,6 +54,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Volume(command) => volume::run(&place, &command),
         Command::Reserve(command) => reserve::run(&place, &command),
         Command::Adapt(arguments) => reserve::adapt(&place, &arguments),
+        Command::Import(arguments) => import::run(&place, &arguments),
         Command::Check(arguments) => check::run(&place, &arguments),
         Command::Doctor(arguments) => doctor::run(&place, &arguments),
         Command::Trace(arguments) => trace::run(&place, &arguments),
