@@ -217,6 +217,14 @@ Domains are promised what their file says: `reserve = { cpu = { budget = \"16ms\
 
 All of it is admitted, or nothing is changed. Who gives shrinks before who gets grows; if a part fails, all is as before.")]
     Adapt(AdaptArgs),
+    /// Make a topology file of a Compose file, and say of each key what becomes of it
+    #[command(after_help = "Examples:
+  tombolo import compose.yaml                       prints it
+  tombolo import compose.yaml -o topology.toml
+  tombolo import compose.yaml --partial -o topology.toml   although something can't be mapped
+
+Each key is mapped, or refused with its line, its name and what to do (docs/images.md).")]
+    Import(ImportArgs),
     /// Validate a topology file and explain what it would start, without starting anything
     #[command(after_help = "Examples:
   tombolo check topology.toml")]
@@ -227,7 +235,7 @@ All of it is admitted, or nothing is changed. Who gives shrinks before who gets 
   tombolo trace dns example.org --domain web --repeat 100
   tombolo trace dns --json")]
     Trace(TraceArgs),
-    /// Images of guests, for virtual machines
+    /// Images of containers: pull, import, list, remove; and `build`, for the guests of virtual machines
     #[command(subcommand)]
     Image(ImageCommand),
     /// Look at this machine: whether it has what containers, guests, volumes, reservations and clusters take
@@ -448,6 +456,22 @@ pub enum ServiceCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// The Compose file
+    #[arg(value_name = "COMPOSE-FILE")]
+    pub file: PathBuf,
+    /// Where the topology file goes (default: it is printed); one that is there is not overwritten
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Go on without what can't be mapped
+    #[arg(long)]
+    pub partial: bool,
+    /// Print what is to be said, and the topology file, as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

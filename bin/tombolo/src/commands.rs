@@ -12,6 +12,7 @@ pub mod events;
 mod exec;
 mod generate;
 pub mod image;
+mod import;
 pub mod link;
 pub mod logs;
 mod look;
@@ -55,6 +56,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Reserve(command) => reserve::run(&place, &command),
         Command::Adaptation(command) => adaptation::run(&place, &command),
         Command::Adapt(arguments) => reserve::adapt(&place, &arguments),
+        Command::Import(arguments) => import::run(&place, &arguments),
         Command::Check(arguments) => check::run(&place, &arguments),
         Command::Doctor(arguments) => doctor::run(&place, &arguments),
         Command::Trace(arguments) => trace::run(&place, &arguments),

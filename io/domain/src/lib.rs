@@ -40,6 +40,7 @@ mod spare;
 mod spec;
 mod status;
 mod sweep;
+mod unused;
 
 pub use cgroup::{
     Cgroups, Device, LONGEST_PERIOD_US, Memory, Part, Quota, QuotaFile, SHORTEST_PERIOD_US, Usage,
@@ -64,6 +65,7 @@ pub use spec::{
 };
 pub use status::{Ending, Exit, Phase, ProcessIdentity, Status};
 pub use sweep::{Report, SPARED_CGROUP, remove, sweep};
+pub use unused::remove_unused_images;
 
 use std::ffi::OsString;
 

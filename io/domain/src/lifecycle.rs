@@ -17,6 +17,7 @@ use crate::spare;
 use crate::spec::{DomainSpec, Root};
 use crate::status::{Ending, Exit, MonitorLock, Phase, ProcessIdentity, Status};
 use crate::sweep;
+use crate::unused;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -114,6 +115,7 @@ pub fn create(layout: &Layout, spec: &DomainSpec, keep: &[OwnedFd]) -> Result<Cr
     // What it had is free now: for this start, and before somebody else takes it.
     spare::keep(layout);
     spare::make_room(layout);
+    let _images = unused::hold(&layout.images())?;
     let image = match &spec.root {
         Root::Image { path, tag } => Some(unpack(layout, path, tag.as_deref())?),
         Root::Host | Root::Directory(_) => None,

@@ -192,6 +192,10 @@ fn root(domain: &Domain) -> String {
         Root::Directory { path } => format!("the directory {}, {writable}", path.display()),
         Root::Image { path, tag: None } => format!("the image {}, {writable}", path.display()),
         Root::Image { path, tag: Some(tag) } => format!("the image {} {tag}, {writable}", path.display()),
+        Root::Pulled { reference, digest: None } => format!("the image {reference}, {writable}"),
+        Root::Pulled { reference, digest: Some(digest) } => {
+            format!("the image {reference} ({digest}), {writable}")
+        }
     }
 }
 
@@ -248,7 +252,7 @@ fn user(domain: &Domain) -> String {
             None => text(&user.user),
         },
         (None, _) if domain.kind == DomainKind::Vm => "the guest's root".to_owned(),
-        (None, Root::Image { .. }) => "who the image says".to_owned(),
+        (None, Root::Image { .. } | Root::Pulled { .. }) => "who the image says".to_owned(),
         (None, _) => "root".to_owned(),
     }
 }

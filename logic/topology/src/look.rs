@@ -69,6 +69,14 @@ pub trait Look {
         Vec::new()
     }
 
+    /// The digest of the image that a reference names in the node's store; `None`: nobody looked.
+    ///
+    /// # Errors
+    /// What is wrong with the reference, or that the store has no such image.
+    fn image(&self, _reference: &str) -> Result<Option<String>, Lack> {
+        Ok(None)
+    }
+
     /// What the node has promised to others, to which what the file asks for is added; `None`: nobody asked it.
     fn promised(&self) -> Option<&reserve::model::Model> {
         None

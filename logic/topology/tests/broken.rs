@@ -18,7 +18,7 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken")
 }
 
-/// A node on which `missing` is missing, `file` is a file, a domain `haunted` lacks all that it can lack, nobody looks at the rest, and one processor and a link of 10 Mbit/s are to be promised.
+/// A node on which `missing` is missing, `file` is a file, the image `ghost:1` was not pulled, a domain `haunted` lacks all that it can lack, nobody looks at the rest, and one processor and a link of 10 Mbit/s are to be promised.
 struct Bed(Model);
 
 impl Look for Bed {
@@ -38,6 +38,17 @@ impl Look for Bed {
             help: (part == Part::User).then(|| "look for another".to_owned()),
         };
         if domain.name.as_str() == "haunted" { parts.map(lack).into() } else { Vec::new() }
+    }
+
+    fn image(&self, reference: &str) -> Result<Option<String>, Lack> {
+        match reference {
+            "ghost:1" => Err(Lack {
+                part: Part::Root,
+                message: "the node has no image ghost:1".to_owned(),
+                help: Some("get it".to_owned()),
+            }),
+            _ => Ok(None),
+        }
     }
 
     fn promised(&self) -> Option<&Model> {

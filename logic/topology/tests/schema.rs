@@ -134,6 +134,7 @@ const BEYOND_A_SCHEMA: &[&str] = &[
     "restart-order",
     "restart-silent",
     "root-image-missing",
+    "root-image-unpulled",
     "root-is-file",
     "root-is-node",
     "root-missing",

@@ -1,4 +1,6 @@
-//! `tombolo image`: images of guests, for virtual machines.
+//! `tombolo image`: images of containers, and the images of guests that `build` makes for virtual machines.
+
+mod store;
 
 use super::{daemon, place};
 use crate::cli::PlaceArgs;
@@ -8,13 +10,48 @@ use image::{Compression, GuestPrograms, Image, ImageError, Kernel, Progress, STA
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
+use store::{GcArgs, ImportArgs, LsArgs, MeantArgs, PullArgs};
 
 /// Looks in the state directory and then at the machine itself.
 const AUTO: &str = "auto";
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Build the kernel and the initramfs of a guest out of Debian's kernel package, busybox and this program
+    /// Get an image of containers from a registry
+    #[command(after_help = "Examples:
+  tombolo image pull alpine:3.20
+  tombolo image pull registry.example.org/team/web:1.2
+  tombolo image pull 127.0.0.1:5000/web@sha256:...
+
+In the topology file: root = { image = \"alpine:3.20\" }. What comes is verified; what is here already is not fetched again.
+Credentials are those of `docker login`: $REGISTRY_AUTH_FILE, else $DOCKER_CONFIG/config.json, else ~/.docker/config.json.")]
+    Pull(PullArgs),
+    /// Get images of containers from files: an OCI layout (directory or tar), or what `docker save` writes
+    #[command(after_help = "Examples:
+  tombolo image import web.tar
+  tombolo image import build/oci --name web:1.2
+  docker save web:1.2 > web.tar && tombolo image import web.tar")]
+    Import(ImportArgs),
+    /// List the images of containers
+    #[command(after_help = "Examples:
+  tombolo image ls
+  tombolo image ls --json | jq -r '.[].digest'")]
+    Ls(LsArgs),
+    /// Show one image of containers: its digests, what it runs, its layers
+    #[command(after_help = "Examples:
+  tombolo image inspect alpine:3.20
+  tombolo image inspect 3b1f2a --json")]
+    Inspect(MeantArgs),
+    /// Remove an image of containers, unless a distributed container has it
+    #[command(after_help = "Examples:
+  tombolo image rm alpine:3.20        this name, and the image with its last name
+  tombolo image rm 3b1f2a             the image, with all its names")]
+    Rm(MeantArgs),
+    /// Remove what no image of containers needs: images that lost their name, unpacked trees, half of a pull
+    #[command(after_help = "Examples:
+  tombolo image gc")]
+    Gc(GcArgs),
+    /// For virtual machines, not containers: build the kernel and the initramfs of a guest out of Debian's kernel package, busybox and this program
     #[command(after_help = "Examples:
   tombolo image build                          with the kernel in STATE/kernel, or the machine's own
   tombolo image build --kernel unpacked/ -o vm
@@ -88,7 +125,18 @@ impl From<ImageError> for Failure {
 
 /// `tombolo image ...`.
 pub fn run(place_arguments: &PlaceArgs, command: &ImageCommand) -> Result<(), Failure> {
-    let ImageCommand::Build(arguments) = command;
+    match command {
+        ImageCommand::Build(arguments) => build(place_arguments, arguments),
+        ImageCommand::Pull(arguments) => store::pull(place_arguments, arguments),
+        ImageCommand::Import(arguments) => store::import(place_arguments, arguments),
+        ImageCommand::Ls(arguments) => store::ls(place_arguments, arguments),
+        ImageCommand::Inspect(arguments) => store::inspect(place_arguments, arguments),
+        ImageCommand::Rm(arguments) => store::rm(place_arguments, arguments),
+        ImageCommand::Gc(arguments) => store::gc(place_arguments, arguments),
+    }
+}
+
+fn build(place_arguments: &PlaceArgs, arguments: &BuildArgs) -> Result<(), Failure> {
     let state = place(place_arguments)?.state_dir;
     let spec = spec(&state, arguments)?;
     let bar = bar(arguments.json);

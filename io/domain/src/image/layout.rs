@@ -97,9 +97,12 @@ impl ImageLayout {
 
     /// The image of a tag, or the only one.
     pub fn image(&self, tag: Option<&str>) -> Result<Image> {
-        let (reader, size) = self
-            .file(Path::new("index.json"))?
-            .ok_or_else(|| ImageError::NotALayout("there is no index.json".into()))?;
+        let (reader, size) = self.file(Path::new("index.json"))?.ok_or_else(|| {
+            match tag.filter(|tag| tag.starts_with("sha256:")) {
+                Some(digest) => ImageError::NotPulled { digest: digest.to_owned() },
+                None => ImageError::NotALayout("there is no index.json".into()),
+            }
+        })?;
         if size > MAX_DOCUMENT_BYTES {
             return Err(ImageError::TooBig { limit: MAX_DOCUMENT_BYTES, of: "bytes in index.json" });
         }
@@ -186,6 +189,11 @@ fn by_tag(index: &ImageIndex, tag: Option<&str>) -> Result<Descriptor> {
             by_platform(index)
         }
         (None, _) => Err(ImageError::Ambiguous(known())),
+        // Of the node's own store, images are meant by their digest.
+        (Some(digest), all) if digest.starts_with("sha256:") => {
+            let found = all.iter().find(|descriptor| descriptor.digest().to_string() == digest);
+            found.cloned().ok_or_else(|| ImageError::NotPulled { digest: digest.to_owned() })
+        }
         (Some(tag), all) => {
             // Podman writes the whole reference where others write the tag alone.
             let matches = |name: &String| name == tag || name.rsplit_once(':').is_some_and(|(_, t)| t == tag);

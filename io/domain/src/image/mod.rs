@@ -26,7 +26,7 @@ const MAX_DEPTH: u16 = 256;
 /// Largest index, manifest or configuration, in bytes: what registries accept.
 const MAX_DOCUMENT_BYTES: u64 = 4 * 1024 * 1024;
 /// The name of a tree that is not finished begins so.
-const UNFINISHED: &str = ".unpacking-";
+pub(crate) const UNFINISHED: &str = ".unpacking-";
 
 /// What is wrong with an image, or with the attempt to use it.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +52,12 @@ pub enum ImageError {
         tag: String,
         /// What there is.
         known: String,
+    },
+    /// The node's store has no image of this digest.
+    #[error("this node has no image {digest}: get it by `tombolo image pull NAME@{digest}`, or import it")]
+    NotPulled {
+        /// Of its manifest.
+        digest: String,
     },
     /// There are several images and no tag was given.
     #[error("it holds several images; give a tag: {0}")]

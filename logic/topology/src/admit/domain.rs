@@ -14,7 +14,7 @@ use crate::model::{
 };
 use crate::name::Name;
 use crate::read::{At, Field, Span};
-use crate::scalar::{duration_text, inside};
+use crate::scalar::{Filled, duration_text, inside};
 use crate::suggest::quoted;
 
 /// Variables with this prefix are the daemon's to set.
@@ -119,12 +119,32 @@ fn root(form: &DomainForm, cx: &mut Context<'_, '_>) -> Root {
             }
             Root::Directory { path: absolute }
         }
+        RootForm::Image(path, None) if is_reference(&path.value.0) => pulled(path, cx),
         RootForm::Image(path, tag) => {
             let absolute = file::on_node(cx.base, &path.value.0);
             cx.must_be_there(&absolute, &path.span, &[Found::Directory, Found::File], "image layout");
             Root::Image { path: absolute, tag: tag.as_ref().map(|tag| tag.value.0.clone()) }
         }
     }
+}
+
+/// Whether a text is the name of an image rather than a path: it has a tag or a digest, and does not begin as a path does.
+fn is_reference(text: &str) -> bool {
+    let last = text.rsplit('/').next().unwrap_or(text);
+    !text.starts_with(['/', '.']) && last.contains([':', '@'])
+}
+
+/// An image of the node's store. Which one that is, is said once and for all nodes: where the file is admitted.
+fn pulled(name: &At<Filled>, cx: &mut Context<'_, '_>) -> Root {
+    let reference = name.value.0.clone();
+    let digest = cx.node.image(&reference).unwrap_or_else(|lack| {
+        let error = cx.out.error(Code::NotFound, &name.span, lack.message);
+        if let Some(help) = lack.help {
+            error.help(help);
+        }
+        None
+    });
+    Root::Pulled { reference, digest }
 }
 
 fn refuse_writable_host(form: &DomainForm, cx: &mut Context<'_, '_>) {
@@ -192,7 +212,7 @@ fn program(
         }
         (Field::Absent, None) if form.kind.value() == Some(&DomainKind::Vm) => Program::Nothing,
         (Field::Absent, None) => {
-            if !matches!(root, Root::Image { .. }) && !form.root.is_broken() && !cx.form.service.is_broken() {
+            if !root.is_image() && !form.root.is_broken() && !cx.form.service.is_broken() {
                 refuse_nothing(name, head, cx);
             }
             Program::Image
@@ -294,7 +314,7 @@ fn workdir(kind: DomainKind, form: &DomainForm, root: &Root, cx: &mut Context<'_
             Some(path)
         }
         (_, DomainKind::Process) => Some(cx.base.to_owned()),
-        (_, DomainKind::Container) if matches!(root, Root::Image { .. }) => None,
+        (_, DomainKind::Container) if root.is_image() => None,
         (_, DomainKind::Container | DomainKind::Vm) => Some(PathBuf::from("/")),
     }
 }

@@ -378,14 +378,15 @@ table_form! {
     RootTable as "a root" {
         /// A directory of the node, relative to the file's directory.
         directory: Filled => optional,
-        /// An OCI image layout, a directory or a tar archive, relative to the file's directory.
+        /// An OCI image layout, a directory or a tar archive, relative to the file's directory; or, by its name with a
+        /// tag or a digest, an image of the node's store.
         image: Filled => optional,
         /// Which image of the layout; need not be said where there is only one.
         tag: Filled => optional,
     }
 }
 
-const ROOT_HELP: &str = "root = \"host\", root = { directory = \"path\" } or root = { image = \"path of an OCI layout\", tag = \"...\" }";
+const ROOT_HELP: &str = "root = \"host\", root = { directory = \"path\" } or root = { image = \"path of an OCI layout\", tag = \"...\" } or root = { image = \"alpine:3.20\" }";
 
 impl Form for RootForm {
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {

@@ -45,7 +45,7 @@ pub struct Domain {
     /// Its own host name; `None` for a process, which shares the node's.
     pub hostname: Option<String>,
     /// The working directory, absolute: inside the root for a container, on the node for a process. `None` is what
-    /// the image says, and `/` where it says nothing; only with [`Root::Image`].
+    /// the image says, and `/` where it says nothing; only with the root of an image.
     pub workdir: Option<PathBuf>,
     /// What the machine is like; `Some` for a machine, and for nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,6 +149,21 @@ pub enum Root {
         /// Which image of the layout, by `org.opencontainers.image.ref.name`; `None` where it has only one.
         tag: Option<String>,
     },
+    /// An image of the node's store.
+    Pulled {
+        /// Its name, as the file says it.
+        reference: String,
+        /// The digest of its manifest, when the file was admitted; `None` where nobody looked.
+        digest: Option<String>,
+    },
+}
+
+impl Root {
+    /// Whether an image is what it comes from, which may say what runs, as whom and where.
+    #[must_use]
+    pub fn is_image(&self) -> bool {
+        matches!(self, Self::Image { .. } | Self::Pulled { .. })
+    }
 }
 
 /// What runs in a domain.
@@ -157,7 +172,7 @@ pub enum Root {
 pub enum Program {
     /// This command: never empty, never through a shell.
     Command(Vec<String>),
-    /// What the image's configuration says; only with [`Root::Image`].
+    /// What the image's configuration says; only with the root of an image.
     Image,
     /// The server of these services, sorted, at least one.
     Server(Vec<Name>),

@@ -120,6 +120,7 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
         "restarts": view.as_ref().map_or(0, |view| view.restarts),
         "last_exit": view.as_ref().and_then(|view| view.last_exit.as_ref()),
         "network": domain.network.as_str(),
+        "root": domain.root,
         "command": words(domain),
         "services": services,
         "sockets": sockets(node, dc, domain).await,

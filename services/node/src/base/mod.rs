@@ -14,7 +14,7 @@ mod work;
 
 pub use files::look;
 pub(crate) use guarded::Guarded;
-pub(crate) use prospect::{lacks, root, user_text};
+pub(crate) use prospect::{image, lacks, root, user_text};
 pub(crate) use store::RegistryDebug;
 pub(crate) use strangers::{Place as StrangersPlace, SentAway, Strangers};
 pub(crate) use watched::watched;

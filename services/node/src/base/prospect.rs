@@ -1,6 +1,7 @@
 //! What this node lacks for a domain of a file: an image's tag, a user, a program, a mount that fits.
 
 use domain::{DomainSpec, Kind, Layout, ProgramError, Prospect, Unpack};
+use image_store::Store;
 use topology::{Domain, DomainKind, IdOrName, Lack, Part, Program, Ready, Root, User};
 
 /// A user and group as they are looked up in a root.
@@ -13,21 +14,53 @@ pub(crate) fn user_text(user: &User) -> String {
     word(&user.user) + &group
 }
 
-/// A root as the machinery of domains wants it.
-pub(crate) fn root(root: &Root) -> domain::Root {
+/// A root as the machinery of domains on this node wants it.
+pub(crate) fn root(layout: &Layout, root: &Root) -> domain::Root {
     match root {
         Root::Host => domain::Root::Host,
         Root::Directory { path } => domain::Root::Directory(path.clone()),
         Root::Image { path, tag } => domain::Root::Image { path: path.clone(), tag: tag.clone() },
+        // By its digest: the name may mean another image by now.
+        Root::Pulled { reference, digest } => domain::Root::Image {
+            path: Store::new(&layout.state_dir).folder().to_owned(),
+            tag: Some(digest.clone().unwrap_or_else(|| reference.clone())),
+        },
+    }
+}
+
+/// The digest of the image that a reference of a file names in the store of this node; `None`: who asks may not look there.
+pub(crate) fn image(store: &Store, reference: &str) -> Result<Option<String>, Lack> {
+    let lacking = |message: String, help: Option<String>| Lack { part: Part::Root, message, help };
+    let whole = image_store::reference(reference).map_err(|error| {
+        lacking(error.to_string(), Some("a path of an image layout begins with / or ./".into()))
+    })?;
+    match store.find(&whole) {
+        Ok(Some(image)) => Ok(Some(image.digest)),
+        Ok(None) => Err(lacking(
+            format!("this node has no image {reference}"),
+            Some(format!(
+                "get it: `tombolo image pull {reference}`, or `tombolo image import ARCHIVE --name {reference}`; a path of an image layout begins with / or ./"
+            )),
+        )),
+        Err(image_store::Error::Io { source, .. })
+            if source.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(lacking(error.to_string(), error.help())),
     }
 }
 
 /// What this node lacks for a domain. Of a machine, whose files are in its guest, nothing is looked at.
 pub(crate) fn lacks(layout: &Layout, domain: &Domain, unpack: Unpack) -> Vec<Lack> {
+    // Who may not look into the store has not looked.
+    if matches!(domain.root, Root::Pulled { digest: None, .. }) {
+        return Vec::new();
+    }
     let spec = match domain.kind {
         DomainKind::Vm => return Vec::new(),
-        DomainKind::Process => seen_by(Kind::Process, domain),
-        DomainKind::Container => seen_by(Kind::Container, domain),
+        DomainKind::Process => seen_by(layout, Kind::Process, domain),
+        DomainKind::Container => seen_by(layout, Kind::Container, domain),
     };
     let prospect = match Prospect::of(layout, &spec, unpack) {
         Ok(prospect) => prospect,
@@ -60,12 +93,12 @@ pub(crate) fn lacks(layout: &Layout, domain: &Domain, unpack: Unpack) -> Vec<Lac
 }
 
 /// As much of the specification as decides what is seen.
-fn seen_by(kind: Kind, domain: &Domain) -> DomainSpec {
+fn seen_by(layout: &Layout, kind: Kind, domain: &Domain) -> DomainSpec {
     let mut spec = DomainSpec::new("", domain.name.as_str(), kind, &[]);
     if let Program::Command(words) = &domain.program {
         spec.command.clone_from(words);
     }
-    spec.root = root(&domain.root);
+    spec.root = root(layout, &domain.root);
     spec.writable = domain.writable;
     spec.environment = domain.environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
     spec.user = domain.user.as_ref().map(user_text);

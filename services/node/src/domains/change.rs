@@ -205,10 +205,10 @@ pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topolog
     let dc = dc_of(&request.text);
     // In a cluster, placement looks whether there is a node that can promise it, for each domain.
     let looking = if node.is_in_cluster() {
-        Looking::nowhere()
+        Looking::nowhere().with_images(&node.layout)
     } else {
         let unpack = if request.dry_run { Unpack::No } else { Unpack::Yes };
-        node.book.beside(&dc).into_trees(node.layout.clone(), unpack)
+        node.book.beside(&dc).with_images(&node.layout).into_trees(node.layout.clone(), unpack)
     };
     let (text, file, base) = (request.text.clone(), request.file.display().to_string(), request.base.clone());
     let admitted = tokio::task::spawn_blocking(move || topology::admit(&text, &file, &base, &looking)).await;

@@ -41,7 +41,7 @@ pub(crate) fn of_domain(
             topology::DomainKind::Container => target::Kind::Container,
             topology::DomainKind::Vm => target::Kind::Vm,
         },
-        root: crate::base::root(&domain.root),
+        root: crate::base::root(layout, &domain.root),
         writable: domain.writable,
         layer: domain
             .layer()

@@ -167,6 +167,8 @@ pub struct Looking {
     tables: Option<topology::Tables>,
     /// Where images are, and whether they may be unpacked; `None`: it is not known on which node domains will be.
     trees: Option<(domain::Layout, domain::Unpack)>,
+    /// The images of this node; `None`: nobody looks.
+    store: Option<image_store::Store>,
 }
 
 impl topology::Look for Looking {
@@ -180,6 +182,10 @@ impl topology::Look for Looking {
 
     fn tables(&self) -> Option<&topology::Tables> {
         self.tables.as_ref()
+    }
+
+    fn image(&self, reference: &str) -> Result<Option<String>, topology::Lack> {
+        self.store.as_ref().map_or(Ok(None), |store| crate::base::image(store, reference))
     }
 
     fn lacks(&self, domain: &topology::Domain) -> Vec<topology::Lack> {
@@ -196,6 +202,12 @@ impl Looking {
         Self { trees: Some((layout, unpack)), ..self }
     }
 
+    /// Looks for images in the store of the node, too: what a name means is said where a file is admitted, in a cluster as well.
+    #[must_use]
+    pub(crate) fn with_images(self, layout: &domain::Layout) -> Self {
+        Self { store: Some(image_store::Store::new(&layout.state_dir)), ..self }
+    }
+
     /// Looks at files alone: what is promised is another's to say.
     pub(crate) fn nowhere() -> Self {
         Self::default()
@@ -207,7 +219,7 @@ impl Looking {
 #[must_use]
 pub fn looking(book: Option<&crate::admin::reserve::Book>, dc: &str, layout: domain::Layout) -> Looking {
     if book.is_some_and(|book| book.in_cluster) {
-        return Looking::nowhere();
+        return Looking::nowhere().with_images(&layout);
     }
     let found = settings::found();
     let settings = book.map_or(&found, |book| &book.node);
@@ -223,7 +235,8 @@ pub fn looking(book: Option<&crate::admin::reserve::Book>, dc: &str, layout: dom
         }
     }
     let tables = Some(tables::for_a_file(book, |name| name.starts_with(&prefix)));
-    Looking { model, tables, trees: Some((layout, domain::Unpack::No)) }
+    let looking = Looking { model, tables, ..Looking::nowhere() };
+    looking.with_images(&layout).into_trees(layout, domain::Unpack::No)
 }
 
 impl Book {
@@ -291,7 +304,7 @@ impl Book {
             let _ = model.expel(name);
         }
         let tables = tables::beside(&state, |name| own.iter().any(|own| own == name));
-        Looking { model: Some(model), tables: Some(tables), trees: None }
+        Looking { model: Some(model), tables: Some(tables), ..Looking::nowhere() }
     }
 
     /// Enters what a distributed container is promised from now on, in place of all that it was: nothing where it goes. What was adapted and is as its file

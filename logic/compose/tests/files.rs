@@ -1,0 +1,217 @@
+//! Files as people write them: what becomes of each, and that what becomes of them is a topology file.
+
+use compose::{Converted, Weight, convert};
+use std::path::Path;
+
+/// Converts, and reads the outcome as a topology file; it must be one.
+fn converted(text: &str) -> Converted {
+    let converted = convert(text, "shop").unwrap_or_else(|finding| panic!("{finding:?}"));
+    if let Err(diagnostics) = topology::parse(&converted.text, "made.toml", Path::new("/base")) {
+        panic!("{}\n{}", converted.text, diagnostics.render(false));
+    }
+    converted
+}
+
+/// The refusals, each as `LINE KEY`.
+fn refused(converted: &Converted) -> Vec<String> {
+    let refused = converted.findings.iter().filter(|finding| finding.weight == Weight::Refused);
+    refused.map(|finding| format!("{} {}", finding.line, finding.key)).collect()
+}
+
+#[test]
+fn a_web_site_with_a_database() {
+    let done = converted(
+        r#"
+name: Blog_Site
+services:
+  web:
+    image: ghcr.io/example/blog:5
+    command: ["serve", "--listen", "0.0.0.0:3000"]
+    environment:
+      - DATABASE_URL=postgres://blog:secret@db/blog
+      - WORKERS=4
+    volumes:
+      - ./content:/content
+      - ./site.conf:/etc/site.conf:ro
+    depends_on: [db]
+    restart: unless-stopped
+    mem_limit: 512m
+    ports:
+      - "8080:3000"
+  db:
+    image: postgres:16-alpine
+    environment:
+      POSTGRES_USER: blog
+      POSTGRES_PASSWORD: "secret"
+    volumes:
+      - pgdata:/var/lib/postgresql/data
+    healthcheck:
+      test: ["CMD-SHELL", "pg_isready -U blog"]
+      interval: 5s
+    stop_grace_period: 1m30s
+volumes:
+  pgdata:
+"#,
+    );
+    assert_eq!(refused(&done), ["16 services.web.ports", "24 services.db.volumes", "29 volumes"]);
+    assert_eq!(done.images, ["ghcr.io/example/blog:5", "postgres:16-alpine"]);
+    for line in [
+        "name = \"blog-site\"",
+        "root = { image = \"postgres:16-alpine\" }",
+        "command = [\"serve\", \"--listen\", \"0.0.0.0:3000\"]",
+        "environment = { \"DATABASE_URL\" = \"postgres://blog:secret@db/blog\", \"WORKERS\" = \"4\" }",
+        "{ source = \"./content\", target = \"/content\", read_only = false }",
+        "{ source = \"./site.conf\", target = \"/etc/site.conf\", read_only = true }",
+        "after = [\"db\"]",
+        "restart = { policy = \"always\" }",
+        "limits = { memory = \"512MiB\" }",
+        "ready = { command = [\"/bin/sh\", \"-c\", \"pg_isready -U blog\"] }",
+        "stop = { timeout = \"90000ms\" }",
+        "writable = true",
+    ] {
+        assert!(done.text.contains(line), "{line}\n{}", done.text);
+    }
+}
+
+#[test]
+fn workers_that_share_what_they_have_by_anchors() {
+    let done = converted(
+        r#"
+x-worker: &worker
+  image: registry.example.org:5000/team/worker
+  entrypoint: /usr/bin/worker --queue
+  user: "1000:1000"
+  working_dir: /srv-data
+  read_only: true
+  environment: &env
+    LOG_LEVEL: ${LOG_LEVEL:-info}
+    PRICE: "5$$"
+services:
+  mail_worker:
+    <<: *worker
+    command: mail "with space"
+    environment:
+      <<: *env
+      EXTRA: 1
+  bill_worker:
+    <<: *worker
+    deploy:
+      resources:
+        limits: { cpus: "0.5", memory: 256M, pids: 100 }
+      replicas: 1
+    cap_add: [NET_BIND_SERVICE]
+    cap_drop: [ALL]
+    restart: on-failure:3
+    stop_signal: SIGINT
+    tmpfs: /tmp
+"#,
+    );
+    assert_eq!(refused(&done), [""; 0]);
+    for line in [
+        "[domain.mail-worker]",
+        "root = { image = \"registry.example.org:5000/team/worker:latest\" }",
+        "command = [\"/usr/bin/worker\", \"--queue\", \"mail\", \"with space\"]",
+        "\"EXTRA\" = \"1\", \"LOG_LEVEL\" = \"info\", \"PRICE\" = \"5$\"",
+        "command = [\"/usr/bin/worker\", \"--queue\"]\n",
+        "limits = { cpu = 0.5, memory = \"256MiB\", pids = 100 }",
+        "restart = { policy = \"on-failure\", max_retries = 3 }",
+        "stop = { signal = \"INT\" }",
+        "capabilities = [\"NET_BIND_SERVICE\"]",
+        "user = \"1000:1000\"",
+        "workdir = \"/srv-data\"",
+    ] {
+        assert!(done.text.contains(line), "{line}\n{}", done.text);
+    }
+    assert!(!done.text.contains("writable"), "both are read-only");
+    assert_eq!(done.images.len(), 1);
+    assert!(
+        done.findings.iter().any(|finding| finding.message.contains("default of the variable LOG_LEVEL"))
+    );
+}
+
+#[test]
+fn a_home_server_on_the_network_of_its_machine() {
+    let done = converted(
+        "services:\n  hub:\n    container_name: hub\n    image: hub@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n    network_mode: host\n    privileged: false\n    volumes:\n      - type: bind\n        source: /opt/hub\n        target: /config\n        read_only: true\n",
+    );
+    assert_eq!(refused(&done), [""; 0]);
+    assert!(
+        done.text.contains("network = \"host\"") && done.text.contains("read_only = true }"),
+        "{}",
+        done.text
+    );
+}
+
+#[test]
+fn each_key_that_can_not_be_mapped_is_named_with_its_line_and_what_to_do() {
+    let cases = [
+        ("build: .", "tombolo image import"),
+        ("env_file: .env", "`environment`"),
+        ("ports: [80]", "`socket`"),
+        ("networks: [back]", "`socket`"),
+        ("links: [db]", "`socket`"),
+        ("extra_hosts: [\"a:1.2.3.4\"]", "`socket`"),
+        ("network_mode: bridge", "`socket`"),
+        ("privileged: true", "capabilities"),
+        ("tty: true", "tombolo exec -it"),
+        ("secrets: [key]", "mounts"),
+        ("devices: [/dev/video0]", "process"),
+        ("extends: { service: base }", "that service"),
+        ("profiles: [debug]", "a file of its own"),
+        ("volumes: [data:/data]", "./data:/data"),
+        ("volumes: [/data]", "gone with the domain"),
+        ("volumes: [~/data:/data]", "write the path"),
+        ("volumes: [{ type: tmpfs, target: /x }]", "in memory"),
+        ("tmpfs: [/cache]", "in memory"),
+        ("environment: [TOKEN]", "write it"),
+        ("environment: { TOKEN: }", "write it"),
+        ("hostname: $HOST", "\"HOST\""),
+        ("hostname: [a]", "a text"),
+        ("command: sh -c 'open", "quotation"),
+        ("restart: sometimes", "unless-stopped"),
+        ("depends_on: [ghost]", "no service \"ghost\""),
+        ("mem_limit: lots", "a size"),
+        ("cpus: many", "a number"),
+        ("stop_grace_period: soon", "a duration"),
+        ("deploy: { replicas: 3 }", "as many domains"),
+        ("deploy: { restart_policy: {} }", "`restart`"),
+        ("deploy: { resources: { reservations: { cpus: '1' } } }", "`reserve`"),
+        ("healthcheck: { test: [curl] }", "CMD"),
+        ("healthcheck: { interval: 1s }", "no `test`"),
+        ("shm_size: 64m", "no such key"),
+    ];
+    for (key, said) in cases {
+        let done = converted(&format!("services:\n  web:\n    image: app:1\n    {key}\n"));
+        let refusals: Vec<_> = done.findings.iter().filter(|found| found.weight == Weight::Refused).collect();
+        let [refusal] = refusals.as_slice() else { panic!("{key}: {:?}", done.findings) };
+        let name = key.split(':').next().expect("a key");
+        assert_eq!(refusal.line, 4, "{key}");
+        assert!(refusal.key.starts_with(&format!("services.web.{name}")), "{key}: {refusal:?}");
+        assert!(refusal.message.contains(said), "{key}: {refusal:?}");
+    }
+    let done = converted(
+        "services:\n  web:\n    image: app:1\nnetworks:\n  a:\nsecrets:\n  b:\ninclude: [x]\nother: 1\n",
+    );
+    assert_eq!(refused(&done), ["4 networks", "6 secrets", "8 include", "9 other"]);
+}
+
+#[test]
+fn names_that_no_domain_can_have_are_refused_and_others_made_fit() {
+    let done = convert("services:\n  a_b: { image: x:1 }\n  a.b: { image: x:1 }\n  9: { image: x:1 }\n  none:\n    user: x\n", "X y")
+        .expect("a Compose file");
+    assert_eq!(refused(&done), ["3 services.a.b", "4 services.9", "5 services.none"]);
+    assert!(done.text.starts_with("name = \"compose\""), "{}", done.text);
+}
+
+#[test]
+fn what_is_no_compose_file_says_so() {
+    for (text, said) in [
+        ("a: [", "no YAML"),
+        ("- a", "no mapping"),
+        ("a: 1", "no `services`"),
+        ("services: 1", "no `services`"),
+    ] {
+        let finding = convert(text, "x").expect_err(text);
+        assert!(finding.message.contains(said), "{text}: {finding:?}");
+    }
+}
