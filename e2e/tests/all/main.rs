@@ -20,6 +20,7 @@ mod endpoints;
 mod enforcements;
 mod faults;
 mod full_disks;
+mod health;
 mod hostile;
 mod inside;
 mod interrupted;

@@ -128,6 +128,22 @@ pub const READY_MS_MAX: u64 = 600_000;
 /// Time to be ready where the file says nothing.
 pub const READY_MS_DEFAULT: u64 = 10_000;
 
+/// Pause between two health checks, and time of one: least, in ms. Each check is a process of its own.
+pub const HEALTH_MS_MIN: u64 = 100;
+/// Pause between two health checks, and time of one: most, one hour. Whoever looks more rarely looks by hand.
+pub const HEALTH_MS_MAX: u64 = 3_600_000;
+/// Pause between two health checks where the file says nothing.
+pub const HEALTH_EVERY_MS_DEFAULT: u64 = 10_000;
+/// Time of one health check where the file says nothing.
+pub const HEALTH_TIMEOUT_MS_DEFAULT: u64 = 5_000;
+/// Failures in a row after which a domain is restarted: most.
+pub const HEALTH_FAILS_MAX: u64 = 1_000;
+/// Failures in a row where the file says nothing: one may be a busy moment.
+pub const HEALTH_FAILS_DEFAULT: u32 = 3;
+
+/// Files with variables of one domain: one for all, one for this place, and some more.
+pub const ENV_FILES_MAX: usize = 16;
+
 /// Upstreams of a directory service: each failure costs a time-out, so more than a few are never reached.
 pub const UPSTREAMS_MAX: usize = 8;
 /// One attempt: least, in ms.

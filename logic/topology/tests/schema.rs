@@ -44,6 +44,8 @@ const BEYOND_A_SCHEMA: &[&str] = &[
     "entrance-rivals",
     "entrance-stub-host",
     "entrance-stub-process",
+    "env-file-missing",
+    "env-file-wrong-line",
     "environment-own",
     "environment-preload",
     "ipc-anonymous",

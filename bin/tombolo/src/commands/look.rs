@@ -3,7 +3,7 @@
 use super::{client, wait};
 use crate::cli::{InspectArgs, ListArgs, PlaceArgs, ServiceCommand};
 use crate::output::{Failure, Paint, bytes, print, print_json, print_table, seconds};
-use node::admin::{DomainRow, LayerRow, ServiceRow};
+use node::admin::{DomainRow, HealthRow, LayerRow, ServiceRow};
 use serde_json::Value;
 use std::io::stdout;
 
@@ -60,7 +60,8 @@ fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {
     let booting = row.machine.as_ref().and_then(|machine| machine.guest.as_ref()).filter(|at| *at == BOOTING);
     let booting = booting.filter(|_| row.state == "running");
     let ended = row.last_exit.as_ref().filter(|_| row.state != "running");
-    let state = ended.or(booting).map_or_else(
+    let health = row.health.as_ref().filter(|_| row.state == "running").map(health);
+    let state = ended.or(booting).or(health.as_ref()).map_or_else(
         || paint.state(&row.state),
         |more| format!("{} ({})", paint.state(&row.state), clean(more)),
     );
@@ -77,6 +78,14 @@ fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {
         if row.services.is_empty() { "-".into() } else { row.services.join(" ") },
         shortened(&row.command.join(" ")),
     ]
+}
+
+/// What health checks say: `healthy`, `failing 2/3`.
+fn health(health: &HealthRow) -> String {
+    match health.failures {
+        0 => health.state.clone(),
+        failures => format!("{} {failures}/{}", health.state, health.fails),
+    }
 }
 
 /// The kind, of a machine with what runs it: `vm (tcg, 2 cpus, 512.0 MiB)`.

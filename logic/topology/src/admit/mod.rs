@@ -6,6 +6,7 @@
 mod domain;
 mod endpoint;
 mod entrance;
+mod environment;
 mod lack;
 mod machine;
 mod mount;

@@ -63,6 +63,8 @@ table_form! {
         command: Command => optional,
         /// Environment variables of the program.
         environment: Named<Text, LIST_MAX> => optional,
+        /// Files of the node with further variables, a NAME=VALUE on each line; a later file counts before an earlier one, `environment` before all.
+        env_file: Items<Filled, ENV_FILES_MAX> => optional,
         /// Files and directories of the node that the container sees.
         mounts: Items<MountForm, MOUNTS_MAX> => optional,
         /// Who the program runs as: a name or a number, with a group after a colon if need be.
@@ -99,6 +101,8 @@ table_form! {
         after: Items<Filled, DOMAINS_MAX> => optional,
         /// How `up` knows that it is up; where nothing is said, it is up when its program runs.
         ready: ReadyForm => optional,
+        /// How it is known that the domain, once up, still does what it should; one that does not is restarted by its policy.
+        health: HealthForm => optional,
     }
 }
 
@@ -306,6 +310,20 @@ table_form! {
         command: Command => optional,
         /// How long `up` waits before it fails and rolls back; where nothing is said, 10s, and 60s for a machine.
         timeout: Millis<READY_MS_MIN, READY_MS_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// How it is known that a domain still does what it should.
+    HealthForm as "a health check" {
+        /// This command, run inside the domain, ends with 0.
+        command: Command => required,
+        /// The pause between two checks.
+        every: Millis<HEALTH_MS_MIN, HEALTH_MS_MAX> => "10s",
+        /// How long one check may take; then it is ended and has failed.
+        timeout: Millis<HEALTH_MS_MIN, HEALTH_MS_MAX> => "5s",
+        /// After so many failures in a row the domain is restarted.
+        fails: Count<1, HEALTH_FAILS_MAX> => HEALTH_FAILS_DEFAULT,
     }
 }
 

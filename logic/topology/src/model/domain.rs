@@ -80,6 +80,9 @@ pub struct Domain {
     pub ready: Ready,
     /// How long `up` waits for [`Domain::ready`] before it fails and rolls back.
     pub ready_timeout_ms: u64,
+    /// How it is known that it still does what it should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
 }
 
 impl Domain {
@@ -379,6 +382,20 @@ impl Signal {
             Self::Winch => 28,
         }
     }
+}
+
+/// How it is known that a domain still does what it should; [`crate::Liveness`] counts by it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Health {
+    /// Run inside the domain; 0 is well.
+    pub command: Vec<String>,
+    /// Pause between two checks.
+    pub every_ms: u64,
+    /// How long one may take.
+    pub timeout_ms: u64,
+    /// Failures in a row after which the domain is restarted.
+    pub fails: u32,
 }
 
 /// How `up` knows that a domain is up.

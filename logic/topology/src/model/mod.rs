@@ -15,8 +15,8 @@ mod volume;
 use serde::{Deserialize, Serialize};
 
 pub use domain::{
-    Domain, DomainKind, IdOrName, Layer, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
-    RestartPolicy, Root, ServiceMount, Signal, Stop, User,
+    Domain, DomainKind, Health, IdOrName, Layer, Limits, LogLimits, Mount, Network, Program, Ready, Resolv,
+    Restart, RestartPolicy, Root, ServiceMount, Signal, Stop, User,
 };
 pub use endpoint::{Caller, Endpoint, EndpointVerb, IpcLimits};
 pub use machine::{Accel, Disk, DiskFormat, DiskHolds, Machine, MachineKernel};

@@ -208,6 +208,7 @@ fn become_command(place: &PlaceArgs, domain: &str, words: Vec<String>, input: In
         environment: Vec::new(),
         user: None,
         workdir: None,
+        limit: None,
         command: [vec![entry.program.clone()], words].concat(),
     };
     let mut command = domain::exec_command(&entry.layout, &entry.dc, &entry.domain, &options)
