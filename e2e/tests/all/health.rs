@@ -149,6 +149,36 @@ fn a_machine_that_is_no_longer_well_is_restarted() {
 }
 
 #[test]
+fn what_there_is_is_shown_on_one_page_and_as_it_changes() {
+    let Some(node) = Node::start() else { return };
+    node.up_ok(
+        "name = \"shop\"\n[domain.web]\nkind = \"container\"\ncommand = [\"sleep\", \"infinity\"]\n\
+         stop = { timeout = \"0ms\" }\nreserve = { memory = \"16MiB\" }\n\
+         [domain.viewer]\nkind = \"container\"\ncommand = [\"sleep\", \"infinity\"]\nstop = { timeout = \"0ms\" }\n\
+         [service.frames]\nkind = \"channel\"\ndomain = \"web\"\nallow = [{ domains = [\"viewer\"], verbs = [\"open\"] }]\n",
+    );
+    let page = node.ok(&["top"]);
+    for says in ["CPU", "CHANNELS", "frames", "AT WORST", "16.0 MiB"] {
+        assert!(page.contains(says), "{says}: {page}");
+    }
+    let json = node.json(&["top"]);
+    assert_eq!(
+        (&json["domains"][1]["domain"], &json["services"][0]["service"]),
+        (&"web".into(), &"frames".into())
+    );
+    assert_eq!(json["promises"]["vtms"][0]["name"], "shop/web");
+    assert_eq!(node.run(&["ps", "other"]).code, 1);
+    let mut watch = node.command(&["ps", "shop", "-w"]).stdout(Stdio::piped()).spawn().expect("ps runs");
+    let mut lines =
+        BufReader::new(watch.stdout.take().expect("its output")).lines().map(|line| line.expect("text"));
+    assert!(lines.any(|line| line.contains("running")));
+    node.ok(&["stop", "web"]);
+    assert!(lines.any(|line| line.contains("stopped")));
+    watch.kill().expect("it ran");
+    watch.wait().expect("it is reaped");
+}
+
+#[test]
 fn variables_of_files_reach_the_program() {
     let Some(node) = Node::start() else { return };
     let write = |name: &str, text: &str| std::fs::write(node.folder().join(name), text).expect("written");

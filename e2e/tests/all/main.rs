@@ -40,6 +40,7 @@ mod network_classes;
 mod own_etcd;
 mod packages;
 mod programs;
+mod publish;
 mod quickstart;
 mod remote;
 mod reservations;

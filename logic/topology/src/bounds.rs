@@ -236,6 +236,13 @@ pub const CONNECTIONS_PER_DOMAIN_DEFAULT: u32 = 1024;
 pub const CONNECTIONS_PER_SECOND_MAX: u64 = 1_000_000;
 /// Bytes of the path of a Unix socket: most (unix(7), less the zero at the end).
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
+/// Addresses that one file publishes.
+pub const PUBLISHED_MAX: usize = 64;
+/// Those of them that lead to one domain: its relay is handed a descriptor of each in one packet, beside two others
+/// (`sys::descriptors::DESCRIPTORS_MAX`).
+pub const PUBLISHED_PER_DOMAIN_MAX: usize = 16;
+/// The greatest port (RFC 9293).
+pub const PORT_MAX: u64 = 65_535;
 /// Channels of one service that one domain has where the file says nothing: a quarter of all, so that no domain takes every one.
 pub const CHANNELS_PER_DOMAIN_DEFAULT: u32 = 64;
 

@@ -72,6 +72,9 @@ pub struct Start {
     /// How it is known that it still does what it should.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
+    /// Addresses of the node at which others would reach it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<String>,
     /// The services that it mounts: where, and by which entrances.
     pub services: Vec<String>,
 }
@@ -133,6 +136,7 @@ fn start(domain: &Domain) -> Start {
         after: domain.after.clone(),
         ready: ready(&domain.ready),
         health: domain.health.as_ref().map(health),
+        published: domain.published.iter().map(|it| format!("{}, to port {}", it.at, it.port)).collect(),
         services: domain
             .services
             .iter()
@@ -385,6 +389,7 @@ fn write_start(number: usize, start: &Start, f: &mut fmt::Formatter<'_>) -> fmt:
     lines.extend(start.promises.iter().map(|line| ("promised", line.clone())));
     lines.push(("ready", start.ready.clone()));
     lines.extend(start.health.iter().map(|line| ("health", line.clone())));
+    lines.extend(start.published.iter().map(|line| ("publish", line.clone())));
     if !start.after.is_empty() {
         lines.push(("after", start.after.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")));
     }

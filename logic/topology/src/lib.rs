@@ -49,9 +49,9 @@ pub use model::{
     Accel, Cache, CacheMode, Caller, ChannelMode, ChannelSettings, DirectorySettings, Disk, DiskFormat,
     DiskHolds, DiskShare, Domain, DomainKind, Endpoint, EndpointVerb, Enforce, Health, IdOrName, IpcLimits,
     Job, JobPolicy, Layer, Limits, LogLimits, Machine, MachineKernel, Mount, Network, NetworkClass,
-    NetworkShare, NodeChoice, Outside, Placement, ProcessorShare, Program, ProgramSettings, Ready, Reserve,
-    Resolv, Restart, RestartPolicy, Root, Service, ServiceKind, ServiceMount, Settings, Signal, SocketMount,
-    SocketPlace, SocketSettings, Stop, Topology, User, Verb, VolumeMount, VolumeStore, Who,
+    NetworkShare, NodeChoice, Outside, Placement, ProcessorShare, Program, ProgramSettings, Published, Ready,
+    Reserve, Resolv, Restart, RestartPolicy, Root, Service, ServiceKind, ServiceMount, Settings, Signal,
+    SocketMount, SocketPlace, SocketSettings, Stop, Topology, User, Verb, VolumeMount, VolumeStore, Who,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};

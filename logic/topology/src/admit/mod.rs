@@ -10,6 +10,7 @@ mod environment;
 mod lack;
 mod machine;
 mod mount;
+mod publish;
 mod reserve;
 mod service;
 mod socket;
@@ -52,6 +53,7 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
     let mut domains: Vec<_> = domains.into_iter().map(|(name, form)| domain::admit(name, form, cx)).collect();
     let mut services: Vec<_> =
         services.into_iter().map(|(name, form)| service::admit(name, form, cx)).collect();
+    publish::admit(&mut domains, cx);
     domains.sort_by(|a, b| a.name.cmp(&b.name));
     services.sort_by(|a, b| a.name.cmp(&b.name));
     if let Some(name) = &name {

@@ -19,7 +19,8 @@ use crate::scalar::{
 
 pub(crate) use free::ProgramForm;
 pub(crate) use values::{
-    CacheModeWord, Capability, DomainsForm, Label, RootForm, ServiceAt, SettingsForm, UserForm, check_name,
+    CacheModeWord, Capability, DomainsForm, Label, PublishAt, RootForm, ServiceAt, SettingsForm, UserForm,
+    check_name,
 };
 
 /// The program and its arguments.
@@ -38,6 +39,8 @@ table_form! {
         endpoint: Named<EndpointForm, NAMED_ENDPOINTS_MAX> => optional,
         /// The virtual disks that outlive domains, by name.
         volume: Named<VolumeForm, VOLUMES_MAX> => optional,
+        /// Addresses of the node at which others reach servers of domains that have only `lo`.
+        publish: Named<PublishAt, PUBLISHED_MAX> => optional,
         /// How much there may be of what endpoints need.
         ipc: IpcForm => optional,
     }
@@ -324,6 +327,20 @@ table_form! {
         timeout: Millis<HEALTH_MS_MIN, HEALTH_MS_MAX> => "5s",
         /// After so many failures in a row the domain is restarted.
         fails: Count<1, HEALTH_FAILS_MAX> => HEALTH_FAILS_DEFAULT,
+    }
+}
+
+table_form! {
+    /// What is reached at an address of the node.
+    PublishForm as "what is published" {
+        /// The domain whose program listens. A container with network = "none".
+        domain: Filled => required,
+        /// The port at which it listens, at 127.0.0.1 in its domain.
+        port: Count<1, PORT_MAX> => required,
+        /// Connections that may be open at a time; more wait in the backlog.
+        max_connections: Count<1, CONNECTIONS_MAX> => CONNECTIONS_PER_DOMAIN_DEFAULT,
+        /// New connections in a second; where nothing is said, as many as come.
+        connections_per_second: Count<1, CONNECTIONS_PER_SECOND_MAX> => optional,
     }
 }
 

@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
-use super::{ChannelForm, DirectoryForm, ProgramForm, ServiceAtForm, SocketForm};
+use super::{ChannelForm, DirectoryForm, ProgramForm, PublishForm, ServiceAtForm, SocketForm};
 use crate::bounds::{DOMAINS_MAX, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
@@ -394,6 +394,30 @@ inline_schema!(ServiceAt, |generator| json_schema!({
         generator.subschema_for::<ServiceAtForm>()
     ]
 }));
+
+/// What is published at an address, which is the key.
+#[derive(Clone, Debug)]
+pub(crate) struct PublishAt(pub(crate) PublishForm);
+
+impl Form for PublishAt {
+    const KEYS: &str = "^([0-9.]+|\\[[0-9a-fA-F:.]+\\]):[0-9]{1,5}$";
+
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        PublishForm::read(value, span, out).map(Self)
+    }
+}
+
+impl JsonSchema for PublishAt {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PublishAt".into()
+    }
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<PublishForm>()
+    }
+}
 
 /// A user, with a group perhaps.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::machine::Machine;
 use super::placement::Placement;
 use super::reserve::Reserve;
-use super::socket::SocketMount;
+use super::socket::{Published, SocketMount};
 use super::volume::VolumeMount;
 use crate::bounds::{LAYER_BYTES_DEFAULT, LAYER_INODES_DEFAULT};
 use crate::name::Name;
@@ -66,6 +66,9 @@ pub struct Domain {
     /// The socket services that it sees, sorted by service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<SocketMount>,
+    /// Addresses of the node at which others reach its servers, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
     /// The volumes that it has, sorted by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,

@@ -28,7 +28,7 @@ pub use service::{
     Cache, CacheMode, ChannelMode, ChannelSettings, DirectorySettings, ProgramSettings, Service, ServiceKind,
     Settings, Verb,
 };
-pub use socket::{SocketMount, SocketPlace, SocketSettings};
+pub use socket::{Published, SocketMount, SocketPlace, SocketSettings};
 pub use volume::{VolumeMount, VolumeStore};
 
 use crate::name::Name;

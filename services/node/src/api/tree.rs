@@ -337,6 +337,7 @@ async fn domain_row(
             .iter()
             .map(|m| format!("{}:/srv/{}", m.service.as_str(), m.at.as_str()))
             .chain(domain.sockets.iter().map(|m| format!("{}:{}", m.service.as_str(), m.at)))
+            .chain(domain.published.iter().map(|it| format!("{}->{}", it.at, it.port)))
             .collect(),
     }
 }

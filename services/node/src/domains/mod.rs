@@ -32,6 +32,7 @@ pub(crate) use events::Events;
 pub(crate) use exit::exit_text;
 pub(crate) use health::HealthView;
 pub(crate) use machines::qemu;
+pub use prepare::free_to_publish;
 pub use store::LoadError;
 pub(crate) use store::{Desired, Domains, Ground, Known};
 pub(crate) use teller::Teller;

@@ -548,6 +548,12 @@ impl Task {
                             self.me.change(|view| view.health = None);
                             checks = Checks::begin(&self.node, &self.me, incarnation.since());
                         }
+                        let updated = match updated {
+                            Ok(()) if before.published != self.me.domain().published => {
+                                incarnation.follow_services(&self.node, &self.me.domain()).await
+                            }
+                            other => other,
+                        };
                         let _nobody_waits = done.send(updated);
                     }
                     Some(Command::Follow { done }) => {
