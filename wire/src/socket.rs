@@ -219,6 +219,18 @@ pub struct Served {
     pub limits: Limits,
 }
 
+/// An address of the node at which others reach a server of the domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// The node's.
+    pub at: std::net::SocketAddr,
+    /// Where the server listens in the domain.
+    pub to: Place,
+    /// How much there may be of it.
+    pub limits: Limits,
+}
+
 /// The order of a domain's relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -231,13 +243,17 @@ pub struct Order {
     pub mounts: Vec<Mounted>,
     /// Sorted by service.
     pub serves: Vec<Served>,
+    /// Sorted by address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub publishes: Vec<Published>,
 }
 
 /// A daemon's packet to a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Ask {
-    /// The first packet, with two descriptors: a pidfd of the domain's first process, and the folder of its control socket.
+    /// The first packet, with descriptors: a pidfd of the domain's first process, the folder of its control socket, and a listening socket of the
+    /// node for each of [`Order::publishes`].
     Start(Order),
     /// Answered by the order that was taken: another daemon looks whether it still holds.
     Order,

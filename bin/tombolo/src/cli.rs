@@ -112,11 +112,17 @@ Nothing is touched before the whole file is admitted. If a step fails, or Ctrl-C
   tombolo stats                       anew each second, on a terminal
   tombolo stats --once --json")]
     Stats(StatsArgs),
+    /// Show what is there and what it does: domains, services, channels, links, promises
+    #[command(after_help = "Examples:
+  tombolo top                         anew each second, on a terminal
+  tombolo top --once --json | jq .services")]
+    Top(StatsArgs),
     /// List the domains
     #[command(after_help = "Examples:
   tombolo ps
+  tombolo ps shop -w                  anew each second
   tombolo ps --json | jq -r '.[] | select(.state != \"running\") | .domain'")]
-    Ps(ListArgs),
+    Ps(PsArgs),
     /// Run a command in a domain
     #[command(after_help = "Examples:
   tombolo exec web -- getent hosts example.org
@@ -363,6 +369,18 @@ pub struct StatsArgs {
     #[arg(long)]
     pub once: bool,
     /// Print JSON, once
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    /// Only the domains of this distributed container
+    pub dc: Option<String>,
+    /// Show it anew each second
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

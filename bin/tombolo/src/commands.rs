@@ -19,6 +19,7 @@ mod look;
 pub mod node;
 pub mod reserve;
 mod stats;
+mod top;
 mod trace;
 mod up;
 pub mod volume;
@@ -44,6 +45,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Cp(arguments) => copy::run(&place, &arguments),
         Command::Events(arguments) => events::run(&place, &arguments),
         Command::Stats(arguments) => stats::run(&place, &arguments),
+        Command::Top(arguments) => top::run(&place, &arguments),
         Command::Ps(arguments) => look::domains(&place, &arguments),
         Command::Exec(arguments) => exec::run(&place, &arguments),
         Command::Logs(arguments) => logs::run(&place, &arguments),

@@ -14,7 +14,7 @@ const ELSEWHERE: [(&[&str], &str); 10] = [
     (&["diff", "plan"], "up --dry-run"),
     (&["config", "lint", "validate"], "check"),
     (&["signal"], "kill"),
-    (&["monitor", "top", "usage"], "stats"),
+    (&["monitor", "usage"], "stats"),
 ];
 /// Of so many letters one may be wrong.
 const LETTERS_A_SLIP: usize = 3;
@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn slips_are_met_by_what_was_meant_and_other_words_by_nothing_misleading() {
-        for (typed, meant) in [("pss", "'ps'"), ("inspec", "'inspect'"), ("rm", "'down'"), ("top", "'stats'")]
+        for (typed, meant) in
+            [("pss", "'ps'"), ("inspec", "'inspect'"), ("rm", "'down'"), ("usage", "'stats'")]
         {
             let said = said(&[typed]);
             assert!(said.contains(meant), "{typed}: {said}");

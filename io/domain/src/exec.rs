@@ -20,6 +20,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use sys::signals::{SignalDescriptor, unblock_in_child};
 
+/// Its time was over, as of timeout(1).
+const CODE_LIMIT: i32 = 124;
 /// It could not be tried.
 const CODE_FAILED: i32 = 125;
 /// The program can't be executed.
@@ -40,6 +42,8 @@ pub struct ExecOptions {
     pub user: Option<String>,
     /// Where; absent: as the domain's own command.
     pub workdir: Option<PathBuf>,
+    /// How long the helper waits for it; then the helper ends, and with it what a guest or a process domain runs for it.
+    pub limit: Option<std::time::Duration>,
     /// Program and arguments.
     pub command: Vec<String>,
 }
@@ -160,7 +164,7 @@ fn in_container(
     }
     command.arg(paths.id.runtime_id()).args(&options.command);
     enter_network(status)?;
-    let ended = supervise(command);
+    let ended = supervise(command, options.limit);
     let complaint = last_error(&log);
     // One file per call, ours alone; what it said is known.
     let _ = std::fs::remove_file(&log);
@@ -225,12 +229,13 @@ pub(crate) fn code(status: ExitStatus) -> i32 {
 }
 
 /// Runs the command to its end and passes on the signals that end programs.
-pub(crate) fn supervise(mut command: Command) -> Result<ExitStatus> {
+pub(crate) fn supervise(mut command: Command, limit: Option<std::time::Duration>) -> Result<ExitStatus> {
     let signals = SignalDescriptor::block(
         &[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2]
             .map(Signal::as_raw),
     )
     .doing("take signals")?;
+    end_after(limit)?;
     let mut child =
         unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
     drop(command);
@@ -245,6 +250,19 @@ pub(crate) fn supervise(mut command: Command) -> Result<ExitStatus> {
             return Ok(status);
         }
     }
+}
+
+/// Ends the helper when its time is over. Behind the block of signals, which the thread then has, too.
+pub(crate) fn end_after(limit: Option<std::time::Duration>) -> Result<()> {
+    let Some(limit) = limit else { return Ok(()) };
+    let end = move || {
+        // tidy(sleep): the time limit is what is waited for.
+        std::thread::sleep(limit);
+        eprintln!("tombolo exec: it took longer than {:.1} s", limit.as_secs_f64());
+        std::process::exit(CODE_LIMIT);
+    };
+    std::thread::Builder::new().name("limit".into()).spawn(end).doing("keep the time limit")?;
+    Ok(())
 }
 
 /// To a child that was not waited for yet, so its number is still its own.

@@ -37,6 +37,7 @@ pub(crate) fn run(paths: &DomainPaths, options: &ExecOptions) -> Result<i32> {
             .map(Signal::as_raw),
     )
     .doing("take signals")?;
+    crate::exec::end_after(options.limit)?;
     let request = request(options)?;
     let mut talk = Talk {
         socket,

@@ -44,7 +44,7 @@ pub(crate) fn run(
     let mut command = Command::new(&incarnation.layout.program);
     command.arg("internal-enter").arg(request_text);
     if !request.options.tty {
-        return supervise(command).map(code);
+        return supervise(command, request.options.limit).map(code);
     }
     let master =
         openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).doing("open a terminal")?;

@@ -18,6 +18,8 @@ pub enum Exit {
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// It was ended because it no longer did what it should.
+    Unhealthy,
     /// It could not be started.
     NotStarted,
 }
@@ -160,6 +162,7 @@ mod tests {
         assert_eq!(decide(RestartPolicy::OnFailure, Exit::Code(1)), again);
         assert_eq!(decide(RestartPolicy::OnFailure, Exit::Signal(9)), again);
         assert_eq!(decide(RestartPolicy::OnFailure, Exit::NotStarted), again);
+        assert_eq!(decide(RestartPolicy::OnFailure, Exit::Unhealthy), again);
         assert_eq!(decide(RestartPolicy::Never, Exit::Signal(9)), Decision::GiveUp(GiveUp::Never));
     }
 

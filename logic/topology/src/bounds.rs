@@ -152,6 +152,22 @@ pub const READY_MS_MAX: u64 = 600_000;
 /// Time to be ready where the file says nothing.
 pub const READY_MS_DEFAULT: u64 = 10_000;
 
+/// Pause between two health checks, and time of one: least, in ms. Each check is a process of its own.
+pub const HEALTH_MS_MIN: u64 = 100;
+/// Pause between two health checks, and time of one: most, one hour. Whoever looks more rarely looks by hand.
+pub const HEALTH_MS_MAX: u64 = 3_600_000;
+/// Pause between two health checks where the file says nothing.
+pub const HEALTH_EVERY_MS_DEFAULT: u64 = 10_000;
+/// Time of one health check where the file says nothing.
+pub const HEALTH_TIMEOUT_MS_DEFAULT: u64 = 5_000;
+/// Failures in a row after which a domain is restarted: most.
+pub const HEALTH_FAILS_MAX: u64 = 1_000;
+/// Failures in a row where the file says nothing: one may be a busy moment.
+pub const HEALTH_FAILS_DEFAULT: u32 = 3;
+
+/// Files with variables of one domain: one for all, one for this place, and some more.
+pub const ENV_FILES_MAX: usize = 16;
+
 /// Upstreams of a directory service: each failure costs a time-out, so more than a few are never reached.
 pub const UPSTREAMS_MAX: usize = 8;
 /// How long holders of a coordination service that can't be reached keep what they hold: least, in ms; a frontend needs a part of it to come back.
@@ -250,6 +266,13 @@ pub const CONNECTIONS_PER_DOMAIN_DEFAULT: u32 = 1024;
 pub const CONNECTIONS_PER_SECOND_MAX: u64 = 1_000_000;
 /// Bytes of the path of a Unix socket: most (unix(7), less the zero at the end).
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
+/// Addresses that one file publishes.
+pub const PUBLISHED_MAX: usize = 64;
+/// Those of them that lead to one domain: its relay is handed a descriptor of each in one packet, beside two others
+/// (`sys::descriptors::DESCRIPTORS_MAX`).
+pub const PUBLISHED_PER_DOMAIN_MAX: usize = 16;
+/// The greatest port (RFC 9293).
+pub const PORT_MAX: u64 = 65_535;
 /// Channels of one service that one domain has where the file says nothing: a quarter of all, so that no domain takes every one.
 pub const CHANNELS_PER_DOMAIN_DEFAULT: u32 = 64;
 

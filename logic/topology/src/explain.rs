@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 pub use endpoint::{Called, EndpointAccess};
 
 use crate::model::{
-    Accel, CacheMode, ChannelSettings, DiskHolds, Domain, DomainKind, EventsSettings, IdOrName, IpcLimits,
-    Layer, Machine, MachineKernel, Mount, Network, Program, Ready, Root, ServiceKind, ServiceMount, Settings,
-    SocketSettings, Topology,
+    Accel, CacheMode, ChannelSettings, DiskHolds, Domain, DomainKind, EventsSettings, Health, IdOrName,
+    IpcLimits, Layer, Machine, MachineKernel, Mount, Network, Program, Ready, Root, ServiceKind,
+    ServiceMount, Settings, SocketSettings, Topology,
 };
 use crate::name::Name;
 use crate::scalar::{duration_text, size_text};
@@ -69,6 +69,12 @@ pub struct Start {
     pub after: Vec<Name>,
     /// How it is known to be up.
     pub ready: String,
+    /// How it is known that it still does what it should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<String>,
+    /// Addresses of the node at which others would reach it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<String>,
     /// The services that it mounts: where, and by which entrances.
     pub services: Vec<String>,
 }
@@ -129,6 +135,8 @@ fn start(domain: &Domain) -> Start {
         promises: domain.reserve.as_ref().map_or_else(Vec::new, crate::Reserve::lines),
         after: domain.after.clone(),
         ready: ready(&domain.ready),
+        health: domain.health.as_ref().map(health),
+        published: domain.published.iter().map(|it| format!("{}, to port {}", it.at, it.port)).collect(),
         services: domain
             .services
             .iter()
@@ -277,6 +285,12 @@ fn ready(ready: &Ready) -> String {
     }
 }
 
+fn health(health: &Health) -> String {
+    let argv = runs(&Program::Command(health.command.clone()));
+    let (every, timeout) = (duration_text(health.every_ms), duration_text(health.timeout_ms));
+    format!("{argv} ends with 0 within {timeout}, every {every}; restarted after {} failures", health.fails)
+}
+
 fn place(mount: &ServiceMount) -> String {
     let entrances =
         [(mount.stub, "DNS stub"), (mount.resolve, "libnss-resolve"), (mount.preload, "preloaded library")];
@@ -411,6 +425,8 @@ fn write_start(number: usize, start: &Start, f: &mut fmt::Formatter<'_>) -> fmt:
     lines.push(("limits", start.limits.clone()));
     lines.extend(start.promises.iter().map(|line| ("promised", line.clone())));
     lines.push(("ready", start.ready.clone()));
+    lines.extend(start.health.iter().map(|line| ("health", line.clone())));
+    lines.extend(start.published.iter().map(|line| ("publish", line.clone())));
     if !start.after.is_empty() {
         lines.push(("after", start.after.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")));
     }

@@ -26,6 +26,7 @@ pub mod bounds;
 mod diagnostic;
 mod explain;
 mod file;
+mod liveness;
 mod look;
 mod model;
 mod name;
@@ -42,15 +43,17 @@ use std::path::Path;
 pub use backoff::{Backoff, Decision, Exit, GiveUp, STABLE_MS};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Report};
 pub use explain::{Access, Called, EndpointAccess, Explanation, Permission, Start, explain};
+pub use liveness::{Liveness, Standing};
 pub use look::{Blind, Found, Lack, Look, Part, Tables};
 pub use model::{
     Accel, Adaptation, Cache, CacheMode, Caller, Camera, CameraSettings, ChannelMode, ChannelSettings,
     CoordinationSettings, DirectorySettings, Disk, DiskFormat, DiskHolds, DiskShare, Domain, DomainKind,
-    Endpoint, EndpointVerb, Enforce, EventChannel, EventsSettings, FrameFormat, Giving, IdOrName, IpcLimits,
-    Job, JobPolicy, Layer, Limits, LogLimits, Machine, MachineKernel, Monitor, Mount, Network, NetworkClass,
-    NetworkShare, NodeChoice, Outside, Placement, Pressed, ProcessorShare, Program, ProgramSettings, Ready,
-    Reserve, Resolv, Restart, RestartPolicy, Root, Service, ServiceKind, ServiceMount, Settings, Signal,
-    SocketMount, SocketPlace, SocketSettings, Stop, Topology, User, Verb, VolumeMount, VolumeStore, Who,
+    Endpoint, EndpointVerb, Enforce, EventChannel, EventsSettings, FrameFormat, Giving, Health, IdOrName,
+    IpcLimits, Job, JobPolicy, Layer, Limits, LogLimits, Machine, MachineKernel, Monitor, Mount, Network,
+    NetworkClass, NetworkShare, NodeChoice, Outside, Placement, Pressed, ProcessorShare, Program,
+    ProgramSettings, Published, Ready, Reserve, Resolv, Restart, RestartPolicy, Root, Service, ServiceKind,
+    ServiceMount, Settings, Signal, SocketMount, SocketPlace, SocketSettings, Stop, Topology, User, Verb,
+    VolumeMount, VolumeStore, Who,
 };
 pub use name::{NAME_BYTES_MAX, NAME_PATTERN, Name, NameError};
 pub use plan::{Endpoints, Plan, Step, plan};

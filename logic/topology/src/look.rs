@@ -44,6 +44,8 @@ pub enum Part {
     Command,
     /// The command that asks whether it is ready.
     Ready,
+    /// The command that asks whether it is well.
+    Health,
     /// One of its mounts, by its number in the file.
     Mount(usize),
 }
@@ -63,6 +65,12 @@ pub struct Lack {
 pub trait Look {
     /// What is at `path`, which is absolute.
     fn look(&self, path: &Path) -> Found;
+
+    /// The text of the file at `path`, which is absolute, or why it can't be read; `None`: nobody looked. Not more than
+    /// [`crate::bounds::FILE_BYTES_MAX`] and one byte.
+    fn text(&self, _path: &Path) -> Option<Result<String, String>> {
+        None
+    }
 
     /// What the node lacks for a domain that is right by its words: a tag, a user, a program. Empty where nobody looked.
     fn lacks(&self, _domain: &Domain) -> Vec<Lack> {

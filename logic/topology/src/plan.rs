@@ -187,6 +187,8 @@ fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>
         ("stop", a.stop != b.stop && !vm),
         ("after", a.after != b.after),
         ("ready", (&a.ready, a.ready_timeout_ms) != (&b.ready, b.ready_timeout_ms)),
+        ("health", a.health != b.health),
+        ("publish", a.published != b.published),
     ];
     let cold = [
         ("kind", a.kind != b.kind),

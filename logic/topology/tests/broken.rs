@@ -30,8 +30,13 @@ impl Look for Bed {
         }
     }
 
+    fn text(&self, path: &Path) -> Option<Result<String, String>> {
+        path.ends_with("wrong.env").then(|| Ok("A=1\nthis is nothing\n".to_owned()))
+    }
+
     fn lacks(&self, domain: &Domain) -> Vec<Lack> {
-        let parts = [Part::Root, Part::Tag, Part::User, Part::Command, Part::Ready, Part::Mount(1)];
+        let parts =
+            [Part::Root, Part::Tag, Part::User, Part::Command, Part::Ready, Part::Health, Part::Mount(1)];
         let lack = |part: Part| Lack {
             part,
             message: format!("the node lacks {part:?}"),

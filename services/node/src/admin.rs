@@ -293,6 +293,9 @@ pub struct DomainRow {
     pub last_exit: Option<String>,
     /// Why it is as it is, where that needs words.
     pub why: Option<String>,
+    /// What its health checks say, where it has some and runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthRow>,
     /// Processor time of the domain and its frontend, in µs.
     pub cpu_us: Option<u64>,
     /// Memory of the domain and its frontend, in bytes.
@@ -312,6 +315,19 @@ pub struct DomainRow {
     /// The machine, where it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineRow>,
+}
+
+/// The health of a domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthRow {
+    /// `starting`: no check has ended well yet; `healthy`; `failing`: fewer in a row have failed than it takes; `unhealthy`: as many, and it is ended.
+    pub state: String,
+    /// Failures in a row.
+    pub failures: u32,
+    /// After how many it is restarted.
+    pub fails: u32,
+    /// Why the last check failed.
+    pub last_failure: Option<String>,
 }
 
 /// The layer of a domain with a writable root.

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use wire::socket::{Limits, Order};
@@ -116,6 +117,7 @@ impl Served {
 pub(crate) struct Relay {
     pub(crate) mounts: BTreeMap<String, Arc<Mounted>>,
     pub(crate) serves: BTreeMap<String, Arc<Served>>,
+    pub(crate) publishes: BTreeMap<SocketAddr, Arc<Counts>>,
 }
 
 impl Relay {
@@ -123,16 +125,20 @@ impl Relay {
         Self {
             mounts: order.mounts.iter().map(|it| (it.service.clone(), Arc::default())).collect(),
             serves: order.serves.iter().map(|it| (it.service.clone(), Arc::default())).collect(),
+            publishes: order.publishes.iter().map(|it| (it.at, Arc::default())).collect(),
         }
     }
 
-    /// The counts as a tree: below `mounts` the services that the domain uses, below `serves` the domains that use its own.
+    /// The counts as a tree: below `mounts` the services that the domain uses, below `serves` the domains that use its own,
+    /// below `publishes` the addresses of the node.
     pub(crate) fn state(&self) -> Value {
         let mounts: Map<String, Value> =
             self.mounts.iter().map(|(name, it)| (name.clone(), it.state())).collect();
         let serves: Map<String, Value> =
             self.serves.iter().map(|(name, it)| (name.clone(), it.state())).collect();
-        json!({ "mounts": mounts, "serves": serves })
+        let publishes: Map<String, Value> =
+            self.publishes.iter().map(|(at, counts)| (at.to_string(), counts.state().into())).collect();
+        json!({ "mounts": mounts, "serves": serves, "publishes": publishes })
     }
 }
 

@@ -12,6 +12,7 @@ mod mount;
 mod order;
 mod place;
 mod proxy_header;
+mod publish;
 mod pump;
 mod serve;
 
@@ -48,7 +49,7 @@ pub enum RelayError {
 /// [`RelayError`].
 pub fn run(listener: OwnedFd) -> Result<(), RelayError> {
     let mut daemon = Daemon::first(listener)?;
-    match start(&daemon) {
+    match start(&mut daemon) {
         Ok(counts) => {
             daemon.answer(&Answer::Started)?;
             daemon.serve(&counts)
@@ -61,9 +62,10 @@ pub fn run(listener: OwnedFd) -> Result<(), RelayError> {
 }
 
 /// Takes its places in the domain, gives up its privileges, and starts its threads.
-fn start(daemon: &Daemon) -> Result<Arc<counts::Relay>, String> {
-    let order = &daemon.order;
+fn start(daemon: &mut Daemon) -> Result<Arc<counts::Relay>, String> {
+    let doors = std::mem::take(&mut daemon.doors);
     let listeners = place::take(daemon)?;
+    let order = &daemon.order;
     let counts = Arc::new(counts::Relay::new(order));
     for (mounted, listener) in order.mounts.iter().zip(listeners) {
         let Some(counts) = counts.mounts.get(&mounted.service).cloned() else { continue };
@@ -74,6 +76,11 @@ fn start(daemon: &Daemon) -> Result<Arc<counts::Relay>, String> {
         let Some(counts) = counts.serves.get(&served.service).cloned() else { continue };
         let serve = serve::Serve { served: served.clone(), dc: order.dc.clone(), counts };
         spawn("serve", move || serve.run())?;
+    }
+    for (published, door) in order.publishes.iter().zip(doors) {
+        let Some(counts) = counts.publishes.get(&published.at).cloned() else { continue };
+        let publish = publish::Publish::new(order, published.clone(), door, counts);
+        spawn("publish", move || publish.run())?;
     }
     Ok(counts)
 }

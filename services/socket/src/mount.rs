@@ -2,7 +2,7 @@
 //!
 //! While there is no such channel, a program is refused as by a server that does not run: a TCP socket is bound and does not listen.
 
-use crate::counts::{Connected, Mounted as MountedCounts};
+use crate::counts::{Connected, Counts, Mounted as MountedCounts};
 use crate::local::Local;
 use crate::place::Listener;
 use crate::pump::{Ends, Over, Pump};
@@ -91,16 +91,7 @@ impl Mount {
     }
 
     fn pump(&self, end: End) -> Over {
-        let limits = self.mounted.limits;
-        let rate = limits.connections_per_second;
-        let clients = Clients {
-            mount: self,
-            limits,
-            // A quarter of a second's at once: less than the server's side allows.
-            rate: rate.map(|per_second| Rate::new(per_second, per_second / 4)),
-            since: Instant::now(),
-            knocked: true,
-        };
+        let clients = Clients::new(&self.listener, self.mounted.limits, &self.counts.counts);
         match Pump::new(end, clients, Some(self.listener.socket()), Arc::clone(&self.counts.counts)) {
             Ok(pump) => pump.run(),
             Err(over) => over,
@@ -133,14 +124,31 @@ fn find_channel(service: &str) -> End {
     }
 }
 
-/// The programs of this domain.
-struct Clients<'m> {
-    mount: &'m Mount,
+/// Those who connect at a listening socket.
+pub(crate) struct Clients<'m> {
+    listener: &'m Listener,
+    counts: &'m Arc<Counts>,
     limits: Limits,
     rate: Option<Rate>,
     since: Instant,
     /// Somebody may be at the door.
     knocked: bool,
+}
+
+impl<'m> Clients<'m> {
+    pub(crate) fn new(listener: &'m Listener, limits: Limits, counts: &'m Arc<Counts>) -> Self {
+        let rate = limits.connections_per_second;
+        Self {
+            listener,
+            counts,
+            limits,
+            // A quarter of a second's at once: less than the server's side allows.
+            rate: rate.map(|per_second| Rate::new(per_second, per_second / 4)),
+            since: Instant::now(),
+            // Somebody may have come before anybody looked.
+            knocked: true,
+        }
+    }
 }
 
 impl Ends for Clients<'_> {
@@ -162,10 +170,10 @@ impl Ends for Clients<'_> {
         if let Some(rate) = &mut rate {
             rate.take(now).map_err(Some)?;
         }
-        match Local::accept(self.mount.listener.socket(), self.mount.listener.is_tcp()) {
+        match Local::accept(self.listener.socket(), self.listener.is_tcp()) {
             Ok(Some(local)) => {
                 self.rate = rate;
-                Ok((local, self.mount.counts.counts.connected(None)))
+                Ok((local, self.counts.connected(None)))
             }
             Ok(None) => {
                 self.knocked = false;

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use wire::socket::{Answer, Ask, Order, PACKET_BYTES_MAX};
 
-/// Descriptors of the first packet.
+/// Descriptors of the first packet, beside those of published addresses.
 const START_DESCRIPTORS: usize = 2;
 /// Connections of daemons at a time: the one that waits for our end, and those that ask.
 const CONNECTIONS_MAX: usize = 16;
@@ -37,6 +37,8 @@ pub(crate) struct Daemon {
     pub(crate) init: OwnedFd,
     /// The folder of the domain's control socket.
     pub(crate) folder: OwnedFd,
+    /// The node's sockets at published addresses, in the order of the order.
+    pub(crate) doors: Vec<OwnedFd>,
 }
 
 impl Daemon {
@@ -51,10 +53,19 @@ impl Daemon {
             Some(Ask::Start(order)) => order,
             _ => return Err(OrderError::NotUnderstood("the first packet is no order".into())),
         };
-        let Ok([init, folder]) = <[OwnedFd; START_DESCRIPTORS]>::try_from(descriptors) else {
+        let wanted = START_DESCRIPTORS + order.publishes.len();
+        let mut descriptors = if descriptors.len() == wanted { descriptors } else { Vec::new() }.into_iter();
+        let (Some(init), Some(folder)) = (descriptors.next(), descriptors.next()) else {
             return Err(OrderError::NotUnderstood("a descriptor is missing".into()));
         };
-        Ok(Self { listener, connections: vec![connection], order, init, folder })
+        Ok(Self {
+            listener,
+            connections: vec![connection],
+            order,
+            init,
+            folder,
+            doors: descriptors.collect(),
+        })
     }
 
     /// Answers the daemon that started this relay.
@@ -111,8 +122,11 @@ impl Daemon {
 
 fn receive(connection: impl AsFd) -> io::Result<(Option<Ask>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; PACKET_BYTES_MAX];
-    let (length, descriptors) =
-        sys::descriptors::receive_with_descriptors(connection, &mut bytes, START_DESCRIPTORS)?;
+    let (length, descriptors) = sys::descriptors::receive_with_descriptors(
+        connection,
+        &mut bytes,
+        sys::descriptors::DESCRIPTORS_MAX,
+    )?;
     Ok((serde_json::from_slice(bytes.get(..length).unwrap_or_default()).ok(), descriptors))
 }
 

@@ -38,6 +38,11 @@ impl Listener {
         }
     }
 
+    /// A socket of the node that listens already.
+    pub(crate) fn of_node(socket: OwnedFd) -> Self {
+        Self { socket, is_tcp: true }
+    }
+
     pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }

@@ -52,17 +52,8 @@ impl Serve {
     /// Serves one channel on a thread of its own.
     fn attend(&self, end: End, consumer: Consumer) {
         let counts = self.counts.of(&consumer.domain);
-        // A domain's own relay keeps to the rate with a smaller burst, so that it is never refused for jitter.
-        let per_second = self.served.limits.connections_per_second;
-        let server = Server {
-            served: self.served.clone(),
-            dc: self.dc.clone(),
-            domain: consumer.domain.clone(),
-            rate: per_second.map(|per_second| Rate::new(per_second, per_second.saturating_mul(2))),
-            since: Instant::now(),
-            all: Arc::clone(&self.counts),
-            counts: Arc::clone(&counts),
-        };
+        let client = (self.dc.clone(), consumer.domain.clone());
+        let server = Server::new(self.served.clone(), client, Arc::clone(&self.counts), Arc::clone(&counts));
         let (service, domain) = (self.served.service.clone(), consumer.domain);
         let work = move || {
             let over = match Pump::new(end, server, None, counts) {
@@ -80,8 +71,8 @@ impl Serve {
     }
 }
 
-/// The server, as one domain reaches it.
-struct Server {
+/// The server, as one domain reaches it, or whoever comes to one address of the node.
+pub(crate) struct Server {
     served: Served,
     dc: String,
     domain: String,
@@ -89,6 +80,21 @@ struct Server {
     since: Instant,
     all: Arc<ServedCounts>,
     counts: Arc<Counts>,
+}
+
+impl Server {
+    /// `client`: who connects, as a header of the PROXY protocol says it.
+    pub(crate) fn new(
+        served: Served,
+        (dc, domain): (String, String),
+        all: Arc<ServedCounts>,
+        counts: Arc<Counts>,
+    ) -> Self {
+        // A domain's own relay keeps to the rate with a smaller burst, so that it is never refused for jitter.
+        let per_second = served.limits.connections_per_second;
+        let rate = per_second.map(|per_second| Rate::new(per_second, per_second.saturating_mul(2)));
+        Self { served, dc, domain, rate, since: Instant::now(), all, counts }
+    }
 }
 
 impl Ends for Server {

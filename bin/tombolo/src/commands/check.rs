@@ -19,13 +19,17 @@ pub fn run(place: &PlaceArgs, arguments: &CheckArgs) -> Result<(), Failure> {
     // Without a daemon, the file is held against a node that has promised nothing.
     let book = super::wait(super::client(place)?.get::<node::admin::reserve::Book>("reserve"))?.ok();
     let layout = super::place(place)?.layout(std::env::current_exe()?);
-    let looking = node::looking(book.as_ref(), &known.unwrap_or_default(), layout);
+    let looking = node::looking(book.as_ref(), &known.unwrap_or_default(), layout.clone());
     let topology = admit_beside(&text, file, &base_of(file)?, arguments.json, &looking)?;
     for unkept in topology::unkept(&topology, &looking) {
         eprintln!("warning: {}: kept by bandwidth and not by {}: {unkept}", unkept.name, unkept.by());
     }
     for warning in missing_for_machines(&topology, &place.state_dir) {
         eprintln!("warning: {warning}");
+    }
+    // In a cluster, the node where a domain starts says so.
+    if !book.is_some_and(|book| book.in_cluster) {
+        node::free_to_publish(&topology, &layout).map_err(|problem| Failure::new(problem.to_string()))?;
     }
     let explanation = topology::explain(&topology);
     if arguments.json { print_json(&explanation) } else { print(&explanation.to_string()) }

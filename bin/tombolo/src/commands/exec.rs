@@ -36,6 +36,7 @@ fn become_command(place: &PlaceArgs, arguments: &ExecArgs) -> Result<(), Failure
         environment: environment(arguments)?,
         user: arguments.user.clone(),
         workdir: arguments.workdir.clone(),
+        limit: None,
         command: arguments.command.clone(),
     };
     let mut command = domain::exec_command(&entry.layout, &entry.dc, &entry.domain, &options)

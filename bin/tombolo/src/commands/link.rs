@@ -102,6 +102,10 @@ fn list(place: &PlaceArgs, arguments: &LsArgs) -> Result<(), Failure> {
     if arguments.json {
         return print_json(&rows);
     }
+    table(&rows)
+}
+
+pub(super) fn table(rows: &[LinkRow]) -> Result<(), Failure> {
     let paint = Paint::of(&stdout());
     let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(row, paint)).collect();
     print_table(&["NODE", "STATE", "SINCE", "TRANSPORT", "COMPRESSION", "PAIRS", "OUT", "IN", "PID"], &cells)

@@ -1,22 +1,45 @@
 //! Looking: `ps`, `inspect`, `service`.
 
+use super::stats::{INTERVAL, NEW_PAGE};
 use super::{client, wait};
-use crate::cli::{InspectArgs, ListArgs, PlaceArgs, ServiceCommand};
+use crate::cli::{InspectArgs, ListArgs, PlaceArgs, PsArgs, ServiceCommand};
 use crate::output::{Failure, Paint, bytes, print, print_json, print_table, seconds};
-use node::admin::{DomainRow, LayerRow, ServiceRow};
+use node::admin::{DomainRow, HealthRow, LayerRow, ServiceRow};
 use serde_json::Value;
-use std::io::stdout;
+use std::io::{IsTerminal, stdout};
 
 /// What `ps --json` says of a guest whose command does not run yet.
 const BOOTING: &str = "booting";
 
 /// `tombolo ps`.
-pub fn domains(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
+pub fn domains(place: &PlaceArgs, arguments: &PsArgs) -> Result<(), Failure> {
     let client = client(place)?;
-    let rows: Vec<DomainRow> = wait(client.get("domains"))??;
-    if arguments.json {
-        return print_json(&rows);
+    loop {
+        let mut rows: Vec<DomainRow> = wait(client.get("domains"))??;
+        if let Some(dc) = &arguments.dc {
+            rows.retain(|row| row.dc == *dc);
+            // Who watches may wait for what is not there yet.
+            if rows.is_empty() && !arguments.watch {
+                let failure = Failure::new(format!("no distributed container {dc:?} is up"));
+                return Err(failure.help("`tombolo ps` lists all domains"));
+            }
+        }
+        if arguments.json {
+            print_json(&rows)?;
+        } else {
+            if arguments.watch && stdout().is_terminal() {
+                print(NEW_PAGE)?;
+            }
+            table(&rows)?;
+        }
+        if !arguments.watch {
+            return Ok(());
+        }
+        std::thread::park_timeout(INTERVAL);
     }
+}
+
+fn table(rows: &[DomainRow]) -> Result<(), Failure> {
     let paint = Paint::of(&stdout());
     let mut cells: Vec<Vec<String>> = rows.iter().map(|row| domain_cells(row, paint)).collect();
     let mut titles = vec![
@@ -24,7 +47,7 @@ pub fn domains(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
     ];
     let mut insert = |at: usize, title, of: &dyn Fn(&DomainRow) -> Option<String>| {
         titles.insert(at, title);
-        for (cells, row) in cells.iter_mut().zip(&rows) {
+        for (cells, row) in cells.iter_mut().zip(rows) {
             cells.insert(at, of(row).unwrap_or_else(|| "-".into()));
         }
     };
@@ -36,7 +59,7 @@ pub fn domains(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
         insert(2, "NODE", &|row| row.node.clone());
     }
     print_table(&titles, &cells)?;
-    print(&reasons(&rows))
+    print(&reasons(rows))
 }
 
 /// Why domains are in their states: below the table, because one long reason would widen every row.
@@ -60,7 +83,8 @@ fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {
     let booting = row.machine.as_ref().and_then(|machine| machine.guest.as_ref()).filter(|at| *at == BOOTING);
     let booting = booting.filter(|_| row.state == "running");
     let ended = row.last_exit.as_ref().filter(|_| row.state != "running");
-    let state = ended.or(booting).map_or_else(
+    let health = row.health.as_ref().filter(|_| row.state == "running").map(health);
+    let state = ended.or(booting).or(health.as_ref()).map_or_else(
         || paint.state(&row.state),
         |more| format!("{} ({})", paint.state(&row.state), clean(more)),
     );
@@ -77,6 +101,14 @@ fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {
         if row.services.is_empty() { "-".into() } else { row.services.join(" ") },
         shortened(&row.command.join(" ")),
     ]
+}
+
+/// What health checks say: `healthy`, `failing 2/3`.
+fn health(health: &HealthRow) -> String {
+    match health.failures {
+        0 => health.state.clone(),
+        failures => format!("{} {failures}/{}", health.state, health.fails),
+    }
 }
 
 /// The kind, of a machine with what runs it: `vm (tcg, 2 cpus, 512.0 MiB)`.
@@ -112,9 +144,10 @@ pub fn service(place: &PlaceArgs, command: &ServiceCommand) -> Result<(), Failur
 fn services(place: &PlaceArgs, arguments: &ListArgs) -> Result<(), Failure> {
     let client = client(place)?;
     let rows: Vec<ServiceRow> = wait(client.get("services"))??;
-    if arguments.json {
-        return print_json(&rows);
-    }
+    if arguments.json { print_json(&rows) } else { service_table(&rows) }
+}
+
+pub(super) fn service_table(rows: &[ServiceRow]) -> Result<(), Failure> {
     let paint = Paint::of(&stdout());
     let cells: Vec<Vec<String>> = rows
         .iter()

@@ -390,6 +390,11 @@ fn list(place: &PlaceArgs, tree: bool, json: bool) -> Result<(), Failure> {
     if tree {
         return print(&drawn(&book));
     }
+    table(&book)
+}
+
+/// What is promised to whom.
+pub(super) fn table(book: &Book) -> Result<(), Failure> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let cells: Vec<Vec<String>> = book
         .vtms

@@ -10,13 +10,13 @@ use std::io::{IsTerminal, stdout};
 use std::time::{Duration, Instant};
 
 /// Over which time the use of processors is measured, and how often it is shown anew.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 /// Has a terminal begin a new page: the cursor at the top, and nothing below it (ECMA-48).
-const NEW_PAGE: &str = "\x1b[H\x1b[2J";
+pub(super) const NEW_PAGE: &str = "\x1b[H\x1b[2J";
 
 /// What one domain uses.
 #[derive(Debug, Serialize)]
-struct Row {
+pub(super) struct Row {
     dc: String,
     domain: String,
     node: Option<String>,
@@ -29,8 +29,8 @@ struct Row {
 }
 
 /// What was looked at, and when.
-struct Sample {
-    at: Instant,
+pub(super) struct Sample {
+    pub(super) at: Instant,
     rows: Vec<DomainRow>,
 }
 
@@ -43,7 +43,7 @@ pub fn run(place: &PlaceArgs, arguments: &StatsArgs) -> Result<(), Failure> {
         // A rate is between two moments.
         std::thread::park_timeout(INTERVAL.saturating_sub(before.at.elapsed()));
         let now = sample(&client)?;
-        let rows: Vec<Row> = now.rows.iter().map(|row| used(row, &before, now.at)).collect();
+        let rows = now.since(&before);
         if arguments.json {
             return print_json(&rows);
         }
@@ -58,7 +58,14 @@ pub fn run(place: &PlaceArgs, arguments: &StatsArgs) -> Result<(), Failure> {
     }
 }
 
-fn sample(client: &Client) -> Result<Sample, Failure> {
+impl Sample {
+    /// What each domain has used since an earlier sample.
+    pub(super) fn since(&self, before: &Self) -> Vec<Row> {
+        self.rows.iter().map(|row| used(row, before, self.at)).collect()
+    }
+}
+
+pub(super) fn sample(client: &Client) -> Result<Sample, Failure> {
     let rows = wait(client.get("domains"))??;
     Ok(Sample { at: Instant::now(), rows })
 }
@@ -84,7 +91,7 @@ fn used(row: &DomainRow, before: &Sample, at: Instant) -> Row {
     }
 }
 
-fn table(rows: &[Row]) -> Result<(), Failure> {
+pub(super) fn table(rows: &[Row]) -> Result<(), Failure> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let cells: Vec<Vec<String>> = rows
         .iter()

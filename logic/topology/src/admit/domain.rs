@@ -3,22 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::{Context, entrance, machine, mount, reserve, runs_server, service, volume};
+use super::{Context, entrance, environment, machine, mount, reserve, runs_server, service, volume};
 use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{self, Command, DomainForm, RestartForm, RootForm};
 use crate::look::Found;
 use crate::model::{
-    Domain, DomainKind, Layer, Limits, LogLimits, Network, NodeChoice, Placement, Program, Ready, Resolv,
-    Restart, RestartPolicy, Root, ServiceKind, Signal, Stop,
+    Domain, DomainKind, Health, Layer, Limits, LogLimits, Network, NodeChoice, Placement, Program, Ready,
+    Resolv, Restart, RestartPolicy, Root, ServiceKind, Signal, Stop,
 };
 use crate::name::Name;
 use crate::read::{At, Field, Span};
 use crate::scalar::{Filled, duration_text, inside};
 use crate::suggest::quoted;
-
-/// Variables with this prefix are the daemon's to set.
-const OWN_PREFIX: &str = "TOMBOLO_";
 
 /// Admits one domain.
 pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, '_>) -> Domain {
@@ -42,7 +39,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
         placement: placement(form, cx),
         writable: form.writable.value().copied().unwrap_or(false),
         layer: layer(kind, form, cx),
-        environment: environment(form, cx),
+        environment: environment::variables(form, cx),
         mounts: mount::mounts(form, cx),
         user: form.user.value().map(|user| user.0.clone()),
         network: network(form),
@@ -64,10 +61,12 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
         program,
         services,
         sockets,
+        published: Vec::new(),
         volumes,
         resolv,
         ready,
         ready_timeout_ms,
+        health: health(form, cx),
     }
 }
 
@@ -270,34 +269,6 @@ fn argv(command: &At<Command>, cx: &mut Context<'_, '_>) -> Vec<String> {
     argv
 }
 
-fn environment(form: &DomainForm, cx: &mut Context<'_, '_>) -> BTreeMap<String, String> {
-    let mut variables = BTreeMap::new();
-    for entry in form.environment.value().map_or(&[][..], |named| named.0.as_slice()) {
-        let key = entry.key.value.as_str();
-        let first = key.bytes().next().is_some_and(|c| c.is_ascii_alphabetic() || c == b'_');
-        if !first
-            || key.len() > TEXT_BYTES_MAX
-            || !key.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_')
-        {
-            cx.out
-                .error(
-                    Code::BadVariable,
-                    &entry.key.span,
-                    format!("{} is no name of a variable", quoted(key)),
-                )
-                .help("letters, digits and underscores, no digit first");
-        } else if key.starts_with(OWN_PREFIX) {
-            cx.out
-                .error(Code::BadVariable, &entry.key.span, format!("{} is Tombolo's to set", quoted(key)))
-                .help(format!("choose a name that doesn't start with {OWN_PREFIX}"));
-        }
-        if let Some(value) = &entry.value {
-            variables.insert(key.to_owned(), value.value.0.clone());
-        }
-    }
-    variables
-}
-
 fn hostname(name: &Name, kind: DomainKind, form: &DomainForm) -> Option<String> {
     let own = kind != DomainKind::Process;
     own.then(|| form.hostname.value().map_or_else(|| name.to_string(), |hostname| hostname.0.clone()))
@@ -459,6 +430,18 @@ fn resolv(form: &DomainForm, has_stub: bool, cx: &mut Context<'_, '_>) -> Resolv
             .and_then(|resolv| resolv.ndots.value())
             .map_or(1, |count| u8::try_from(count.0).unwrap_or(1)),
     }
+}
+
+/// How it is known that the domain still does what it should.
+fn health(form: &DomainForm, cx: &mut Context<'_, '_>) -> Option<Health> {
+    let health = form.health.value()?;
+    let command = health.command.given().map(|command| argv(command, cx)).unwrap_or_default();
+    Some(Health {
+        command,
+        every_ms: health.every.value().map_or(HEALTH_EVERY_MS_DEFAULT, |millis| millis.0),
+        timeout_ms: health.timeout.value().map_or(HEALTH_TIMEOUT_MS_DEFAULT, |millis| millis.0),
+        fails: health.fails.value().map_or(HEALTH_FAILS_DEFAULT, |count| count.0),
+    })
 }
 
 /// How `up` knows that the domain is up, and how long it waits.

@@ -45,6 +45,10 @@ fn span(form: &DomainForm, part: Part) -> Option<Span> {
             let command = form.ready.value().and_then(|ready| ready.command.given());
             command.and_then(|at| Some(at.value.0.first()?.span.clone()))
         }
+        Part::Health => {
+            let command = form.health.value().and_then(|health| health.command.given());
+            command.and_then(|at| Some(at.value.0.first()?.span.clone()))
+        }
         Part::Mount(index) => {
             let mount = form.mounts.value().and_then(|items| items.0.get(index));
             mount.and_then(|mount| mount.value.target.given()).map(|at| at.span.clone())

@@ -8,10 +8,12 @@ mod camera;
 mod domain;
 mod endpoint;
 mod entrance;
+mod environment;
 mod events;
 mod lack;
 mod machine;
 mod mount;
+mod publish;
 mod reserve;
 mod service;
 mod socket;
@@ -54,6 +56,7 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
     let mut domains: Vec<_> = domains.into_iter().map(|(name, form)| domain::admit(name, form, cx)).collect();
     let mut services: Vec<_> =
         services.into_iter().map(|(name, form)| service::admit(name, form, cx)).collect();
+    publish::admit(&mut domains, cx);
     domains.sort_by(|a, b| a.name.cmp(&b.name));
     services.sort_by(|a, b| a.name.cmp(&b.name));
     if let Some(name) = &name {

@@ -21,8 +21,8 @@ use crate::scalar::{
 pub(crate) use adaptation::{AdaptationForm, BudgetRangeForm, RateRangeForm, RuleForm};
 pub(crate) use free::ProgramForm;
 pub(crate) use values::{
-    CacheModeWord, Capability, DomainsForm, FrameSize, Label, RootForm, ServiceAt, SettingsForm, UserForm,
-    check_name,
+    CacheModeWord, Capability, DomainsForm, FrameSize, Label, PublishAt, RootForm, ServiceAt, SettingsForm,
+    UserForm, check_name,
 };
 
 /// The program and its arguments.
@@ -41,6 +41,8 @@ table_form! {
         endpoint: Named<EndpointForm, NAMED_ENDPOINTS_MAX> => optional,
         /// The virtual disks that outlive domains, by name.
         volume: Named<VolumeForm, VOLUMES_MAX> => optional,
+        /// Addresses of the node at which others reach servers of domains that have only `lo`.
+        publish: Named<PublishAt, PUBLISHED_MAX> => optional,
         /// How much there may be of what endpoints need.
         ipc: IpcForm => optional,
         /// What moves promises while domains run, by name.
@@ -68,6 +70,8 @@ table_form! {
         command: Command => optional,
         /// Environment variables of the program.
         environment: Named<Text, LIST_MAX> => optional,
+        /// Files of the node with further variables, a NAME=VALUE on each line; a later file counts before an earlier one, `environment` before all.
+        env_file: Items<Filled, ENV_FILES_MAX> => optional,
         /// Files and directories of the node that the container sees.
         mounts: Items<MountForm, MOUNTS_MAX> => optional,
         /// Who the program runs as: a name or a number, with a group after a colon if need be.
@@ -104,6 +108,8 @@ table_form! {
         after: Items<Filled, DOMAINS_MAX> => optional,
         /// How `up` knows that it is up; where nothing is said, it is up when its program runs.
         ready: ReadyForm => optional,
+        /// How it is known that the domain, once up, still does what it should; one that does not is restarted by its policy.
+        health: HealthForm => optional,
     }
 }
 
@@ -311,6 +317,34 @@ table_form! {
         command: Command => optional,
         /// How long `up` waits before it fails and rolls back; where nothing is said, 10s, and 60s for a machine.
         timeout: Millis<READY_MS_MIN, READY_MS_MAX> => optional,
+    }
+}
+
+table_form! {
+    /// How it is known that a domain still does what it should.
+    HealthForm as "a health check" {
+        /// This command, run inside the domain, ends with 0.
+        command: Command => required,
+        /// The pause between two checks.
+        every: Millis<HEALTH_MS_MIN, HEALTH_MS_MAX> => "10s",
+        /// How long one check may take; then it is ended and has failed.
+        timeout: Millis<HEALTH_MS_MIN, HEALTH_MS_MAX> => "5s",
+        /// After so many failures in a row the domain is restarted.
+        fails: Count<1, HEALTH_FAILS_MAX> => HEALTH_FAILS_DEFAULT,
+    }
+}
+
+table_form! {
+    /// What is reached at an address of the node.
+    PublishForm as "what is published" {
+        /// The domain whose program listens. A container with network = "none".
+        domain: Filled => required,
+        /// The port at which it listens, at 127.0.0.1 in its domain.
+        port: Count<1, PORT_MAX> => required,
+        /// Connections that may be open at a time; more wait in the backlog.
+        max_connections: Count<1, CONNECTIONS_MAX> => CONNECTIONS_PER_DOMAIN_DEFAULT,
+        /// New connections in a second; where nothing is said, as many as come.
+        connections_per_second: Count<1, CONNECTIONS_PER_SECOND_MAX> => optional,
     }
 }
 

@@ -5,8 +5,8 @@ use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    CamerasForm, ChannelForm, CoordinationForm, DirectoryForm, EventsForm, ProgramForm, ServiceAtForm,
-    SocketForm,
+    CamerasForm, ChannelForm, CoordinationForm, DirectoryForm, EventsForm, ProgramForm, PublishForm,
+    ServiceAtForm, SocketForm,
 };
 use crate::bounds::{DOMAINS_MAX, FRAME_SIDE_MAX, FRAME_SIDE_MIN, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
@@ -465,6 +465,30 @@ inline_schema!(ServiceAt, |generator| json_schema!({
         generator.subschema_for::<ServiceAtForm>()
     ]
 }));
+
+/// What is published at an address, which is the key.
+#[derive(Clone, Debug)]
+pub(crate) struct PublishAt(pub(crate) PublishForm);
+
+impl Form for PublishAt {
+    const KEYS: &str = "^([0-9.]+|\\[[0-9a-fA-F:.]+\\]):[0-9]{1,5}$";
+
+    fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self> {
+        PublishForm::read(value, span, out).map(Self)
+    }
+}
+
+impl JsonSchema for PublishAt {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PublishAt".into()
+    }
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<PublishForm>()
+    }
+}
 
 /// A user, with a group perhaps.
 #[derive(Clone, Debug)]

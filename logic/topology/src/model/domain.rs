@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::machine::Machine;
 use super::placement::Placement;
 use super::reserve::Reserve;
-use super::socket::SocketMount;
+use super::socket::{Published, SocketMount};
 use super::volume::VolumeMount;
 use crate::bounds::{LAYER_BYTES_DEFAULT, LAYER_INODES_DEFAULT};
 use crate::name::Name;
@@ -66,6 +66,9 @@ pub struct Domain {
     /// The socket services that it sees, sorted by service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<SocketMount>,
+    /// Addresses of the node at which others reach its servers, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
     /// The volumes that it has, sorted by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
@@ -80,6 +83,9 @@ pub struct Domain {
     pub ready: Ready,
     /// How long `up` waits for [`Domain::ready`] before it fails and rolls back.
     pub ready_timeout_ms: u64,
+    /// How it is known that it still does what it should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
 }
 
 impl Domain {
@@ -394,6 +400,20 @@ impl Signal {
             Self::Winch => 28,
         }
     }
+}
+
+/// How it is known that a domain still does what it should; [`crate::Liveness`] counts by it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Health {
+    /// Run inside the domain; 0 is well.
+    pub command: Vec<String>,
+    /// Pause between two checks.
+    pub every_ms: u64,
+    /// How long one may take.
+    pub timeout_ms: u64,
+    /// Failures in a row after which the domain is restarted.
+    pub fails: u32,
 }
 
 /// How `up` knows that a domain is up.

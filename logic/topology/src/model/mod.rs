@@ -21,8 +21,8 @@ pub(crate) use adaptation::MonitorWord;
 pub use adaptation::{Adaptation, Giving, Monitor, Pressed};
 pub use camera::{Camera, CameraSettings, FrameFormat};
 pub use domain::{
-    Domain, DomainKind, IdOrName, Layer, Limits, LogLimits, Mount, Network, Program, Ready, Resolv, Restart,
-    RestartPolicy, Root, ServiceMount, Signal, Stop, User,
+    Domain, DomainKind, Health, IdOrName, Layer, Limits, LogLimits, Mount, Network, Program, Ready, Resolv,
+    Restart, RestartPolicy, Root, ServiceMount, Signal, Stop, User,
 };
 pub use endpoint::{Caller, Endpoint, EndpointVerb, IpcLimits};
 pub use events::{EventChannel, EventsSettings};
@@ -35,7 +35,7 @@ pub use service::{
     Cache, CacheMode, ChannelMode, ChannelSettings, CoordinationSettings, DirectorySettings, ProgramSettings,
     Service, ServiceKind, Settings, Verb,
 };
-pub use socket::{SocketMount, SocketPlace, SocketSettings};
+pub use socket::{Published, SocketMount, SocketPlace, SocketSettings};
 pub use volume::{VolumeMount, VolumeStore};
 
 use crate::name::Name;

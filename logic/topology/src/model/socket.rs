@@ -37,6 +37,32 @@ pub struct SocketMount {
     pub at: SocketPlace,
 }
 
+/// An address of the node at which others reach a server of a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// The node's; its port is not 0. No two of a file can't both be had.
+    pub at: SocketAddr,
+    /// The server's port at 127.0.0.1 in the domain.
+    pub port: u16,
+    /// Connections that may be open at a time.
+    pub max_connections: u32,
+    /// New connections in a second; `None`: as many as come.
+    pub connections_per_second: Option<u32>,
+}
+
+impl Published {
+    /// Whether the two addresses can't be listened at at once: one is the other, or all of its family. The kernel also has `[::]` take the
+    /// port of version 4 (ipv6(7)).
+    #[must_use]
+    pub fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+        let all = |address: SocketAddr| address.ip().is_unspecified();
+        let same_family = a.is_ipv4() == b.is_ipv4();
+        let both = |address: SocketAddr| all(address) && address.is_ipv6();
+        a.port() == b.port() && (a.ip() == b.ip() || same_family && (all(a) || all(b)) || both(a) || both(b))
+    }
+}
+
 /// The settings of a socket service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

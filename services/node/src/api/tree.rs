@@ -1,11 +1,11 @@
 //! The one state tree of the node, put together whenever somebody looks.
 
-use crate::admin::{Code, DomainRow, EndpointRow, LayerRow, MachineRow, Problem, ServiceRow};
+use crate::admin::{Code, DomainRow, EndpointRow, HealthRow, LayerRow, MachineRow, Problem, ServiceRow};
 use crate::api::node::Node;
 use crate::base::meant;
 use crate::broker::{MemberRow, Role};
 use crate::domains::supervisor::Supervised;
-use crate::domains::{exit_text, relays};
+use crate::domains::{HealthView, exit_text, relays};
 use domain::Exit;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -119,6 +119,7 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
         "up_s": view.as_ref().and_then(|view| view.since).map(|since| since.elapsed().as_secs()),
         "restarts": view.as_ref().map_or(0, |view| view.restarts),
         "last_exit": view.as_ref().and_then(|view| view.last_exit.as_ref()),
+        "health": health_row(domain, view.as_ref().and_then(|view| view.health.as_ref())),
         "network": domain.network.as_str(),
         "root": domain.root,
         "command": words(domain),
@@ -133,6 +134,17 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
             "state": says(Role::Frontend),
             "entrances": says(Role::Entrances),
         },
+    })
+}
+
+/// What the health checks of a domain say.
+fn health_row(domain: &topology::Domain, health: Option<&HealthView>) -> Option<HealthRow> {
+    let (health, admitted) = (health?, domain.health.as_ref()?);
+    Some(HealthRow {
+        state: health.state.to_owned(),
+        failures: health.failures,
+        fails: admitted.fails,
+        last_failure: health.last_failure.clone(),
     })
 }
 
@@ -313,6 +325,7 @@ async fn domain_row(
         frontend_restarts: view.frontend_restarts,
         last_exit: view.last_exit.as_ref().map(exit_text),
         why: view.why.or_else(|| node.book.without(&format!("{dc}/{name}"))),
+        health: health_row(domain, view.health.as_ref()),
         cpu_us: usage.cpu_ns.map(|ns| ns / 1000),
         memory_bytes: usage.memory.used_bytes,
         layer: layer(node, dc, domain, view.monitor_pid).await,
@@ -325,6 +338,7 @@ async fn domain_row(
             .iter()
             .map(|m| format!("{}:/srv/{}", m.service.as_str(), m.at.as_str()))
             .chain(domain.sockets.iter().map(|m| format!("{}:{}", m.service.as_str(), m.at)))
+            .chain(domain.published.iter().map(|it| format!("{}->{}", it.at, it.port)))
             .collect(),
     }
 }
@@ -345,6 +359,7 @@ pub(crate) fn row_of_none(dc: &str, domain: &topology::Domain, state: &str) -> D
         frontend_restarts: 0,
         last_exit: None,
         why: None,
+        health: None,
         cpu_us: None,
         memory_bytes: None,
         layer: None,

@@ -13,6 +13,7 @@ mod words;
 mod work;
 
 pub use files::look;
+pub(crate) use files::text;
 pub(crate) use guarded::Guarded;
 pub(crate) use prospect::{image, lacks, root, user_text};
 pub(crate) use store::RegistryDebug;

@@ -89,6 +89,9 @@ pub(crate) fn lacks(layout: &Layout, domain: &Domain, unpack: Unpack) -> Vec<Lac
     if let Ready::Command(command) = &domain.ready {
         lacks.extend(looks_for(command, Part::Ready));
     }
+    if let Some(health) = &domain.health {
+        lacks.extend(looks_for(&health.command, Part::Health));
+    }
     lacks
 }
 

@@ -342,7 +342,9 @@ impl Broker {
                 inner = self.lock();
                 (number, Ok(Reply::About { id: number, about }.into()))
             }
-            Request::MapMemory { id: number, service } => (number, inner.map_memory(&identity, number, &service)),
+            Request::MapMemory { id: number, service } => {
+                (number, inner.map_memory(&identity, number, &service))
+            }
             Request::Serve { id: number } => (number, inner.serve(id, &identity, number)),
             Request::Offer { id: number, service } => (number, inner.offer(id, &identity, number, &service)),
             Request::KeepState { id: number, service } => (

@@ -614,17 +614,15 @@ impl Incarnation {
         })
     }
 
+    /// Asks the domain to end, waits for it, and clears up behind it: how it ended.
+    pub(crate) async fn stop_and_conclude(self, node: &Arc<Domains>, grace: Duration) -> Exit {
+        ask_to_end(Arc::clone(&self.running), grace).await;
+        self.conclude(node).await
+    }
+
     /// Asks the domain to end, and waits for it.
     pub(crate) async fn stop(self, grace: Duration) {
-        let running = Arc::clone(&self.running);
-        let id = running.id().clone();
-        // The guest has as long as the file says; then its machine ends it, and says so.
-        let vm = running.spec().machine.is_some() && !grace.is_zero();
-        let grace = if vm { grace + machines::WIND_UP } else { grace };
-        let stopped = blocking(move || running.stop(Some(grace))).await.and_then(|exit| exit.map_err(said));
-        if let Err(error) = stopped {
-            tracing::error!(domain = %id, error, "it did not end as asked; it is removed by force");
-        }
+        ask_to_end(Arc::clone(&self.running), grace).await;
     }
 
     /// Sends its first process a signal.
@@ -678,6 +676,18 @@ impl RelayPlace {
             Self::Here(relay) => relay.ended().await,
             Self::Lost(next) => tokio::time::sleep_until(*next).await,
         }
+    }
+}
+
+/// Asks a domain to end, and waits for it.
+async fn ask_to_end(running: Arc<Running>, grace: Duration) {
+    let id = running.id().clone();
+    // The guest has as long as the file says; then its machine ends it, and says so.
+    let vm = running.spec().machine.is_some() && !grace.is_zero();
+    let grace = if vm { grace + machines::WIND_UP } else { grace };
+    let stopped = blocking(move || running.stop(Some(grace))).await.and_then(|exit| exit.map_err(said));
+    if let Err(error) = stopped {
+        tracing::error!(domain = %id, error, "it did not end as asked; it is removed by force");
     }
 }
 

@@ -19,8 +19,16 @@ pub(crate) enum Holder {
 
 /// Who listens at `address`, in the namespace of the network that this process is in.
 pub(crate) fn holder(address: SocketAddr, ours: &[u32]) -> Holder {
-    let sockets = sockets_at(address);
-    let holds = |pid: &u32| holds_any(*pid, &sockets);
+    holder_of(&sockets_at(&|bound| reaches(bound, address)), ours)
+}
+
+/// Who listens where nobody else may listen at `address`.
+pub(crate) fn in_the_way(address: SocketAddr, ours: &[u32]) -> Holder {
+    holder_of(&sockets_at(&|bound| topology::Published::overlap(bound, address)), ours)
+}
+
+fn holder_of(sockets: &[u64], ours: &[u32]) -> Holder {
+    let holds = |pid: &u32| holds_any(*pid, sockets);
     if sockets.is_empty() {
         return Holder::Unknown;
     }
@@ -33,24 +41,23 @@ pub(crate) fn holder(address: SocketAddr, ours: &[u32]) -> Holder {
     }
 }
 
-/// The numbers of the listening sockets that a connection to `address` can reach.
-fn sockets_at(address: SocketAddr) -> Vec<u64> {
+/// The numbers of the listening sockets whose own address is one that is wanted.
+fn sockets_at(wanted: &dyn Fn(SocketAddr) -> bool) -> Vec<u64> {
     ["/proc/net/tcp", "/proc/net/tcp6"]
         .into_iter()
         .filter_map(|table| std::fs::read_to_string(table).ok())
-        .flat_map(|table| listening_in(&table, address))
+        .flat_map(|table| listening_in(&table, wanted))
         .collect()
 }
 
 /// The same, out of one table of proc(5).
-fn listening_in(table: &str, address: SocketAddr) -> Vec<u64> {
+fn listening_in(table: &str, wanted: &dyn Fn(SocketAddr) -> bool) -> Vec<u64> {
     let of_line = |line: &str| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let (local, state, inode) = (words.get(1)?, words.get(3)?, words.get(9)?);
         let (ip, port) = local.split_once(':')?;
-        let reaches =
-            u16::from_str_radix(port, 16).ok()? == address.port() && serves(parse(ip)?, address.ip());
-        (*state == LISTENING && reaches).then(|| inode.parse().ok())?
+        let bound = SocketAddr::new(parse(ip)?, u16::from_str_radix(port, 16).ok()?);
+        (*state == LISTENING && wanted(bound)).then(|| inode.parse().ok())?
     };
     table.lines().skip(1).filter_map(of_line).collect()
 }
@@ -70,8 +77,9 @@ fn parse(text: &str) -> Option<IpAddr> {
 }
 
 /// Whether a socket bound to `bound` takes connections to `to`.
-fn serves(bound: IpAddr, to: IpAddr) -> bool {
-    bound == to || bound.is_unspecified() && (bound.is_ipv6() || to.is_ipv4())
+fn reaches(bound: SocketAddr, to: SocketAddr) -> bool {
+    let (from, ip) = (bound.ip(), to.ip());
+    bound.port() == to.port() && (from == ip || from.is_unspecified() && (from.is_ipv6() || ip.is_ipv4()))
 }
 
 fn holds_any(pid: u32, sockets: &[u64]) -> bool {
@@ -92,7 +100,16 @@ fn all_processes() -> Vec<u32> {
 
 fn name_of(pid: u32) -> String {
     let name = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("comm"));
-    name.map_or_else(|_| "a process that is gone".into(), |name| name.trim_end().to_owned())
+    let name = name.map_or_else(|_| "a process that is gone".into(), |name| name.trim_end().to_owned());
+    relay_of(pid).map_or(name, |domain| format!("domain {domain}"))
+}
+
+/// The domain for which a relay of ours listens.
+fn relay_of(pid: u32) -> Option<String> {
+    let line = std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline")).ok()?;
+    let mut words = line.split(|byte| *byte == 0).skip(1);
+    (words.next()? == b"relay")
+        .then(|| String::from_utf8_lossy(words.next().unwrap_or_default()).into_owned())
 }
 
 #[cfg(test)]
@@ -106,7 +123,8 @@ mod tests {
         not a line\n";
 
     fn at(text: &str) -> Vec<u64> {
-        listening_in(TABLE, text.parse().expect("an address"))
+        let address = text.parse().expect("an address");
+        listening_in(TABLE, &|bound| reaches(bound, address))
     }
 
     #[test]
@@ -125,6 +143,8 @@ mod tests {
         let me = std::process::id();
         assert_eq!(holder(address, &[me]), Holder::Ours);
         assert!(matches!(holder(address, &[]), Holder::Stranger(pid, _) if pid == me));
+        let all = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port());
+        assert_eq!((holder(all, &[me]), in_the_way(all, &[me])), (Holder::Unknown, Holder::Ours));
         drop(socket);
         assert_eq!(holder(address, &[me]), Holder::Unknown);
         let socket = std::net::TcpListener::bind("[::1]:0").expect("a port");

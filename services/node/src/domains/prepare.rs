@@ -1,6 +1,6 @@
 //! What a change needs, made or looked at before it stops anything: machines' kernels and images, ports.
 
-use super::listener::{Holder, holder};
+use super::listener::{Holder, holder, in_the_way};
 use super::{Domains, machines, spec};
 use crate::admin::{Code, Problem};
 use crate::base::blocking;
@@ -65,5 +65,41 @@ fn ports(node: &Domains, dc: &str, plan: &Plan) -> Result<(), Problem> {
             }
         }
     }
+    let updated = plan.steps.iter().filter_map(|step| match step {
+        Step::Update { after: domain, .. } => Some(&**domain),
+        _ => None,
+    });
+    for domain in started(plan).chain(updated) {
+        let mut ours = own(domain.name.as_str());
+        ours.extend(ended.iter().flat_map(|name| own(name)));
+        published(domain, &ours)?;
+    }
     Ok(())
+}
+
+/// Refuses published addresses that somebody has who is none of `ours`.
+fn published(domain: &Domain, ours: &[u32]) -> Result<(), Problem> {
+    for published in &domain.published {
+        if let Holder::Stranger(pid, program) = in_the_way(published.at, ours) {
+            let why = format!(
+                "domain {} can't be published at {}: {program} (pid {pid}) has it",
+                domain.name, published.at
+            );
+            return Err(Problem::new(Code::Failed, why)
+                .help("end that, or publish at another port; nothing was touched"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a file that publishes at an address of this node that somebody has who is not of its distributed container. For `check`, which
+/// needs no daemon.
+///
+/// # Errors
+/// Which address, and who has it.
+pub fn free_to_publish(topology: &topology::Topology, layout: &domain::Layout) -> Result<(), Problem> {
+    let dc = topology.name.as_str();
+    let of = |domain: &Domain| domain::pids_of(layout, dc, domain.name.as_str()).unwrap_or_default();
+    let ours: Vec<u32> = topology.domains.iter().flat_map(of).collect();
+    topology.domains.iter().try_for_each(|domain| published(domain, &ours))
 }

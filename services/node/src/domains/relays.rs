@@ -2,6 +2,7 @@
 //! it (`docs/spec/socket.md`).
 
 use super::Domains;
+use super::listener::{Holder, in_the_way};
 use crate::base::doorstep;
 use crate::base::place::{LOG_VARIABLE, RUN_DIR_VARIABLE};
 use crate::base::{blocking, said, watched};
@@ -10,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::RecvFlags;
 use serde_json::Value;
 use std::io;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::Stdio;
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use topology::{Domain, Service, SocketPlace, SocketSettings, Step, Topology};
-use wire::socket::{Answer, Ask, Limits, Mounted, Order, PACKET_BYTES_MAX, Place, Served};
+use wire::socket::{Answer, Ask, Limits, Mounted, Order, PACKET_BYTES_MAX, Place, Published, Served};
 
 /// Name of a relay's socket in the domain's folder, without its ending.
 const SOCKET: &str = "relay";
@@ -44,8 +46,37 @@ pub(crate) fn order(topology: &Topology, domain: &Domain) -> Option<Order> {
         domain: domain.name.as_str().to_owned(),
         mounts: mounts.collect(),
         serves: serves.collect(),
+        publishes: domain.published.iter().map(published).collect(),
     };
-    (!order.mounts.is_empty() || !order.serves.is_empty()).then_some(order)
+    let idle = order.mounts.is_empty() && order.serves.is_empty() && order.publishes.is_empty();
+    (!idle).then_some(order)
+}
+
+fn published(published: &topology::Published) -> Published {
+    let limits = Limits {
+        max_connections: published.max_connections,
+        connections_per_domain: published.max_connections,
+        connections_per_second: published.connections_per_second,
+    };
+    Published { at: published.at, to: Place::Tcp((Ipv4Addr::LOCALHOST, published.port).into()), limits }
+}
+
+/// Listens at a published address of this node. Our copy is closed when the relay has its own: the port is free when the relay is gone.
+fn door(published: &Published) -> Result<OwnedFd, String> {
+    let at = published.at;
+    let listener = TcpListener::bind(at).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener.map(OwnedFd::from).map_err(|error| {
+        let who = match (error.kind(), in_the_way(at, &[])) {
+            (io::ErrorKind::AddrInUse, Holder::Stranger(pid, program)) => {
+                format!(": {program} (pid {pid}) has it")
+            }
+            _ => String::new(),
+        };
+        format!("can't listen at {at} of this node, which is published: {error}{who}")
+    })
 }
 
 fn place(place: &SocketPlace) -> Place {
@@ -80,6 +111,7 @@ impl Relay {
         init: BorrowedFd<'_>,
     ) -> Result<Self, String> {
         let (dc, name) = (order.dc.clone(), order.domain.clone());
+        let doors = order.publishes.iter().map(door).collect::<Result<Vec<_>, _>>()?;
         let paths = node.layout.domain(&dc, &name).map_err(said)?;
         let listener = doorstep::listen(&paths.dir, SOCKET)
             .map_err(|e| format!("can't make the socket of the relay in {}: {e}", paths.dir.display()))?;
@@ -107,7 +139,9 @@ impl Relay {
         .await??;
         let connection = connect(&paths.dir)?.ok_or("the relay's socket is gone")?;
         let ask = packet(&Ask::Start(order.clone()))?;
-        sys::descriptors::send_with_descriptors(&connection, &ask, &[init, folder.as_fd()])
+        let descriptors: Vec<_> =
+            [init, folder.as_fd()].into_iter().chain(doors.iter().map(AsFd::as_fd)).collect();
+        sys::descriptors::send_with_descriptors(&connection, &ask, &descriptors)
             .map_err(|e| format!("the relay did not take its order: {e}"))?;
         let connection = watch(connection)?;
         match answer(&connection, START_PATIENCE).await? {

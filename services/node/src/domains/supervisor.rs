@@ -1,6 +1,7 @@
 //! One domain, from its start to its end, through all its incarnations: a task of its own.
 
 use super::frontends::End;
+use super::health::{Checks, HealthView};
 use super::incarnation::{self, Happened, Incarnation};
 use super::store::Actual;
 use super::{Domains, Events};
@@ -59,6 +60,8 @@ pub(crate) struct View {
     pub(crate) restarts: u64,
     pub(crate) frontend_restarts: u64,
     pub(crate) last_exit: Option<Exit>,
+    /// What its health checks say, where it has some and runs.
+    pub(crate) health: Option<HealthView>,
 }
 
 impl Default for View {
@@ -73,6 +76,7 @@ impl Default for View {
             restarts: 0,
             frontend_restarts: 0,
             last_exit: None,
+            health: None,
         }
     }
 }
@@ -159,6 +163,16 @@ impl Supervised {
         self.ask(|done| Command::Follow { done }).await
     }
 
+    /// Notes what a health check says, and tells it where that is news.
+    pub(super) fn checked(&self, health: HealthView) {
+        let before = self.view.borrow().health.as_ref().map(|health| health.state);
+        let (state, why) = (health.state, health.last_failure.clone());
+        self.view.send_modify(|view| view.health = Some(health));
+        if before != Some(state) && matches!(state, "healthy" | "unhealthy") {
+            self.events.happened(&self.dc, Some(&self.name), state, why);
+        }
+    }
+
     async fn ask(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<(), String>>) -> Command,
@@ -173,7 +187,12 @@ impl Supervised {
 
     fn change(&self, change: impl FnOnce(&mut View)) {
         let before = self.view.borrow().state;
-        self.view.send_modify(change);
+        self.view.send_modify(|view| {
+            change(view);
+            if !matches!(view.state, State::Running | State::Stopping) {
+                view.health = None;
+            }
+        });
         let view = self.view();
         if view.state == before {
             return;
@@ -260,6 +279,8 @@ struct Task {
 enum Over {
     /// Its program ended, or its monitor died.
     Ended(Exit),
+    /// It was ended because its health checks failed: how, and why.
+    Unhealthy(Exit, String),
     /// It could not be started.
     NotStarted(String),
 }
@@ -408,6 +429,7 @@ impl Task {
     fn book(&mut self, over: &Over, ran: Duration) -> Decision {
         let (exit, words) = match over {
             Over::Ended(exit) => (how(exit), super::exit_text(exit)),
+            Over::Unhealthy(_, why) => (topology::Exit::Unhealthy, why.clone()),
             Over::NotStarted(why) => (topology::Exit::NotStarted, why.clone()),
         };
         let decision = self.backoff.ended(exit, ran);
@@ -431,11 +453,14 @@ impl Task {
             view.monitor_pid = None;
             view.frontend_pid = None;
             view.since = None;
-            if let Over::Ended(exit) = over {
+            if let Over::Ended(exit) | Over::Unhealthy(exit, _) = over {
                 view.last_exit = Some(exit.clone());
             }
             view.restarts += u64::from(matches!(decision, Decision::RestartAfter(_)));
-            let not_started = if let Over::NotStarted(why) = over { Some(why.clone()) } else { None };
+            let not_started = match over {
+                Over::NotStarted(why) | Over::Unhealthy(_, why) => Some(why.clone()),
+                Over::Ended(_) => None,
+            };
             (view.state, view.why) = match &decision {
                 Decision::RestartAfter(_) => (State::Waiting, not_started),
                 Decision::GiveUp(GiveUp::Retries { .. }) => (State::Failed, Some(reason(&decision))),
@@ -483,8 +508,10 @@ impl Task {
             view.since = Some(incarnation.since());
         });
         self.tell_outcome(Ok(()));
+        let mut checks = Checks::begin(&self.node, &self.me, incarnation.since());
         loop {
             tokio::select! {
+                why = Checks::dead(&mut checks) => return self.end_unhealthy(incarnation, why).await,
                 happened = incarnation.event() => match happened {
                     Happened::Domain => {
                         self.ran = Some(incarnation.ran(&self.node));
@@ -513,7 +540,20 @@ impl Task {
                         let _nobody_waits = done.send(incarnation.signal(signal));
                     }
                     Some(Command::Update { domain, done }) => {
+                        let before = self.me.domain();
                         let updated = self.update(domain).await;
+                        if before.health != self.me.domain().health {
+                            // The former checks end before others say what they see.
+                            Checks::end(checks.take(), &self.node, &self.me).await;
+                            self.me.change(|view| view.health = None);
+                            checks = Checks::begin(&self.node, &self.me, incarnation.since());
+                        }
+                        let updated = match updated {
+                            Ok(()) if before.published != self.me.domain().published => {
+                                incarnation.follow_services(&self.node, &self.me.domain()).await
+                            }
+                            other => other,
+                        };
                         let _nobody_waits = done.send(updated);
                     }
                     Some(Command::Follow { done }) => {
@@ -534,6 +574,19 @@ impl Task {
         // Who is frozen between slots can't end as it is asked to.
         self.let_go().await;
         incarnation.stop(grace).await;
+    }
+
+    /// Ends an incarnation that does not do what it should; its restart policy says what follows.
+    async fn end_unhealthy(&mut self, incarnation: Incarnation, why: String) -> Next {
+        self.ran = Some(incarnation.ran(&self.node));
+        self.me.change(|view| {
+            view.state = State::Stopping;
+            view.why = Some(why.clone());
+        });
+        self.let_go().await;
+        let patience = Duration::from_millis(self.me.domain().stop.timeout_ms);
+        let exit = incarnation.stop_and_conclude(&self.node, patience).await;
+        Next::Over(Over::Unhealthy(exit, why))
     }
 
     /// Nobody has to keep its promise any more.

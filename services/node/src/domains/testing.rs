@@ -65,6 +65,10 @@ impl Promises for MadeUp {
         Ok(())
     }
 
+    fn is_suspended(&self, _name: &str) -> bool {
+        false
+    }
+
     fn leave_quota(&self, cgroup: &str) {
         self.note(format!("leave the quota of {cgroup}"));
     }

@@ -31,6 +31,8 @@ pub(crate) trait Promises: fmt::Debug + Send + Sync {
     /// # Errors
     /// Where it can't be kept and is `strict`, or the kernel refuses.
     fn keep(&self, name: &str) -> Result<(), String>;
+    /// Whether all processes of a domain are held by hand.
+    fn is_suspended(&self, name: &str) -> bool;
     /// The quota of a cgroup is about to be set by its limits.
     fn leave_quota(&self, cgroup: &str);
     /// A domain has ended, or is about to: nobody keeps its promise any more.
@@ -96,6 +98,10 @@ impl Promises for Book {
 
     fn keep(&self, name: &str) -> Result<(), String> {
         Book::keep(self, name)
+    }
+
+    fn is_suspended(&self, name: &str) -> bool {
+        Book::is_suspended(self, name)
     }
 
     fn leave_quota(&self, cgroup: &str) {

@@ -176,6 +176,10 @@ impl topology::Look for Looking {
         crate::base::look(path)
     }
 
+    fn text(&self, path: &Path) -> Option<Result<String, String>> {
+        Some(crate::base::text(path))
+    }
+
     fn promised(&self) -> Option<&Model> {
         self.model.as_ref()
     }
@@ -592,6 +596,11 @@ impl Book {
         drop(state);
         self.write_down();
         Ok(())
+    }
+
+    /// Whether all processes of one are held.
+    pub(crate) fn is_suspended(&self, name: &str) -> bool {
+        self.lock().entries.get(name).is_some_and(|entry| entry.suspended)
     }
 
     /// Other settings for the node, where all that is promised can be kept with them.

@@ -216,6 +216,7 @@ pub fn become_command(
         environment: Vec::new(),
         user: None,
         workdir: None,
+        limit: None,
         command: [vec![entry.program.clone()], words].concat(),
     };
     let mut command = domain::exec_command(&entry.layout, &entry.dc, &entry.domain, &options)

@@ -88,6 +88,7 @@ impl Running {
             environment: request.environment,
             user: request.user,
             workdir: request.workdir,
+            limit: None,
             command: request.command,
         };
         let command = domain::exec_command(layout, dc, domain, &options)

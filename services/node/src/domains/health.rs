@@ -1,0 +1,239 @@
+//! Whether a domain that is up still does what it should: a command of its own is asked again and again.
+
+use super::Domains;
+use super::supervisor::Supervised;
+use crate::base::blocking;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::task::JoinHandle;
+use topology::{Domain, Health, Liveness, Standing};
+
+/// A variable that every process of a check has, by which what hangs is found, its children included.
+const MARK: &str = "TOMBOLO_HEALTH_CHECK";
+/// How much of what a check writes is looked at, in bytes: the end of it.
+const OUTPUT_BYTES: usize = 4096;
+/// How much of that is told, in characters: a line.
+const TOLD_CHARS: usize = 200;
+/// How long what a check wrote is awaited after its end: whoever has left a child that holds its output is not waited for.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+/// How much longer than we the helper waits that runs a check: it ends by itself where no daemon is left to end it.
+const HELPER_SLACK: Duration = Duration::from_secs(1);
+/// How often a domain is looked through for what a check has left: who forks meanwhile is seen the next time.
+const SWEEPS: usize = 8;
+
+/// What is known of a domain's health, for those who look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HealthView {
+    /// `starting`, `healthy`, `failing` or `unhealthy`.
+    pub(crate) state: &'static str,
+    /// Failures in a row that count.
+    pub(crate) failures: u32,
+    /// Why the last check failed; `None` where it did not.
+    pub(crate) last_failure: Option<String>,
+}
+
+/// The checks of one incarnation; they end with this.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    task: JoinHandle<String>,
+}
+
+impl Drop for Checks {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Checks {
+    /// Begins to ask, if the file says so. `since`: when the incarnation started.
+    pub(crate) fn begin(node: &Arc<Domains>, me: &Arc<Supervised>, since: Instant) -> Option<Self> {
+        let domain = me.domain();
+        let health = domain.health.clone()?;
+        let task = ask_until_dead(Arc::clone(node), Arc::clone(me), domain, health, since);
+        Some(Self { task: tokio::spawn(task) })
+    }
+
+    /// Ends checks under way in a domain that goes on.
+    pub(crate) async fn end(checks: Option<Self>, node: &Arc<Domains>, me: &Supervised) {
+        let Some(mut checks) = checks else { return };
+        checks.task.abort();
+        // It ends as soon as it is looked at.
+        let _aborted = (&mut checks.task).await;
+        end_left(node, me).await;
+    }
+
+    /// Comes back with the reason when the domain is to be restarted; never where nobody asks.
+    pub(crate) async fn dead(checks: &mut Option<Self>) -> String {
+        match checks {
+            Some(checks) => (&mut checks.task).await.unwrap_or_else(|_| "its health check broke off".into()),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+async fn ask_until_dead(
+    node: Arc<Domains>,
+    me: Arc<Supervised>,
+    domain: Arc<Domain>,
+    health: Health,
+    since: Instant,
+) -> String {
+    let told = |state, failures, last_failure| me.checked(HealthView { state, failures, last_failure });
+    told("starting", 0, None);
+    let mut since = since;
+    if domain.machine.is_some() {
+        let boots = Instant::now();
+        node.broker
+            .machine_where(&me.dc, &me.name, |machine| {
+                machine.is_some_and(|machine| machine.started.is_some())
+            })
+            .await;
+        // That a machine takes long to boot is none of its command's time.
+        since += boots.elapsed();
+    }
+    // What an earlier daemon asked and did not live to end.
+    end_left(&node, &me).await;
+    let grace = Duration::from_millis(domain.ready_timeout_ms);
+    let mut liveness = Liveness::default();
+    loop {
+        // tidy(sleep): the pause between two checks is what the file asks for.
+        tokio::time::sleep(Duration::from_millis(health.every_ms)).await;
+        // Who is held on purpose can't answer.
+        if node.book.is_suspended(&format!("{}/{}", me.dc, me.name)) {
+            continue;
+        }
+        let failure = check(&node, &me, &health).await.err();
+        let starting = since.elapsed() < grace;
+        match liveness.checked(&health, failure.is_none(), starting) {
+            Standing::Starting => told("starting", 0, failure),
+            Standing::Healthy => told("healthy", 0, None),
+            Standing::Failing { failures } => told("failing", failures, failure),
+            Standing::Dead { failures } => {
+                told("unhealthy", failures, failure.clone());
+                let times = if failures == 1 { "once".into() } else { format!("{failures} times in a row") };
+                return format!("its health check failed {times}: {}", failure.unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// Asks once; the error is a line that says why the answer is no.
+async fn check(node: &Arc<Domains>, me: &Supervised, health: &Health) -> Result<(), String> {
+    let limit = Duration::from_millis(health.timeout_ms);
+    let options = domain::ExecOptions {
+        command: health.command.clone(),
+        environment: vec![(MARK.into(), "1".into())],
+        limit: Some(limit + HELPER_SLACK),
+        ..Default::default()
+    };
+    let command =
+        domain::exec_command(&node.layout, &me.dc, &me.name, &options).map_err(|e| e.to_string())?;
+    let mut command = tokio::process::Command::from(command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().map_err(|e| format!("it can't be asked: {e}"))?;
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let mut hear = tokio::task::JoinSet::new();
+    if let Some(stream) = child.stdout.take() {
+        hear.spawn(gather(stream, Arc::clone(&said)));
+    }
+    if let Some(stream) = child.stderr.take() {
+        hear.spawn(gather(stream, Arc::clone(&said)));
+    }
+    let ended = tokio::time::timeout(limit, child.wait()).await;
+    let why = match ended {
+        Ok(Ok(status)) if status.success() => return Ok(()),
+        Ok(Ok(status)) => status.code().map_or_else(|| status.to_string(), |code| format!("exit {code}")),
+        Ok(Err(error)) => format!("it can't be awaited: {error}"),
+        Err(_) => {
+            end_left(node, me).await;
+            // Only where it has ended since then is there nothing to end.
+            let _gone = child.kill().await;
+            format!("no answer within {}", topology::duration_text(health.timeout_ms))
+        }
+    };
+    let _too_late =
+        tokio::time::timeout(LAST_WORDS, async { while hear.join_next().await.is_some() {} }).await;
+    let said = said.lock().unwrap_or_else(PoisonError::into_inner);
+    Err(last_line(&said).map_or(why.clone(), |line| format!("{why}: {line}")))
+}
+
+/// Reads to the end, and keeps the last bytes of it.
+async fn gather(mut stream: impl AsyncRead + Unpin, said: Arc<Mutex<Vec<u8>>>) {
+    let mut bytes = vec![0; OUTPUT_BYTES];
+    while let Ok(length @ 1..) = stream.read(&mut bytes).await {
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.extend_from_slice(bytes.get(..length).unwrap_or_default());
+        let beyond = said.len().saturating_sub(OUTPUT_BYTES);
+        said.drain(..beyond);
+    }
+}
+
+/// The last line that says anything, fit for a table.
+fn last_line(said: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(said);
+    let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
+    Some(line.chars().take(TOLD_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect())
+}
+
+/// Kills what is left of a check in its domain. A guest's own agent does so in a guest, when whoever asked is gone.
+async fn end_left(node: &Arc<Domains>, me: &Supervised) {
+    let (node, dc, name) = (Arc::clone(node), me.dc.clone(), me.name.clone());
+    let sweep = move || {
+        for _ in 0..SWEEPS {
+            let pids = domain::pids_of(&node.layout, &dc, &name).unwrap_or_default();
+            if pids.into_iter().filter(|pid| end_if_marked(*pid)).count() == 0 {
+                return;
+            }
+        }
+        tracing::warn!(dc, domain = name, "a health check starts processes faster than they can be ended");
+    };
+    if let Err(error) = blocking(sweep).await {
+        tracing::error!(error, "what a health check has left can't be looked for");
+    }
+}
+
+/// Kills a process if it is one of a check; whether it was.
+fn end_if_marked(pid: u32) -> bool {
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    // Before it is looked at: by this it is the same process that is killed.
+    let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else { return false };
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let marked = environment
+        .split(|byte| *byte == 0)
+        .any(|variable| variable.strip_prefix(MARK.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")));
+    marked && pidfd_send_signal(&process, Signal::KILL).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn of_a_flood_the_end_is_kept() {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let flood = [vec![b'x'; 10 * OUTPUT_BYTES], b"\nno \x1b[31mroom\n\n".to_vec()].concat();
+        gather(flood.as_slice(), Arc::clone(&said)).await;
+        let said = said.lock().unwrap();
+        assert_eq!(said.len(), OUTPUT_BYTES);
+        assert_eq!(last_line(&said).as_deref(), Some("no  [31mroom"));
+        assert_eq!(last_line(b"\n \n"), None);
+    }
+
+    #[test]
+    fn only_what_has_the_mark_is_ended() {
+        use std::os::unix::process::ExitStatusExt;
+        let run = |mark: bool| {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("60").envs(mark.then_some((MARK, "1")));
+            command.spawn().expect("sleep runs")
+        };
+        let (mut ours, mut other) = (run(true), run(false));
+        assert!(end_if_marked(ours.id()) && !end_if_marked(other.id()));
+        assert_eq!(ours.wait().expect("it ended").signal(), Some(Signal::KILL.as_raw()));
+        other.kill().expect("it ran on");
+        other.wait().expect("it ended");
+    }
+}
