@@ -123,10 +123,10 @@ impl Backup {
             endpoint.check_here()?;
             endpoint.hear()?;
             endpoint.check_bound()?;
-            if let Some(member) = &mut endpoint.member {
-                if let Some(bound) = member.take_promoted() {
-                    return self.take_over(bound).map(Some);
-                }
+            if let Some(member) = &mut endpoint.member
+                && let Some(bound) = member.take_promoted()
+            {
+                return self.take_over(bound).map(Some);
             }
             // END: first whether the primary lives, then what it did.
             let primary = self.primary.filter(|primary| endpoint.pairs.is_alive(*primary));

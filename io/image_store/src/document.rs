@@ -33,8 +33,8 @@ const UNKNOWN_PLATFORM: &str = "unknown";
 /// A document of which nobody has said yet what it is.
 #[derive(Debug)]
 pub(crate) enum Document {
-    Index(ImageIndex),
-    Manifest(ImageManifest),
+    Index(Box<ImageIndex>),
+    Manifest(Box<ImageManifest>),
 }
 
 /// The digest of some bytes.
@@ -82,10 +82,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document> {
             Err(malformed("the manifest", "it claims to be an index and a manifest at once".into()))
         }
         (true, false) => ImageIndex::from_reader(bytes)
-            .map(Document::Index)
+            .map(|index| Document::Index(Box::new(index)))
             .map_err(|error| malformed("the index", why(&error))),
         (false, true) => ImageManifest::from_reader(bytes)
-            .map(Document::Manifest)
+            .map(|manifest| Document::Manifest(Box::new(manifest)))
             .map_err(|error| malformed("the manifest", why(&error))),
         (false, false) if has("fsLayers") => Err(malformed(
             "the manifest",

@@ -217,8 +217,7 @@ impl Store {
         let mut held = BTreeSet::new();
         for entry in entries {
             held.insert(entry.digest().digest().to_owned());
-            let manifest =
-                self.document(&entry.digest().to_string()).and_then(|bytes| document::parse(&bytes));
+            let manifest = self.document(entry.digest().as_ref()).and_then(|bytes| document::parse(&bytes));
             if let Ok(Document::Manifest(manifest)) = manifest {
                 held.insert(manifest.config().digest().digest().to_owned());
                 held.extend(manifest.layers().iter().map(|layer| layer.digest().digest().to_owned()));

@@ -24,8 +24,8 @@ struct Server {
 impl Server {
     fn start(registry: &Registry, number: u8, now: u64) -> Self {
         let records = registry.records.iter().map(|(key, value)| (key.clone(), value.clone()));
-        let state =
-            State::load(registry.head.as_deref(), records, HolderId([number; 16]), now + GRACE).unwrap();
+        let state = State::load(registry.head.as_deref(), records, HolderId([number; 16]), now + GRACE)
+            .expect("it is allowed");
         Self { state, believes: registry.revision }
     }
 
@@ -125,9 +125,9 @@ impl World {
             sessions: 0,
             greatest: BTreeMap::new(),
         };
-        world.server.state.make("locks/one", Kind::Lock).unwrap();
-        world.server.state.make("semaphores/two", Kind::Lock).unwrap();
-        world.server.state.set_count("semaphores/two", 2).unwrap();
+        world.server.state.make("locks/one", Kind::Lock).expect("it is allowed");
+        world.server.state.make("semaphores/two", Kind::Lock).expect("it is allowed");
+        world.server.state.set_count("semaphores/two", 2).expect("it is allowed");
         assert!(world.server.commit(&mut world.registry));
         world
     }
@@ -268,7 +268,7 @@ proptest! {
         world.server.state.expire(u64::MAX);
         world.tell(Vec::new());
         for lock in 0..2 {
-            prop_assert_eq!(world.server.state.node(&path(lock)).unwrap().held_by().count(), 0);
+            prop_assert_eq!(world.server.state.node(&path(lock)).expect("it is allowed").held_by().count(), 0);
             prop_assert_eq!(world.server.state.waiting_for(&path(lock)), 0);
         }
     }
@@ -331,15 +331,15 @@ proptest! {
 
 #[test]
 fn the_line_of_a_lock_and_what_one_session_holds_have_bounds() {
-    let mut state = State::load(None, Vec::new(), HolderId([9; 16]), 0).unwrap();
-    state.make("locks/a", Kind::Lock).unwrap();
+    let mut state = State::load(None, Vec::new(), HolderId([9; 16]), 0).expect("it is allowed");
+    state.make("locks/a", Kind::Lock).expect("it is allowed");
     let session = |number: u64| {
         let mut id = [1; 16];
         id[..8].copy_from_slice(&number.to_le_bytes());
         (SessionId(number), HolderId(id))
     };
     for number in 0..=MAX_WAITERS_PER_LOCK as u64 {
-        state.ask("locks/a", session(number), "a", false).unwrap();
+        state.ask("locks/a", session(number), "a", false).expect("it is allowed");
     }
     assert_eq!(state.ask("locks/a", session(u64::MAX), "a", false), Err(Refusal::Crowded));
     let owner = session(7).1;
@@ -354,10 +354,10 @@ fn the_line_of_a_lock_and_what_one_session_holds_have_bounds() {
 
 #[test]
 fn a_key_of_a_session_that_somebody_else_writes_is_nobodys() {
-    let mut state = State::load(None, Vec::new(), HolderId([9; 16]), 0).unwrap();
+    let mut state = State::load(None, Vec::new(), HolderId([9; 16]), 0).expect("it is allowed");
     let owner = HolderId([1; 16]);
-    state.put("kv/a", b"mine", Expect::Absent, Some(owner)).unwrap();
-    state.put("kv/a", b"ours", Expect::Anything, None).unwrap();
+    state.put("kv/a", b"mine", Expect::Absent, Some(owner)).expect("it is allowed");
+    state.put("kv/a", b"ours", Expect::Anything, None).expect("it is allowed");
     state.leave(SessionId(1), owner);
     assert_eq!(state.node("kv/a").map(|node| node.value.clone()), Some(b"ours".to_vec()));
 }

@@ -256,15 +256,13 @@ impl Book {
             None if to.session == SESSION_NONE => to.file,
             None => return Ok(Action::Refuse(to, Errno::BADF)),
         };
-        if is_request {
-            if file != to.file {
-                return Ok(Action::Refuse(to, Errno::BADF));
-            }
+        if is_request && file != to.file {
+            return Ok(Action::Refuse(to, Errno::BADF));
         }
-        if is_request || to.session != SESSION_NONE {
-            if let Err(errno) = self.may_use(file) {
-                return Ok(Action::Refuse(to, errno));
-            }
+        if (is_request || to.session != SESSION_NONE)
+            && let Err(errno) = self.may_use(file)
+        {
+            return Ok(Action::Refuse(to, errno));
         }
         if too_long {
             return Ok(Action::Refuse(to, Errno::MSGSIZE));

@@ -37,6 +37,9 @@ pub(super) struct Promotion {
     pub(super) supersede: bool,
 }
 
+/// A primary that was superseded: its address, its peers by slot, and the connection that bound it.
+type Superseded = (EndpointAddress, Vec<(u32, MemberId)>, MemberId);
+
 impl Table {
     /// Whether one endpoint is a backup of the other.
     pub(super) fn backs(&self, backup: u32, primary: u32) -> bool {
@@ -217,11 +220,7 @@ impl Inner {
     }
 
     /// Ends whoever has a name: it, the peers that have to be told, and its connection.
-    fn supersede(
-        &mut self,
-        dc: &str,
-        name: &str,
-    ) -> Option<(EndpointAddress, Vec<(u32, MemberId)>, MemberId)> {
+    fn supersede(&mut self, dc: &str, name: &str) -> Option<Superseded> {
         let table = self.endpoints.tables.get(dc)?;
         let slot = *table.names.get(name)?;
         let (bound, _) = table.bound(slot)?;
