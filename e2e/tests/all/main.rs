@@ -21,6 +21,7 @@ mod enforcements;
 mod faults;
 mod full_disks;
 mod hostile;
+mod images;
 mod inside;
 mod interrupted;
 mod joining;
