@@ -26,6 +26,7 @@ mod faults;
 mod full_disks;
 mod health;
 mod hostile;
+mod images;
 mod inside;
 mod interrupted;
 mod joining;

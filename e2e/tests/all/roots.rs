@@ -50,6 +50,11 @@ fn a_directory_with_nothing_but_busybox() {
 
 /// An image layout `image` with one image, `latest`, of busybox; and the same as an archive, `image.tar`.
 pub(crate) fn image(folder: &Path) {
+    image_of_flavour(folder, "from-the-image");
+}
+
+/// The same, whose containers have another word in `$FLAVOUR`.
+pub(crate) fn image_of_flavour(folder: &Path, flavour: &str) {
     tree(folder);
     let line = r#"
         blob() { local d=$(sha256sum < "$1" | cut -d' ' -f1); mv "$1" image/blobs/sha256/$d; echo $d; }
@@ -63,7 +68,7 @@ pub(crate) fn image(folder: &Path) {
         printf '{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"annotations":{"org.opencontainers.image.ref.name":"latest"}}]}' $manifest $msize > image/index.json
         printf '{"imageLayoutVersion":"1.0.0"}' > image/oci-layout
         tar -C image -cf image.tar ."#;
-    script(folder, line);
+    script(folder, &line.replace("from-the-image", flavour));
 }
 
 #[test]
