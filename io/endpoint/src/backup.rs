@@ -144,7 +144,11 @@ impl Backup {
             let nothing = !looks || endpoint.prepare(&From::Any).map_err(not_of_a_call)?;
             // Its end may have been heard of just now, and is heard once.
             let is_as_it_was = primary == self.primary.filter(|primary| endpoint.pairs.is_alive(*primary));
-            if nothing && is_as_it_was {
+            // So may have been the daemon's answers, whose descriptor is silent then.
+            let sought = self.find.as_ref().filter(|_| self.again_at.is_none());
+            let asked = self.asked.into_iter().chain(sought.and_then(Find::asked));
+            let has_news = endpoint.member.as_ref().is_some_and(|member| member.has_news(asked));
+            if nothing && is_as_it_was && !has_news {
                 sleep(endpoint, again_at.into_iter().chain(deadline).min())?;
             }
         }

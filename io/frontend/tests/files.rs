@@ -53,7 +53,7 @@ fn listings_look_sane() {
     assert!(listing.contains("---------- 1 0 0 4096 "), "{listing}");
     assert_eq!(listing.lines().count(), 6);
     assert_eq!(bed.ok("ls"), "dns\nself\n");
-    assert_eq!(bed.ok("ls self"), "about.json\ncounters\nlatency\nname\nservices\ntrace\n");
+    assert_eq!(bed.ok("ls self"), "about.json\ncounters\nlatency\nlevel\nname\nquality\nservices\ntrace\n");
     assert_eq!(bed.ok("find . | sort | wc -l").trim(), "14");
     assert_eq!(
         bed.ok("stat -c '%F %h %a' . dns dns/ctl"),

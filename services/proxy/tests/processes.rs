@@ -603,6 +603,7 @@ fn a_container_with_many_large_rings_takes_its_share_of_a_proxy_s_memory_and_no_
     assert_eq!(receive(&mut receiver).unwrap(), b"still here");
 
     drop(filled);
+    bed.wait_for(&bed.a, |state| state["memory"]["domains"]["flood/web"].is_null());
     bed.wait_for(&bed.b, |state| state["memory"]["domains"]["flood/dns"].is_null());
     bed.channel_for("flood", 2000, RING_BYTES).expect("there is room again");
 }

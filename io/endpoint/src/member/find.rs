@@ -145,6 +145,11 @@ impl Find {
         matches!(&self.whom, Sought::Name(name) if name.len() > NAME_BYTES_MAX)
     }
 
+    /// The question to the daemon that is under way.
+    pub(crate) fn asked(&self) -> Option<Ticket> {
+        self.asked
+    }
+
     /// What became of what was asked; `None`: nothing that ends the search.
     fn answered(&mut self, answer: Answer) -> Option<Result<Address, FindError>> {
         self.asked = None;

@@ -252,6 +252,16 @@ impl Member {
         self.answers.remove(&ticket.id)
     }
 
+    /// Whether the place that a backup wants, or one of these answers, is there.
+    pub(crate) fn has_news(&self, asked: impl IntoIterator<Item = Ticket>) -> bool {
+        let is_pending = |ticket: Ticket| {
+            ticket.life == self.life
+                && self.awaited.contains_key(&ticket.id)
+                && !self.answers.contains_key(&ticket.id)
+        };
+        self.promoted.is_some() || asked.into_iter().any(|ticket| !is_pending(ticket))
+    }
+
     /// Nobody waits for this answer any more. A peer that it introduces is known all the same.
     pub(crate) fn forget(&mut self, ticket: Ticket) {
         if ticket.life != self.life {
