@@ -119,14 +119,15 @@ fn lines() -> Arc<AtomicBool> {
 fn back(name: &str, seizes: Option<Arc<AtomicBool>>) -> Done {
     let mut backup = Backup::bind(name, &Options::default())?;
     say("stands by");
-    let (mut was_ready, mut seized) = (false, false);
+    let (mut was_ready, mut seized) = (None, false);
     let me = loop {
         if let Some(me) = backup.wait(Some(Instant::now() + LOOK))? {
             break me;
         }
-        if backup.is_ready() != was_ready {
-            was_ready = backup.is_ready();
-            say(if was_ready { "is ready" } else { "is not ready" });
+        let is_ready = backup.primary().filter(|_| backup.is_ready());
+        if is_ready != was_ready {
+            was_ready = is_ready;
+            say(&is_ready.map_or("is not ready".to_owned(), |primary| format!("is ready for {primary}")));
         }
         if !seized && seizes.as_ref().is_some_and(|asked| asked.load(Ordering::Acquire)) {
             seized = true;

@@ -51,7 +51,6 @@ mod quickstart;
 mod remote;
 mod reservations;
 mod roots;
-mod siege;
 mod sockets;
 mod takeover;
 mod views;

@@ -14,14 +14,14 @@ fn free_port() -> u16 {
 fn file(publish: &str) -> String {
     format!(
         "name = \"shop\"\n[domain.web]\nkind = \"container\"\n\
-         command = [\"python3\", \"-m\", \"http.server\", \"80\", \"--bind\", \"127.0.0.1\", \"--directory\", \"/usr\"]\n\
+         command = [\"python3\", \"-m\", \"http.server\", \"8080\", \"--bind\", \"127.0.0.1\", \"--directory\", \"/usr\"]\n\
          stop = {{ timeout = \"0ms\" }}\n\
-         ready = {{ command = [\"curl\", \"-fsS\", \"-o\", \"/dev/null\", \"http://127.0.0.1/\"], timeout = \"60s\" }}\n{publish}"
+         ready = {{ command = [\"curl\", \"-fsS\", \"-o\", \"/dev/null\", \"http://127.0.0.1:8080/\"], timeout = \"60s\" }}\n{publish}"
     )
 }
 
 fn published(at: &str) -> String {
-    format!("[publish]\n\"{at}\" = {{ domain = \"web\", port = 80 }}\n")
+    format!("[publish]\n\"{at}\" = {{ domain = \"web\", port = 8080 }}\n")
 }
 
 fn curl(url: &str) -> (i32, String) {
@@ -38,7 +38,7 @@ fn a_web_server_in_a_container_without_a_network_is_reached_at_the_node() {
     assert_eq!(node.shell_ok("web", "tail -n +3 /proc/net/dev | wc -l"), "1\n", "it has more than lo");
     let (code, page) = curl(&url);
     assert!(code == 0 && page.contains("share/"), "{code}: {page}");
-    assert!(node.ok(&["ps"]).contains(&format!("0.0.0.0:{port}->80")));
+    assert!(node.ok(&["ps"]).contains(&format!("0.0.0.0:{port}->8080")));
     let relay = node.json(&["inspect", "dc/shop/domains/web/sockets/relay"]);
     assert_eq!(relay["publishes"][&format!("0.0.0.0:{port}")]["opened"], 1, "{relay}");
     // The daemon's death is heard by nobody, the relay's by its connections alone.
@@ -49,6 +49,7 @@ fn a_web_server_in_a_container_without_a_network_is_reached_at_the_node() {
     open.read_to_string(&mut answer).expect("it is answered");
     assert!(answer.contains("404"), "{answer}");
     // The next daemon has the domain's relay go on.
+    node.up_ok(&file(&published(&format!("0.0.0.0:{port}"))));
     let before = machines::row(&node, "web")["pid"].clone();
     let relays = node.pids("relay");
     assert_eq!((relays.len(), curl(&url).0), (1, 0));

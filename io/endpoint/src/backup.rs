@@ -85,6 +85,12 @@ impl Backup {
         self.continues != 0
     }
 
+    /// The primary that it stands by for, as far as it knows one.
+    #[must_use]
+    pub fn primary(&self) -> Option<Address> {
+        self.primary
+    }
+
     /// The state that the primary has handed over last.
     #[must_use]
     pub fn state(&self) -> Option<&[u8]> {

@@ -13,9 +13,9 @@ use thiserror::Error;
 
 /// Files that only a directory which a daemon has used, or a copy of its state, has: one of them is enough.
 const OURS: [&str; 3] = ["lock", "registry.redb", "partner"];
-/// What may be there before the first daemon came, or after everything else was removed: put there by `up`, by monitors, by `image build`
+/// What may be there before the first daemon came, or after everything else was removed: put there by `up`, by monitors, by `image pull` and `import` (`store`), by `image build`
 /// (`guests`), and by people (`kernel`).
-const BEFORE: [&str; 6] = ["daemon.log", "daemon.log.1", "logs", "images", "guests", "kernel"];
+const BEFORE: [&str; 7] = ["daemon.log", "daemon.log.1", "logs", "images", "store", "guests", "kernel"];
 /// In each of the two directories: which one is the other.
 const PARTNER: &str = "partner";
 /// Longest path that is read from there, in bytes (`PATH_MAX`).
