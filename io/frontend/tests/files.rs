@@ -54,14 +54,14 @@ fn listings_look_sane() {
     assert_eq!(listing.lines().count(), 6);
     assert_eq!(bed.ok("ls"), "dns\nself\n");
     assert_eq!(bed.ok("ls self"), "about.json\ncounters\nlatency\nlevel\nname\nquality\nservices\ntrace\n");
-    assert_eq!(bed.ok("find . | sort | wc -l").trim(), "14");
+    assert_eq!(bed.ok("find . | sort | wc -l").trim(), "16");
     assert_eq!(
         bed.ok("stat -c '%F %h %a' . dns dns/ctl"),
         "directory 4 555\ndirectory 2 555\nregular file 1 644\n"
     );
     let age = bed.ok("echo $(( $(date +%s) - $(stat -c %Y dns/query) ))");
     assert!((0..60).contains(&age.trim().parse::<i64>().unwrap()), "{age}");
-    assert_eq!(bed.ok("ls -di . dns/query | wc -l; find . -printf '%i\\n' | sort -u | wc -l"), "2\n14\n");
+    assert_eq!(bed.ok("ls -di . dns/query | wc -l; find . -printf '%i\\n' | sort -u | wc -l"), "2\n16\n");
     bed.ok("df . >/dev/null");
 }
 
