@@ -26,7 +26,7 @@ pub const ANSWER_PATIENCE: Patience = Patience::For(Duration::from_secs(10));
 pub struct Standby {
     backup: Backup,
     interrupter: Interrupter,
-    /// What the endpoint will be like.
+    /// The options of the endpoint.
     pub options: Options,
     origin: Origin,
 }

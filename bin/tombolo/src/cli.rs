@@ -206,7 +206,7 @@ Domains have volumes by their file: [volume.data] size = \"8GiB\", and volumes =
 Domains are promised what their file says: `reserve = { cpu = { budget = \"16ms\", period = \"40ms\" } }`."
     )]
     Reserve(ReserveCommand),
-    /// What watches domains and moves their promises, as files say: [adaptation.NAME]
+    /// Look at adaptations, which move the promises of domains while they run: [adaptation.NAME]
     #[command(
         subcommand,
         after_help = "Examples:

@@ -58,7 +58,7 @@ pub struct SetArgs {
     /// Level of quality: 0 is the best
     #[arg(long, value_name = "NUMBER")]
     pub level: Option<u32>,
-    /// What the file says, of all that is not said here
+    /// Return to the values of the file, but for those that are given here
     #[arg(long)]
     pub file: bool,
     /// Print JSON

@@ -185,7 +185,7 @@ fn nobody_speaks(tree: &Value, to: &str) -> Failure {
 pub enum Input {
     /// Nothing.
     None,
-    /// What this command gets.
+    /// The standard input of this command.
     Standard,
     /// This file.
     File(PathBuf),

@@ -100,7 +100,7 @@ pub struct TopArgs {
     pub json: bool,
 }
 
-/// Which channel, and from where.
+/// The channel, and the domain that asks.
 #[derive(Debug, Clone, Args)]
 pub struct OfArgs {
     /// The channel: NAME, or SERVICE/NAME

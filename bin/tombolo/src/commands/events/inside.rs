@@ -14,7 +14,7 @@ const SERVICES: &str = "/srv";
 /// The longest line of a recording: an event as hexadecimal, and what is said of it.
 const LINE_BYTES_MAX: u64 = 2 * EVENT_BYTES_MAX as u64 + 1024;
 
-/// Which events.
+/// The events that are wanted.
 #[derive(Debug, Clone, Args)]
 pub struct WhichArgs {
     /// Only events that pass this: comparisons of JSON fields, `&&`, `||`, `!`, `in`, `has(...)`
