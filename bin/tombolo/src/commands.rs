@@ -14,6 +14,7 @@ mod generate;
 pub mod image;
 mod import;
 pub mod link;
+mod live;
 pub mod logs;
 mod look;
 pub mod node;

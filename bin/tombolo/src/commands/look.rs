@@ -1,6 +1,6 @@
 //! Looking: `ps`, `inspect`, `service`.
 
-use super::stats::{INTERVAL, NEW_PAGE};
+use super::live::{INTERVAL, NEW_PAGE};
 use super::{client, wait};
 use crate::cli::{InspectArgs, ListArgs, PlaceArgs, PsArgs, ServiceCommand};
 use crate::output::{Failure, Paint, bytes, print, print_json, print_table, seconds};

@@ -1,18 +1,12 @@
 //! `tombolo stats`: what domains use now.
 
-use super::{client, wait};
+use super::{client, live, wait};
 use crate::cli::{PlaceArgs, StatsArgs};
-use crate::output::{Failure, bytes, print, print_json, print_table};
+use crate::output::{Failure, bytes, print_table};
 use node::admin::DomainRow;
 use node::client::Client;
 use serde::Serialize;
-use std::io::{IsTerminal, stdout};
-use std::time::{Duration, Instant};
-
-/// Over which time the use of processors is measured, and how often it is shown anew.
-pub(super) const INTERVAL: Duration = Duration::from_secs(1);
-/// Has a terminal begin a new page: the cursor at the top, and nothing below it (ECMA-48).
-pub(super) const NEW_PAGE: &str = "\x1b[H\x1b[2J";
+use std::time::Instant;
 
 /// What one domain uses.
 #[derive(Debug, Serialize)]
@@ -30,32 +24,20 @@ pub(super) struct Row {
 
 /// What was looked at, and when.
 pub(super) struct Sample {
-    pub(super) at: Instant,
+    at: Instant,
     rows: Vec<DomainRow>,
 }
 
 /// Prints what domains use: once, or anew each second on a terminal.
 pub fn run(place: &PlaceArgs, arguments: &StatsArgs) -> Result<(), Failure> {
     let client = client(place)?;
-    let lives = !arguments.once && !arguments.json && stdout().is_terminal();
-    let mut before = sample(&client)?;
-    loop {
-        // A rate is between two moments.
-        std::thread::park_timeout(INTERVAL.saturating_sub(before.at.elapsed()));
-        let now = sample(&client)?;
-        let rows = now.since(&before);
-        if arguments.json {
-            return print_json(&rows);
-        }
-        if lives {
-            print(NEW_PAGE)?;
-        }
-        table(&rows)?;
-        if !lives {
-            return Ok(());
-        }
-        before = now;
-    }
+    live::run(
+        arguments.once,
+        arguments.json,
+        || sample(&client),
+        |before, now| Ok(now.since(before)),
+        |rows| table(rows),
+    )
 }
 
 impl Sample {

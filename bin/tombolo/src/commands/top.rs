@@ -1,14 +1,13 @@
 //! `tombolo top`: what is there and what it does, on one page.
 
-use super::stats::{INTERVAL, NEW_PAGE, Row, Sample, sample};
-use super::{client, link, look, reserve, stats, wait};
+use super::stats::{Row, Sample, sample};
+use super::{client, link, live, look, reserve, stats, wait};
 use crate::cli::{PlaceArgs, StatsArgs};
-use crate::output::{Failure, print, print_json};
+use crate::output::{Failure, print};
 use node::admin::reserve::Book;
 use node::admin::{LinkRow, ServiceRow};
 use node::client::Client;
 use serde::Serialize;
-use std::io::{IsTerminal, stdout};
 
 /// All that one page shows.
 #[derive(Debug, Serialize)]
@@ -22,25 +21,13 @@ struct Page {
 /// Prints the page: once, or anew each second on a terminal.
 pub fn run(place: &PlaceArgs, arguments: &StatsArgs) -> Result<(), Failure> {
     let client = client(place)?;
-    let lives = !arguments.once && !arguments.json && stdout().is_terminal();
-    let mut before = sample(&client)?;
-    loop {
-        // A rate is between two moments.
-        std::thread::park_timeout(INTERVAL.saturating_sub(before.at.elapsed()));
-        let now = sample(&client)?;
-        let page = page(&client, &now, &before)?;
-        if arguments.json {
-            return print_json(&page);
-        }
-        if lives {
-            print(NEW_PAGE)?;
-        }
-        show(&page)?;
-        if !lives {
-            return Ok(());
-        }
-        before = now;
-    }
+    live::run(
+        arguments.once,
+        arguments.json,
+        || sample(&client),
+        |before, now| page(&client, now, before),
+        show,
+    )
 }
 
 fn page(client: &Client, now: &Sample, before: &Sample) -> Result<Page, Failure> {

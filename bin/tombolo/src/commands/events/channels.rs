@@ -10,14 +10,9 @@ use clap::{Args, Subcommand};
 use node::admin::ServiceRow;
 use node::client::Client;
 use serde_json::{Value, json};
-use std::io::{IsTerminal, stdout};
+use std::io::stdout;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-/// Over which time rates are measured, and how often they are shown anew.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// Has a terminal begin a new page: the cursor at the top, and nothing below it (ECMA-48).
-const NEW_PAGE: &str = "\x1b[H\x1b[2J";
+use std::time::Instant;
 
 #[derive(Debug, Subcommand)]
 pub enum ChannelCommand {
@@ -253,46 +248,25 @@ fn show(place: &PlaceArgs, arguments: &ShowArgs) -> Result<(), Failure> {
 
 fn top(place: &PlaceArgs, arguments: &TopArgs) -> Result<(), Failure> {
     let client = client(place)?;
-    let lives = !arguments.once && !arguments.json && stdout().is_terminal();
-    let sample = || channels(&client).map(|channels| (Instant::now(), channels));
-    let (mut since, mut before) = sample()?;
-    loop {
-        std::thread::park_timeout(INTERVAL.saturating_sub(since.elapsed()));
-        let (at, now) = sample()?;
-        let elapsed = at.duration_since(since).as_secs_f64().max(1e-3);
-        let rows: Vec<Value> = now.iter().map(|row| rates(row, &before, elapsed)).collect();
-        if arguments.json {
-            return print_json(&rows);
-        }
-        if lives {
-            print(NEW_PAGE)?;
-        }
-        let cells: Vec<Vec<String>> = rows
-            .iter()
-            .map(|row| {
-                let keys = [
-                    "dc",
-                    "service",
-                    "channel",
-                    "events_per_s",
-                    "bytes_per_s",
-                    "lost_per_s",
-                    "subscribers",
-                    "waiting",
-                ];
-                keys.map(|key| {
-                    row[key].as_f64().map_or_else(|| text(&row[key]), |number| format!("{number:.0}"))
-                })
-                .to_vec()
-            })
-            .collect();
-        let head = ["DC", "SERVICE", "CHANNEL", "EVENTS/S", "BYTES/S", "LOST/S", "SUBSCRIBERS", "WAITING"];
-        print_table(&head, &cells)?;
-        if !lives {
-            return Ok(());
-        }
-        (since, before) = (at, now);
-    }
+    crate::commands::live::run(
+        arguments.once,
+        arguments.json,
+        || channels(&client).map(|channels| (Instant::now(), channels)),
+        |(since, before), (at, now)| {
+            let elapsed_s = at.duration_since(*since).as_secs_f64().max(1e-3);
+            Ok(now.iter().map(|row| rates(row, before, elapsed_s)).collect::<Vec<Value>>())
+        },
+        |rows| rates_table(rows),
+    )
+}
+
+fn rates_table(rows: &[Value]) -> Result<(), Failure> {
+    const KEYS: [&str; 8] =
+        ["dc", "service", "channel", "events_per_s", "bytes_per_s", "lost_per_s", "subscribers", "waiting"];
+    let cell = |value: &Value| value.as_f64().map_or_else(|| text(value), |number| format!("{number:.0}"));
+    let cells: Vec<Vec<String>> = rows.iter().map(|row| KEYS.map(|key| cell(&row[key])).to_vec()).collect();
+    let head = ["DC", "SERVICE", "CHANNEL", "EVENTS/S", "BYTES/S", "LOST/S", "SUBSCRIBERS", "WAITING"];
+    print_table(&head, &cells)
 }
 
 fn rates(row: &Value, before: &[Value], elapsed_s: f64) -> Value {

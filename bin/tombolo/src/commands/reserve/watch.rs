@@ -1,20 +1,14 @@
 //! `tombolo reserve watch`: a live table of what is promised, used and missed.
 
-use super::super::{client, wait};
+use super::super::{client, live, wait};
 use crate::cli::PlaceArgs;
-use crate::output::{Failure, print, print_json, print_table};
+use crate::output::{Failure, print_table};
 use node::admin::adaptation::AdaptationRow;
 use node::admin::reserve::{Book, VtmRow};
 use node::client::Client;
 use serde::Serialize;
-use std::io::{IsTerminal, stdout};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use topology::nanos_text;
-
-/// Over which time use and misses are measured, and how often they are shown anew.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// Has a terminal begin a new page: the cursor at the top, and nothing below it (ECMA-48).
-const NEW_PAGE: &str = "\x1b[H\x1b[2J";
 
 struct Sample {
     at: Instant,
@@ -40,25 +34,13 @@ struct Row {
 /// Prints the table: anew each second on a terminal, once elsewhere.
 pub fn run(place: &PlaceArgs, once: bool, json: bool) -> Result<(), Failure> {
     let client = client(place)?;
-    let lives = !once && !json && stdout().is_terminal();
-    let mut before = sample(&client)?;
-    loop {
-        // What is used is between two moments.
-        std::thread::park_timeout(INTERVAL.saturating_sub(before.at.elapsed()));
-        let now = sample(&client)?;
-        let rows: Vec<Row> = now.vtms.iter().map(|vtm| row(vtm, &before, &now)).collect();
-        if json {
-            return print_json(&rows);
-        }
-        if lives {
-            print(NEW_PAGE)?;
-        }
-        table(&rows)?;
-        if !lives {
-            return Ok(());
-        }
-        before = now;
-    }
+    live::run(
+        once,
+        json,
+        || sample(&client),
+        |before, now| Ok(now.vtms.iter().map(|vtm| row(vtm, before, now)).collect::<Vec<Row>>()),
+        |rows| table(rows),
+    )
 }
 
 fn sample(client: &Client) -> Result<Sample, Failure> {
