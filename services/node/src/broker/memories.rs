@@ -6,16 +6,38 @@ use crate::broker::Outgoing;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use wire::control::Reply;
 
-/// What one incarnation of a domain has with services.
+/// The memories that one incarnation of a domain has with services.
 #[derive(Debug)]
 pub(crate) struct Memories {
     /// The domain's FUSE session.
-    pub(crate) fuse: OwnedFd,
+    fuse: OwnedFd,
     /// By the name of the service.
-    pub(crate) of: BTreeMap<String, OwnedFd>,
+    of: BTreeMap<String, OwnedFd>,
+    /// The kernel's numbers of those that were registered. The kernel keeps each registration as long as the mount lives, so a
+    /// frontend that asks again is given the same number.
+    pub(super) registered: BTreeMap<String, u32>,
+}
+
+impl Memories {
+    /// The memories by the names of their services, and the domain's FUSE session.
+    pub(crate) fn new(fuse: OwnedFd, of: BTreeMap<String, OwnedFd>) -> Self {
+        Self { fuse, of, registered: BTreeMap::new() }
+    }
+
+    fn register(&mut self, service: &str) -> Option<io::Result<u32>> {
+        let memory = self.of.get(service)?;
+        if let Some(number) = self.registered.get(service) {
+            return Some(Ok(*number));
+        }
+        let number = sys::fuse_backing::open(&self.fuse, memory);
+        if let Ok(number) = number {
+            self.registered.insert(service.to_owned(), number);
+        }
+        Some(number)
+    }
 }
 
 impl Broker {
@@ -31,9 +53,8 @@ impl Broker {
 }
 
 impl Inner {
-    fn memory_of(&self, who: &Identity, service: &str) -> Option<(&OwnedFd, &OwnedFd)> {
-        let memories = self.memories.get(&(who.dc.clone(), who.domain.clone()))?;
-        Some((&memories.fuse, memories.of.get(service)?))
+    fn memory_of(&self, who: &Identity, service: &str) -> Option<&OwnedFd> {
+        self.memories.get(&(who.dc.clone(), who.domain.clone()))?.of.get(service)
     }
 
     /// The memory that comes with a channel: with those of frontends, where both ends share this node's kernel.
@@ -45,7 +66,7 @@ impl Inner {
     ) -> Result<Option<OwnedFd>, Refusal> {
         let apart = self.guests(who, server).contains(&true);
         let found = self.memory_of(who, service).filter(|_| who.role == Role::Frontend && !apart);
-        let copy = found.map(|(_, memory)| memory.try_clone()).transpose();
+        let copy = found.map(OwnedFd::try_clone).transpose();
         copy.map_err(|e| Refusal {
             errno: Errno::MFILE,
             message: format!("no descriptor for the memory of service {service}: {e}"),
@@ -53,11 +74,17 @@ impl Inner {
     }
 
     /// A frontend wants the files of a service to have their memory behind them.
-    pub(super) fn map_memory(&self, who: &Identity, number: u64, service: &str) -> Result<Outgoing, Refusal> {
+    pub(super) fn map_memory(
+        &mut self,
+        who: &Identity,
+        number: u64,
+        service: &str,
+    ) -> Result<Outgoing, Refusal> {
         if who.role != Role::Frontend {
             return refuse(Errno::PERM, "only a frontend has files that memory could be behind");
         }
-        let Some((fuse, memory)) = self.memory_of(who, service) else {
+        let memories = self.memories.get_mut(&(who.dc.clone(), who.domain.clone()));
+        let Some(registered) = memories.and_then(|memories| memories.register(service)) else {
             return refuse(
                 Errno::NXIO,
                 format!(
@@ -66,7 +93,7 @@ impl Inner {
                 ),
             );
         };
-        match sys::fuse_backing::open(fuse.as_fd(), memory.as_fd()) {
+        match registered {
             Ok(backing) => Ok(Reply::Backed { id: number, backing }.into()),
             Err(error) => refuse(errno_of(&error), unbacked(who, service, &error)),
         }

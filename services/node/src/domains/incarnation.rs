@@ -219,7 +219,7 @@ fn lend(
     of: BTreeMap<String, OwnedFd>,
 ) -> Result<(), String> {
     let fuse = clone(&held.fuse)?;
-    node.broker.has_memories(dc, domain.name.as_str(), Memories { fuse, of });
+    node.broker.has_memories(dc, domain.name.as_str(), Memories::new(fuse, of));
     Ok(())
 }
 

@@ -10,7 +10,7 @@ fn lab() -> Broker {
     let memory = |name: &str| sys::memfd::sealed(name, 4096).unwrap();
     let of = BTreeMap::from([("thermometer".to_owned(), memory("memory"))]);
     // No FUSE session, so the kernel registers nothing there.
-    broker.has_memories("shop", "web", Memories { fuse: memory("fuse"), of });
+    broker.has_memories("shop", "web", Memories::new(memory("fuse"), of));
     broker
 }
 
@@ -59,4 +59,15 @@ fn only_a_frontend_has_memory_put_behind_its_files_and_only_its_own_domains() {
     refused(&reply, Errno::NOTTY);
     let Reply::Refused { message, .. } = reply else { return };
     assert!(message.contains("Linux 6.9") && message.contains("read"), "{message}");
+}
+
+#[test]
+fn a_frontend_that_asks_again_and_again_is_given_one_number() {
+    let broker = lab();
+    let mut frontend = join(&broker, "web", Role::Frontend, false);
+    let of_web = ("shop".to_owned(), "web".to_owned());
+    broker.lock().memories.get_mut(&of_web).unwrap().registered.insert("thermometer".into(), 7);
+    for _ in 0..3 {
+        assert_eq!(ask(&broker, &mut frontend, back("thermometer")), Reply::Backed { id: 9, backing: 7 });
+    }
 }
