@@ -9,6 +9,7 @@ pub mod guest;
 pub mod machines;
 pub mod name_server;
 pub mod node;
+pub mod peer;
 pub mod report;
 pub mod tipc_guest;
 pub mod wait;

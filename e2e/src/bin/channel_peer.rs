@@ -14,9 +14,10 @@
 
 use channel::{End, Receiver, Sender};
 use conformance::{Given, Scenario};
+use e2e::peer::say;
 use rustix::io::Errno;
 use session::{Consumer, ControlError, offer_channel, open_channel};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -68,13 +69,6 @@ impl From<ControlError> for Failure {
             other => Self::Other(other.to_string()),
         }
     }
-}
-
-/// Prints a line at once: whoever reads waits for it.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    // Nobody listens any more: then nobody misses it.
-    let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 fn number(word: &str) -> u64 {

@@ -22,9 +22,10 @@
 //!
 //! Exit code 3: a call failed as it should not; its words are printed.
 
+use e2e::peer::{chain, say};
 use endpoint::{Access, Address, Content, Endpoint, Failed, From, GrantId, Options, RequestError, Rights};
 use std::error::Error;
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, Read};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -74,23 +75,6 @@ fn main() -> ExitCode {
 }
 
 type Done = Result<(), Box<dyn Error>>;
-
-/// Prints a line at once: whoever reads waits for it.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    // Nobody listens any more: then nobody misses it.
-    let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
-}
 
 fn number(word: &str) -> u64 {
     word.parse().unwrap_or(0)

@@ -11,10 +11,11 @@
 //!
 //! Exit code 3: a call failed as it should not; its words are printed.
 
+use e2e::peer::{chain, say};
 use endpoint::{Backup, Content, Endpoint, From, Options};
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -46,23 +47,6 @@ fn main() -> ExitCode {
             ExitCode::from(3)
         }
     }
-}
-
-/// What is printed at once: whoever reads waits for it.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    // Nobody listens any more: then nobody misses it.
-    let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 fn bound(name: &str) -> Result<Endpoint, Box<dyn Error>> {

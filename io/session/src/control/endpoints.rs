@@ -99,10 +99,9 @@ impl Control {
         &mut self,
         name: &str,
         token: &str,
-        mut peers: Vec<EndpointAddress>,
+        peers: Vec<EndpointAddress>,
     ) -> Result<(), ControlError> {
-        let (name, token) = (name.to_owned(), token.to_owned());
-        peers.truncate(MAX_KNOWN_PEERS);
+        let (name, token, peers) = to_be(name, token, peers);
         self.ask_later(|id| Request::Back { id, name, token, peers })
     }
 
@@ -123,10 +122,9 @@ impl Control {
         &mut self,
         name: &str,
         token: &str,
-        mut peers: Vec<EndpointAddress>,
+        peers: Vec<EndpointAddress>,
     ) -> Result<(), ControlError> {
-        let (name, token) = (name.to_owned(), token.to_owned());
-        peers.truncate(MAX_KNOWN_PEERS);
+        let (name, token, peers) = to_be(name, token, peers);
         self.ask_later(|id| Request::Bind { id, name, token, peers })
     }
 
@@ -243,4 +241,10 @@ impl Control {
             _ => Err(ControlError::Unexpected("another answer than that it was done")),
         }
     }
+}
+
+/// The fields of a request to be an endpoint, or a backup of one: the daemon is told of as many peers as it takes.
+fn to_be(name: &str, token: &str, mut peers: Vec<EndpointAddress>) -> (String, String, Vec<EndpointAddress>) {
+    peers.truncate(MAX_KNOWN_PEERS);
+    (name.to_owned(), token.to_owned(), peers)
 }
