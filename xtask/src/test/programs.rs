@@ -35,6 +35,10 @@ const ALONE: [(&str, &str); 9] = [
     ("xen_bed", "*"),
 ];
 
+/// Programs of which more tests run at the same time than there are processors, and how many: most of their tests wait for
+/// machines, leases and daemons.
+const CROWDED: [(&str, &str, &str); 1] = [("e2e", "all", "--test-threads=4")];
+
 /// Programs that run longest of those that share the processors: they start first, so that nobody waits for one at the end.
 const FIRST: [(&str, &str); 4] = [("machine", "*"), ("domain", "*"), ("registry", "*"), ("conformance", "*")];
 
@@ -59,6 +63,13 @@ impl Program {
         } else {
             format!("{}-{}", self.package, self.target)
         }
+    }
+
+    /// How many of its tests run at the same time, where it is more than one for each processor.
+    fn threads(&self) -> Option<&'static str> {
+        let of =
+            |&(package, target, _): &(&str, &str, &str)| package == self.package && target == self.target;
+        CROWDED.iter().copied().find(of).map(|(_, _, threads)| threads)
     }
 
     fn is_in(&self, list: &[(&str, &str)]) -> bool {
@@ -280,6 +291,8 @@ impl<'a> Outcome<'a> {
         command
             .args(["--show-output", "-Zunstable-options", "--report-time"])
             .args(how.arguments)
+            // A test that is tried again runs alone.
+            .args(if arguments.is_empty() { self.program.threads() } else { None })
             .args(arguments)
             .current_dir(&self.program.folder)
             .env("CARGO_MANIFEST_DIR", &self.program.folder)
