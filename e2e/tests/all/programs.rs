@@ -174,3 +174,41 @@ fn the_example_in_python_serves_texts_streams_and_folders() {
     assert!(denied.code != 0 && denied.err.contains("ermission denied"), "{denied:?}");
     node.ok(&["down", "thermometer"]);
 }
+
+/// A first service is written in so many lines.
+const MOST_LINES: usize = 30;
+/// The first service in Rust, which is the program of `examples/first_service`.
+const FIRST: &str = env!("CARGO_BIN_EXE_first_service");
+
+/// The first service of `docs/services.md` in Rust: the page and the example have the same text, which is short, and it does what the page says.
+#[test]
+fn the_first_service_in_rust_is_short_and_does_what_the_page_says() {
+    let page = include_str!("../../../docs/services.md");
+    let example = include_str!("../../../examples/first_service/src/main.rs");
+    let of_page = page.split_once("```rust main.rs\n").and_then(|(_, rest)| rest.split_once("```\n"));
+    assert_eq!(of_page.expect("the page has it").0, example);
+    assert!(example.lines().count() <= MOST_LINES, "{} lines", example.lines().count());
+    let Some(node) = Node::start() else { return };
+    // What the example builds stands beside it; here cargo has put it elsewhere.
+    let topology = include_str!("../../../examples/first_service/topology.toml");
+    let mount = "{ source = \"target/debug\", target = \"/app\" }";
+    assert_eq!(topology.matches(mount).count(), 1);
+    let built = format!("{{ source = \"{FIRST}\", target = \"/app/first_service\" }}");
+    node.up_ok(&topology.replace(mount, &built));
+    wait::until("the thermometer serves", || {
+        node.shell("hall", "cat /srv/thermometer/reading").out.trim() == "20.0"
+    });
+    node.shell_ok("hall", "echo 21.5 > /srv/thermometer/ctl");
+    assert_eq!(node.shell_ok("hall", "cat /srv/thermometer/reading").trim(), "21.5");
+    assert_eq!(node.shell_ok("hall", "head -n 2 /srv/thermometer/samples").trim(), "21.5\n21.5");
+    let warm = "open('/srv/thermometer/ctl', 'wb', 0).write(b'warm')";
+    let refused = node.shell("hall", &format!("python3 -c \"{warm}\""));
+    assert!(refused.code != 0 && refused.err.contains("[Errno 22]"), "{refused:?}");
+    // Its program is killed, and the next one serves with a state of its own.
+    let tree = node.json(&["inspect", "dc/first-service/domains/sensor"]);
+    node::kill(tree["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it runs"));
+    wait::until("the next program serves", || {
+        node.shell("hall", "cat /srv/thermometer/reading").out.trim() == "20.0"
+    });
+    node.ok(&["down", "first-service"]);
+}
