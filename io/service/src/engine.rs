@@ -119,7 +119,9 @@ impl<S> Engine<S> {
         let id = SessionId { link: to.link, session: to.session };
         let reply = self.call(ctx, (id, file), (Some((to, most_bytes)), None), function);
         let bytes = match reply {
-            Ok(Reply(None)) => return,
+            Ok(Reply(None)) if self.later.contains_key(&(to.link, to.tag)) => return,
+            // The promise of another call: nobody would ever answer this one.
+            Ok(Reply(None)) => Err(Errno::IO),
             Ok(Reply(Some(mut bytes))) => {
                 if most_bytes < MAX_ANSWER_BYTES {
                     bytes.truncate(most_bytes);

@@ -229,6 +229,15 @@ fn answers_come_later_from_other_threads_and_never_to_the_wrong_call() {
     let (ask, asked): (_, Receiver<Later>) = channel();
     let mut stage = Stage::new(json!({}), move || {
         gauge(|service| {
+            let mut kept = None;
+            service.control("again", "read", move |_, call, _| {
+                if kept.is_none() {
+                    let (reply, later) = call.later()?;
+                    later.answer(Ok("once"));
+                    kept = Some(reply);
+                }
+                kept.clone().ok_or(Errno::IO)
+            });
             service.session("ask", "read", move |_, call, _| {
                 let (reply, later) = call.later()?;
                 ask.send(later).expect("the test waits");
@@ -251,6 +260,9 @@ fn answers_come_later_from_other_threads_and_never_to_the_wrong_call() {
     first.answer(Ok("too late"));
     again.answer(Ok("again"));
     assert_eq!(stage.answer(1), Ok(b"again".to_vec()));
+    let control = stage.file("again");
+    assert_eq!(stage.request(0, control, b"x"), Ok(b"once".to_vec()));
+    assert_eq!(stage.request(0, control, b"x"), Err(Errno::IO), "a promise of another call");
     drop(later(&stage, 3));
     assert_eq!(stage.answer(3), Err(Errno::IO), "who forgets to answer has failed");
     stage.end();
