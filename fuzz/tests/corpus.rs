@@ -28,6 +28,8 @@ mod peer_scribbles;
 mod proxy_peer;
 #[path = "../fuzz_targets/ring_words.rs"]
 mod ring_words;
+#[path = "../fuzz_targets/service_trees.rs"]
+mod service_trees;
 #[path = "../fuzz_targets/stream_bytes.rs"]
 mod stream_bytes;
 #[path = "../fuzz_targets/wire_messages.rs"]
@@ -101,6 +103,11 @@ fn corpus_of_proxy_peer() {
 #[test]
 fn corpus_of_ring_words() {
     fuzz::corpus::play("ring_words", ring_words::run);
+}
+
+#[test]
+fn corpus_of_service_trees() {
+    fuzz::corpus::play("service_trees", service_trees::run);
 }
 
 #[test]

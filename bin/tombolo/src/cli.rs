@@ -466,6 +466,10 @@ pub struct InspectArgs {
 pub enum ServiceCommand {
     /// List the services
     Ls(ListArgs),
+    /// Write a folder with a service of your own that runs: its program, and a topology file
+    #[command(after_help = "Examples:\n  tombolo service new --language python thermometer\n  \
+                            tombolo service new --language rust --sources ~/tombolo thermometer")]
+    New(NewServiceArgs),
     /// Show one service: its server, settings, consumers and counters
     Show {
         /// NAME, or DC/NAME
@@ -474,6 +478,31 @@ pub enum ServiceCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct NewServiceArgs {
+    /// The folder, which must be new or empty
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+    /// The language of its program
+    #[arg(long, value_enum)]
+    pub language: Language,
+    /// The service's name (default: the folder's)
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Where Tombolo's sources are; a service in Rust uses the crate `service` by its path
+    #[arg(long, value_name = "FOLDER")]
+    pub sources: Option<PathBuf>,
+}
+
+/// A language that services are written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Language {
+    /// Nothing is installed: the package is in the domain
+    Python,
+    /// Built by cargo, with the crate by its path
+    Rust,
 }
 
 #[derive(Debug, Args)]

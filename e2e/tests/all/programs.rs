@@ -174,3 +174,116 @@ fn the_example_in_python_serves_texts_streams_and_folders() {
     assert!(denied.code != 0 && denied.err.contains("ermission denied"), "{denied:?}");
     node.ok(&["down", "thermometer"]);
 }
+
+/// A first service is written in so many lines.
+const MOST_LINES: usize = 30;
+/// The first service in Rust, which is the program of `examples/first_service`.
+const FIRST: &str = env!("CARGO_BIN_EXE_first_service");
+
+/// The first service of `docs/services.md` in Rust: the page and the example have the same text, which is short, and it does what the page says.
+#[test]
+fn the_first_service_in_rust_is_short_and_does_what_the_page_says() {
+    let page = include_str!("../../../docs/services.md");
+    let example = include_str!("../../../examples/first_service/src/main.rs");
+    let of_page = page.split_once("```rust main.rs\n").and_then(|(_, rest)| rest.split_once("```\n"));
+    assert_eq!(of_page.expect("the page has it").0, example);
+    assert!(example.lines().count() <= MOST_LINES, "{} lines", example.lines().count());
+    let Some(node) = Node::start() else { return };
+    // What the example builds stands beside it; here cargo has put it elsewhere.
+    let topology = include_str!("../../../examples/first_service/topology.toml");
+    let mount = "{ source = \"target/debug\", target = \"/app\" }";
+    assert_eq!(topology.matches(mount).count(), 1);
+    let built = format!("{{ source = \"{FIRST}\", target = \"/app/first_service\" }}");
+    node.up_ok(&topology.replace(mount, &built));
+    wait::until("the thermometer serves", || {
+        node.shell("hall", "cat /srv/thermometer/reading").out.trim() == "20.0"
+    });
+    node.shell_ok("hall", "echo 21.5 > /srv/thermometer/ctl");
+    assert_eq!(node.shell_ok("hall", "cat /srv/thermometer/reading").trim(), "21.5");
+    assert_eq!(node.shell_ok("hall", "head -n 2 /srv/thermometer/samples").trim(), "21.5\n21.5");
+    let warm = "open('/srv/thermometer/ctl', 'wb', 0).write(b'warm')";
+    let refused = node.shell("hall", &format!("python3 -c \"{warm}\""));
+    assert!(refused.code != 0 && refused.err.contains("[Errno 22]"), "{refused:?}");
+    // Its program is killed, and the next one serves with a state of its own.
+    let tree = node.json(&["inspect", "dc/first-service/domains/sensor"]);
+    node::kill(tree["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it runs"));
+    wait::until("the next program serves", || {
+        node.shell("hall", "cat /srv/thermometer/reading").out.trim() == "20.0"
+    });
+    node.ok(&["down", "first-service"]);
+}
+
+/// Uses what a skeleton serves, as its README says.
+fn use_skeleton(node: &Node, folder: &std::path::Path, name: &str) {
+    node.ok(&["up", folder.join("topology.toml").to_str().expect("UTF-8")]);
+    wait::until("the skeleton serves", || {
+        node.shell("user", &format!("cat /srv/{name}/value")).out.trim() == "0"
+    });
+    let asked =
+        format!("cd /srv/{name}; exec 3<changes; echo 7 >ctl; sed -n 1p value; timeout 30 head -c 2 <&3");
+    assert_eq!(node.shell_ok("user", &asked).trim(), "7\n7");
+    let wrong = node.shell("user", &format!("echo seven > /srv/{name}/ctl"));
+    assert!(wrong.code != 0 && wrong.err.contains("Invalid argument"), "{wrong:?}");
+    node.ok(&["down", name]);
+}
+
+#[test]
+fn a_skeleton_in_each_language_runs_and_overwrites_nothing() {
+    let Some(node) = Node::start() else { return };
+    let place = tempfile::tempdir().expect("a folder");
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let made = |name: &str| place.path().join(name);
+    let new = |name: &str, more: &[&str]| {
+        let folder = made(name);
+        let arguments = ["service", "new", folder.to_str().expect("UTF-8")];
+        node.run(&[&arguments[..], more].concat())
+    };
+    let python = new("first", &["--language", "python"]);
+    assert_eq!(python.code, 0, "{python:?}");
+    use_skeleton(&node, &made("first"), "first");
+    let rust = new("second", &["--language", "rust", "--sources", sources]);
+    assert_eq!(rust.code, 0, "{rust:?}");
+    // With the versions that are here already: nothing is fetched.
+    std::fs::copy(format!("{sources}/Cargo.lock"), made("second").join("Cargo.lock")).expect("copied");
+    let cargo = std::env::var("CARGO").expect("cargo runs the tests");
+    let built = std::process::Command::new(cargo)
+        .args(["build", "--offline"])
+        .current_dir(made("second"))
+        .env_remove("CARGO_TARGET_DIR")
+        .output()
+        .expect("cargo starts");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    use_skeleton(&node, &made("second"), "second");
+    for (name, more, words) in [
+        ("first", &["--language", "python"][..], "is not empty; nothing was written"),
+        ("first/service.py", &["--language", "python", "--name", "a"], "is no folder; nothing was written"),
+        ("No Word", &["--language", "python"], "can't be the name of a service"),
+        ("third", &["--language", "rust"], "say where Tombolo's sources are"),
+        ("third", &["--language", "rust", "--sources", "/usr"], "/usr has no io/service/Cargo.toml"),
+    ] {
+        let refused = new(name, more);
+        assert!(refused.code == 2 && refused.err.contains(words), "{refused:?}");
+    }
+    assert!(!made("third").exists() && !made("No Word").exists());
+}
+
+/// What `docs/services.md` says of ordinary tools at a stream, which looks like a regular file and has no offsets.
+#[test]
+fn ordinary_tools_read_streams_as_the_page_says() {
+    let Some(node) = Node::start() else { return };
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/thermometer/topology.toml");
+    node.ok(&["up", example]);
+    let stream = "/srv/thermometer/samples";
+    wait::until("the thermometer serves", || node.shell("hall", &format!("head -n 1 {stream}")).code == 0);
+    for quiet in [format!("sed 2q {stream}"), format!("cat {stream} | head -n 2")] {
+        let read = node.shell("hall", &quiet);
+        assert!(read.code == 0 && read.out.lines().count() == 2 && read.err.is_empty(), "{quiet}: {read:?}");
+    }
+    let head = node.shell("hall", &format!("head -n 2 {stream}"));
+    assert!(head.code == 0 && head.out.lines().count() == 2, "{head:?}");
+    assert!(head.err.contains("Illegal seek"), "{head:?}");
+    // A time holds behind a pipe.
+    let timed = format!("cat {stream} | bash -c 'read -t 20 line && echo got' ");
+    assert_eq!(node.shell_ok("hall", &timed).trim(), "got");
+    node.ok(&["down", "thermometer"]);
+}

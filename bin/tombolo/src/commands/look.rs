@@ -132,6 +132,7 @@ fn shortened(text: &str) -> String {
 /// `tombolo service ...`.
 pub fn service(place: &PlaceArgs, command: &ServiceCommand) -> Result<(), Failure> {
     match command {
+        ServiceCommand::New(arguments) => super::skeleton::new(arguments),
         ServiceCommand::Ls(arguments) => services(place, arguments),
         ServiceCommand::Show { service, json } => {
             let client = client(place)?;

@@ -1,0 +1,84 @@
+//! What a service and its consumer say of trees, ranges, streams and whole messages. What must hold: no panic, what is understood says the
+//! same when it is said again, a name is one that a kernel may have, and no number leads out of its folder.
+#![cfg_attr(feature = "fuzzing", no_main)]
+
+use wire::service::{
+    Attributes, Change, Entry, Header, Kind, List, Node, Operation, Phase, Range, SERIAL_BITS, Terms, below,
+    flags, offset_of, root_of,
+};
+
+fuzz::target!(|bytes: &[u8]| {
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    match kind % 9 {
+        0 => {
+            if let Ok(node) = Node::decode(bytes) {
+                assert_eq!(node.encode(), bytes);
+                let serial = node.number & ((1 << SERIAL_BITS) - 1);
+                assert_eq!(below(root_of(node.number), serial), Some(node.number));
+            }
+        }
+        1 => entries(bytes),
+        2 => {
+            if let Ok(change) = Change::decode(bytes) {
+                assert_eq!(change.encode(), bytes);
+                assert!(is_name(change.name));
+                assert_eq!(is_name(change.new_name), change.operation == Operation::Rename);
+            }
+        }
+        3 => {
+            if let Ok(range) = Range::decode(bytes) {
+                assert_eq!(range.encode(), bytes);
+                assert!(i64::try_from(range.offset).is_ok());
+            }
+        }
+        4 => {
+            if let Ok(attributes) = Attributes::decode(bytes) {
+                assert_eq!(Attributes::decode(&attributes.encode()), Ok(attributes));
+            }
+        }
+        5 => {
+            if let Ok(Some(terms)) = Terms::decode(bytes) {
+                assert_eq!(terms.encode(), bytes);
+            }
+        }
+        6 => {
+            if let Ok((offset, data)) = offset_of(bytes) {
+                assert_eq!([&offset.to_le_bytes()[..], data].concat(), bytes);
+            }
+        }
+        7 => {
+            if let Ok(list) = List::decode(bytes) {
+                assert_eq!(list.encode(), bytes);
+            }
+        }
+        _ => whole(bytes),
+    }
+});
+
+fn entries(bytes: &[u8]) {
+    let mut rest = bytes;
+    let mut again = Vec::new();
+    while let Ok(Some(entry)) = Entry::take(&mut rest) {
+        assert!(is_name(entry.name) && entry.place != 0);
+        entry.append(&mut again);
+    }
+    assert_eq!(bytes.strip_prefix(&again[..]), Some(rest));
+}
+
+fn whole(bytes: &[u8]) {
+    let Ok((header, payload)) = Header::decode(bytes) else { return };
+    assert_eq!([&header.encode()[..], payload].concat(), bytes);
+    if header.kind == Kind::Response
+        && header.flags & flags::TRACE != 0
+        && let Ok((answer, phases)) = Phase::split(payload, header.file)
+    {
+        assert_eq!(answer.len() + phases.len() * wire::service::PHASE_BYTES, payload.len());
+    }
+}
+
+fn is_name(name: &[u8]) -> bool {
+    (1..=wire::service::MAX_NAME_BYTES).contains(&name.len())
+        && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+        && name != b"."
+        && name != b".."
+}
