@@ -6,20 +6,20 @@
 
 use crate::cgroup::Cgroups;
 use crate::error::{Context, Error, Result};
-use crate::exec_start::{self, Outcome};
+use crate::exec_start::{self, Outcome, pass_on};
 use crate::layout::Layout;
 use crate::monitor::{chain, payload::runtime_log};
 use crate::runtime::{Runtime, last_error};
 use crate::spec::Kind;
 use crate::status::{Phase, Status};
-use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
 use sys::signals::{SignalDescriptor, unblock_in_child};
 
 /// Its time was over, as of timeout(1).
@@ -299,15 +299,6 @@ pub(crate) fn end_after(limit: Option<std::time::Duration>) -> Result<()> {
 
 fn took_longer(limit: std::time::Duration) -> String {
     format!("tombolo exec: it took longer than {:.1} s", limit.as_secs_f64())
-}
-
-/// To a child that was not waited for yet, so its number is still its own.
-pub(crate) fn pass_on(child: &Child, signal: i32) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
-        // It may have ended this moment.
-        let _ = rustix::process::kill_process(pid, signal);
-    }
 }
 
 /// For the helper's own child: it does not outlive the helper.

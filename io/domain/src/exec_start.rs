@@ -5,7 +5,6 @@
 //! the runtime writes its process id, and what has not started in time is killed with all that the runtime has begun for it.
 
 use crate::error::{Context, Error, Result};
-use crate::exec::pass_on;
 use crate::monitor::control::readable;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::fs;
@@ -116,5 +115,14 @@ pub(crate) fn not_started(domain: &str, after: Duration, room: &str) -> Error {
     Error::Step {
         what: format!("start the command in {domain}"),
         source: std::io::Error::new(std::io::ErrorKind::TimedOut, why),
+    }
+}
+
+/// To a child that was not waited for yet, so its number is still its own.
+pub(crate) fn pass_on(child: &Child, signal: i32) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+        // It may have ended this moment.
+        let _ = rustix::process::kill_process(pid, signal);
     }
 }
