@@ -1,9 +1,7 @@
 //! Hostile parties try everything at once, and an honest tenant's look-ups, commands and restarts go on meanwhile, without one failure.
 //!
 //! The attackers and their attacks are lists in `e2e/programs/siege.py`: a tenant that is root in its container, and somebody on the node without
-//! rights. Attacks that need a node of their own have tests of their own: descriptors that were closed under the preload library and upstreams
-//! that time out (`faults.rs`, `hostile.rs`), rings that nobody reads over a link (`cluster_services.rs`), classes of packets
-//! (`network_classes.rs`), what has no room on a disk (`full_disks.rs`), strangers at the API of nodes and former nodes (`joining.rs`, `authority.rs`).
+//! rights.
 
 use e2e::{NameServer, Node, topology, wait};
 use std::os::unix::process::CommandExt;
@@ -122,27 +120,6 @@ fn who_tries_everything_at_once_makes_nothing_of_anothers_fail() {
     node.ok(&["down", "hostile"]);
     wait::until("nothing of it is left", || !node.run_dir().join("dc/hostile").exists());
     honest(&node, Duration::ZERO);
-}
-
-// Ends that were waited for once took all the threads that starts need: a file with 16 domains that do not end held up every other.
-#[test]
-fn domains_that_do_not_end_hold_up_no_other() {
-    let Some(node) = Node::start() else { return };
-    let mut text = "name = \"stubborn\"\n".to_owned();
-    for number in 0..20 {
-        text += &format!(
-            "[domain.d{number}]\nkind = \"process\"\ncommand = [\"sh\", \"-c\", \"trap '' TERM; while :; do sleep 1; done\"]\n"
-        );
-    }
-    node.up_ok(&text);
-    let mut down = node.command(&["down", "stubborn"]).stdout(Stdio::null()).spawn().expect("down begins");
-    wait::until("they are asked to end", || {
-        node.run(&["ps", "--json"]).out.contains("stopping") || down.try_wait().expect("a child").is_some()
-    });
-    node.up_ok("name = \"test\"\n[domain.web]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"sleep\", \"infinity\"]\n");
-    node.ok(&["restart", "test/web"]);
-    assert!(down.try_wait().expect("a child").is_none(), "they have ended: the test shows nothing");
-    assert!(down.wait().expect("its end").success());
 }
 
 /// Kills the siege of the user, and its attacks, which have sessions of their own.
