@@ -51,6 +51,7 @@ mod quickstart;
 mod remote;
 mod reservations;
 mod roots;
+mod siege;
 mod sockets;
 mod takeover;
 mod views;

@@ -4,20 +4,22 @@
 //! it, so that the same filter, capabilities and namespaces hold; in a process domain it does so itself. Exit codes: the
 //! command's own, 128 + N after signal N, 127 not found, 126 not executable, 125 when it could not be tried.
 
+use crate::cgroup::Cgroups;
 use crate::error::{Context, Error, Result};
+use crate::exec_start::{self, Outcome, pass_on};
 use crate::layout::Layout;
 use crate::monitor::{chain, payload::runtime_log};
 use crate::runtime::{Runtime, last_error};
 use crate::spec::Kind;
 use crate::status::{Phase, Status};
-use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
 use sys::signals::{SignalDescriptor, unblock_in_child};
 
 /// Its time was over, as of timeout(1).
@@ -162,17 +164,47 @@ fn in_container(
     for (key, value) in &options.environment {
         command.arg("--env").arg(format!("{key}={value}"));
     }
+    let started = log.with_extension("pid");
+    command.arg("--pid-file").arg(&started);
     command.arg(paths.id.runtime_id()).args(&options.command);
     enter_network(status)?;
-    let ended = supervise(command, options.limit);
+    let ended = exec_start::supervise(command, &started, options.limit);
     let complaint = last_error(&log);
-    // One file per call, ours alone; what it said is known.
+    // Files of this call, ours alone; what they said is known.
     let _ = std::fs::remove_file(&log);
-    let ended = ended?;
+    let _ = std::fs::remove_file(&started);
+    let ended = match ended? {
+        Outcome::Ended(ended) => ended,
+        Outcome::TooLong(limit) => {
+            eprintln!("{}", took_longer(limit));
+            return Ok(CODE_LIMIT);
+        }
+        Outcome::NotStarted(after) => {
+            return Err(exec_start::not_started(&paths.id.to_string(), after, &room(incarnation, paths)));
+        }
+    };
     match complaint {
         Some(message) if could_not_try(ended, is_runc, &message) => Ok(code_of(&message)),
         _ => Ok(code(ended)),
     }
+}
+
+/// What the domain uses of its limits, for a sentence.
+fn room(incarnation: &crate::incarnation::Incarnation, paths: &crate::layout::DomainPaths) -> String {
+    const MIB: u64 = 1 << 20;
+    let Ok(usage) = Cgroups::discover().map(|cgroups| cgroups.usage(&paths.cgroup)) else {
+        return "its cgroups can't be read".into();
+    };
+    let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+    let of = |limit: Option<u64>| limit.map_or_else(String::new, |limit| format!(" of {limit}"));
+    let limits = &incarnation.spec.limits;
+    format!(
+        "memory {}{} MiB, processes {}{}",
+        number(usage.memory.used_bytes.map(|bytes| bytes / MIB)),
+        of(limits.memory_bytes.map(|bytes| bytes / MIB)),
+        number(usage.pids),
+        of(limits.pids)
+    )
 }
 
 /// Enters the domain's network: where that is the host's, the runtime would leave the command in the namespace of whoever calls.
@@ -258,20 +290,15 @@ pub(crate) fn end_after(limit: Option<std::time::Duration>) -> Result<()> {
     let end = move || {
         // tidy(sleep): the time limit is what is waited for.
         std::thread::sleep(limit);
-        eprintln!("tombolo exec: it took longer than {:.1} s", limit.as_secs_f64());
+        eprintln!("{}", took_longer(limit));
         std::process::exit(CODE_LIMIT);
     };
     std::thread::Builder::new().name("limit".into()).spawn(end).doing("keep the time limit")?;
     Ok(())
 }
 
-/// To a child that was not waited for yet, so its number is still its own.
-pub(crate) fn pass_on(child: &Child, signal: i32) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
-        // It may have ended this moment.
-        let _ = rustix::process::kill_process(pid, signal);
-    }
+fn took_longer(limit: std::time::Duration) -> String {
+    format!("tombolo exec: it took longer than {:.1} s", limit.as_secs_f64())
 }
 
 /// For the helper's own child: it does not outlive the helper.

@@ -18,6 +18,7 @@ mod exchange;
 mod exec;
 mod exec_machine;
 mod exec_process;
+mod exec_start;
 pub mod hold;
 mod host;
 mod hostroot;

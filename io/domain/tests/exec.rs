@@ -2,12 +2,12 @@
 
 mod ground;
 
-use domain::{DomainSpec, ExecOptions, Kind, Network, Running};
+use domain::{DomainSpec, ExecOptions, Kind, Limits, Network, Running};
 use ground::{Ground, ground};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use std::io::{Read, Write};
 use std::process::{Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const KINDS: [Kind; 2] = [Kind::Container, Kind::Process];
 
@@ -213,6 +213,57 @@ fn signals_reach_the_command() {
         assert_eq!((rest.as_str(), child.wait().expect("wait").code()), ("asked\n", Some(5)), "{kind:?}");
         running.stop(Some(Duration::ZERO)).expect("stop");
     }
+}
+
+/// Uses up what the domain may have of memory and processes, and begins anew whenever the kernel takes some of it back.
+const FILL: &str = "
+import os, signal
+print('up', flush=True)
+while True:
+    try:
+        if os.fork() == 0:
+            # Not the domain's first process is to be ended for it.
+            open('/proc/self/oom_score_adj', 'w').write('1000')
+            held = []
+            while True:
+                held.append(bytearray(os.urandom(1 << 16)))
+    except OSError:
+        pass
+";
+
+// A command in such a domain once stood still for ever, and after its caller's end the runtime did.
+#[test]
+fn in_a_domain_without_room_a_command_ends_by_itself_and_leaves_nothing() {
+    let Some(ground) = ground() else { return };
+    domain::remove_logs(&ground.layout, "dc", "d").expect("remove logs");
+    let mut spec = DomainSpec::new("dc", "d", Kind::Container, &["python3", "-c", FILL]);
+    spec.limits = Limits { memory_bytes: Some(64 << 20), pids: Some(50), cpu: Some(0.5) };
+    let running = domain::create(&ground.layout, &spec, &[]).expect("create").start().expect("start");
+    ground.wait_for_line("d", "up");
+    let limit = Duration::from_secs(1);
+    let mut refused = 0;
+    for _ in 0..10 {
+        let begun = Instant::now();
+        let output = exec(&ground, &ExecOptions { limit: Some(limit), ..options(&["/bin/true"]) });
+        let took = begun.elapsed();
+        let (code, stderr) = (output.status.code(), text(&output.stderr));
+        assert!(took < Duration::from_secs(15), "held up for {took:?}: {code:?} {stderr}");
+        if stderr.contains("leaves no room for another process (memory ") {
+            assert_eq!(code, Some(125), "{stderr}");
+            refused += 1;
+        }
+    }
+    println!("{refused} of 10 commands found no room");
+    let runtime = ground.layout.runtime_root();
+    let left: Vec<String> = std::fs::read_dir("/proc")
+        .expect("/proc")
+        .flatten()
+        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+        .map(|line| text(&line).replace('\0', " "))
+        .filter(|line| line.contains("runc") && line.contains(&*runtime.to_string_lossy()))
+        .collect();
+    assert_eq!(left, [""; 0], "of the runtime is left");
+    running.stop(Some(Duration::ZERO)).expect("stop");
 }
 
 #[test]

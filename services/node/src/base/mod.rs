@@ -20,4 +20,4 @@ pub(crate) use store::RegistryDebug;
 pub(crate) use strangers::{Place as StrangersPlace, SentAway, Strangers};
 pub(crate) use watched::watched;
 pub(crate) use words::meant;
-pub(crate) use work::{blocking, said};
+pub(crate) use work::{ENDS, REGISTRY, STRANGERS, THREADS, UNPACKING, blocking, said};

@@ -1,10 +1,85 @@
 //! Work that would hold up the event loop, and how its failures are told.
+//!
+//! Each purpose has threads of its own and a line of its own before them. So what is slow (a disk, the registry, a domain that does not end, strangers)
+//! holds up its own kind and nobody else.
 
-/// Runs what blocks away from the loop.
+use tokio::sync::Semaphore;
+
+/// Starts of domains, what is read and written about them. Mostly short, of the disk and of the OCI runtime.
+static DOMAINS: Pool = Pool::new("domains", DOMAIN_THREADS, MANY);
+/// Files that are admitted, whose images are unpacked.
+pub(crate) static UNPACKING: Pool = Pool::new("admitting and unpacking", UNPACKING_THREADS, 64);
+/// Ends that are waited for: as long as a file gives a domain to end.
+pub(crate) static ENDS: Pool = Pool::new("ending domains", END_THREADS, MANY);
+/// Questions to the registry of a cluster, which may be away.
+pub(crate) static REGISTRY: Pool = Pool::new("the registry", REGISTRY_THREADS, MANY);
+/// Machines that want to join, of which nothing is known but that they have reached us.
+pub(crate) static STRANGERS: Pool = Pool::new("machines that want to join", STRANGER_THREADS, 16);
+/// As many as all of it once had together.
+const DOMAIN_THREADS: usize = 16;
+/// They take the disk for minutes, and more at a time make none of them faster.
+const UNPACKING_THREADS: usize = 4;
+/// Each sleeps for as long as a domain takes to end, and costs its stack alone.
+const END_THREADS: usize = 32;
+/// Each waits for one answer.
+const REGISTRY_THREADS: usize = 8;
+/// Joining is rare, and takes a second.
+const STRANGER_THREADS: usize = 2;
+/// What may wait that is our own work: each domain of a node, and each loop of the daemon, waits with one or two things at a time.
+const MANY: usize = 8192;
+/// Threads for what has no pool: looks into the state tree, and the event loop's own look-ups and files.
+const OTHERS: usize = 16;
+/// Threads that all of that may have: nobody waits for a thread that another purpose has.
+pub(crate) const THREADS: usize =
+    DOMAIN_THREADS + UNPACKING_THREADS + END_THREADS + REGISTRY_THREADS + STRANGER_THREADS + OTHERS;
+
+/// Threads for one purpose, and a bounded line before them.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    name: &'static str,
+    threads: usize,
+    line: usize,
+    /// At work and in line.
+    places: Semaphore,
+    working: Semaphore,
+}
+
+impl Pool {
+    const fn new(name: &'static str, threads: usize, line: usize) -> Self {
+        let (places, working) = (Semaphore::const_new(threads + line), Semaphore::const_new(threads));
+        Self { name, threads, line, places, working }
+    }
+
+    /// Does `work` on a thread of the pool, when it is its turn.
+    ///
+    /// # Errors
+    /// The line is full, which is said at once; the work broke off.
+    pub(crate) async fn run<T: Send + 'static>(
+        &'static self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let broke_off = |error: &dyn std::fmt::Display| format!("the work broke off: {error}");
+        let Ok(place) = self.places.try_acquire() else {
+            let Self { name, threads, line, .. } = self;
+            return Err(format!(
+                "this node is busy with {name}: {threads} at work and {line} waiting; try again later"
+            ));
+        };
+        let turn = self.working.acquire().await.map_err(|error| broke_off(&error))?;
+        let done = tokio::task::spawn_blocking(move || {
+            // Until it is done, whether anybody still waits for it or not.
+            let _taken = (place, turn);
+            work()
+        });
+        done.await.map_err(|error| broke_off(&error))
+    }
+}
+
+/// Runs what blocks away from the loop, with what is about domains.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.map_err(|e| format!("the work broke off: {e}"))
+    DOMAINS.run(work).await
 }
 
 /// An error with its causes, as one sentence.
@@ -19,4 +94,67 @@ pub(crate) fn said(error: domain::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::path::{Path, PathBuf};
+
+    /// A file that is opened only when its other end is: as slow as a disk, a registry or a domain can be.
+    fn slow(folder: &Path, name: &str) -> PathBuf {
+        let path = folder.join(name);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, fifo, 0o600.into(), 0).expect("a fifo");
+        path
+    }
+
+    #[tokio::test]
+    async fn what_is_slow_holds_up_its_own_kind_and_says_so_when_its_line_is_full() {
+        static SLOW: Pool = Pool::new("slow things", 2, 3);
+        static OTHER: Pool = Pool::new("other things", 1, 1);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = slow(folder.path(), "slow");
+        let mut waiting = tokio::task::JoinSet::new();
+        for _ in 0..5 {
+            let path = path.clone();
+            waiting.spawn(SLOW.run(move || File::open(path).map(drop)));
+        }
+        while SLOW.places.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let refused = SLOW.run(|| ()).await.expect_err("the line is full");
+        assert_eq!(refused, "this node is busy with slow things: 2 at work and 3 waiting; try again later");
+        assert_eq!(OTHER.run(|| 7).await, Ok(7), "held up by another purpose");
+        // As long as somebody writes, each that opens it gets through.
+        let _writer = tokio::task::spawn_blocking(move || File::options().read(true).write(true).open(path));
+        while let Some(done) = waiting.join_next().await {
+            done.expect("a task").expect("its turn came").expect("it opened");
+        }
+        assert_eq!(SLOW.run(|| 8).await, Ok(8), "its places are free again");
+    }
+
+    #[tokio::test]
+    async fn work_whose_caller_is_gone_keeps_its_place_until_it_is_done() {
+        static ABANDONED: Pool = Pool::new("abandoned things", 1, 0);
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (ended, has_ended) = tokio::sync::oneshot::channel::<()>();
+        let work = ABANDONED.run(move || {
+            let _heard = begun.send(());
+            let _gone = wait.recv();
+            ended
+        });
+        let caller = tokio::spawn(work);
+        has_begun.await.expect("it begins");
+        caller.abort();
+        assert!(ABANDONED.run(|| ()).await.is_err(), "there is one thread, and it is at work");
+        drop(go);
+        let _dropped_when_done = has_ended.await;
+        while ABANDONED.places.available_permits() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ABANDONED.run(|| 1).await, Ok(1));
+    }
 }

@@ -31,8 +31,6 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Threads that do what blocks: starting domains, reading cgroups. More wait in line.
-const MAX_BLOCKING_THREADS: usize = 16;
 /// Descriptors that the daemon may hold: some for each domain, one for each connection, ten for each channel that
 /// is being made, two for each pair of endpoints and for each buffer.
 const OPEN_FILES: u64 = 262_144;
@@ -135,7 +133,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     allow_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(MAX_BLOCKING_THREADS)
+        .max_blocking_threads(crate::base::THREADS)
         .build()
         .map_err(|cause| DaemonError::System { what: "make the event loop", cause })?;
     let served = runtime.block_on(serve(&config));

@@ -211,7 +211,7 @@ pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topolog
         node.book.beside(&dc).with_images(&node.layout).into_trees(node.layout.clone(), unpack)
     };
     let (text, file, base) = (request.text.clone(), request.file.display().to_string(), request.base.clone());
-    let admitted = tokio::task::spawn_blocking(move || topology::admit(&text, &file, &base, &looking)).await;
+    let admitted = crate::base::UNPACKING.run(move || topology::admit(&text, &file, &base, &looking)).await;
     match admitted {
         Ok(Ok(topology)) if node.is_in_cluster() => volumes_stay(topology),
         Ok(Ok(topology)) => Ok(topology),

@@ -149,6 +149,8 @@ async fn check(node: &Arc<Domains>, me: &Supervised, health: &Health) -> Result<
         Ok(Err(error)) => format!("it can't be awaited: {error}"),
         Err(_) => {
             end_left(node, me).await;
+            // The helper takes with it what a runtime has begun in a domain without room; killed, it could not.
+            let _ended = tokio::time::timeout(2 * HELPER_SLACK, child.wait()).await;
             // Only where it has ended since then is there nothing to end.
             let _gone = child.kill().await;
             format!("no answer within {}", topology::duration_text(health.timeout_ms))

@@ -6,7 +6,7 @@ use super::inside::{self, Wanted};
 use super::relays::{self, Relay};
 use super::{about as of_itself, machines, spec};
 use crate::base::watched;
-use crate::base::{blocking, said};
+use crate::base::{ENDS, blocking, said};
 use crate::broker::Memories;
 use crate::broker::control::{self, About, Door};
 use domain::{Created, DomainSpec, Exit, Running};
@@ -603,7 +603,7 @@ impl Incarnation {
     pub(crate) async fn conclude(self, node: &Arc<Domains>) -> Exit {
         let running = Arc::clone(&self.running);
         let id = running.id().clone();
-        let exit = blocking(move || running.wait()).await.and_then(|exit| exit.map_err(said));
+        let exit = ENDS.run(move || running.wait()).await.and_then(|exit| exit.map_err(said));
         drop(self);
         if let Err(error) = remove_incarnation(node, &id.dc, &id.name).await {
             tracing::error!(domain = %id, error, "what an ended domain left can't be removed");
@@ -685,7 +685,7 @@ async fn ask_to_end(running: Arc<Running>, grace: Duration) {
     // The guest has as long as the file says; then its machine ends it, and says so.
     let vm = running.spec().machine.is_some() && !grace.is_zero();
     let grace = if vm { grace + machines::WIND_UP } else { grace };
-    let stopped = blocking(move || running.stop(Some(grace))).await.and_then(|exit| exit.map_err(said));
+    let stopped = ENDS.run(move || running.stop(Some(grace))).await.and_then(|exit| exit.map_err(said));
     if let Err(error) = stopped {
         tracing::error!(domain = %id, error, "it did not end as asked; it is removed by force");
     }

@@ -7,8 +7,8 @@ use super::release::{self, RELEASE};
 use super::serve::{JOIN_PATH, OfConnection};
 use super::token::{self, Token};
 use super::{
-    ADDRESSES, ALIVE, Cluster, NODES, NodeRecord, PEER_PORT, blocking, call, failed, get_json, issued,
-    resources, to_json, trust_folder, unix_s,
+    ADDRESSES, ALIVE, Cluster, NODES, NodeRecord, PEER_PORT, blocking, call, failed, for_strangers, get_json,
+    issued, resources, to_json, trust_folder, unix_s,
 };
 use crate::admin::{Code, JoinRequest, Problem};
 use registry::{Etcd, Expected, Registry, RegistryError};
@@ -70,7 +70,7 @@ pub(crate) struct Proof {
 /// Shows it, on this connection. Nobody is asked for it.
 pub(crate) async fn prove(cluster: &Cluster, words: OfConnection) -> Result<Proof, Problem> {
     let cluster = cluster.clone();
-    blocking(move || {
+    for_strangers(move || {
         let authority = Authority::load(cluster.trust_folder()).map_err(failed)?;
         let authority = authority.ok_or_else(|| may_not(cluster.me()))?;
         Ok(Proof { signature: authority.say(About::Connection, &words.0).map_err(failed)? })
@@ -99,7 +99,7 @@ pub(crate) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
         return Err(Problem::new(Code::Refused, why).help(INSECURE_HELP));
     }
     let cluster = cluster.clone();
-    blocking(move || {
+    for_strangers(move || {
         let etcd = cluster.etcd();
         let authority = authority::own(etcd, cluster.trust_folder())?.ok_or_else(|| may_not(cluster.me()))?;
         super::clock::check(&cluster)?;

@@ -489,11 +489,18 @@ pub(crate) fn failed(error: impl std::fmt::Display) -> Problem {
     Problem::new(Code::Failed, error.to_string())
 }
 
-/// Does what may block away from the event loop.
+/// Does what may block away from the event loop, with what asks the registry.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(failed(error)))
+    crate::base::REGISTRY.run(work).await.unwrap_or_else(|why| Err(failed(why)))
+}
+
+/// The same for machines that want to join: however many they are, the node itself goes on asking.
+pub(crate) async fn for_strangers<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    crate::base::STRANGERS.run(work).await.unwrap_or_else(|why| Err(failed(why)))
 }
 
 pub(crate) fn get_json<T: serde::de::DeserializeOwned>(
