@@ -101,7 +101,7 @@ pub fn build(
     let (verb, rest) = arguments.split_at(1);
     let mut child = Command::new(cargo)
         .args(verb)
-        .arg("--message-format=json-render-diagnostics")
+        .args(["--timings", "--message-format=json-render-diagnostics"])
         .args(rest)
         .envs(environment)
         .current_dir(root)
