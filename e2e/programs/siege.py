@@ -1,7 +1,9 @@
 """All that a hostile program tries against its node and its neighbours, over and over until it is killed.
 
-    siege.py LIST SCORE [FOLDER...]    keeps every attack of LIST going; SCORE is a file that says how often each was begun
-    siege.py ATTACK                    is one attack
+    siege.py LIST SCORE [WORD...]    keeps every attack of LIST going; SCORE is a file that says how often each was begun
+    siege.py ATTACK [WORD...]        is one attack
+
+The words are folders of the node for `user`, an address for `stranger`, and a certificate behind it for `former`.
 
 Each attack is a function and a word in a list. It has a process of its own, in a session of its own; all are killed and begun anew every ROUND_S
 seconds, in another order each time, so that one that takes everything does not keep the others from their turn.
@@ -16,6 +18,7 @@ import resource
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -264,13 +267,145 @@ def host_notices():
         libc.inotify_add_watch(instance, b"/", 0xFFF)
 
 
+def unread_rings():
+    """The rings of as many channels as can be had, full, at somebody who never looks."""
+    subprocess.run(["/channel-peer", "fill", "spam", "200"], stdin=subprocess.PIPE, check=False)
+
+
+def query(number, name):
+    labels = b"".join(bytes([len(label)]) + label for label in name.encode().split(b"."))
+    return number.to_bytes(2, "big") + b"\1\0\0\1\0\0\0\0\0\0" + labels + b"\0\0\1\0\1"
+
+
+def stub_stack():
+    """Once 128 long queries by datagrams and 215 in one stream, of names that nobody answers, ended a frontend."""
+    flood = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for number in range(128):
+        flood.sendto(query(number, f"n{number}.silent.example").ljust(4096, b"\0"), ("127.0.0.53", 53))
+    pipelined = b""
+    for number in range(215):
+        one = query(number, f"p{number}.silent.example")
+        pipelined += len(one).to_bytes(2, "big") + one
+    stream = socket.create_connection(("127.0.0.53", 53))
+    stream.sendall(pipelined)
+    stream.recv(65536)
+
+
+def library_descriptors():
+    """Of a program with the preload library: everything is closed, and replaced by what is the program's own."""
+    while True:
+        try:
+            socket.getaddrinfo(f"host{random.randrange(200)}.tombolo.example", 80)
+        except OSError:
+            pass
+        os.closerange(3, 1024)
+        own = os.open("/dev/zero", os.O_RDWR)
+        for number in range(4, 64):
+            os.dup2(own, number)
+        if os.fork() == 0:
+            os.closerange(3, 1024)
+            try:
+                socket.getaddrinfo("host3.tombolo.example", 80)
+            except OSError:
+                pass
+            os._exit(0)
+        os.wait()
+
+
+def silent_names():
+    """Names that the first upstream never answers: once three of them had everybody's names asked of the second."""
+    held = []
+    while True:
+        question = os.open("/srv/dns/query", os.O_RDWR)
+        os.write(question, f"A n{random.randrange(1 << 60)}.silent.example\n".encode())
+        held.append(question)
+        if len(held) > 16:
+            os.close(held.pop(0))
+        time.sleep(0.02)
+
+
+def port_half_open():
+    """Of somebody on the network: connections that say nothing."""
+    many_files()
+    held = []
+    while True:
+        held.append(socket.create_connection((sys.argv[2], 7420), 5))
+
+
+def port_half_hello():
+    """Connections that begin TLS and do not go on."""
+    many_files()
+    held = []
+    while True:
+        half = socket.create_connection((sys.argv[2], 7420), 5)
+        half.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + random.randbytes(16))
+        held.append(half)
+
+
+def port_garbage():
+    while True:
+        try:
+            with socket.create_connection((sys.argv[2], 7420), 5) as noise:
+                noise.sendall(random.randbytes(random.randrange(1, 70000)))
+                noise.recv(4096)
+        except OSError:
+            pass
+
+
+def tls(certificate=None):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if certificate:
+        context.load_cert_chain(certificate)
+    return context.wrap_socket(socket.create_connection((sys.argv[2], 7420), 5))
+
+
+def port_slow_request():
+    """Whole handshakes, and requests that do not end."""
+    many_files()
+    held = []
+    while True:
+        try:
+            slow = tls()
+            slow.sendall(b"POST /v1/hello HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n{")
+            held.append(slow)
+        except OSError:
+            pass
+
+
+def former_requests():
+    """Of a node that was removed, with the certificate that it had."""
+    while True:
+        for path in ("/v1/hello", "/v1/join", "/v1/certificate", "/v1/authority", "/v1/etcd/certificate"):
+            try:
+                with tls(sys.argv[3]) as peer:
+                    peer.sendall(f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+                    answer = peer.recv(4096)
+                    if answer.startswith(b"HTTP/1.1 200"):
+                        print("believed", path, answer, flush=True)
+            except OSError:
+                pass
+
+
 LISTS = {
     # As root in a container.
     "tenant": [
         deep_trees, inodes, descriptors, inotify, processes, memory, memory_and_processes, real_time_forks, threads,
         long_command_lines, other_classes, control_garbage, control_half_open, sessions, questions, unread_answers, pollers,
-        ioctls, stub_flood, stub_half_open, settings, names, output,
+        ioctls, stub_flood, stub_half_open, stub_stack, settings, names, output, unread_rings, library_descriptors,
     ],
+    # As root in a container of the same distributed container, with the same services.
+    "neighbour": [
+        silent_names, questions, unread_answers, sessions, settings, names, ioctls, pollers, stub_flood, stub_half_open,
+        stub_stack, control_garbage, control_half_open,
+    ],
+    # The same where its channels lead to another node.
+    "rings": [unread_rings],
+    # As somebody on the network.
+    "stranger": [port_half_open, port_half_hello, port_garbage, port_slow_request],
+    # As a node that was removed.
+    "former": [former_requests, port_slow_request],
     # As somebody on the node without rights.
     "user": [reach, host_files, host_notices],
 }
@@ -287,7 +422,7 @@ def kill(running):
         child.wait()
 
 
-def siege(name, score, folders):
+def siege(name, score, words):
     attacks = [attack.__name__ for attack in LISTS[name]]
     begun = dict.fromkeys(attacks, 0)
     try:
@@ -301,8 +436,8 @@ def siege(name, score, folders):
         running = []
         random.shuffle(attacks)
         for attack in attacks:
-            shown = None if attack in ("output", "reach") else sink
-            command = [sys.executable, __file__, attack, *folders]
+            shown = None if attack in ("output", "reach", "former_requests") else sink
+            command = [sys.executable, __file__, attack, *words]
             try:
                 running.append(subprocess.Popen(command, stdin=sink, stdout=shown, stderr=sink, start_new_session=True))
                 begun[attack] += 1

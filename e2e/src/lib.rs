@@ -11,6 +11,7 @@ pub mod name_server;
 pub mod node;
 pub mod peer;
 pub mod report;
+pub mod siege;
 pub mod tipc_guest;
 pub mod wait;
 

@@ -40,10 +40,19 @@ impl NameServer {
         Self::start_at(folder, free_port())
     }
 
+    /// Starts one that asks `hole` for what is below `silent.example`, and waits for its answer.
+    pub fn start_with_hole(folder: &Path, hole: u16) -> Self {
+        Self::start_as(folder, free_port(), &format!("server=/silent.example/127.0.0.1#{hole}\n"))
+    }
+
     /// Starts one on a given port.
     pub fn start_at(folder: &Path, port: u16) -> Self {
+        Self::start_as(folder, port, "")
+    }
+
+    fn start_as(folder: &Path, port: u16, more: &str) -> Self {
         let configuration = folder.join("dnsmasq.conf");
-        std::fs::write(&configuration, zone(port)).expect("the zone is written");
+        std::fs::write(&configuration, zone(port) + more).expect("the zone is written");
         let child = Command::new("dnsmasq")
             .arg("--keep-in-foreground")
             .arg(format!("--conf-file={}", configuration.display()))

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal};
 
 fn pid(number: u32) -> io::Result<Pid> {
@@ -41,6 +42,25 @@ pub fn pidfd_send_signal(pidfd: impl AsFd, signal: Signal) -> io::Result<()> {
 /// Those of kill(2); `InvalidInput` for 0 or a number beyond the kernel's.
 pub fn kill(number: u32, signal: Signal) -> io::Result<()> {
     Ok(rustix::process::kill_process(pid(number)?, signal)?)
+}
+
+/// Whether `thread` is the number of a thread of the process with the number `process` now.
+#[must_use]
+pub fn is_thread_of(process: u32, thread: u32) -> bool {
+    let (Ok(process), Ok(thread)) = (libc::pid_t::try_from(process), libc::pid_t::try_from(thread)) else {
+        return false;
+    };
+    // SAFETY: the call takes three numbers, and signal 0 is sent to nobody.
+    let found = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+    found == 0 || io::Error::last_os_error().kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Whether the process behind a handle has ended with all its threads. Never waits.
+#[must_use]
+pub fn has_ended(pidfd: impl AsFd) -> bool {
+    let mut wait = [PollFd::new(&pidfd, PollFlags::IN)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::io::retry_on_intr(|| poll(&mut wait, Some(&at_once))).is_ok_and(|ended| ended > 0)
 }
 
 /// Has the kernel send `signal` to this process when the *thread* that started it ends.
@@ -93,6 +113,18 @@ mod tests {
         let copy = pidfd_getfd(&me, event.as_fd().as_raw_fd()).unwrap();
         rustix::io::write(&copy, &1_u64.to_ne_bytes()).unwrap();
         assert!(event.drain());
+    }
+
+    #[test]
+    fn a_thread_is_its_own_processs_alone() {
+        let (mut child, own) = (Command::new("sleep").arg("60").spawn().unwrap(), std::process::id());
+        let of_child = pidfd_open(child.id()).unwrap();
+        assert!(is_thread_of(own, own) && is_thread_of(child.id(), child.id()));
+        assert!(!is_thread_of(own, child.id()) && !is_thread_of(child.id(), own) && !has_ended(&of_child));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_thread_of(child.id(), child.id()) && has_ended(&of_child));
+        assert!(!is_thread_of(u32::MAX, 1));
     }
 
     #[test]

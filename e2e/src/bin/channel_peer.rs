@@ -6,6 +6,7 @@
 //! channel_peer open NAME WAIT_MS COUNT  opens one, asks COUNT times, and says who answered
 //! channel_peer talk NAME STOP_FILE      asks until the file is there, or until the other end is gone
 //! channel_peer keep NAME COUNT          opens as many, says how many it got, and waits for the end of its input
+//! channel_peer fill NAME COUNT          the same, and fills the ring of each
 //! channel_peer far NAME [PART]          offers it to one who runs the suite `conformance`, and runs the far halves
 //! channel_peer near NAME [PART]         opens a channel for each scenario (whose name has PART in it), and runs the near halves
 //! ```
@@ -35,12 +36,13 @@ fn main() -> ExitCode {
         ["sulk", name] => sulk(name),
         ["open", name, wait_ms, count] => open(name, number(wait_ms), number(count)),
         ["talk", name, stop] => talk(name, Path::new(stop)),
-        ["keep", name, count] => keep(name, number(count)),
+        ["keep", name, count] => keep(name, number(count), false),
+        ["fill", name, count] => keep(name, number(count), true),
         ["far", name] => conform_far(name, ""),
         ["far", name, part] => conform_far(name, part),
         ["near", name] => conform_near(name, ""),
         ["near", name, part] => conform_near(name, part),
-        _ => Err(Failure::Other("usage: channel_peer offer|open|talk|keep|far|near NAME ...".into())),
+        _ => Err(Failure::Other("usage: channel_peer offer|open|talk|keep|fill|far|near NAME ...".into())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -201,12 +203,16 @@ fn conform_near(name: &str, part: &str) -> Result<(), Failure> {
     conform(part, open, |scenario, end| scenario.near(end))
 }
 
-fn keep(name: &str, count: u64) -> Result<(), Failure> {
+fn keep(name: &str, count: u64, fills: bool) -> Result<(), Failure> {
     let mut kept = Vec::new();
     let mut refusal = None;
     while (kept.len() as u64) < count && refusal.is_none() {
         match connect(name, 0) {
-            Ok(channel) => kept.push(channel),
+            Ok(mut channel) => {
+                // Until there is no room, or whoever offers has gone.
+                while fills && channel.0.try_send(&[7; LONGEST]).is_ok() {}
+                kept.push(channel);
+            }
             Err(Failure::Refused(errno, why)) => refusal = Some(format!("{}: {why}", errno.raw_os_error())),
             Err(other) => return Err(other),
         }

@@ -4,4 +4,7 @@
 mod guest;
 #[path = "../all/leaks.rs"]
 mod leaks;
+#[path = "../all/siege.rs"]
+mod siege;
+mod siege_network;
 mod tipc;

@@ -440,7 +440,7 @@ impl Enforcer for Bandwidth {
         let mut vtms = Vec::new();
         for vtm in &self.in_force.vtms {
             let Some(kept) = self.kept.get_mut(&vtm.id) else { continue };
-            kept.census.take(&kept.site.processes());
+            kept.census.take(&kept.site.processes_up_to(place::MAX_LOOKED));
             let passed = u128::from(at_ns.saturating_sub(kept.since_ns));
             let offered = passed * u128::from(vtm.budget_ns) / u128::from(vtm.period_ns.max(1));
             let stat = hierarchy::read(&kept.files.dir.join("cpu.stat")).unwrap_or_default();
@@ -461,7 +461,7 @@ impl Enforcer for Bandwidth {
 
     fn scan(&mut self) -> Result<()> {
         for (id, kept) in &mut self.kept {
-            kept.census.take(&kept.site.processes());
+            kept.census.take(&kept.site.processes_up_to(place::MAX_LOOKED));
             let Some(what) = kept.files.stranger() else { continue };
             let Some(to) = kept.files.now.filter(|_| kept.files.restored < MOST_RESTORED) else { continue };
             kept.files.restored += 1;

@@ -17,7 +17,7 @@ use crate::error::{Context, EnforceError, Result};
 use crate::hierarchy::{Hierarchies, Mount};
 use crate::jobs::{Job, Team};
 use crate::ledger::{Ledger, leave_real_time};
-use crate::members::Census;
+use crate::members::{self, Census};
 use crate::place::{self, Arrivals, Config, Site};
 use crate::plan::{Plan, Vtm};
 
@@ -33,13 +33,39 @@ struct Kept {
     census: Census,
     since_ns: u64,
     notes: Vec<String>,
-    /// Threads that are in the class, and as what.
-    set: BTreeMap<u32, Class>,
+    /// Threads that are in the class, as what, and whose they are.
+    set: BTreeMap<u32, (Class, Owner)>,
     arrivals: Arrivals,
     team: Team,
 }
 
+/// The process of a thread: the thread's number alone may be another's by now.
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    process: u32,
+    start: u64,
+}
+
+impl Owner {
+    /// Puts a thread of it out of the class. One that is gone needs nothing, and another one that has its number nothing either.
+    fn let_go(self, thread: u32) {
+        if members::is_same(self.process, self.start) && sys::process::is_thread_of(self.process, thread) {
+            let _ = leave_real_time(thread, Class::Other { nice: 0 });
+        }
+    }
+}
+
 impl Kept {
+    /// Whose each thread is, of those that were last seen.
+    fn owners(&self) -> BTreeMap<u32, Owner> {
+        let jobs = self.census.jobs.iter();
+        let owners = jobs.filter_map(|(process, threads)| {
+            let owner = Owner { process: *process, start: self.census.start(*process)? };
+            Some(threads.iter().map(move |thread| (*thread, owner)))
+        });
+        owners.flatten().collect()
+    }
+
     /// Looks who is in it.
     fn look(&mut self, cpu: Option<&Mount>) {
         let here = self.arrivals.of(&self.site, cpu, None, &self.census.jobs);
@@ -241,10 +267,7 @@ pub fn online() -> Result<Vec<u32>> {
 }
 
 fn free(kept: &Kept) {
-    for thread in kept.set.keys() {
-        // One that is gone needs nothing.
-        let _ = leave_real_time(*thread, Class::Other { nice: 0 });
-    }
+    kept.set.iter().for_each(|(thread, (_, owner))| owner.let_go(*thread));
 }
 
 /// Gives each thread that was last seen its part. `force`: also to those who seem to have it.
@@ -253,22 +276,27 @@ fn divide(kept: &mut Kept, vtm: &Vtm, everywhere: &[u32], force: bool) -> Result
     // Who has no part any more leaves the class.
     let without: Vec<u32> = kept.set.keys().filter(|thread| !parts.contains_key(thread)).copied().collect();
     for thread in without {
-        // One that is gone needs nothing.
-        let _ = leave_real_time(thread, Class::Other { nice: 0 });
-        kept.set.remove(&thread);
+        if let Some((_, owner)) = kept.set.remove(&thread) {
+            owner.let_go(thread);
+        }
     }
+    let owners = kept.owners();
     // Those that have more than their part give first.
     let (old, new): (Vec<_>, Vec<_>) =
         parts.into_iter().partition(|(thread, _)| kept.set.contains_key(thread));
     for (thread, class) in old.into_iter().chain(new) {
-        if !force && kept.set.get(&thread) == Some(&class) {
+        if !force && kept.set.get(&thread).is_some_and(|(known, _)| *known == class) {
+            continue;
+        }
+        let Some(owner) = owners.get(&thread).copied() else { continue };
+        if !sys::process::is_thread_of(owner.process, thread) {
             continue;
         }
         let known = kept.set.contains_key(&thread);
         let free = if known { Ok(()) } else { sys::schedule::set_affinity(thread, everywhere) };
         let set = free.and_then(|()| sys::schedule::set_class(thread, class));
         match set {
-            Ok(()) => drop(kept.set.insert(thread, class)),
+            Ok(()) => drop(kept.set.insert(thread, (class, owner))),
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
                 return Err(EnforceError::Unable {

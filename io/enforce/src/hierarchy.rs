@@ -13,6 +13,10 @@ const MAX_DEPTH: usize = 16;
 const MAX_ATTEMPTS: u32 = 1000;
 /// Most bytes of a cgroup's list of processes: some 500,000 numbers.
 const MOST_LIST_BYTES: u64 = 4 << 20;
+/// The bytes of a process's number and the end of its line, at most.
+const LONGEST_NUMBER: u64 = 11;
+/// Cgroups that are looked into where not all processes are wanted.
+const MOST_GROUPS: usize = 256;
 
 /// The kernel's two interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,24 +219,55 @@ impl Freezer {
 /// The processes of a cgroup and of those below it.
 #[must_use]
 pub fn processes(dir: &Path) -> Vec<u32> {
-    let mut found = Vec::new();
-    collect(dir, MAX_DEPTH, &mut found);
-    found.sort_unstable();
-    found.dedup();
-    found
+    let mut all = Search { found: Vec::new(), most: usize::MAX, groups: usize::MAX };
+    all.collect(dir, MAX_DEPTH);
+    all.sorted()
 }
 
-fn collect(dir: &Path, depth: usize, found: &mut Vec<u32>) {
-    let mut text = String::new();
-    if let Ok(file) = fs::File::open(dir.join("cgroup.procs"))
-        && file.take(MOST_LIST_BYTES).read_to_string(&mut text).is_ok()
-    {
-        found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|&pid| pid != 0));
-    }
-    if depth > 0 {
-        for child in directories(dir) {
-            collect(&child, depth - 1, found);
+/// So many of them at most: for whoever looks often, and has no time for as many as a tenant starts.
+#[must_use]
+pub fn processes_up_to(dir: &Path, most: usize) -> Vec<u32> {
+    let mut some = Search { found: Vec::new(), most, groups: MOST_GROUPS };
+    some.collect(dir, MAX_DEPTH);
+    some.sorted()
+}
+
+struct Search {
+    found: Vec<u32>,
+    most: usize,
+    /// Cgroups that are still looked into.
+    groups: usize,
+}
+
+impl Search {
+    fn collect(&mut self, dir: &Path, depth: usize) {
+        let left = self.most - self.found.len();
+        if left == 0 || self.groups == 0 {
+            return;
         }
+        self.groups -= 1;
+        let bytes =
+            u64::try_from(left).unwrap_or(u64::MAX).saturating_mul(LONGEST_NUMBER).min(MOST_LIST_BYTES);
+        let mut text = String::new();
+        if let Ok(file) = fs::File::open(dir.join("cgroup.procs"))
+            && file.take(bytes).read_to_string(&mut text).is_ok()
+        {
+            // What has no end of its line was cut, and half a number is another one.
+            let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            let pids = lines.filter_map(|line| line.parse::<u32>().ok()).filter(|&pid| pid != 0);
+            self.found.extend(pids.take(left));
+        }
+        if depth > 0 {
+            for child in directories(dir) {
+                self.collect(&child, depth - 1);
+            }
+        }
+    }
+
+    fn sorted(mut self) -> Vec<u32> {
+        self.found.sort_unstable();
+        self.found.dedup();
+        self.found
     }
 }
 
@@ -259,4 +294,25 @@ pub fn write(path: &Path, value: &str) -> Result<()> {
 /// The kernel's.
 pub fn read(path: &Path) -> Result<String> {
     Ok(fs::read_to_string(path).at("read", path)?.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Once every look at a domain read of all processes that its tenant had started, at a real-time priority.
+    #[test]
+    fn no_more_processes_are_looked_at_than_asked_for_and_no_number_is_half_of_one() {
+        let top = tempfile::tempdir().expect("a folder");
+        let list = |from: u32| (from..from + 20_000).map(|pid| format!("{pid}\n")).collect::<String>();
+        fs::write(top.path().join("cgroup.procs"), list(100_000)).expect("written");
+        for number in 0..600 {
+            let below = top.path().join(number.to_string());
+            fs::create_dir(&below).expect("made");
+            fs::write(below.join("cgroup.procs"), "7").expect("written");
+        }
+        assert_eq!(processes_up_to(top.path(), 1_000), (100_000..101_000).collect::<Vec<u32>>());
+        assert_eq!(processes(top.path()).len(), 20_000, "a line without an end is none");
+        assert!(processes_up_to(&top.path().join("gone"), 1_000).is_empty());
+    }
 }

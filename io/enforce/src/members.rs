@@ -7,6 +7,8 @@ use std::fs;
 pub const MAX_THREADS: usize = 1_024;
 /// Most descendants of a process that are followed.
 const MOST_DESCENDANTS: usize = reserve::dispatch::MOST_JOBS;
+/// Most threads whose children are looked for at once: each is a file to be read.
+const MAX_PARENT_THREADS: usize = 4 * MAX_THREADS;
 
 /// The state of a process in `/proc/PID/stat`: its state's letter, and when it started, in ticks
 /// since the boot.
@@ -26,6 +28,12 @@ pub fn is_it(pid: u32, start: u64) -> bool {
     state_and_start(pid).is_some_and(|(state, begun)| begun == start && !matches!(state, 'Z' | 'X'))
 }
 
+/// Whether this number is still that process, or what has not been waited for of it: its first thread may have ended before others.
+#[must_use]
+pub fn is_same(pid: u32, start: u64) -> bool {
+    state_and_start(pid).is_some_and(|(_, begun)| begun == start)
+}
+
 /// The threads of a process.
 #[must_use]
 pub fn threads(pid: u32) -> Vec<u32> {
@@ -43,8 +51,11 @@ pub fn threads_up_to(pid: u32, most: usize) -> Vec<u32> {
 #[must_use]
 pub fn descendants(pid: u32) -> Vec<u32> {
     let (mut found, mut next) = (BTreeSet::new(), vec![pid]);
+    let mut left = MAX_PARENT_THREADS;
     while let Some(parent) = next.pop() {
-        for thread in threads(parent) {
+        let threads = threads_up_to(parent, left);
+        left -= threads.len();
+        for thread in threads {
             let path = format!("/proc/{parent}/task/{thread}/children");
             let text = fs::read_to_string(path).unwrap_or_default();
             for child in text.split_whitespace().filter_map(|word| word.parse::<u32>().ok()) {

@@ -13,6 +13,8 @@ use crate::plan::{Plan, Vtm};
 const MOST_SEEN: u32 = 100;
 /// How often descendants are looked for that were started while others were moved.
 const ROUNDS: usize = 4;
+/// Most processes of one virtual task machine that are looked at: one more than could have a thread that is looked after, which tells that there are more.
+pub const MAX_LOOKED: usize = members::MAX_THREADS + 1;
 
 /// Where an enforcer keeps its things.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,9 +52,9 @@ impl Arrivals {
         bound: Option<&Path>,
         known: &BTreeMap<u32, Vec<u32>>,
     ) -> Vec<u32> {
-        let all = site.processes();
+        let all = site.processes_up_to(MAX_LOOKED);
         let Some((mount, (own, _))) = cpu.zip(site.cpu.as_ref()) else { return all };
-        self.seen.retain(|pid, _| all.contains(pid));
+        self.seen.retain(|pid, _| all.binary_search(pid).is_ok());
         let mut has_arrived = |pid: &u32| {
             if known.contains_key(pid) {
                 return true;
@@ -93,9 +95,26 @@ impl Site {
     /// All its processes.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
-        if let Some((dir, _)) = &self.dir {
-            return hierarchy::processes(dir);
+        match &self.dir {
+            Some((dir, _)) => hierarchy::processes(dir),
+            None => self.listed(),
         }
+    }
+
+    /// So many of them at most, in order.
+    #[must_use]
+    pub fn processes_up_to(&self, most: usize) -> Vec<u32> {
+        match &self.dir {
+            Some((dir, _)) => hierarchy::processes_up_to(dir, most),
+            None => {
+                let mut listed = self.listed();
+                listed.truncate(most);
+                listed
+            }
+        }
+    }
+
+    fn listed(&self) -> Vec<u32> {
         let alive = self.pids.iter().filter(|(pid, start)| members::is_it(*pid, *start));
         let mut found: Vec<u32> =
             alive.flat_map(|(pid, _)| std::iter::once(*pid).chain(members::descendants(*pid))).collect();
@@ -203,6 +222,10 @@ fn listed(
 
 fn put(dir: &Path, pids: &[(u32, u64)]) -> Result<()> {
     for (pid, start) in pids {
+        // Its number may be another's by now.
+        if !members::is_it(*pid, *start) {
+            continue;
+        }
         match hierarchy::write(&dir.join("cgroup.procs"), &pid.to_string()) {
             Err(_) if !members::is_it(*pid, *start) => {}
             other => other?,

@@ -28,7 +28,8 @@ const ONLY_LONG: [&str; 1] = ["xen_bed"];
 /// A test program of this name, in any package, is for the long run alone.
 const LONG: &str = "long";
 /// Programs that the long run asks for more than the ordinary one, and how: by these variables.
-const LONGER: [(&str, &str, &str, &str); 5] = [
+const LONGER: [(&str, &str, &str, &str); 6] = [
+    ("e2e", LONG, "TOMBOLO_SIEGE_SECONDS", "300"),
     ("e2e", LONG, "TOMBOLO_LEAK_DOMAINS", "10000"),
     ("channel", "death", "TOMBOLO_DEATHS", "10000"),
     ("channel", "death_of_streams", "TOMBOLO_DEATHS", "10000"),

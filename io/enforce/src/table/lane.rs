@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Duration;
 
@@ -31,6 +31,9 @@ pub const LANE_PRIORITY: u32 = 30;
 const AWAY_NS: u64 = 1_000_000_000;
 /// The longest sleep, in ns: a wake-up that got lost costs no more.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+
+/// Descriptors of processes: half of what a process has by default. Whoever is beyond is known by numbers alone.
+pub const MOST_PIDFDS: usize = 512;
 
 /// How long an answer of a lane is looked for before it is slept for, in ns: some wake-ups between processors.
 const SPIN_NS: u64 = 200_000;
@@ -73,23 +76,72 @@ pub enum Grip {
     Class,
 }
 
-/// A process that signals reach, and never another one that has its number.
+/// A process that is reached by this, and never another one that has its number.
 #[derive(Debug, Clone)]
 pub struct Handle {
     /// When it started.
     pub start: u64,
-    /// `None`: there are no more descriptors.
-    pub pidfd: Option<Arc<OwnedFd>>,
+    /// `None`: there are no more descriptors for such.
+    pub pidfd: Option<Arc<Pidfd>>,
+}
+
+/// A descriptor of a process, of which all handles together have [`MOST_PIDFDS`].
+#[derive(Debug)]
+pub struct Pidfd(OwnedFd);
+
+static PIDFDS: AtomicUsize = AtomicUsize::new(0);
+
+impl Pidfd {
+    /// That of a process; `None`: it is gone, or there are as many as may be.
+    pub fn open(process: u32) -> Option<Self> {
+        let may = |count: usize| (count < MOST_PIDFDS).then_some(count + 1);
+        PIDFDS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, may).ok()?;
+        // What it does not become is given back here.
+        sys::process::pidfd_open(process).map(Self).inspect_err(|_| give_pidfd_back()).ok()
+    }
+}
+
+impl Drop for Pidfd {
+    fn drop(&mut self) {
+        give_pidfd_back();
+    }
+}
+
+fn give_pidfd_back() {
+    PIDFDS.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Gives a thread of a process a class. Where the thread is none of this process any more, nobody gets it.
+///
+/// # Errors
+/// The kernel's; `NotFound` where it is none.
+pub fn set_class(process: u32, thread: u32, class: Class) -> std::io::Result<()> {
+    if !sys::process::is_thread_of(process, thread) {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    sys::schedule::set_class(thread, class)
 }
 
 impl Handle {
+    /// That of a process that was seen when it had started then.
+    pub fn new(process: u32, start: u64) -> Self {
+        // A number may be another's by now: then this is no handle of whom was seen.
+        let pidfd = Pidfd::open(process).filter(|_| members::is_same(process, start));
+        Self { start, pidfd: pidfd.map(Arc::new) }
+    }
+
+    /// Whether it, or a thread of it, is there: then its number is nobody else's. Where there is no descriptor, that is not known.
+    pub fn is_there(&self) -> bool {
+        self.pidfd.as_ref().is_none_or(|pidfd| !sys::process::has_ended(&pidfd.0))
+    }
+
     /// Sends a signal to it, or to nobody.
     ///
     /// # Errors
     /// Where it is no more.
     pub fn send(&self, process: u32, signal: Signal) -> std::io::Result<()> {
         match &self.pidfd {
-            Some(pidfd) => sys::process::pidfd_send_signal(pidfd, signal),
+            Some(pidfd) => sys::process::pidfd_send_signal(&pidfd.0, signal),
             None if members::is_it(process, self.start) => sys::process::kill(process, signal),
             None => Err(std::io::ErrorKind::NotFound.into()),
         }
@@ -103,7 +155,7 @@ pub struct Crew {
     /// Its jobs that have a budget of their own, where that is so: then there are no turns.
     pub ranked: Option<Ranked>,
     pub grip: Arc<Grip>,
-    /// Its processes where they are held by signals.
+    /// Its processes, by what is never another's.
     pub handles: BTreeMap<u32, Handle>,
     pub outside: Outside,
     /// Whether they get a real-time class in their time.
@@ -365,15 +417,25 @@ impl Seat {
         handles: BTreeMap<u32, Handle>,
     ) {
         let before = std::mem::replace(&mut self.crew.jobs, jobs);
-        (self.crew.ranked, self.crew.handles) = (ranked, handles);
+        let known = std::mem::replace(&mut self.crew.handles, handles);
+        self.crew.ranked = ranked;
         self.raised = false;
         if self.is_real {
             let now: BTreeSet<u32> = self.crew.jobs.values().flatten().copied().collect();
-            for thread in before.into_values().flatten().filter(|thread| !now.contains(thread)) {
-                // A thread that is gone needs nothing.
-                let _ = sys::schedule::set_class(thread, Class::Other { nice: 0 });
+            let there = |process: &u32| known.get(process).is_none_or(Handle::is_there);
+            for (process, threads) in before.into_iter().filter(|(process, _)| there(process)) {
+                for thread in threads.into_iter().filter(|thread| !now.contains(thread)) {
+                    // A thread that is gone needs nothing.
+                    let _ = set_class(process, thread, Class::Other { nice: 0 });
+                }
             }
         }
+    }
+
+    /// Its processes that are there, with their threads.
+    fn there(&self) -> impl Iterator<Item = (u32, &[u32])> {
+        let jobs = self.crew.jobs.iter().map(|(process, threads)| (*process, threads.as_slice()));
+        jobs.filter(|(process, _)| self.crew.handles.get(process).is_none_or(Handle::is_there))
     }
 
     fn class_of(&self, process: u32, thread: u32, turn: Option<u32>) -> Class {
@@ -388,7 +450,7 @@ impl Seat {
     fn raise(&self, process: u32, threads: &[u32], turn: Option<u32>) {
         for thread in threads {
             // A thread that is gone needs nothing; one that may not is seen by the scan.
-            let _ = sys::schedule::set_class(*thread, self.class_of(process, *thread, turn));
+            let _ = set_class(process, *thread, self.class_of(process, *thread, turn));
         }
     }
 
@@ -398,9 +460,7 @@ impl Seat {
             return;
         }
         if self.crew.real_time && !self.raised {
-            for (process, threads) in &self.crew.jobs {
-                self.raise(*process, threads, turn);
-            }
+            self.there().for_each(|(process, threads)| self.raise(process, threads, turn));
             (self.raised, self.is_real) = (true, true);
         } else if self.crew.real_time {
             self.pass_on(None, turn);
@@ -418,11 +478,13 @@ impl Seat {
     /// Puts its threads into the ordinary class, so that none runs in the time of somebody who is real-time.
     fn lower(&mut self) {
         let idle = matches!(*self.crew.grip, Grip::Class) && self.crew.outside == Outside::Idle;
-        for thread in self.crew.jobs.values().flatten() {
-            // By way of the ordinary class. A thread that is gone needs nothing.
-            let _ = sys::schedule::set_class(*thread, Class::Other { nice: 0 });
-            if idle {
-                let _ = sys::schedule::set_class(*thread, Class::Idle);
+        for (process, threads) in self.there() {
+            for thread in threads {
+                // By way of the ordinary class. A thread that is gone needs nothing.
+                let lowered = set_class(process, *thread, Class::Other { nice: 0 });
+                if idle && lowered.is_ok() {
+                    let _ = sys::schedule::set_class(*thread, Class::Idle);
+                }
             }
         }
         (self.raised, self.is_real) = (false, false);
@@ -475,19 +537,20 @@ impl Seat {
         if !self.crew.real_time || self.crew.suspended || self.crew.ranked.is_some() {
             return;
         }
-        for (process, threads) in &self.crew.jobs {
-            let changes = Some(*process) == from || Some(*process) == to || from.is_none();
-            if changes && self.crew.jobs.len() > 1 {
-                self.raise(*process, threads, to);
-            }
+        if self.crew.jobs.len() > 1 {
+            let changes = |process| Some(process) == from || Some(process) == to || from.is_none();
+            let those = self.there().filter(|(process, _)| changes(*process));
+            those.for_each(|(process, threads)| self.raise(process, threads, to));
         }
     }
 
     /// Out of real time, then free.
     fn give_back(&mut self) {
-        for thread in self.crew.jobs.values().flatten() {
-            // A thread that is gone needs nothing.
-            let _ = ledger::leave_real_time(*thread, Class::Other { nice: 0 });
+        for (process, threads) in self.there() {
+            for thread in threads.iter().filter(|thread| sys::process::is_thread_of(process, **thread)) {
+                // A thread that is gone needs nothing.
+                let _ = ledger::leave_real_time(*thread, Class::Other { nice: 0 });
+            }
         }
         if let Grip::Freezer(freezer) = &*self.crew.grip
             && let Err(error) = freezer.set(false)

@@ -87,7 +87,7 @@ struct Kept {
     /// The members and jobs, as its processor's thread was told last.
     told: (BTreeMap<u32, Vec<u32>>, Roster),
     inside: Inside,
-    /// Its processes where they are held by signals.
+    /// Its processes, by what is never another's.
     handles: BTreeMap<u32, Handle>,
     overrun: Overrun,
 }
@@ -127,9 +127,7 @@ impl Kept {
                 self.overrun.look(self.census.used_ns(), self.meter.so_far_ns());
             }
         }
-        if matches!(*self.grip, Grip::Signals) {
-            self.handle();
-        }
+        self.handle();
         self.census.jobs != self.told.0 || self.inside.team.roster() != &self.told.1
     }
 
@@ -141,9 +139,7 @@ impl Kept {
             let Some(start) = census.start(process).filter(|_| !self.handles.contains_key(&process)) else {
                 continue;
             };
-            // A number may be another's by now: then this is no handle of whom was seen.
-            let pidfd = sys::process::pidfd_open(process).ok().filter(|_| members::is_it(process, start));
-            self.handles.insert(process, Handle { start, pidfd: pidfd.map(Arc::new) });
+            self.handles.insert(process, Handle::new(process, start));
         }
     }
 
@@ -358,7 +354,7 @@ impl Table {
             }
             if grip_is_signals(vtm, site) {
                 let mut census = Census::default();
-                census.take(&site.processes());
+                census.take(&site.processes_up_to(place::MAX_LOOKED));
                 owed.extend(stopped(&census));
             }
         }
@@ -551,7 +547,7 @@ fn admit(kept: &mut Kept, vtm: &Vtm, bound: Option<&Path>) {
             }
             let _ = hierarchy::write(&bound.join("cgroup.procs"), &process.to_string());
         }
-        for thread in threads {
+        for thread in threads.iter().filter(|thread| sys::process::is_thread_of(*process, **thread)) {
             let _ = sys::schedule::set_affinity(*thread, &[processor]);
         }
     }
@@ -592,7 +588,7 @@ impl Enforcer for Table {
         let most_threads = sites
             .values()
             .map(|site| {
-                let processes = site.processes().into_iter();
+                let processes = site.processes_up_to(place::MAX_LOOKED).into_iter();
                 let threads = |pid| members::threads_up_to(pid, cost::MAX_CHARGED_THREADS).len();
                 processes.map(threads).take(cost::MAX_CHARGED_THREADS).sum::<usize>()
             })

@@ -134,13 +134,61 @@ fn a_signal_reaches_whom_it_is_for_or_nobody() {
     let mut child = Command::new("sleep").arg("60").spawn().expect("a process");
     let pid = child.id();
     let (_, start) = crate::members::state_and_start(pid).expect("it is there");
-    let pidfd = sys::process::pidfd_open(pid).expect("a handle");
     let stranger = Handle { start: start + 1, pidfd: None };
     assert!(stranger.send(pid, rustix::process::Signal::KILL).is_err(), "it has its number alone");
     Handle { start, pidfd: None }.send(pid, rustix::process::Signal::STOP).expect("it is the one");
-    let handle = Handle { start, pidfd: Some(Arc::new(pidfd)) };
+    let handle = Handle::new(pid, start);
+    assert!(handle.pidfd.is_some() && handle.is_there());
     handle.send(pid, rustix::process::Signal::KILL).expect("it is the one");
     child.wait().expect("it ends");
+    assert!(!handle.is_there());
     // Whoever has the number now is not this one: here our own stands for it.
     assert!(handle.send(std::process::id(), rustix::process::Signal::KILL).is_err());
+}
+
+/// Starts a program under a number that nobody has any more; `None`: numbers can't be asked for here.
+fn with_number(number: u32) -> Option<Hog> {
+    for _ in 0..500 {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).ok()?;
+        let mut hog = Hog::start();
+        if hog.0.id() == number {
+            return Some(hog);
+        }
+        // Somebody else was quicker.
+        let _ = hog.0.kill();
+        hog.0.wait().expect("it ends");
+    }
+    None
+}
+
+/// Once threads were raised and lowered by numbers: a stranger that got the number of a process that had ended was real-time in its slots, and an ordinary thread after them, whatever it had been.
+#[test]
+fn who_has_the_number_of_one_that_has_ended_keeps_its_class() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let group = format!("tombolo-test-number-{}", std::process::id());
+    let mut table = match Table::new(Config::new(folder.path(), group)) {
+        Ok(table) if table.real_time => table,
+        other => return println!("skipped: {:?}", other.map(|table| table.ability.clone())),
+    };
+    let mut first = Hog::start();
+    // It is neither frozen nor stopped between its slots.
+    let plan = Plan::new(vec![Vtm { outside: crate::Outside::Fair, ..vtm("one", &first, 0, 8) }]);
+    let prepared = table.prepare(&plan).expect("it can be kept");
+    table.commit(&prepared).expect("it is put in force");
+    assert!(table.effect(Duration::from_secs(5)).expect("it is seen").after_ns.is_some());
+    first.0.kill().expect("it is told to end");
+    first.0.wait().expect("it ends");
+    let Some(stranger) = with_number(first.0.id()) else {
+        return println!("skipped: nobody gets a number of choice here (/proc/sys/kernel/ns_last_pid)");
+    };
+    let own = sys::schedule::Class::Other { nice: 7 };
+    sys::schedule::set_class(stranger.0.id(), own).expect("it is ours");
+    // Nobody has scanned since, so the processor's thread has the number still.
+    let slots = || table.kept.get("one").map_or(0, |kept| kept.meter.slots.load(super::Ordering::Relaxed));
+    let end = slots() + 8;
+    while slots() < end {
+        assert_eq!(sys::schedule::class(stranger.0.id()).expect("it runs"), own);
+        std::thread::yield_now();
+    }
+    table.release().expect("all is given back");
 }

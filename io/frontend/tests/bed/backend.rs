@@ -39,6 +39,8 @@ pub struct Script {
     pub sessions_max: Option<usize>,
     /// Defaults that are handed over are refused with `EACCES`.
     pub refuses_defaults: bool,
+    /// The state of each session is said anew without end, as fast as the ring takes it.
+    pub floods: bool,
     /// What every look-up in the tree finds.
     pub lies: Option<wire::service::Node>,
 }
@@ -57,6 +59,8 @@ pub struct State {
     pub asked: Vec<String>,
     pub held: Vec<(Header, Vec<u8>)>,
     pub statuses: usize,
+    /// How many states a flood has said.
+    pub flooded: u64,
     pub deaf: bool,
     pub tree: Tree,
     /// What the sessions are opened on.
@@ -113,6 +117,10 @@ impl Backend {
         let (own, to) = (Arc::clone(&state), Arc::clone(&sender));
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        if script.floods {
+            let (to, own, stopped) = (Arc::clone(&sender), Arc::clone(&state), Arc::clone(&stop));
+            std::thread::spawn(move || flood(&to, &own, &stopped));
+        }
         let thread = std::thread::spawn(move || run(receiver, &to, &own, &script, &stopped));
         Self { state, sender, closer, stop, thread: Some(thread) }
     }
@@ -169,6 +177,27 @@ pub fn answer(sender: &mut Sender, to: &Header, status: u32, payload: &[u8]) {
     while let Some(piece) = pieces.next() {
         // An error is the frontend's or the test's end; the thread hears of it when it receives.
         let _ = sender.send(&message(head(pieces.peek().is_some()), piece), None);
+    }
+}
+
+/// Says the state of every session anew, another one each time, until nobody takes it any more.
+fn flood(sender: &Mutex<Sender>, state: &Mutex<State>, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let sessions: Vec<u64> = state.lock().unwrap().sessions.keys().copied().collect();
+        if sessions.is_empty() {
+            std::thread::yield_now();
+        }
+        for session in sessions {
+            let mut state = state.lock().unwrap();
+            state.flooded += 1;
+            let capsule = Header { session, ..Header::new(Kind::Capsule) };
+            let said = [state.flooded as u8; 1000];
+            drop(state);
+            let soon = Some(std::time::Instant::now() + super::PATIENCE);
+            if sender.lock().unwrap().send(&message(capsule, &said), soon).is_err() {
+                return;
+            }
+        }
     }
 }
 

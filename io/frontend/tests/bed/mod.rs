@@ -379,6 +379,18 @@ impl FakeDaemon {
         self.tell(&Event::Services { services });
     }
 
+    /// A further service that is up.
+    pub fn add_up(&self, name: &str) {
+        self.add(name);
+        let services = {
+            let mut world = self.world.lock().unwrap();
+            let added = world.services.last_mut().expect("it was added");
+            added.mounted = mounted(name, true);
+            world.services.iter().map(|service| service.mounted.clone()).collect()
+        };
+        self.tell(&Event::Services { services });
+    }
+
     /// A further service that is down.
     pub fn add(&self, name: &str) {
         let mut world = self.world.lock().unwrap();

@@ -1,6 +1,7 @@
 //! One question on its way to the upstreams: attempt after attempt, until one answers or none is left.
 
 use super::socket::{Protocol, Waiter};
+use super::spelling::Spelling;
 use super::{Health, Sockets, Standing};
 use crate::answer::{self, Answer, Question, Reply};
 use crate::failure::Failure;
@@ -72,6 +73,8 @@ struct Attempt {
     /// `None`: the port was given up, only the time-out is awaited.
     token: Option<u32>,
     message_id: u16,
+    /// How the name was spelled in a datagram.
+    spelling: Option<Spelling>,
     started: Instant,
     deadline: Instant,
     strays: u32,
@@ -186,7 +189,14 @@ impl Fetch {
     pub fn hear(&mut self, net: &mut Net<'_>, token: u32, waiter: Waiter, packet: &[u8]) -> Option<Step> {
         let waited = self.attempt_at(token, waiter)?.watch.lap();
         self.phases.add(Phase::Receive, waited);
-        let reply = answer::read(packet, waiter.message_id, &self.question, false);
+        let mut packet = packet.to_vec();
+        let spelling = self.attempt.as_ref().and_then(|attempt| attempt.spelling.as_ref());
+        let repeats = spelling.is_some_and(|spelling| spelling.undo(&mut packet));
+        let reply = match answer::read(&packet, waiter.message_id, &self.question, false) {
+            // Of an upstream that spells names in its own way, or of somebody who has guessed: only the upstream answers a stream.
+            Reply::Answer(_) if !repeats => Reply::Truncated,
+            reply => reply,
+        };
         let decoding = self.attempt.as_mut()?.watch.lap();
         self.phases.add(Phase::Decode, decoding);
         if matches!(reply, Reply::NotOurs) { None } else { Some(self.replied(net, reply)) }
@@ -243,6 +253,7 @@ impl Fetch {
             address,
             token: None,
             message_id: 0,
+            spelling: None,
             started: Instant::now(),
             deadline,
             strays: 0,
@@ -279,6 +290,8 @@ impl Fetch {
         }
         net.query.clear();
         message::ask(&self.question, attempt.message_id, self.edns, net.query)?;
+        let spelling = Spelling::change(net.query, || net.sockets.random()).map_err(failure_of)?;
+        attempt.spelling = Some(spelling);
         net.sockets.send_query(token, self.owner, net.query).map_err(failure_of)?;
         self.phases.add(Phase::Send, attempt.watch.lap());
         Ok(())

@@ -7,6 +7,7 @@ mod fetch;
 mod health;
 mod outbox;
 mod socket;
+mod spelling;
 
 pub use fetch::{Fetch, Finished, MAX_PACKET_BYTES, Net, Step};
 pub use health::{Health, Standing};

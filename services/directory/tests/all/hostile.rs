@@ -2,8 +2,9 @@
 
 use crate::stage::{Stage, settings};
 use crate::upstream::{Upstream, a, asked_name, bytes, cname, code, framed, good, name, reply, txt};
-use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::op::{Message, Query, ResponseCode};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -234,7 +235,7 @@ fn a_silent_upstream_is_passed_over_and_asked_last_after_a_while() {
 #[test]
 fn names_that_one_domain_gets_no_answer_for_change_nothing_for_another() {
     let internal = Upstream::start(|query, _| {
-        let name = query.queries[0].name().to_ascii();
+        let name = query.queries[0].name().to_ascii().to_lowercase();
         if name.starts_with("silent") { vec![] } else { vec![bytes(&good(query))] }
     });
     let public = Upstream::start(|query, _| vec![bytes(&good(query))]);
@@ -251,6 +252,46 @@ fn names_that_one_domain_gets_no_answer_for_change_nothing_for_another() {
         other.query(&format!("A host{n}.example")).expect("an answer");
     }
     assert_eq!((internal.asked(), public.asked()), (6, before));
+}
+
+/// A guesser who had found port and id out had an answer taken; now the case of each letter has to be guessed as well.
+#[test]
+fn an_answer_that_does_not_repeat_the_spelling_of_the_query_is_asked_for_over_a_stream() {
+    let forger = Upstream::start(|query, over_stream| {
+        if over_stream {
+            return vec![framed(&good(query))];
+        }
+        let mut forged = query.clone();
+        let lower = Query::query(asked_name(query).to_lowercase(), query.queries[0].query_type());
+        forged.queries = vec![lower];
+        let mut forged = reply(&forged);
+        forged.add_answer(a(asked_name(query), 300, 66));
+        vec![bytes(&forged)]
+    });
+    let stage = Stage::set(&settings(&[forger.address]));
+    let answer = stage.link("a").query("A The-Name.is.asked.for.as.it.IS.example");
+    assert_eq!(answer.as_deref(), Ok("The-Name.is.asked.for.as.it.IS.example. 300 A 192.0.2.1\n"));
+    assert_eq!(forger.asked(), 2, "by a datagram and over a stream");
+
+    let honest = Upstream::start(|query, _| vec![bytes(&good(query))]);
+    let stage = Stage::set(&settings(&[honest.address]));
+    let mut link = stage.link("a");
+    for n in 0..8 {
+        let name = format!("n{n}.names.of.many.letters.example");
+        assert_eq!(link.query(&format!("A {name}")), Ok(format!("{name}. 300 A 192.0.2.1\n")));
+    }
+    let spelled: HashSet<String> = honest
+        .queries
+        .lock()
+        .expect("unpoisoned")
+        .iter()
+        .map(|query| {
+            let name = query.queries[0].name().to_ascii();
+            name.split_once('.').map_or(String::new(), |(_, rest)| rest.to_owned())
+        })
+        .collect();
+    assert!(spelled.len() > 1, "{spelled:?}");
+    assert_eq!(honest.asked(), 8, "one datagram each");
 }
 
 #[test]
