@@ -15,7 +15,7 @@ use wire::replica::{Condition, Configure, Order, Part, Report, VolumeRecord};
 
 #[derive(Debug)]
 enum Role {
-    StandBy(StandBy),
+    StandBy(Box<StandBy>),
     Primary(Box<Serving>),
 }
 
@@ -50,7 +50,7 @@ impl Hub {
             found: BTreeMap::new(),
             connections: 0,
         };
-        let role = Role::StandBy(StandBy::new());
+        let role = Role::StandBy(Box::new(StandBy::new()));
         Self { base, role, serving, clients: 0, told: Condition::default() }
     }
 
@@ -138,7 +138,7 @@ impl Hub {
         tracing::info!(view, "the view is over");
         self.serving.send_replace(0);
         self.base.until_ns = 0;
-        self.role = Role::StandBy(StandBy::new());
+        self.role = Role::StandBy(Box::new(StandBy::new()));
         self.base.report(Report::Ended { view });
     }
 
