@@ -342,7 +342,7 @@ impl Drop for Bed {
     fn drop(&mut self) {
         self.over.store(true, Ordering::SeqCst);
         for node in &mut self.nodes {
-            let mut all = vec![node.engine.lock().unwrap().take()];
+            let mut all = [node.engine.lock().unwrap().take()];
             for child in all.iter_mut().flatten().chain([&mut node.process]) {
                 let _gone = child.kill().and_then(|()| child.wait().map(drop));
             }
