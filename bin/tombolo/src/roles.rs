@@ -7,6 +7,7 @@ mod machine;
 mod probe;
 mod proxy;
 mod relay;
+mod replica;
 mod server;
 
 use crate::output::with_causes as said;
@@ -25,6 +26,7 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         "machine" => Some(finish_with("machine", machine::run(arguments))),
         storage::ROLE => Some(ExitCode::from(storage::role_main())),
         "proxy" => Some(finish("proxy", proxy::run())),
+        "replica" => Some(finish("replica", replica::run())),
         "relay" => Some(finish("relay", relay::run())),
         "server" => Some(finish("server", server::run())),
         node::SERVER_ROLE => {

@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// The monitor's socket, in the volume's run folder.
 const MONITOR: &str = "monitor.sock";
+/// The export's socket where it is not for domains, in the volume's run folder.
+const PRIVATE: &str = "engine.sock";
 /// The folder in it that domains see.
 pub const SHARE: &str = "share";
 /// The export's socket, in that folder.
@@ -47,6 +49,20 @@ pub struct Recipe {
     pub folder: PathBuf,
     /// The user, and the group, that the engine becomes: nobody else's.
     pub user: u32,
+    /// Whether domains see the export's socket; else it is `engine.sock` in the run folder, for the same user alone.
+    pub is_shared: bool,
+}
+
+impl Recipe {
+    /// The export's socket.
+    fn socket(&self) -> PathBuf {
+        if self.is_shared { self.folder.join(SHARE).join(SOCKET) } else { self.folder.join(PRIVATE) }
+    }
+
+    /// Removes what an earlier engine listened at.
+    fn sweep(&self) -> Result<(), StorageError> {
+        [self.folder.join(MONITOR), self.socket()].iter().try_for_each(|path| remove(path))
+    }
 }
 
 /// An engine that runs. It goes on when this is dropped.
@@ -69,7 +85,7 @@ impl Engine {
         let started = Self::try_start(recipe, place);
         if started.is_err() {
             // The error that made us undo it is the one to tell.
-            let _swept = sweep(&recipe.folder);
+            let _swept = recipe.sweep();
         }
         started
     }
@@ -78,9 +94,14 @@ impl Engine {
         let image = process::open_image(&recipe.image, recipe.user)?;
         let share = recipe.folder.join(SHARE);
         fs::create_dir_all(&share).map_err(at("make", &share))?;
-        sweep(&recipe.folder)?;
+        recipe.sweep()?;
         let monitor = recipe.folder.join(MONITOR);
-        let descriptors = vec![image.into(), listen(&monitor, 0o600)?, listen(&share.join(SOCKET), 0o666)?];
+        let (socket, mode) = (recipe.socket(), if recipe.is_shared { 0o666 } else { 0o600 });
+        let descriptors = vec![image.into(), listen(&monitor, 0o600)?, listen(&socket, mode)?];
+        if !recipe.is_shared {
+            let user = Some(recipe.user);
+            std::os::unix::fs::chown(&socket, user, user).map_err(at("give away", &socket))?;
+        }
         let job = Job {
             tool: ENGINE,
             package: "qemu-system-common",
@@ -254,13 +275,28 @@ fn not_up(mut child: Child, error: StorageError) -> StorageError {
 /// # Errors
 /// [`StorageError::File`].
 pub fn sweep(folder: &Path) -> Result<(), StorageError> {
-    for path in [folder.join(MONITOR), folder.join(SHARE).join(SOCKET)] {
-        match fs::remove_file(&path) {
-            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(at("remove", &path)(cause)),
-            _ => {}
-        }
+    [folder.join(MONITOR), folder.join(PRIVATE), folder.join(SHARE).join(SOCKET)]
+        .iter()
+        .try_for_each(|path| remove(path))
+}
+
+fn remove(path: &Path) -> Result<(), StorageError> {
+    match fs::remove_file(path) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(at("remove", path)(cause)),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// A socket of a volume at which clients that domains see connect; an old one is replaced.
+///
+/// # Errors
+/// [`StorageError::File`].
+pub fn listen_for_domains(folder: &Path) -> Result<OwnedFd, StorageError> {
+    let share = folder.join(SHARE);
+    fs::create_dir_all(&share).map_err(at("make", &share))?;
+    let socket = share.join(SOCKET);
+    remove(&socket)?;
+    listen(&socket, 0o666)
 }
 
 fn listen(path: &Path, mode: u32) -> Result<OwnedFd, StorageError> {

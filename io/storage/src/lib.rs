@@ -12,7 +12,7 @@ mod image;
 mod process;
 mod role;
 
-pub use engine::{Engine, Recipe, SHARE, SOCKET, sweep};
+pub use engine::{Engine, Recipe, SHARE, SOCKET, listen_for_domains, sweep};
 pub use error::StorageError;
 pub use facts::{Facts, MAX_SNAPSHOTS};
 pub use image::{Format, MAX_BYTES, MIN_BYTES, SECTOR_BYTES, check_size, create, restore};

@@ -37,6 +37,7 @@ impl Bed {
             limits: Limits::default(),
             folder: self.folder.path().join("run"),
             user: USER,
+            is_shared: true,
         }
     }
 

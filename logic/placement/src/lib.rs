@@ -20,7 +20,7 @@ mod promises;
 mod refusal;
 mod verdict;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use topology::{Domain, NodeChoice, Reserve};
 
@@ -101,6 +101,8 @@ pub struct Want {
     pub reserve: Option<Reserve>,
     /// Whether it starts on another node when its own is lost.
     pub elsewhere: bool,
+    /// The only nodes that have what its volumes hold; none: any node will do.
+    pub only: Option<BTreeSet<String>>,
 }
 
 impl Want {
@@ -116,6 +118,7 @@ impl Want {
             memory_bytes: 0,
             reserve: None,
             elsewhere: false,
+            only: None,
         }
     }
 
@@ -139,6 +142,7 @@ impl Want {
             memory_bytes: domain.limits.memory_bytes.unwrap_or(0).max(guest_memory),
             reserve: domain.reserve.clone(),
             elsewhere: domain.restart.elsewhere,
+            only: None,
         }
     }
 
@@ -287,6 +291,9 @@ impl Cluster {
             if has != Some(value) {
                 lacks.push(Lack::Label { label: label.clone(), wanted: value.clone(), has: has.cloned() });
             }
+        }
+        if want.only.as_ref().is_some_and(|only| !only.contains(&node.name)) {
+            lacks.push(Lack::Volumes);
         }
         lacks.extend(promises::refused(node, want));
         lacks

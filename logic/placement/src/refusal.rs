@@ -52,6 +52,8 @@ pub enum Lack {
         /// Why not.
         why: String,
     },
+    /// It has no current replica of a volume of the domain.
+    Volumes,
     /// Nobody knows what it can promise.
     Silent,
 }
@@ -63,6 +65,7 @@ impl Lack {
             Self::Name { .. } => 1000,
             Self::Lost => 100,
             Self::Label { .. } => 10,
+            Self::Volumes => 50,
             Self::Silent => 4,
             Self::Refused { .. } => 3,
             Self::Drained => 2,
@@ -95,6 +98,7 @@ impl fmt::Display for Lack {
             }
             Self::Promise { why } => write!(f, "can't promise it what it is to be promised ({why})"),
             Self::Refused { why } => write!(f, "has refused it ({why})"),
+            Self::Volumes => f.write_str("has no current replica of its volumes"),
             Self::Silent => f.write_str(
                 "does not say what it can promise (its daemon has just begun, or is of an older release)",
             ),

@@ -309,6 +309,8 @@ pub const VOLUMES_PER_DOMAIN_MAX: usize = 16;
 pub const VOLUME_BYTES_MIN: u64 = 1 << 20;
 /// Largest volume, in bytes: the longest file of ext4.
 pub const VOLUME_BYTES_MAX: u64 = 16 << 40;
+/// Nodes that have a replica of a volume at most: more protect from more losses at a time than etcd's three members survive.
+pub const VOLUME_REPLICAS_MAX: u64 = 3;
 /// What a volume's size is a multiple of, in bytes: a sector, which every client can address.
 pub const VOLUME_STEP_BYTES: u64 = 512;
 /// Bytes of the name of a volume in a machine: it is the serial number of the disk (virtio-blk has room for 20).

@@ -208,6 +208,7 @@ const BEYOND_A_SCHEMA: &[&str] = &[
     "volume-long-in-vm",
     "volume-of-process",
     "volume-over-srv",
+    "volume-replicas-memory",
     "volume-same-place",
     "volume-shared",
     "volume-size-range",

@@ -9,6 +9,7 @@
 //! Nothing here waits, reads a clock, or knows a disk: events come in, actions come out.
 
 mod backup;
+pub mod named;
 mod primary;
 mod record;
 

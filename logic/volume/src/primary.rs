@@ -43,6 +43,8 @@ pub enum Event {
     Retry,
     /// A planned move: finish what is under way, and leave.
     Release,
+    /// So many copies may begin until the next such word. Before the first one they are not counted.
+    Pace(u32),
 }
 
 /// An action that is to be done.
@@ -108,6 +110,8 @@ pub struct Primary {
     waiting: VecDeque<(WriteId, Extent)>,
     /// The change that was asked for, if it is not known how it went.
     change: Option<Record>,
+    /// Copies that may begin; none: any.
+    pace: Option<u32>,
     stage: Stage,
 }
 
@@ -126,7 +130,7 @@ impl Primary {
         let opens = peers.keys().map(|node| Action::Open(*node)).collect();
         let (view, stage) = (record.view, Stage::Serving);
         let (busy, waiting) = (BTreeMap::new(), VecDeque::new());
-        (Self { own, view, record, revision, peers, busy, waiting, change: None, stage }, opens)
+        (Self { own, view, record, revision, peers, busy, waiting, change: None, pace: None, stage }, opens)
     }
 
     /// Its view.
@@ -141,10 +145,28 @@ impl Primary {
         self.stage == Stage::Ended
     }
 
+    /// Whether reads are answered from the own replica, where nothing is being written: only while the lease is held.
+    #[must_use]
+    pub fn reads(&self, lease_is_held: bool) -> bool {
+        lease_is_held && self.stage == Stage::Serving
+    }
+
+    /// Its record, and the revision of that.
+    #[must_use]
+    pub fn record(&self) -> (&Record, u64) {
+        (&self.record, self.revision)
+    }
+
+    /// Whether a replica takes writes.
+    #[must_use]
+    pub fn is_connected(&self, node: Node) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.session.is_some())
+    }
+
     /// Whether a read of this extent is answered from the own replica: only while the lease is held, and while nothing is being written there.
     #[must_use]
     pub fn may_read(&self, extent: Extent, lease_is_held: bool) -> bool {
-        lease_is_held && self.stage == Stage::Serving && !self.busy.contains_key(&extent)
+        self.reads(lease_is_held) && !self.busy.contains_key(&extent)
     }
 
     /// Extents that a replica still lacks.
@@ -190,6 +212,7 @@ impl Primary {
             }
             Event::Release if self.stage == Stage::Serving => self.stage = Stage::Releasing,
             Event::Release => {}
+            Event::Pace(copies) => self.pace = Some(copies),
         }
     }
 
@@ -231,5 +254,30 @@ impl Primary {
     fn must(&self) -> BTreeSet<Node> {
         let changed = self.change.iter().flat_map(|record| record.current.iter().copied());
         self.record.current.iter().copied().chain(changed).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_begin_as_fast_as_they_may_and_no_faster() {
+        let (a, b) = (Node(1), Node(2));
+        let claimed = Record::new(BTreeSet::from([a, b])).claim(a, true).unwrap();
+        // As after a crash: b may differ everywhere.
+        let alone = claimed.claim(a, true).unwrap();
+        let (mut primary, _) = Primary::new(a, alone, 2, 100);
+        assert!(primary.step(Event::Pace(0), true).is_empty());
+        let session = Session { incarnation: 1, number: 1 };
+        assert!(primary.step(Event::Opened(b, session), true).is_empty(), "none may begin");
+        let copies = |actions: Vec<Action>| {
+            let is_copy = |action: &&Action| matches!(action, Action::Copy(..));
+            actions.iter().filter(is_copy).count()
+        };
+        assert_eq!(copies(primary.step(Event::Pace(3), true)), 3);
+        assert_eq!(copies(primary.step(Event::Stored(b, session, 0, true), true)), 0, "that was all");
+        assert_eq!(copies(primary.step(Event::Pace(100), true)), MAX_COPIES - 2, "so many at a time");
+        assert_eq!(primary.behind(b), 99);
     }
 }

@@ -5,7 +5,7 @@ use super::{client, wait};
 use crate::cli::PlaceArgs;
 use crate::output::{Failure, Paint, bytes, print, print_json, print_table};
 use clap::{Args, Subcommand};
-use node::admin::volume::{Change, ChangeVolume, CreateVolume, VolumeRow};
+use node::admin::volume::{Change, ChangeVolume, CreateVolume, ReplicaRow, VolumeRow};
 use std::io::stdout;
 use topology::{DiskFormat, VolumeStore, parse_size};
 
@@ -16,7 +16,7 @@ pub enum VolumeCommand {
   tombolo volume ls
   tombolo volume ls --json | jq -r '.[] | select(.domain == null) | .name'")]
     Ls(LsArgs),
-    /// Show one volume: who has it, its engine, its snapshots
+    /// Show one volume: who has it, its engine, its replicas, its snapshots
     #[command(after_help = "Examples:
   tombolo volume show data
   qemu-img info \"nbd+unix:///volume?socket=$(tombolo volume show data --json | jq -r .socket)\"")]
@@ -196,6 +196,12 @@ fn cells(row: &VolumeRow, paint: Paint) -> Vec<String> {
     ]
 }
 
+fn replica(row: &ReplicaRow) -> String {
+    let percent = row.resynced_percent.map_or_else(String::new, |percent| format!(" ({percent} %)"));
+    let why = row.why.as_deref().map_or_else(String::new, |why| format!(": {}", clean(why)));
+    format!("replica    {} is {}{percent}{why}", clean(&row.node), clean(&row.state))
+}
+
 fn shown(row: &VolumeRow, json: bool) -> Result<(), Failure> {
     if json {
         return print_json(row);
@@ -214,6 +220,14 @@ fn shown(row: &VolumeRow, json: bool) -> Result<(), Failure> {
     }
     if let Some(socket) = &row.socket {
         lines.push(format!("NBD        {} (export `volume`)", clean(&socket.display().to_string())));
+    }
+    if !row.replicas.is_empty() {
+        let primary = row.primary.as_deref().map_or_else(|| "nobody".to_owned(), clean);
+        lines.push(format!("view       {}, of {primary}", row.view));
+        lines.extend(row.replicas.iter().map(replica));
+    }
+    if let Some(why) = &row.why {
+        lines.push(format!("why        {}", clean(why)));
     }
     if !row.snapshots.is_empty() {
         let names: Vec<String> = row.snapshots.iter().map(|name| clean(name)).collect();

@@ -28,13 +28,22 @@ pub(super) fn volumes(
         cx.out.error(Code::WrongKind, &first.key.span, message).help("take kind = \"container\" or \"vm\"");
         return volumes;
     }
-    if !entries.is_empty()
+    let is_alone = |entry: &Entry<VolumeAtForm>| {
+        let form = cx.form.volume.value().and_then(|volumes| volumes.get(entry.key.value.as_str()));
+        let form = form.and_then(|entry| entry.value.as_ref()).map(|at| &at.value);
+        form.is_none_or(|form| form.replicas.value().is_none_or(|replicas| replicas.0 == 1))
+    };
+    if entries.iter().any(is_alone)
         && let Some(at) =
             form.restart.value().and_then(|restart| restart.elsewhere.given()).filter(|at| at.value)
     {
         cx.out
-            .error(Code::Conflict, &at.span, "a volume is on one node, and so is the domain that has it")
-            .help("leave `elsewhere` out, or the volumes");
+            .error(
+                Code::Conflict,
+                &at.span,
+                "a volume with one replica is on one node, and so is the domain that has it",
+            )
+            .help("give the volume `replicas = 2`, or leave `elsewhere` out");
     }
     for entry in entries {
         let Some(volume) = admitted(domain, kind, entry, cx) else { continue };
@@ -73,12 +82,27 @@ fn admitted(
     let default = || PathBuf::from(format!("{FOLDER}/{name}"));
     let at = (!vm).then(|| place.map_or_else(default, |at| at.value.0.clone()));
     Some(VolumeMount {
+        replicas: replicas(form, cx),
         at,
         bytes: size(form, cx),
         format: form.format.value().copied().unwrap_or(DiskFormat::Raw),
         store: form.store.value().copied().unwrap_or(VolumeStore::File),
         name,
     })
+}
+
+fn replicas(form: &VolumeForm, cx: &mut Context<'_, '_>) -> u8 {
+    let Some(at) = form.replicas.given() else { return 1 };
+    if at.value.0 > 1 && form.store.value() == Some(&VolumeStore::Memory) {
+        cx.out
+            .error(
+                Code::Conflict,
+                &at.span,
+                "what is in memory is gone with a node's power, however many nodes have it",
+            )
+            .help("leave `store` out: a replica is a file");
+    }
+    u8::try_from(at.value.0).unwrap_or(1)
 }
 
 fn size(form: &VolumeForm, cx: &mut Context<'_, '_>) -> u64 {

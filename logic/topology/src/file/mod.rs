@@ -381,6 +381,9 @@ table_form! {
         format: DiskFormat => "raw",
         /// What they are kept in.
         store: VolumeStore => "file",
+        /// Nodes of the cluster that have all of its bytes. With two or three it survives the loss of one: a write is acknowledged when all that
+        /// count have it.
+        replicas: Count<1, VOLUME_REPLICAS_MAX> => 1,
     }
 }
 

@@ -22,6 +22,26 @@ pub struct VolumeMount {
     pub format: DiskFormat,
     /// What they are kept in.
     pub store: VolumeStore,
+    /// Nodes that have all of them; one: the node of its domain alone.
+    #[serde(default = "alone", skip_serializing_if = "is_alone")]
+    pub replicas: u8,
+}
+
+fn alone() -> u8 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn is_alone(replicas: &u8) -> bool {
+    *replicas == alone()
+}
+
+impl VolumeMount {
+    /// Whether it survives the loss of a node.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
+        self.replicas > 1
+    }
 }
 
 /// What a volume's bytes are kept in.

@@ -139,8 +139,11 @@ impl Primary {
             let under_way =
                 self.busy.values().filter(|busy| **busy == Operation::Copy { to: Some(*node) }).count();
             let free = peer.dirty.iter().filter(|extent| !self.busy.contains_key(extent));
-            let next: Vec<Extent> = free.take(MAX_COPIES.saturating_sub(under_way)).copied().collect();
+            let paced = self.pace.map_or(MAX_COPIES, |pace| pace as usize);
+            let most = MAX_COPIES.saturating_sub(under_way).min(paced);
+            let next: Vec<Extent> = free.take(most).copied().collect();
             for extent in next {
+                self.pace = self.pace.map(|pace| pace.saturating_sub(1));
                 peer.sent.insert(peer.sequence, extent);
                 actions.push(Action::Copy(*node, session, peer.sequence, extent));
                 peer.sequence += 1;

@@ -17,7 +17,8 @@ pub struct VolumeRow {
     pub bytes: u64,
     /// Bytes that it takes on the disk.
     pub allocated: u64,
-    /// `idle`: no engine; `serving`: a domain has it; `waiting`: a domain has it, and its engine is started again.
+    /// `idle`: no engine; `serving`: a domain has it; `waiting`: a domain has it, and its engine is started again, or another node may still be
+    /// the primary; `replica`: another node serves it, and may write here.
     pub state: String,
     /// The domain that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,9 +30,44 @@ pub struct VolumeRow {
     pub restarts: u64,
     /// Names of its snapshots, oldest first.
     pub snapshots: Vec<String>,
+    /// With several replicas: the view, which grows with every claim.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub view: u64,
+    /// With several replicas: the node that serves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary: Option<String>,
+    /// Where it has several: its replicas, by node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<ReplicaRow>,
+    /// Why it is not served, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// The engine's NBD socket on the node, while there is an engine; its export is `volume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<std::path::PathBuf>,
+}
+
+/// One replica of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaRow {
+    /// Its node.
+    pub node: String,
+    /// `current`: it has every acknowledged write; `resyncing`; `behind`; `lost`: it is about to be struck off.
+    pub state: String,
+    /// While it is resynced: how much of the volume it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resynced_percent: Option<u8>,
+    /// Bytes that it may lack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind_bytes: Option<u64>,
+    /// Why it is not connected, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn is_none(view: &u64) -> bool {
+    *view == 0
 }
 
 /// `POST /v1/volumes/create`: make an empty volume.

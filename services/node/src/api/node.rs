@@ -66,7 +66,9 @@ impl Node {
         let shared = cluster.as_ref().map_or_else(|| Arc::clone(&registry), Cluster::registry);
         broker.keep_state(StateKeeper::new(shared));
         let program = layout.program.clone();
-        let volumes = Arc::new(volumes::Keeper::new(&place, program, cgroups.clone(), Arc::clone(&registry)));
+        let volumes =
+            volumes::Keeper::new(&place, program, cgroups.clone(), Arc::clone(&registry), cluster.clone());
+        let volumes = Arc::new(volumes);
         let domains = Domains::new(Ground {
             place: place.clone(),
             layout: layout.clone(),

@@ -9,6 +9,7 @@ use crate::membership::release::{self, RELEASE_HEADER};
 use crate::membership::{
     Caller, Cluster, JOIN_PATH, OfConnection, Origin, PROOF_PATH, Stranger, join, own_etcd, replace, rotate,
 };
+use crate::volumes::{self, About, Listens};
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn};
@@ -35,6 +36,9 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/hello", post(hello))
         .route(replace::PATH, post(hand_over))
         .route(LINK_PATH, post(link_offered))
+        .route(volumes::MAKE_PATH, post(make_replica))
+        .route(volumes::FIND_PATH, post(find_replica))
+        .route(volumes::DROP_PATH, post(drop_replica))
         .merge(whole::routes())
         .fallback(nothing_here)
         .layer(from_fn(only_nodes))
@@ -51,6 +55,25 @@ async fn link_offered(
 ) -> Result<Json<Offer>, Problem> {
     let proxies = node.proxies.get().ok_or_else(|| Problem::new(Code::NotRunning, "no links yet"))?;
     proxies.offered(&caller.node, offer).map(Json).map_err(|why| Problem::new(Code::BadRequest, why))
+}
+
+/// Another node makes a volume, with a replica here.
+async fn make_replica(State(node): Shared, Json(about): Json<About>) -> Result<Json<bool>, Problem> {
+    node.volumes.make_replica(about).await.map(|()| Json(true))
+}
+
+/// The primary of a volume asks where its replica here listens.
+async fn find_replica(
+    State(node): Shared,
+    Extension(caller): Extension<Caller>,
+    Json(about): Json<About>,
+) -> Result<Json<Listens>, Problem> {
+    node.volumes.find_replica(&caller.node, &about).await.map(Json)
+}
+
+/// A volume was removed from the cluster.
+async fn drop_replica(State(node): Shared, Json(about): Json<About>) -> Result<Json<bool>, Problem> {
+    node.volumes.drop_replica(&about).await.map(|()| Json(true))
 }
 
 /// Who shows no certificate may join, and nothing else; whose release is too far away is told so.

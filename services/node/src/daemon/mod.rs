@@ -185,6 +185,7 @@ async fn serve(config: &Config) -> Result<Ended, DaemonError> {
     let node = Arc::new(make_node(config)?);
     etcd::start(&node).await;
     let _kept = take_place(&node).await?;
+    node.volumes.adopt().await;
     match &node.cluster {
         None => {
             adopt::promises(&node.domains, |_, _| true).await;

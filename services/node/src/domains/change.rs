@@ -214,7 +214,7 @@ pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topolog
     let admitted = crate::base::UNPACKING.run(move || topology::admit(&text, &file, &base, &looking)).await;
     match admitted {
         Ok(Ok(topology)) if node.is_in_cluster() => volumes_stay(topology),
-        Ok(Ok(topology)) => Ok(topology),
+        Ok(Ok(topology)) => alone(topology),
         Ok(Err(diagnostics)) => Err(Problem::new(Code::NotAdmitted, diagnostics.render(false))),
         Err(error) => {
             Err(Problem::new(Code::Failed, format!("the file could not be read to its end: {error}")))
@@ -225,14 +225,26 @@ pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topolog
 /// Refuses, in a cluster, a domain with volumes that might run on a node without them.
 fn volumes_stay(topology: Topology) -> Result<Topology, Problem> {
     let moves = |domain: &&Domain| {
-        !domain.volumes.is_empty() && !matches!(domain.placement.node, NodeChoice::Named(_))
+        domain.volumes.iter().any(|volume| !volume.is_replicated())
+            && !matches!(domain.placement.node, NodeChoice::Named(_))
     };
     let Some(domain) = topology.domains.iter().find(moves) else { return Ok(topology) };
     let message = format!(
-        "{} has volumes, which are on one node of the cluster: it has to name that node",
+        "{} has volumes with one replica, which are on one node of the cluster: it has to name that node",
         domain.name
     );
-    Err(Problem::new(Code::NotAdmitted, message).help("add node = \"NAME\" to the domain"))
+    let help = "add node = \"NAME\" to the domain, or replicas = 2 to the volume";
+    Err(Problem::new(Code::NotAdmitted, message).help(help))
+}
+
+/// Refuses, on a node without a cluster, volumes that are to be on several.
+fn alone(topology: Topology) -> Result<Topology, Problem> {
+    let mut volumes = topology.domains.iter().flat_map(|domain| &domain.volumes);
+    let Some(volume) = volumes.find(|volume| volume.is_replicated()) else { return Ok(topology) };
+    let message =
+        format!("the volume {} has {} replicas, and this node is alone", volume.name, volume.replicas);
+    let help = "make it a node of a cluster (`tombolo node init`), or leave `replicas` out";
+    Err(Problem::new(Code::NotAdmitted, message).help(help))
 }
 
 /// The name of the distributed container that a file is about, as far as it can be read.

@@ -92,7 +92,7 @@ pub(crate) fn room(
     let place = Place { run_dir: folder.path().join("run"), state_dir: folder.path().join("state") };
     let program = std::path::PathBuf::from("/nowhere/tombolo");
     let cgroups = domain::Cgroups::discover().expect("cgroups");
-    let volumes = Keeper::new(&place, program.clone(), cgroups.clone(), Arc::clone(&registry));
+    let volumes = Keeper::new(&place, program.clone(), cgroups.clone(), Arc::clone(&registry), None);
     let ground = Ground {
         layout: place.layout(program),
         place,

@@ -3,12 +3,14 @@
 use crate::base::RegistryDebug;
 use crate::domains::Desired;
 use crate::reservations::Offer;
-use placement::Promises;
+use placement::{Promises, Want};
 use registry::{Entry, Expected, RegistryError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use topology::Domain;
+use wire::replica::{RECORDS, VolumeRecord};
 
 pub(crate) const DESIRED: &str = "desired/";
 const PLACED: &str = "placed/";
@@ -67,6 +69,8 @@ pub(crate) struct Books {
     pub(crate) claims: BTreeMap<Key, At<Claim>>,
     pub(crate) seen: BTreeMap<Key, At<Seen>>,
     pub(crate) drained: BTreeSet<String>,
+    /// The replicas of volumes, by distributed container and volume.
+    pub(crate) replicas: BTreeMap<Key, At<VolumeRecord>>,
     /// What nodes have and have promised, as they say it.
     pub(crate) offers: BTreeMap<String, At<Offer>>,
     /// The same for placement.
@@ -112,10 +116,25 @@ impl Books {
         let desired = &books.desired;
         books.promises =
             super::promised::of_offers(&books.offers, |dc| desired.get(dc).map(|at| at.revision));
+        books.replicas = pairs(registry, RECORDS)?;
         books.seen = pairs(registry, SEEN)?;
         books.placed = pairs(registry, PLACED)?;
         books.claims = pairs(registry, CLAIM)?;
         Ok(books)
+    }
+
+    /// The needs of a domain, its volumes among them.
+    pub(crate) fn want(&self, dc: &str, domain: &Domain) -> Want {
+        let records = domain
+            .volumes
+            .iter()
+            .filter(|volume| volume.is_replicated())
+            .filter_map(|volume| self.replicas.get(&(dc.to_owned(), volume.name.as_str().to_owned())));
+        let have = |only: Option<BTreeSet<String>>, record: &At<VolumeRecord>| {
+            let current: BTreeSet<String> = record.value.current.iter().cloned().collect();
+            Some(only.map_or(current.clone(), |only| only.intersection(&current).cloned().collect()))
+        };
+        Want { only: records.fold(None, have), ..Want::of(dc, domain) }
     }
 
     /// What is known of a domain's place.

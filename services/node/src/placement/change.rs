@@ -7,7 +7,7 @@ use crate::base::blocking;
 use crate::domains::Teller;
 use crate::domains::change::{admit, begin_down, begin_up, dc_of, dry_run, targets, untouched};
 use crate::domains::{Desired, Domains, Ending};
-use placement::{Want, Wish};
+use placement::Wish;
 use registry::{Expected, RegistryError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -124,7 +124,7 @@ fn must_fit(following: &Following, books: &Books, topology: &Topology) -> Result
     let mut cluster = following.cluster(&others, None);
     let (mut refusals, mut homeless) = (Vec::new(), Vec::new());
     for domain in topology.start_order() {
-        let want = Want::of(dc, domain);
+        let want = books.want(dc, domain);
         let at = books.assigned(&(dc.to_owned(), domain.name.as_str().to_owned()));
         let stays = at
             .claimed

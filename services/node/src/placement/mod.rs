@@ -22,7 +22,7 @@ use crate::domains::supervisor::{First, State, supervise};
 use crate::domains::{Domains, Known};
 use crate::reservations::Offers;
 use books::{At, Books, BooksError, Claim, Placed, Seen};
-use placement::{Standing, Verdict, Want, Wish};
+use placement::{Standing, Verdict, Wish};
 use registry::{Expected, Watch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -185,7 +185,7 @@ impl Following {
         for (dc, desired) in &books.desired {
             for domain in &desired.value.topology.domains {
                 let key = (dc.clone(), domain.name.as_str().to_owned());
-                let (assigned, want) = (books.assigned(&key), Want::of(dc, domain));
+                let (assigned, want) = (books.assigned(&key), books.want(dc, domain));
                 // Who names a node needs its room there, whoever else is decided about first.
                 let named = if let Wish::Named(node) = &want.wish { Some(node.clone()) } else { None };
                 if Some(&key) != but
@@ -432,7 +432,7 @@ async fn decide(
     }
     let me = following.peers.me();
     let cluster = following.cluster(books, Some(&key));
-    let verdict = placement::judge(&me, &cluster, &Want::of(dc, domain), &books.assigned(&key));
+    let verdict = placement::judge(&me, &cluster, &books.want(dc, domain), &books.assigned(&key));
     {
         let mut inner = following.lock();
         match &verdict {

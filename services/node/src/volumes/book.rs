@@ -35,6 +35,9 @@ pub(super) struct Record {
     /// Its snapshots, oldest first, as its engine said last.
     #[serde(default)]
     pub snapshots: Vec<String>,
+    /// Of which replicated volume of the cluster it is a replica; none: it is one by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<String>,
 }
 
 /// The records and files of volumes.
@@ -92,6 +95,11 @@ impl Book {
             VolumeStore::Memory => self.run_folder(id),
         };
         folder.join("image")
+    }
+
+    /// The node's run directory.
+    pub fn run_dir(&self) -> &std::path::Path {
+        &self.place.run_dir
     }
 
     /// The folder of its sockets.
@@ -226,6 +234,7 @@ mod tests {
             bytes: 1 << 20,
             made: false,
             snapshots: vec![],
+            replica: None,
         }
     }
 

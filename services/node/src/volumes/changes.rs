@@ -22,7 +22,8 @@ impl Keeper {
             let _mine = slot.lock().await;
             let of = id.clone();
             let made = self.book(move |ground| {
-                let record = Record { format, store, bytes, made: false, snapshots: Vec::new() };
+                let record =
+                    Record { format, store, bytes, made: false, snapshots: Vec::new(), replica: None };
                 ground.book.make(&of, &record)
             });
             made.await?;
@@ -42,6 +43,14 @@ impl Keeper {
             let record = record.ok_or_else(|| {
                 Problem::new(Code::UnknownVolume, format!("the volume {} has just gone", request.name))
             })?;
+            if record.replica.is_some() && !matches!(request.change, Change::Remove) {
+                let message = format!(
+                    "the volume {} has replicas on several nodes, and this would change one of them alone",
+                    request.name
+                );
+                return Err(Problem::new(Code::BadRequest, message)
+                    .help("a replicated volume keeps its size and has no snapshots yet"));
+            }
             match request.change {
                 Change::Remove => {
                     self.remove(&id, record, &slot).await?;
@@ -64,6 +73,9 @@ impl Keeper {
 
     async fn remove(&self, id: &Id, record: Record, slot: &Slot) -> Result<(), Problem> {
         must_be_idle(id, slot)?;
+        if let (true, Some(replicas)) = (record.replica.is_some(), &self.replicas) {
+            return replicas.remove(id, &record).await;
+        }
         let of = id.clone();
         self.book(move |ground| {
             ground.clear(&of);

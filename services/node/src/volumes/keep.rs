@@ -1,12 +1,14 @@
 //! All volumes of this node: who has which.
 
 use super::book::{Book, Id, Record};
+use super::replicas::{About, Listens, Replicas};
 use super::serving::{Ground, Serving};
 use super::{Later, Volumes, share};
 use crate::admin::volume::VolumeRow;
 use crate::admin::{Code, Problem};
 use crate::base::place::Place;
 use crate::base::{RegistryDebug, blocking, meant};
+use crate::membership::Cluster;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -27,6 +29,8 @@ pub(crate) struct Keeper {
     pub(super) ground: Arc<Ground>,
     run_dir: PathBuf,
     slots: Mutex<Slots>,
+    /// Those with replicas on several nodes; none: this node belongs to no cluster.
+    pub(super) replicas: Option<Arc<Replicas>>,
 }
 
 impl Keeper {
@@ -35,10 +39,41 @@ impl Keeper {
         program: PathBuf,
         cgroups: domain::Cgroups,
         registry: Arc<dyn RegistryDebug>,
+        cluster: Option<Cluster>,
     ) -> Self {
         let book = Book::new(place.clone(), registry);
-        let ground = Ground { book, program, cgroups, cgroup_name: place.cgroup_name() };
-        Self { ground: Arc::new(ground), run_dir: place.run_dir.clone(), slots: Mutex::default() }
+        let ground = Arc::new(Ground { book, program, cgroups, cgroup_name: place.cgroup_name() });
+        let replicas = cluster.map(|cluster| Replicas::new(Arc::clone(&ground), cluster));
+        Self { ground, run_dir: place.run_dir.clone(), slots: Mutex::default(), replicas }
+    }
+
+    /// Takes over what an earlier daemon left of volumes with several replicas, before any domain asks for them.
+    pub(crate) async fn adopt(&self) {
+        if let Some(replicas) = &self.replicas {
+            replicas.adopt().await;
+        }
+    }
+
+    /// What other nodes ask of replicas.
+    fn replicas(&self) -> Result<&Arc<Replicas>, Problem> {
+        self.replicas.as_ref().ok_or_else(|| {
+            Problem::new(Code::Failed, "this node belongs to no cluster, so it has no replicas")
+        })
+    }
+
+    /// Another node makes a volume, with a replica here.
+    pub(crate) async fn make_replica(&self, about: About) -> Result<(), Problem> {
+        self.replicas()?.make(about).await
+    }
+
+    /// The primary of a volume asks where its replica here listens.
+    pub(crate) async fn find_replica(&self, caller: &str, about: &About) -> Result<Listens, Problem> {
+        self.replicas()?.find(caller, about).await
+    }
+
+    /// A volume was removed from the cluster.
+    pub(crate) async fn drop_replica(&self, about: &About) -> Result<(), Problem> {
+        self.replicas()?.forget(about).await
     }
 
     /// The one place where a volume is changed, made if it is wanted for the first time. Of a volume that is known, or about to be.
@@ -63,6 +98,9 @@ impl Keeper {
 
     async fn attach_one(&self, dc: &str, domain: &str, volume: &VolumeMount) -> Result<(), Problem> {
         let id: Id = (dc.to_owned(), volume.name.as_str().to_owned());
+        if volume.is_replicated() {
+            return self.replicas()?.attach(&id, domain, volume).await;
+        }
         let slot = self.slot(&id);
         let mut slot = slot.lock().await;
         match &slot.serving {
@@ -108,6 +146,9 @@ impl Keeper {
 
     /// After a daemon's start, when what runs has been taken over: ends the engines of volumes that nobody has.
     pub(crate) async fn sweep(&self) {
+        if let Some(replicas) = &self.replicas {
+            replicas.sweep();
+        }
         let found = self.book(|ground| {
             let all = ground.cgroup_of_all();
             let dcs = ground.cgroups.children(&all);
@@ -121,7 +162,7 @@ impl Keeper {
             // A domain that is being started meanwhile has the slot, or comes after this.
             let slot = self.slot(&id);
             let slot = slot.lock().await;
-            if slot.serving.is_some() {
+            if slot.serving.is_some() || self.replicas.as_ref().is_some_and(|replicas| replicas.has(&id)) {
                 continue;
             }
             tracing::info!(dc = id.0, volume = id.1, "its engine is ended: nobody has it");
@@ -192,9 +233,17 @@ impl Keeper {
             restarts: 0,
             snapshots: record.snapshots,
             socket: None,
-            dc: id.0,
-            name: id.1,
+            view: 0,
+            primary: None,
+            replicas: Vec::new(),
+            why: None,
+            dc: id.0.clone(),
+            name: id.1.clone(),
         };
+        if let (true, Some(replicas)) = (record.replica.is_some(), &self.replicas) {
+            replicas.show(&id, &mut row).await;
+            return Ok(row);
+        }
         if let Some(serving) = &slot.serving {
             row.domain = Some(serving.domain.clone());
             row.restarts = serving.restarts();
@@ -219,9 +268,14 @@ pub(super) fn in_use(id: &Id, domain: &str) -> Problem {
 /// The volume's record, of a volume that is what the file wants but for its size; made where there is none.
 fn as_wanted(book: &Book, id: &Id, wanted: &VolumeMount) -> Result<Record, Problem> {
     let VolumeMount { format, store, bytes, .. } = *wanted;
-    let new = Record { format, store, bytes, made: false, snapshots: Vec::new() };
+    let new = Record { format, store, bytes, made: false, snapshots: Vec::new(), replica: None };
     let Some(record) = book.get(id)?.filter(|record| record.made) else { return book.make(id, &new) };
     let name = format!("{}/{}", id.0, id.1);
+    if record.replica.is_some() {
+        let message =
+            format!("the volume {name} has replicas on several nodes, and the file says that it has one");
+        return Err(Problem::new(Code::Failed, message).help("say how many it has: `tombolo volume show`"));
+    }
     if (record.format, record.store) != (format, store) {
         let is = format!("{} in {}", record.format.as_str(), record.store.as_str());
         let wants = format!("{} in {}", format.as_str(), store.as_str());
@@ -278,6 +332,10 @@ impl Volumes for Keeper {
         Box::pin(async move {
             for (id, slot) in self.all_slots().into_iter().filter(|(id, _)| id.0 == dc) {
                 self.detach_one(&id, &slot, |serving| serving.domain == domain).await;
+            }
+            let Some(replicas) = &self.replicas else { return };
+            for id in replicas.of_dc(dc) {
+                replicas.detach(&id, |theirs| theirs == domain).await;
             }
         })
     }

@@ -7,9 +7,11 @@
 mod book;
 mod changes;
 mod keep;
+mod replicas;
 mod serving;
 
 pub(crate) use keep::Keeper;
+pub(crate) use replicas::{About, DROP_PATH, FIND_PATH, Listens, MAKE_PATH};
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -58,6 +58,7 @@ impl Ground {
             limits: storage::Limits::default(),
             folder: self.book.run_folder(id),
             user: user_of(id),
+            is_shared: record.replica.is_none(),
         }
     }
 
@@ -93,8 +94,8 @@ impl Ground {
             .map_err(|error| Problem::new(Code::Failed, error.to_string()))
     }
 
-    /// Removes what an engine leaves: whatever still runs in its cgroup, and its sockets. What the volume holds stays.
-    pub fn clear(&self, id: &Id) {
+    /// Ends whatever still runs in the cgroup of an engine, and removes its sockets. The folders stay: domains see them.
+    pub fn end(&self, id: &Id) {
         let cgroup = self.cgroup(id);
         let folder = self.book.run_folder(id);
         let cleared =
@@ -103,6 +104,12 @@ impl Ground {
         if let Err(error) = cleared {
             tracing::warn!(dc = id.0, volume = id.1, error, "what its engine left can't be removed");
         }
+    }
+
+    /// As [`Ground::end`], with the folders. What the volume holds stays.
+    pub fn clear(&self, id: &Id) {
+        self.end(id);
+        let folder = self.book.run_folder(id);
         for folder in [folder.join(storage::SHARE), folder.clone()]
             .iter()
             .chain(folder.parent().map(PathBuf::from).as_ref())
@@ -116,7 +123,7 @@ impl Ground {
 }
 
 /// Whom an engine becomes: somebody who owns nothing but its volume, and whom nobody else is.
-fn user_of(id: &Id) -> u32 {
+pub(super) fn user_of(id: &Id) -> u32 {
     // FNV-1a: the same in every version, so that a successor is who its predecessor was.
     let bytes = id.0.bytes().chain([b'/']).chain(id.1.bytes());
     let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
