@@ -13,6 +13,7 @@ mod cluster_endpoints;
 mod cluster_etcd;
 mod cluster_promises;
 mod cluster_services;
+mod cluster_sockets;
 mod coordination;
 mod devices;
 mod endpoint_bed;
