@@ -53,6 +53,7 @@ mod remote;
 mod reservations;
 mod roots;
 mod siege;
+mod socket_limits;
 mod sockets;
 mod takeover;
 mod views;

@@ -85,7 +85,7 @@ pub(crate) fn unpacked(name: &str) -> Option<String> {
 }
 
 /// `server` echoes at `to`, `client` sees it at `at`.
-fn topology(to: &str, at: &str, settings: &str) -> String {
+pub(crate) fn topology(to: &str, at: &str, settings: &str) -> String {
     let listens = to.trim_start_matches("tcp:").trim_start_matches("unix:");
     format!(
         "name = \"shop\"\n{}{}{}\n[service.echo]\nkind = \"socket\"\ndomain = \"server\"\nto = \"{to}\"\n\
@@ -108,7 +108,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    fn start(node: &Node, at: &str) -> Self {
+    pub(crate) fn start(node: &Node, at: &str) -> Self {
         Self::run(node.command(&["exec", "-i", "client", "--", "/usr/bin/python3", "-c", CLIENT, at]))
     }
 
@@ -149,7 +149,7 @@ impl Drop for Client {
     }
 }
 
-fn sockets(node: &Node, domain: &str) -> Value {
+pub(crate) fn sockets(node: &Node, domain: &str) -> Value {
     node.json(&["inspect", &format!("dc/shop/domains/{domain}/sockets")])
 }
 

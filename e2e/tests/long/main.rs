@@ -4,4 +4,5 @@
 mod guest;
 #[path = "../all/leaks.rs"]
 mod leaks;
+mod sockets;
 mod tipc;
