@@ -30,6 +30,8 @@ mod proxy_peer;
 mod ring_words;
 #[path = "../fuzz_targets/service_trees.rs"]
 mod service_trees;
+#[path = "../fuzz_targets/socket_frames.rs"]
+mod socket_frames;
 #[path = "../fuzz_targets/stream_bytes.rs"]
 mod stream_bytes;
 #[path = "../fuzz_targets/wire_messages.rs"]
@@ -108,6 +110,11 @@ fn corpus_of_ring_words() {
 #[test]
 fn corpus_of_service_trees() {
     fuzz::corpus::play("service_trees", service_trees::run);
+}
+
+#[test]
+fn corpus_of_socket_frames() {
+    fuzz::corpus::play("socket_frames", socket_frames::run);
 }
 
 #[test]

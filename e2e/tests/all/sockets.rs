@@ -4,12 +4,12 @@ use e2e::{Node, node, wait};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Where domains see the redis that `make deps` unpacked.
-const REDIS: &str = "/opt/redis";
+pub(crate) const REDIS: &str = "/opt/redis";
 /// Echoes what it reads until its clients have finished, and then says how much that was.
-const SERVER: &str = r#"
+pub(crate) const SERVER: &str = r#"
 import socket, socketserver, sys
 class Echo(socketserver.BaseRequestHandler):
     def handle(self):
@@ -33,7 +33,7 @@ if at.startswith("/"):
 server.serve_forever()
 "#;
 /// Connects, and does what its standard input says, a word at a time.
-const CLIENT: &str = r#"
+pub(crate) const CLIENT: &str = r#"
 import socket, sys
 at = sys.argv[1]
 s = socket.socket(socket.AF_UNIX if at.startswith("/") else socket.AF_INET)
@@ -58,19 +58,34 @@ for line in sys.stdin:
         print(type(e).__name__, flush=True)
 "#;
 
-fn container(name: &str, command: &str, more: &str) -> String {
+pub(crate) fn container(name: &str, command: &str, more: &str) -> String {
     format!(
         "\n[domain.{name}]\nkind = \"container\"\nroot = \"host\"\ncommand = {command}\n\
          restart = {{ policy = \"always\", backoff = \"50ms\" }}\n{more}\n"
     )
 }
 
-fn python(text: &str, argument: &str) -> String {
+pub(crate) fn python(text: &str, argument: &str) -> String {
     format!("[\"/usr/bin/python3\", \"-c\", '''{text}''', \"{argument}\"]")
 }
 
+/// Lines of a domain that sees in `/opt` what `make deps` unpacked, not installed; `None`, said, where that is missing.
+pub(crate) fn unpacked(name: &str) -> Option<String> {
+    let folder: PathBuf = node::target().join("debian").join(name);
+    if !folder.join(".complete").exists() {
+        println!("skipped: needs {name}; run `make deps`");
+        return None;
+    }
+    let source = std::fs::canonicalize(&folder).expect("it is there");
+    Some(format!(
+        "mounts = [{{ source = \"{}\", target = \"/opt/{name}\" }}]\n\
+         environment = {{ LD_LIBRARY_PATH = \"/opt/{name}/usr/lib/x86_64-linux-gnu\" }}",
+        source.display()
+    ))
+}
+
 /// `server` echoes at `to`, `client` sees it at `at`.
-fn topology(to: &str, at: &str, settings: &str) -> String {
+pub(crate) fn topology(to: &str, at: &str, settings: &str) -> String {
     let listens = to.trim_start_matches("tcp:").trim_start_matches("unix:");
     format!(
         "name = \"shop\"\n{}{}{}\n[service.echo]\nkind = \"socket\"\ndomain = \"server\"\nto = \"{to}\"\n\
@@ -86,26 +101,27 @@ fn topology(to: &str, at: &str, settings: &str) -> String {
 }
 
 /// A client program in the domain `client`.
-struct Client {
+pub(crate) struct Client {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Client {
-    fn start(node: &Node, at: &str) -> Self {
-        let mut child = node
-            .command(&["exec", "-i", "client", "--", "/usr/bin/python3", "-c", CLIENT, at])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the client starts");
+    pub(crate) fn start(node: &Node, at: &str) -> Self {
+        Self::run(node.command(&["exec", "-i", "client", "--", "/usr/bin/python3", "-c", CLIENT, at]))
+    }
+
+    /// As the domain `client` of another bed has it.
+    pub(crate) fn run(mut command: Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the client starts");
         let input = child.stdin.take().expect("its input");
         let output = BufReader::new(child.stdout.take().expect("its output"));
         Self { child, input, output }
     }
 
-    fn does(&mut self, word: &str) -> String {
+    pub(crate) fn does(&mut self, word: &str) -> String {
         writeln!(self.input, "{word}").expect("it listens");
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it answers");
@@ -133,7 +149,7 @@ impl Drop for Client {
     }
 }
 
-fn sockets(node: &Node, domain: &str) -> Value {
+pub(crate) fn sockets(node: &Node, domain: &str) -> Value {
     node.json(&["inspect", &format!("dc/shop/domains/{domain}/sockets")])
 }
 
@@ -148,18 +164,8 @@ fn relay_of(node: &Node, domain: &str) -> u32 {
 
 #[test]
 fn redis_and_its_client_in_containers_without_a_network() {
-    let unpacked: PathBuf = node::target().join("debian/redis");
-    if !unpacked.join(".complete").exists() {
-        println!("skipped: needs redis; run `make deps`");
-        return;
-    }
+    let Some(redis) = unpacked("redis") else { return };
     let Some(node) = Node::start() else { return };
-    let source = std::fs::canonicalize(&unpacked).expect("it is there");
-    let redis = format!(
-        "mounts = [{{ source = \"{}\", target = \"{REDIS}\" }}]\n\
-         environment = {{ LD_LIBRARY_PATH = \"{REDIS}/usr/lib/x86_64-linux-gnu\" }}",
-        source.display()
-    );
     let text = format!(
         "name = \"shop\"\n{}{}\n[service.cache]\nkind = \"socket\"\ndomain = \"redis\"\nto = \"tcp:6379\"\n\
          allow = [{{ domains = [\"web\"], verbs = [\"connect\"] }}]\n",

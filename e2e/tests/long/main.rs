@@ -7,4 +7,5 @@ mod leaks;
 #[path = "../all/siege.rs"]
 mod siege;
 mod siege_network;
+mod sockets;
 mod tipc;
