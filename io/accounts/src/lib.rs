@@ -11,6 +11,21 @@ const MAX_ACCOUNTS_BYTES: u64 = 1024 * 1024;
 /// Most supplementary groups, as in the kernel (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65_536;
 
+/// Users and groups that processes of ours become, and no program of a domain: as one of these it could stop another tenant's files or links.
+/// (Engines of volumes from the first on, then processes by their numbers, the cluster's etcd at last.) No system hands them out to anybody
+/// (systemd's page "Users, Groups, UIDs and GIDs" calls them unused).
+const OURS: std::ops::RangeInclusive<u32> = 0x6000_0000..=0x7fff_fffe;
+/// The first of those that processes become by their numbers. Process ids of a kernel are 2^22 at most.
+const FIRST: u32 = 0x7000_0000;
+
+/// The user, and the group, that a process of ours becomes that has to be safe from all others: the number of the process, moved to where no
+/// user of the system is. No two processes that live have one number, so nobody can choose a name by which his process becomes the user of
+/// another's.
+#[must_use]
+pub fn user_of_this_process() -> u32 {
+    FIRST + std::process::id()
+}
+
 /// Why a user is not known.
 #[derive(Debug, Error)]
 pub enum AccountsError {
@@ -79,6 +94,13 @@ impl Accounts {
         if uid == u32::MAX || gid == u32::MAX {
             // To the kernel it means "leave it as it is": the command would run as root.
             return Err(AccountsError::Unknown(format!("{} is nobody's number", u32::MAX)));
+        }
+        if let Some(number) = [uid, gid].into_iter().find(|number| OURS.contains(number)) {
+            return Err(AccountsError::Unknown(format!(
+                "{number} is kept for programs of Tombolo itself, as all from {} to {} are; take another number",
+                OURS.start(),
+                OURS.end()
+            )));
         }
         let groups = if group.is_some() { Vec::new() } else { self.memberships(line.as_ref()) };
         Ok(Identity { uid, gid, groups, home: line.map(|l| l.home) })
@@ -171,5 +193,28 @@ mod tests {
         assert!(resolve(Some("-1")).is_err());
         // As a process domain, this once ran as root: setresuid(2) takes it for "no change".
         assert!(resolve(Some("4294967295")).is_err() && resolve(Some("7:4294967295")).is_err());
+    }
+
+    #[test]
+    fn a_process_has_a_user_that_no_other_one_has_at_the_same_time() {
+        let last = FIRST + (1 << 22);
+        let mine = user_of_this_process();
+        assert!((FIRST + 1..=last).contains(&mine) && last < *OURS.end(), "{mine:x}");
+        assert_eq!(mine - FIRST, std::process::id());
+    }
+
+    // A process domain as the user of another tenant's frontend could stop it.
+    #[test]
+    fn nobody_becomes_a_user_of_ours() {
+        for number in [*OURS.start(), 0x7000_0001, *OURS.end()] {
+            let accounts = Accounts { passwd: format!("eve:x:{number}:1:Eve:/:/bin/sh\n"), ..accounts() };
+            for user in [number.to_string(), format!("7:{number}"), "eve".to_owned()] {
+                let refused = accounts.resolve(Some(&user)).expect_err("it is ours");
+                assert!(refused.to_string().contains("kept for programs of Tombolo"), "{refused}");
+            }
+        }
+        assert!(
+            accounts().resolve(Some("1610612735")).is_ok() && accounts().resolve(Some("2147483647")).is_ok()
+        );
     }
 }

@@ -1,13 +1,14 @@
 //! The test run: the checks, one build of everything, the test programs two at a time, the fuzz corpus; then one honest line.
 
 mod affected;
+mod expected;
 mod fuzz;
 mod programs;
 mod tally;
 mod times;
 mod watched;
 
-use crate::tidy;
+use crate::{target, tidy};
 use programs::{Built, Program, Run};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,14 +29,45 @@ const ONLY_LONG: [&str; 1] = ["xen_bed"];
 /// A test program of this name, in any package, is for the long run alone.
 const LONG: &str = "long";
 /// Programs that the long run asks for more than the ordinary one, and how: by these variables.
-const LONGER: [(&str, &str, &str, &str); 6] = [
-    ("e2e", LONG, "TOMBOLO_SIEGE_SECONDS", "300"),
-    ("e2e", LONG, "TOMBOLO_LEAK_DOMAINS", "10000"),
-    ("channel", "death", "TOMBOLO_DEATHS", "10000"),
-    ("channel", "death_of_streams", "TOMBOLO_DEATHS", "10000"),
-    ("channel", "stress", "TOMBOLO_STRESS_SECONDS", "300"),
-    ("e2e", LONG, "TOMBOLO_TIPC_SUITE", "all"),
+const LONGER: [Longer; 6] = [
+    Longer { package: "e2e", target: LONG, tests: &[], variable: "TOMBOLO_SIEGE_SECONDS", value: "300" },
+    Longer {
+        package: "e2e",
+        target: "all",
+        tests: &["leaks::"],
+        variable: "TOMBOLO_LEAK_DOMAINS",
+        value: "10000",
+    },
+    Longer { package: "channel", target: "death", tests: &[], variable: "TOMBOLO_DEATHS", value: "10000" },
+    Longer {
+        package: "channel",
+        target: "death_of_streams",
+        tests: &[],
+        variable: "TOMBOLO_DEATHS",
+        value: "10000",
+    },
+    Longer {
+        package: "channel",
+        target: "stress",
+        tests: &[],
+        variable: "TOMBOLO_STRESS_SECONDS",
+        value: "300",
+    },
+    Longer { package: "e2e", target: LONG, tests: &[], variable: "TOMBOLO_TIPC_SUITE", value: "all" },
 ];
+/// Has skips that nobody expects, and proofs that did not run, fail a full run: for CI, as soon as the list of expected skips is written.
+const STRICT_VARIABLE: &str = "TOMBOLO_STRICT";
+
+/// A program of which the long run asks for more.
+struct Longer {
+    package: &'static str,
+    target: &'static str,
+    /// Which of its tests; none: all.
+    tests: &'static [&'static str],
+    variable: &'static str,
+    value: &'static str,
+}
+
 /// How long the long run fuzzes each target, in seconds, where nobody asks for another time.
 const LONG_FUZZ_SECONDS: u64 = 120;
 /// The checker of dependencies, below the folder that cargo builds in, where `scripts/deny` has built it.
@@ -86,6 +118,9 @@ pub fn run(root: &Path, extent: Extent) -> ExitCode {
     let (tally, times) = (Tally::default(), Times::default());
     let mut bed = Bed { root, target, logs, tally, times, timeout };
     bed.run(&extent);
+    if matches!(extent, Extent::Everything | Extent::Long) {
+        bed.demand(extent == Extent::Long);
+    }
     bed.report(begin.elapsed());
     if bed.tally.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -122,16 +157,40 @@ impl Bed<'_> {
                 self.deny();
                 self.product();
                 let (tests, long) = ordinary(self.build(&[]));
-                self.programs(&long, &[], &LONGER.map(|(_, _, variable, value)| (variable, value)));
-                for (package, target, variable, value) in LONGER {
+                self.programs(&long, &[], &LONGER.map(|longer| (longer.variable, longer.value)));
+                for Longer { package, target, tests: which, variable, value } in LONGER {
                     let again = tests.iter().filter(|test| test.package == package && test.target == target);
                     let again: Vec<_> = again.cloned().collect();
                     if !again.is_empty() {
-                        self.programs(&again, &[], &[(variable, value)]);
+                        self.programs(&again, which, &[(variable, value)]);
                     }
                 }
                 self.fuzz(Some(LONG_FUZZ_SECONDS));
             }
+        }
+    }
+
+    /// Holds a full run to more than that nothing fails; where it is to be strict, to all of it.
+    fn demand(&mut self, long: bool) {
+        let Self { root, logs, tally, .. } = self;
+        match expected::unsteady_again(root, tally.unsteady_tests()) {
+            Ok(again) => again.iter().for_each(|test| tally.fail("unsteady", test)),
+            Err(error) => tally.fail("unsteady", &format!("the ledger can't be kept: {error}")),
+        }
+        let kept = tally.keep_ran(root, &logs.join(tidy::ran_file(long)));
+        if let Err(error) = kept {
+            tally.fail("programs", &format!("what ran can't be written down: {error}"));
+        }
+        if std::env::var_os(STRICT_VARIABLE).is_none() {
+            return;
+        }
+        match expected::unexpected(root, tally.skips()) {
+            Ok(skips) => skips.iter().for_each(|skip| tally.fail("skips", skip)),
+            Err(error) => tally.fail("skips", &format!("the list of expected ones can't be read: {error}")),
+        }
+        match tidy::proofs_that_did_not_run(root, &tally.ran(root), long) {
+            Ok(proofs) => proofs.iter().for_each(|proof| tally.fail("guarantees", proof)),
+            Err(error) => tally.fail("guarantees", &error.to_string()),
         }
     }
 
@@ -260,6 +319,11 @@ impl Bed<'_> {
             built.products.iter().filter(|(name, _)| wanted(name)).try_for_each(|(name, file)| {
                 let new = folder.join(format!(".{name}"));
                 std::fs::copy(file, &new)?;
+                // What it was made of, so that tests notice when that has changed since.
+                let made_of = file.with_extension("d");
+                if made_of.exists() {
+                    std::fs::copy(made_of, folder.join(format!("{name}.d")))?;
+                }
                 std::fs::rename(new, folder.join(name))
             })
         });
@@ -385,8 +449,4 @@ fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     ids.and_then(|ids| ids.split_whitespace().nth(1)).is_some_and(|effective| effective == "0")
-}
-
-fn target(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder))
 }

@@ -335,6 +335,7 @@ impl<'a> Outcome<'a> {
             times.test(&name, &test, took);
         }
         let content = self.succeeded || self.counted.is_mended();
+        tally.note_ran(&self.program.folder, &self.counted);
         if let Some(trouble) = self.trouble {
             tally.fail(&name, &trouble);
         }

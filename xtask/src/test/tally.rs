@@ -4,6 +4,8 @@
 
 use crate::tidy::OTHER_PROCESS;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 /// The word of a test that can't run here.
 const SKIPPED: &str = "skipped: ";
@@ -18,7 +20,11 @@ pub struct Tally {
     skips: Vec<String>,
     /// The tests that passed only when they ran again.
     unsteady: Vec<String>,
+    /// The same as `PROGRAM: TEST`.
+    unsteady_tests: Vec<String>,
     left_out: Vec<String>,
+    /// The tests that ran and passed, with the folder of their package.
+    ran: BTreeSet<(PathBuf, String)>,
 }
 
 /// One `cargo test`, line by line.
@@ -210,6 +216,7 @@ impl Tally {
         for test in &step.failed {
             self.fail(&step.name, &step.told(test));
         }
+        self.unsteady_tests.extend(step.unsteady.iter().map(|test| format!("{}: {test}", step.name)));
         self.unsteady.extend(step.unsteady.iter().map(|test| {
             format!("unsteady: {}: passed only when it ran again: {}", step.name, step.told(test))
         }));
@@ -225,6 +232,38 @@ impl Tally {
         if content && step.results == 0 {
             self.fail(&step.name, "no test ran at all");
         }
+    }
+
+    /// Notes which tests of a program ran and passed; `folder` is its package's.
+    pub fn note_ran(&mut self, folder: &Path, step: &Step) {
+        let skipped = |test: &str| step.skipped.keys().any(|key| key.split(" #").next() == Some(test));
+        let ran = step.passed.iter().chain(&step.unsteady).filter(|test| !skipped(test));
+        self.ran.extend(ran.map(|test| (folder.to_path_buf(), test.clone())));
+    }
+
+    /// The tests that ran and passed, with the folders of their packages below `root`.
+    pub fn ran(&self, root: &Path) -> BTreeSet<(PathBuf, String)> {
+        let below = |folder: &Path| folder.strip_prefix(root).unwrap_or(folder).to_path_buf();
+        self.ran.iter().map(|(folder, test)| (below(folder), test.clone())).collect()
+    }
+
+    /// Writes down which tests ran and passed, one a line: folder, test.
+    pub fn keep_ran(&self, root: &Path, file: &Path) -> std::io::Result<()> {
+        let mut text = String::new();
+        for (folder, test) in self.ran(root) {
+            let _strings_take_all = writeln!(text, "{}\t{test}", folder.display());
+        }
+        std::fs::write(file, text)
+    }
+
+    /// A line for each test that was skipped.
+    pub fn skips(&self) -> &[String] {
+        &self.skips
+    }
+
+    /// The tests that passed only when they ran again, as `PROGRAM: TEST`.
+    pub fn unsteady_tests(&self) -> &[String] {
+        &self.unsteady_tests
     }
 
     /// Notes one test that passed.

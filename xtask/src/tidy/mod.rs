@@ -11,6 +11,7 @@ mod specification;
 mod tokens;
 mod tree;
 
+pub use guarantees::{Ran, ran_file};
 use std::fmt;
 use std::path::{Path, PathBuf};
 pub use tokens::OTHER_PROCESS;
@@ -65,7 +66,16 @@ pub fn check_repository(root: &Path) -> Result<Vec<Violation>, TidyError> {
     let tree = Tree::read(root)?;
     let mut violations = dependencies::check(&dependencies::packages(root)?);
     violations.extend(check_files(&tree));
+    violations.extend(guarantees::check_ran(&tree, root, &crate::target(root).join("test-logs")));
     Ok(violations)
+}
+
+/// The tests that guarantees name and that did not run, in words.
+///
+/// # Errors
+/// Where files can't be read.
+pub fn proofs_that_did_not_run(root: &Path, ran: &Ran, long: bool) -> Result<Vec<String>, TidyError> {
+    Ok(guarantees::not_run(&Tree::read(root)?, ran, long).into_iter().map(|(_, what)| what).collect())
 }
 
 /// Checks every rule that needs nothing but the files.
