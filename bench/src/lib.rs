@@ -8,11 +8,13 @@
 
 pub mod channel;
 pub mod choice;
+pub mod compare;
 pub mod control_group;
 pub mod core_line;
 pub mod directory;
 pub mod environment;
 pub mod histogram;
+pub mod idle;
 pub mod ipc;
 pub mod links;
 pub mod machine;
@@ -25,6 +27,7 @@ pub mod results;
 pub mod scenario;
 pub mod talk;
 pub mod undo;
+pub mod usage;
 pub mod worker;
 
 pub use ::statistics;

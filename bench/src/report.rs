@@ -238,7 +238,8 @@ pub fn json(
     verdicts: &[Verdict],
 ) -> io::Result<()> {
     let mut line = |value: Value| writeln!(out, "{value}");
-    line(json!({ "scenario": scenario.name(), "environment": environment }))?;
+    let depends = scenario.depends();
+    line(json!({ "scenario": scenario.name(), "depends": depends, "environment": environment }))?;
     for condition in results.conditions() {
         for arm in results.arms(&condition) {
             line(result(scenario, results, &condition, arm))?;

@@ -5,6 +5,7 @@ use crate::environment::Environment;
 use crate::promise::{Promise, Verdict};
 use crate::report::{self, Column};
 use crate::results::{Condition, Results};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -23,6 +24,8 @@ pub struct Arguments {
     pub launches: Option<usize>,
     /// JSON lines in place of a table.
     pub json: bool,
+    /// A file that gets the JSON lines as well.
+    pub record: Option<PathBuf>,
     /// The `tombolo` to measure; its folder also holds `libtombolo_preload.so` and the workers.
     pub binary: PathBuf,
 }
@@ -119,6 +122,8 @@ pub trait Scenario {
     fn choices(&self) -> Option<Vec<(Condition, Vec<&'static str>)>> {
         None
     }
+    /// The folders of the repository whose code decides its figures.
+    fn depends(&self) -> &'static [&'static str];
     /// Commands that print the versions of the programs that take part.
     fn peers(&self) -> &'static [&'static [&'static str]];
     /// Measures. `progress` is told, now and then, what is being done.
@@ -151,6 +156,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::links::Link),
         Box::new(crate::reserve::Reserve),
         Box::new(crate::reserve::Tables),
+        Box::new(crate::idle::Idle),
     ]
 }
 
@@ -173,13 +179,25 @@ pub fn run(
         None if arguments.choice.is_all() => {}
         None => return Err(BenchError::Whole(scenario.name())),
     }
+    let mut recording = arguments.record.as_ref().map(create).transpose()?;
     let environment = Environment::read(scenario.peers());
     let results = scenario.measure(arguments, progress)?;
     let verdicts = scenario.verdicts(&results);
     let write = if arguments.json { report::json } else { report::text };
     write(out, scenario.as_ref(), &environment, &results, &verdicts)
         .map_err(BenchError::io("writing the report"))?;
+    if let Some(recording) = &mut recording {
+        report::json(recording, scenario.as_ref(), &environment, &results, &verdicts)
+            .and_then(|()| recording.flush())
+            .map_err(BenchError::io("writing the recording"))?;
+    }
     Ok(Summary { verdicts })
+}
+
+/// Made before the minutes that a run takes, so that a wrong path is told at once.
+fn create(path: &PathBuf) -> Result<io::BufWriter<File>, BenchError> {
+    let doing = format!("making {}", path.display());
+    File::create(path).map(io::BufWriter::new).map_err(BenchError::io(doing))
 }
 
 #[cfg(test)]
@@ -195,6 +213,7 @@ mod tests {
             domains: vec![],
             launches: None,
             json: false,
+            record: None,
             binary: "/bin/false".into(),
         };
         let error = run(&arguments, &mut Vec::new(), &mut |_| {}).expect_err("there is none");

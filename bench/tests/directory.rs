@@ -25,6 +25,7 @@ fn every_arm_answers_in_two_domains_and_nothing_is_left() {
         domains: vec![2],
         launches: Some(1),
         json: true,
+        record: None,
         binary,
     };
     let results = Directory.measure(&arguments, &mut |_| {}).expect("the scenario runs");

@@ -100,6 +100,7 @@ fn a_guest_looks_names_up_by_every_arm() {
         domains: vec![],
         launches: Some(1),
         json: true,
+        record: None,
         binary,
     };
     let results = Guest.measure(&arguments, &mut |_| {}).expect("the scenario runs");

@@ -12,6 +12,7 @@ pub mod ipc;
 pub mod lane;
 pub mod link;
 pub mod loan;
+pub mod location;
 pub mod meeting;
 pub mod movement;
 pub mod nbd;

@@ -1,6 +1,7 @@
-//! Chores of the repository that want a program: `cargo xtask tidy` checks what the compiler does not, and
-//! `cargo xtask test` runs every test and counts honestly.
+//! Chores of the repository that want a program: `cargo xtask tidy` checks what the compiler does not,
+//! `cargo xtask test` runs every test and counts honestly, and `cargo xtask figures` keeps what benches measured.
 
+mod figures;
 mod test;
 mod tidy;
 
@@ -9,6 +10,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask tidy              the rules of the house: dependencies, unsafe, spec pages, documents
+       cargo xtask figures FILE...   adds what `tombolo bench --record FILE` wrote to docs/figures.tsv and docs/performance.md
        cargo xtask product           builds what tests start (tombolo, its libraries) into target/product
        cargo xtask test check        formatting, lints, tidy, unit tests
        cargo xtask test fuzz         the fuzz targets, for some seconds each (TOMBOLO_FUZZ_SECONDS)
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["tidy"] => tidy(),
+        ["figures", recordings @ ..] if !recordings.is_empty() => add_figures(recordings),
         ["product"] => test::run(&root(), test::Extent::Product),
         ["test", "check"] => test::run(&root(), test::Extent::Check),
         ["test", "fuzz"] => test::run(&root(), test::Extent::Fuzz),
@@ -41,7 +44,28 @@ fn main() -> ExitCode {
     }
 }
 
+fn add_figures(recordings: &[&str]) -> ExitCode {
+    match figures::add(&root(), recordings) {
+        Ok(added) => {
+            println!("figures: {added} more");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("figures: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn tidy() -> ExitCode {
+    // Old figures are told, and measured anew before they are quoted; they are no fault of a change.
+    match figures::stale(&root()) {
+        Ok(said) => said.iter().for_each(|line| println!("note: {line}")),
+        Err(error) => {
+            eprintln!("tidy: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
     match tidy::check_repository(&root()) {
         Ok(violations) if violations.is_empty() => ExitCode::SUCCESS,
         Ok(violations) => {

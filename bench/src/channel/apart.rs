@@ -2,7 +2,7 @@
 //! follower offers, or by an address.
 
 use super::task::{Means, Role, Tale, Task};
-use super::transport::{Impatient, Job as _, Tombolo};
+use super::transport::{Bytes, Impatient, Job as _, Spinning, Tombolo};
 use super::work::{Messages, Talk};
 use crate::talk::say;
 use channel::End;
@@ -57,7 +57,7 @@ impl Doors {
                 self.channel = Some(channel);
                 tale
             }
-            (Means::Network { address, port }, role) => {
+            (Means::Network { address, port, polled }, role) => {
                 let address: SocketAddr = format!("{address}:{port}").parse().map_err(io::Error::other)?;
                 let stream = match role {
                     Role::Follow => {
@@ -67,6 +67,13 @@ impl Doors {
                     }
                     Role::Lead => TcpStream::connect_timeout(&address, PATIENCE)?,
                 };
+                if *polled {
+                    stream.set_nodelay(true)?;
+                    stream.set_nonblocking(true)?;
+                    let reader = Spinning::new(stream.try_clone()?, STALL);
+                    let messages = Bytes::new(reader, Spinning::new(stream, STALL), task.bytes);
+                    return Messages::new(task, talk).run(messages);
+                }
                 Messages::new(task, talk).run(Impatient::new(stream, STALL)?.messages(task.bytes)?)
             }
             _ => Err(io::ErrorKind::Unsupported.into()),
@@ -124,7 +131,7 @@ mod tests {
     const APART: &str = "127.0.80.1";
 
     fn task(role: Role, work: Work, port: u16) -> Task {
-        let means = Means::Network { address: APART.into(), port };
+        let means = Means::Network { address: APART.into(), port, polled: false };
         Task { role, means, work, bytes: 64, meeting: PathBuf::new(), processor: None }
     }
 

@@ -78,6 +78,10 @@ impl Scenario for Channel {
         Some(choices.collect())
     }
 
+    fn depends(&self) -> &'static [&'static str] {
+        &["sys", "logic/ring", "io/channel"]
+    }
+
     fn peers(&self) -> &'static [&'static [&'static str]] {
         &[&["ldd", "--version"], &["strace", "--version"]]
     }

@@ -39,6 +39,8 @@ pub enum Arm {
     Service,
     /// Two pipes.
     Pipe,
+    /// Two pipes, written a page at a time.
+    Pages,
     /// Unix stream sockets.
     Unix,
     /// TCP over loopback.
@@ -82,6 +84,7 @@ impl Arm {
             Self::Asleep => "tombolo asleep",
             Self::Service => "tombolo by the daemon",
             Self::Pipe => "pipe",
+            Self::Pages => "pipe, by pages",
             Self::Unix => "unix",
             Self::Tcp => "tcp",
             Self::Veth => "tcp veth",
@@ -121,6 +124,7 @@ impl Arm {
                 name: SERVICE.into(),
             },
             Self::Pipe => Means::Pipe,
+            Self::Pages => Means::Pages,
             Self::Unix => Means::Unix,
             Self::Tcp => Means::Tcp("127.0.0.1".into()),
             Self::Veth => Means::Tcp(around.veth.to_owned()),
@@ -222,7 +226,7 @@ impl Case {
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         use Arm::{
-            Asleep, Batched, CacheCopy, Copy, Iceoryx, Line, Listener, Pipe, Ring, Service, Tcp, Tombolo,
+            Asleep, Batched, CacheCopy, Copy, Iceoryx, Line, Listener, Pages, Pipe, Ring, Service, Tcp, Tombolo,
             Unix, Veth,
         };
         match self.kind {
@@ -233,7 +237,7 @@ impl Case {
             Kind::Sparse => &[Tombolo, Asleep, Pipe, Unix, Tcp, Veth, Listener, Ring],
             Kind::OneProcessor => &[Tombolo, Asleep, Pipe, Unix, Tcp, Veth, Listener],
             Kind::Stream if self.bytes <= BATCH_BYTES => {
-                &[Tombolo, Batched, Pipe, Unix, Tcp, Veth, Iceoryx, Ring, Copy, CacheCopy]
+                &[Tombolo, Batched, Pipe, Pages, Unix, Tcp, Veth, Iceoryx, Ring, Copy, CacheCopy]
             }
             Kind::Stream => &[Tombolo, Pipe, Unix, Tcp, Veth, Iceoryx, Ring, Copy, CacheCopy],
             Kind::Transfer => &[Tombolo, Pipe, Unix, Tcp, Veth, Iceoryx],

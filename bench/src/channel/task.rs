@@ -34,6 +34,8 @@ pub enum Means {
     },
     /// Two pipes.
     Pipe,
+    /// Two pipes, written a page at a time: a program that gathers its messages by itself.
+    Pages,
     /// A pair of Unix stream sockets.
     Unix,
     /// TCP; the follower listens at this address.
@@ -80,6 +82,8 @@ pub enum Means {
         address: String,
         /// Port, one that nobody has used.
         port: u16,
+        /// Whether the ends ask again and again, and never sleep.
+        polled: bool,
     },
     /// iceoryx2, publish and subscribe.
     Iceoryx {

@@ -50,6 +50,10 @@ impl Scenario for Guest {
         Arm::Naive.name()
     }
 
+    fn depends(&self) -> &'static [&'static str] {
+        &["sys", "io/machine", "services/agent", "services/directory"]
+    }
+
     fn peers(&self) -> &'static [&'static [&'static str]] {
         &[&["qemu-system-x86_64", "--version"], &["dnsmasq", "--version"], &["runc", "--version"]]
     }

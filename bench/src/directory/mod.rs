@@ -193,6 +193,10 @@ impl Scenario for Directory {
         Arm::Naive.name()
     }
 
+    fn depends(&self) -> &'static [&'static str] {
+        &["sys", "bin/preload", "io/frontend", "io/entrance", "services/directory"]
+    }
+
     fn peers(&self) -> &'static [&'static [&'static str]] {
         &[&["dnsmasq", "--version"], &["runc", "--version"], &["ldd", "--version"]]
     }
@@ -451,6 +455,7 @@ mod tests {
             domains,
             launches: None,
             json: false,
+            record: None,
             binary: "/bin/false".into(),
         }
     }

@@ -48,6 +48,10 @@ pub enum Way {
     Seqpacket,
     /// TCP over loopback.
     Tcp,
+    /// The same between ends that never sleep.
+    TcpSpinning,
+    /// Unix stream sockets between ends that never sleep.
+    UnixSpinning,
     /// gRPC by tonic: one call that streams both ways, over a Unix socket.
     Grpc,
     /// zenoh: two peers, each publishes what the other subscribes to.

@@ -63,6 +63,10 @@ impl Scenario for Ipc {
         Some(choices.collect())
     }
 
+    fn depends(&self) -> &'static [&'static str] {
+        &["sys", "logic/ring", "logic/ipc", "io/channel", "io/endpoint"]
+    }
+
     fn peers(&self) -> &'static [&'static [&'static str]] {
         &[&["ldd", "--version"]]
     }

@@ -45,6 +45,10 @@ pub enum Arm {
     Seqpacket,
     /// TCP over loopback.
     Tcp,
+    /// The same between ends that never sleep.
+    TcpSpinning,
+    /// Unix stream sockets between ends that never sleep.
+    UnixSpinning,
     /// gRPC.
     Grpc,
     /// zenoh.
@@ -53,6 +57,17 @@ pub enum Arm {
 
 /// The kernel's own ways, one message a call: the promises compare with them.
 pub const KERNEL: [Arm; 6] = [Arm::Pipe, Arm::Fifo, Arm::Queue, Arm::Unix, Arm::Seqpacket, Arm::Tcp];
+/// All of these, and those whose ends never sleep: endpoints that spin are compared with them.
+pub const KERNEL_SPINNING: [Arm; 8] = [
+    Arm::Pipe,
+    Arm::Fifo,
+    Arm::Queue,
+    Arm::Unix,
+    Arm::Seqpacket,
+    Arm::Tcp,
+    Arm::TcpSpinning,
+    Arm::UnixSpinning,
+];
 
 impl Arm {
     /// Its name in tables.
@@ -73,6 +88,8 @@ impl Arm {
             Self::Unix => "unix",
             Self::Seqpacket => "seqpacket",
             Self::Tcp => "tcp",
+            Self::TcpSpinning => "tcp spinning",
+            Self::UnixSpinning => "unix spinning",
             Self::Grpc => "grpc",
             Self::Zenoh => "zenoh",
         }
@@ -104,6 +121,8 @@ impl Arm {
             (Self::Unix, _) => Way::Unix,
             (Self::Seqpacket, _) => Way::Seqpacket,
             (Self::Tcp, _) => Way::Tcp,
+            (Self::TcpSpinning, _) => Way::TcpSpinning,
+            (Self::UnixSpinning, _) => Way::UnixSpinning,
             (Self::Grpc, _) => Way::Grpc,
             (Self::Zenoh, _) => Way::Zenoh,
         }
@@ -149,7 +168,7 @@ impl Arm {
                 buffers(&[256 << 10, 1 << 20])
             }
             Self::Grpc if case.kind == Kind::Copy => pieces(&[(0, 64 << 10), (0, 1 << 20)]),
-            Self::Grpc | Self::Zenoh => vec![plain],
+            Self::TcpSpinning | Self::UnixSpinning | Self::Grpc | Self::Zenoh => vec![plain],
         }
     }
 
@@ -259,11 +278,26 @@ impl Case {
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         use Arm::{
-            Asleep, ByNotices, Fifo, Grpc, OneSided, Pages, Pipe, Queue, Rendezvous, Seqpacket, Tcp, Tombolo,
-            Twice, Unbatched, Unix, Zenoh,
+            Asleep, ByNotices, Fifo, Grpc, OneSided, Pages, Pipe, Queue, Rendezvous, Seqpacket, Tcp,
+            TcpSpinning, Tombolo, Twice, Unbatched, Unix, UnixSpinning, Zenoh,
         };
         match self.kind {
-            Kind::RoundTrip | Kind::Sparse | Kind::OneProcessor | Kind::PairsRoundTrip(_) => {
+            Kind::RoundTrip | Kind::Sparse => &[
+                Tombolo,
+                Asleep,
+                Pipe,
+                Fifo,
+                Queue,
+                Unix,
+                UnixSpinning,
+                Seqpacket,
+                Tcp,
+                TcpSpinning,
+                Grpc,
+                Zenoh,
+            ],
+            // Ends that never sleep would take turns by the scheduler's slices there.
+            Kind::OneProcessor | Kind::PairsRoundTrip(_) => {
                 &[Tombolo, Asleep, Pipe, Fifo, Queue, Unix, Seqpacket, Tcp, Grpc, Zenoh]
             }
             Kind::Stream if self.bytes < BULK_BYTES => {

@@ -31,9 +31,13 @@ pub enum Way {
         transport: String,
         /// Name of the compression.
         compression: String,
+        /// Whether who waits spins before it sleeps.
+        spin: bool,
     },
     /// A socket.
     Tcp,
+    /// A socket whose ends never sleep.
+    TcpSpinning,
     /// A socket with TLS 1.3.
     Tls,
     /// gRPC by tonic.

@@ -80,6 +80,10 @@ impl Scenario for Link {
         Some(choices.collect())
     }
 
+    fn depends(&self) -> &'static [&'static str] {
+        &["sys", "logic/lane", "logic/link", "io/transport", "services/proxy"]
+    }
+
     fn peers(&self) -> &'static [&'static [&'static str]] {
         &[&["ip", "-Version"]]
     }

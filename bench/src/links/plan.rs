@@ -14,7 +14,9 @@ const BULK_BYTES: usize = 16 << 10;
 pub enum Arm {
     /// A link over TCP with TLS, as the messages are.
     Link,
-    /// The same, with LZ4.
+    /// The same, whose ends never spin.
+    Asleep,
+    /// A link with LZ4.
     Lz4,
     /// The same, with Zstandard.
     Zstd,
@@ -38,6 +40,8 @@ pub enum Arm {
     Tipc,
     /// A socket.
     Tcp,
+    /// A socket whose ends never sleep.
+    TcpSpinning,
     /// A socket with TLS 1.3.
     Tls,
     /// gRPC.
@@ -49,8 +53,8 @@ pub enum Arm {
 }
 
 use Arm::{
-    Auto, Ethernet, Grpc, GrpcTls, Link, LongEthernet, LongLink, LongestEthernet, LongestLink, Lz4, Quic,
-    QuicAuto, Tcp, Tipc, Tls, Zenoh, Zstd,
+    Asleep, Auto, Ethernet, Grpc, GrpcTls, Link, LongEthernet, LongLink, LongestEthernet, LongestLink, Lz4, Quic,
+    QuicAuto, Tcp, TcpSpinning, Tipc, Tls, Zenoh, Zstd,
 };
 
 /// Longest payload of the frames of any switch, in bytes.
@@ -67,6 +71,7 @@ impl Arm {
     pub fn name(self) -> &'static str {
         match self {
             Link => "link",
+            Asleep => "link asleep",
             Lz4 => "link lz4",
             Zstd => "link zstd",
             Auto => "link auto",
@@ -79,6 +84,7 @@ impl Arm {
             LongestEthernet => "link ethernet, mtu 65535",
             Tipc => "link tipc",
             Tcp => "tcp",
+            TcpSpinning => "tcp spinning",
             Tls => "tls",
             Grpc => "grpc",
             GrpcTls => "grpc tls",
@@ -108,9 +114,10 @@ impl Arm {
         let link = |transport: &str, compression: &str| Way::Link {
             transport: transport.into(),
             compression: compression.into(),
+            spin: self != Asleep,
         };
         match self {
-            Link | LongLink | LongestLink => link("tcp", "none"),
+            Link | Asleep | LongLink | LongestLink => link("tcp", "none"),
             Ethernet | LongEthernet | LongestEthernet => link("ethernet", "none"),
             Lz4 => link("tcp", "lz4"),
             Zstd => link("tcp", "zstd"),
@@ -119,6 +126,7 @@ impl Arm {
             QuicAuto => link("quic", "auto"),
             Tipc => link("tipc", "none"),
             Tcp => Way::Tcp,
+            TcpSpinning => Way::TcpSpinning,
             Tls => Way::Tls,
             Grpc => Way::Grpc { tls: false },
             GrpcTls => Way::Grpc { tls: true },
@@ -218,7 +226,21 @@ impl Case {
     pub fn arms(self) -> &'static [Arm] {
         match (self.kind, self.pairs) {
             (Kind::RoundTrip, _) => {
-                &[Link, Auto, Quic, Ethernet, LongestEthernet, Tipc, Tcp, Tls, Grpc, GrpcTls, Zenoh]
+                &[
+                    Link,
+                    Asleep,
+                    Auto,
+                    Quic,
+                    Ethernet,
+                    LongestEthernet,
+                    Tipc,
+                    Tcp,
+                    TcpSpinning,
+                    Tls,
+                    Grpc,
+                    GrpcTls,
+                    Zenoh,
+                ]
             }
             (Kind::Stream, 1) => &[
                 Link,

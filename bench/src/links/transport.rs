@@ -5,12 +5,12 @@ use super::means::{Means, Way};
 use crate::channel::meeting::Meeting;
 use crate::channel::stage::LINE;
 use crate::channel::task::{LAST, Means as Chosen, Role, Tale, Task};
-use crate::channel::transport::{Bytes, Job as _, Transport};
+use crate::channel::transport::{Bytes, Job as _, Spinning, Transport};
 use crate::channel::work::Messages;
 use link::{Config, Event, Sent, Timing};
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -35,6 +35,8 @@ const SILENCE_MS: u32 = 10_000;
 const SPIN: Duration = Duration::from_micros(50);
 /// How long anything may take that is not measured.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of the buffer through which a link reads.
+const INCOMING_BYTES: usize = 256 << 10;
 /// The protocol that raw TLS names.
 const PROTOCOL: &[u8] = b"tombolo-bench";
 
@@ -54,6 +56,12 @@ pub fn with(task: &Task, meeting: &mut Meeting, job: Messages<'_, '_>) -> io::Re
         Way::Tcp => {
             let socket = socket(means, task.role, meeting)?;
             job.run(Bytes::new(socket.try_clone()?, socket, task.bytes))
+        }
+        Way::TcpSpinning => {
+            let socket = socket(means, task.role, meeting)?;
+            socket.set_nonblocking(true)?;
+            let reader = Spinning::new(socket.try_clone()?, PATIENCE);
+            job.run(Bytes::new(reader, Spinning::new(socket, PATIENCE), task.bytes))
         }
         Way::Tls => match task.role {
             Role::Lead => job.run(Stream::new(lead_tls(means, task, meeting)?, task.bytes)),
@@ -135,13 +143,41 @@ fn lead_tls(means: &Means, task: &Task, meeting: &mut Meeting) -> io::Result<imp
     let config = identity(means)?.client(&[PROTOCOL]).map_err(io::Error::other)?;
     let name = trust::server_name(&means.peer).map_err(io::Error::other)?;
     let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
-    Ok(StreamOwned::new(session, socket(means, task.role, meeting)?))
+    Ok(StreamOwned::new(session, Buffered::new(socket(means, task.role, meeting)?)?))
 }
 
 fn follow_tls(means: &Means, task: &Task, meeting: &mut Meeting) -> io::Result<impl Read + Write + use<>> {
     let config = identity(means)?.server(&[PROTOCOL]).map_err(io::Error::other)?;
     let session = ServerConnection::new(config).map_err(io::Error::other)?;
-    Ok(StreamOwned::new(session, socket(means, task.role, meeting)?))
+    Ok(StreamOwned::new(session, Buffered::new(socket(means, task.role, meeting)?)?))
+}
+
+/// A socket that is read through a buffer as large as that of a link: raw TLS then makes as few system calls for bulk.
+struct Buffered {
+    reader: BufReader<TcpStream>,
+    writer: TcpStream,
+}
+
+impl Buffered {
+    fn new(socket: TcpStream) -> io::Result<Self> {
+        Ok(Self { reader: BufReader::with_capacity(INCOMING_BYTES, socket.try_clone()?), writer: socket })
+    }
+}
+
+impl Read for Buffered {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(into)
+    }
+}
+
+impl Write for Buffered {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
 }
 
 /// Messages of one size over what reads and writes.
@@ -195,7 +231,7 @@ struct Linked {
 
 impl Linked {
     fn open(means: &Means, task: &Task, meeting: &mut Meeting) -> io::Result<Self> {
-        let Way::Link { transport, compression } = &means.way else {
+        let Way::Link { transport, compression, spin } = &means.way else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -222,7 +258,7 @@ impl Linked {
             link: config(task.role, means.pairs),
             compression: compression.parse().map_err(io::Error::other)?,
             dial,
-            spin: SPIN,
+            spin: if *spin { SPIN } else { Duration::ZERO },
         };
         let (handle, events, driver) = transport::start(settings).map_err(io::Error::other)?;
         runtime.spawn(driver.run());

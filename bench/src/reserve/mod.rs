@@ -151,6 +151,10 @@ impl Scenario for Reserve {
         ""
     }
 
+    fn depends(&self) -> &'static [&'static str] {
+        &["sys", "logic/reserve", "io/enforce"]
+    }
+
     fn peers(&self) -> &'static [&'static [&'static str]] {
         &[]
     }
@@ -190,6 +194,10 @@ impl Scenario for Tables {
 
     fn base(&self, condition: &Condition) -> &'static str {
         Reserve.base(condition)
+    }
+
+    fn depends(&self) -> &'static [&'static str] {
+        &["sys", "logic/reserve", "io/enforce"]
     }
 
     fn peers(&self) -> &'static [&'static [&'static str]] {

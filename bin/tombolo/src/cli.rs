@@ -579,10 +579,10 @@ report of what there is. Exit codes: 0 complete, 1 failed or interrupted, 2 misu
 
 Exit codes: 0 nothing became slower as far as the launches tell, 1 something did, 2 the two can't be compared.")]
     Compare {
-        /// The directory of the earlier run
+        /// The earlier run: the directory of a plan's results, or a file that `--record` wrote
         #[arg(value_name = "BEFORE")]
         before: PathBuf,
-        /// The directory of the later run
+        /// The later run, of the same kind
         #[arg(value_name = "AFTER")]
         after: PathBuf,
         /// Medians that grew by less than so many percent are no regressions
@@ -631,6 +631,9 @@ pub struct BenchArgs {
     /// How often everything is started afresh
     #[arg(long, value_name = "N")]
     pub launches: Option<usize>,
+    /// Also write the JSON lines to this file, for `tombolo bench compare`
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// Print JSON lines: raw results, then one line for each promise
     #[arg(long)]
     pub json: bool,

@@ -36,6 +36,7 @@ mod kvm;
 mod languages;
 mod leaks;
 mod link_versions;
+mod locations;
 mod machine_channels;
 mod machine_conformance;
 mod machine_disks;

@@ -182,7 +182,16 @@ impl<S: 'static> Service<S> {
         self.run_at(connected.map_err(ServeError::from)?)
     }
 
-    /// The same at a control socket that is connected already.
+    /// The service as a backend of [`session::serve`]: for a program that serves several.
+    ///
+    /// # Errors
+    /// [`Error::Declaration`].
+    pub fn backend(self) -> Result<Box<dyn session::Service>, Error> {
+        self.check()?;
+        Ok(Box::new(Engine::new(&self.name, self.state, self.files, self.timers, self.settings, self.wake)))
+    }
+
+    /// As [`Service::run`], at a control socket that is connected already.
     ///
     /// # Errors
     /// [`Error`].

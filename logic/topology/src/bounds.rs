@@ -380,6 +380,29 @@ pub const CAMERA_SESSIONS_MAX: u64 = 64;
 /// Open files of cameras that one domain may have where the file says nothing.
 pub const CAMERA_SESSIONS_DEFAULT: u32 = 16;
 
+/// Sources of positions of one service: each has a thread.
+pub const SOURCES_MAX: usize = 16;
+/// The accuracy that is wanted, in m: most; beyond that no source is needed.
+pub const ACCURACY_MAX: u64 = 1_000_000;
+/// The accuracy that is wanted where the file says nothing, in m: what a receiver of satellites has under the open sky.
+pub const ACCURACY_DEFAULT: u32 = 10;
+/// How long a source has to be better before it counts: most, an hour.
+pub const HOLD_MS_MAX: u64 = 3_600_000;
+/// How long a source has to be better before it counts, where the file says nothing.
+pub const HOLD_MS_DEFAULT: u64 = 2_000;
+/// A source without a position for so long has none: least; receivers of ten positions a second must not lose it by one late line.
+pub const LOCATION_TIMEOUT_MS_MIN: u64 = 100;
+/// A source without a position for so long has none: most, ten minutes.
+pub const LOCATION_TIMEOUT_MS_MAX: u64 = 600_000;
+/// A source without a position for so long has none, where the file says nothing: two positions of one a second are lost.
+pub const LOCATION_TIMEOUT_MS_DEFAULT: u64 = 3_000;
+/// The error of a distance to a satellite, in m: most.
+pub const RANGE_ERROR_MAX: u64 = 10_000;
+/// The error of a distance to a satellite where the file says nothing, in m: what gpsd takes for receivers without corrections.
+pub const RANGE_ERROR_DEFAULT: u32 = 15;
+/// The power of a source, in mW: most, a kilowatt.
+pub const POWER_MAX: u64 = 1_000_000;
+
 /// Settings of a service of kind `program`: bytes of their JSON. They travel in one packet of the control socket (64 KiB), beside
 /// the service's name and kind, and a program that wants more reads a file.
 pub const PROGRAM_SETTINGS_BYTES_MAX: usize = 16 << 10;

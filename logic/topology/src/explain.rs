@@ -317,6 +317,7 @@ fn does(settings: &Settings) -> String {
         }
         Settings::Events(events) => return channels(events),
         Settings::Camera(camera) => return shows(camera),
+        Settings::Location(location) => return locates(location),
     };
     let upstream: Vec<String> = directory.upstream.iter().map(ToString::to_string).collect();
     let cache = match &directory.cache.mode {
@@ -332,6 +333,19 @@ fn does(settings: &Settings) -> String {
         count => format!("{count} retries"),
     };
     format!("asks {} ({timeout}, {retries}); {cache}", upstream.join(", "))
+}
+
+fn locates(settings: &crate::LocationSettings) -> String {
+    let sources = settings.sources.iter().map(|source| format!("{} ({} mW)", source.name, source.power_mw));
+    let ports = [("gpsd", settings.gpsd_port), ("NMEA", settings.nmea_port)];
+    let ports = ports.iter().filter_map(|(name, port)| Some(format!("; {name} at port {}", (*port)?)));
+    format!(
+        "knows where it is to {} m by {}, changed after {}{}",
+        settings.accuracy_m,
+        sources.collect::<Vec<_>>().join(", "),
+        duration_text(settings.hold_ms),
+        ports.collect::<String>()
+    )
 }
 
 fn shows(settings: &crate::CameraSettings) -> String {

@@ -263,6 +263,14 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             ("settings.cameras", a.cameras != b.cameras),
             ("settings.sessions_per_domain", a.sessions_per_domain != b.sessions_per_domain),
         ]),
+        (Settings::Location(a), Settings::Location(b)) => differing(&[
+            ("settings.sources", a.sources != b.sources),
+            ("settings.accuracy", a.accuracy_m != b.accuracy_m),
+            ("settings.hold", a.hold_ms != b.hold_ms),
+            ("settings.timeout", a.timeout_ms != b.timeout_ms),
+            ("settings.gpsd", a.gpsd_port != b.gpsd_port),
+            ("settings.nmea", a.nmea_port != b.nmea_port),
+        ]),
         // Those of two kinds are two services, not one that changes.
         (
             Settings::Directory(_)
@@ -271,7 +279,8 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             | Settings::Socket(_)
             | Settings::Coordination(_)
             | Settings::Events(_)
-            | Settings::Camera(_),
+            | Settings::Camera(_)
+            | Settings::Location(_),
             _,
         ) => Vec::new(),
     });

@@ -22,6 +22,7 @@ pub fn schema() -> Value {
         let settings = |form: &str| json!({ "settings": { "$ref": format!("#/$defs/{form}") } });
         let directory = json!({ "properties": settings("Directory"), "required": ["settings"] });
         let camera = json!({ "properties": settings("Cameras"), "required": ["settings"] });
+        let location = json!({ "properties": settings("Location"), "required": ["settings"] });
         let channel = json!({ "properties": settings("Channel") });
         let socket = json!({ "properties": settings("Socket"), "required": ["to"] });
         let coordination = json!({ "properties": settings("Coordination") });
@@ -36,6 +37,7 @@ pub fn schema() -> Value {
                 of_kind(ServiceKind::Coordination, coordination),
                 of_kind(ServiceKind::Events, events),
                 of_kind(ServiceKind::Camera, camera),
+                of_kind(ServiceKind::Location, location),
             ]),
         );
     }

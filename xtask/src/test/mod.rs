@@ -4,6 +4,8 @@ mod affected;
 mod expected;
 mod fuzz;
 mod programs;
+#[cfg(test)]
+mod shared;
 mod tally;
 mod times;
 mod watched;
@@ -288,8 +290,18 @@ impl Bed<'_> {
     /// Builds what the end-to-end tests start, as a release is built but for its speed: `tombolo` is static, so that it runs
     /// inside of any domain.
     fn product(&mut self) {
-        let arguments =
-            ["rustc", "--package", TOMBOLO, "--bin", TOMBOLO, "--", "-C", "target-feature=+crt-static"];
+        let arguments = [
+            "rustc",
+            "--package",
+            TOMBOLO,
+            "--bin",
+            TOMBOLO,
+            "--features",
+            SHARED,
+            "--",
+            "-C",
+            "target-feature=+crt-static",
+        ];
         let built = self.built("build-product", &arguments, &BTreeMap::new());
         self.place(&built, |_| true);
         let built = self.built(
@@ -377,7 +389,7 @@ impl Bed<'_> {
             arguments,
             ends_at: Instant::now() + *timeout,
         };
-        times.step("programs", |times| programs::run(tests, &how, tally, times));
+        programs::run(tests, &how, tally, times);
     }
 
     fn affected(&mut self, since: &str) {
@@ -414,6 +426,8 @@ impl Bed<'_> {
 
 /// The program that everything is about.
 const TOMBOLO: &str = "tombolo";
+/// Its feature that gives other people's packages the features that they have in the test programs, so that they are built once for both.
+const SHARED: &str = "tests";
 
 /// The programs of an ordinary run, and those that take too long for it.
 fn ordinary(tests: Vec<Program>) -> (Vec<Program>, Vec<Program>) {

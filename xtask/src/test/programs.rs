@@ -192,9 +192,9 @@ pub fn run(programs: &[Program], how: &Run<'_>, tally: &mut Tally, times: &mut T
     let (alone, mut shared): (Vec<&Program>, Vec<&Program>) =
         programs.iter().partition(|program| program.is_in(&ALONE));
     shared.sort_by_key(|program| !program.is_in(&FIRST));
-    let mut outcomes = run_lanes(shared, LANES, how);
-    outcomes.extend(run_lanes(alone, 1, how));
-    repeat(&mut outcomes, how);
+    let mut outcomes = times.step("programs-shared", |_| run_lanes(shared, LANES, how));
+    outcomes.extend(times.step("programs-alone", |_| run_lanes(alone, 1, how)));
+    times.step("programs-again", |_| repeat(&mut outcomes, how));
     for outcome in outcomes {
         outcome.enter(tally, times);
     }

@@ -66,6 +66,10 @@ impl Scenario for Between {
         self.0.case(condition).map_or(&COLUMNS, Case::columns)
     }
 
+    fn depends(&self) -> &'static [&'static str] {
+        &["sys", "logic/ring", "io/channel", "io/machine", "services/agent"]
+    }
+
     fn peers(&self) -> &'static [&'static [&'static str]] {
         &[&["qemu-system-x86_64", "--version"], &["runc", "--version"]]
     }
@@ -132,7 +136,7 @@ impl Bench<'_> {
     fn run(&mut self, case: Case, results: &mut Results) -> Result<(), BenchError> {
         for round in 0..self.plan.rounds {
             for arm in rotated(case.arms(), self.launch + round) {
-                if arm == Arm::Tcp && self.stalls >= MOST_STALLS {
+                if arm.is_network() && self.stalls >= MOST_STALLS {
                     continue;
                 }
                 match self.repeat(case, arm, round) {
@@ -191,7 +195,7 @@ impl Bench<'_> {
         follower.expect("waiting")?;
         leader.give(&task(Role::Lead, lead))?;
         either([leader.expect("primed"), follower.expect("primed")])?;
-        self.opened |= arm != Arm::Tcp;
+        self.opened |= !arm.is_network();
         Ok(())
     }
 
@@ -207,7 +211,7 @@ impl Bench<'_> {
     fn excuse(&mut self, arm: Arm, error: BenchError, results: &mut Results) -> Result<(), BenchError> {
         self.workers = None;
         let error = self.stage.explain(error);
-        if arm != Arm::Tcp || !matches!(error, BenchError::Protocol { .. }) {
+        if !arm.is_network() || !matches!(error, BenchError::Protocol { .. }) {
             return Err(error);
         }
         self.stalls += 1;

@@ -34,9 +34,17 @@ pub enum Arm {
     Polled,
     /// TCP over virtio-net.
     Tcp,
+    /// The same between ends that poll.
+    TcpPolled,
 }
 
 impl Arm {
+    /// Whether it goes by virtio-net.
+    #[must_use]
+    pub fn is_network(self) -> bool {
+        matches!(self, Self::Tcp | Self::TcpPolled)
+    }
+
     /// Its name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -45,6 +53,7 @@ impl Arm {
             Self::Asleep => "tombolo asleep",
             Self::Polled => "tombolo polled",
             Self::Tcp => "tcp over virtio-net",
+            Self::TcpPolled => "tcp over virtio-net polled",
         }
     }
 
@@ -56,7 +65,8 @@ impl Arm {
             Self::Tombolo => offered(Waiting::Adaptive),
             Self::Asleep => offered(Waiting::Sleep),
             Self::Polled => offered(Waiting::Poll),
-            Self::Tcp => Means::Network { address: address.into(), port },
+            Self::Tcp => Means::Network { address: address.into(), port, polled: false },
+            Self::TcpPolled => Means::Network { address: address.into(), port, polled: true },
         }
     }
 }
@@ -132,7 +142,7 @@ impl Case {
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         match self.kind {
-            Kind::RoundTrip => &[Arm::Tombolo, Arm::Asleep, Arm::Polled, Arm::Tcp],
+            Kind::RoundTrip => &[Arm::Tombolo, Arm::Asleep, Arm::Polled, Arm::Tcp, Arm::TcpPolled],
             Kind::Sparse => &[Arm::Tombolo, Arm::Asleep, Arm::Tcp],
             Kind::Stream | Kind::StreamBack => &[Arm::Tombolo, Arm::Tcp],
         }

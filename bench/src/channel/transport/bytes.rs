@@ -5,14 +5,16 @@ use super::super::meeting::Meeting;
 use super::super::task::{Role, Task};
 use super::Transport;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A reader asks for this much at once: several small messages for one system call.
 const READ_BYTES: usize = 64 << 10;
+/// Bytes that a program which gathers its messages writes at once.
+const PAGE_BYTES: usize = 4096;
 /// The capacity of a pipe: the most that the kernel gives to anybody.
 const PIPE_BYTES: usize = 1 << 20;
 
@@ -111,8 +113,68 @@ fn stalled(error: io::Error) -> io::Error {
     }
 }
 
+/// A descriptor that does not block, asked again and again until it is ready: a program that would rather use up its processor than sleep. It gives up
+/// where nothing goes for so long.
+#[derive(Debug)]
+pub struct Spinning<S> {
+    stream: S,
+    patience: Duration,
+}
+
+/// Attempts between two looks at the clock.
+const ATTEMPTS: u32 = 1 << 12;
+
+impl<S> Spinning<S> {
+    /// Of a descriptor that has been told not to block.
+    pub fn new(stream: S, patience: Duration) -> Self {
+        Self { stream, patience }
+    }
+
+    fn until_ready<T>(&mut self, mut attempt: impl FnMut(&mut S) -> io::Result<T>) -> io::Result<T> {
+        let begin = Instant::now();
+        loop {
+            for _ in 0..ATTEMPTS {
+                match attempt(&mut self.stream) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+                    done => return done,
+                }
+            }
+            if begin.elapsed() > self.patience {
+                return Err(stalled(io::ErrorKind::WouldBlock.into()));
+            }
+        }
+    }
+}
+
+impl<S: Read> Read for Spinning<S> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.until_ready(|stream| stream.read(into))
+    }
+}
+
+impl<S: Write> Write for Spinning<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.until_ready(|stream| stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.until_ready(Write::flush)
+    }
+}
+
 /// Two pipes, made by the leader.
 pub fn pipe(meeting: &mut Meeting, task: &Task) -> io::Result<impl Transport + use<>> {
+    let (reader, writer) = pipes(meeting, task)?;
+    Ok(Bytes::new(reader, writer, task.bytes))
+}
+
+/// The same, written a page at a time.
+pub fn pages(meeting: &mut Meeting, task: &Task) -> io::Result<impl Transport + use<>> {
+    let (reader, writer) = pipes(meeting, task)?;
+    Ok(Bytes::new(reader, BufWriter::with_capacity(PAGE_BYTES, writer), task.bytes))
+}
+
+fn pipes(meeting: &mut Meeting, task: &Task) -> io::Result<(File, File)> {
     let (reader, writer) = match task.role {
         Role::Lead => {
             let (there_out, there_in) = large_pipe()?;
@@ -127,7 +189,7 @@ pub fn pipe(meeting: &mut Meeting, task: &Task) -> io::Result<impl Transport + u
             (reader, writer)
         }
     };
-    Ok(Bytes::new(File::from(reader), File::from(writer), task.bytes))
+    Ok((reader.into(), writer.into()))
 }
 
 fn large_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -187,6 +249,20 @@ mod tests {
             self.0.drain(..count);
             Ok(count)
         }
+    }
+
+    #[test]
+    fn an_end_that_spins_gets_what_comes_and_gives_up_where_nothing_does() {
+        let (here, mut there) = UnixStream::pair().expect("a pair");
+        here.set_nonblocking(true).expect("told");
+        let mut spinning = Spinning::new(here, Duration::from_millis(20));
+        let mut buffer = [0; 4];
+        assert_eq!(spinning.read(&mut buffer).expect_err("nothing came").kind(), io::ErrorKind::TimedOut);
+        there.write_all(b"word").expect("sent");
+        assert_eq!(spinning.read(&mut buffer).expect("it came"), 4);
+        spinning.write_all(b"back").expect("sent");
+        there.read_exact(&mut buffer).expect("it came");
+        assert_eq!(&buffer, b"back");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::meeting::Meeting;
 use super::task::{Means, Role, Task};
 use std::io;
 
-pub use bytes::{Bytes, Impatient};
+pub use bytes::{Bytes, Impatient, Spinning};
 pub use tombolo::Tombolo;
 
 /// One end of something that carries messages of one size.
@@ -71,6 +71,7 @@ pub fn with(task: &Task, meeting: &mut Meeting, job: impl Job) -> io::Result<sup
             job.run(Tombolo::open(meeting, task, spin, ring_bytes, batch_bytes)?)
         }
         Means::Pipe => job.run(bytes::pipe(meeting, task)?),
+        Means::Pages => job.run(bytes::pages(meeting, task)?),
         Means::Unix => job.run(bytes::unix(meeting, task)?),
         Means::Tcp(address) => job.run(bytes::tcp(meeting, task, address)?),
         Means::Udp(address) => job.run(datagrams::udp(meeting, task, address)?),

@@ -10,15 +10,18 @@ mod records;
 use super::means::{Means, Way};
 use crate::channel::meeting::Meeting;
 use crate::channel::task::{Means as Chosen, Tale, Task, Work};
-use crate::channel::transport::{self as channels, Bytes, Job as _};
+use crate::channel::transport::{self as channels, Bytes, Job as _, Spinning};
 use crate::channel::work::Messages;
 use flow::Flow;
 use records::{Queues, Records, Seqpacket};
 use rustix::net::SocketType;
 use std::io::{self, BufWriter};
+use std::time::Duration;
 
 /// The number of bytes that a program which gathers its messages by itself writes at once.
 const PAGE_BYTES: usize = 4096;
+/// How long an end that never sleeps waits for the other side: longer than any window.
+const SPINNING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes this end of what the task asks for, and does the job with it.
 ///
@@ -66,6 +69,17 @@ fn messages(means: &Means, task: &Task, meeting: &mut Meeting, job: Messages<'_,
             let (reader, writer) = kernel::tcp(meeting, task, tuning)?;
             job.run(Bytes::new(reader, writer, bytes))
         }
+        Way::TcpSpinning => {
+            let (reader, writer) = kernel::tcp(meeting, task, tuning)?;
+            writer.set_nonblocking(true)?;
+            job.run(Bytes::new(spinning(reader), spinning(writer), bytes))
+        }
+        Way::UnixSpinning => {
+            let (reader, writer) =
+                kernel::unix_halves(kernel::unix(meeting, task, tuning, SocketType::STREAM)?)?;
+            writer.set_nonblocking(true)?;
+            job.run(Bytes::new(spinning(reader), spinning(writer), bytes))
+        }
         Way::Slots | Way::Places { .. } | Way::Grpc | Way::Zenoh => Err(unsupported(means.way)),
     }
 }
@@ -100,10 +114,20 @@ fn copies(means: &Means, task: &Task, meeting: &mut Meeting, job: Messages<'_, '
             let (reader, writer) = kernel::tcp(meeting, task, tuning)?;
             job.copy(Flow::new(reader, writer, bytes))
         }
-        Way::Requests { .. } | Way::Messages { .. } | Way::Sends | Way::Pages | Way::Grpc | Way::Zenoh => {
-            Err(unsupported(means.way))
-        }
+        Way::Requests { .. }
+        | Way::Messages { .. }
+        | Way::Sends
+        | Way::Pages
+        | Way::TcpSpinning
+        | Way::UnixSpinning
+        | Way::Grpc
+        | Way::Zenoh => Err(unsupported(means.way)),
     }
+}
+
+/// Both halves are one open socket, so that one of them told all.
+fn spinning<S>(half: S) -> Spinning<S> {
+    Spinning::new(half, SPINNING_TIMEOUT)
 }
 
 fn unsupported(way: Way) -> io::Error {

@@ -25,6 +25,7 @@ pub fn run(arguments: &BenchArgs) -> Result<(), Failure> {
         domains: arguments.domains.clone(),
         launches: arguments.launches,
         json: arguments.json,
+        record: arguments.record.clone(),
         binary: super::daemon::program()?,
     };
     let shown = stderr().is_terminal();

@@ -44,7 +44,11 @@ pub(super) fn services(
             super::camera::refuse_too_many(&entry.key, memories, cx);
         }
         if let Some(
-            ServiceKind::Program | ServiceKind::Coordination | ServiceKind::Events | ServiceKind::Camera,
+            ServiceKind::Program
+            | ServiceKind::Coordination
+            | ServiceKind::Events
+            | ServiceKind::Camera
+            | ServiceKind::Location,
         ) = kind_of(&entry.key, cx)
         {
             refuse_entrances(&service, at, cx);

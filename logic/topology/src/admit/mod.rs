@@ -11,6 +11,7 @@ mod entrance;
 mod environment;
 mod events;
 mod lack;
+mod location;
 mod machine;
 mod mount;
 mod publish;

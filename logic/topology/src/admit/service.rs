@@ -44,6 +44,9 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
             Settings::Program(ProgramSettings { table: table.0.clone() })
         }
         (_, Some(SettingsForm::Camera(settings))) => Settings::Camera(super::camera::settings(settings, cx)),
+        (_, Some(SettingsForm::Location(settings))) => {
+            Settings::Location(super::location::settings(settings, cx))
+        }
         (Some(ServiceKind::Program), None) => Settings::Program(ProgramSettings::default()),
         (_, Some(SettingsForm::Directory(settings))) => {
             Settings::Directory(directory(settings, host.as_ref(), &allow, cx))
@@ -106,6 +109,7 @@ pub(super) fn first_verb(kind: Option<ServiceKind>) -> &'static str {
         Some(ServiceKind::Socket) => "connect",
         Some(ServiceKind::Coordination) => "coordinate",
         Some(ServiceKind::Camera) => "watch",
+        Some(ServiceKind::Location) => "locate",
         // The service names its verbs itself; many have one for this.
         Some(ServiceKind::Program) => "read",
         Some(ServiceKind::Events) => "subscribe",
@@ -182,6 +186,13 @@ fn refuse_server(
         _ => ("offer", "name the domain whose program offers it"),
     };
     let Some(server_of) = cx.served_by(host).first().copied() else { return };
+    // The server of positions listens itself, for clients of gpsd.
+    let is_location = |service: &&str| {
+        cx.service_form(service).is_some_and(|form| form.kind.value() == Some(&ServiceKind::Location))
+    };
+    if kind == ServiceKind::Socket && cx.served_by(host).iter().any(is_location) {
+        return;
+    }
     let Field::Given(domain) = &form.domain else { return };
     let message = format!(
         "`{host}` runs the server of `{server_of}`: it has no program of its own that could {could} `{}`",

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::bounds::*;
 use crate::model::{
     Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, FrameFormat, JobPolicy,
-    Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb, VolumeStore,
+    LocationKind, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb, VolumeStore,
 };
 use crate::name::Name;
 use crate::read::{Items, Named, table_form};
@@ -528,6 +528,43 @@ table_form! {
         cameras: Items<CameraForm, CAMERAS_MAX, 1> => required,
         /// Open files that one domain may have, of all of them.
         sessions_per_domain: Count<1, CAMERA_SESSIONS_MAX> => CAMERA_SESSIONS_DEFAULT,
+    }
+}
+
+table_form! {
+    /// The settings of a location service.
+    LocationForm as "settings of a location service" {
+        /// Its sources of positions, of which one counts: the one that draws least power among those that are as accurate as is wanted, and
+        /// where none is, the most accurate.
+        sources: Items<SourceForm, SOURCES_MAX, 1> => required,
+        /// The accuracy that is wanted, in metres: the radius within which the true place is with 95 %.
+        accuracy: Count<1, ACCURACY_MAX> => ACCURACY_DEFAULT,
+        /// How long a source has to be better before it counts. One without positions is left at once.
+        hold: Millis<0, HOLD_MS_MAX> => "2s",
+        /// A source that tells no position for so long has none.
+        timeout: Millis<LOCATION_TIMEOUT_MS_MIN, LOCATION_TIMEOUT_MS_MAX> => "3s",
+        /// The port of the server's own `lo` at which it speaks gpsd's protocol; 2947 by custom. A socket service leads other domains there.
+        gpsd: Count<1, 65_535> => optional,
+        /// The port of the server's own `lo` at which it sends sentences of NMEA 0183; 10110 by custom.
+        nmea: Count<1, 65_535> => optional,
+    }
+}
+
+table_form! {
+    /// A source of positions.
+    SourceForm as "a source of positions" {
+        /// Its name, which readers see.
+        name: Name => required,
+        /// What it says.
+        kind: LocationKind => required,
+        /// The device, named pipe or file in the server's domain that it is read from. A file is replayed at its own pace, again and again.
+        path: Inside => required,
+        /// The survey of the floor, in the server's domain. Only of signals.
+        survey: Inside => optional,
+        /// The error of the receiver's distances to satellites with 95 %, in metres, where it does not tell its accuracy itself. Only of `nmea`.
+        range_error: Count<1, RANGE_ERROR_MAX> => RANGE_ERROR_DEFAULT,
+        /// The power that it draws, in mW.
+        power: Count<0, POWER_MAX> => 0,
     }
 }
 

@@ -5,14 +5,14 @@ use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    CamerasForm, ChannelForm, CoordinationForm, DirectoryForm, EventsForm, ProgramForm, PublishForm,
+    CamerasForm, ChannelForm, CoordinationForm, DirectoryForm, EventsForm, LocationForm, ProgramForm, PublishForm,
     ServiceAtForm, SocketForm,
 };
 use crate::bounds::{DOMAINS_MAX, FRAME_SIDE_MAX, FRAME_SIDE_MIN, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
     Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, FrameFormat, IdOrName,
-    JobPolicy, MonitorWord, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal,
+    JobPolicy, LocationKind, MonitorWord, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal,
     User, Verb, VolumeStore,
 };
 use crate::name::{NAME_PATTERN, Name};
@@ -180,11 +180,17 @@ words!(ServiceKind, "kind of service" {
     "socket" => ServiceKind::Socket, "Connections to a program of a domain, which listens at a TCP or Unix socket.";
     "coordination" => ServiceKind::Coordination, "Keys, locks and the like, kept whatever dies.";
     "events" => ServiceKind::Events, "Event channels: domains publish to them and subscribe to them.";
+    "location" => ServiceKind::Location, "Positions, by one receiver with several sources.";
 });
 
 words!(ChannelMode, "mode of a channel" {
     "messages" => ChannelMode::Messages, "Messages: each arrives whole.";
     "stream" => ChannelMode::Stream, "Bytes, without borders.";
+});
+
+words!(LocationKind, "kind of a source" {
+    "nmea" => LocationKind::Nmea, "Sentences of NMEA 0183, by a receiver of satellites.";
+    "signals" => LocationKind::Signals, "Strengths of radio signals, beside a survey of the floor.";
 });
 
 words!(FrameFormat, "format of frames" {
@@ -223,7 +229,7 @@ inline_schema!(
 );
 
 /// Words of verbs, and what they mean.
-const VERBS: [(&str, &str); 10] = [
+const VERBS: [(&str, &str); 12] = [
     ("resolve", "Ask for names."),
     ("control", "Change the settings of one's own sessions, the name servers among them."),
     ("open", "Open channels to the program that offers them."),
@@ -234,6 +240,8 @@ const VERBS: [(&str, &str); 10] = [
     ("subscribe", "Subscribe to event channels, and see their newest event."),
     ("manage", "Make event channels, and change and remove those that the domain has made."),
     ("watch", "Open cameras, and take their frames."),
+    ("locate", "Read positions."),
+    ("choose", "Choose the source of positions and the wanted accuracy, for all."),
 ];
 
 impl Form for Verb {
@@ -282,6 +290,7 @@ pub(crate) enum SettingsForm {
     Coordination(CoordinationForm),
     Events(Box<EventsForm>),
     Camera(CamerasForm),
+    Location(LocationForm),
 }
 
 impl Beside for SettingsForm {
@@ -308,6 +317,8 @@ impl Beside for SettingsForm {
             field(table, key, meant, out).map(|form| Self::Events(Box::new(form)))
         } else if is(ServiceKind::Camera) {
             required(table, key, of, meant, out).map(Self::Camera)
+        } else if is(ServiceKind::Location) {
+            required(table, key, of, meant, out).map(Self::Location)
         } else {
             // What its kind is has been reported; nothing can be said of its settings.
             Field::Broken
@@ -323,7 +334,8 @@ inline_schema!(SettingsForm, |generator| json_schema!({
         generator.subschema_for::<SocketForm>(),
         generator.subschema_for::<CoordinationForm>(),
         generator.subschema_for::<EventsForm>(),
-        generator.subschema_for::<CamerasForm>()
+        generator.subschema_for::<CamerasForm>(),
+        generator.subschema_for::<LocationForm>()
     ]
 }));
 

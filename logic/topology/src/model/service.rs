@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::camera::CameraSettings;
+use super::location::LocationSettings;
 use super::events::EventsSettings;
 use super::socket::SocketSettings;
 use crate::name::{Name, NameError};
@@ -44,6 +45,7 @@ impl Service {
             Settings::Coordination(_) => ServiceKind::Coordination,
             Settings::Events(_) => ServiceKind::Events,
             Settings::Camera(_) => ServiceKind::Camera,
+            Settings::Location(_) => ServiceKind::Location,
         }
     }
 
@@ -58,7 +60,8 @@ impl Service {
             | Settings::Program(_)
             | Settings::Coordination(_)
             | Settings::Events(_)
-            | Settings::Camera(_) => None,
+            | Settings::Camera(_)
+            | Settings::Location(_) => None,
         }
     }
 
@@ -72,7 +75,8 @@ impl Service {
             | Settings::Program(_)
             | Settings::Coordination(_)
             | Settings::Events(_)
-            | Settings::Camera(_) => None,
+            | Settings::Camera(_)
+            | Settings::Location(_) => None,
         }
     }
 
@@ -84,7 +88,8 @@ impl Service {
             | ServiceKind::Program
             | ServiceKind::Coordination
             | ServiceKind::Events
-            | ServiceKind::Camera => false,
+            | ServiceKind::Camera
+            | ServiceKind::Location => false,
             ServiceKind::Channel => self.allows(domain, &Verb::Open),
             ServiceKind::Socket => self.allows(domain, &Verb::Connect),
         }
@@ -115,6 +120,8 @@ pub enum ServiceKind {
     Coordination,
     /// Event channels, which domains publish to and subscribe to.
     Events,
+    /// A receiver of positions with several sources.
+    Location,
 }
 
 impl ServiceKind {
@@ -129,6 +136,7 @@ impl ServiceKind {
             Self::Coordination => "coordination",
             Self::Events => "events",
             Self::Camera => "camera",
+            Self::Location => "location",
         }
     }
 
@@ -136,7 +144,7 @@ impl ServiceKind {
     #[must_use]
     pub fn has_server(self) -> bool {
         match self {
-            Self::Directory | Self::Coordination | Self::Events | Self::Camera => true,
+            Self::Directory | Self::Coordination | Self::Events | Self::Camera | Self::Location => true,
             Self::Channel | Self::Program | Self::Socket => false,
         }
     }
@@ -145,7 +153,12 @@ impl ServiceKind {
     #[must_use]
     pub fn has_files(self) -> bool {
         match self {
-            Self::Directory | Self::Program | Self::Coordination | Self::Events | Self::Camera => true,
+            Self::Directory
+            | Self::Program
+            | Self::Coordination
+            | Self::Events
+            | Self::Camera
+            | Self::Location => true,
             Self::Channel | Self::Socket => false,
         }
     }
@@ -155,7 +168,12 @@ impl ServiceKind {
     pub fn has_memory(self) -> bool {
         match self {
             Self::Program | Self::Camera => true,
-            Self::Directory | Self::Channel | Self::Socket | Self::Coordination | Self::Events => false,
+            Self::Directory
+            | Self::Channel
+            | Self::Socket
+            | Self::Coordination
+            | Self::Events
+            | Self::Location => false,
         }
     }
 
@@ -169,6 +187,7 @@ impl ServiceKind {
             Self::Coordination => Some(&[Verb::Observe, Verb::Coordinate]),
             Self::Events => Some(&[Verb::Publish, Verb::Subscribe, Verb::Manage]),
             Self::Camera => Some(&[Verb::Watch]),
+            Self::Location => Some(&[Verb::Locate, Verb::Choose]),
             Self::Program => None,
         }
     }
@@ -201,18 +220,24 @@ pub enum Verb {
     Use,
     /// Open cameras, and take their frames.
     Watch,
+    /// Read positions.
+    Locate,
+    /// Choose among the sources of positions, for all.
+    Choose,
     /// A verb that a service of kind `program` names. A word that has a variant of its own is never here.
     Named(Name),
 }
 
 impl Verb {
     /// The verbs that services of ours know.
-    pub const KNOWN: [Self; 11] = [
+    pub const KNOWN: [Self; 13] = [
         Self::Resolve,
         Self::Control,
         Self::Open,
         Self::Connect,
         Self::Watch,
+        Self::Locate,
+        Self::Choose,
         Self::Observe,
         Self::Coordinate,
         Self::Publish,
@@ -247,6 +272,8 @@ impl Verb {
             Self::Manage => "manage",
             Self::Use => "use",
             Self::Watch => "watch",
+            Self::Locate => "locate",
+            Self::Choose => "choose",
             Self::Named(name) => name.as_str(),
         }
     }
@@ -283,6 +310,8 @@ pub enum Settings {
     Events(EventsSettings),
     /// A camera service.
     Camera(CameraSettings),
+    /// A location service.
+    Location(LocationSettings),
 }
 
 /// The settings of a coordination service.

@@ -172,7 +172,8 @@ fn words(kind: ServiceKind) -> (&'static str, &'static str) {
         | ServiceKind::Program
         | ServiceKind::Coordination
         | ServiceKind::Events
-        | ServiceKind::Camera => ("service", "use"),
+        | ServiceKind::Camera
+        | ServiceKind::Location => ("service", "use"),
     }
 }
 

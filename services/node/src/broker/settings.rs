@@ -1,7 +1,7 @@
 //! Settings of services, from the words of a topology to those of the service's protocol.
 
-use topology::{CacheMode, ChannelMode, FrameFormat, Service, Settings};
-use wire::{camera, control, directory, events};
+use topology::{CacheMode, ChannelMode, FrameFormat, LocationKind, Service, Settings};
+use wire::{camera, control, directory, events, location};
 
 /// What the server of `service` is told.
 pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Value> {
@@ -12,6 +12,7 @@ pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Va
         Settings::Coordination(settings) => Ok(serde_json::json!({ "grace_ms": settings.grace_ms })),
         Settings::Events(settings) => serde_json::to_value(of_events(settings)),
         Settings::Camera(settings) => serde_json::to_value(of_camera(settings)),
+        Settings::Location(settings) => serde_json::to_value(of_location(settings)),
         Settings::Program(settings) => Ok(serde_json::Value::Object(settings.table.clone())),
     }
 }
@@ -61,6 +62,28 @@ fn of_camera(settings: &topology::CameraSettings) -> camera::Settings {
         rate: camera.rate,
     });
     camera::Settings { cameras: cameras.collect(), sessions_per_domain: settings.sessions_per_domain }
+}
+
+fn of_location(settings: &topology::LocationSettings) -> location::Settings {
+    let sources = settings.sources.iter().map(|source| location::Source {
+        name: source.name.as_str().to_owned(),
+        kind: match source.kind {
+            LocationKind::Nmea => location::SourceKind::Nmea,
+            LocationKind::Signals => location::SourceKind::Signals,
+        },
+        path: source.path.to_string_lossy().into_owned(),
+        survey: source.survey.as_ref().map(|survey| survey.to_string_lossy().into_owned()),
+        range_error_m: source.range_error_m,
+        power_mw: source.power_mw,
+    });
+    location::Settings {
+        sources: sources.collect(),
+        accuracy_m: settings.accuracy_m,
+        hold_ms: settings.hold_ms,
+        timeout_ms: settings.timeout_ms,
+        gpsd_port: settings.gpsd_port,
+        nmea_port: settings.nmea_port,
+    }
 }
 
 fn of_directory(settings: &topology::DirectorySettings) -> directory::Settings {

@@ -27,7 +27,11 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
             print(&said)
         }
         BenchCommand::Compare { before, after, threshold, json } => {
-            compare_runs(before, after, f64::from(*threshold) / 100.0, *json)
+            let threshold = f64::from(*threshold) / 100.0;
+            if before.is_file() && after.is_file() {
+                return compare_recordings(before, after, threshold, *json);
+            }
+            compare_runs(before, after, threshold, *json)
         }
         BenchCommand::Preset { name } => preset(name.as_deref()),
     }
@@ -117,6 +121,26 @@ fn compare_runs(before: &Path, after: &Path, threshold: f64, json: bool) -> Resu
     })?;
     if json {
         print_changes(&changes)?;
+    } else {
+        print(&crate::output::harmless(&changes.markdown()))?;
+    }
+    if changes.has_regression() { Err(Failure::silent()) } else { Ok(()) }
+}
+
+fn compare_recordings(before: &Path, after: &Path, threshold: f64, json: bool) -> Result<(), Failure> {
+    let changes = bench::compare::compare(before, after, threshold)
+        .map_err(|error| Failure::misuse(with_causes(&error)))?;
+    if json {
+        for change in &changes.all {
+            let line = serde_json::json!({
+                "promise": change.promise,
+                "unit": change.unit,
+                "before": change.before,
+                "after": change.after,
+                "verdict": change.outcome.word(),
+            });
+            print(&format!("{line}\n"))?;
+        }
     } else {
         print(&crate::output::harmless(&changes.markdown()))?;
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use topology::{DomainKind, Network, Program, Ready, RestartPolicy, Verb};
 
-const TEXT: &str = include_str!("../../../examples/quickstart/topology.toml");
+const TEXT: &str = include_str!("../../../../examples/quickstart/topology.toml");
 
 #[test]
 fn the_quickstart_is_admitted() {

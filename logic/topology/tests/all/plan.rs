@@ -214,7 +214,7 @@ proptest! {
     }
 }
 
-const EXAMPLE: &str = include_str!("../../../examples/quickstart/topology.toml");
+const EXAMPLE: &str = include_str!("../../../../examples/quickstart/topology.toml");
 
 /// What `up` says after these words of the example have become those.
 fn says(edits: &[(&str, &str)]) -> String {

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use topology::Code;
 
-const PAGE: &str = include_str!("../../../docs/topology.md");
+const PAGE: &str = include_str!("../../../../docs/topology.md");
 
 /// The lines below the heading `name`, up to the next heading.
 fn section(name: &str) -> Vec<&'static str> {
@@ -96,7 +96,7 @@ fn the_examples_of_the_page_are_toml_and_the_first_is_whole() {
 
 #[test]
 fn the_message_of_the_page_is_a_message() {
-    let message = include_str!("broken/domain-unknown-key.txt");
+    let message = include_str!("../broken/domain-unknown-key.txt");
     let shown = message.split("\n\n").next().unwrap();
     assert!(PAGE.contains(shown), "docs/topology.md shows another message than:\n{shown}");
 }

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use topology::{Diagnostics, Topology};
 
-const EXAMPLE: &str = include_str!("../../../examples/quickstart/topology.toml");
+const EXAMPLE: &str = include_str!("../../../../examples/quickstart/topology.toml");
 
 /// Pieces with which a mutation is more likely to reach a rule than with random bytes.
 const PIECES: &[&str] = &[
