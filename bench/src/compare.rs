@@ -187,7 +187,8 @@ impl Changes {
     pub fn markdown(&self) -> String {
         let mut out = String::from("| promise | before | after | verdict |\n| --- | ---: | ---: | --- |\n");
         for Change { promise, unit, before, after, outcome } in &self.all {
-            let [then, now] = [before, after].map(|[value, low, high]| format!("{value} {unit} [{low}, {high}]"));
+            let [then, now] =
+                [before, after].map(|[value, low, high]| format!("{value} {unit} [{low}, {high}]"));
             let _infallible = writeln!(out, "| `{promise}` | {then} | {now} | {} |", outcome.word());
         }
         out.push_str("\nIn brackets 95 % intervals over launches; intervals that overlap tell nothing.\n");
@@ -202,8 +203,14 @@ impl Changes {
 mod tests {
     use super::*;
 
-    fn recording(folder: &Path, name: &str, kernel: &str, promises: &[(&str, &str, [f64; 3], u64)]) -> PathBuf {
-        let mut text = format!("{}\n", serde_json::json!({ "scenario": "s", "environment": { "kernel": kernel } }));
+    fn recording(
+        folder: &Path,
+        name: &str,
+        kernel: &str,
+        promises: &[(&str, &str, [f64; 3], u64)],
+    ) -> PathBuf {
+        let mut text =
+            format!("{}\n", serde_json::json!({ "scenario": "s", "environment": { "kernel": kernel } }));
         for (promise, relation, [value, low, high], launches) in promises {
             let line = serde_json::json!({ "promise": promise, "value": value, "unit": "x", "relation": relation,
                 "goal": 1.0, "holds": true, "verdict": "holds", "ci": [low, high], "launches": launches, "samples": 9 });
@@ -248,7 +255,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let one = recording(folder.path(), "one", "1", &[("a", "<=", [1.0, 1.0, 1.0], 5)]);
         let other = recording(folder.path(), "other", "1", &[("b", "<=", [1.0, 1.0, 1.0], 5)]);
-        let error = |before: &Path, after: &Path| compare(before, after, 0.0).expect_err("refused").to_string();
+        let error =
+            |before: &Path, after: &Path| compare(before, after, 0.0).expect_err("refused").to_string();
         assert!(error(&one, &other).contains("no promise in common"));
         let torn = folder.path().join("torn");
         std::fs::write(&torn, "{\"promise\":\"a\"}\n").expect("written");

@@ -48,7 +48,8 @@ impl Usage {
     /// Context switches since `before`, of the threads that both have.
     #[must_use]
     pub fn switches_since(&self, before: &Self) -> u64 {
-        let grown = self.switches.iter().filter_map(|(thread, now)| now.checked_sub(*before.switches.get(thread)?));
+        let grown =
+            self.switches.iter().filter_map(|(thread, now)| now.checked_sub(*before.switches.get(thread)?));
         grown.sum()
     }
 }

@@ -107,7 +107,8 @@ fn commits_since(root: &Path, commit: &str, depends: &[String]) -> Option<u64> {
 /// The commit of the tree, with `+` where files differ from it.
 fn commit(root: &Path) -> Result<String, FigureError> {
     let commit = git(root, &["rev-parse", "--short=8", "HEAD"]).map_err(FigureError::Commit)?;
-    let changed = git(root, &["status", "--porcelain", "--untracked-files=no"]).map_err(FigureError::Commit)?;
+    let changed =
+        git(root, &["status", "--porcelain", "--untracked-files=no"]).map_err(FigureError::Commit)?;
     // Figures and their page change with each scenario that is added.
     let counts = |line: &str| !line.ends_with(FILE) && !line.ends_with(PAGE);
     Ok(if changed.lines().any(counts) { commit + "+" } else { commit })
@@ -116,7 +117,9 @@ fn commit(root: &Path) -> Result<String, FigureError> {
 fn git(root: &Path, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new("git").arg("-C").arg(root).args(arguments).output();
     match output {
-        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        Ok(output) if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
         Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
         Err(error) => Err(error.to_string()),
     }
@@ -245,14 +248,17 @@ mod tests {
 
     #[test]
     fn figures_are_kept_as_they_were() {
-        let figures = [figure_of("a.b", "2 x CPU (virtual)", "abc", 1.5), figure_of("c.d", "m", "abc+", 0.25)];
+        let figures =
+            [figure_of("a.b", "2 x CPU (virtual)", "abc", 1.5), figure_of("c.d", "m", "abc+", 0.25)];
         let root = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(root.path().join("docs")).expect("docs");
         assert_eq!(read(root.path()).expect("none yet"), []);
         std::fs::write(root.path().join(FILE), lines(&figures)).expect("written");
         assert_eq!(read(root.path()).expect("read"), figures);
         std::fs::write(root.path().join(FILE), format!("{HEAD}\na.b\tonly\n")).expect("written");
-        assert!(read(root.path()).expect_err("torn").to_string().contains("figures.tsv:2: not as the first line"));
+        assert!(
+            read(root.path()).expect_err("torn").to_string().contains("figures.tsv:2: not as the first line")
+        );
     }
 
     #[test]
@@ -279,7 +285,11 @@ mod tests {
 
     #[test]
     fn the_newest_figure_counts() {
-        let figures = [figure_of("a.b", "m", "1", 1.0), figure_of("a.b", "n", "1", 2.0), figure_of("a.b", "m", "2", 3.0)];
+        let figures = [
+            figure_of("a.b", "m", "1", 1.0),
+            figure_of("a.b", "n", "1", 2.0),
+            figure_of("a.b", "m", "2", 3.0),
+        ];
         let found = newest(&figures);
         assert_eq!((found[&("a.b", "m")].commit.as_str(), found[&("a.b", "n")].commit.as_str()), ("2", "1"));
     }
@@ -303,6 +313,9 @@ mod tests {
         assert_eq!(stale(root).expect("read"), Vec::<String>::new());
         commit_all("sys/lib.rs", "2");
         let said = stale(root).expect("read");
-        assert!(said.len() == 1 && said[0].contains("since then 1 commits changed io/channel, sys"), "{said:?}");
+        assert!(
+            said.len() == 1 && said[0].contains("since then 1 commits changed io/channel, sys"),
+            "{said:?}"
+        );
     }
 }

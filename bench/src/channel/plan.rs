@@ -226,8 +226,8 @@ impl Case {
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         use Arm::{
-            Asleep, Batched, CacheCopy, Copy, Iceoryx, Line, Listener, Pages, Pipe, Ring, Service, Tcp, Tombolo,
-            Unix, Veth,
+            Asleep, Batched, CacheCopy, Copy, Iceoryx, Line, Listener, Pages, Pipe, Ring, Service, Tcp,
+            Tombolo, Unix, Veth,
         };
         match self.kind {
             Kind::Busy if self.bytes == BUSY.bytes => {

@@ -39,8 +39,16 @@ pub const PROMISES: [Promise; 19] = [
     at_most("channel.rtt.asleep.pipe", "round trip of ends that never spin, relative to a pipe", 1.1),
     at_most("channel.rtt.one-processor.pipe", "round trip on one processor, relative to a pipe", 1.0),
     at_least("channel.stream.64B.pipe", "messages of 64 B, each shown at once, relative to a pipe", 20.0),
-    at_least("channel.stream.64B.pages", "the same, held back up to a page, relative to a pipe written by pages", 2.0),
-    at_least("channel.stream.64B.iceoryx2", "messages of 64 B, each shown at once, relative to iceoryx2 polling", 8.0),
+    at_least(
+        "channel.stream.64B.pages",
+        "the same, held back up to a page, relative to a pipe written by pages",
+        2.0,
+    ),
+    at_least(
+        "channel.stream.64B.iceoryx2",
+        "messages of 64 B, each shown at once, relative to iceoryx2 polling",
+        8.0,
+    ),
     at_least("channel.stream.32KiB.veth", "messages of 32 KiB, relative to TCP over veth", 5.0),
     at_least("channel.stream.64KiB.memcpy.far", "messages of 64 KiB, relative to memcpy, far state", 0.6),
     at_least("channel.stream.64KiB.memcpy.near", "the same in the near state", 0.9),

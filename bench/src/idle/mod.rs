@@ -68,7 +68,12 @@ impl Scenario for Idle {
                 progress(&format!("{}: launch {} of {launches}", thing.name, launch + 1));
                 let values = cost(thing, arguments)?;
                 let named = thing.figures.into_iter().zip(values);
-                results.figures.extend(named.map(|((name, unit), value)| Figure { name, unit, launch, value }));
+                results.figures.extend(named.map(|((name, unit), value)| Figure {
+                    name,
+                    unit,
+                    launch,
+                    value,
+                }));
             }
         }
         Ok(results)
@@ -139,7 +144,8 @@ mod tests {
 
     #[test]
     fn each_figure_has_its_promise_and_each_promise_its_figure() {
-        let figures: Vec<&str> = THINGS.iter().flat_map(|thing| thing.figures).map(|(name, _)| name).collect();
+        let figures: Vec<&str> =
+            THINGS.iter().flat_map(|thing| thing.figures).map(|(name, _)| name).collect();
         let promises: Vec<&str> = things::PROMISES.iter().map(|promise| promise.id).collect();
         assert_eq!(figures, promises);
     }

@@ -126,7 +126,9 @@ impl Thing {
 
 /// A container's lines whose program holds so many files of the service open.
 fn holding(files: usize) -> String {
-    let script = format!("for ((i = 0; i < {files}; i++)); do exec {{file}}<>/srv/dns/query; done; exec sleep infinity");
+    let script = format!(
+        "for ((i = 0; i < {files}; i++)); do exec {{file}}<>/srv/dns/query; done; exec sleep infinity"
+    );
     format!(
         "command = [\"bash\", \"-c\", \"{script}\"]\nstop = {{ signal = \"KILL\" }}\nservices = {{ dns = \"/srv/dns\" }}\n"
     )

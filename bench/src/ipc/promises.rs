@@ -15,8 +15,16 @@ const fn at_least(id: &'static str, about: &'static str, goal: f64) -> Promise {
 
 /// All of them.
 pub const PROMISES: [Promise; 19] = [
-    at_least("ipc.stream.64B.kernel", "messages of 64 B, each shown at once, relative to the kernel's best", 3.0),
-    at_least("ipc.stream.64B.pages", "the same, held back up to a page, relative to a pipe written by pages", 2.0),
+    at_least(
+        "ipc.stream.64B.kernel",
+        "messages of 64 B, each shown at once, relative to the kernel's best",
+        3.0,
+    ),
+    at_least(
+        "ipc.stream.64B.pages",
+        "the same, held back up to a page, relative to a pipe written by pages",
+        2.0,
+    ),
     at_least("ipc.stream.64B.grpc", "the same, relative to gRPC", 10.0),
     at_least("ipc.stream.64B.zenoh", "the same, relative to zenoh", 10.0),
     at_least("ipc.pairs.2.64B.kernel", "the same of 2 pairs, relative to the kernel's best", 10.0),
@@ -156,7 +164,13 @@ mod tests {
     #[test]
     fn the_best_of_the_kernel_judges() {
         let streams = |arm, operations| repetition(STREAM_64, arm, operations);
-        let rates = [(Arm::Unbatched, 1_000), (Arm::Tombolo, 1_800), (Arm::Pipe, 100), (Arm::Unix, 200), (Arm::Pages, 900)];
+        let rates = [
+            (Arm::Unbatched, 1_000),
+            (Arm::Tombolo, 1_800),
+            (Arm::Pipe, 100),
+            (Arm::Unix, 200),
+            (Arm::Pages, 900),
+        ];
         let found = judged(rates.map(|(arm, operations)| streams(arm, operations)).to_vec());
         assert_eq!(found, [("ipc.stream.64B.kernel", 5.0), ("ipc.stream.64B.pages", 2.0)]);
         let waits =

@@ -53,8 +53,8 @@ pub enum Arm {
 }
 
 use Arm::{
-    Asleep, Auto, Ethernet, Grpc, GrpcTls, Link, LongEthernet, LongLink, LongestEthernet, LongestLink, Lz4, Quic,
-    QuicAuto, Tcp, TcpSpinning, Tipc, Tls, Zenoh, Zstd,
+    Asleep, Auto, Ethernet, Grpc, GrpcTls, Link, LongEthernet, LongLink, LongestEthernet, LongestLink, Lz4,
+    Quic, QuicAuto, Tcp, TcpSpinning, Tipc, Tls, Zenoh, Zstd,
 };
 
 /// Longest payload of the frames of any switch, in bytes.
@@ -225,23 +225,21 @@ impl Case {
     #[must_use]
     pub fn arms(self) -> &'static [Arm] {
         match (self.kind, self.pairs) {
-            (Kind::RoundTrip, _) => {
-                &[
-                    Link,
-                    Asleep,
-                    Auto,
-                    Quic,
-                    Ethernet,
-                    LongestEthernet,
-                    Tipc,
-                    Tcp,
-                    TcpSpinning,
-                    Tls,
-                    Grpc,
-                    GrpcTls,
-                    Zenoh,
-                ]
-            }
+            (Kind::RoundTrip, _) => &[
+                Link,
+                Asleep,
+                Auto,
+                Quic,
+                Ethernet,
+                LongestEthernet,
+                Tipc,
+                Tcp,
+                TcpSpinning,
+                Tls,
+                Grpc,
+                GrpcTls,
+                Zenoh,
+            ],
             (Kind::Stream, 1) => &[
                 Link,
                 Lz4,

@@ -17,7 +17,11 @@ pub const PROMISES: [Promise; 15] = [
     at_least("link.stream.64B.grpc", "messages of 64 B over TCP with TLS, relative to gRPC without it", 3.0),
     at_least("link.stream.64B.grpc-tls", "the same, relative to gRPC with TLS", 3.0),
     at_least("link.stream.1KiB.grpc", "messages of 1 KiB, relative to gRPC without TLS", 1.0),
-    at_most("link.rtt.64B.tcp", "round trip over TCP with TLS, relative to raw TCP whose ends never sleep", 1.3),
+    at_most(
+        "link.rtt.64B.tcp",
+        "round trip over TCP with TLS, relative to raw TCP whose ends never sleep",
+        1.3,
+    ),
     at_most("link.rtt.64B.asleep", "the same of ends that never spin, relative to raw TCP", 1.3),
     at_least("link.bulk.tls", "bulk over TCP with TLS, relative to raw TCP with TLS", 0.9),
     at_most("link.ethernet.rtt.64B", "round trip over raw Ethernet, relative to TCP with TLS", 1.0),

@@ -65,7 +65,8 @@ impl Satellites {
 fn radio(folder: &Path) {
     let corners = [("a", [0.0, 0.0]), ("b", [20.0, 0.0]), ("c", [0.0, 20.0]), ("d", [20.0, 20.0])];
     let heard = |at: [f64; 2]| -> Value {
-        let strength = |corner: [f64; 2]| -45.0 - 24.0 * (at[0] - corner[0]).hypot(at[1] - corner[1]).max(1.0).log10();
+        let strength =
+            |corner: [f64; 2]| -45.0 - 24.0 * (at[0] - corner[0]).hypot(at[1] - corner[1]).max(1.0).log10();
         corners.iter().map(|&(name, corner)| (name.to_owned(), json!(strength(corner)))).collect()
     };
     let points: Vec<Value> = (0..36)
@@ -73,9 +74,11 @@ fn radio(folder: &Path) {
         .map(|at| json!({ "east_m": at[0], "north_m": at[1], "dbm": heard(at) }))
         .collect();
     let origin = json!({ "latitude": PLACE.0, "longitude": PLACE.1 });
-    std::fs::write(folder.join("floor.json"), json!({ "origin": origin, "points": points }).to_string()).expect("a survey");
-    let log: String =
-        (0..20).map(|step| format!("{}\n", json!({ "ms": step * 250, "dbm": heard([10.0, 10.0]) }))).collect();
+    std::fs::write(folder.join("floor.json"), json!({ "origin": origin, "points": points }).to_string())
+        .expect("a survey");
+    let log: String = (0..20)
+        .map(|step| format!("{}\n", json!({ "ms": step * 250, "dbm": heard([10.0, 10.0]) })))
+        .collect();
     std::fs::write(folder.join("log.jsonl"), log).expect("a log");
 }
 
@@ -149,7 +152,9 @@ fn source(node: &Node) -> String {
 }
 
 fn until_source(node: &Node, name: &str) {
-    wait::until_within(&format!("{name} counts: {}", json_of(node, "state")), PATIENCE, || source(node) == name);
+    wait::until_within(&format!("{name} counts: {}", json_of(node, "state")), PATIENCE, || {
+        source(node) == name
+    });
 }
 
 #[test]
@@ -157,7 +162,10 @@ fn stock_clients_read_positions_and_the_source_changes_under_them() {
     let Some((node, mut satellites)) = start() else { return };
     until_source(&node, "gps");
     let position = json_of(&node, "position");
-    assert_eq!((position["latitude"].as_f64(), position["altitude_m"].as_f64()), (Some(PLACE.0), Some(519.0)));
+    assert_eq!(
+        (position["latitude"].as_f64(), position["altitude_m"].as_f64()),
+        (Some(PLACE.0), Some(519.0))
+    );
     assert!(position["age_ms"].as_u64().is_some_and(|age| age < 1_000), "{position}");
     // A stock client of gpsd, in a domain that has only `lo`.
     let told = node.shell_ok("bridge", &format!("timeout 20 {GPSPIPE} -w -n 6"));
@@ -191,8 +199,11 @@ fn stock_clients_read_positions_and_the_source_changes_under_them() {
     // A person chooses, for all; who may only read may not.
     node.shell_ok("bridge", "echo source deck >/srv/location/ctl");
     until_source(&node, "deck");
-    for (domain, line) in [("cabin", "source gps"), ("bridge", "source nobody"), ("bridge", "accuracy -1"), ("bridge", "words")] {
-        let refused = node.run(&["exec", domain, "--", "sh", "-c", &format!("echo {line} >/srv/location/ctl")]);
+    for (domain, line) in
+        [("cabin", "source gps"), ("bridge", "source nobody"), ("bridge", "accuracy -1"), ("bridge", "words")]
+    {
+        let refused =
+            node.run(&["exec", domain, "--", "sh", "-c", &format!("echo {line} >/srv/location/ctl")]);
         assert_ne!(refused.code, 0, "{domain}: {line}");
     }
     assert_eq!(source(&node), "deck");

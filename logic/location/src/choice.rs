@@ -60,7 +60,8 @@ impl Choice {
 
     /// Decides anew. `now_ms` never goes back.
     pub fn decide(&mut self, now_ms: u64, candidates: &[Candidate]) -> Option<usize> {
-        let available = |&index: &usize| candidates.get(index).is_some_and(|found| found.accuracy_m.is_some());
+        let available =
+            |&index: &usize| candidates.get(index).is_some_and(|found| found.accuracy_m.is_some());
         let best = self.forced.filter(available).or_else(|| self.best(candidates));
         let stays = self.current.filter(available);
         self.current = match (stays, best) {
@@ -96,7 +97,10 @@ impl Choice {
 
     /// The one that draws least power among those that are accurate enough; where none is, the most accurate.
     fn best(&self, candidates: &[Candidate]) -> Option<usize> {
-        let known = candidates.iter().enumerate().filter_map(|(index, found)| Some((index, found, found.accuracy_m?)));
+        let known = candidates
+            .iter()
+            .enumerate()
+            .filter_map(|(index, found)| Some((index, found, found.accuracy_m?)));
         let enough = |index: usize, accuracy: f64| {
             let tolerance = if self.current == Some(index) { TOLERANCE } else { 1.0 };
             accuracy <= self.wanted_m * tolerance

@@ -64,7 +64,8 @@ impl Fix {
     pub fn distance_m(&self, other: &Self) -> f64 {
         let (from, to) = (self.latitude.to_radians(), other.latitude.to_radians());
         let half = |difference: f64| (difference / 2.0).sin().powi(2);
-        let chord = half(to - from) + from.cos() * to.cos() * half((other.longitude - self.longitude).to_radians());
+        let chord =
+            half(to - from) + from.cos() * to.cos() * half((other.longitude - self.longitude).to_radians());
         2.0 * EARTH_RADIUS_M * chord.clamp(0.0, 1.0).sqrt().asin()
     }
 

@@ -39,7 +39,9 @@ pub struct Known<'a> {
 #[must_use]
 pub fn version() -> String {
     let release = concat!("tombolo ", env!("CARGO_PKG_VERSION"));
-    line(&json!({ "class": "VERSION", "release": release, "rev": release, "proto_major": PROTOCOL.0, "proto_minor": PROTOCOL.1 }))
+    line(
+        &json!({ "class": "VERSION", "release": release, "rev": release, "proto_major": PROTOCOL.0, "proto_minor": PROTOCOL.1 }),
+    )
 }
 
 impl Client {
@@ -98,7 +100,9 @@ impl Client {
     fn watch(&mut self, value: &str, known: Known<'_>) -> String {
         if !value.trim().is_empty() {
             let Ok(Value::Object(wishes)) = serde_json::from_str(value) else {
-                return line(&json!({ "class": "ERROR", "message": "Invalid WATCH: it takes a JSON object" }));
+                return line(
+                    &json!({ "class": "ERROR", "message": "Invalid WATCH: it takes a JSON object" }),
+                );
             };
             let flag = |name: &str| wishes.get(name).and_then(Value::as_bool);
             self.is_watching = flag("enable").unwrap_or(true);
@@ -127,7 +131,12 @@ fn tpv(source: &str, fix: &Fix) -> Value {
         "class": "TPV", "device": source, "mode": mode, "time": fix.time(),
         "lat": fix.latitude, "lon": fix.longitude, "eph": fix.accuracy_m,
     });
-    for (name, value) in [("altMSL", fix.altitude_m), ("alt", fix.altitude_m), ("speed", fix.speed_mps), ("track", fix.course_deg)] {
+    for (name, value) in [
+        ("altMSL", fix.altitude_m),
+        ("alt", fix.altitude_m),
+        ("speed", fix.speed_mps),
+        ("track", fix.course_deg),
+    ] {
         if let Some(value) = value {
             report[name] = value.into();
         }
@@ -137,7 +146,9 @@ fn tpv(source: &str, fix: &Fix) -> Value {
 
 fn device(known: Known<'_>) -> Option<Value> {
     let source = known.source?;
-    Some(json!({ "class": "DEVICE", "path": source, "driver": "tombolo", "activated": known.fix.map(Fix::time) }))
+    Some(
+        json!({ "class": "DEVICE", "path": source, "driver": "tombolo", "activated": known.fix.map(Fix::time) }),
+    )
 }
 
 fn devices(known: Known<'_>) -> String {
@@ -147,7 +158,8 @@ fn devices(known: Known<'_>) -> String {
 
 fn poll(known: Known<'_>) -> String {
     let (time, active) = (known.fix.map(Fix::time), u32::from(known.fix.is_some()));
-    let reports: Vec<Value> = known.source.zip(known.fix).map(|(source, fix)| tpv(source, fix)).into_iter().collect();
+    let reports: Vec<Value> =
+        known.source.zip(known.fix).map(|(source, fix)| tpv(source, fix)).into_iter().collect();
     line(&json!({ "class": "POLL", "time": time, "active": active, "tpv": reports, "gst": [], "sky": [] }))
 }
 
@@ -184,7 +196,10 @@ mod tests {
         let answer = client.take(b"?WATCH={\"enable\":true,\"json\":true}\n", known).unwrap();
         assert_eq!(classes(&answer), ["DEVICES", "WATCH"]);
         let report: Value = serde_json::from_str(client.told("gps", &fix).trim()).unwrap();
-        assert_eq!((&report["device"], &report["mode"], &report["eph"]), (&"gps".into(), &3.into(), &3.0.into()));
+        assert_eq!(
+            (&report["device"], &report["mode"], &report["eph"]),
+            (&"gps".into(), &3.into(), &3.0.into())
+        );
         assert_eq!(report["time"], "2025-11-28T01:05:00.250Z");
         client.take(b"?WATCH={\"enable\":true,\"json\":false,\"nmea\":true};", known).unwrap();
         assert!(client.told("gps", &fix).starts_with("$GNRMC,"));
@@ -196,7 +211,10 @@ mod tests {
     fn a_request_may_come_in_pieces_and_several_at_once() {
         let mut client = Client::default();
         assert_eq!(client.take(b"?VER", NOTHING).unwrap(), "");
-        assert_eq!(classes(&client.take(b"SION;?POLL;?DEVICES;\r\n", NOTHING).unwrap()), ["VERSION", "POLL", "DEVICES"]);
+        assert_eq!(
+            classes(&client.take(b"SION;?POLL;?DEVICES;\r\n", NOTHING).unwrap()),
+            ["VERSION", "POLL", "DEVICES"]
+        );
     }
 
     #[test]

@@ -13,5 +13,6 @@ mod survey;
 
 pub use choice::{Candidate, Choice};
 pub use fix::{Absurd, Fix};
-pub use receiver::{LineError, Receiver};
+pub use nmea::LineError;
+pub use receiver::Receiver;
 pub use survey::{Survey, SurveyError, Tracker};

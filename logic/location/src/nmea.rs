@@ -1,10 +1,29 @@
 //! The three sentences of NMEA 0183 that say where one is. The fields are those of the standard's version 4.11, of which later fields are passed over.
 
-use crate::receiver::LineError;
+use crate::fix::Absurd;
 use chrono::{NaiveDate, NaiveTime};
 
 /// Longest line that is looked at, in bytes. NMEA 0183 has 82; some receivers write longer ones of their own.
 const LINE_BYTES_MAX: usize = 256;
+
+/// Why a line says no position.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum LineError {
+    /// It is no sentence.
+    #[error("no sentence of NMEA 0183")]
+    Malformed,
+    /// It was changed on its way.
+    #[error("its checksum is {calculated:02X}, and it says {said:02X}")]
+    Checksum {
+        /// Of what it contains.
+        calculated: u8,
+        /// Of what it says.
+        said: u8,
+    },
+    /// A value that no place has.
+    #[error(transparent)]
+    Absurd(#[from] Absurd),
+}
 
 /// A sentence.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,7 +1,7 @@
 //! Positions out of the sentences of NMEA 0183 that a satellite receiver writes: those of one moment come as several lines.
 
 use crate::fix::{Absurd, Fix};
-use crate::nmea::Sentence;
+use crate::nmea::{LineError, Sentence};
 use chrono::{DateTime, Days, NaiveDate, NaiveDateTime, NaiveTime, Utc};
 
 /// Metres per second of a knot.
@@ -15,25 +15,6 @@ const HALF_DAY_S: i64 = 12 * 60 * 60;
 const GGA: u8 = 1;
 const RMC: u8 = 2;
 const GST: u8 = 4;
-
-/// Why a line says no position.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum LineError {
-    /// It is no sentence.
-    #[error("no sentence of NMEA 0183")]
-    Malformed,
-    /// It was changed on its way.
-    #[error("its checksum is {calculated:02X}, and it says {said:02X}")]
-    Checksum {
-        /// Of what it contains.
-        calculated: u8,
-        /// Of what it says.
-        said: u8,
-    },
-    /// A value that no place has.
-    #[error(transparent)]
-    Absurd(#[from] Absurd),
-}
 
 /// What is known of one moment so far.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

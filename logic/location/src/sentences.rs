@@ -16,11 +16,7 @@ pub fn sentences(fix: &Fix) -> String {
     let moment = fix.moment();
     let hundredths = moment.timestamp_subsec_millis() / 10;
     let (time, date) = (format!("{}.{hundredths:02}", moment.format("%H%M%S")), moment.format("%d%m%y"));
-    let place = format!(
-        "{},{}",
-        angle(fix.latitude, 2, ["N", "S"]),
-        angle(fix.longitude, 3, ["E", "W"])
-    );
+    let place = format!("{},{}", angle(fix.latitude, 2, ["N", "S"]), angle(fix.longitude, 3, ["E", "W"]));
     let number = |value: Option<f64>, places: usize| {
         value.map_or_else(String::new, |value| format!("{value:.places$}"))
     };
@@ -63,8 +59,14 @@ mod tests {
         let text = sentences(&somewhere());
         let lines: Vec<&str> = text.split_terminator("\r\n").collect();
         assert_eq!(lines.len(), 3);
-        assert!(lines[0].starts_with("$GNRMC,010500.25,A,4808.23200,N,01134.53600,E,2.92,90.0,281125,,,A*"), "{text}");
-        assert!(lines[1].starts_with("$GNGGA,010500.25,4808.23200,N,01134.53600,E,1,04,0.2,519.0,M,,M,,*"), "{text}");
+        assert!(
+            lines[0].starts_with("$GNRMC,010500.25,A,4808.23200,N,01134.53600,E,2.92,90.0,281125,,,A*"),
+            "{text}"
+        );
+        assert!(
+            lines[1].starts_with("$GNGGA,010500.25,4808.23200,N,01134.53600,E,1,04,0.2,519.0,M,,M,,*"),
+            "{text}"
+        );
         assert!(lines.iter().all(|line| line.len() <= 80));
     }
 

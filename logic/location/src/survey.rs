@@ -99,7 +99,8 @@ impl Survey {
     /// # Errors
     /// [`SurveyError`], with the point that is wrong.
     pub fn parse(json: &[u8]) -> Result<Self, SurveyError> {
-        let file: File = serde_json::from_slice(json).map_err(|error| SurveyError::Format(error.to_string()))?;
+        let file: File =
+            serde_json::from_slice(json).map_err(|error| SurveyError::Format(error.to_string()))?;
         if !(POINTS_MIN..=POINTS_MAX).contains(&file.points.len()) {
             return Err(SurveyError::Points(file.points.len()));
         }
@@ -108,18 +109,23 @@ impl Survey {
         for (index, point) in file.points.iter().enumerate() {
             point.check().map_err(|what| SurveyError::Point { index, what })?;
         }
-        let mut beacons: Vec<String> = file.points.iter().flat_map(|point| point.dbm.keys().cloned()).collect();
+        let mut beacons: Vec<String> =
+            file.points.iter().flat_map(|point| point.dbm.keys().cloned()).collect();
         beacons.sort_unstable();
         beacons.dedup();
         if beacons.len() > BEACONS_MAX {
-            let what = format!("all points have {} beacons, of which {BEACONS_MAX} are the most", beacons.len());
+            let what =
+                format!("all points have {} beacons, of which {BEACONS_MAX} are the most", beacons.len());
             return Err(SurveyError::Format(what));
         }
         let dbm = |point: &FilePoint| {
             beacons.iter().map(|name| point.dbm.get(name).copied().unwrap_or(SILENT_DBM)).collect()
         };
-        let points =
-            file.points.iter().map(|point| Point { at: [point.east_m, point.north_m], dbm: dbm(point) }).collect();
+        let points = file
+            .points
+            .iter()
+            .map(|point| Point { at: [point.east_m, point.north_m], dbm: dbm(point) })
+            .collect();
         Ok(Self { origin: (latitude, longitude), altitude_m, beacons, points })
     }
 
@@ -131,7 +137,8 @@ impl Survey {
         }
         let heard: Vec<f64> =
             self.beacons.iter().map(|beacon| heard.get(beacon).copied().unwrap_or(SILENT_DBM)).collect();
-        let mut alike: Vec<(f64, [f64; 2])> = self.points.iter().map(|point| (point.distance_db(&heard), point.at)).collect();
+        let mut alike: Vec<(f64, [f64; 2])> =
+            self.points.iter().map(|point| (point.distance_db(&heard), point.at)).collect();
         let count = NEIGHBOURS.min(alike.len());
         alike.select_nth_unstable_by(count - 1, |a, b| a.0.total_cmp(&b.0));
         let nearest = &alike[..count];
@@ -292,7 +299,8 @@ mod tests {
         for east in 0..=10 {
             for north in 0..=6 {
                 let at = [f64::from(east) * 4.0, f64::from(north) * 4.0];
-                let dbm: BTreeMap<&str, f64> = BEACONS.map(|(name, place)| (name, strength(at, place))).into();
+                let dbm: BTreeMap<&str, f64> =
+                    BEACONS.map(|(name, place)| (name, strength(at, place))).into();
                 points.push(json!({ "east_m": at[0], "north_m": at[1], "dbm": dbm }));
             }
         }
@@ -306,7 +314,8 @@ mod tests {
     impl Noise {
         fn next(&mut self) -> f64 {
             let uniform = |state: &mut u64| {
-                *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                *state =
+                    state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (*state >> 11) as f64 / (1_u64 << 53) as f64
             };
             (0..12).map(|_| uniform(&mut self.0)).sum::<f64>() - 6.0
@@ -365,17 +374,24 @@ mod tests {
     #[test]
     fn surveys_that_do_not_fit_are_refused_with_the_point() {
         let point = json!({ "east_m": 1, "north_m": 2, "dbm": { "a": -50 } });
-        let with = |last: serde_json::Value| {
-            json!({ "origin": { "latitude": 1, "longitude": 2 }, "points": [point, point, last] })
-        };
+        let with = |last: serde_json::Value| json!({ "origin": { "latitude": 1, "longitude": 2 }, "points": [point, point, last] });
         assert!(Survey::parse(with(point.clone()).to_string().as_bytes()).is_ok());
         for (value, words) in [
-            (with(json!({ "east_m": 1e6, "north_m": 2, "dbm": { "a": -50 } })), "point 2: `east_m` is 1000000"),
+            (
+                with(json!({ "east_m": 1e6, "north_m": 2, "dbm": { "a": -50 } })),
+                "point 2: `east_m` is 1000000",
+            ),
             (with(json!({ "east_m": 1, "north_m": 2, "dbm": {} })), "point 2: no beacon"),
-            (with(json!({ "east_m": 1, "north_m": 2, "dbm": { "a": 900 } })), "point 2: beacon \"a\" was heard with 900"),
+            (
+                with(json!({ "east_m": 1, "north_m": 2, "dbm": { "a": 900 } })),
+                "point 2: beacon \"a\" was heard with 900",
+            ),
             (with(json!({ "east_m": 1, "dbm": { "a": -50 } })), "it is no survey: missing field `north_m`"),
             (json!({ "origin": { "latitude": 1, "longitude": 2 }, "points": [point] }), "it has 1 points"),
-            (json!({ "origin": { "latitude": 91, "longitude": 2 }, "points": [point, point, point] }), "its origin: the latitude"),
+            (
+                json!({ "origin": { "latitude": 91, "longitude": 2 }, "points": [point, point, point] }),
+                "its origin: the latitude",
+            ),
         ] {
             let error = Survey::parse(value.to_string().as_bytes()).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

@@ -40,7 +40,8 @@ fn the_product_that_tests_start_is_built_of_what_the_tests_are_built_of() {
         .filter_map(|(package, sets)| {
             let ours = tests.get(package).cloned().unwrap_or_default();
             let missing: Vec<&String> = sets.difference(&ours).collect();
-            (!missing.is_empty()).then(|| format!("{package}: the product has {missing:?}, the tests {ours:?}"))
+            (!missing.is_empty())
+                .then(|| format!("{package}: the product has {missing:?}, the tests {ours:?}"))
         })
         .collect();
     assert!(

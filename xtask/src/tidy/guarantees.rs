@@ -76,11 +76,9 @@ pub fn check_ran(tree: &Tree, root: &Path, logs: &Path) -> Vec<Violation> {
             source.is_none_or(|source| modified(&root.join(source)).is_none_or(|changed| changed > then))
         };
         let not_run = not_run(tree, &read_ran(&text), long).into_iter().filter(|(_, what)| !newer(what));
-        violations.extend(
-            not_run.map(|(line, what)| {
-                violation((GUARANTEES, line), what, "have it run, or name the test that shows it".into())
-            }),
-        );
+        violations.extend(not_run.map(|(line, what)| {
+            violation((GUARANTEES, line), what, "have it run, or name the test that shows it".into())
+        }));
     }
     violations
 }

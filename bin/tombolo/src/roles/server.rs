@@ -28,7 +28,7 @@ fn make(served: &ServedService) -> Result<Box<dyn Service>, String> {
             events::service(&served.settings, kept.map(|folder| folder.join(&served.name)))
         }
         wire::camera::KIND => camera::service(&served.settings),
-        wire::location::KIND => location_service::service(&served.name, &served.settings),
+        wire::location::KIND => locator::service(&served.name, &served.settings),
         other => Err(format!("this version knows no service of kind {other:?}")),
     }
 }

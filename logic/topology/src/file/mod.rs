@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use crate::bounds::*;
 use crate::model::{
     Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, FrameFormat, JobPolicy,
-    LocationKind, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb, VolumeStore,
+    LocationKind, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal, Verb,
+    VolumeStore,
 };
 use crate::name::Name;
 use crate::read::{Items, Named, table_form};

@@ -5,15 +5,15 @@ use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    CamerasForm, ChannelForm, CoordinationForm, DirectoryForm, EventsForm, LocationForm, ProgramForm, PublishForm,
-    ServiceAtForm, SocketForm,
+    CamerasForm, ChannelForm, CoordinationForm, DirectoryForm, EventsForm, LocationForm, ProgramForm,
+    PublishForm, ServiceAtForm, SocketForm,
 };
 use crate::bounds::{DOMAINS_MAX, FRAME_SIDE_MAX, FRAME_SIDE_MIN, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
 use crate::model::{
     Accel, ChannelMode, DiskFormat, DiskHolds, DomainKind, EndpointVerb, Enforce, FrameFormat, IdOrName,
-    JobPolicy, LocationKind, MonitorWord, Network, NetworkClass, NodeChoice, Outside, RestartPolicy, ServiceKind, Signal,
-    User, Verb, VolumeStore,
+    JobPolicy, LocationKind, MonitorWord, Network, NetworkClass, NodeChoice, Outside, RestartPolicy,
+    ServiceKind, Signal, User, Verb, VolumeStore,
 };
 use crate::name::{NAME_PATTERN, Name};
 use crate::read::{At, Beside, Field, Form, Items, Span, field, required, table_form, type_name, wrong_type};

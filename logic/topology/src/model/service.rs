@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::camera::CameraSettings;
-use super::location::LocationSettings;
 use super::events::EventsSettings;
+use super::location::LocationSettings;
 use super::socket::SocketSettings;
 use crate::name::{Name, NameError};
 

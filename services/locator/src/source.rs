@@ -1,6 +1,7 @@
 //! The sources: a thread each reads lines from a device, a named pipe or a file, again and again.
 
-use crate::desk::{Desk, Outputs};
+use crate::desk::Desk;
+use crate::outputs::Outputs;
 use location::{Receiver, Survey, Tracker};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::termios::{OptionalActions, isatty, tcgetattr, tcsetattr};
@@ -72,7 +73,10 @@ impl Feed {
                 std::thread::sleep(pause);
             }
         };
-        std::thread::Builder::new().name(name).spawn(read).map_err(|error| format!("can't start a thread: {error}"))?;
+        std::thread::Builder::new()
+            .name(name)
+            .spawn(read)
+            .map_err(|error| format!("can't start a thread: {error}"))?;
         Ok(())
     }
 
@@ -101,7 +105,10 @@ impl Feed {
             Reader::Receiver(receiver) => receiver.line(line, now_ms()).map_err(|error| error.to_string()),
             Reader::Tracker(tracker) => heard(line).and_then(|(heard, ms)| {
                 let time_ms = ms.unwrap_or_else(now_ms);
-                tracker.hear(&heard, time_ms).map(Some).ok_or_else(|| "no beacon of the survey is heard".to_owned())
+                tracker
+                    .hear(&heard, time_ms)
+                    .map(Some)
+                    .ok_or_else(|| "no beacon of the survey is heard".to_owned())
             }),
         };
         match found {
@@ -110,7 +117,9 @@ impl Feed {
                     self.pace(fix.time_ms);
                     fix.time_ms = now_ms();
                 }
-                desk.fix(self.index, fix, outputs);
+                if let Some(name) = desk.fix(self.index, fix) {
+                    outputs.tell(&name, fix);
+                }
             }
             Ok(None) => {}
             Err(why) => desk.refuse(self.index, &why),
@@ -146,7 +155,8 @@ fn survey(source: &Source) -> Result<Survey, String> {
     let path = source.survey.as_deref().ok_or_else(|| format!("source {}: it has no survey", source.name))?;
     let fail = |what: String| format!("source {}: the survey {path}: {what}", source.name);
     let mut json = Vec::new();
-    let file = File::open(path).map_err(|error| fail(format!("it can't be opened in this domain: {error}")))?;
+    let file =
+        File::open(path).map_err(|error| fail(format!("it can't be opened in this domain: {error}")))?;
     file.take(SURVEY_BYTES_MAX + 1).read_to_end(&mut json).map_err(|error| fail(error.to_string()))?;
     if json.len() as u64 > SURVEY_BYTES_MAX {
         return Err(fail(format!("it has more than {SURVEY_BYTES_MAX} bytes")));
@@ -157,7 +167,8 @@ fn survey(source: &Source) -> Result<Survey, String> {
 /// A measurement: `{"dbm": {"BEACON": -61, ...}}`, with `"ms"` where it is one of a file.
 fn heard(line: &[u8]) -> Result<(BTreeMap<String, f64>, Option<i64>), String> {
     let value: Value = serde_json::from_slice(line).map_err(|error| format!("no measurement: {error}"))?;
-    let beacons = value.get("dbm").and_then(Value::as_object).ok_or("no measurement: it has no object `dbm`")?;
+    let beacons =
+        value.get("dbm").and_then(Value::as_object).ok_or("no measurement: it has no object `dbm`")?;
     let strengths = beacons.iter().map(|(name, dbm)| Some((name.clone(), dbm.as_f64()?)));
     let strengths = strengths.collect::<Option<_>>().ok_or("no measurement: a strength is no number")?;
     Ok((strengths, value.get("ms").and_then(Value::as_i64)))

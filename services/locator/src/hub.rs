@@ -101,7 +101,9 @@ impl Room {
     fn wait(&self) -> io::Result<()> {
         let is_full = self.clients.len() >= CLIENTS_MAX;
         let mut all = vec![PollFd::new(&self.answered, PollFlags::IN)];
-        all.extend(self.listeners.iter().flatten().filter(|_| !is_full).map(|one| PollFd::new(one, PollFlags::IN)));
+        all.extend(
+            self.listeners.iter().flatten().filter(|_| !is_full).map(|one| PollFd::new(one, PollFlags::IN)),
+        );
         all.extend(self.clients.iter().map(|client| {
             let out = if client.out.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
             PollFd::new(&client.socket, PollFlags::IN | out)

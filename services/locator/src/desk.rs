@@ -1,9 +1,7 @@
 //! All that the sources have told, and which of them counts.
 
-use crate::hub::Hub;
-use location::{Candidate, Choice, Fix, gpsd, sentences};
+use location::{Candidate, Choice, Fix, gpsd};
 use serde_json::{Value, json};
-use service::Stream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use wire::location::Settings;
@@ -25,14 +23,6 @@ struct Book {
     sources: Vec<Told>,
     choice: Choice,
     changes: u64,
-}
-
-/// Where positions go.
-#[derive(Clone)]
-pub(crate) struct Outputs {
-    pub(crate) fixes: Stream,
-    pub(crate) nmea: Stream,
-    pub(crate) hub: Option<Hub>,
 }
 
 /// The desk to which all sources report. Clones are the same desk.
@@ -68,25 +58,15 @@ impl Desk {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A position of a source, which goes on to `outputs` if that source counts.
-    pub(crate) fn fix(&self, source: usize, fix: Fix, outputs: &Outputs) {
+    /// Takes a position of a source. Gives the source's name if it counts, and the position is to be told.
+    pub(crate) fn fix(&self, source: usize, fix: Fix) -> Option<String> {
         let mut book = self.book();
-        let Some(told) = book.sources.get_mut(source) else { return };
+        let told = book.sources.get_mut(source)?;
         told.last = Some((fix, Instant::now()));
         told.fixes += 1;
         told.trouble = None;
-        if self.decide(&mut book) != Some(source) {
-            return;
-        }
-        let name = &book.sources[source].name;
-        for (stream, record) in [(&outputs.fixes, format!("{}\n", object(name, &fix))), (&outputs.nmea, sentences::sentences(&fix))] {
-            if let Err(error) = stream.publish(record) {
-                tracing::warn!(%error, "a position is not published");
-            }
-        }
-        if let Some(hub) = &outputs.hub {
-            hub.push(name, fix);
-        }
+        let counts = self.decide(&mut book) == Some(source);
+        counts.then(|| book.sources.get(source).map(|told| told.name.clone()))?
     }
 
     /// A line of a source that counts for nothing.
@@ -119,7 +99,8 @@ impl Desk {
         let current = book.choice.decide(now_ms, &candidates);
         if current != before {
             book.changes += 1;
-            let name = |index: Option<usize>| index.and_then(|index| book.sources.get(index)).map(|told| &told.name);
+            let name =
+                |index: Option<usize>| index.and_then(|index| book.sources.get(index)).map(|told| &told.name);
             tracing::info!(from = ?name(before), to = ?name(current), "another source of positions counts");
         }
         current
@@ -170,7 +151,9 @@ impl Desk {
                 })
             })
             .collect();
-        let name = |index: Option<usize>| index.and_then(|index| book.sources.get(index)).map(|told| told.name.clone());
+        let name = |index: Option<usize>| {
+            index.and_then(|index| book.sources.get(index)).map(|told| told.name.clone())
+        };
         json!({
             "source": name(current),
             "chosen_by_hand": name(book.choice.forced()),
@@ -216,7 +199,8 @@ impl Told {
     }
 }
 
-fn object(source: &str, fix: &Fix) -> Value {
+/// A position as readers get it.
+pub(crate) fn object(source: &str, fix: &Fix) -> Value {
     json!({
         "source": source,
         "time": fix.time(),

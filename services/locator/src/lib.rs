@@ -5,6 +5,7 @@
 
 mod desk;
 mod hub;
+mod outputs;
 mod service;
 mod source;
 

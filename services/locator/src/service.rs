@@ -1,7 +1,8 @@
 //! The files of the service.
 
-use crate::desk::{Desk, Outputs};
+use crate::desk::Desk;
 use crate::hub::Hub;
+use crate::outputs::Outputs;
 use crate::source::Feed;
 use serde_json::Value;
 use service::{Errno, Service, StreamOptions};
@@ -14,8 +15,12 @@ use wire::location::{CHOOSE, CONTROL, FIXES, KIND, NMEA, POSITION, READ, STATE, 
 pub fn service(name: &str, settings: &Value) -> Result<Box<dyn session::Service>, String> {
     let settings: Settings = serde_json::from_value(settings.clone())
         .map_err(|error| format!("the settings of a service of kind {KIND} are not understood: {error}"))?;
-    let feeds: Vec<Feed> =
-        settings.sources.iter().enumerate().map(|(index, source)| Feed::new(index, source)).collect::<Result<_, _>>()?;
+    let feeds: Vec<Feed> = settings
+        .sources
+        .iter()
+        .enumerate()
+        .map(|(index, source)| Feed::new(index, source))
+        .collect::<Result<_, _>>()?;
     let desk = Desk::new(&settings);
     let ports = [settings.gpsd_port, settings.nmea_port];
     let hub = ports.iter().any(Option::is_some).then(|| Hub::start(ports, desk.clone())).transpose()?;
@@ -25,7 +30,9 @@ pub fn service(name: &str, settings: &Value) -> Result<Box<dyn session::Service>
     let fixes = files.stream(FIXES, READ, StreamOptions::default());
     let nmea = files.stream(NMEA, READ, StreamOptions::default());
     // Where no source has a recent position the file says so, in the kernel's words: no data available.
-    files.text(POSITION, READ, |desk, _call| desk.position().map(|value| format!("{value}\n")).ok_or(Errno::NODATA));
+    files.text(POSITION, READ, |desk, _call| {
+        desk.position().map(|value| format!("{value}\n")).ok_or(Errno::NODATA)
+    });
     files.text(STATE, READ, |desk, _call| Ok(format!("{}\n", desk.state())));
     files.control(CONTROL, CHOOSE, |desk, _call, line| {
         let line = str::from_utf8(line).map_err(|_| Errno::INVAL)?;
@@ -35,7 +42,10 @@ pub fn service(name: &str, settings: &Value) -> Result<Box<dyn session::Service>
     files.on_settings(move |desk, value| {
         let new: Settings = serde_json::from_value(value.clone()).map_err(|error| error.to_string())?;
         if (Settings { accuracy_m: before.accuracy_m, ..new.clone() }) != before {
-            return Err("sources, times and ports are those of the server's start: restart its domain to change them".into());
+            return Err(
+                "sources, times and ports are those of the server's start: restart its domain to change them"
+                    .into(),
+            );
         }
         desk.want(f64::from(new.accuracy_m));
         Ok(())
