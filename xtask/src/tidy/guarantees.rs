@@ -151,9 +151,7 @@ mod tests {
                     | G3 | c | `e2e/tests/long/tipc.rs::frames_go` |\n";
         let tree = Tree::made_up(&[(GUARANTEES, page)]);
         let ran = read_ran("io\tother\nio/domain\tit_ends\nio/domain\ttests::it_begins_late\n");
-        let lines = |long| {
-            not_run(&tree, &ran, long).into_iter().map(|(line, what)| (line, what)).collect::<Vec<_>>()
-        };
+        let lines = |long| not_run(&tree, &ran, long);
         let (ordinary, long) = (lines(false), lines(true));
         assert_eq!(ordinary.len(), 2, "{ordinary:?}");
         assert!(ordinary[0].1.contains("init.rs::it_begins") && ordinary[1].0 == 2, "{ordinary:?}");
