@@ -1,5 +1,6 @@
 //! Locations: one receiver with several sources, read as files, by stock clients of gpsd, and by gpsd itself.
 
+use crate::sockets::unpacked;
 use e2e::{Node, node, wait};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::{Value, json};
@@ -10,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Stock programs that read positions.
-const GPSPIPE: &str = "/usr/bin/gpspipe";
-const GPSD: &str = "/usr/sbin/gpsd";
+/// Stock programs that read positions, where the domain sees them.
+const GPSPIPE: &str = "/opt/gpsd/usr/bin/gpspipe";
+const GPSD: &str = "/opt/gpsd/usr/sbin/gpsd";
 /// Where the receiver of satellites is, and the middle of the floor.
 const PLACE: (f64, f64) = (48.1372, 11.5756);
 /// How long a busy machine may take.
@@ -82,7 +83,7 @@ fn radio(folder: &Path) {
     std::fs::write(folder.join("log.jsonl"), log).expect("a log");
 }
 
-fn topology(folder: &Path) -> String {
+fn topology(folder: &Path, clients: &str) -> String {
     format!(
         r#"name = "boat"
 [domain.receiver]
@@ -92,6 +93,7 @@ restart = {{ policy = "always", backoff = "50ms", max_backoff = "500ms" }}
 [domain.bridge]
 kind = "container"
 command = ["sleep", "infinity"]
+{clients}
 services = {{ location = "/srv/location", gpsd = {{ at = "tcp:127.0.0.1:2947" }}, nmea = {{ at = "tcp:127.0.0.1:10110" }} }}
 [domain.cabin]
 kind = "container"
@@ -128,17 +130,14 @@ allow = [{{ domains = ["bridge"], verbs = ["connect"] }}]
 
 /// A node with the service, whose receiver of satellites is on.
 fn start() -> Option<(Node, Satellites)> {
-    if !Path::new(GPSPIPE).exists() || !Path::new(GPSD).exists() {
-        println!("skipped: needs gpsd and gpsd-clients; run `make deps`");
-        return None;
-    }
+    let clients = unpacked("gpsd")?;
     let node = Node::start()?;
     let folder = node.folder().join("media");
     std::fs::create_dir_all(&folder).expect("a folder");
     mkfifoat(CWD, folder.join("gps"), Mode::RUSR | Mode::WUSR).expect("a named pipe");
     radio(&folder);
     let satellites = Satellites::start(folder.join("gps"));
-    node.up_ok(&topology(&folder));
+    node.up_ok(&topology(&folder, &clients));
     Some((node, satellites))
 }
 
