@@ -42,6 +42,19 @@ fn held(node: &Node) -> Held {
     }
 }
 
+/// What there is more of than before; nothing, where there is no more.
+fn more(now: &Held, before: &Held) -> String {
+    let mut said: Vec<String> = now.files.difference(&before.files).cloned().collect();
+    for (what, now, before) in
+        [("descriptors", now.descriptors, before.descriptors), ("threads", now.threads, before.threads)]
+    {
+        if now > before {
+            said.push(format!("{now} {what} where there were {before}"));
+        }
+    }
+    said.join(", ")
+}
+
 fn list(folder: &Path, files: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         files.insert(entry.path().display().to_string());
@@ -80,11 +93,14 @@ fn domains_that_come_and_go_leave_nothing_behind() {
     }
     // Threads that blocked for the last round end when they have had nothing to do for a while, and what was taken apart is
     // removed by then.
+    let mut said = String::new();
     wait::until("the daemon has no more than before", || {
-        let now = held(&node);
-        now.descriptors <= before.descriptors
-            && now.threads <= before.threads
-            && now.files.is_subset(&before.files)
+        let more = more(&held(&node), &before);
+        if more != said {
+            println!("more than before: {more}");
+            said.clone_from(&more);
+        }
+        more.is_empty()
     });
     let after = held(&node);
     let (first, last) = (before.memory_kib, after.memory_kib);
