@@ -47,11 +47,11 @@ macro_rules! budgets {
 }
 
 budgets! {
-    "process", "a further idle domain of kind `process`, its program included", 1536.0, 16.0, 8.0, 0.1;
-    "container", "a further idle domain of kind `container`, its program included", 1536.0, 16.0, 8.0, 0.1;
+    "process", "a further idle domain of kind `process`, its program included", 1536.0, 48.0, 8.0, 0.1;
+    "container", "a further idle domain of kind `container`, its program included", 1536.0, 48.0, 8.0, 0.1;
     "vm", "an idle domain of kind `vm` with 256 MiB under emulation", 327680.0, 128.0, 16.0, 200.0;
-    "service", "a directory service mounted by a container", 512.0, 16.0, 4.0, 0.1;
-    "file", "a file of that service, held open", 8.0, 2.0, 0.0, 0.1;
+    "service", "a directory service mounted by a container", 512.0, 48.0, 4.0, 0.1;
+    "file", "a file of that service, held open", 32.0, 2.0, 0.0, 0.1;
 }
 
 const fn at_most(id: &'static str, about: &'static str, unit: &'static str, goal: f64) -> Promise {
