@@ -35,9 +35,10 @@ const ALONE: [(&str, &str); 9] = [
     ("xen_bed", "*"),
 ];
 
-/// Programs of which more tests run at the same time than there are processors, and how many: most of their tests wait for
-/// machines, leases and daemons.
-const CROWDED: [(&str, &str, &str); 1] = [("e2e", "all", "--test-threads=4")];
+/// Programs of which another number of tests runs at the same time than there are processors: most tests of the one wait for machines, leases
+/// and daemons; those of the other measure what a siege does to whoever is beside it.
+const OTHER_THREADS: [(&str, &str, &str); 2] =
+    [("e2e", "all", "--test-threads=4"), ("e2e", "long", "--test-threads=1")];
 
 /// Programs that run longest of those that share the processors: they start first, so that nobody waits for one at the end.
 const FIRST: [(&str, &str); 4] = [("machine", "*"), ("domain", "*"), ("registry", "*"), ("conformance", "*")];
@@ -65,11 +66,11 @@ impl Program {
         }
     }
 
-    /// How many of its tests run at the same time, where it is more than one for each processor.
+    /// How many of its tests run at the same time, where it is not one for each processor.
     fn threads(&self) -> Option<&'static str> {
         let of =
             |&(package, target, _): &(&str, &str, &str)| package == self.package && target == self.target;
-        CROWDED.iter().copied().find(of).map(|(_, _, threads)| threads)
+        OTHER_THREADS.iter().copied().find(of).map(|(_, _, threads)| threads)
     }
 
     fn is_in(&self, list: &[(&str, &str)]) -> bool {
