@@ -25,6 +25,8 @@ pub struct Tally {
     left_out: Vec<String>,
     /// The tests that ran and passed, with the folder of their package.
     ran: BTreeSet<(PathBuf, String)>,
+    /// The tests that this machine can't run, which have said so.
+    excused: BTreeSet<(PathBuf, String)>,
 }
 
 /// One `cargo test`, line by line.
@@ -239,18 +241,20 @@ impl Tally {
         let skipped = |test: &str| step.skipped.keys().any(|key| key.split(" #").next() == Some(test));
         let ran = step.passed.iter().chain(&step.unsteady).filter(|test| !skipped(test));
         self.ran.extend(ran.map(|test| (folder.to_path_buf(), test.clone())));
+        let excused = step.passed.iter().filter(|test| skipped(test));
+        self.excused.extend(excused.map(|test| (folder.to_path_buf(), test.clone())));
     }
 
     /// The tests that ran and passed, with the folders of their packages below `root`.
     pub fn ran(&self, root: &Path) -> BTreeSet<(PathBuf, String)> {
-        let below = |folder: &Path| folder.strip_prefix(root).unwrap_or(folder).to_path_buf();
-        self.ran.iter().map(|(folder, test)| (below(folder), test.clone())).collect()
+        below(root, &self.ran)
     }
 
-    /// Writes down which tests ran and passed, one a line: folder, test.
+    /// Writes down which tests ran and passed, one a line: folder, test. Those that this machine can't run stand beside them: that they are
+    /// skipped is told elsewhere, and is no fault of a page.
     pub fn keep_ran(&self, root: &Path, file: &Path) -> std::io::Result<()> {
         let mut text = String::new();
-        for (folder, test) in self.ran(root) {
+        for (folder, test) in self.ran(root).union(&below(root, &self.excused)) {
             let _strings_take_all = writeln!(text, "{}\t{test}", folder.display());
         }
         std::fs::write(file, text)
@@ -310,6 +314,12 @@ impl Tally {
         let (failed, skipped) = (self.failures.len(), self.skips.len());
         format!("{} passed{unsteady}, {failed} failed, {skipped} skipped", self.passed)
     }
+}
+
+/// The tests with the folders of their packages below `root`.
+fn below(root: &Path, tests: &BTreeSet<(PathBuf, String)>) -> BTreeSet<(PathBuf, String)> {
+    let folder = |folder: &Path| folder.strip_prefix(root).unwrap_or(folder).to_path_buf();
+    tests.iter().map(|(of, test)| (folder(of), test.clone())).collect()
 }
 
 #[cfg(test)]

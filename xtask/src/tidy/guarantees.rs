@@ -48,7 +48,7 @@ pub fn read_ran(text: &str) -> Ran {
 }
 
 fn is_long(test: &str) -> bool {
-    test.contains("/tests/long/") || test.starts_with("e2e/xen_bed/")
+    test.contains("/tests/long/") || test.contains("/tests/long.rs::") || test.starts_with("e2e/xen_bed/")
 }
 
 fn has_run(ran: &Ran, test: &str) -> bool {
