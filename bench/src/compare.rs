@@ -14,7 +14,7 @@ pub enum RecordingError {
     /// One can't be read.
     #[error("{file}: {source}")]
     Read {
-        /// Which one.
+        /// The file.
         file: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -22,7 +22,7 @@ pub enum RecordingError {
     /// One is no recording.
     #[error("{file}:{line}: {what}: a recording is what `tombolo bench SCENARIO --record FILE` writes")]
     Line {
-        /// Which one.
+        /// The file.
         file: PathBuf,
         /// The line's number, from 1.
         line: usize,
@@ -39,7 +39,7 @@ pub enum RecordingError {
     },
 }
 
-/// What became of a promise's figure.
+/// The change of a promise's figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The intervals are apart, on the good side.

@@ -1,4 +1,4 @@
-//! What a scenario is, and what a person wants of it.
+//! The trait of scenarios, and the wishes of the person who runs one.
 
 use crate::choice::Choice;
 use crate::promise::{Promise, Verdict};

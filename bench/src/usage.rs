@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a node uses at a moment.
+/// The resources that a node uses at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Memory that its control groups are charged, kernel memory included, and the proportional share of its processes outside of them.

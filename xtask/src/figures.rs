@@ -23,7 +23,7 @@ pub enum FigureError {
     /// A file can't be read or written.
     #[error("{file}: {source}")]
     File {
-        /// Which one.
+        /// The file.
         file: PathBuf,
         /// Why.
         source: std::io::Error,

@@ -36,7 +36,7 @@ enum Kind {
 /// The figures and promises of a thing: its name in ids, the words for people, and how much it may cost at most.
 macro_rules! budgets {
     ($($thing:literal, $words:literal, $kib:literal, $descriptors:literal, $threads:literal, $wakes:literal;)*) => {
-        /// What each thing may cost.
+        /// The costs that each thing may have.
         pub const PROMISES: [Promise; 20] = [$(
             at_most(concat!("idle.", $thing, ".memory"), concat!($words, ": memory"), "KiB", $kib),
             at_most(concat!("idle.", $thing, ".descriptors"), concat!($words, ": open descriptors"), "", $descriptors),
