@@ -2,7 +2,7 @@
 
 use crate::desk::Desk;
 use location::{Fix, gpsd};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -15,6 +15,8 @@ const CLIENTS_MAX: usize = 64;
 const OUT_BYTES_MAX: usize = 256 << 10;
 /// Positions that wait for the thread: more of them would be old ones.
 const QUEUE_MAX: usize = 64;
+/// How long nobody is accepted after that failed: without descriptors or memory the listener would be ready again and again.
+const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// A position and the name of its source.
 type Position = (String, Fix);
@@ -49,7 +51,8 @@ impl Hub {
         }
         let this = Self { queue: Arc::default(), bell: Arc::new(bell) };
         let queue = Arc::clone(&this.queue);
-        let serve = move || Room { listeners, answered, queue, desk, clients: Vec::new() }.run();
+        let serve =
+            move || Room { listeners, answered, queue, desk, clients: Vec::new(), rests: false }.run();
         let started = std::thread::Builder::new().name("gpsd".into()).spawn(serve);
         started.map_err(|error| format!("can't start a thread: {error}"))?;
         Ok(this)
@@ -82,6 +85,8 @@ struct Room {
     queue: Arc<Mutex<VecDeque<Position>>>,
     desk: Desk,
     clients: Vec<Client>,
+    /// Whether nobody could be accepted a moment ago.
+    rests: bool,
 }
 
 impl Room {
@@ -99,7 +104,7 @@ impl Room {
     }
 
     fn wait(&self) -> io::Result<()> {
-        let is_full = self.clients.len() >= CLIENTS_MAX;
+        let is_full = self.rests || self.clients.len() >= CLIENTS_MAX;
         let mut all = vec![PollFd::new(&self.answered, PollFlags::IN)];
         all.extend(
             self.listeners.iter().flatten().filter(|_| !is_full).map(|one| PollFd::new(one, PollFlags::IN)),
@@ -108,7 +113,7 @@ impl Room {
             let out = if client.out.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
             PollFd::new(&client.socket, PollFlags::IN | out)
         }));
-        rustix::io::retry_on_intr(|| poll(&mut all, None))?;
+        rustix::io::retry_on_intr(|| poll(&mut all, self.rests.then_some(&REST)))?;
         Ok(())
     }
 
@@ -124,11 +129,17 @@ impl Room {
     }
 
     fn admit(&mut self) {
+        self.rests = false;
         for (place, listener) in self.listeners.iter().enumerate() {
             let Some(listener) = listener else { continue };
             while self.clients.len() < CLIENTS_MAX {
-                // Whoever is gone by now, and a want of descriptors, are noticed by the next round.
-                let Ok((socket, _)) = listener.accept() else { break };
+                let socket = match listener.accept() {
+                    Ok((socket, _)) => socket,
+                    Err(error) => {
+                        self.rests |= error.kind() != ErrorKind::WouldBlock;
+                        break;
+                    }
+                };
                 if socket.set_nonblocking(true).is_err() {
                     continue;
                 }
@@ -147,25 +158,19 @@ impl Room {
 }
 
 impl Client {
-    /// Reads and writes what goes without waiting. `false`: it is over.
+    /// Reads once and writes what goes without waiting: one that never stops holds up nobody else. `false`: it is over.
     fn serve(&mut self, desk: &Desk) -> bool {
         let mut bytes = [0; 1024];
-        loop {
-            match self.socket.read(&mut bytes) {
-                Ok(0) => return false,
-                Ok(count) if self.answers => {
-                    let answer = desk.known(|known| self.wishes.take(&bytes[..count], known));
-                    let Ok(answer) = answer else { return false };
-                    self.out.extend(answer.bytes());
-                }
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return false,
+        match self.socket.read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(count) if self.answers => {
+                let answer = desk.known(|known| self.wishes.take(&bytes[..count], known));
+                let Ok(answer) = answer else { return false };
+                self.out.extend(answer.bytes());
             }
-            if self.out.len() > OUT_BYTES_MAX {
-                return false;
-            }
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => return false,
         }
         self.write() && self.out.len() <= OUT_BYTES_MAX
     }
@@ -181,5 +186,58 @@ impl Client {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // in a test, a panic is a message
+    use super::*;
+    use std::io::{BufRead as _, BufReader};
+    use std::net::Shutdown;
+    use wire::location::Settings;
+
+    fn hub() -> (Hub, u16) {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let settings = Settings {
+            sources: vec![],
+            accuracy_m: 10,
+            hold_ms: 0,
+            timeout_ms: 1_000,
+            gpsd_port: Some(free),
+            nmea_port: None,
+        };
+        (Hub::start([Some(free), None], Desk::new(&settings)).unwrap(), free)
+    }
+
+    #[test]
+    fn one_that_never_stops_holds_up_nobody_and_who_has_said_all_is_answered() {
+        let (hub, port) = hub();
+        let mut flood = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        // It ends when its connection does: it reads no answer.
+        let flooding = std::thread::spawn(move || while flood.write_all(&b"?POLL;".repeat(1_000)).is_ok() {});
+        let watcher = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        (&watcher).write_all(b"?WATCH={\"enable\":true,\"json\":true};").unwrap();
+        let mut lines = BufReader::new(&watcher).lines().map(Result::unwrap);
+        let mut next =
+            |class: &str| lines.find(|line| line.contains(&format!("\"class\":\"{class}\""))).unwrap();
+        next("WATCH");
+        let fix = Fix {
+            time_ms: 0,
+            latitude: 48.0,
+            longitude: 11.0,
+            altitude_m: None,
+            speed_mps: None,
+            course_deg: None,
+            accuracy_m: 3.0,
+        };
+        hub.push("gps", fix);
+        assert!(next("TPV").contains("\"device\":\"gps\""));
+        let once = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        (&once).write_all(b"?DEVICES;").unwrap();
+        once.shutdown(Shutdown::Write).unwrap();
+        let said: Vec<String> = BufReader::new(&once).lines().map(Result::unwrap).collect();
+        assert!(said.len() == 2 && said[1].contains("DEVICES"), "{said:?}");
+        flooding.join().unwrap();
     }
 }

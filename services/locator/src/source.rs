@@ -19,8 +19,9 @@ const LINE_BYTES_MAX: u64 = 16 << 10;
 const SURVEY_BYTES_MAX: u64 = 64 << 20;
 /// How long to wait before a source that can't be read is tried again.
 const AGAIN_PAUSE: Duration = Duration::from_secs(1);
-/// A file is replayed at its own pace, but no gap in it takes longer.
+/// A file is replayed at its own pace, but no gap in it takes longer, and none is shorter: one whose times stand still must not spin.
 const GAP_MAX: Duration = Duration::from_secs(10);
+const GAP_MIN: Duration = Duration::from_millis(1);
 /// Between the end of a file and its beginning.
 const TURN: Duration = Duration::from_millis(100);
 
@@ -104,7 +105,9 @@ impl Feed {
         let found = match &mut self.reader {
             Reader::Receiver(receiver) => receiver.line(line, now_ms()).map_err(|error| error.to_string()),
             Reader::Tracker(tracker) => heard(line).and_then(|(heard, ms)| {
-                let time_ms = ms.unwrap_or_else(now_ms);
+                // A line of a file without a time has no pace.
+                let live = (!is_replayed).then(now_ms);
+                let time_ms = ms.or(live).ok_or("a measurement of a file needs its time, `ms`")?;
                 tracker
                     .hear(&heard, time_ms)
                     .map(Some)
@@ -131,7 +134,7 @@ impl Feed {
         let due = match self.replayed {
             Some((before, at)) => {
                 let gap = u64::try_from(time_ms.saturating_sub(before)).unwrap_or(0);
-                at + Duration::from_millis(gap).min(GAP_MAX)
+                at + Duration::from_millis(gap).clamp(GAP_MIN, GAP_MAX)
             }
             None => Instant::now(),
         };
