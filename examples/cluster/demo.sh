@@ -8,30 +8,14 @@
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
-TOMBOLO=${TOMBOLO:-$(readlink -f "$here/../../target/release/tombolo")}
+. "$here/../common.sh"
 nodes=(alpha beta gamma)
-
-fail() {
-    echo "demo: $1" >&2
-    exit 1
-}
-
-[ -x "$TOMBOLO" ] || fail "there is no $TOMBOLO; run 'make build' first"
-if [ "$(id -u)" != 0 ]; then
-    echo "Namespaces, mounts and control groups want root: going on through sudo."
-    exec sudo --preserve-env=CARGO_TARGET_DIR TOMBOLO="$TOMBOLO" "$0" "$@"
-fi
+want_root CARGO_TARGET_DIR "$@"
 etcd=${CARGO_TARGET_DIR:-$here/../../target}/debian/etcd/usr/bin/etcd
 [ -x "$etcd" ] || etcd=$(command -v etcd) || fail "there is no etcd; run 'make deps' first"
 for program in ip unshare nsenter setpriv curl; do
     command -v "$program" >/dev/null || fail "there is no $program; run 'make deps' first"
 done
-
-if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
-    bold=$'\e[1m' blue=$'\e[36m' plain=$'\e[0m'
-else
-    bold='' blue='' plain=''
-fi
 
 folder=$(mktemp -d /tmp/tombolo-islands-XXXXXX)
 net=td$$
@@ -57,13 +41,6 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-# Says what comes and what to notice.
-say() {
-    printf '\n%s%s%s\n' "$bold" "$1" "$plain"
-    shift
-    [ $# = 0 ] || printf '%s\n' "$@"
-}
-
 # Runs something on a node.
 on() {
     local node=$1
@@ -78,11 +55,11 @@ tombolo() {
     on "$node" "$TOMBOLO" --run-dir "$folder/$node/run" --state-dir "$folder/$node/state" "$@"
 }
 
-# Shows a command and what it prints.
-show() {
+# Shows a command on a node and what it prints.
+show_on() {
     local node=$1
     shift
-    printf '\n%s%s# tombolo %s%s\n' "$blue" "$node" "$*" "$plain"
+    print_command "$node# tombolo $*"
     tombolo "$node" "$@"
 }
 
@@ -161,40 +138,40 @@ await "etcd answers" on alpha curl --silent --fail "http://$(address alpha):2379
 
 say "One of them begins a cluster, and lets the others in" "A token is good for one machine, once. From then on each node has a certificate."
 endpoints="http://$(address alpha):2379,http://$(address beta):2379,http://$(address gamma):2379"
-show alpha node init --name alpha --address "$(address alpha)" --etcd "$endpoints" --insecure-etcd
+show_on alpha node init --name alpha --address "$(address alpha)" --etcd "$endpoints" --insecure-etcd
 for node in beta gamma; do
     token=$(tombolo alpha node token --json | sed -n 's/.*"token": *"\([^"]*\)".*/\1/p')
     label=()
     [ "$node" != gamma ] || label=(--label disk=large)
-    printf '\n%s%s# tombolo node join %s TOKEN --name %s %s%s\n' "$blue" "$node" "$(address alpha)" "$node" "${label[*]}" "$plain"
+    print_command "$node# tombolo node join $(address alpha) TOKEN --name $node ${label[*]}"
     tombolo "$node" node join "$(address alpha)" "$token" --name "$node" --address "$(address "$node")" --insecure-etcd "${label[@]}"
 done
-show beta node ls
+show_on beta node ls
 
 say "A container that spans the nodes" "It is brought up on alpha, and looked at on gamma. \`archive\` went where the label is, north and south keep apart."
-show alpha up "$here/topology.toml"
-show gamma ps
-show beta exec archive -- sh -c 'echo "this is $(hostname), asked for on beta"'
+show_on alpha up "$here/topology.toml"
+show_on gamma ps
+show_on beta exec archive -- sh -c 'echo "this is $(hostname), asked for on beta"'
 
 say "A service that crosses nodes" \
     "web, on alpha, has no network but \`lo\`. It asks for a name in a file below /srv/dns, or by the C library; the service's server is on beta, and" \
     "the name server that knows the answer on gamma. Questions go over the link between alpha and beta, encrypted; neither program knows."
-show alpha exec web -- getent hosts www.islands.test
-show alpha link ls
-show alpha link set beta --transport quic --compression zstd
+show_on alpha exec web -- getent hosts www.islands.test
+show_on alpha link ls
+show_on alpha link set beta --transport quic --compression zstd
 await "the name is resolved over the other transport" resolves
-show alpha exec web -- getent hosts www.islands.test
-show alpha link show beta
+show_on alpha exec web -- getent hosts www.islands.test
+show_on alpha link show beta
 
 lost=$(where_is alpha counter)
 for witness in "${nodes[@]}"; do [ "$witness" = "$lost" ] || break; done
 say "A node dies" "$lost runs the counter, and is now switched off as by pulling its plug. The counter's file says \`elsewhere = true\`."
-printf '\n%s(kill -9 of everything on %s)%s\n' "$blue" "$lost" "$plain"
+print_command "(kill -9 of everything on $lost)"
 kill -9 "${first[$lost]}"
 begun=$(date +%s%N)
 await "the counter runs elsewhere" elsewhere "$witness" "$lost"
 printf 'The counter runs elsewhere after %s ms.\n' $((($(date +%s%N) - begun) / 1000000))
-show "$witness" node ls
-show "$witness" ps
+show_on "$witness" node ls
+show_on "$witness" ps
 
 say "That is all" "Everything is taken away again. Next: docs/clusters.md, and docs/topology.md for \`node\`, \`labels\` and \`elsewhere\`."

@@ -8,57 +8,14 @@
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
-TOMBOLO=${TOMBOLO:-$(readlink -f "$here/../../target/release/tombolo")}
-run_dir=${TOMBOLO_RUN_DIR:-/run/tombolo}
+. "$here/../common.sh"
 state_dir=${TOMBOLO_STATE_DIR:-/var/lib/tombolo}
 cd "$here/../.."
 
-if [ ! -x "$TOMBOLO" ]; then
-    echo "demo: there is no $TOMBOLO; run 'make build' first" >&2
-    exit 1
-fi
-if [ "$(id -u)" != 0 ]; then
-    echo "Namespaces, mounts and control groups want root: going on through sudo."
-    exec sudo --preserve-env=KEEP,TOMBOLO_RUN_DIR,TOMBOLO_STATE_DIR TOMBOLO="$TOMBOLO" "$0" "$@"
-fi
+want_root CARGO_TARGET_DIR,KEEP,TOMBOLO_RUN_DIR,TOMBOLO_STATE_DIR "$@"
 PATH=$(dirname "$TOMBOLO"):$PATH
 
-if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
-    bold=$'\e[1m' command=$'\e[36m' plain=$'\e[0m'
-else
-    bold='' command='' plain=''
-fi
-
-# Says what comes and what to notice.
-say() {
-    printf '\n%s%s%s\n' "$bold" "$1" "$plain"
-    shift
-    [ $# = 0 ] || printf '%s\n' "$@"
-}
-
-# Prints a command and runs it.
-show() {
-    printf '\n%s$ %s%s\n' "$command" "$1" "$plain"
-    eval "$1"
-}
-
-# As `show`, for a command that has to fail.
-show_failing() {
-    printf '\n%s$ %s%s\n' "$command" "$1" "$plain"
-    if eval "$1"; then
-        echo "demo: that should have failed" >&2
-        exit 1
-    fi
-}
-
-# The pid of the node's daemon, if one runs.
-daemon_pid() {
-    local pid
-    pid=$(cat "$state_dir/lock" 2>/dev/null) || return 0
-    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = tombolo ] && echo "$pid" || true
-}
-
-daemon_before=$(daemon_pid)
+daemon_before=$(daemon_of "$state_dir")
 
 # A virtual machine needs QEMU and a kernel for guests. `make deps` has unpacked one; the node looks for it below its state directory.
 unpacked_kernel=$(readlink -f "${CARGO_TARGET_DIR:-target}/debian/kernel" || true)
@@ -75,8 +32,7 @@ tear_down() {
     local code=$?
     trap - EXIT INT TERM
     if [ "$code" != 0 ]; then
-        printf '\ndemo: it failed (%s); the end of the daemon'\''s log:\n' "$code" >&2
-        tail -n 20 "$state_dir/daemon.log" >&2 2>/dev/null || true
+        tell_failure "$code" "$state_dir/daemon.log"
     fi
     if [ "${KEEP:-}" = 1 ] && [ "$code" = 0 ]; then
         say 'It stays up (KEEP=1). To look around:' \
@@ -94,11 +50,7 @@ tear_down() {
     tombolo ps 2>/dev/null | grep -q '^hello ' && { show 'tombolo down hello' || code=1; }
     [ -z "$linked_kernel" ] || rm -f "$state_dir/kernel"
     # The daemon stays for others; if this demo started it, it ends with it.
-    if [ -z "$daemon_before" ]; then
-        local pid
-        pid=$(daemon_pid)
-        [ -z "$pid" ] || kill "$pid"
-    fi
+    if [ -z "$daemon_before" ]; then end_daemon "$state_dir"; fi
     exit "$code"
 }
 trap tear_down EXIT
@@ -160,9 +112,9 @@ if [ -n "$why" ]; then
     echo "This part is left out: $why."
 else
     [ "$(readlink "$state_dir/kernel" 2>/dev/null || true)" = "$kernel_before" ] || linked_kernel=yes
-    echo 'The same file with one more domain: of all that is up, nothing is started anew.'
+    echo 'Another file with one more domain takes its place: of all that is up, nothing is started anew.'
     echo 'The first time, the node makes a small system for the guest; and where KVM does not run guests, it is emulated. Both take some seconds.'
-    show 'tombolo up examples/quickstart/with-machine.toml'
+    show 'tombolo up --replace examples/quickstart/with-machine.toml'
     show 'tombolo ps'
     show 'tombolo exec edge -- uname -r'
     show 'tombolo exec edge -- nslookup www.quickstart.test'

@@ -8,43 +8,14 @@
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
-TOMBOLO=${TOMBOLO:-$(readlink -f "$here/../../target/release/tombolo")}
-
-fail() {
-    echo "demo: $1" >&2
-    exit 1
-}
-
-[ -x "$TOMBOLO" ] || fail "there is no $TOMBOLO; run 'make build' first"
-if [ "$(id -u)" != 0 ]; then
-    echo "Namespaces, mounts and control groups want root: going on through sudo."
-    exec sudo --preserve-env=CARGO_TARGET_DIR TOMBOLO="$TOMBOLO" "$0" "$@"
-fi
+. "$here/../common.sh"
+want_root CARGO_TARGET_DIR "$@"
 PATH=$(dirname "$TOMBOLO"):$PATH
 debian=$(readlink -f "${CARGO_TARGET_DIR:-$here/../../target}/debian")
 for name in nginx redis postgresql; do
     [ -e "$debian/$name/.complete" ] || fail "there is no $debian/$name; run 'make deps' first"
 done
 command -v curl >/dev/null || fail "there is no curl; run 'make deps' first"
-
-if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
-    bold=$'\e[1m' command=$'\e[36m' plain=$'\e[0m'
-else
-    bold='' command='' plain=''
-fi
-
-# Says what comes and what to notice.
-say() {
-    printf '\n%s%s%s\n' "$bold" "$1" "$plain"
-    shift
-    [ $# = 0 ] || printf '%s\n' "$@"
-}
-
-# Prints a command and runs it.
-show() {
-    printf '\n%s$ %s%s\n' "$command" "$1" "$plain"
-    eval "$1"
-}
 
 folder=$(mktemp -d /tmp/tombolo-shop-XXXXXX)
 export TOMBOLO_RUN_DIR=$folder/run TOMBOLO_STATE_DIR=$folder/state
@@ -53,16 +24,10 @@ tear_down() {
     local code=$?
     trap - EXIT INT TERM
     if [ "$code" != 0 ]; then
-        printf '\ndemo: it failed (%s); the end of the daemon'\''s log:\n' "$code" >&2
-        tail -n 20 "$TOMBOLO_STATE_DIR/daemon.log" >&2 2>/dev/null || true
+        tell_failure "$code" "$TOMBOLO_STATE_DIR/daemon.log"
     fi
     tombolo down --all >/dev/null 2>&1 || code=1
-    local pid
-    pid=$(cat "$TOMBOLO_STATE_DIR/lock" 2>/dev/null) || pid=
-    if [ -n "$pid" ]; then
-        kill "$pid" 2>/dev/null || true
-        tail --pid="$pid" -f /dev/null
-    fi
+    end_daemon "$TOMBOLO_STATE_DIR"
     rm -rf "$folder"
     exit "$code"
 }
@@ -98,10 +63,7 @@ done
 
 say '4. Who is not named in the file reaches nobody.' \
     'nginx has no way to redis: nobody listens there in its lo.'
-printf '\n%s$ %s%s\n' "$command" "tombolo exec front -- bash -c 'exec 3<>/dev/tcp/127.0.0.1/6379'" "$plain"
-if tombolo exec front -- bash -c 'exec 3<>/dev/tcp/127.0.0.1/6379' 2>&1; then
-    fail 'that should have been refused'
-fi
+show_failing "tombolo exec front -- bash -c 'exec 3<>/dev/tcp/127.0.0.1/6379' 2>&1"
 
 say '5. redis is restarted: the application is served by the next one, and is told nothing.'
 show 'tombolo restart redis'

@@ -1,6 +1,6 @@
 //! Services over links: who asks, who answers and whom that one asks are on three nodes.
 
-use e2e::cluster::{Bed, Host, address, etcd_program, missing};
+use e2e::cluster::{Bed, Host, address};
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -84,38 +84,6 @@ fn a_container_resolves_through_a_backend_and_a_name_server_of_other_nodes() {
     bed.until("the name is resolved by the next proxies", PATIENCE, || resolves(alpha));
     alpha.ok(&["down", "test"]);
     bed.finish();
-}
-
-/// `make demo-cluster` shows a newcomer what it says.
-#[test]
-fn the_demo_of_three_nodes_shows_what_it_says_and_leaves_nothing() {
-    let lacks =
-        missing().or_else(|| etcd_program().is_none().then(|| "needs etcd; run `make deps`".to_owned()));
-    if let Some(reason) = lacks {
-        println!("skipped: {reason}");
-        return;
-    }
-    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/cluster/demo.sh");
-    let child = Command::new(demo)
-        .env("TOMBOLO", e2e::node::binary())
-        .env("CARGO_TARGET_DIR", e2e::node::target())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the demo starts");
-    let name = format!("td{}-", child.id());
-    let output = child.wait_with_output().expect("the demo ends");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(
-        said.matches("192.0.2.7 ").count(),
-        2,
-        "the name was not resolved over both transports:\n{said}"
-    );
-    assert!(said.contains("The counter runs elsewhere after"), "{said}");
-    let spaces = Command::new("ip").args(["netns", "list"]).output().expect("ip(8)");
-    let spaces = String::from_utf8_lossy(&spaces.stdout).into_owned();
-    assert!(!spaces.lines().any(|space| space.starts_with(&name)), "the demo left namespaces:\n{spaces}");
 }
 
 /// Looks the name up again and again until it is told to end; prints what was lost, and at the end how many there were.

@@ -16,6 +16,7 @@ mod cluster_services;
 mod cluster_sockets;
 mod cluster_volumes;
 mod coordination;
+mod demos;
 mod devices;
 mod endpoint_bed;
 mod endpoint_faults;
