@@ -184,6 +184,25 @@ ssize_t tombolo_endpoint_state(tombolo_handle whose, void *buffer, size_t size);
 ssize_t tombolo_endpoint_ask(tombolo_handle endpoint, const char *name, uint32_t tag, const void *bytes, size_t length,
                              void *buffer, size_t size, struct tombolo_message *reply, int64_t timeout_ns);
 
+/* As tombolo_endpoint_send(), to whoever has a name, and waits until somebody has. If that one moves or dies before it has received the message, the next one
+ * receives it: one of them, and once. Returns 0. ENOENT, EPERM, EUSERS as of tombolo_endpoint_find(). */
+int tombolo_endpoint_tell(tombolo_handle endpoint, const char *name, uint32_t tag, const void *bytes, size_t length,
+                          int64_t timeout_ns);
+
+/* MIGRATION. An endpoint moves to a program of another domain that is a backup of it. Between the start and the end of a migration it receives nothing, whoever calls it waits,
+ * and other calls of it fail with EINPROGRESS. Nothing that was sent to it is lost, doubled or reordered. */
+
+/* Begins to move. ENODEV: no program of that domain is a backup that is ready; EALREADY: it is moving; EBUSY: a request waits for its reply, or a
+ * message that was too long for the buffer for its receiver; EOPNOTSUPP: it has buffers, or grants of others, or a peer on another node; EINVAL: it has no name. Returns 0. */
+int tombolo_endpoint_migrate_start(tombolo_handle endpoint, const char *domain);
+
+/* Moves: everything that is queued goes to the new place, which has the name from then on, and this endpoint has ended. ECANCELED: the other program did not take it, and the
+ * endpoint goes on here; EINVAL: no migration was started. Returns 0. */
+int tombolo_endpoint_migrate_commit(tombolo_handle endpoint);
+
+/* Stays, and receives again. EINVAL: no migration was started. Returns 0. */
+int tombolo_endpoint_migrate_roll_back(tombolo_handle endpoint);
+
 /* Passes a request on: `to` receives it as one of who asked, and answers. Never waits. EAGAIN: `to` has not received what was sent
  * before, and the request still waits for an answer from here; EPERM; EMSGSIZE; ECANCELED; EPIPE. Returns 0. */
 int tombolo_endpoint_relay(tombolo_handle endpoint, uint64_t request, tombolo_address to, uint32_t tag, const void *bytes,

@@ -99,6 +99,10 @@ _declare("tombolo_endpoint_promote", _INT, _HANDLE)
 _declare("tombolo_endpoint_reply_with_state", _INT, _HANDLE, _LONG, _TAG, _BYTES, _SIZE, _BYTES, _SIZE)
 _declare("tombolo_endpoint_keep_state", _INT, _HANDLE, _BYTES, _SIZE)
 _declare("tombolo_endpoint_state", _COUNT, _HANDLE, _BYTES, _SIZE)
+_declare("tombolo_endpoint_tell", _INT, _HANDLE, _TEXT, _TAG, _BYTES, _SIZE, _TIME)
+_declare("tombolo_endpoint_migrate_start", _INT, _HANDLE, _TEXT)
+_declare("tombolo_endpoint_migrate_commit", _INT, _HANDLE)
+_declare("tombolo_endpoint_migrate_roll_back", _INT, _HANDLE)
 _declare("tombolo_endpoint_give_up", _INT, _HANDLE)
 _declare("tombolo_endpoint_receive", _COUNT, _HANDLE, _ADDRESS, _BYTES, _SIZE, _MESSAGE, _TIME)
 _declare("tombolo_endpoint_reply", _INT, _HANDLE, _LONG, _TAG, _BYTES, _SIZE)
@@ -432,6 +436,33 @@ class Endpoint(Handle):
     def state(self) -> bytes:
         """The state that was handed over last, by this endpoint or by those whose place it has taken; empty: none was."""
         return _state_of(self._handle)
+
+    def tell(self, name: str, data: Buffer = b"", *, tag: int = 0, timeout: Optional[float] = None) -> None:
+        """Sends a message to whoever has a name, and waits until it is received. If that one moves or dies before it has received the message, the
+        next one receives it: one of them, and once."""
+        whom = _name_bytes(name)
+        place, size = pointer_to(data)
+        ns = nanoseconds(timeout)
+        self._again(lambda: int(library.tombolo_endpoint_tell(self._handle, whom, tag, place, size, ns)))
+
+    def start_migration(self, domain: str) -> None:
+        """Begins to move to a program of another domain that is a backup of this endpoint. From now on it receives nothing, and those who call it
+        wait, until :meth:`commit_migration` or :meth:`roll_back_migration`."""
+        _ok(library.tombolo_endpoint_migrate_start(self._handle, _name_bytes(domain)))
+
+    def commit_migration(self) -> None:
+        """Moves: everything that is queued goes to the new place, which has the name from then on, and this endpoint has ended. :class:`Canceled`:
+        the other program did not take it, and the endpoint goes on here."""
+        _ok(library.tombolo_endpoint_migrate_commit(self._handle))
+
+    def roll_back_migration(self) -> None:
+        """Stays, and receives again."""
+        _ok(library.tombolo_endpoint_migrate_roll_back(self._handle))
+
+    def migrate(self, domain: str) -> None:
+        """Moves to a program of another domain: starts and commits."""
+        self.start_migration(domain)
+        self.commit_migration()
 
     def ask(
         self,

@@ -60,6 +60,9 @@ pub const WORD_WITHDRAW: usize = 192;
 /// In a direction's words: 1 while the direction's sender waits for the other and wants to know for whom that one waits. Written by the
 /// sender.
 pub const WORD_WAITS: usize = 256;
+/// In a direction's words: 1 when the direction's receiver is moving, and receives nothing more over this pair: what it has not consumed by then is its
+/// sender's to send again, to whoever has the receiver's place. 0 again if it stays. Written by the receiver.
+pub const WORD_SEALED: usize = 320;
 /// In a direction's words: the greatest label on the way that the direction's sender waits along, and how far it came. Written by the sender.
 pub const WORD_PATH: usize = 384;
 

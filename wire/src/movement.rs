@@ -26,6 +26,13 @@ pub const RECORD_STATE: u32 = 2;
 /// The backup has all; the generation is the least one whose replies it knows.
 pub const RECORD_READY: u32 = 3;
 
+/// A message that the primary has taken out of its sender's ring and not received: the endpoint moves, and it is received at the new place.
+pub const RECORD_QUEUED: u32 = 4;
+/// As [`RECORD_QUEUED`], of bits of notices; they stand in the place of the number.
+pub const RECORD_NOTICES: u32 = 5;
+/// The primary receives nothing more: this backup is to take its place now.
+pub const RECORD_MOVE: u32 = 6;
+
 /// What a primary hands over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -49,6 +56,24 @@ pub enum Record {
         /// The least generation of the endpoint whose replies the primary knows.
         continues: u32,
     },
+    /// A message that is to be received at the endpoint's new place.
+    Queued {
+        /// Who sent it.
+        source: Address,
+        /// What it means.
+        tag: u32,
+        /// Its payload.
+        payload: Vec<u8>,
+    },
+    /// Notices that are to be received at the endpoint's new place.
+    Notices {
+        /// Who set them.
+        source: Address,
+        /// The bits.
+        bits: u64,
+    },
+    /// The backup is to take the place now.
+    Move,
 }
 
 /// What is wrong with a record.
@@ -83,6 +108,9 @@ impl Record {
             Record::Ready { continues } => {
                 (RECORD_READY, Address { slot: 0, generation: *continues }, 0, 0, &[], None)
             }
+            Record::Queued { source, tag, payload } => (RECORD_QUEUED, *source, *tag, 0, payload, None),
+            Record::Notices { source, bits } => (RECORD_NOTICES, *source, 0, *bits, &[], None),
+            Record::Move => (RECORD_MOVE, nobody, 0, 0, &[], None),
         };
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(STATE_SAME);
         let mut bytes = Vec::with_capacity(RECORD_HEADER_BYTES + reply.len() + state.map_or(0, <[u8]>::len));
@@ -133,6 +161,13 @@ impl Record {
             (RECORD_READY, None) if reply.is_empty() && who.generation != 0 => {
                 Ok(Record::Ready { continues: who.generation })
             }
+            (RECORD_QUEUED, None) if who.generation != 0 && id == 0 => {
+                Ok(Record::Queued { source: who, tag, payload: reply.to_vec() })
+            }
+            (RECORD_NOTICES, None) if reply.is_empty() && who.generation != 0 && id != 0 => {
+                Ok(Record::Notices { source: who, bits: id })
+            }
+            (RECORD_MOVE, None) if reply.is_empty() && who.generation == 0 && id == 0 => Ok(Record::Move),
             _ => Err(bad),
         }
     }
@@ -151,6 +186,10 @@ mod tests {
             reply(Some(b"count 4".to_vec())),
             Record::State(b"count 4".to_vec()),
             Record::Ready { continues: 2 },
+            Record::Queued { source: requester, tag: 9, payload: b"frame".to_vec() },
+            Record::Queued { source: requester, tag: 0, payload: Vec::new() },
+            Record::Notices { source: requester, bits: 1 << 63 | 1 },
+            Record::Move,
         ]
     }
 

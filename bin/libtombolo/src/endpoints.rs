@@ -218,6 +218,27 @@ impl Endpoints for Library {
         })
     }
 
+    fn tell(&self, endpoint: Handle, name: &CStr, message: Outgoing<'_>, patience: Patience) -> Outcome<()> {
+        let wanted = Wanted::tell(name, message);
+        self.table.find(endpoint)?.whole(endpoint, |member: &mut Member| {
+            member.call_wanted(Some(wanted), |member| member.tell(name, wanted, message.tag, patience))
+        })
+    }
+
+    fn migrate_start(&self, endpoint: Handle, domain: &CStr) -> Outcome<()> {
+        self.table.find(endpoint)?.whole(endpoint, |member: &mut Member| {
+            member.call_wanted(None, |member| member.start_migration(domain))
+        })
+    }
+
+    fn migrate_commit(&self, endpoint: Handle) -> Outcome<()> {
+        self.member(endpoint, |member| member.endpoint.commit_migration().map_err(refused))
+    }
+
+    fn migrate_roll_back(&self, endpoint: Handle) -> Outcome<()> {
+        self.member(endpoint, |member| member.endpoint.roll_back_migration().map_err(refused))
+    }
+
     fn give_up(&self, endpoint: Handle) -> Outcome<bool> {
         self.member(endpoint, |member| Ok(member.give_up()))
     }

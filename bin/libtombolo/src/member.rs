@@ -150,6 +150,25 @@ impl Member {
         sent.map_err(|error| refusals::of(&error, patience))
     }
 
+    /// Sends a message to whoever has a name, and waits until it is received.
+    pub fn tell(&mut self, name: &CStr, wanted: Wanted<'_>, tag: u32, patience: Patience) -> Outcome<()> {
+        if self.is_interruptible {
+            return self.tell_in_steps(wanted, patience);
+        }
+        let told = self.endpoint.tell(name_of(name.to_bytes())?, tag, wanted.bytes, deadline_of(patience));
+        told.map_err(|error| refusals::of(&error, patience))
+    }
+
+    /// Begins to move to a program of another domain.
+    pub fn start_migration(&mut self, domain: &CStr) -> Outcome<()> {
+        if !self.held.is_empty() {
+            let text = "a message was received that was too long for the buffer: receive it before the endpoint moves";
+            return Err(failure(Errno::BUSY, text));
+        }
+        let started = self.endpoint.start_migration(name_of(domain.to_bytes())?);
+        started.map_err(|error| refusals::of(&error, Patience::Never))
+    }
+
     /// Sends a message and waits until there is room for it.
     pub fn send_buffered(
         &mut self,

@@ -3,7 +3,9 @@
 use crate::member::{Member, name_of, whom_of};
 use crate::polling::deadline_of;
 use crate::refusals::{self, Refusal};
-use endpoint::{Address, Ask, Endpoint, Failed, Find, From, Receive, Received, Reply, Request, Send, Step};
+use endpoint::{
+    Address, Ask, Endpoint, Failed, Find, From, Receive, Received, Reply, Request, Send, Step, Tell,
+};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::time::Instant;
@@ -16,7 +18,7 @@ pub struct Wanted<'a> {
     pub kind: Kind,
     /// What goes out, or the text that says whom to find.
     pub bytes: &'a [u8],
-    /// Of a request to a name: the name.
+    /// Of a request or a message to a name: the name.
     pub name: &'a [u8],
 }
 
@@ -26,6 +28,7 @@ pub enum Kind {
     Send { to: Address, tag: u32, is_buffered: bool },
     Request { to: Address, tag: u32, takes: usize },
     Ask { tag: u32, takes: usize },
+    Tell { tag: u32 },
     Receive(Option<Address>),
     Find { waits: bool },
 }
@@ -43,6 +46,10 @@ impl<'a> Wanted<'a> {
         Self { kind: Kind::Ask { tag: message.tag, takes }, bytes: message.bytes, name: name.to_bytes() }
     }
 
+    pub fn tell(name: &'a CStr, message: Outgoing<'a>) -> Self {
+        Self { kind: Kind::Tell { tag: message.tag }, bytes: message.bytes, name: name.to_bytes() }
+    }
+
     pub fn receive(from: Option<Address>) -> Self {
         Self { kind: Kind::Receive(from), bytes: &[], name: &[] }
     }
@@ -57,6 +64,7 @@ enum Call {
     Send(Send),
     Request(Request),
     Ask(Box<Ask>),
+    Tell(Box<Tell>),
     Receive(Receive),
     Find(Find),
 }
@@ -83,6 +91,7 @@ impl Ongoing {
             Call::Send(call) => endpoint.cancel_send(call),
             Call::Request(call) => endpoint.cancel_request(call),
             Call::Ask(call) => endpoint.cancel_ask(call),
+            Call::Tell(call) => endpoint.cancel_tell(call),
             Call::Receive(call) => {
                 endpoint.cancel_receive(call);
                 false
@@ -104,6 +113,7 @@ fn begun(wanted: Wanted<'_>) -> Outcome<Call> {
             Call::Request(Request::new(to, tag, u32::try_from(takes).unwrap_or(u32::MAX)))
         }
         Kind::Ask { tag, takes } => Call::Ask(Box::new(Ask::new(name_of(wanted.name)?, tag, takes))),
+        Kind::Tell { tag } => Call::Tell(Box::new(Tell::new(name_of(wanted.name)?, tag))),
         Kind::Receive(from) => Call::Receive(Receive::new(from.map_or(From::Any, From::One))),
         Kind::Find { waits } => Call::Find(Find::new(whom_of(wanted.bytes)?, waits)),
     })
@@ -132,6 +142,13 @@ impl Member {
     pub fn ask_in_steps(&mut self, wanted: Wanted<'_>, patience: Patience) -> Outcome<Reply> {
         self.in_steps(wanted, patience, |endpoint, call, into, late| match call {
             Call::Ask(call) => endpoint.step_ask(call, wanted.bytes, into, late),
+            _ => another(),
+        })
+    }
+
+    pub fn tell_in_steps(&mut self, wanted: Wanted<'_>, patience: Patience) -> Outcome<()> {
+        self.in_steps(wanted, patience, |endpoint, call, _, late| match call {
+            Call::Tell(call) => endpoint.step_tell(call, wanted.bytes, late),
             _ => another(),
         })
     }

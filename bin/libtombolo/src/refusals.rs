@@ -2,9 +2,9 @@
 
 use crate::failure::{self, failure};
 use endpoint::{
-    AskError, BackupError, BindError, BufferError, CopyError, Failed, FindError, GrantError, NoPeer,
-    NotifyError, OutOfRange, ReceiveError, RelayError, ReplyError, RequestError, SendError, StateError,
-    Unasked,
+    AskError, BackupError, BindError, BufferError, CopyError, Failed, FindError, GrantError, MigrateError,
+    NoPeer, NotifyError, OutOfRange, ReceiveError, RelayError, ReplyError, RequestError, SendError,
+    StateError, TellError, Unasked,
 };
 use rustix::io::Errno;
 use session::ControlError;
@@ -146,6 +146,28 @@ impl Refusal for AskError {
     }
 }
 
+impl Refusal for TellError {
+    fn errno(&self, patience: Patience) -> Option<Errno> {
+        match self {
+            Self::Find(why) => why.errno(patience),
+            Self::Send(why) => why.errno(patience),
+        }
+    }
+}
+
+impl Refusal for MigrateError {
+    fn errno(&self, _: Patience) -> Option<Errno> {
+        Some(match self {
+            Self::Moving { .. } => Errno::ALREADY,
+            Self::NotMoving | Self::NoName => Errno::INVAL,
+            Self::NoRoom { .. } => Errno::NODEV,
+            Self::Unanswered { .. } | Self::Calling => Errno::BUSY,
+            Self::Buffers { .. } | Self::Granted { .. } | Self::OtherNode { .. } => Errno::OPNOTSUPP,
+            Self::RolledBack { .. } => Errno::CANCELED,
+        })
+    }
+}
+
 impl Refusal for BackupError {
     fn errno(&self, patience: Patience) -> Option<Errno> {
         match self {
@@ -237,6 +259,7 @@ pub fn of<E: Refusal>(error: &Failed<E>, patience: Patience) -> Failure {
         Failed::Daemon(why) => failure::of(of_daemon(why), why),
         // The handle is being closed by another thread.
         Failed::Interrupted => failure(Errno::BADF, "the endpoint was closed by another thread"),
+        Failed::Moving => failure::of(Some(Errno::INPROGRESS), error),
         Failed::Ended { .. } => failure::of(Some(Errno::SHUTDOWN), error),
         Failed::Forked => failure::of(Some(Errno::STALE), error),
         Failed::System { .. } => failure::of(None, error),

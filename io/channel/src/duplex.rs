@@ -134,6 +134,13 @@ impl Duplex {
         }
     }
 
+    /// The messages that were sent, or held back, and that the peer has not consumed, the oldest first. They are read back from memory that the peer can
+    /// write. Empty, if it has broken a rule.
+    #[must_use]
+    pub fn unconsumed(&mut self) -> Vec<Vec<u8>> {
+        self.sender.producer.unconsumed().unwrap_or_default()
+    }
+
     /// Shows the peer what was held back.
     ///
     /// # Errors

@@ -187,7 +187,7 @@ fn no_successor(before: Address) -> AskError {
 }
 
 /// Whether another one may have come, or will come, in the place of whoever was called.
-fn has_gone(why: NoPeer) -> bool {
+pub(crate) fn has_gone(why: NoPeer) -> bool {
     matches!(
         why,
         NoPeer::Unbound(_) | NoPeer::WrongGeneration { .. } | NoPeer::Dead(_) | NoPeer::Moved { .. }

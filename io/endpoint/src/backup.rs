@@ -1,5 +1,6 @@
 //! A backup of an endpoint: it takes what the primary hands over, and the primary's place when that one dies.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ipc::{Assembly, Content, From, Gone, Received, Replies};
@@ -13,6 +14,7 @@ use wire::movement::{NOTICE_RELEASED, Record};
 use crate::failed::Trouble;
 use crate::interrupt::Interrupter;
 use crate::member::{Answer, BindError, RETRY, Ticket, bind_backup, on_wire};
+use crate::moving::queued;
 use crate::{Endpoint, Failed, Find, FindError, Options, Step};
 
 /// So long the name of a primary that has hung up may be taken: by then the daemon has seen that its connection has ended, unless the primary lives.
@@ -39,6 +41,8 @@ pub struct Backup {
     primary: Option<Address>,
     replies: Replies,
     assembly: Assembly,
+    /// What is queued for the endpoint, which moves here.
+    queued: VecDeque<(Received, Vec<u8>)>,
     /// The least generation whose replies it knows; 0: it does not have all that its primary has.
     continues: u32,
     find: Option<Find>,
@@ -48,6 +52,8 @@ pub struct Backup {
     /// Since when the primary's place was wanted.
     wanted_since: Option<Instant>,
     supersedes: bool,
+    /// The primary has handed over everything, and moves here.
+    moves: bool,
 }
 
 impl Backup {
@@ -64,12 +70,14 @@ impl Backup {
             primary: None,
             replies: Replies::default(),
             assembly: Assembly::default(),
+            queued: VecDeque::new(),
             continues: 0,
             find: None,
             asked: None,
             again_at: None,
             wanted_since: None,
             supersedes: false,
+            moves: false,
         })
     }
 
@@ -115,6 +123,7 @@ impl Backup {
             Failed::Forked => Failed::Forked,
             Failed::Ended { why } => Failed::Ended { why },
             Failed::Interrupted => Failed::Interrupted,
+            Failed::Moving => Failed::Moving,
         })
     }
 
@@ -179,7 +188,12 @@ impl Backup {
         match received.content {
             Content::Message { tag } => match self.assembly.take(tag, payload) {
                 Ok(Some(Record::Ready { continues })) => self.continues = continues,
-                Ok(Some(record)) => self.replies.take(record),
+                // The primary receives nothing more, and what it had is here.
+                Ok(Some(Record::Move)) => self.moves = self.is_ready(),
+                Ok(Some(record)) => match queued(&record) {
+                    Some(queued) => self.queued.push_back(queued),
+                    None => self.replies.take(record),
+                },
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(primary = %received.source, %error, "a primary hands over what is no record");
@@ -202,6 +216,9 @@ impl Backup {
     fn forget(&mut self) {
         self.continues = 0;
         self.assembly = Assembly::default();
+        self.queued.clear();
+        // A primary that goes on without this backup does not move here.
+        self.moves = false;
         self.wanted_since = None;
     }
 
@@ -216,7 +233,7 @@ impl Backup {
         }
         self.again_at = None;
         match primary {
-            Some(_) if !self.supersedes => Ok(None),
+            Some(_) if !self.supersedes && !self.moves => Ok(None),
             None if !self.is_ready() && !self.supersedes => self.look_for_primary(),
             _ => Ok(self.ask_for_place(now)),
         }
@@ -229,7 +246,7 @@ impl Backup {
         }
         let member = self.endpoint.as_mut().and_then(|endpoint| endpoint.member.as_mut())?;
         let (endpoint, over, continues) = (member.slot(), self.primary.map(on_wire), self.continues);
-        let supersede = self.supersedes;
+        let supersede = self.supersedes || self.moves;
         self.asked = member.ask(|id| Request::Promote { id, endpoint, over, continues, supersede });
         self.asked.is_none().then_some(now + RETRY)
     }
@@ -284,6 +301,7 @@ impl Backup {
         let address = crate::member::of_wire(bound.address);
         let mut endpoint = Endpoint::new(address, Some(self.name.clone()), &self.options)?;
         endpoint.replies = std::mem::take(&mut self.replies);
+        endpoint.pairs.inbox = std::mem::take(&mut self.queued);
         let continues = if self.continues == 0 { address.generation } else { self.continues };
         if let Some(mut member) = before.member.take() {
             member.becomes(&self.name, bound, continues);
@@ -315,5 +333,6 @@ fn not_of_a_call(failed: Failed<ipc::ReceiveError>) -> Failed<BackupError> {
         Failed::Forked => Failed::Forked,
         Failed::Ended { why } => Failed::Ended { why },
         Failed::Interrupted => Failed::Interrupted,
+        Failed::Moving => Failed::Moving,
     }
 }

@@ -110,6 +110,11 @@ impl Endpoint {
         deadline: Option<Instant>,
     ) -> Result<Received, Failed<ReceiveError>> {
         self.check_here()?;
+        if !self.pairs.inbox.is_empty()
+            && let Some(received) = self.take_queued(from, into)
+        {
+            return Ok(received);
+        }
         if let Some(received) = self.pairs.logic.receive_at_once(from, into) {
             self.waiting.burst = self.waiting.burst.saturating_add(1);
             return Ok(received);
@@ -130,6 +135,9 @@ impl Endpoint {
         let patience = Patience { deadline, searches: matches!(from, From::One(_)) };
         loop {
             self.bring_up_backups()?;
+            if let Some(received) = self.take_queued(from, into) {
+                return Ok(received);
+            }
             let mut call = Receive::new(from.clone());
             let done =
                 self.drive(patience, |logic, pulse| match logic.poll_receive(&mut call, into, pulse) {

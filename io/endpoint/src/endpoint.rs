@@ -13,7 +13,7 @@ use crate::grants::Borrowings;
 use crate::interrupt::Interrupter;
 use crate::loans::Loans;
 use crate::member::Member;
-use crate::pairs::{Info, IntroduceError, Introduction, Pairs};
+use crate::pairs::{Info, IntroduceError, Introduction, Moving, Pairs};
 use crate::steps::Stepping;
 use crate::waiting::Waiting;
 
@@ -52,6 +52,8 @@ pub struct Endpoint {
     pub(crate) replies: Replies,
     /// Backups that are relied upon: no reply is released that they have not taken.
     pub(crate) backups: Vec<Address>,
+    /// It is on its way to another domain.
+    pub(crate) moving: Option<Moving>,
 }
 
 /// Another endpoint, as this one knows it.
@@ -99,6 +101,7 @@ impl Endpoint {
             stepping: None,
             replies: Replies::default(),
             backups: Vec::new(),
+            moving: None,
         })
     }
 
@@ -210,6 +213,15 @@ impl Endpoint {
     /// Every call begins by this.
     #[inline]
     pub(crate) fn check_here(&self) -> Result<(), Trouble> {
+        if self.moving.is_some() {
+            return Err(Trouble::Moving);
+        }
+        self.check_process()
+    }
+
+    /// The same, of whatever ends a migration.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), Trouble> {
         if !self.origin.is_here() {
             return Err(Trouble::Forked);
         }

@@ -36,6 +36,9 @@ pub enum Failed<E> {
     /// An [`crate::Interrupter`] has ended this call, and ends all later ones.
     #[error("the endpoint was interrupted by another thread")]
     Interrupted,
+    /// This endpoint is on its way to another domain, and receives and calls nobody meanwhile.
+    #[error("this endpoint is moving: commit its migration, or roll it back, before the next call")]
+    Moving,
 }
 
 impl<E> Failed<E> {
@@ -48,6 +51,7 @@ impl<E> Failed<E> {
             Failed::Forked => Failed::Forked,
             Failed::Ended { why } => Failed::Ended { why },
             Failed::Interrupted => Failed::Interrupted,
+            Failed::Moving => Failed::Moving,
         }
     }
 }
@@ -59,6 +63,7 @@ pub(crate) enum Trouble {
     Ended { why: String },
     Forked,
     Interrupted,
+    Moving,
 }
 
 impl Trouble {
@@ -75,6 +80,7 @@ impl<E> From<Trouble> for Failed<E> {
             Trouble::Ended { why } => Failed::Ended { why },
             Trouble::Forked => Failed::Forked,
             Trouble::Interrupted => Failed::Interrupted,
+            Trouble::Moving => Failed::Moving,
         }
     }
 }

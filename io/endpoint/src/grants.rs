@@ -191,6 +191,11 @@ impl Freed {
         Ok(Freed(Arc::new(Dropped { buffers: Mutex::default(), event: Eventfd::new()? })))
     }
 
+    /// How many have this list in hand: the endpoint, and each of its buffers.
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
     /// What becomes readable when there are some.
     pub fn event(&self) -> &Eventfd {
         &self.0.event

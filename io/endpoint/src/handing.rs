@@ -16,7 +16,7 @@ use crate::{Endpoint, Failed};
 
 /// How long a backup may take to receive what it is handed. Its callers wait so long for a backup that hangs, once; a backup that computes for a moment is
 /// not parted from.
-const TAKE_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const TAKE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a state was not handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -140,7 +140,7 @@ impl Endpoint {
     }
 
     /// Has one backup take a record; false: it has not.
-    fn hand(&mut self, backup: Address, record: &[u8]) -> Result<bool, Trouble> {
+    pub(crate) fn hand(&mut self, backup: Address, record: &[u8]) -> Result<bool, Trouble> {
         let deadline = Some(Instant::now() + TAKE_WITHIN);
         let Ok(most) = self.payload_bytes_max(backup) else { return Ok(false) };
         for (tag, piece) in pieces(record, most) {
@@ -158,7 +158,7 @@ impl Endpoint {
 
     /// Goes on without a backup. The backup is told in memory that both share, so that it knows even if the daemon and this process die; and the daemon
     /// is asked, because it may have let the backup take this endpoint's place a moment ago.
-    fn release(&mut self, backup: Address) -> Result<(), Trouble> {
+    pub(crate) fn release(&mut self, backup: Address) -> Result<(), Trouble> {
         // One that is dead hears of it no more.
         let _gone = self.pairs.logic.notify(backup, NOTICE_RELEASED);
         self.ask_for_release(backup)?;
@@ -209,5 +209,6 @@ fn unless_of_the_call(failed: Failed<SendError>) -> Result<(), Trouble> {
         Failed::Forked => Trouble::Forked,
         Failed::Ended { why } => Trouble::Ended { why },
         Failed::Interrupted => Trouble::Interrupted,
+        Failed::Moving => Trouble::Moving,
     })
 }

@@ -50,8 +50,10 @@ mod lender;
 mod link;
 mod loans;
 mod member;
+mod moving;
 mod pairs;
 mod steps;
+mod tell;
 mod waiting;
 
 pub use ipc::{
@@ -77,5 +79,7 @@ pub use ipc::grants::Access;
 pub use ipc::grants::OutOfRange;
 pub use lender::Lender;
 pub use member::{BindError, Find, FindError, Whom};
+pub use moving::MigrateError;
 pub use pairs::IntroduceError;
 pub use steps::Step;
+pub use tell::{Tell, TellError};

@@ -199,6 +199,10 @@ impl Link for Pair {
         let _taken = self.end.take(HEADER_BYTES, into);
     }
 
+    fn unconsumed(&mut self) -> Vec<Vec<u8>> {
+        self.end.unconsumed()
+    }
+
     fn listen(&mut self) {
         let naps = self.common.nap.load(Relaxed);
         let how = if naps { Sleep::OnFutex } else { Sleep::OnDoorbell };

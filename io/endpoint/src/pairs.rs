@@ -1,12 +1,12 @@
 //! The peers of an endpoint: the state machine, the channels under it, and the set of doorbells to sleep on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use channel::{End, OpenError, OpenOptions};
-use ipc::{Gone, Limits, NoPeer, Rights};
+use ipc::{Gone, Limits, NoPeer, Received, Rights, Unreceived};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use sys::known::Known;
@@ -17,6 +17,9 @@ use crate::link::{Common, Pair};
 
 /// Doorbells that are listened to at one look; those that are left ring on.
 const HEARD_AT_ONCE: usize = 64;
+
+/// Peers that moved, whose successors are not known yet, and for whom messages wait.
+const UNRECEIVED_MAX: usize = 64;
 
 /// In the set of doorbells: no slot, but the daemon's connection.
 const CONTROL: u64 = u64::MAX;
@@ -77,6 +80,15 @@ pub(crate) struct Introduction {
     pub backup: bool,
 }
 
+/// An endpoint that is on its way to another domain.
+#[derive(Clone, Debug)]
+pub(crate) struct Moving {
+    /// The domain.
+    pub to: String,
+    /// The backup that is to have its place.
+    pub backup: Address,
+}
+
 /// What has been heard.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Heard {
@@ -100,6 +112,10 @@ pub(crate) struct Pairs {
     ended: Vec<Address>,
     /// Backups of this endpoint that have been told nothing yet.
     new_backups: Vec<Address>,
+    /// What was received and not handed out before this endpoint, or a peer, moved.
+    pub inbox: VecDeque<(Received, Vec<u8>)>,
+    /// What peers that moved have not received, by slot, and their generations: for whoever has their place.
+    unreceived: BTreeMap<u32, (u32, Unreceived)>,
 }
 
 impl Pairs {
@@ -115,6 +131,8 @@ impl Pairs {
             apart: 0,
             ended: Vec::new(),
             new_backups: Vec::new(),
+            inbox: VecDeque::new(),
+            unreceived: BTreeMap::new(),
         })
     }
 
@@ -125,6 +143,7 @@ impl Pairs {
         let end = end.open_duplex(&OpenOptions::default()).map_err(open)?;
         let before = self.infos.get(&address.slot).map(|info| info.address);
         if let Some(before) = before.filter(|before| before.generation <= address.generation) {
+            self.take_back(before);
             self.unwatch(before);
             let was_apart = self.logic.link(before).is_ok_and(|pair| !pair.end().has_futex());
             self.apart = self.apart.saturating_sub(usize::from(was_apart));
@@ -141,7 +160,52 @@ impl Pairs {
             // Nobody would hear it ring. It was bound a moment ago, so this parts from it.
             let _parted = self.unbind(address, Gone::Dead);
             IntroduceError::Watch { peer: address, source: errno.into() }
-        })
+        })?;
+        self.send_again(address);
+        Ok(())
+    }
+
+    /// Before a peer is parted from that has moved: what it had not received is sent again when the one is known that has its place, and what it had sent is received.
+    fn take_back(&mut self, peer: Address) {
+        let (Ok(unreceived), Ok(received)) = (self.logic.take_back(peer), self.logic.drain_moved(peer))
+        else {
+            return;
+        };
+        if !received.is_empty() {
+            self.inbox.extend(received);
+            self.logic.set_news(true);
+        }
+        if unreceived.is_empty() {
+            return;
+        }
+        let (generation, all) = self.unreceived.entry(peer.slot).or_default();
+        *generation = peer.generation;
+        all.messages.extend(unreceived.messages);
+        all.notices |= unreceived.notices;
+        if self.unreceived.len() > UNRECEIVED_MAX
+            && let Some((slot, _)) = self.unreceived.pop_first()
+        {
+            tracing::warn!(
+                slot,
+                "messages to an endpoint that moved are dropped: nobody has taken its place"
+            );
+        }
+    }
+
+    /// Whether something waits for whoever has the place of one that moved.
+    pub fn has_unreceived(&self, slot: u32) -> bool {
+        self.unreceived.contains_key(&slot)
+    }
+
+    /// Somebody new is known: it may have the place of one that moved. Its ring is empty, so all that was on its way to the other one fits.
+    fn send_again(&mut self, to: Address) {
+        let Some((generation, unreceived)) = self.unreceived.remove(&to.slot) else { return };
+        if generation >= to.generation || !self.logic.send_again(to, &unreceived) {
+            tracing::warn!(%to, "messages to an endpoint that moved are dropped: its successor does not take them");
+        }
+        if let Ok(pair) = self.logic.link_mut(to) {
+            pair.flush();
+        }
     }
 
     /// Whether a backup has come that has been told nothing yet.
@@ -182,6 +246,7 @@ impl Pairs {
         if self.logic.retell(peer, why) {
             return Ok(());
         }
+        self.take_back(peer);
         self.unwatch(peer);
         let pair = self.logic.unbind(peer, why)?;
         self.infos.remove(&peer.slot);

@@ -87,6 +87,10 @@ impl Endpoint {
             self.meet_source(call.from())?;
         }
         loop {
+            if let Some(received) = self.take_queued(call.from(), into) {
+                self.cancel_receive(call);
+                return Ok(Step::Ready(received));
+            }
             let step = stepped(self.step(late, true, |logic, pulse| logic.poll_receive(call, into, pulse)))?;
             match &step {
                 Step::Ready(received) if self.answers_again(received) => {}
@@ -127,6 +131,9 @@ impl Endpoint {
     ) -> Result<Option<Received>, Failed<ReceiveError>> {
         self.check_here()?;
         self.show_held();
+        if let Some(received) = self.take_queued(from, into) {
+            return Ok(Some(received));
+        }
         if let Some(received) = self.pairs.logic.receive_at_once(from, into) {
             return Ok(Some(received));
         }
@@ -137,6 +144,9 @@ impl Endpoint {
         }
         self.pairs.bury();
         self.bring_up_backups()?;
+        if let Some(received) = self.take_queued(from, into) {
+            return Ok(Some(received));
+        }
         let mut call = Receive::new(from.clone());
         loop {
             let polled =
@@ -172,7 +182,8 @@ impl Endpoint {
         self.pairs.bury();
         self.check_bound()?;
         self.pairs.common.set_nap(false);
-        let sleeps = self.pairs.logic.prepare_receive(from) && !self.pairs.common.is_blind();
+        let sleeps =
+            !self.has_queued(from) && self.pairs.logic.prepare_receive(from) && !self.pairs.common.is_blind();
         self.tell_trouble()?;
         Ok(sleeps)
     }

@@ -28,6 +28,12 @@ impl Send {
     pub fn to(&self) -> Address {
         self.0.to
     }
+
+    /// After it has failed because its receiver is gone: whether nobody has received it, nor ever will. False: that is not known.
+    #[must_use]
+    pub fn is_withdrawn(&self) -> bool {
+        self.0.withdrawn
+    }
 }
 
 /// A request on its way, and the wait for its reply. Poll it with the same payload each time.
@@ -327,7 +333,7 @@ impl<L: Link> Endpoint<L> {
                 Ok(Some(reply)) => Ok(reply),
                 Err(failure) => {
                     call.withdrawn |= matches!(call.stage, Stage::New | Stage::Room);
-                    Err(failure)
+                    self.after_parting(call, failure)
                 }
             };
             self.end_search();
@@ -336,6 +342,19 @@ impl<L: Link> Endpoint<L> {
             }
             return Poll::Ready(attempt);
         }
+    }
+
+    /// A call has failed because its receiver was parted from while it waited: whether it was received before, is known.
+    fn after_parting(&self, call: &mut Outgoing, failure: Failure) -> Result<Reply, Failure> {
+        let known =
+            self.parted.filter(|(peer, word)| *peer == call.to && layout::call_of(*word).0 == call.id);
+        let (Failure::NoPeer(_), Stage::Committed, Some((source, word))) = (&failure, call.stage, known)
+        else {
+            return Err(failure);
+        };
+        let taken = word == call.word(layout::CALL_TAKEN);
+        call.withdrawn |= word == call.word(layout::CALL_OVER);
+        if taken && call.kind == Kind::Send { Ok(Reply { source, tag: 0 }) } else { Err(failure) }
     }
 
     /// Does what can be done without waiting.

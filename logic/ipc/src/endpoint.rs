@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use wire::ipc as layout;
 use wire::ipc::{Address, PATH_HOPS_MAX};
 
 use crate::peer::Peer;
@@ -148,6 +149,10 @@ pub struct Endpoint<L> {
     /// Some peer is quiet, or was lately.
     pub(crate) quiet: bool,
     pub(crate) search: Option<Search>,
+    /// It receives nothing: see [`Endpoint::seal`].
+    pub(crate) sealed: bool,
+    /// Of the peer that was parted from last while a call to it may have waited: the call's word, which nobody changes any more.
+    pub(crate) parted: Option<(Address, u64)>,
     /// See [`Endpoint::has_news`].
     news: bool,
 }
@@ -168,6 +173,8 @@ impl<L: Link> Endpoint<L> {
             listens: false,
             quiet: false,
             search: None,
+            sealed: false,
+            parted: None,
             news: false,
         }
     }
@@ -212,6 +219,9 @@ impl<L: Link> Endpoint<L> {
             _ => {}
         }
         link.store(Way::Out, Word::Path, self.published());
+        if self.sealed {
+            link.store(Way::In, Word::Sealed, 1);
+        }
         self.table.insert(peer.slot, Entry::Bound(self.peers.len()));
         self.peers.push(Peer::new(peer, rights, link));
         Ok(())
@@ -244,10 +254,30 @@ impl<L: Link> Endpoint<L> {
             return None;
         }
         let removed = self.peers.swap_remove(index);
+        self.part(&removed);
         if let Some(moved) = self.peers.get(index) {
             self.table.insert(moved.address.slot, Entry::Bound(index));
         }
         Some(removed.link)
+    }
+
+    /// Whoever is parted from receives nothing more: what has become of the call that waits for it is decided now.
+    fn part(&mut self, removed: &Peer<L>) {
+        let found = removed.link.load(Way::Out, Word::Call);
+        let (id, state) = layout::call_of(found);
+        if id != self.calls || id == 0 {
+            return;
+        }
+        let over = layout::call_word(id, layout::CALL_OVER);
+        let word = match state {
+            // CALL: it was received a moment ago, or never will be.
+            layout::CALL_WAITING => match removed.link.replace(Way::Out, Word::Call, found, over) {
+                before if before == found => over,
+                taken => taken,
+            },
+            _ => found,
+        };
+        self.parted = Some((removed.address, word));
     }
 
     /// Whom it is bound to, in no order.

@@ -27,6 +27,8 @@ pub enum Word {
     Path,
     /// `WORD_WITHDRAW`.
     Withdraw,
+    /// `WORD_SEALED`.
+    Sealed,
 }
 
 impl Word {
@@ -40,6 +42,7 @@ impl Word {
             Word::Waits => layout::WORD_WAITS,
             Word::Path => layout::WORD_PATH,
             Word::Withdraw => layout::WORD_WITHDRAW,
+            Word::Sealed => layout::WORD_SEALED,
         }
     }
 }
@@ -76,6 +79,11 @@ pub trait Link {
     fn look(&mut self) -> Result<Option<Header>, Broken>;
     /// Takes the message that was looked at last; its payload, of the length in that header, replaces what is in `into`.
     fn take(&mut self, into: &mut Vec<u8>);
+    /// The messages that this end has committed and the peer has not consumed, as bytes with their headers, the oldest first. They stand in memory that the
+    /// peer can write.
+    fn unconsumed(&mut self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
     /// Says that this endpoint is about to sleep, and fences (SLEEP): it looks at everything once more before it does.
     fn listen(&mut self);
     /// Takes that back.

@@ -223,6 +223,14 @@ impl<L: Link> Peer<L> {
         }
     }
 
+    /// The header of the record that [`Peer::next`] takes.
+    pub fn front(&mut self) -> Option<Header> {
+        match self.stash.front() {
+            Some((header, _)) => Some(*header),
+            None => self.look(),
+        }
+    }
+
     /// The next record that counts or does not: one that was put aside, or one of the ring. It has been taken.
     pub fn next(&mut self, into: &mut Vec<u8>) -> Option<Header> {
         let header = if let Some((header, payload)) = self.stash.pop_front() {

@@ -92,7 +92,8 @@ impl Replies {
                 self.forget();
             }
             Record::State(state) => self.state = Some(state),
-            Record::Ready { .. } => {}
+            // Of these, whoever stands by makes something else.
+            Record::Ready { .. } | Record::Queued { .. } | Record::Notices { .. } | Record::Move => {}
         }
     }
 

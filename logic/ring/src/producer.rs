@@ -346,6 +346,38 @@ impl<M: Memory> Producer<M> {
         self.look_at_sleeper()
     }
 
+    /// The messages that the consumer has not consumed, as far as it says so: the oldest first. They are read back out of the ring, which the consumer can
+    /// write, so they are what it left of them; what stands there and is no message ends the list.
+    ///
+    /// # Errors
+    /// The rule that the consumer broke.
+    pub fn unconsumed(&mut self) -> Result<Vec<Vec<u8>>, Violation> {
+        self.look_at_consumed()?;
+        let mut messages = Vec::new();
+        let mut position = self.consumed;
+        while position < self.produced {
+            let held = self.held.filter(|held| held.position == position).map(|held| held.word);
+            let word = held.unwrap_or_else(|| self.memory.load(self.place.at(position), Acquire));
+            let alleged = layout::RecordWord::parse(word);
+            let most = self.place.until_end(position) - layout::RECORD_HEADER_BYTES;
+            let bytes = layout::record_bytes(alleged.length.min(most)) as u64;
+            let wrong = alleged.sequence != layout::sequence(position) || alleged.length > most;
+            if wrong || bytes > self.produced - position {
+                break;
+            }
+            if alleged.kind == layout::RECORD_MESSAGE {
+                let mut message = Vec::new();
+                let start = self.place.at(position) + layout::RECORD_HEADER_BYTES;
+                self.memory.append_to(start, alleged.length, &mut message);
+                messages.push(message);
+            } else if alleged.kind != layout::RECORD_PADDING {
+                break;
+            }
+            position += bytes;
+        }
+        Ok(messages)
+    }
+
     #[inline]
     fn look_at_sleeper(&mut self) -> Wake {
         // SLEEP: pairs with the consumer's `prepare_wait`.

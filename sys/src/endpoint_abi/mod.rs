@@ -111,6 +111,14 @@ pub trait Endpoints: Sync {
     fn keep_state(&self, endpoint: Handle, state: &[u8]) -> Outcome<()>;
     /// `tombolo_endpoint_state`, of an endpoint or a backup: how many bytes it has, of which as many as fit are in `into`.
     fn state(&self, whose: Handle, into: &mut [u8]) -> Outcome<usize>;
+    /// `tombolo_endpoint_tell`.
+    fn tell(&self, endpoint: Handle, name: &CStr, message: Outgoing<'_>, patience: Patience) -> Outcome<()>;
+    /// `tombolo_endpoint_migrate_start`.
+    fn migrate_start(&self, endpoint: Handle, domain: &CStr) -> Outcome<()>;
+    /// `tombolo_endpoint_migrate_commit`.
+    fn migrate_commit(&self, endpoint: Handle) -> Outcome<()>;
+    /// `tombolo_endpoint_migrate_roll_back`.
+    fn migrate_roll_back(&self, endpoint: Handle) -> Outcome<()>;
     /// `tombolo_endpoint_give_up`; whether it had been received.
     fn give_up(&self, endpoint: Handle) -> Outcome<bool>;
     /// `tombolo_endpoint_receive`: what came is in `into`, and described in `message`, also where it is too long for `into`.

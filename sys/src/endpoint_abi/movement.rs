@@ -110,3 +110,46 @@ pub unsafe fn state(endpoints: &dyn Endpoints, whose: Handle, buffer: *mut c_voi
         unsafe { endpoints.state(whose, memory::bytes_mut(buffer.cast(), size)?).map(count_of) }
     })
 }
+
+/// `tombolo_endpoint_tell` of the header.
+///
+/// # Safety
+/// `name` is null or ends with NUL; `bytes` is null with a length of 0, or valid for reading `length` bytes, which nobody writes meanwhile.
+pub unsafe fn tell(
+    endpoints: &dyn Endpoints,
+    endpoint: Handle,
+    name: *const c_char,
+    tag: u32,
+    bytes: *const c_void,
+    length: size_t,
+    timeout_ns: i64,
+) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe {
+            let (name, message) = (name_at(name)?, outgoing(tag, bytes, length)?);
+            endpoints.tell(endpoint, name, message, call::patience(timeout_ns)?).map(|()| 0)
+        }
+    })
+}
+
+/// `tombolo_endpoint_migrate_start` of the header.
+///
+/// # Safety
+/// `domain` is null or ends with NUL.
+pub unsafe fn migrate_start(endpoints: &dyn Endpoints, endpoint: Handle, domain: *const c_char) -> c_int {
+    call::call(-1, || {
+        // SAFETY: the caller says so.
+        unsafe { endpoints.migrate_start(endpoint, name_at(domain)?).map(|()| 0) }
+    })
+}
+
+/// `tombolo_endpoint_migrate_commit` of the header.
+pub fn migrate_commit(endpoints: &dyn Endpoints, endpoint: Handle) -> c_int {
+    call::call(-1, || endpoints.migrate_commit(endpoint).map(|()| 0))
+}
+
+/// `tombolo_endpoint_migrate_roll_back` of the header.
+pub fn migrate_roll_back(endpoints: &dyn Endpoints, endpoint: Handle) -> c_int {
+    call::call(-1, || endpoints.migrate_roll_back(endpoint).map(|()| 0))
+}

@@ -210,6 +210,42 @@ macro_rules! export_endpoints {
 
         /// See `include/tombolo/endpoint.h`.
         #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_tell(
+            endpoint: Held,
+            name: *const ctypes::c_char,
+            tag: u32,
+            bytes: *const ctypes::c_void,
+            length: ctypes::size_t,
+            timeout_ns: i64,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::tell(&$endpoints, endpoint, name, tag, bytes, length, timeout_ns) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn tombolo_endpoint_migrate_start(
+            endpoint: Held,
+            domain: *const ctypes::c_char,
+        ) -> ctypes::c_int {
+            // SAFETY: the caller keeps the contract of the header, which is what the callee asks for.
+            unsafe { abi::migrate_start(&$endpoints, endpoint, domain) }
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_migrate_commit(endpoint: Held) -> ctypes::c_int {
+            abi::migrate_commit(&$endpoints, endpoint)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn tombolo_endpoint_migrate_roll_back(endpoint: Held) -> ctypes::c_int {
+            abi::migrate_roll_back(&$endpoints, endpoint)
+        }
+
+        /// See `include/tombolo/endpoint.h`.
+        #[unsafe(no_mangle)]
         pub extern "C" fn tombolo_endpoint_give_up(endpoint: Held) -> ctypes::c_int {
             abi::give_up(&$endpoints, endpoint)
         }

@@ -171,6 +171,11 @@ impl Member {
         self.freed.clone()
     }
 
+    /// How many buffers of this endpoint there are.
+    pub(crate) fn count_buffers(&self) -> usize {
+        self.freed.holders().saturating_sub(1)
+    }
+
     /// Slot of the endpoint.
     pub(crate) fn slot(&self) -> u32 {
         self.address.slot
@@ -344,6 +349,12 @@ impl Member {
             Event::Superseded { endpoint, peer, by } if endpoint == slot => {
                 // Of one that was parted from before: just as well.
                 let _parted = pairs.unbind(of_wire(peer), Gone::Moved(of_wire(by)));
+                if pairs.has_unreceived(peer.slot) {
+                    let to = wire::control::Whom::Address(by);
+                    let ticket = self.ask(|id| Request::Introduce { id, endpoint, to, wait_ms: 0 });
+                    // Who finds it later sends it then.
+                    ticket.into_iter().for_each(|ticket| self.forget(ticket));
+                }
             }
             Event::Moved { endpoint, grant } if endpoint == slot => borrowings.moved(grant),
             Event::Revoked { endpoint, grant } if endpoint == slot => borrowings.revoked(grant),

@@ -12,7 +12,7 @@ use wire::ipc::Header;
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Channel {
     rings: [VecDeque<(Header, Vec<u8>)>; 2],
-    words: [[u64; 6]; 2],
+    words: [[u64; 7]; 2],
     /// By side: says that it listens.
     listens: [bool; 2],
     /// By side: has been rung.

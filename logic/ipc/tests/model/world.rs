@@ -91,7 +91,7 @@ struct Doorbell {
 /// The pair's memory and doorbells; by side.
 pub struct World {
     rings: [[Slot; RECORDS]; 2],
-    words: [[AtomicU64; 6]; 2],
+    words: [[AtomicU64; 7]; 2],
     sleeping: [AtomicU64; 2],
     ends: [AtomicU64; 2],
     bells: [Doorbell; 2],

@@ -12,7 +12,7 @@ pub const RING_BYTES: u32 = 4096;
 #[derive(Debug, Default)]
 pub struct Channel {
     pub rings: [VecDeque<(Header, Vec<u8>)>; 2],
-    pub words: [[u64; 6]; 2],
+    pub words: [[u64; 7]; 2],
     pub listens: [bool; 2],
     pub bells: [bool; 2],
     pub closed: [bool; 2],
