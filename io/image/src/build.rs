@@ -2,6 +2,7 @@
 
 use crate::cpio::Archive;
 use crate::error::{At as _, ImageError};
+use crate::lz4;
 use crate::plan::{Digest, Node, Plan, hexadecimal};
 use crate::spec::{Compression, Spec};
 use rustix::fs::{FlockOperation, flock};
@@ -211,6 +212,10 @@ fn write_initramfs(plan: &Plan, to: &Path, progress: &mut dyn FnMut(Progress)) -
         Compression::None => write_archive(plan, file, to, progress)?,
         Compression::Gzip => {
             let packer = flate2::write::GzEncoder::new(file, flate2::Compression::default());
+            write_archive(plan, packer, to, progress)?.finish().at("write", to)?
+        }
+        Compression::Lz4 => {
+            let packer = lz4::Writer::new(file).at("write", to)?;
             write_archive(plan, packer, to, progress)?.finish().at("write", to)?
         }
         Compression::Zstd => {

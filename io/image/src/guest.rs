@@ -4,7 +4,7 @@ use crate::build::{Image, Progress, build};
 use crate::error::ImageError;
 use crate::kernel::Kernel;
 use crate::python::PYTHON;
-use crate::spec::{Compression, Spec};
+use crate::spec::Spec;
 use std::path::{Path, PathBuf};
 
 /// The program that the guest's init runs where nobody is behind the agent's port; a shell where the image has none. When it ends, the
@@ -103,9 +103,7 @@ pub fn default_guest(
         Some(directory) => Kernel::find(directory)?,
         None => Kernel::auto(state_dir)?,
     };
-    let mut spec = guest(kernel, &GuestPrograms::find(tombolo.to_path_buf())?);
-    // The image and what is unpacked are in the guest's memory at the same time: a small one has no room for both at full length.
-    spec.compression = Compression::Zstd;
+    let spec = guest(kernel, &GuestPrograms::find(tombolo.to_path_buf())?);
     build(&spec, &cache(state_dir), progress)
 }
 

@@ -14,6 +14,7 @@ mod elf;
 mod error;
 mod guest;
 mod kernel;
+mod lz4;
 mod modules;
 mod plan;
 mod python;

@@ -3,16 +3,18 @@
 use crate::kernel::Kernel;
 use std::path::PathBuf;
 
-/// How the initramfs is packed. A guest holds the packed and the unpacked one at the same time while it starts: `Zstd` wants the least memory, and
-/// boots as soon as `None` does.
+/// How the initramfs is packed. A guest holds the packed and the unpacked one at the same time while it starts: `Zstd` wants the least memory, `Lz4` half as
+/// much again; where the processor is emulated, a guest unpacks `Lz4` in a third of the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
     /// As it is.
     None,
     /// gzip, which every kernel unpacks.
     Gzip,
-    /// Zstandard: Linux 5.9 and later.
+    /// LZ4: Linux 3.11 and later.
     #[default]
+    Lz4,
+    /// Zstandard: Linux 5.9 and later.
     Zstd,
 }
 
@@ -23,6 +25,7 @@ impl Compression {
         match self {
             Self::None => "none",
             Self::Gzip => "gzip",
+            Self::Lz4 => "lz4",
             Self::Zstd => "zstd",
         }
     }

@@ -24,6 +24,20 @@ fn spec(folder: &Path) -> Spec {
 
 fn quiet(_: Progress) {}
 
+/// What the kernel makes of LZ4's legacy frame.
+fn unpack_lz4(packed: &[u8]) -> Vec<u8> {
+    let (magic, mut rest) = packed.split_first_chunk().expect("a magic number");
+    assert_eq!(u32::from_le_bytes(*magic), 0x184C_2102);
+    let mut all = Vec::new();
+    while let Some((length, after)) = rest.split_first_chunk() {
+        let (block, next) = after.split_at(usize::try_from(u32::from_le_bytes(*length)).expect("a length"));
+        all.extend(lz4_flex::block::decompress(block, 8 << 20).expect("a block"));
+        rest = next;
+    }
+    assert!(rest.is_empty());
+    all
+}
+
 /// What busybox makes of an initramfs; `None`, said, where there is none.
 fn unpack(initramfs: &Path, compression: Compression) -> Option<tempfile::TempDir> {
     let folder = tempfile::tempdir().expect("a folder");
@@ -35,6 +49,7 @@ fn unpack(initramfs: &Path, compression: Compression) -> Option<tempfile::TempDi
             flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut all).expect("gzip");
             all
         }
+        Compression::Lz4 => unpack_lz4(&packed),
         Compression::Zstd => zstd::decode_all(packed.as_slice()).expect("zstd"),
     };
     let path = folder.path().join("archive");
@@ -62,7 +77,7 @@ fn unpack(initramfs: &Path, compression: Compression) -> Option<tempfile::TempDi
 fn what_goes_in_is_what_the_guest_finds_however_it_is_packed() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("note"), "of the machine").expect("a file");
-    for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
+    for compression in [Compression::None, Compression::Gzip, Compression::Lz4, Compression::Zstd] {
         let mut spec = spec(folder.path());
         spec.compression = compression;
         spec.file(folder.path().join("note"), "/srv/deep/er/note", 0o640).link("/bin", "usr/bin");
