@@ -3,6 +3,7 @@
 
 use crate::service::DecodeError;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Kind of this service in a topology file and in an export.
@@ -105,6 +106,10 @@ pub struct Settings {
     pub outstanding_per_domain: u32,
     /// The settings of the cache.
     pub cache: CacheSettings,
+    /// Names that are answered without an upstream, and their addresses: of the sockets that a domain mounts, for that domain alone. By domain, then by
+    /// name, in lower case and without a final dot.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub names: BTreeMap<String, BTreeMap<String, Ipv4Addr>>,
 }
 
 /// The cache of a directory service.

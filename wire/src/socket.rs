@@ -255,10 +255,15 @@ pub enum Ask {
     /// The first packet, with descriptors: a pidfd of the domain's first process, the folder of its control socket, and a listening socket of the
     /// node for each of [`Order::publishes`].
     Start(Order),
+    /// The first packet to a relay that is in its domain already, as in a guest: with one descriptor, the folder of its control socket. The order publishes
+    /// nothing.
+    StartInside(Order),
     /// Answered by the order that was taken: another daemon looks whether it still holds.
     Order,
     /// Answered by counts.
     State,
+    /// The relay ends, and its connections are reset. Not answered.
+    End,
 }
 
 /// A relay's answer.

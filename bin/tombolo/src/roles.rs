@@ -27,7 +27,7 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         storage::ROLE => Some(ExitCode::from(storage::role_main())),
         "proxy" => Some(finish("proxy", proxy::run())),
         "replica" => Some(finish("replica", replica::run())),
-        "relay" => Some(finish("relay", relay::run())),
+        "relay" => Some(finish("relay", relay::run(arguments))),
         "server" => Some(finish("server", server::run())),
         node::SERVER_ROLE => {
             Some(finish_with("internal-etcd", node::server_main(arguments).map(|never| match never {})))

@@ -44,6 +44,7 @@ mod machine_disks;
 mod machine_outcomes;
 mod machine_quickstart;
 mod machine_services;
+mod machine_sockets;
 mod machines;
 mod missing;
 mod network_classes;

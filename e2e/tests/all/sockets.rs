@@ -294,3 +294,88 @@ fn kill_main(node: &Node, domain: &str) {
     let pid = tree["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it runs");
     node::kill(pid);
 }
+
+#[test]
+fn a_name_leads_to_a_socket_in_the_domain_that_has_it_and_in_no_other() {
+    let Some(node) = Node::start() else { return };
+    let mounts = "services = { dns = \"/srv/dns\", one = { at = \"tcp:one.shop.internal:80\" }, two = { at = \"tcp:two.shop.internal:80\" } }";
+    let service = |name: &str| {
+        format!(
+            "\n[service.{name}]\nkind = \"socket\"\ndomain = \"{name}\"\nto = \"tcp:7000\"\n\
+             allow = [{{ domains = [\"client\"], verbs = [\"connect\"] }}]\n"
+        )
+    };
+    let text = "name = \"shop\"\n".to_owned()
+        + &["one", "two"].map(|name| container(name, &python(SERVER, "7000"), "") + &service(name)).concat()
+        + &container("client", "[\"sleep\", \"infinity\"]", mounts)
+        + &container("stranger", "[\"sleep\", \"infinity\"]", "services = { dns = \"/srv/dns\" }")
+        + "\n[domain.resolver]\nkind = \"container\"\nroot = \"host\"\nnetwork = \"host\"\n\
+           [service.dns]\nkind = \"directory\"\ndomain = \"resolver\"\nallow = [{ domains = \"*\", verbs = [\"resolve\"] }]\n\
+           settings = { upstream = [\"127.0.0.1:1\"], timeout = \"200ms\", retries = 0 }\n";
+    node.up_ok(&text);
+    // Both listen at one port, and each name leads to its own.
+    let says = "import socket, sys\ns = socket.create_connection((sys.argv[1], 80), timeout=20)\n\
+                at = s.getpeername()[0]\ns.sendall(b\"hello\")\ns.shutdown(socket.SHUT_WR)\n\
+                print(b\"\".join(iter(lambda: s.recv(64), b\"\")).decode(), at)\n";
+    let ask = |domain: &str, name: &str| {
+        node.run(&["exec", domain, "--", "/usr/bin/python3", "-c", says, &format!("{name}.shop.internal")])
+    };
+    let mut places = Vec::new();
+    for name in ["one", "two", "ONE"] {
+        wait::until("the server answers by its name", || ask("client", name).out.starts_with("hello|5 127."));
+        places.push(ask("client", name).out);
+    }
+    assert!(places[0] == places[2] && places[0] != places[1], "{places:?}");
+    let address = places[0].trim().rsplit(' ').next().expect("an address").to_owned();
+    assert_eq!(
+        node.shell_ok("client", &format!("getent hosts {address}")).split_whitespace().collect::<Vec<_>>(),
+        [address.as_str(), "one.shop.internal"]
+    );
+    assert!(node.ok(&["ps"]).contains("one:tcp:one.shop.internal:80"), "{}", node.ok(&["ps"]));
+    let opened = sockets(&node, "two")["relay"]["serves"]["two"]["domains"]["client"]["opened"].clone();
+    assert!(opened.as_u64().is_some_and(|opened| opened >= 2), "{opened}");
+    // Whom the file does not give the name to does not hear of it.
+    let stranger = ask("stranger", "one");
+    assert!(stranger.code != 0 && stranger.err.contains("gaierror"), "{stranger:?}");
+}
+
+#[test]
+fn a_service_that_leads_to_itself_by_a_link_resets_and_holds_nothing() {
+    let Some(node) = Node::start() else { return };
+    // `/var/run` is a link to `/run`: admission can't see it.
+    let mounts = "services = { round = { at = \"unix:/run/round.sock\" } }";
+    let text = "name = \"shop\"\n".to_owned()
+        + &container("client", "[\"sleep\", \"infinity\"]", mounts)
+        + "\n[service.round]\nkind = \"socket\"\ndomain = \"client\"\nto = \"unix:/var/run/round.sock\"\n\
+           allow = [{ domains = [\"client\"], verbs = [\"connect\"] }]\n";
+    node.up_ok(&text);
+    wait::until("there is a channel", || sockets(&node, "client")["relay"]["mounts"]["round"]["up"] == true);
+    let mut client = Client::start(&node, "/run/round.sock");
+    assert_eq!(client.does("connect"), "ok");
+    assert!(["EOFError", "ConnectionResetError"].contains(&client.does("wait").as_str()));
+    wait::until("nothing is open", || sockets(&node, "client")["relay"]["mounts"]["round"]["open"] == 0);
+    let round = sockets(&node, "client")["relay"]["serves"]["round"]["domains"]["client"]["refused"].clone();
+    assert_eq!(round, 1, "it went round more than once");
+}
+
+#[test]
+fn a_service_may_lead_to_another() {
+    let Some(node) = Node::start() else { return };
+    let service = |name: &str, host: &str, to: &str, whom: &str| {
+        format!(
+            "\n[service.{name}]\nkind = \"socket\"\ndomain = \"{host}\"\nto = \"{to}\"\n\
+             allow = [{{ domains = [\"{whom}\"], verbs = [\"connect\"] }}]\n"
+        )
+    };
+    let mounts = |service: &str, at: &str| format!("services = {{ {service} = {{ at = \"{at}\" }} }}");
+    let idle = "[\"sleep\", \"infinity\"]";
+    let text = "name = \"shop\"\n".to_owned()
+        + &container("server", &python(SERVER, "7000"), "")
+        + &container("between", idle, &mounts("echo", "unix:/run/echo.sock"))
+        + &container("client", idle, &mounts("again", "unix:/run/again.sock"))
+        + &service("echo", "server", "tcp:7000", "between")
+        + &service("again", "between", "unix:/run/echo.sock", "client");
+    node.up_ok(&text);
+    let mut client = Client::connected(&node, "/run/again.sock");
+    assert_eq!(client.does("echo"), "ok");
+}

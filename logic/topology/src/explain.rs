@@ -141,7 +141,7 @@ fn start(domain: &Domain) -> Start {
             .services
             .iter()
             .map(|mount| format!("{} at {}", mount.service, place(mount)))
-            .chain(domain.sockets.iter().map(|mount| format!("{} at {}", mount.service, mount.at)))
+            .chain(domain.sockets.iter().map(|mount| format!("{} at {mount}", mount.service)))
             .collect(),
     }
 }
@@ -155,7 +155,7 @@ fn access(topology: &Topology, service: &crate::Service) -> Access {
             domain: domain.clone(),
             verbs: verbs.iter().map(|verb| verb.as_str().to_owned()).collect(),
             at: (mounts.iter().find(|mount| mount.service == service.name).map(place))
-                .or_else(|| socket().map(|mount| mount.at.to_string())),
+                .or_else(|| socket().map(ToString::to_string)),
             by_name: service.kind() == ServiceKind::Channel,
         }
     };

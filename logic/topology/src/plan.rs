@@ -233,6 +233,7 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             ("settings.outstanding_per_domain", a.outstanding_per_domain != b.outstanding_per_domain),
             ("settings.sessions_per_domain", a.sessions_per_domain != b.sessions_per_domain),
             ("settings.cache", a.cache != b.cache),
+            ("names of sockets", a.names != b.names),
         ]),
         (Settings::Channel(a), Settings::Channel(b)) => differing(&[
             ("settings.ring_bytes", a.ring_bytes != b.ring_bytes),

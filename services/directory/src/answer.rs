@@ -74,6 +74,20 @@ pub enum Reply {
 }
 
 impl Answer {
+    /// An answer that needs no upstream: this record of the question's name, or that the name has none of the type.
+    pub fn of_own(record: Option<Record>) -> Self {
+        Self {
+            verdict: if record.is_some() { Verdict::Found } else { Verdict::NoData },
+            authentic: false,
+            ttl_s: record.as_ref().map(|record| record.ttl),
+            selection: record.iter().map(|_| 0).collect(),
+            answers: record.into_iter().collect(),
+            authorities: Vec::new(),
+            additionals: Vec::new(),
+            weight_bytes: size_of::<Self>() + size_of::<Record>() + RECORD_HEAP_BYTES,
+        }
+    }
+
     /// The records that belong to the question: the chain of CNAMEs, then the records themselves.
     pub fn selected(&self) -> impl Iterator<Item = &Record> {
         self.selection.iter().filter_map(|&place| self.answers.get(usize::from(place)))

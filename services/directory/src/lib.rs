@@ -14,6 +14,7 @@ mod lookups;
 mod measure;
 mod message;
 mod name;
+mod own_names;
 mod query;
 mod render;
 mod service;

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::name;
 use hickory_proto::rr::Name;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -75,6 +76,14 @@ pub enum SettingsError {
         /// The fault.
         cause: Failure,
     },
+    /// A name of a socket that is no name.
+    #[error("`names` has {name:?}, which is no name of letters, digits, `-`, `_` and dots: {cause}")]
+    Name {
+        /// The text.
+        name: String,
+        /// The fault.
+        cause: Failure,
+    },
 }
 
 /// The topology's settings, ready to use.
@@ -86,6 +95,8 @@ pub struct Admitted {
     pub upstreams: Arc<[SocketAddr]>,
     /// The search list as names.
     pub search: Arc<[Name]>,
+    /// The names that need no upstream, by the domain that they are answered to.
+    pub names: HashMap<String, Vec<(Name, Ipv4Addr)>>,
 }
 
 impl Admitted {
@@ -111,8 +122,18 @@ impl Admitted {
                 search_domain(text).map_err(|cause| SettingsError::Search { domain: text.clone(), cause })
             })
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { upstreams: settings.upstream.clone().into(), search: names.into(), settings })
+        let own = settings.names.iter().map(|(domain, names)| Ok((domain.clone(), own_names(names)?)));
+        let own = own.collect::<Result<_, SettingsError>>()?;
+        Ok(Self { upstreams: settings.upstream.clone().into(), search: names.into(), names: own, settings })
     }
+}
+
+fn own_names(names: &BTreeMap<String, Ipv4Addr>) -> Result<Vec<(Name, Ipv4Addr)>, SettingsError> {
+    let parse = |(text, address): (&String, &Ipv4Addr)| match search_domain(text) {
+        Ok(name) => Ok((name, *address)),
+        Err(cause) => Err(SettingsError::Name { name: text.clone(), cause }),
+    };
+    names.iter().map(parse).collect()
 }
 
 /// The settings of one request: the session's word before the domain's before the topology's.
@@ -400,6 +421,7 @@ mod tests {
                 negative_ttl_ms: 1000,
                 max_ttl_ms: 1000,
             },
+            names: BTreeMap::new(),
         }
     }
 

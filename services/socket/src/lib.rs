@@ -6,6 +6,7 @@
 //! accepts channels. One thread moves the bytes of one channel, so that nobody's slowness reaches another domain.
 
 mod counts;
+mod guest;
 mod held;
 mod local;
 mod mount;
@@ -16,6 +17,7 @@ mod publish;
 mod pump;
 mod serve;
 
+pub use guest::{GuestError, run_in_guest};
 use order::{Daemon, OrderError};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -43,7 +45,7 @@ pub enum RelayError {
     Socket(#[source] io::Error),
 }
 
-/// Serves until the process is killed: it ends with its domain's cgroup. `listener` is the socket at which daemons ask.
+/// Serves until the process is killed, with its domain's cgroup, or told to end. `listener` is the socket at which daemons ask.
 ///
 /// # Errors
 /// [`RelayError`].
@@ -74,7 +76,8 @@ fn start(daemon: &mut Daemon) -> Result<Arc<counts::Relay>, String> {
     }
     for served in &order.serves {
         let Some(counts) = counts.serves.get(&served.service).cloned() else { continue };
-        let serve = serve::Serve { served: served.clone(), dc: order.dc.clone(), counts };
+        let own = serve::own_places(order, &served.to);
+        let serve = serve::Serve { served: served.clone(), dc: order.dc.clone(), counts, own };
         spawn("serve", move || serve.run())?;
     }
     for (published, door) in order.publishes.iter().zip(doors) {

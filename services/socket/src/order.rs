@@ -9,8 +9,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use wire::socket::{Answer, Ask, Order, PACKET_BYTES_MAX};
 
-/// Descriptors of the first packet, beside those of published addresses.
-const START_DESCRIPTORS: usize = 2;
 /// Connections of daemons at a time: the one that waits for our end, and those that ask.
 const CONNECTIONS_MAX: usize = 16;
 
@@ -33,8 +31,8 @@ pub(crate) struct Daemon {
     listener: OwnedFd,
     connections: Vec<OwnedFd>,
     pub(crate) order: Order,
-    /// A pidfd of the domain's first process.
-    pub(crate) init: OwnedFd,
+    /// A pidfd of the domain's first process; `None`: this process is in the domain already.
+    pub(crate) init: Option<OwnedFd>,
     /// The folder of the domain's control socket.
     pub(crate) folder: OwnedFd,
     /// The node's sockets at published addresses, in the order of the order.
@@ -49,15 +47,16 @@ impl Daemon {
         let connection = rustix::net::accept_with(&listener, SocketFlags::CLOEXEC)
             .map_err(|e| OrderError::Socket(e.into()))?;
         let (ask, descriptors) = receive(&connection).map_err(OrderError::Socket)?;
-        let order = match ask {
-            Some(Ask::Start(order)) => order,
+        let (order, inside) = match ask {
+            Some(Ask::Start(order)) => (order, false),
+            Some(Ask::StartInside(order)) => (order, true),
             _ => return Err(OrderError::NotUnderstood("the first packet is no order".into())),
         };
-        let wanted = START_DESCRIPTORS + order.publishes.len();
+        let wanted = usize::from(!inside) + 1 + order.publishes.len();
         let mut descriptors = if descriptors.len() == wanted { descriptors } else { Vec::new() }.into_iter();
-        let (Some(init), Some(folder)) = (descriptors.next(), descriptors.next()) else {
-            return Err(OrderError::NotUnderstood("a descriptor is missing".into()));
-        };
+        let init = if inside { None } else { descriptors.next() };
+        let folder = descriptors.next().filter(|_| inside || init.is_some());
+        let folder = folder.ok_or_else(|| OrderError::NotUnderstood("a descriptor is missing".into()))?;
         Ok(Self {
             listener,
             connections: vec![connection],
@@ -76,14 +75,19 @@ impl Daemon {
         }
     }
 
-    /// Answers daemons for as long as the process lives.
+    /// Answers daemons until one says that it is enough.
     pub(crate) fn serve(&mut self, counts: &Relay) -> Result<(), RelayError> {
         loop {
             let ready = self.wait().map_err(|e| RelayError::Socket(e.into()))?;
             let mut gone = Vec::new();
             for (index, connection) in self.connections.iter().enumerate() {
-                if ready.get(index + 1).copied().unwrap_or(false) && !self.attend(connection, counts) {
-                    gone.push(index);
+                if !ready.get(index + 1).copied().unwrap_or(false) {
+                    continue;
+                }
+                match self.attend(connection, counts) {
+                    Attended::GoesOn => {}
+                    Attended::Gone => gone.push(index),
+                    Attended::Ends => return Ok(()),
                 }
             }
             for index in gone.into_iter().rev() {
@@ -109,15 +113,25 @@ impl Daemon {
         }
     }
 
-    /// Answers one packet; whether the connection goes on.
-    fn attend(&self, connection: &OwnedFd, counts: &Relay) -> bool {
+    /// Answers one packet.
+    fn attend(&self, connection: &OwnedFd, counts: &Relay) -> Attended {
         let answer = match receive(connection) {
             Ok((Some(Ask::State), _)) => Answer::State(counts.state()),
             Ok((Some(Ask::Order), _)) => Answer::Order(self.order.clone()),
-            _ => return false,
+            Ok((Some(Ask::End), _)) => return Attended::Ends,
+            _ => return Attended::Gone,
         };
-        send(connection, &answer).is_ok()
+        if send(connection, &answer).is_ok() { Attended::GoesOn } else { Attended::Gone }
     }
+}
+
+/// The outcome of a packet.
+enum Attended {
+    GoesOn,
+    /// The connection is over.
+    Gone,
+    /// The relay is.
+    Ends,
 }
 
 fn receive(connection: impl AsFd) -> io::Result<(Option<Ask>, Vec<OwnedFd>)> {

@@ -80,8 +80,10 @@ impl Listener {
 pub(crate) fn take(daemon: &Daemon) -> Result<Vec<Listener>, String> {
     let order = &daemon.order;
     let kinds = ThreadNameSpaceType::NETWORK | ThreadNameSpaceType::MOUNT;
-    sys::namespace::enter_process(&daemon.init, kinds)
-        .map_err(|e| format!("can't enter the namespaces of the domain: {e} (is it still there?)"))?;
+    if let Some(init) = &daemon.init {
+        sys::namespace::enter_process(init, kinds)
+            .map_err(|e| format!("can't enter the namespaces of the domain: {e} (is it still there?)"))?;
+    }
     // Also where the control socket is in a folder that nobody else may look into.
     rustix::process::fchdir(&daemon.folder)
         .map_err(|e| format!("can't enter the folder of the control socket: {e}"))?;

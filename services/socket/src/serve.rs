@@ -11,7 +11,7 @@ use session::{ControlError, Offer};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::control::Consumer;
-use wire::socket::Served;
+use wire::socket::{Mounted, Order, Place, Served};
 
 /// How long an offer that was refused is not made again: the topology is about to change, or another program of the domain offers it.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
@@ -23,6 +23,8 @@ pub(crate) struct Serve {
     pub(crate) served: Served,
     pub(crate) dc: String,
     pub(crate) counts: Arc<ServedCounts>,
+    /// The Unix sockets at which this relay listens itself, where the server must not be.
+    pub(crate) own: Arc<[String]>,
 }
 
 impl Serve {
@@ -53,7 +55,9 @@ impl Serve {
     fn attend(&self, end: End, consumer: Consumer) {
         let counts = self.counts.of(&consumer.domain);
         let client = (self.dc.clone(), consumer.domain.clone());
-        let server = Server::new(self.served.clone(), client, Arc::clone(&self.counts), Arc::clone(&counts));
+        let mut server =
+            Server::new(self.served.clone(), client, Arc::clone(&self.counts), Arc::clone(&counts));
+        server.own = Arc::clone(&self.own);
         let (service, domain) = (self.served.service.clone(), consumer.domain);
         let work = move || {
             let over = match Pump::new(end, server, None, counts) {
@@ -78,6 +82,10 @@ pub(crate) struct Server {
     domain: String,
     rate: Option<Rate>,
     since: Instant,
+    /// See [`Serve::own`].
+    own: Arc<[String]>,
+    /// Whether it was said already that it leads to this relay.
+    warned: bool,
     all: Arc<ServedCounts>,
     counts: Arc<Counts>,
 }
@@ -93,7 +101,29 @@ impl Server {
         // A domain's own relay keeps to the rate with a smaller burst, so that it is never refused for jitter.
         let per_second = served.limits.connections_per_second;
         let rate = per_second.map(|per_second| Rate::new(per_second, per_second.saturating_mul(2)));
-        Self { served, dc, domain, rate, since: Instant::now(), all, counts }
+        Self {
+            served,
+            dc,
+            domain,
+            rate,
+            since: Instant::now(),
+            own: Arc::default(),
+            warned: false,
+            all,
+            counts,
+        }
+    }
+
+    /// Connects to the server. `ELOOP`: a link leads to a place at which this relay listens itself.
+    fn reach(&mut self) -> Result<Local, Errno> {
+        if !leads_to_one_of(&self.served.to, &self.own) {
+            return Local::connect(&self.served.to);
+        }
+        if !std::mem::replace(&mut self.warned, true) {
+            let (service, to) = (&self.served.service, &self.served.to);
+            tracing::warn!(service, %to, "`to` leads by a link to a socket that this domain mounts, perhaps in a circle: write the place itself");
+        }
+        Err(Errno::LOOP)
     }
 }
 
@@ -108,7 +138,7 @@ impl Ends for Server {
         {
             return Err(Errno::USERS);
         }
-        let local = Local::connect(&self.served.to)?;
+        let local = self.reach()?;
         let front = if self.served.proxy {
             proxy_header::header(&self.dc, &self.domain, port, &self.served.to)
         } else {
@@ -122,4 +152,22 @@ impl Ends for Server {
     }
 
     fn knocked(&mut self) {}
+}
+
+/// Where the server of a service must not be: at the Unix sockets of its domain's other mounts, by whatever link. Admission compares places as they are
+/// written, so that every circle that it does not see has such a link in it; the very place of a mount it has judged.
+pub(crate) fn own_places(order: &Order, to: &Place) -> Arc<[String]> {
+    let unix = |mounted: &Mounted| match &mounted.at {
+        Place::Unix(path) => Some(path.clone()),
+        Place::Tcp(_) => None,
+    };
+    let judged = order.mounts.iter().any(|mounted| mounted.at == *to);
+    order.mounts.iter().filter(|_| !judged).filter_map(unix).collect()
+}
+
+/// Whether this is the same socket as one of those, seen before anybody connects: a connection would wait in its backlog, and go round.
+fn leads_to_one_of(to: &Place, own: &[String]) -> bool {
+    let Place::Unix(path) = to else { return false };
+    let file = |path: &str| rustix::fs::stat(path).map(|file| (file.st_dev, file.st_ino)).ok();
+    !own.is_empty() && file(path).is_some_and(|server| own.iter().any(|at| file(at) == Some(server)))
 }

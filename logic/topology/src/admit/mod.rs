@@ -72,6 +72,7 @@ pub(crate) fn topology(cx: &mut Context<'_, '_>) -> Option<Topology> {
     machine::refuse_shared_disks(&domains, cx);
     volume::refuse_unused(cx);
     socket::refuse_loops(&domains, &services, cx);
+    socket::tell_names(&domains, &mut services, cx);
     refuse_cycles(cx);
     lack::refuse(&domains, cx);
     Some(Topology { name: name?, domains, services, endpoints, ipc, adaptations })

@@ -55,16 +55,14 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
         (_, None) => Settings::Directory(directory(&DirectoryForm::default(), None, &allow, cx)),
     };
     match kind {
-        Some(kind @ (ServiceKind::Socket | ServiceKind::Coordination)) => {
+        Some(ServiceKind::Socket) | None => {}
+        Some(kind @ ServiceKind::Coordination) => {
             if let Some(host) = &host {
-                super::socket::refuse_guest(host, kind, &form.value, cx);
+                super::socket::refuse_guest(host, &form.value, cx);
             }
-            if kind == ServiceKind::Coordination {
-                super::socket::refuse_to(kind, &form.value, cx);
-            }
+            super::socket::refuse_to(kind, &form.value, cx);
         }
         Some(other) => super::socket::refuse_to(other, &form.value, cx),
-        None => {}
     }
     if let (Some(kind), Some(host)) = (kind.filter(|kind| !kind.has_server()), &host) {
         refuse_server(&name, (host, kind), &form.value, cx);
@@ -256,6 +254,8 @@ fn directory(
             .map_or(OUTSTANDING_PER_DOMAIN_DEFAULT, |count| count.0),
         sessions_per_domain: form.sessions_per_domain.value().map_or(SESSIONS_DEFAULT, |count| count.0),
         cache: cache(form.cache.value().unwrap_or(&CacheForm::default()), allow, cx),
+        // Told when all domains are known.
+        names: BTreeMap::new(),
     }
 }
 

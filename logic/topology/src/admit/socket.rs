@@ -1,10 +1,12 @@
 //! The rules of socket services: where a server listens, where programs connect, and that no connection goes in circles.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::Context;
 use super::mount::RESERVED;
-use crate::bounds::{CONNECTIONS_DEFAULT, CONNECTIONS_PER_DOMAIN_DEFAULT, UNIX_PATH_BYTES_MAX};
+use crate::bounds::{
+    CONNECTIONS_DEFAULT, CONNECTIONS_PER_DOMAIN_DEFAULT, SEARCH_BYTES_MAX, UNIX_PATH_BYTES_MAX,
+};
 use crate::diagnostic::Code;
 use crate::file::{DomainForm, ServiceAtForm, ServiceForm, SocketForm};
 use crate::model::{
@@ -13,7 +15,7 @@ use crate::model::{
 use crate::name::Name;
 use crate::order;
 use crate::read::{At, Field, Span};
-use crate::scalar::{Filled, inside};
+use crate::scalar::{Filled, inside, is_label};
 use crate::suggest::quoted;
 
 /// What a place of a socket looks like.
@@ -72,18 +74,15 @@ pub(super) fn refuse_to(kind: ServiceKind, form: &ServiceForm, cx: &mut Context<
     cx.out.error(Code::WrongKind, &to.span, message).help("leave it out, or take kind = \"socket\"");
 }
 
-/// A guest has no relay of its own yet.
-pub(super) fn refuse_guest(host: &Name, kind: ServiceKind, form: &ServiceForm, cx: &mut Context<'_, '_>) {
+/// The server of a coordination is given a descriptor of the node's.
+pub(super) fn refuse_guest(host: &Name, form: &ServiceForm, cx: &mut Context<'_, '_>) {
     let Field::Given(domain) = &form.domain else { return };
     if cx.domain_form(host).is_some_and(is_guest) {
-        let (what, help) = match kind {
-            ServiceKind::Socket => ("socket", "sockets reach processes and containers"),
-            _ => ("coordination", "its server is given a descriptor, which reaches processes and containers"),
-        };
-        let message = format!("`{host}` is a virtual machine, in which no {what} can be served");
-        cx.out
-            .error(Code::WrongKind, &domain.span, message)
-            .help(format!("{help}: take kind = \"container\" for that domain"));
+        let message = format!("`{host}` is a virtual machine, in which no coordination can be served");
+        cx.out.error(Code::WrongKind, &domain.span, message).help(
+            "its server is given a descriptor, which reaches processes and containers: take kind = \"container\" \
+             for that domain",
+        );
     }
 }
 
@@ -107,13 +106,6 @@ pub(super) fn mounted(
             cx.out.error(Code::WrongKind, &at.span, message).help("leave it out");
         }
     }
-    if is_guest(domain) {
-        let message = format!("`{}` is a socket, which no virtual machine can mount", key.value);
-        cx.out
-            .error(Code::WrongKind, &key.span, message)
-            .help("sockets reach processes and containers: take kind = \"container\" for this domain");
-        return None;
-    }
     let at = match &form.at {
         Field::Given(at) => at,
         Field::Broken => return None,
@@ -125,9 +117,58 @@ pub(super) fn mounted(
             return None;
         }
     };
-    let place = place(at, cx)?;
+    let (place, name) = match named(&at.value.0) {
+        Some((name, port)) => {
+            let address = SocketMount::address_of(&name);
+            (SocketPlace::Tcp((address, port).into()), Some(name))
+        }
+        None => (place(at, cx)?, None),
+    };
     refuse_taken(&place, at, domain, cx);
-    Some((SocketMount { service, at: place }, at.span.clone()))
+    Some((SocketMount { service, at: place, name }, at.span.clone()))
+}
+
+/// A name and a port, such as `tcp:cache.internal:6379`. What might be an address is none.
+fn named(text: &str) -> Option<(String, u16)> {
+    let (name, port) = text.strip_prefix("tcp:")?.rsplit_once(':')?;
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let last = name.rsplit('.').next()?;
+    let good = name.len() <= SEARCH_BYTES_MAX
+        && name.split('.').all(is_label)
+        && last.bytes().any(|byte| byte.is_ascii_alphabetic());
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    good.then(|| (name.to_ascii_lowercase(), port))
+}
+
+/// Tells the directories of each domain the names of its sockets; whoever has a name and no directory that could answer is refused.
+pub(super) fn tell_names(domains: &[Domain], services: &mut [Service], cx: &mut Context<'_, '_>) {
+    for domain in domains {
+        for mount in &domain.sockets {
+            let (Some(name), SocketPlace::Tcp(at)) = (&mount.name, &mount.at) else { continue };
+            let IpAddr::V4(address) = at.ip() else { continue };
+            let mut told = false;
+            for service in services.iter_mut() {
+                let mounts = domain.services.iter().any(|mounted| mounted.service == service.name);
+                if let (true, Settings::Directory(settings)) = (mounts, &mut service.settings) {
+                    settings.names.entry(domain.name.clone()).or_default().insert(name.clone(), address);
+                    told = true;
+                }
+            }
+            if !told {
+                refuse_unanswered(domain, mount, name, cx);
+            }
+        }
+    }
+}
+
+fn refuse_unanswered(domain: &Domain, mount: &SocketMount, name: &str, cx: &mut Context<'_, '_>) {
+    let Some(form) = cx.domain_form(&domain.name) else { return };
+    let entries = form.services.value().map_or(&[][..], |named| named.0.as_slice());
+    let entry = entries.iter().find(|entry| entry.key.value == mount.service.as_str());
+    let Some(span) = entry.map(|entry| entry.key.span.clone()) else { return };
+    let message = format!("`{}` mounts no directory that could answer for {}", domain.name, quoted(name));
+    let help = format!("mount one, or take a place without a name: {PLACES}");
+    cx.out.error(Code::BadAddress, &span, message).help(help);
 }
 
 /// Refuses places that are not this domain's to give.
@@ -135,7 +176,8 @@ fn refuse_taken(place: &SocketPlace, at: &At<Filled>, domain: &DomainForm, cx: &
     match place {
         SocketPlace::Tcp(address) => {
             let known = !domain.network.is_broken() && !domain.kind.is_broken();
-            if known && super::domain::network(domain) == Network::Host {
+            // The `lo` of a guest is its own, whatever cards it has.
+            if known && !is_guest(domain) && super::domain::network(domain) == Network::Host {
                 let message = format!("{address} would be on the node: this domain has the node's network");
                 cx.out.error(Code::Conflict, &at.span, message).help(
                     "take network = \"none\", in a container, or a place such as \"unix:/run/server.sock\"",

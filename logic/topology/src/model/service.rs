@@ -1,7 +1,7 @@
 //! A service, admitted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -392,6 +392,9 @@ pub struct DirectorySettings {
     pub sessions_per_domain: u32,
     /// What is remembered, and for whom.
     pub cache: Cache,
+    /// Names of sockets that domains mount, and the address of each in that domain.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub names: BTreeMap<Name, BTreeMap<String, Ipv4Addr>>,
 }
 
 /// What a directory service remembers.

@@ -1,7 +1,7 @@
 //! Sockets of domains: where the server of a socket service listens, and where those who mount it see it.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,36 @@ pub struct SocketMount {
     pub service: Name,
     /// Where the domain's programs connect to; unique in the domain.
     pub at: SocketPlace,
+    /// The name, in lower case, for whose address the domain's directories give that of `at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+impl SocketMount {
+    /// The address that stands for a name in each domain that gives it to a socket: one of 127.64.0.0/10, of which `lo` has all.
+    #[must_use]
+    pub fn address_of(name: &str) -> Ipv4Addr {
+        // FNV-1a: the same in every version, so that an address that somebody has remembered stays right.
+        let hash = name
+            .bytes()
+            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        Ipv4Addr::from_bits(NAMED_NETWORK | (hash & NAMED_MASK))
+    }
+}
+
+/// The first address of names' sockets, and the bits that tell them apart.
+const NAMED_NETWORK: u32 = 0x7f40_0000;
+/// See [`NAMED_NETWORK`].
+const NAMED_MASK: u32 = 0x003f_ffff;
+
+impl fmt::Display for SocketMount {
+    /// The place as the file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.name, &self.at) {
+            (Some(name), SocketPlace::Tcp(address)) => write!(f, "tcp:{name}:{}", address.port()),
+            (_, at) => at.fmt(f),
+        }
+    }
 }
 
 /// An address of the node at which others reach a server of a domain.

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use topology::{ServiceKind, SocketPlace, SocketSettings, Step, Topology, plan};
+use topology::{ServiceKind, SocketMount, SocketPlace, SocketSettings, Step, Topology, plan};
 
 const FILE: &str = r#"
 name = "shop"
@@ -32,6 +32,14 @@ allow = [{ domains = "*", verbs = ["connect"] }]
 
 fn admitted(text: &str) -> Topology {
     topology::parse(text, "socket.toml", Path::new("/base")).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_guest_serves_and_mounts_sockets_in_its_own_lo() {
+    let guests = FILE.replace("kind = \"container\"", "kind = \"vm\"\nnetwork = \"host\"");
+    let shop = admitted(&guests);
+    assert_eq!(shop.domain("web").unwrap().sockets.len(), 1);
+    assert_eq!(shop.service("cache").unwrap().domain.as_str(), "redis");
 }
 
 #[test]
@@ -94,4 +102,42 @@ fn a_socket_is_explained() {
                     tcp:127.0.0.1:6379\n";
     assert!(text.ends_with(expected), "{text}");
     assert!(text.contains("service  cache at tcp:127.0.0.1:6379\n"), "{text}");
+}
+
+#[test]
+fn a_name_is_an_address_of_lo_that_the_domains_directories_answer() {
+    let named = FILE.replace(
+        "services = { cache = { at = \"tcp:127.0.0.1:6379\" } }",
+        "services = { dns = \"/srv/dns\", cache = { at = \"tcp:Cache.internal.:6379\" } }",
+    ) + "[domain.resolver]\nkind = \"container\"\nnetwork = \"host\"\n[service.dns]\nkind = \"directory\"\ndomain = \"resolver\"\n\
+         allow = [{ domains = \"*\", verbs = [\"resolve\"] }]\nsettings = { upstream = [\"192.0.2.53\"] }\n";
+    let shop = admitted(&named);
+    let mount = shop.domain("web").unwrap().sockets[0].clone();
+    assert_eq!(mount.to_string(), "tcp:cache.internal:6379");
+    let SocketPlace::Tcp(at) = mount.at else { panic!("{mount}") };
+    assert_eq!((at.ip(), at.port()), (SocketMount::address_of("cache.internal").into(), 6379));
+    assert!(at.ip().is_loopback());
+    let topology::Settings::Directory(settings) = &shop.service("dns").unwrap().settings else { panic!() };
+    let told: Vec<_> =
+        settings.names.iter().map(|(domain, names)| (domain.as_str(), names.clone())).collect();
+    let address = SocketMount::address_of("cache.internal");
+    assert_eq!(told, [("web", [("cache.internal".to_owned(), address)].into())]);
+    // Another name restarts whoever mounts it, and its directory is told while it runs.
+    let renamed = admitted(&named.replace("Cache.internal.", "store.internal"));
+    let steps = plan(Some(&shop), &renamed).steps;
+    let told =
+        |step: &Step| matches!(step, Step::UpdateService { changed, .. } if changed == &["names of sockets"]);
+    let restarted = |step: &Step| matches!(step, Step::Restart { after, .. } if after.name == *"web");
+    assert!(steps.len() == 2 && steps.iter().any(told) && steps.iter().any(restarted), "{steps:?}");
+    let json = serde_json::to_string(&shop).unwrap();
+    assert_eq!(serde_json::from_str::<Topology>(&json).unwrap(), shop);
+    // What might be an address is none.
+    for at in ["tcp:127.0.0.300:1", "tcp:1.2:1", "tcp:cache.internal:0", "tcp:cache.internal", "tcp:a..b:1"] {
+        let wrong = FILE.replace("tcp:127.0.0.1:6379", at);
+        let refused = topology::parse(&wrong, "socket.toml", Path::new("/base")).unwrap_err().to_string();
+        assert!(
+            refused.contains("is no place of a socket") || refused.contains("has no port"),
+            "{at}: {refused}"
+        );
+    }
 }

@@ -5,6 +5,7 @@ mod clock;
 mod header;
 mod hostile;
 mod name_server;
+mod own_names;
 mod privacy;
 mod robust;
 mod sessions;

@@ -36,6 +36,7 @@ pub fn settings(upstream: &[SocketAddr]) -> Settings {
             negative_ttl_ms: 30_000,
             max_ttl_ms: 86_400_000,
         },
+        names: Default::default(),
     }
 }
 

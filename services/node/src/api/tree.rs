@@ -158,9 +158,9 @@ async fn sockets(node: &Node, dc: &str, domain: &topology::Domain) -> Value {
     let at: Map<String, Value> = domain
         .sockets
         .iter()
-        .map(|mount| (mount.service.as_str().to_owned(), mount.at.to_string().into()))
+        .map(|mount| (mount.service.as_str().to_owned(), mount.to_string().into()))
         .collect();
-    json!({ "at": at, "relay": relays::state(&node.domains, dc, domain.name.as_str()).await })
+    json!({ "at": at, "relay": relays::state(&node.domains, dc, domain).await })
 }
 
 /// What a domain's cgroup says; files are read away from the loop.
@@ -337,7 +337,7 @@ async fn domain_row(
             .services
             .iter()
             .map(|m| format!("{}:/srv/{}", m.service.as_str(), m.at.as_str()))
-            .chain(domain.sockets.iter().map(|m| format!("{}:{}", m.service.as_str(), m.at)))
+            .chain(domain.sockets.iter().map(|m| format!("{}:{m}", m.service.as_str())))
             .chain(domain.published.iter().map(|it| format!("{}->{}", it.at, it.port)))
             .collect(),
     }

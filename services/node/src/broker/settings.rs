@@ -108,5 +108,10 @@ fn of_directory(settings: &topology::DirectorySettings) -> directory::Settings {
             negative_ttl_ms: settings.cache.negative_ttl_ms,
             max_ttl_ms: settings.cache.max_ttl_ms,
         },
+        names: settings
+            .names
+            .iter()
+            .map(|(domain, names)| (domain.as_str().to_owned(), names.clone()))
+            .collect(),
     }
 }

@@ -7,8 +7,8 @@ use super::relays::{self, Relay};
 use super::{about as of_itself, machines, spec};
 use crate::base::watched;
 use crate::base::{ENDS, blocking, said};
-use crate::broker::Memories;
 use crate::broker::control::{self, About, Door};
+use crate::broker::{Broker, Machine, Memories};
 use domain::{Created, DomainSpec, Exit, Running};
 use frontend::Entrances;
 use rustix::net::SocketType;
@@ -25,6 +25,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 use topology::{Domain, DomainKind};
+use wire::control::GuestState;
 
 /// Where a domain sees its services.
 const SERVICES: &str = "/srv";
@@ -75,6 +76,8 @@ enum RelayPlace {
     Here(Relay),
     /// The last one has ended, or could not be started; the next attempt is due then.
     Lost(tokio::time::Instant),
+    /// It is started as soon as the guest in which it will be has booted.
+    Booting(Broker, String, String),
 }
 
 /// What a frontend's successor needs.
@@ -127,7 +130,8 @@ pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Res
     if found.is_some() {
         // All that a guest sees is made in the guest, by its agent.
         let frontend = InGuest::awaited(node, dc, domain.name.as_str());
-        return run(node, created, None, (Frontend::Guest(frontend), RelayPlace::None), door).await;
+        let relay = RelayPlace::of_guest(node, dc, domain);
+        return run(node, created, None, (Frontend::Guest(frontend), relay), door).await;
     }
     match furnish(node, dc, domain, &created).await {
         Ok((held, frontend, relay)) => {
@@ -225,7 +229,7 @@ fn lend(
 
 /// What the relay of a domain would do, as its topology says now.
 fn relay_order(node: &Domains, dc: &str, domain: &Domain) -> Option<wire::socket::Order> {
-    relays::order(&*node.topology(dc)?, domain).filter(|_| domain.machine.is_none())
+    relays::order(&*node.topology(dc)?, domain)
 }
 
 fn fuse_missing(error: &std::io::Error) -> String {
@@ -386,7 +390,8 @@ pub(crate) async fn adopt(
     door.init.store(running.init_pid(), Ordering::Release);
     if domain.machine.is_some() {
         let frontend = InGuest::awaited(node, dc, domain.name.as_str());
-        return Incarnation::new(node, running, None, (Frontend::Guest(frontend), RelayPlace::None), door);
+        let relay = RelayPlace::of_guest(node, dc, domain);
+        return Incarnation::new(node, running, None, (Frontend::Guest(frontend), relay), door);
     }
     end_frontends(node, dc, domain).await?;
     let fuse = running.kept(KEPT_FUSE).map_err(said)?;
@@ -573,11 +578,28 @@ impl Incarnation {
     async fn start_relay(&mut self, node: &Arc<Domains>, domain: &Domain) -> Result<(), String> {
         self.relay = RelayPlace::Lost(tokio::time::Instant::now() + MAX_FRONTEND_PAUSE);
         let dc = self.running.id().dc.clone();
-        self.relay = match (relay_order(node, &dc, domain), self.running.init_descriptor()) {
+        let order = relay_order(node, &dc, domain);
+        self.relay = match (order, self.running.init_descriptor()) {
+            (Some(order), _) if domain.machine.is_some() => {
+                RelayPlace::Here(Relay::in_guest(node, order).await?)
+            }
             (Some(order), Some(init)) => RelayPlace::Here(Relay::start(node, order, init).await?),
             _ => RelayPlace::None,
         };
         Ok(())
+    }
+
+    /// As [`Self::follow_services`], in a guest: what runs there takes the next order, or is told to end.
+    async fn follow_in_guest(&mut self, node: &Arc<Domains>, domain: &Domain) -> Result<(), String> {
+        let dc = self.running.id().dc.clone();
+        let has_none = matches!(self.relay, RelayPlace::None | RelayPlace::Booting(..));
+        if has_none || relay_order(node, &dc, domain).is_some() {
+            // The one that runs gives way to the one that is started.
+            self.relay = RelayPlace::of_guest(node, &dc, domain);
+            return Ok(());
+        }
+        self.relay = RelayPlace::None;
+        relays::end_in_guest(node, &dc, domain.name.as_str()).await
     }
 
     /// After a change of services: another relay, if there is something else to do.
@@ -590,10 +612,13 @@ impl Incarnation {
         let wanted = relay_order(node, &dc, domain);
         let has = match &self.relay {
             RelayPlace::Here(relay) => Some(relay.order()),
-            RelayPlace::None | RelayPlace::Lost(_) => None,
+            RelayPlace::None | RelayPlace::Lost(_) | RelayPlace::Booting(..) => None,
         };
         if has == wanted.as_ref() {
             return Ok(());
+        }
+        if domain.machine.is_some() {
+            return self.follow_in_guest(node, domain).await;
         }
         relays::end(node, &dc, domain.name.as_str()).await?;
         self.start_relay(node, domain).await
@@ -669,14 +694,27 @@ pub(crate) enum Happened {
 }
 
 impl RelayPlace {
+    /// The relay of a guest, if it is to have one: it is not there yet.
+    fn of_guest(node: &Domains, dc: &str, domain: &Domain) -> Self {
+        let wanted = relay_order(node, dc, domain).is_some();
+        let name = domain.name.as_str().to_owned();
+        if wanted { Self::Booting(node.broker.clone(), dc.to_owned(), name) } else { Self::None }
+    }
+
     /// Comes back when there is to be another one.
-    async fn ended(&self) {
+    async fn ended(&mut self) {
         match self {
             Self::None => std::future::pending().await,
             Self::Here(relay) => relay.ended().await,
             Self::Lost(next) => tokio::time::sleep_until(*next).await,
+            Self::Booting(broker, dc, domain) => broker.machine_where(dc, domain, has_booted).await,
         }
     }
+}
+
+/// Whether commands can be executed in a guest.
+fn has_booted(machine: Option<&Machine>) -> bool {
+    machine.is_some_and(|machine| machine.member.is_some() && machine.state != GuestState::Booting)
 }
 
 /// Asks a domain to end, and waits for it.

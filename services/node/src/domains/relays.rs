@@ -17,8 +17,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, Interest};
 use topology::{Domain, Service, SocketPlace, SocketSettings, Step, Topology};
 use wire::socket::{Answer, Ask, Limits, Mounted, Order, PACKET_BYTES_MAX, Place, Published, Served};
 
@@ -26,6 +26,12 @@ use wire::socket::{Answer, Ask, Limits, Mounted, Order, PACKET_BYTES_MAX, Place,
 const SOCKET: &str = "relay";
 /// How long a relay may take to listen in its domain.
 const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the one of a guest may take to start or to end: something is executed there first.
+const GUEST_PATIENCE: Duration = Duration::from_secs(30);
+/// How long it may take to say what it counts: a guest that is busy, or that wants to hold up whoever looks, is left out.
+const GUEST_STATE_PATIENCE: Duration = Duration::from_secs(2);
+/// Whoever is executed with this word speaks with the relay of its guest.
+const OF_GUEST: &str = "--of-guest";
 /// How long it may take for an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -98,9 +104,17 @@ fn limits(settings: &SocketSettings) -> Limits {
 #[derive(Debug)]
 pub(crate) struct Relay {
     order: Order,
-    /// Nothing comes here but the end.
-    connection: AsyncFd<OwnedFd>,
+    way: Way,
     since: Instant,
+}
+
+/// The daemon's way to a relay. Nothing comes there unasked but the end.
+#[derive(Debug)]
+enum Way {
+    /// A process of this node.
+    Here(AsyncFd<OwnedFd>),
+    /// One of a guest, with whom a program that is executed there speaks.
+    Guest(Box<Speaker>),
 }
 
 impl Relay {
@@ -145,9 +159,19 @@ impl Relay {
             .map_err(|e| format!("the relay did not take its order: {e}"))?;
         let connection = watch(connection)?;
         match answer(&connection, START_PATIENCE).await? {
-            Answer::Started => Ok(Self { order, connection, since: Instant::now() }),
+            Answer::Started => Ok(Self { order, way: Way::Here(connection), since: Instant::now() }),
             Answer::Failed(why) => Err(why),
             _ => Err("the relay gave an answer that makes no sense".into()),
+        }
+    }
+
+    /// The relay of a guest that has booted: the one that runs there, if it does what it should, else another one in its place.
+    pub(crate) async fn in_guest(node: &Arc<Domains>, order: Order) -> Result<Self, String> {
+        let mut speaker = Speaker::ask(node, &order.dc, &order.domain, &Ask::Start(order.clone())).await?;
+        match speaker.answer().await? {
+            Answer::Started => Ok(Self { order, way: Way::Guest(Box::new(speaker)), since: Instant::now() }),
+            Answer::Failed(why) => Err(why),
+            _ => Err("the relay in the guest gave an answer that makes no sense".into()),
         }
     }
 
@@ -161,7 +185,7 @@ impl Relay {
         if let Some(connection) = connect(&folder)? {
             let connection = watch(connection)?;
             if ask(&connection, &Ask::Order).await.is_ok_and(|said| said == Answer::Order(order.clone())) {
-                return Ok(Self { order, connection, since: Instant::now() });
+                return Ok(Self { order, way: Way::Here(connection), since: Instant::now() });
             }
         }
         end(node, &order.dc, &order.domain).await?;
@@ -169,9 +193,13 @@ impl Relay {
     }
 
     /// Comes back when it has ended.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn ended(&mut self) {
+        let connection = match &mut self.way {
+            Way::Here(connection) => connection,
+            Way::Guest(speaker) => return speaker.ended().await,
+        };
         loop {
-            let Ok(mut ready) = self.connection.readable().await else { return };
+            let Ok(mut ready) = connection.readable().await else { return };
             let heard = ready.try_io(|connection| {
                 let mut bytes = [0; 1];
                 Ok(rustix::net::recv(connection.get_ref(), &mut bytes[..], RecvFlags::DONTWAIT)?.0)
@@ -194,6 +222,92 @@ impl Relay {
     }
 }
 
+/// Whoever speaks with the relay of a guest: executed there, and gone with the daemon.
+#[derive(Debug)]
+struct Speaker {
+    child: tokio::process::Child,
+    /// It ends with this; the child's own would be closed by whoever waits for its end.
+    input: tokio::process::ChildStdin,
+    output: tokio::io::BufReader<tokio::process::ChildStdout>,
+}
+
+impl Speaker {
+    /// Has one executed, and passes this on.
+    async fn ask(node: &Domains, dc: &str, name: &str, ask: &Ask) -> Result<Self, String> {
+        let options = domain::ExecOptions {
+            interactive: true,
+            user: Some("0:0".into()),
+            workdir: Some("/".into()),
+            command: vec![
+                format!("{}/tombolo", super::spec::INSIDE),
+                "relay".into(),
+                format!("{dc}/{name}"),
+                OF_GUEST.into(),
+            ],
+            ..Default::default()
+        };
+        let command = domain::exec_command(&node.layout, dc, name, &options).map_err(said)?;
+        let mut child = tokio::process::Command::from(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| format!("nothing can be executed in the guest: {e}"))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("what is executed in the guest has no pipes".into());
+        };
+        let mut speaker = Self { child, input, output: tokio::io::BufReader::new(output) };
+        let line = [packet(ask)?, b"\n".to_vec()].concat();
+        let said = speaker.input.write_all(&line).await;
+        said.map_err(|e| format!("the guest does not take a relay's order: {e}"))?;
+        Ok(speaker)
+    }
+
+    async fn answer(&mut self) -> Result<Answer, String> {
+        let mut line = Vec::new();
+        // What a guest says is no longer than a relay may.
+        let most = u64::try_from(PACKET_BYTES_MAX).unwrap_or(u64::MAX);
+        let mut output = (&mut self.output).take(most);
+        match tokio::time::timeout(GUEST_PATIENCE, output.read_until(b'\n', &mut line)).await {
+            Ok(Ok(1..)) => {
+                serde_json::from_slice(&line).map_err(|e| format!("a relay's answer is not understood: {e}"))
+            }
+            Ok(Ok(0)) => Err("the relay in the guest ended without an answer; see the domain's log".into()),
+            Ok(Err(error)) => Err(format!("the relay in the guest can't be heard: {error}")),
+            Err(_) => {
+                Err(format!("the relay in the guest did not answer within {} s", GUEST_PATIENCE.as_secs()))
+            }
+        }
+    }
+
+    async fn ended(&mut self) {
+        if let Err(error) = self.child.wait().await {
+            tracing::error!(%error, "the end of a guest's relay can't be awaited");
+        }
+    }
+}
+
+/// Ends the relay of a guest, if there is one.
+pub(crate) async fn end_in_guest(node: &Domains, dc: &str, name: &str) -> Result<(), String> {
+    let mut speaker = Speaker::ask(node, dc, name, &Ask::End).await?;
+    tokio::time::timeout(GUEST_PATIENCE, speaker.ended())
+        .await
+        .map_err(|_| format!("the relay in the guest did not end within {} s", GUEST_PATIENCE.as_secs()))
+}
+
+/// What the relay of a guest counts.
+async fn state_in_guest(node: &Domains, dc: &str, name: &str) -> Option<Value> {
+    let asked = async {
+        let mut speaker = Speaker::ask(node, dc, name, &Ask::State).await?;
+        speaker.answer().await
+    };
+    match tokio::time::timeout(GUEST_STATE_PATIENCE, asked).await {
+        Ok(Ok(Answer::State(state))) => Some(state),
+        _ => None,
+    }
+}
+
 /// Ends the relay of a domain; open connections are reset.
 pub(crate) async fn end(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
     let paths = node.layout.domain(dc, name).map_err(said)?;
@@ -203,7 +317,11 @@ pub(crate) async fn end(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(),
 }
 
 /// What the relay of a domain counts; `None` where it has none, or that does not answer.
-pub(crate) async fn state(node: &Domains, dc: &str, name: &str) -> Option<Value> {
+pub(crate) async fn state(node: &Domains, dc: &str, domain: &Domain) -> Option<Value> {
+    let name = domain.name.as_str();
+    if domain.machine.is_some() {
+        return state_in_guest(node, dc, name).await;
+    }
     let folder = node.layout.domain(dc, name).ok()?.dir;
     let connection = watch(connect(&folder).ok()??).ok()?;
     match ask(&connection, &Ask::State).await {
