@@ -25,6 +25,12 @@ pub fn begun(score: &Path) -> (String, bool) {
 
 /// Kills a siege that runs outside of containers with all that it has started: its attacks have sessions of their own.
 pub fn end(siege: &mut std::process::Child) {
+    // Parents first, so that none begins another round.
+    processes(siege).into_iter().for_each(crate::node::kill);
+}
+
+/// A siege that runs outside of containers and all that it has started, parents first.
+pub fn processes(siege: &std::process::Child) -> Vec<u32> {
     let (mut all, mut next) = (Vec::new(), vec![siege.id()]);
     while let Some(pid) = next.pop() {
         let children =
@@ -32,8 +38,7 @@ pub fn end(siege: &mut std::process::Child) {
         next.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
         all.push(pid);
     }
-    // Parents first, so that none begins another round.
-    all.into_iter().for_each(crate::node::kill);
+    all
 }
 
 /// A domain of the file that runs a list of attacks, whose score is in `folder`, which it sees as `/score`.

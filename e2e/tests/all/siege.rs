@@ -4,12 +4,12 @@
 //! rights. In the long run, there is also a guest. `docs/siege.md` says of each attack which test shows what it comes to.
 
 use e2e::machines::{self, SCRIBBLE};
-use e2e::siege::{Times, assert_said, attacker, begun, compared, end, length, siege};
+use e2e::siege::{Times, assert_said, attacker, begun, compared, end, length, processes, siege};
 use e2e::{NameServer, Node, topology, wait};
 use std::net::UdpSocket;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -138,6 +138,43 @@ impl Silent {
     }
 }
 
+/// Begins the siege of somebody without rights, who has this folder for the score.
+fn siege_of_user(folder: &Path, words: &[&str]) -> Child {
+    std::os::unix::fs::chown(folder, Some(NOBODY), Some(NOBODY)).expect("the user's folder");
+    siege(Command::new("python3"), "user", &folder.join("user"), words)
+        .current_dir("/")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the user's siege")
+}
+
+/// Once the attackers of a test that had failed went on until the machine was started anew.
+#[test]
+fn attackers_end_with_the_test_that_began_them() {
+    let Some(_node) = Node::start() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let score = folder.path().join("user");
+    let (mut siege, all) = std::thread::scope(|scope| {
+        let test = scope.spawn(|| {
+            let siege = siege_of_user(folder.path(), &[]);
+            wait::until("every attack has begun", || begun(&score).1);
+            let all = processes(&siege);
+            (siege, all)
+        });
+        test.join().expect("it does not panic")
+    });
+    assert!(all.len() > 1, "it had no attackers: {all:?}");
+    siege.wait().expect("its end");
+    // One that has ended may not have been waited for: it belongs to whoever takes orphans here.
+    let is_over = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
+    };
+    wait::until("all of it is over", || all.iter().all(is_over));
+}
+
 // The first siege did not end: `runc exec` stood still in a domain that had used its memory and its processes up.
 #[test]
 fn who_tries_everything_at_once_makes_nothing_of_anothers_fail() {
@@ -158,17 +195,9 @@ fn who_tries_everything_at_once_makes_nothing_of_anothers_fail() {
         node.up_ok(&guest_file(server.port));
     }
     let of_user = tempfile::tempdir().expect("a temporary folder");
-    std::os::unix::fs::chown(of_user.path(), Some(NOBODY), Some(NOBODY)).expect("the user's folder");
     let user_score = of_user.path().join("user");
     let [run_dir, state_dir] = [node.run_dir(), node.state_dir()].map(|at| at.display().to_string());
-    let mut user = siege(Command::new("python3"), "user", &user_score, &[&run_dir, &state_dir])
-        .current_dir("/")
-        .uid(NOBODY)
-        .gid(NOBODY)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the user's siege");
+    let mut user = siege_of_user(of_user.path(), &[&run_dir, &state_dir]);
     let scores = [score.join("tenant"), score.join("neighbour"), user_score];
     wait::until_within("every attack has begun", 2 * wait::PATIENCE, || {
         scores.iter().all(|score| begun(score).1)

@@ -19,6 +19,7 @@ mod said;
 mod serial;
 mod shown;
 mod statement;
+mod strangers;
 mod time;
 mod verify;
 
@@ -33,6 +34,7 @@ pub use said::{explain, explain_to_joiner};
 pub use serial::Serial;
 pub use shown::Shown;
 pub use statement::{About, has_said, one_has_said};
+pub use strangers::{Place, SentAway, Strangers};
 pub use verify::joiner;
 
 use rustls::pki_types::ServerName;

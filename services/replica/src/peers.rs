@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
-use trust::{Identity, Shown};
+use trust::{Identity, Place, SentAway, Shown, Strangers};
 use wire::nbd::{self, Reply, Request, command};
 use wire::replica::{Greeted, Greeting, MAX_GREETING_BYTES, PROTOCOL};
 
@@ -21,8 +21,12 @@ use wire::replica::{Greeted, Greeting, MAX_GREETING_BYTES, PROTOCOL};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a caller may take to show its certificate and to greet.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(3);
-/// Callers at a time: each other node has one, and one that comes again.
+/// Callers at a time that have shown who they are: each other node has one, and one that comes again.
 const MAX_CALLERS: usize = 8;
+/// Callers at a time that have not: where one more comes, the one that has waited longest gives way.
+const MAX_STRANGERS: usize = 32;
+/// Of these from one address.
+const MAX_STRANGERS_OF_ONE: usize = 8;
 /// Data of writes that are taken and not answered, in KiB: of one replica of this node.
 const ROOM_KIB: usize = 64 << 10;
 /// Pause after a caller could not be accepted.
@@ -134,22 +138,30 @@ async fn serve_called<S: AsyncRead + AsyncWrite>(
     tokio::select! { ended = write => ended, ended = read => ended }
 }
 
+/// What the callers of a replica have together.
+#[derive(Debug, Clone)]
+struct Callers {
+    places: Arc<Semaphore>,
+    room: Arc<Semaphore>,
+}
+
 /// Accepts other nodes' replicas for ever.
 pub(crate) async fn accept(listener: TcpListener, ground: Ground) {
+    let strangers = Strangers::new(MAX_STRANGERS, MAX_STRANGERS_OF_ONE);
     let (places, room) = (Arc::new(Semaphore::new(MAX_CALLERS)), Arc::new(Semaphore::new(ROOM_KIB)));
+    let callers = Callers { places, room };
     let mut connection = 0;
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, from)) => {
+                // No stranger is kept here, so there is one that can give way.
+                let Some(stranger) = strangers.enter(from.ip()) else { continue };
                 connection += 1;
-                let (ground, room) = (ground.clone(), Arc::clone(&room));
+                let (ground, callers) = (ground.clone(), callers.clone());
                 tokio::spawn(async move {
-                    if let Err(error) = take(stream, &ground, connection, room).await {
+                    if let Err(error) = take(stream, stranger, &ground, connection, callers).await {
                         tracing::debug!(%from, %error, "a caller's connection has ended");
                     }
-                    let _over = ground.inputs.send(Input::CallerGone { connection });
-                    drop(place);
                 });
             }
             Err(error) => {
@@ -161,7 +173,17 @@ pub(crate) async fn accept(listener: TcpListener, ground: Ground) {
     }
 }
 
-async fn take(stream: TcpStream, ground: &Ground, connection: u64, room: Arc<Semaphore>) -> io::Result<()> {
+fn late<E>(_: E) -> io::Error {
+    io::ErrorKind::TimedOut.into()
+}
+
+async fn take(
+    stream: TcpStream,
+    (stranger, sent_away): (Place, SentAway),
+    ground: &Ground,
+    connection: u64,
+    callers: Callers,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let config = ground.identity.server(&[PROTOCOL]).map_err(io::Error::other)?;
     let begun = async {
@@ -171,23 +193,40 @@ async fn take(stream: TcpStream, ground: &Ground, connection: u64, room: Arc<Sem
         let greeting: Greeting = hear(&mut stream).await?;
         Ok::<_, io::Error>((stream, shown, greeting))
     };
-    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let (mut stream, shown, greeting) =
-        tokio::time::timeout(STRANGER_PATIENCE, begun).await.map_err(late)??;
+    let (stream, shown, greeting) = tokio::select! {
+        begun = tokio::time::timeout(STRANGER_PATIENCE, begun) => begun.map_err(late)??,
+        () = sent_away.told() => return Err(io::Error::other("it was given up for another")),
+    };
+    drop(stranger);
+    let place = tokio::time::timeout(PATIENCE, callers.places.acquire_owned()).await.map_err(late)?;
+    let _place = place.map_err(io::Error::other)?;
     let (replies, outgoing) = unbounded_channel();
     let (answer, answered) = oneshot::channel();
-    let node = shown.peer().node.clone();
-    let caller = Caller { connection, node, greeting, replies, answer };
+    let caller = Caller { connection, node: shown.peer().node.clone(), greeting, replies, answer };
     ground.inputs.send(Input::Caller(caller)).map_err(io::Error::other)?;
+    let served = tokio::select! {
+        served = serve_answered(stream, ground, connection, callers.room, answered, outgoing) => served,
+        () = disbelieved(ground, &shown) => Ok(()),
+    };
+    let _over = ground.inputs.send(Input::CallerGone { connection });
+    served
+}
+
+/// Tells a caller whether it may write, and serves it if so.
+async fn serve_answered<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    ground: &Ground,
+    connection: u64,
+    room: Arc<Semaphore>,
+    answered: oneshot::Receiver<Greeted>,
+    outgoing: UnboundedReceiver<Reply>,
+) -> io::Result<()> {
     let gone = Greeted { refused: Some("another one came".into()) };
     let answered = tokio::time::timeout(PATIENCE, answered).await.map_err(late)?.unwrap_or(gone);
     say(&mut stream, &answered).await?;
-    if answered.refused.is_some() {
-        return Ok(());
-    }
-    tokio::select! {
-        served = serve_caller(stream, ground, connection, room, outgoing) => served,
-        () = disbelieved(ground, &shown) => Ok(()),
+    match answered.refused {
+        None => serve_caller(stream, ground, connection, room, outgoing).await,
+        Some(_) => Ok(()),
     }
 }
 

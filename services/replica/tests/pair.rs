@@ -6,6 +6,7 @@ mod bed;
 
 use bed::{Bed, EXTENT, is_there};
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use wire::replica::{Order, Part};
 
@@ -142,4 +143,28 @@ fn garbage_and_strangers_get_nothing_and_stop_nobody() {
     assert!(bed.greet_as("a", 1, 7).contains("view 1"), "another view");
     client.write(0, &[5; 512]).unwrap();
     assert!(is_there(&bed.image(1), 0, &[5; 512]));
+}
+
+// Once eight connections that said nothing kept every other caller waiting for 3 s, and the next eight for as long again.
+#[test]
+fn strangers_that_say_nothing_keep_no_primary_waiting() {
+    let Some(bed) = Bed::start() else { return };
+    let mut held: Vec<_> = (0..64).map(|_| bed.stranger(1).unwrap()).collect();
+    let over = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                held.rotate_left(1);
+                // Each that comes has an earlier one cut off.
+                held[0] = bed.stranger(1).unwrap();
+            }
+        });
+        bed.claim(0);
+        let written = bed.client(0).write(0, &[1; 512]);
+        over.store(true, Ordering::Relaxed);
+        written
+    });
+    written.unwrap();
+    assert_eq!(bed.record().current, ["a", "b"], "b was struck off");
+    assert!(is_there(&bed.image(1), 0, &[1; 512]));
 }

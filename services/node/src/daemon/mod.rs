@@ -9,8 +9,8 @@ pub(crate) mod own_log;
 use crate::adaptations;
 use crate::api;
 use crate::api::node::Node;
+use crate::base::RegistryDebug;
 use crate::base::place::{ADMIN_SOCKET, Place};
-use crate::base::{RegistryDebug, Strangers};
 use crate::broker::wake_ns;
 use crate::domains::{LoadError, adopt, change, host};
 use crate::membership::{self, Cluster, ClusterError};
@@ -306,7 +306,7 @@ async fn serve_metrics(node: &Arc<Node>, address: SocketAddr) -> Result<(), Daem
     let at = |cause| DaemonError::Listen { at: address.to_string(), cause };
     let listener = tokio::net::TcpListener::bind(address).await.map_err(at)?;
     let router = api::metrics_router(Arc::clone(node));
-    let readers = Strangers::new(MAX_METRICS_READERS, MAX_METRICS_READERS);
+    let readers = trust::Strangers::new(MAX_METRICS_READERS, MAX_METRICS_READERS);
     tokio::spawn(async move {
         loop {
             let (stream, from) = match listener.accept().await {

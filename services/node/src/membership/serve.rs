@@ -6,7 +6,6 @@ use super::release::PROTOCOLS;
 use super::trusted::Trusted;
 use super::visitors::{STRANGER_PATIENCE, Stranger, Visitors};
 use crate::admin::{Code, Problem};
-use crate::base::SentAway;
 use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -18,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use trust::SentAway;
 
 /// How long the head of a node's request may take.
 const HEAD_PATIENCE: Duration = Duration::from_secs(5);

@@ -1,12 +1,12 @@
 //! Whom the peer API serves, and how many of them: nodes, who have shown a certificate, always get in; who has shown none gets what is left to strangers.
 
 use super::Cluster;
-use crate::base::{SentAway, Strangers, StrangersPlace};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use trust::{Place, SentAway, Strangers};
 
 /// Connections that have shown no certificate (yet), from addresses where no node is: enough for a rack of machines that join at once.
 const MAX_STRANGERS: usize = 32;
@@ -37,14 +37,14 @@ pub(super) struct Visitors {
 /// A connection that has shown no certificate.
 #[derive(Debug, Clone)]
 pub(crate) struct Stranger {
-    place: Arc<StrangersPlace>,
+    place: Arc<Place>,
     joins: Arc<Semaphore>,
 }
 
 /// A join that is looked at: who is let in is not sent away meanwhile.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    place: Arc<StrangersPlace>,
+    place: Arc<Place>,
     _one_of_few: OwnedSemaphorePermit,
 }
 

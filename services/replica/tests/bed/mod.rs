@@ -183,6 +183,15 @@ impl Bed {
         *self.nodes[node].engine.lock().unwrap() = Some(engine);
     }
 
+    /// A connection to a node's replica from an address where no node is.
+    pub fn stranger(&self, node: usize) -> io::Result<OwnedFd> {
+        let socket =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 2], 0)))?;
+        rustix::net::connect(&socket, &self.at(node))?;
+        Ok(socket)
+    }
+
     /// A connection at which nothing was said yet.
     pub fn raw(&self, node: usize) -> UnixStream {
         let stream = UnixStream::connect(self.nodes[node].folder.join("nbd.sock")).unwrap();

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 /// Those who are there.
 #[derive(Debug, Clone)]
-pub(crate) struct Strangers {
+pub struct Strangers {
     most: usize,
     of_one: usize,
     there: Arc<Mutex<There>>,
@@ -31,23 +31,25 @@ struct One {
 
 /// The place of one of them, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     number: u64,
     there: Arc<Mutex<There>>,
 }
 
 /// Tells one of them to go.
 #[derive(Debug)]
-pub(crate) struct SentAway(oneshot::Receiver<()>);
+pub struct SentAway(oneshot::Receiver<()>);
 
 impl Strangers {
     /// At most so many, and of these so many from one address.
-    pub(crate) fn new(most: usize, of_one: usize) -> Self {
+    #[must_use]
+    pub fn new(most: usize, of_one: usize) -> Self {
         Self { most, of_one, there: Arc::default() }
     }
 
     /// Another one comes, and perhaps an earlier one is sent away for it. `None`: all whom it could be are kept.
-    pub(crate) fn enter(&self, from: IpAddr) -> Option<(Place, SentAway)> {
+    #[must_use]
+    pub fn enter(&self, from: IpAddr) -> Option<(Place, SentAway)> {
         let from = machine(from);
         let mut there = lock(&self.there);
         let of_it = there.all.values().filter(|one| one.from == from).count();
@@ -89,13 +91,15 @@ impl There {
 
 impl Place {
     /// From now on it is not sent away, or may be again.
-    pub(crate) fn keep(&self, kept: bool) {
+    pub fn keep(&self, kept: bool) {
         if let Some(one) = lock(&self.there).all.get_mut(&self.number) {
             one.kept = kept;
         }
     }
 
-    pub(crate) fn is_kept(&self) -> bool {
+    /// Whether it is not sent away.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
         lock(&self.there).all.get(&self.number).is_some_and(|one| one.kept)
     }
 }
@@ -108,7 +112,7 @@ impl Drop for Place {
 
 impl SentAway {
     /// Comes back when it has to go; never, if its place was given back.
-    pub(crate) async fn told(self) {
+    pub async fn told(self) {
         if self.0.await.is_err() {
             std::future::pending::<()>().await;
         }
