@@ -4,6 +4,7 @@
 //! takeover_peer count NAME          binds NAME, and counts the requests of each caller; a request is the caller's word
 //! takeover_peer back NAME           is a backup of it, and counts on when it takes over
 //! takeover_peer seize NAME          the same, and supersedes whoever has NAME as soon as it is asked to: by a line of its input
+//! takeover_peer roam NAME           is a backup of it, counts on when it takes over, and moves to each domain that a line of its input names
 //! takeover_peer forget NAME         as `count`, and hands over nothing
 //! takeover_peer tally NAME WORD STOP_FILE
 //!                                   asks NAME with WORD until the file is there; each reply must be one more than the one before
@@ -12,7 +13,7 @@
 //! Exit code 3: a call failed as it should not; its words are printed.
 
 use e2e::peer::{chain, say};
-use endpoint::{Backup, Content, Endpoint, From, Options};
+use endpoint::{Backup, Content, Endpoint, From, Options, Received};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::BufRead;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         ["forget", name] => bound(name).and_then(|me| count(me, false)),
         ["back", name] => back(name, None),
         ["seize", name] => back(name, Some(lines())),
+        ["roam", name] => roam(name),
         ["tally", name, word, stop] => tally(name, word, Path::new(stop)),
         _ => Err(format!("usage: see the source; not {words:?}").into()),
     };
@@ -68,22 +70,33 @@ fn count(mut me: Endpoint, hands_over: bool) -> Done {
     let mut bytes = Vec::new();
     loop {
         let received = me.receive(&From::Any, &mut bytes, None)?;
-        let Content::Request { asked, .. } = received.content else { continue };
-        let word = String::from_utf8_lossy(&bytes).into_owned();
-        let count = counts.entry(word).or_default();
-        *count += 1;
-        let reply = count.to_string();
-        let replied = if hands_over {
-            let state: String = counts.iter().map(|(word, count)| format!("{word} {count}\n")).collect();
-            me.reply_with_state(&asked, 0, reply.as_bytes(), state.as_bytes())
-        } else {
-            me.reply(&asked, 0, reply.as_bytes())
-        };
-        match replied {
-            // That somebody who asked has died is no failure of ours.
-            Ok(()) | Err(endpoint::Failed::Call(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
+        answer(&mut me, &received, &bytes, &mut counts, hands_over)?;
+    }
+}
+
+/// Counts a request, and says how many there were of its word.
+fn answer(
+    me: &mut Endpoint,
+    received: &Received,
+    bytes: &[u8],
+    counts: &mut BTreeMap<String, u64>,
+    hands_over: bool,
+) -> Done {
+    let Content::Request { asked, .. } = received.content else { return Ok(()) };
+    let word = String::from_utf8_lossy(bytes).into_owned();
+    let count = counts.entry(word).or_default();
+    *count += 1;
+    let reply = count.to_string();
+    let replied = if hands_over {
+        let state: String = counts.iter().map(|(word, count)| format!("{word} {count}\n")).collect();
+        me.reply_with_state(&asked, 0, reply.as_bytes(), state.as_bytes())
+    } else {
+        me.reply(&asked, 0, reply.as_bytes())
+    };
+    match replied {
+        // That somebody who asked has died is no failure of ours.
+        Ok(()) | Err(endpoint::Failed::Call(_)) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -101,6 +114,11 @@ fn lines() -> Arc<AtomicBool> {
 }
 
 fn back(name: &str, seizes: Option<Arc<AtomicBool>>) -> Done {
+    count(stood_by(name, seizes)?, true)
+}
+
+/// Is a backup until it has the place.
+fn stood_by(name: &str, seizes: Option<Arc<AtomicBool>>) -> Result<Endpoint, Box<dyn Error>> {
     let mut backup = Backup::bind(name, &Options::default())?;
     say("stands by");
     let (mut was_ready, mut seized) = (None, false);
@@ -119,7 +137,39 @@ fn back(name: &str, seizes: Option<Arc<AtomicBool>>) -> Done {
         }
     };
     say(&format!("took over {}", me.address()));
-    count(me, true)
+    Ok(me)
+}
+
+fn roam(name: &str) -> Done {
+    let (told, domains) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let lines = std::io::stdin().lock().lines();
+        // Whoever counts has ended: there is nobody to tell.
+        lines.map_while(Result::ok).try_for_each(|line| told.send(line)).is_ok()
+    });
+    let mut me = stood_by(name, None)?;
+    let mut counts = counts(me.state());
+    let mut bytes = Vec::new();
+    loop {
+        if let Ok(domain) = domains.try_recv() {
+            let since = Instant::now();
+            let moved = me.start_migration(domain.trim()).and_then(|()| me.commit_migration());
+            match moved {
+                Ok(()) => {
+                    say(&format!("moved to {} in {:?}", domain.trim(), since.elapsed()));
+                    return Ok(());
+                }
+                Err(endpoint::Failed::Call(why)) => say(&format!("stays: {why}")),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match me.receive(&From::Any, &mut bytes, Some(Instant::now() + LOOK)) {
+            Ok(received) => answer(&mut me, &received, &bytes, &mut counts, true)?,
+            // Nobody has asked meanwhile.
+            Err(endpoint::Failed::Call(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 fn tally(name: &str, word: &str, stop: &Path) -> Done {

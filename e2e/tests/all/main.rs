@@ -9,6 +9,7 @@ mod channels;
 mod clocks;
 mod cluster;
 mod cluster_bed;
+mod cluster_coordination;
 mod cluster_endpoints;
 mod cluster_etcd;
 mod cluster_promises;

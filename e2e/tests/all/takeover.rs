@@ -135,6 +135,30 @@ fn the_daemon_dies_between_primary_and_backup_and_nobody_notices() {
     stop(&node, callers);
 }
 
+// The place goes from container to container while callers ask.
+#[test]
+fn callers_go_on_while_the_endpoint_moves_between_domains() {
+    let Some((node, _primary)) = start() else { return };
+    let mut roamer = spawn(&node, "two", &["roam", "counter"]);
+    roamer.wait_for("is ready");
+    node::kill(pid(&node));
+    roamer.wait_for("took over ");
+    let callers = callers(&node);
+    for to in ["one", "two", "one", "two"] {
+        let next = spawn(&node, to, &["roam", "counter"]);
+        next.wait_for("is ready");
+        wait::pause(BETWEEN);
+        roamer.say(to);
+        println!("{}", roamer.wait_for("moved to "));
+        next.wait_for("took over ");
+        roamer = next;
+    }
+    roamer.say("desk");
+    let refused = roamer.wait_for("stays: ");
+    assert!(refused.contains("no program of domain desk") && refused.contains("`backups`"), "{refused}");
+    stop(&node, callers);
+}
+
 #[test]
 fn a_domain_that_the_file_does_not_name_backs_nothing() {
     let Some((node, _primary)) = start() else { return };

@@ -20,6 +20,11 @@ use crate::{Endpoint, Failed, Find, FindError, Options, Step};
 /// So long the name of a primary that has hung up may be taken: by then the daemon has seen that its connection has ended, unless the primary lives.
 const STILL_THERE_FOR: Duration = Duration::from_secs(2);
 
+/// Bytes of messages that an endpoint may bring along when it moves: full windows of 500 pairs of the default size.
+const QUEUED_BYTES_MAX: usize = 64 << 20;
+/// What a message takes beside its payload, for that.
+const QUEUED_OVERHEAD_BYTES: usize = 64;
+
 /// Why a backup is none any more.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
@@ -43,6 +48,7 @@ pub struct Backup {
     assembly: Assembly,
     /// What is queued for the endpoint, which moves here.
     queued: VecDeque<(Received, Vec<u8>)>,
+    queued_bytes: usize,
     /// The least generation whose replies it knows; 0: it does not have all that its primary has.
     continues: u32,
     find: Option<Find>,
@@ -71,6 +77,7 @@ impl Backup {
             replies: Replies::default(),
             assembly: Assembly::default(),
             queued: VecDeque::new(),
+            queued_bytes: 0,
             continues: 0,
             find: None,
             asked: None,
@@ -191,7 +198,7 @@ impl Backup {
                 // The primary receives nothing more, and what it had is here.
                 Ok(Some(Record::Move)) => self.moves = self.is_ready(),
                 Ok(Some(record)) => match queued(&record) {
-                    Some(queued) => self.queued.push_back(queued),
+                    Some(queued) => self.queue(queued),
                     None => self.replies.take(record),
                 },
                 Ok(None) => {}
@@ -202,6 +209,19 @@ impl Backup {
             },
             Content::Notices(bits) if bits & NOTICE_RELEASED != 0 => self.part(),
             Content::Notices(_) | Content::Request { .. } => {}
+        }
+    }
+
+    /// Keeps what is queued for the endpoint, which moves here, within a bound: a primary that hands over more stays where it is.
+    fn queue(&mut self, queued: (Received, Vec<u8>)) {
+        self.queued_bytes += QUEUED_OVERHEAD_BYTES + queued.1.len();
+        self.queued.push_back(queued);
+        if self.queued_bytes > QUEUED_BYTES_MAX {
+            tracing::warn!(
+                bytes = self.queued_bytes,
+                "more is queued for an endpoint than it may bring along: it stays where it is"
+            );
+            self.part();
         }
     }
 
@@ -217,6 +237,7 @@ impl Backup {
         self.continues = 0;
         self.assembly = Assembly::default();
         self.queued.clear();
+        self.queued_bytes = 0;
         // A primary that goes on without this backup does not move here.
         self.moves = false;
         self.wanted_since = None;

@@ -192,6 +192,16 @@ impl Pairs {
         }
     }
 
+    /// Another one has a peer's place: parts from it, but for an answer that is still in the ring, after which it goes.
+    pub fn supersede(&mut self, peer: Address, by: Address) {
+        if self.logic.was_served_by_moved(peer) {
+            self.ended.push(peer);
+            return;
+        }
+        // Of one that was parted from before: just as well.
+        let _parted = self.unbind(peer, Gone::Moved(by));
+    }
+
     /// Whether something waits for whoever has the place of one that moved.
     pub fn has_unreceived(&self, slot: u32) -> bool {
         self.unreceived.contains_key(&slot)

@@ -94,6 +94,15 @@ impl<L: Link> Endpoint<L> {
         Ok(Unreceived { messages, notices: peer.link.take_bits(Way::Out, Word::Notices) })
     }
 
+    /// Whether the call of this endpoint that waits was received by a peer that has moved since: then its answer is in the ring, because a peer that owes one does not move.
+    #[must_use]
+    pub fn was_served_by_moved(&self, peer: Address) -> bool {
+        let taken = layout::call_word(self.calls, layout::CALL_TAKEN);
+        self.link(peer).is_ok_and(|link| {
+            link.load(Way::Out, Word::Sealed) != 0 && link.load(Way::Out, Word::Call) == taken
+        })
+    }
+
     /// Sends what was taken back to the one that has the peer's place, whose pair is new. False: not all of it, because it may not be sent there, or does
     /// not fit.
     pub fn send_again(&mut self, to: Address, unreceived: &Unreceived) -> bool {

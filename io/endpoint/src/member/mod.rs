@@ -347,8 +347,7 @@ impl Member {
                 let _parted = pairs.set_rights(of_wire(peer), rights_of(rights));
             }
             Event::Superseded { endpoint, peer, by } if endpoint == slot => {
-                // Of one that was parted from before: just as well.
-                let _parted = pairs.unbind(of_wire(peer), Gone::Moved(of_wire(by)));
+                pairs.supersede(of_wire(peer), of_wire(by));
                 if pairs.has_unreceived(peer.slot) {
                     let to = wire::control::Whom::Address(by);
                     let ticket = self.ask(|id| Request::Introduce { id, endpoint, to, wait_ms: 0 });

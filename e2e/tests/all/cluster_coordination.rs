@@ -1,0 +1,104 @@
+//! Keys and locks of a distributed container over three nodes, on etcd: its server, who holds a lock and who waits are on three of them.
+
+use e2e::cluster::{Bed, Host};
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::Duration;
+
+/// How long a thing of the cluster may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Takes the lock, says the token, and keeps it until its input ends.
+const HOLD: &str = "exec 9<>/srv/sync/locks/printer; read token <&9; echo $token; read forever";
+
+fn topology() -> String {
+    let shell = |name: &str, node: &str| {
+        format!(
+            "\n[domain.{name}]\nkind = \"container\"\nroot = \"host\"\nnode = \"{node}\"\ncommand = [\"sleep\", \"infinity\"]\n\
+             services = {{ sync = \"/srv/sync\" }}\n"
+        )
+    };
+    format!(
+        "name = \"test\"\n\n[domain.keeper]\nkind = \"container\"\nroot = \"host\"\nnode = \"alpha\"\n\
+         restart = {{ policy = \"always\", backoff = \"50ms\" }}\n{}{}\n\
+         [service.sync]\nkind = \"coordination\"\ndomain = \"keeper\"\nsettings = {{ grace = \"3s\" }}\n\
+         allow = [{{ domains = [\"a\", \"b\"], verbs = [\"observe\", \"coordinate\"] }}]\n",
+        shell("a", "beta"),
+        shell("b", "gamma"),
+    )
+}
+
+/// What a line of `ctl` is answered in a domain; `None`: it is refused.
+fn ask(host: &Host, domain: &str, line: &str) -> Option<String> {
+    let script = format!("exec 3<>/srv/sync/ctl; echo '{line}' >&3; read answer <&3 && echo $answer");
+    let run = host.run(&["exec", domain, "--", "bash", "-c", &script]);
+    (run.code == 0).then(|| run.out.trim().to_owned())
+}
+
+fn number(text: Option<String>) -> u64 {
+    let text = text.expect("an answer");
+    text.parse().unwrap_or_else(|_| panic!("{text:?} is no number"))
+}
+
+/// A shell of a container that holds the lock, or waits for it.
+struct Holder {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Holder {
+    fn start(host: &Host, domain: &str) -> Holder {
+        let mut command = host.command(&["exec", "-i", domain, "--", "bash", "-c", HOLD]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("tombolo starts");
+        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        Holder { child, lines }
+    }
+
+    /// Waits until it has the lock.
+    fn token(&mut self) -> u64 {
+        number(self.lines.next().map(|line| line.expect("text")))
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _gone_already = self.child.kill();
+        let _waited = self.child.wait();
+    }
+}
+
+#[test]
+fn keys_and_locks_are_one_on_three_nodes_and_a_dead_nodes_lock_goes_on_with_a_greater_token() {
+    let Some(bed) = Bed::with_etcd(3, 3) else { return };
+    bed.join_all(3, &[]);
+    let [alpha, beta, gamma] = [bed.host(0), bed.host(1), bed.host(2)];
+    alpha.up_ok(&topology());
+    for (host, domain) in [(beta, "a"), (gamma, "b")] {
+        bed.until("the service is served", PATIENCE, || ask(host, domain, "put kv/warm up").is_some());
+    }
+    // Of two on two nodes who believe the same revision, one is right.
+    let first = number(ask(beta, "a", "put kv/n 1"));
+    assert_eq!(ask(gamma, "b", "get kv/n"), Some(format!("{first} 1")));
+    let second = number(ask(gamma, "b", &format!("cas kv/n {first} 2")));
+    assert!(second > first);
+    assert_eq!(ask(beta, "a", &format!("cas kv/n {first} 3")), None, "it is another one by now");
+    assert_eq!(ask(beta, "a", "get kv/n"), Some(format!("{second} 2")));
+    // A lock has one holder, wherever that is.
+    let mut holder = Holder::start(beta, "a");
+    let one = holder.token();
+    let mut next = Holder::start(gamma, "b");
+    bed.until("the other one waits", PATIENCE, || {
+        gamma.run(&["exec", "b", "--", "cat", "/srv/sync/status"]).out.contains("waiting 1")
+    });
+    // The node of the holder is killed, with all that runs on it and its member of etcd.
+    beta.kill();
+    let two = next.token();
+    assert!(two > one, "{two} after {one}");
+    // What was answered before is there, and what the lock protects refuses the dead holder's token.
+    assert_eq!(ask(gamma, "b", "get kv/n"), Some(format!("{second} 2")));
+    let third = number(ask(gamma, "b", &format!("cas kv/n {second} {two}")));
+    assert_eq!(ask(gamma, "b", &format!("cas kv/n {second} {one}")), None);
+    assert_eq!(ask(gamma, "b", "get kv/n"), Some(format!("{third} {two}")));
+    drop((holder, next));
+    bed.until("all is down", PATIENCE, || alpha.run(&["down", "--all"]).code == 0);
+    bed.finish();
+}
