@@ -3,6 +3,7 @@
 //! Built with the stable compiler: the sanitizer and the coverage are switched on by flags that only `RUSTC_BOOTSTRAP`
 //! allows, so that nobody needs a nightly toolchain. `cargo fuzz run TARGET` works as well, where one is.
 
+use super::programs::cargo;
 use super::tally::Tally;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -112,8 +113,7 @@ fn impossible() -> Option<String> {
 
 fn build(root: &Path, place: &Path, log: &Path) -> std::io::Result<bool> {
     let log = File::create(log)?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let status = cargo()
         .args([
             "build",
             "--release",

@@ -243,8 +243,7 @@ impl Bed<'_> {
     fn cargo(&mut self, name: &str, arguments: &[&str]) {
         announce(name);
         let Self { root, tally, times, .. } = self;
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
+        let mut command = programs::cargo();
         command.args(arguments).current_dir(root).stdin(Stdio::null());
         match times.step(name, |_| command.status()) {
             Ok(status) if status.success() => {}
@@ -306,7 +305,19 @@ impl Bed<'_> {
         self.place(&built, |_| true);
         let built = self.built(
             "build-libraries",
-            &["build", "--package", "preload", "--package", "libtombolo"],
+            &[
+                "build",
+                "--lib",
+                "--package",
+                "preload",
+                "--package",
+                "libtombolo",
+                // It has no library, but so its features hold here, too, and nothing is built again.
+                "--package",
+                TOMBOLO,
+                "--features",
+                &format!("{TOMBOLO}/{SHARED}"),
+            ],
             &BTreeMap::new(),
         );
         self.place(&built, |_| true);

@@ -92,15 +92,27 @@ pub struct Built {
     pub succeeded: bool,
 }
 
+/// Cargo, without what the cargo that runs us says of this package: build scripts read some of it, and would run again, and all
+/// that depends on them be built again, whenever a person had called cargo meanwhile.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let of_package = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+    for (name, _) in std::env::vars_os() {
+        if of_package.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// Runs cargo with `arguments`, whose progress goes to the terminal, and reads what it made.
 pub fn build(
     root: &Path,
     arguments: &[&str],
     environment: &BTreeMap<&str, String>,
 ) -> std::io::Result<Built> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let (verb, rest) = arguments.split_at(1);
-    let mut child = Command::new(cargo)
+    let mut child = cargo()
         .args(verb)
         .args(["--timings", "--message-format=json-render-diagnostics"])
         .args(rest)
