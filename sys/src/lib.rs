@@ -3,6 +3,7 @@
 //! Thin: each function is one or two system calls with what they need to be safe, and no policy.
 
 pub mod aside;
+pub mod beneath;
 mod bpf;
 pub mod channel_abi;
 pub mod clock;

@@ -6,6 +6,7 @@ pub mod coordination;
 pub mod cover;
 pub mod directory;
 pub mod events;
+pub mod files;
 pub mod grants;
 pub mod guest;
 pub mod ipc;

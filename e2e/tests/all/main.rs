@@ -27,6 +27,7 @@ mod endpoints;
 mod enforcements;
 mod events;
 mod faults;
+mod file_trees;
 mod full_disks;
 mod health;
 mod hostile;

@@ -149,7 +149,8 @@ impl<S> Engine<S> {
         self.sessions.keys().copied().filter(|id| which(*id)).for_each(|id| self.pump(ctx, id));
     }
 
-    fn close_session(&mut self, ctx: &mut dyn Context, id: SessionId) {
+    /// Ends a session: its consumer has closed it, or has gone away with all its sessions.
+    fn close_session(&mut self, ctx: &mut dyn Context, id: SessionId, has_left: bool) {
         let Some(opened) = self.sessions.get(&id) else { return };
         let number = opened.file;
         let closed = self.call(ctx, (id, number), (None, None), |file, state, call| {
@@ -157,7 +158,8 @@ impl<S> Engine<S> {
                 stream.close(id);
             }
             if let Some(folder) = &mut file.folder {
-                folder.close(call, tree::serial_of(number));
+                let node = tree::serial_of(number);
+                if has_left { folder.leave(call, node) } else { folder.close(call, node) }
             }
             if let Some(closed) = &mut file.closed {
                 closed(state, call);
@@ -204,7 +206,7 @@ impl<S> session::Service for Engine<S> {
 
     fn detach(&mut self, ctx: &mut dyn Context, link: LinkId) {
         let of_link: Vec<SessionId> = self.sessions.keys().copied().filter(|id| id.link == link).collect();
-        of_link.into_iter().for_each(|id| self.close_session(ctx, id));
+        of_link.into_iter().for_each(|id| self.close_session(ctx, id, true));
         self.later.retain(|(of, _), over| {
             let stays = *of != link;
             over.fetch_or(!stays, Ordering::AcqRel);
@@ -307,7 +309,7 @@ impl<S> session::Service for Engine<S> {
     }
 
     fn close(&mut self, ctx: &mut dyn Context, link: LinkId, session: u64) {
-        self.close_session(ctx, SessionId { link, session });
+        self.close_session(ctx, SessionId { link, session }, false);
     }
 
     fn settings(&mut self, _: &mut dyn Context, settings: &Value) -> Result<(), String> {
@@ -395,7 +397,7 @@ impl<S> Engine<S> {
         let most_bytes = if let Bytes::Read { size, .. } = bytes { size } else { MAX_ANSWER_BYTES };
         self.answer(ctx, to, (number, most_bytes), |file, state, call| {
             if let Some(folder) = &mut file.folder {
-                return bytes.ask(&mut **folder, call, tree::serial_of(number)).map(Into::into);
+                return bytes.ask(&mut **folder, call, tree::serial_of(number));
             }
             match bytes {
                 Bytes::Read { size, .. } => {

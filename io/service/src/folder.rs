@@ -1,6 +1,6 @@
 //! Folders of which only the service knows what is in them.
 
-use crate::call::Call;
+use crate::call::{Call, Reply};
 use ::wire::service::{self as wire, Attributes, Behaviour, Entry, OWNER_NONE};
 use rustix::io::Errno;
 
@@ -135,6 +135,11 @@ pub trait Folder {
     }
     /// A file that was opened is closed.
     fn close(&mut self, call: &mut Call<'_>, node: u32) {}
+    /// A file that was opened is not any more, because its consumer went away: its frontend's successor may open it again, with the capsule
+    /// that was kept. Without this function, it is closed.
+    fn leave(&mut self, call: &mut Call<'_>, node: u32) {
+        self.close(call, node);
+    }
     /// Bytes; fewer than `size` are the end.
     ///
     /// # Errors
@@ -155,6 +160,13 @@ pub trait Folder {
     /// The errno of the caller.
     fn sync(&mut self, call: &mut Call<'_>, node: u32) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
+    }
+    /// As [`Folder::sync`], with an answer that may come later ([`Call::later`]): this is what is called.
+    ///
+    /// # Errors
+    /// The errno of the caller.
+    fn sync_later(&mut self, call: &mut Call<'_>, node: u32) -> Result<Reply, Errno> {
+        self.sync(call, node).map(Into::into)
     }
     /// Changes attributes, and answers what the node is like then.
     ///

@@ -1,6 +1,6 @@
 //! A folder's answers, as bytes for the consumer that asked.
 
-use crate::call::Call;
+use crate::call::{Call, Reply};
 use crate::folder::{Folder, Listing, Node, ROOT};
 use rustix::io::Errno;
 use wire::service::{
@@ -109,15 +109,15 @@ impl<'p> Bytes<'p> {
     }
 
     /// Asks a folder.
-    pub fn ask(self, folder: &mut dyn Folder, call: &mut Call<'_>, node: u32) -> Result<Vec<u8>, Errno> {
+    pub fn ask(self, folder: &mut dyn Folder, call: &mut Call<'_>, node: u32) -> Result<Reply, Errno> {
         match self {
             Self::Read { offset, size } => {
                 let mut bytes = folder.read(call, node, offset, size)?;
                 bytes.truncate(size);
-                Ok(bytes)
+                Ok(bytes.into())
             }
-            Self::Write { offset, data } => Ok(written(folder.write(call, node, offset, data)?, data)),
-            Self::Sync => folder.sync(call, node).map(|()| Vec::new()),
+            Self::Write { offset, data } => Ok(written(folder.write(call, node, offset, data)?, data).into()),
+            Self::Sync => folder.sync_later(call, node),
         }
     }
 }

@@ -396,6 +396,18 @@ pub const LOCATION_TIMEOUT_MS_MIN: u64 = 100;
 pub const LOCATION_TIMEOUT_MS_MAX: u64 = 600_000;
 /// A source without a position for so long has none, where the file says nothing: two positions of one a second are lost.
 pub const LOCATION_TIMEOUT_MS_DEFAULT: u64 = 3_000;
+/// Bytes of a file tree: least, some small files.
+pub const FILES_BYTES_MIN: u64 = 64 * 1024;
+/// Bytes of a file tree: most, a disk of today.
+pub const FILES_BYTES_MAX: u64 = 64 << 40;
+/// Bytes of a file tree where the file says nothing.
+pub const FILES_BYTES_DEFAULT: u64 = 1 << 30;
+/// Files and folders of a tree: least.
+pub const FILES_INODES_MIN: u64 = 16;
+/// Files and folders of a tree: most; numbers of nodes have 24 bits, and each takes its server some 100 bytes of memory.
+pub const FILES_INODES_MAX: u64 = 4_000_000;
+/// Files and folders of a tree where the file says nothing.
+pub const FILES_INODES_DEFAULT: u32 = 100_000;
 /// The error of a distance to a satellite, in m: most.
 pub const RANGE_ERROR_MAX: u64 = 10_000;
 /// The error of a distance to a satellite where the file says nothing, in m: what gpsd takes for receivers without corrections.

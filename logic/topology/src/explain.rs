@@ -318,6 +318,7 @@ fn does(settings: &Settings) -> String {
         Settings::Events(events) => return channels(events),
         Settings::Camera(camera) => return shows(camera),
         Settings::Location(location) => return locates(location),
+        Settings::Files(files) => return stores(files),
     };
     let upstream: Vec<String> = directory.upstream.iter().map(ToString::to_string).collect();
     let cache = match &directory.cache.mode {
@@ -333,6 +334,14 @@ fn does(settings: &Settings) -> String {
         count => format!("{count} retries"),
     };
     format!("asks {} ({timeout}, {retries}); {cache}", upstream.join(", "))
+}
+
+fn stores(settings: &crate::FilesSettings) -> String {
+    let place = match &settings.store {
+        Some(store) => format!("{} of its domain", store.display()),
+        None => "the node's state directory".to_owned(),
+    };
+    format!("shares files of {place}: {}, {} files and folders", size_text(settings.bytes), settings.inodes)
 }
 
 fn locates(settings: &crate::LocationSettings) -> String {

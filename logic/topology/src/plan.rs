@@ -272,6 +272,11 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             ("settings.gpsd", a.gpsd_port != b.gpsd_port),
             ("settings.nmea", a.nmea_port != b.nmea_port),
         ]),
+        (Settings::Files(a), Settings::Files(b)) => differing(&[
+            ("settings.store", a.store != b.store),
+            ("settings.bytes", a.bytes != b.bytes),
+            ("settings.inodes", a.inodes != b.inodes),
+        ]),
         // Those of two kinds are two services, not one that changes.
         (
             Settings::Directory(_)
@@ -281,7 +286,8 @@ fn update_service(before: &Service, after: &Service) -> Option<Step> {
             | Settings::Coordination(_)
             | Settings::Events(_)
             | Settings::Camera(_)
-            | Settings::Location(_),
+            | Settings::Location(_)
+            | Settings::Files(_),
             _,
         ) => Vec::new(),
     });

@@ -27,6 +27,7 @@ pub fn schema() -> Value {
         let socket = json!({ "properties": settings("Socket"), "required": ["to"] });
         let coordination = json!({ "properties": settings("Coordination") });
         let events = json!({ "properties": settings("Events") });
+        let files = json!({ "properties": settings("Files") });
         service.insert(
             "allOf".to_owned(),
             json!([
@@ -38,6 +39,7 @@ pub fn schema() -> Value {
                 of_kind(ServiceKind::Events, events),
                 of_kind(ServiceKind::Camera, camera),
                 of_kind(ServiceKind::Location, location),
+                of_kind(ServiceKind::Files, files),
             ]),
         );
     }

@@ -29,6 +29,10 @@ fn make(served: &ServedService) -> Result<Box<dyn Service>, String> {
         }
         wire::camera::KIND => camera::service(&served.settings),
         wire::location::KIND => locator::service(&served.name, &served.settings),
+        wire::files::KIND => {
+            let folder = std::env::var_os(wire::files::STORE_VARIABLE).map(PathBuf::from);
+            files::service(&served.name, &served.settings, folder.as_deref())
+        }
         other => Err(format!("this version knows no service of kind {other:?}")),
     }
 }

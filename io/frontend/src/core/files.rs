@@ -21,6 +21,8 @@ use crate::tree::Node;
 const ACCESS: u32 = 3;
 const READ_ONLY: u32 = 0;
 const WRITE_ONLY: u32 = 1;
+/// `O_APPEND`.
+const APPEND: u32 = 0o2000;
 /// `O_NONBLOCK`.
 const NONBLOCK: u32 = 0o4000;
 /// `TCGETS`: what isatty(3) asks of every file. Answered here, so that it costs no backend a message.
@@ -76,7 +78,9 @@ impl<H: Host> Core<H> {
     ) -> Result<(), Errno> {
         let (sees, changes) = self.tree.rights((service, node.number)).ok_or(Errno::STALE)?;
         let writes = flags & ACCESS != READ_ONLY;
-        if !sees || writes && changes != Some(true) || !is_open_to(node.mode.into(), flags) {
+        // What the mode of a plain file means, and to whom, the kernel knows: whoever makes a file that nobody may write to writes to it.
+        let is_closed = node.behaviour != Behaviour::Random && !is_open_to(node.mode.into(), flags);
+        if !sees || writes && changes != Some(true) || is_closed {
             return Err(Errno::ACCESS);
         }
         self.open_behaviour(call, (service, node.number), (node.behaviour, node.idempotent), flags)
@@ -110,6 +114,8 @@ impl<H: Host> Core<H> {
             }
             Behaviour::Folder => return Err(Errno::ISDIR),
         };
+        // A write to the end, done twice, would be there twice.
+        let idempotent = idempotent && !(behaviour == Behaviour::Random && flags & APPEND != 0);
         let slot = self.allocate(Node::File(service, id), (flags, idempotent), call, body)?;
         if behaviour == Behaviour::Control {
             self.finish_open(slot, call);
@@ -157,13 +163,16 @@ impl<H: Host> Core<H> {
 
     pub(super) fn read(&mut self, call: Call, body: &[u8]) -> Result<(), Errno> {
         let (read, _) = take::<fuse::fuse_read_in>(body)?;
-        if read.read_flags & fuse::FUSE_READ_LOCKOWNER == 0 {
-            // Not for a caller of read(2) but for the page cache, on behalf of sendfile(2) or splice(2): what a session says
-            // once must not be kept there. Whoever is refused reads instead, as it must be ready to (sendfile(2), EINVAL).
-            return Err(Errno::INVAL);
-        }
         self.counters.reads += 1;
         let slot = self.slot(read.fh).ok_or(Errno::BADF)?;
+        let has_offsets =
+            matches!(self.handle(slot).and_then(Handle::session), Some(it) if it.flow == Flow::Offsets);
+        if read.read_flags & fuse::FUSE_READ_LOCKOWNER == 0 && !has_offsets {
+            // Not for a caller of read(2) but for the page cache, on behalf of sendfile(2) or splice(2), or of mmap(2): what a session says
+            // once must not be kept there. Whoever is refused reads instead, as it must be ready to (sendfile(2), EINVAL). The kernel throws
+            // away what it keeps of bytes at offsets whenever a file is opened or mapped.
+            return Err(Errno::INVAL);
+        }
         let size = (read.size as usize).min(TRANSFER_BYTES_MAX);
         let nonblock = read.flags & NONBLOCK != 0;
         let handle = self.handle(slot).ok_or(Errno::BADF)?;

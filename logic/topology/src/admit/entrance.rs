@@ -48,7 +48,8 @@ pub(super) fn services(
             | ServiceKind::Coordination
             | ServiceKind::Events
             | ServiceKind::Camera
-            | ServiceKind::Location,
+            | ServiceKind::Location
+            | ServiceKind::Files,
         ) = kind_of(&entry.key, cx)
         {
             refuse_entrances(&service, at, cx);

@@ -7,11 +7,11 @@ use crate::bounds::*;
 use crate::diagnostic::Code;
 use crate::file::{
     AllowForm, CacheForm, CacheModeWord, ChannelForm, CoordinationForm, DirectoryForm, DomainsForm,
-    EventsForm, ServiceForm, SettingsForm, SocketForm,
+    EventsForm, FilesForm, ServiceForm, SettingsForm, SocketForm,
 };
 use crate::model::{
-    Cache, CacheMode, ChannelMode, ChannelSettings, CoordinationSettings, DirectorySettings, Network,
-    ProgramSettings, Service, ServiceKind, Settings, Verb,
+    Cache, CacheMode, ChannelMode, ChannelSettings, CoordinationSettings, DirectorySettings, FilesSettings,
+    Network, ProgramSettings, Service, ServiceKind, Settings, Verb,
 };
 use crate::name::Name;
 use crate::read::{At, Field, Items};
@@ -47,6 +47,8 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
         (_, Some(SettingsForm::Location(settings))) => {
             Settings::Location(super::location::settings(settings, cx))
         }
+        (_, Some(SettingsForm::Files(settings))) => Settings::Files(files(settings)),
+        (Some(ServiceKind::Files), None) => Settings::Files(files(&FilesForm::default())),
         (Some(ServiceKind::Program), None) => Settings::Program(ProgramSettings::default()),
         (_, Some(SettingsForm::Directory(settings))) => {
             Settings::Directory(directory(settings, host.as_ref(), &allow, cx))
@@ -109,15 +111,18 @@ pub(super) fn first_verb(kind: Option<ServiceKind>) -> &'static str {
         Some(ServiceKind::Camera) => "watch",
         Some(ServiceKind::Location) => "locate",
         // The service names its verbs itself; many have one for this.
-        Some(ServiceKind::Program) => "read",
+        Some(ServiceKind::Program | ServiceKind::Files) => "read",
         Some(ServiceKind::Events) => "subscribe",
     }
 }
 
-/// With what goes along: whoever may do anything with events may look at their channels.
+/// With what goes along: whoever may do anything with events may look at their channels, and whoever may write files may read them.
 fn implied(mut verbs: BTreeSet<Verb>, kind: Option<ServiceKind>) -> BTreeSet<Verb> {
     if kind == Some(ServiceKind::Events) && !verbs.is_empty() {
         verbs.insert(Verb::Use);
+    }
+    if kind == Some(ServiceKind::Files) && verbs.contains(&Verb::Write) {
+        verbs.insert(Verb::Read);
     }
     verbs
 }
@@ -228,6 +233,14 @@ fn ring_bytes(form: &ChannelForm, cx: &mut Context<'_, '_>) -> u32 {
         cx.out.error(Code::BadSize, &at.span, message).help(help);
     }
     u32::try_from(bytes).unwrap_or(RING_BYTES_DEFAULT)
+}
+
+fn files(form: &FilesForm) -> FilesSettings {
+    FilesSettings {
+        store: form.store.value().map(|path| path.0.clone()),
+        bytes: form.bytes.value().map_or(FILES_BYTES_DEFAULT, |size| size.0),
+        inodes: form.inodes.value().map_or(FILES_INODES_DEFAULT, |count| count.0),
+    }
 }
 
 fn coordination(form: &CoordinationForm) -> CoordinationSettings {

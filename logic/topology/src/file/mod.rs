@@ -552,6 +552,19 @@ table_form! {
 }
 
 table_form! {
+    /// The settings of a file tree.
+    FilesForm as "settings of a file tree" {
+        /// The directory that it is kept in, as the server's domain sees it: one of its `mounts`. Where nothing is said, a directory of the node's state
+        /// directory, which outlives the domain.
+        store: Inside => optional,
+        /// Bytes that its files may take on the disk.
+        bytes: Bytes<FILES_BYTES_MIN, FILES_BYTES_MAX> => "1GiB",
+        /// Files and folders that there may be in it.
+        inodes: Count<FILES_INODES_MIN, FILES_INODES_MAX> => FILES_INODES_DEFAULT,
+    }
+}
+
+table_form! {
     /// A source of positions.
     SourceForm as "a source of positions" {
         /// Its name, which readers see.

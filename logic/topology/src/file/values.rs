@@ -5,8 +5,8 @@ use serde_json::json;
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    CamerasForm, ChannelForm, CoordinationForm, DirectoryForm, EventsForm, LocationForm, ProgramForm,
-    PublishForm, ServiceAtForm, SocketForm,
+    CamerasForm, ChannelForm, CoordinationForm, DirectoryForm, EventsForm, FilesForm, LocationForm,
+    ProgramForm, PublishForm, ServiceAtForm, SocketForm,
 };
 use crate::bounds::{DOMAINS_MAX, FRAME_SIDE_MAX, FRAME_SIDE_MIN, LABEL_BYTES_MAX, LOGIN_BYTES_MAX};
 use crate::diagnostic::{Code, Report};
@@ -181,6 +181,7 @@ words!(ServiceKind, "kind of service" {
     "coordination" => ServiceKind::Coordination, "Keys, locks and the like, kept whatever dies.";
     "events" => ServiceKind::Events, "Event channels: domains publish to them and subscribe to them.";
     "location" => ServiceKind::Location, "Positions, by one receiver with several sources.";
+    "files" => ServiceKind::Files, "A file tree that several domains share.";
 });
 
 words!(ChannelMode, "mode of a channel" {
@@ -291,6 +292,7 @@ pub(crate) enum SettingsForm {
     Events(Box<EventsForm>),
     Camera(CamerasForm),
     Location(LocationForm),
+    Files(FilesForm),
 }
 
 impl Beside for SettingsForm {
@@ -319,6 +321,8 @@ impl Beside for SettingsForm {
             required(table, key, of, meant, out).map(Self::Camera)
         } else if is(ServiceKind::Location) {
             required(table, key, of, meant, out).map(Self::Location)
+        } else if is(ServiceKind::Files) {
+            field(table, key, meant, out).map(Self::Files)
         } else {
             // What its kind is has been reported; nothing can be said of its settings.
             Field::Broken
@@ -335,7 +339,8 @@ inline_schema!(SettingsForm, |generator| json_schema!({
         generator.subschema_for::<CoordinationForm>(),
         generator.subschema_for::<EventsForm>(),
         generator.subschema_for::<CamerasForm>(),
-        generator.subschema_for::<LocationForm>()
+        generator.subschema_for::<LocationForm>(),
+        generator.subschema_for::<FilesForm>()
     ]
 }));
 

@@ -8,6 +8,7 @@ mod camera;
 mod domain;
 mod endpoint;
 mod events;
+mod files;
 mod location;
 mod machine;
 mod placement;
@@ -27,6 +28,7 @@ pub use domain::{
 };
 pub use endpoint::{Caller, Endpoint, EndpointVerb, IpcLimits};
 pub use events::{EventChannel, EventsSettings};
+pub use files::FilesSettings;
 pub use location::{LocationKind, LocationSettings, LocationSource};
 pub use machine::{Accel, Disk, DiskFormat, DiskHolds, Machine, MachineKernel};
 pub use placement::{NodeChoice, Placement};

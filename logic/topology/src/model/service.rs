@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::camera::CameraSettings;
 use super::events::EventsSettings;
+use super::files::FilesSettings;
 use super::location::LocationSettings;
 use super::socket::SocketSettings;
 use crate::name::{Name, NameError};
@@ -46,6 +47,7 @@ impl Service {
             Settings::Events(_) => ServiceKind::Events,
             Settings::Camera(_) => ServiceKind::Camera,
             Settings::Location(_) => ServiceKind::Location,
+            Settings::Files(_) => ServiceKind::Files,
         }
     }
 
@@ -61,7 +63,8 @@ impl Service {
             | Settings::Coordination(_)
             | Settings::Events(_)
             | Settings::Camera(_)
-            | Settings::Location(_) => None,
+            | Settings::Location(_)
+            | Settings::Files(_) => None,
         }
     }
 
@@ -76,7 +79,8 @@ impl Service {
             | Settings::Coordination(_)
             | Settings::Events(_)
             | Settings::Camera(_)
-            | Settings::Location(_) => None,
+            | Settings::Location(_)
+            | Settings::Files(_) => None,
         }
     }
 
@@ -89,7 +93,8 @@ impl Service {
             | ServiceKind::Coordination
             | ServiceKind::Events
             | ServiceKind::Camera
-            | ServiceKind::Location => false,
+            | ServiceKind::Location
+            | ServiceKind::Files => false,
             ServiceKind::Channel => self.allows(domain, &Verb::Open),
             ServiceKind::Socket => self.allows(domain, &Verb::Connect),
         }
@@ -122,6 +127,8 @@ pub enum ServiceKind {
     Events,
     /// A receiver of positions with several sources.
     Location,
+    /// A file tree that several domains share.
+    Files,
 }
 
 impl ServiceKind {
@@ -137,6 +144,7 @@ impl ServiceKind {
             Self::Events => "events",
             Self::Camera => "camera",
             Self::Location => "location",
+            Self::Files => "files",
         }
     }
 
@@ -144,7 +152,12 @@ impl ServiceKind {
     #[must_use]
     pub fn has_server(self) -> bool {
         match self {
-            Self::Directory | Self::Coordination | Self::Events | Self::Camera | Self::Location => true,
+            Self::Directory
+            | Self::Coordination
+            | Self::Events
+            | Self::Camera
+            | Self::Location
+            | Self::Files => true,
             Self::Channel | Self::Program | Self::Socket => false,
         }
     }
@@ -158,7 +171,8 @@ impl ServiceKind {
             | Self::Coordination
             | Self::Events
             | Self::Camera
-            | Self::Location => true,
+            | Self::Location
+            | Self::Files => true,
             Self::Channel | Self::Socket => false,
         }
     }
@@ -173,7 +187,8 @@ impl ServiceKind {
             | Self::Socket
             | Self::Coordination
             | Self::Events
-            | Self::Location => false,
+            | Self::Location
+            | Self::Files => false,
         }
     }
 
@@ -188,6 +203,7 @@ impl ServiceKind {
             Self::Events => Some(&[Verb::Publish, Verb::Subscribe, Verb::Manage]),
             Self::Camera => Some(&[Verb::Watch]),
             Self::Location => Some(&[Verb::Locate, Verb::Choose]),
+            Self::Files => Some(&[Verb::Read, Verb::Write]),
             Self::Program => None,
         }
     }
@@ -226,11 +242,15 @@ pub enum Verb {
     Choose,
     /// A verb that a service of kind `program` names. A word that has a variant of its own is never here.
     Named(Name),
+    /// Read files.
+    Read,
+    /// Change files, make and remove them. Whoever may do that may read.
+    Write,
 }
 
 impl Verb {
     /// The verbs that services of ours know.
-    pub const KNOWN: [Self; 13] = [
+    pub const KNOWN: [Self; 15] = [
         Self::Resolve,
         Self::Control,
         Self::Open,
@@ -238,6 +258,8 @@ impl Verb {
         Self::Watch,
         Self::Locate,
         Self::Choose,
+        Self::Read,
+        Self::Write,
         Self::Observe,
         Self::Coordinate,
         Self::Publish,
@@ -274,6 +296,8 @@ impl Verb {
             Self::Watch => "watch",
             Self::Locate => "locate",
             Self::Choose => "choose",
+            Self::Read => "read",
+            Self::Write => "write",
             Self::Named(name) => name.as_str(),
         }
     }
@@ -312,6 +336,8 @@ pub enum Settings {
     Camera(CameraSettings),
     /// A location service.
     Location(LocationSettings),
+    /// A file tree.
+    Files(FilesSettings),
 }
 
 /// The settings of a coordination service.

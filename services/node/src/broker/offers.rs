@@ -173,7 +173,8 @@ fn words(kind: ServiceKind) -> (&'static str, &'static str) {
         | ServiceKind::Coordination
         | ServiceKind::Events
         | ServiceKind::Camera
-        | ServiceKind::Location => ("service", "use"),
+        | ServiceKind::Location
+        | ServiceKind::Files => ("service", "use"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Settings of services, from the words of a topology to those of the service's protocol.
 
 use topology::{CacheMode, ChannelMode, FrameFormat, LocationKind, Service, Settings};
-use wire::{camera, control, directory, events, location};
+use wire::{camera, control, directory, events, files, location};
 
 /// What the server of `service` is told.
 pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Value> {
@@ -13,6 +13,7 @@ pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Va
         Settings::Events(settings) => serde_json::to_value(of_events(settings)),
         Settings::Camera(settings) => serde_json::to_value(of_camera(settings)),
         Settings::Location(settings) => serde_json::to_value(of_location(settings)),
+        Settings::Files(settings) => serde_json::to_value(of_files(settings)),
         Settings::Program(settings) => Ok(serde_json::Value::Object(settings.table.clone())),
     }
 }
@@ -62,6 +63,14 @@ fn of_camera(settings: &topology::CameraSettings) -> camera::Settings {
         rate: camera.rate,
     });
     camera::Settings { cameras: cameras.collect(), sessions_per_domain: settings.sessions_per_domain }
+}
+
+fn of_files(settings: &topology::FilesSettings) -> files::Settings {
+    files::Settings {
+        store: settings.store.as_ref().map(|store| store.to_string_lossy().into_owned()),
+        bytes: settings.bytes,
+        inodes: settings.inodes,
+    }
 }
 
 fn of_location(settings: &topology::LocationSettings) -> location::Settings {

@@ -296,6 +296,9 @@ async fn open_door(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<Ope
     let resolve = (spec::has_resolve(domain) && domain.kind != DomainKind::Vm)
         .then(|| spec::resolve_folder(&node.layout, dc, name));
     let kept = spec::keeps(domain).then(|| spec::kept_folder(&node.layout, dc, name));
+    let serves_files = node.topology(dc).is_some_and(|topology| spec::serves_files(&topology, domain))
+        && domain.kind != DomainKind::Vm;
+    let files = serves_files.then(|| spec::files_folder(&node.layout, dc, name));
     let layout = node.layout.clone();
     // A guest has these files of its own: they are in its image.
     let vm = domain.kind == DomainKind::Vm;
@@ -309,6 +312,9 @@ async fn open_door(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<Ope
             domain::make_folder(kept, 0o777).map_err(said)?;
             // Whichever user the server has: nobody else sees the folder.
             fs::set_permissions(kept, fs::Permissions::from_mode(0o777)).map_err(|e| at("make", kept, &e))?;
+        }
+        if let Some(files) = &files {
+            make_files_folder(files, &inside)?;
         }
         if let Some(wanted) = wanted {
             inside::place(&layout, &inside, wanted)?;
@@ -333,6 +339,18 @@ async fn open_door(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<Ope
         }
     });
     Ok(OpenDoor { task, init })
+}
+
+/// Makes the folder of a domain's file trees, and the place where the domain sees it. Only root looks into it on the node.
+fn make_files_folder(files: &std::path::Path, inside: &std::path::Path) -> Result<(), String> {
+    domain::make_folder(&inside.join(spec::FILES), 0o755).map_err(said)?;
+    let of_dc = files.parent().unwrap_or(files);
+    let of_all = of_dc.parent().unwrap_or(of_dc);
+    for folder in [of_all, of_dc] {
+        domain::make_folder(folder, 0o700).map_err(said)?;
+    }
+    domain::make_folder(files, 0o777).map_err(said)?;
+    fs::set_permissions(files, fs::Permissions::from_mode(0o777)).map_err(|e| at("make", files, &e))
 }
 
 /// Whether the topology places a service in the domain.

@@ -18,6 +18,10 @@ pub(crate) const RESOLVE_SOCKET: &str = "io.systemd.Resolve";
 pub(crate) const INSIDE: &str = "/run/tombolo";
 /// A folder in [`INSIDE`] of a domain that runs a server of ours: what the server keeps there outlives it, as long as the domain is in its file.
 pub(crate) const KEPT: &str = "kept";
+/// The folder of the node's state directory with file trees, and its name in [`INSIDE`].
+pub(crate) const FILES: &str = "files";
+/// The capability to open files whatever their modes say.
+const OVERRIDE: &str = "DAC_OVERRIDE";
 /// The preload library, beside the binary on the node and in [`INSIDE`] in a domain.
 pub(crate) const PRELOAD_LIBRARY: &str = "libtombolo_preload.so";
 
@@ -47,8 +51,15 @@ pub(crate) fn of_domain(
             .layer()
             .map(|layer| target::Layer { bytes: layer.size_bytes, inodes: u64::from(layer.inodes) }),
         command: command(layout, dc, domain),
-        environment: environment(layout, dc, domain),
-        mounts: mounts(layout, dc, domain),
+        environment: {
+            let mut variables = environment(layout, dc, domain);
+            if serves_files(topology, domain) {
+                let folder = files_inside(layout, dc, domain).display().to_string();
+                variables.push((wire::files::STORE_VARIABLE.into(), folder));
+            }
+            variables
+        },
+        mounts: mounts(layout, topology, domain),
         user: domain.user.as_ref().map(crate::base::user_text),
         network: match domain.network {
             topology::Network::None => target::Network::None,
@@ -56,7 +67,7 @@ pub(crate) fn of_domain(
         },
         hostname: domain.hostname.clone(),
         workdir: domain.workdir.clone(),
-        capabilities: domain.capabilities.clone(),
+        capabilities: capabilities(topology, domain),
         limits: limits(domain),
         log: log(domain),
         stop: stop(domain),
@@ -165,7 +176,36 @@ fn kept_inside(layout: &Layout, dc: &str, domain: &Domain) -> PathBuf {
     }
 }
 
-fn mounts(layout: &Layout, dc: &str, domain: &Domain) -> Vec<target::Mount> {
+/// Whether a domain runs the server of a file tree.
+pub(crate) fn serves_files(topology: &Topology, domain: &Domain) -> bool {
+    let mut served = topology.served_by(domain.name.as_str());
+    keeps(domain) && served.any(|service| service.kind() == topology::ServiceKind::Files)
+}
+
+/// The folder on the node of the trees of such a domain whose file names no store. It outlives the domain.
+pub(crate) fn files_folder(layout: &Layout, dc: &str, name: &str) -> PathBuf {
+    layout.state_dir.join(FILES).join(dc).join(name)
+}
+
+/// The same, as the domain sees it.
+fn files_inside(layout: &Layout, dc: &str, domain: &Domain) -> PathBuf {
+    match domain.kind {
+        topology::DomainKind::Process => files_folder(layout, dc, domain.name.as_str()),
+        topology::DomainKind::Container | topology::DomainKind::Vm => PathBuf::from(INSIDE).join(FILES),
+    }
+}
+
+/// What the file gives it. A server of file trees opens what its tenants have closed to everybody, themselves included, as root does: it may.
+fn capabilities(topology: &Topology, domain: &Domain) -> Vec<String> {
+    let mut all = domain.capabilities.clone();
+    if serves_files(topology, domain) && !all.iter().any(|name| name.trim_start_matches("CAP_") == OVERRIDE) {
+        all.push(OVERRIDE.into());
+    }
+    all
+}
+
+fn mounts(layout: &Layout, topology: &Topology, domain: &Domain) -> Vec<target::Mount> {
+    let dc = topology.name.as_str();
     let mut mounts: Vec<_> = domain
         .mounts
         .iter()
@@ -189,6 +229,10 @@ fn mounts(layout: &Layout, dc: &str, domain: &Domain) -> Vec<target::Mount> {
         let is_process = domain.kind == topology::DomainKind::Process;
         let target = if is_process { source.clone() } else { kept_inside(layout, dc, domain) };
         mounts.push(target::Mount { source, target, read_only: false });
+    }
+    if serves_files(topology, domain) {
+        let source = files_folder(layout, dc, domain.name.as_str());
+        mounts.push(target::Mount { source, target: files_inside(layout, dc, domain), read_only: false });
     }
     mounts
 }
