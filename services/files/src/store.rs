@@ -397,9 +397,9 @@ impl Store {
 
     /// Refuses a node more than there may be; a name that is taken is told first.
     fn room_for_node(&self, folder: &OwnedFd, name: &CStr) -> Result<(), Errno> {
-        self.room.for_node().or_else(|errno| match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => Err(Errno::EXIST),
-            Err(_) => Err(errno),
+        self.room.for_node().map_err(|errno| match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Errno::EXIST,
+            Err(_) => errno,
         })
     }
 
