@@ -27,7 +27,7 @@ fn topology() -> String {
     )
 }
 
-/// What a line of `ctl` is answered in a domain; `None`: it is refused.
+/// The answer of `ctl` to a line in a domain; `None`: it is refused.
 fn ask(host: &Host, domain: &str, line: &str) -> Option<String> {
     let script = format!("exec 3<>/srv/sync/ctl; echo '{line}' >&3; read answer <&3 && echo $answer");
     let run = host.run(&["exec", domain, "--", "bash", "-c", &script]);

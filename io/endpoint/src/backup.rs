@@ -22,7 +22,7 @@ const STILL_THERE_FOR: Duration = Duration::from_secs(2);
 
 /// Bytes of messages that an endpoint may bring along when it moves: full windows of 500 pairs of the default size.
 const QUEUED_BYTES_MAX: usize = 64 << 20;
-/// What a message takes beside its payload, for that.
+/// Bytes that a message counts for beside its payload.
 const QUEUED_OVERHEAD_BYTES: usize = 64;
 
 /// Why a backup is none any more.
@@ -46,7 +46,7 @@ pub struct Backup {
     primary: Option<Address>,
     replies: Replies,
     assembly: Assembly,
-    /// What is queued for the endpoint, which moves here.
+    /// Messages and notices that are queued for the endpoint, which moves here.
     queued: VecDeque<(Received, Vec<u8>)>,
     queued_bytes: usize,
     /// The least generation whose replies it knows; 0: it does not have all that its primary has.

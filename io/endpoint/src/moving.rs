@@ -66,7 +66,7 @@ pub enum MigrateError {
     Granted {
         /// Number of the grant.
         grant: u64,
-        /// Whose buffer it is.
+        /// The owner of its buffer.
         owner: Address,
     },
     /// A peer is on another node, where what it sends at this moment would be lost.
@@ -216,7 +216,7 @@ impl Endpoint {
         self.pairs.inbox.iter().any(|(received, _)| is_from(from, received.source))
     }
 
-    /// What was queued before this endpoint, or one of its peers, moved; it comes before what is in the rings.
+    /// Takes a message or notices that were queued before this endpoint, or one of its peers, moved; they come before those in the rings.
     pub(crate) fn take_queued(&mut self, from: &From, into: &mut Vec<u8>) -> Option<Received> {
         let at = self.pairs.inbox.iter().position(|(received, _)| is_from(from, received.source))?;
         let (received, payload) = self.pairs.inbox.remove(at)?;
@@ -233,7 +233,7 @@ fn is_from(from: &From, source: Address) -> bool {
     }
 }
 
-/// What is queued, as the new place is handed it.
+/// The record by which the new place is handed a queued message or notices.
 fn record((received, payload): &(Received, Vec<u8>)) -> Option<Record> {
     let source = received.source;
     match received.content {
@@ -244,7 +244,7 @@ fn record((received, payload): &(Received, Vec<u8>)) -> Option<Record> {
     }
 }
 
-/// What a primary hands over that is queued for the endpoint.
+/// The queued message or notices that a record of a primary hands over; `None`: it is another record.
 pub(crate) fn queued(record: &Record) -> Option<(Received, Vec<u8>)> {
     match record {
         Record::Queued { source, tag, payload } => {
