@@ -3,7 +3,7 @@
 use e2e::{Node, node, wait};
 use serde_json::json;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// How often the server is killed under load.
 const KILLS: u32 = 3;
@@ -47,39 +47,42 @@ fn refused(node: &Node, domain: &str, line: &str, why: &str) {
 }
 
 /// A program in a domain that is asked line by line, and keeps its files open meanwhile.
-struct Program {
+pub(crate) struct Program {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Program {
-    /// `code` is Python that answers each line of its input with one line; `f` is the file, opened so.
+    /// Python that answers each line of its input with one line, by `answer`; `f` is the file, opened so.
+    pub(crate) fn code(open: &str, answer: &str) -> String {
+        format!("import os,sys\nf={open}\nfor line in sys.stdin:\n print({answer},flush=True)\n")
+    }
+
     fn start(node: &Node, domain: &str, open: &str, answer: &str) -> Self {
-        let code = format!("import os,sys\nf={open}\nfor line in sys.stdin:\n print({answer},flush=True)\n");
-        let mut child = node
-            .command(&["exec", "-i", domain, "--", "/usr/bin/python3", "-c", &code])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("tombolo starts");
+        let code = Self::code(open, answer);
+        Self::run(node.command(&["exec", "-i", domain, "--", "/usr/bin/python3", "-c", &code]))
+    }
+
+    pub(crate) fn run(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("tombolo starts");
         let stdin = child.stdin.take();
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         Self { child, stdin, lines }
     }
 
-    fn ask(&mut self, line: &str) -> String {
+    pub(crate) fn ask(&mut self, line: &str) -> String {
         writeln!(self.stdin.as_mut().expect("its input"), "{line}").expect("asked");
         self.lines.next().expect("a line").expect("read")
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         drop(self.stdin.take());
         assert!(self.child.wait().expect("it ends").success());
     }
 }
 
-const LOOK: &str = "os.pread(f,99,0),os.fstat(f).st_size";
+pub(crate) const LOOK: &str = "os.pread(f,99,0),os.fstat(f).st_size";
 
 #[test]
 fn what_one_domain_writes_the_others_read_at_once() {
@@ -115,7 +118,7 @@ fn what_one_domain_writes_the_others_read_at_once() {
     assert_eq!(attic("sort /srv/tree/log | uniq -c | tr -s ' '"), " 200 attic\n 200 hall\n");
     // Holes, sizes, sync, names of any bytes.
     hall(
-        "truncate -s 1G /srv/tree/hole && dd if=/dev/urandom of=/srv/tree/hole bs=1M count=3 seek=500 conv=notrunc,fsync status=none",
+        "truncate -s 64M /srv/tree/hole && dd if=/dev/urandom of=/srv/tree/hole bs=1M count=3 seek=50 conv=notrunc,fsync status=none",
     );
     assert_eq!(attic("sha256sum < /srv/tree/hole"), hall("sha256sum < /srv/tree/hole"));
     hall("touch \"$(printf '/srv/tree/\\377 \\n*')\" && sync -d /srv/tree/hole");
