@@ -86,6 +86,7 @@ bench: bench-peers ## every scenario; its figures go into docs/performance.md an
 	-@$(SUDO) $(RELEASE)/tombolo bench reserve --record $(RECORDINGS)/reserve.jsonl
 	-@$(SUDO) $(RELEASE)/tombolo bench reserve --part table --record $(RECORDINGS)/reserve-table.jsonl
 	-@$(SUDO) $(RELEASE)/tombolo bench idle --record $(RECORDINGS)/idle.jsonl
+	-@$(SUDO) $(RELEASE)/tombolo bench sockets --record $(RECORDINGS)/sockets.jsonl
 	@$(CARGO) xtask figures $(RECORDINGS)/*.jsonl
 
 test-tipc: deps ## the suite of links over TIPC, in a guest under emulation
@@ -105,6 +106,7 @@ bench-quick: bench-peers ## the same, short: to see that it works, not to quote
 	@$(SUDO) $(RELEASE)/tombolo bench link --quick
 	@$(SUDO) $(RELEASE)/tombolo bench reserve --quick
 	@$(SUDO) $(RELEASE)/tombolo bench idle --quick
+	@$(SUDO) $(RELEASE)/tombolo bench sockets --quick
 
 clean: ## forget what was built
 	@$(CARGO) clean

@@ -26,6 +26,7 @@ pub mod reserve;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod sockets;
 pub mod talk;
 pub mod undo;
 pub mod usage;

@@ -22,6 +22,7 @@ pub fn scenarios() -> Vec<Box<dyn Scenario>> {
         Box::new(crate::reserve::Reserve),
         Box::new(crate::reserve::Tables),
         Box::new(crate::idle::Idle),
+        Box::new(crate::sockets::Sockets),
     ]
 }
 

@@ -61,6 +61,7 @@ mod reservations;
 mod roots;
 mod siege;
 mod socket_limits;
+mod socket_programs;
 mod sockets;
 mod takeover;
 mod views;
