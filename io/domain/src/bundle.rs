@@ -137,7 +137,7 @@ impl Bundle<'_> {
     fn mounts(&self) -> Vec<Value> {
         let mut mounts = kernel_mounts();
         for name in &self.root.private {
-            let mode = if matches!(*name, "tmp" | "var/tmp") { "mode=1777" } else { "mode=755" };
+            let mode = format!("mode={:o}", crate::root::private_mode(name));
             let size = format!("size={PRIVATE_BYTES}");
             mounts.push(json!({ "destination": format!("/{name}"), "type": "tmpfs", "source": "tmpfs",
                 "options": ["nosuid", "nodev", mode, size, PRIVATE_INODES] }));

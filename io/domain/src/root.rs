@@ -69,7 +69,7 @@ pub(crate) fn prepare(
         (false, false) => vec!["tmp", "run", "var/tmp"],
         (false, true) => vec!["run"],
     };
-    private.retain(|name| ensure_directory(&directory, name).is_ok());
+    private.retain(|name| mount_point(&directory, name).is_ok());
     ensure_directory(&directory, "srv").at("create the mount point /srv in", &path)?;
     Ok(PreparedRoot { path, directory, mounts, private })
 }
@@ -213,6 +213,18 @@ fn ensure_directory(root: &OwnedFd, path: &str) -> std::result::Result<(), Errno
         rustix::fs::mkdirat(open_inside(root, &parent)?, component, Mode::from_raw_mode(0o755))?;
     }
     Ok(())
+}
+
+/// The mode of a private directory of the root.
+pub(crate) fn private_mode(name: &str) -> u32 {
+    if matches!(name, "tmp" | "var/tmp") { 0o1777 } else { 0o755 }
+}
+
+/// Makes the place of a private file system. It has that file system's mode, which runc(8) takes from its mount point.
+fn mount_point(root: &OwnedFd, name: &str) -> std::result::Result<(), Errno> {
+    ensure_directory(root, name)?;
+    let mode = Mode::from_raw_mode(private_mode(name));
+    rustix::fs::chmodat(open_inside(root, name)?, ".", mode, AtFlags::empty())
 }
 
 #[cfg(test)]

@@ -184,16 +184,22 @@ fn names_users_and_resolv_conf() {
     let Some(ground) = ground() else { return };
     let mut spec = ground.shell(
         "d",
-        "cat /etc/resolv.conf /etc/hosts; grep ^hosts: /etc/nsswitch.conf; id -un; echo $HOME $X; pwd",
+        "cat /etc/resolv.conf /etc/hosts; grep ^hosts: /etc/nsswitch.conf; id -un; echo $HOME $X; pwd; touch /tmp/x /var/tmp/x && echo takes; touch /run/x 2>&1 || true",
     );
     spec.resolv_conf = Some("nameserver 127.0.0.53\n".into());
     spec.environment = vec![("X".into(), "y z".into())];
     spec.user = Some("nobody".into());
     spec.workdir = Some("/tmp".into());
     let output = asked(&ground, &spec);
-    for wanted in
-        ["nameserver 127.0.0.53\n", "127.0.1.1 d\n", "hosts: files ", "\nnobody\n", " y z\n", "\n/tmp\n"]
-    {
+    for wanted in [
+        "nameserver 127.0.0.53\n",
+        "127.0.1.1 d\n",
+        "hosts: files ",
+        "\nnobody\n",
+        " y z\n",
+        "\n/tmp\ntakes\n",
+        "denied\n",
+    ] {
         assert!(output.contains(wanted), "{wanted:?}: {output}");
     }
 }
