@@ -5,10 +5,10 @@
 //! command's own, 128 + N after signal N, 127 not found, 126 not executable, 125 when it could not be tried.
 
 use crate::cgroup::Cgroups;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Result, chain};
 use crate::exec_start::{self, Outcome};
 use crate::layout::Layout;
-use crate::monitor::{chain, payload::runtime_log};
+use crate::monitor::payload::runtime_log;
 use crate::runtime::{Runtime, last_error};
 use crate::spec::Kind;
 use crate::status::{Phase, Status};

@@ -7,12 +7,12 @@
 use crate::bundle::environment;
 use crate::cgroup::Cgroups;
 use crate::drop_privileges::drop_privileges;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Result, chain};
 use crate::exec::{CODE_LIMIT, Request, code, die_with_the_caller, failure_code, room, took_longer};
 use crate::exec_start::{Outcome, START_PATIENCE, has_started, not_started, pass_on, supervise};
 use crate::incarnation::Incarnation;
 use crate::layout::DomainPaths;
-use crate::monitor::{chain, payload::runtime_log};
+use crate::monitor::payload::runtime_log;
 use crate::privilege::Accounts;
 use crate::root::open_directory;
 use crate::status::{Phase, Status};
