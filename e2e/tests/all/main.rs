@@ -59,6 +59,7 @@ mod remote;
 mod reservations;
 mod roots;
 mod siege;
+mod slow;
 mod socket_limits;
 mod sockets;
 mod takeover;

@@ -4,6 +4,7 @@ mod etcd;
 pub(crate) mod ground;
 mod links;
 mod lock;
+mod log_lines;
 pub(crate) mod own_log;
 
 use crate::adaptations;
@@ -20,6 +21,7 @@ use ground::GroundError;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use lock::{Lock, LockError};
+pub use log_lines::{LogLine, log_line};
 use registry::{Embedded, RegistryError};
 use rustix::net::SocketType;
 use std::io::{self, Write};
@@ -133,7 +135,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     allow_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(crate::base::THREADS)
+        .max_blocking_threads(crate::base::threads())
         .build()
         .map_err(|cause| DaemonError::System { what: "make the event loop", cause })?;
     let served = runtime.block_on(serve(&config));
