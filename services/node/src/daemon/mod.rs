@@ -6,6 +6,7 @@ mod links;
 mod lock;
 mod log_lines;
 pub(crate) mod own_log;
+mod restore;
 
 use crate::adaptations;
 use crate::api;
@@ -23,6 +24,7 @@ use hyper_util::service::TowerToHyperService;
 use lock::{Lock, LockError};
 pub use log_lines::{LogLine, log_line};
 use registry::{Embedded, RegistryError};
+pub use restore::{Restore, restore_etcd};
 use rustix::net::SocketType;
 use std::io::{self, Write};
 use std::net::SocketAddr;
