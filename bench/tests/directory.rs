@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 fn binary() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
-    std::env::var_os("TOMBOLO_BIN").map_or_else(|| target.join("product/tombolo"), PathBuf::from)
+    let binary =
+        std::env::var_os("TOMBOLO_BIN").map_or_else(|| target.join("product/tombolo"), PathBuf::from);
+    testing::assert_fresh(&binary);
+    binary
 }
 
 #[test]

@@ -14,7 +14,10 @@ static PROCESSORS: Mutex<()> = Mutex::new(());
 fn binary() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
-    std::env::var_os("TOMBOLO_BIN").map_or_else(|| target.join("product/tombolo"), PathBuf::from)
+    let binary =
+        std::env::var_os("TOMBOLO_BIN").map_or_else(|| target.join("product/tombolo"), PathBuf::from);
+    testing::assert_fresh(&binary);
+    binary
 }
 
 /// The binary, and this test's turn; `None`, and a printed reason, where this machine can have no guests.

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The outcome of a command.
@@ -280,8 +281,18 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 /// The binary under test: `TOMBOLO_BIN`, or what `cargo xtask product` built of this checkout.
+///
+/// # Panics
+/// It is older than its sources.
 pub fn binary() -> PathBuf {
-    std::env::var_os("TOMBOLO_BIN").map_or_else(|| target().join("product/tombolo"), PathBuf::from)
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    let found = || {
+        let binary =
+            std::env::var_os("TOMBOLO_BIN").map_or_else(|| target().join("product/tombolo"), PathBuf::from);
+        testing::assert_fresh(&binary);
+        binary
+    };
+    BINARY.get_or_init(found).clone()
 }
 
 /// The preload library of the same build.

@@ -32,6 +32,7 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         node::SERVER_ROLE => {
             Some(finish_with("internal-etcd", node::server_main(arguments).map(|never| match never {})))
         }
+        node::MARKED_ROLE => Some(finish("internal-marked", node::marked_main(arguments))),
         node::PIPES_ROLE => Some(finish("pipes", node::pipes_main())),
         PROBE => Some(finish("probe", probe::run(arguments))),
         _ => of_domain(role, arguments),

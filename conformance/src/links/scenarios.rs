@@ -7,14 +7,14 @@ use super::{Done, Failure, ensure, within};
 use link::{Broken, Closed, Event, Link, Over, Sent, Standing, Transport};
 use std::future::{pending, poll_fn, ready};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use transport::{
-    Address, Carry, Compression, ConnectError, Connection, HANDSHAKES_OF_ONE_MAX, Handle, Kind, Listener,
-    Refused, RefusedWhy, Settings, SwitchError, TipcStream, connect,
+    Address, Carry, Compression, ConnectError, Connection, HANDSHAKES_MAX, HANDSHAKES_OF_ONE_MAX, Handle,
+    Kind, Listener, Refused, RefusedWhy, Settings, SwitchError, TipcStream, connect,
 };
 use wire::lane::LONG_FRAME_BYTES;
 use wire::link::{Frame, PACKET_BODY_BYTES_MAX, Packet, Pair, compression, packet};
@@ -456,7 +456,35 @@ async fn loiterers(kind: Kind) -> Done {
     }
     let near = cluster.tls(NEAR)?;
     let (found, accepted) = tokio::join!(connect(listener.locator(), &near, FAR), listener.accept());
-    ensure(found.is_ok() && accepted.is_ok(), || format!("{found:?}, {accepted:?}"))
+    ensure(found.is_ok() && accepted.is_ok(), || format!("{found:?}, {accepted:?}"))?;
+    match there {
+        Address::Ip(there) => crowd(&mut listener, there).await,
+        // There are no other machines on one node.
+        Address::Tipc(_) => Ok(()),
+    }
+}
+
+/// Several machines, of which none has too many: one more is one too many of all, and one of those goes who have most.
+async fn crowd(listener: &mut Listener, there: SocketAddr) -> Done {
+    let from = |machine: u8| async move {
+        let socket = TcpSocket::new_v4().map_err(Failure::during("make a socket"))?;
+        socket.bind((Ipv4Addr::new(127, 0, 9, machine), 0).into()).map_err(Failure::during("bind"))?;
+        socket.connect(there).await.map_err(Failure::during("connect"))
+    };
+    let machines = HANDSHAKES_MAX / HANDSHAKES_OF_ONE_MAX;
+    let mut held = Vec::new();
+    for machine in 1..=u8::try_from(machines).unwrap_or(u8::MAX) {
+        for _ in 0..HANDSHAKES_OF_ONE_MAX {
+            held.push(from(machine).await?);
+        }
+    }
+    held.push(from(200).await?);
+    let refused = within("a refusal", listener.accept()).await?;
+    let is_one_of_many = |refused: &Refused| {
+        matches!(refused.why, RefusedWhy::Many { most: HANDSHAKES_MAX })
+            && matches!(refused.from, Some(Address::Ip(from)) if from.ip() != Ipv4Addr::new(127, 0, 9, 200))
+    };
+    ensure(refused.as_ref().is_err_and(is_one_of_many), || format!("one too many of all: {refused:?}"))
 }
 
 async fn say(connection: &mut Connection, mut bytes: &[u8]) -> Done {

@@ -6,13 +6,15 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::{Pid, Signal, kill_process};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a thing of the cluster may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a busy machine may be too slow.
 const TRIES: usize = 3;
+/// Questions to etcd at the same time: more than a node has threads for them.
+const QUESTIONS: usize = 20;
 
 /// One etcd, on the first node of a bed.
 struct Etcd<'b> {
@@ -426,6 +428,39 @@ fn an_etcd_that_is_slow_is_told_from_one_that_is_gone_and_what_runs_goes_on() {
     bed.until("every node is back", PATIENCE, || alive(a) == 2 && alive(b) == 2);
     assert_eq!(pid(b, "one"), lives);
     a.ok(&["down", "--all"]);
+    bed.finish();
+}
+
+/// Questions to etcd that nobody answers wait by themselves: whoever works with what runs on a node is served.
+#[test]
+fn an_etcd_that_stands_still_holds_up_those_who_ask_it_and_nobody_else() {
+    if Etcd::missing() {
+        return;
+    }
+    let Some(bed) = Bed::start(2) else { return };
+    let etcd = with_a_domain(&bed);
+    let beta = bed.host(1);
+    etcd.stop();
+    // More than there are threads for such questions.
+    let asks: Vec<Child> = (0..QUESTIONS)
+        .map(|_| {
+            let mut ask = beta.command(&["node", "token"]);
+            ask.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("tombolo starts")
+        })
+        .collect();
+    for _ in 0..3 {
+        beta.ok(&["exec", "one", "--", "true"]);
+        beta.ok(&["restart", "one"]);
+        beta.ok(&["node", "ls"]);
+        beta.ok(&["inspect", "node"]);
+    }
+    etcd.go_on();
+    for ask in asks {
+        // Each ends: with a token, or with why there is none.
+        ask.wait_with_output().expect("it ends");
+    }
+    bed.until("both live", PATIENCE, || alive(beta) == 2);
+    bed.host(0).ok(&["down", "--all"]);
     bed.finish();
 }
 

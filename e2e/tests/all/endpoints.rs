@@ -3,6 +3,7 @@
 use crate::endpoint_bed::{INSIDE, Program, assert_failed, domain, endpoints, peer, row, shop, start};
 use e2e::{Node, node, wait};
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Asks as often, so that rings go round.
 const ASKED: &str = "400";
@@ -282,13 +283,37 @@ fn used(node: &Node, key: &str) -> u64 {
 fn ten_thousand_endpoints_are_bound_listed_and_gone() {
     let limits = "[ipc]\nendpoints = 12000\nanonymous_per_domain = 12000\n";
     let Some((node, _)) = start(limits) else { return };
-    let mut many = Program::start(&node, "desk", &["many", "20", "500"]);
-    assert_eq!(many.said(), "bound 10000", "{}", node.daemon_log());
+    // Others are served while they come, while they are there, and while they go.
+    let ask_until = |done: &AtomicBool| {
+        let mut asked = 0;
+        while !done.load(Ordering::Acquire) {
+            assert_asked(&node, "desk");
+            asked += 1;
+        }
+        asked
+    };
+    let meanwhile = |work: &mut (dyn FnMut() + Send)| {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| ask_until(&done));
+            let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            done.store(true, Ordering::Release);
+            assert!(asks.join().expect("all were answered") > 0, "nobody was served meanwhile");
+            worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+    };
+    let mut many = None;
+    meanwhile(&mut || {
+        let program = Program::start(&node, "desk", &["many", "20", "500"]);
+        assert_eq!(program.said(), "bound 10000", "{}", node.daemon_log());
+        many = Some(program);
+    });
     assert_eq!(endpoints(&node, "shop").len(), 10_004);
-    // The others are served as before.
     assert_asked(&node, "desk");
-    many.end();
-    wait::until("they are gone", || endpoints(&node, "shop").len() == 4);
+    meanwhile(&mut || {
+        many.take().expect("it was started").end();
+        wait::until("they are gone", || endpoints(&node, "shop").len() == 4);
+    });
 }
 
 #[test]

@@ -60,6 +60,7 @@ mod remote;
 mod reservations;
 mod roots;
 mod siege;
+mod slow;
 mod socket_limits;
 mod socket_programs;
 mod sockets;

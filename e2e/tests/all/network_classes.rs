@@ -94,18 +94,17 @@ fn meanwhile(bed: &Bed, host: &Host, names: [&str; 2], key: &str) -> [u64; 2] {
     [now[0] - before[0], now[1] - before[1]]
 }
 
-/// Insists that the first gets more than twice what the other does, as soon as it has the processor to ask for it.
-fn gets_most(bed: &Bed, host: &Host, names: [&str; 2], key: &str) {
-    let mut moved = Vec::new();
-    let begun = std::time::Instant::now();
-    while begun.elapsed() < PATIENCE {
-        let [first, other] = meanwhile(bed, host, names, key);
-        if first > 2 * other {
-            return;
-        }
-        moved.push((first, other));
-    }
-    panic!("{key} of {names:?}: {moved:?}");
+/// How often it is measured who gets how much, and how often the first has to get more than twice what the other does: on a busy machine it may
+/// be without a processor at one time, and then asks for nothing.
+const SPANS: usize = 5;
+/// See [`SPANS`].
+const GOOD_SPANS: usize = 3;
+
+/// Insists that the first gets more than twice what the other does in [`GOOD_SPANS`] of [`SPANS`] spans.
+fn gets_most(what: &str, mut measure: impl FnMut() -> [u64; 2]) {
+    let moved: Vec<[u64; 2]> = (0..SPANS).map(|_| measure()).collect();
+    let good = moved.iter().filter(|[first, other]| *first > 2 * other).count();
+    assert!(good >= GOOD_SPANS, "{what}, in {SPANS} spans: {moved:?}");
 }
 
 #[test]
@@ -131,8 +130,12 @@ fn gold_keeps_its_rate_beside_a_flood_sent_and_received_whoever_dies() {
     for (host, name) in [(alpha, "gold"), (alpha, "flood"), (beta, "gold"), (beta, "rest")] {
         assert_eq!(show(host, name)["caveats"], none, "{}", show(host, name));
     }
-    gets_most(&bed, alpha, ["gold", "flood"], "network_sent_bytes");
-    gets_most(&bed, beta, ["gold", "rest"], "network_received_bytes");
+    gets_most("bytes that gold and the flood sent", || {
+        meanwhile(&bed, alpha, ["gold", "flood"], "network_sent_bytes")
+    });
+    gets_most("bytes that gold and the rest received", || {
+        meanwhile(&bed, beta, ["gold", "rest"], "network_received_bytes")
+    });
 
     // The kernel goes on by itself, and the next daemon goes on from there.
     let before = number(&show(alpha, "gold"), "network_sent_bytes");
@@ -455,27 +458,16 @@ fn a_gold_pair_keeps_its_rate_while_another_floods_through_the_same_proxies() {
     bed.until("the proxy knows the classes", LONG_PATIENCE, || {
         ["test/gold", "test/flood"].iter().all(|name| shown()[name]["rate_bits"].is_u64())
     });
-    let mut seen = Vec::new();
-    let begun = std::time::Instant::now();
-    // Eight of ten to one: more than twice as much is enough to tell, as soon as both had the processor to ask for it.
-    let keeps = |seen: &mut Vec<[usize; 2]>| {
+    // Eight of ten to one: more than twice as much is enough to tell.
+    gets_most("64 KiB that gold and the flood have had", || {
         let before = had();
         let mut now = before;
         bed.until("gold goes on", LONG_PATIENCE, || {
             now = had();
             now[0] >= before[0] + TURNS
         });
-        let [gold, flood] = [now[0] - before[0], now[1] - before[1]];
-        seen.push([gold, flood]);
-        gold > 2 * flood
-    };
-    while !keeps(&mut seen) {
-        assert!(
-            begun.elapsed() < LONG_PATIENCE,
-            "64 KiB that gold and the flood have had: {seen:?}{}",
-            bed.logs()
-        );
-    }
+        [now[0] - before[0], now[1] - before[1]].map(|count| count as u64)
+    });
     // What gold leaves is the other one's.
     let before = had();
     alpha.ok(&["reserve", "suspend", "gold"]);

@@ -244,3 +244,86 @@ fn three_nodes_have_three_members_lose_the_first_and_have_three_again() {
     assert!(d.ok(&["ps"]).contains("running"), "what ran is lost");
     bed.finish();
 }
+
+/// Five nodes, five members: any two may be lost, and when a node goes for good, the next one has its member.
+#[test]
+fn five_nodes_have_five_members_and_the_next_node_takes_the_place_of_one_that_went() {
+    let Some(bed) = bed(6) else { return };
+    let hosts: Vec<&Host> = bed.hosts().iter().collect();
+    init(hosts[0]);
+    for &host in &hosts[1..5] {
+        let joined = join_plainly(host, hosts[0]);
+        assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
+    }
+    let five: Vec<&str> = hosts[..5].iter().map(|host| host.name()).collect();
+    let mut sorted = five.clone();
+    sorted.sort_unstable();
+    until_voters(&bed, hosts[0], &sorted);
+    // Two of the five, the one that began it all among them.
+    hosts[0].kill();
+    hosts[1].kill();
+    bed.until("the others notice", PATIENCE, || crate::cluster_etcd::alive(hosts[2]) == 3);
+    hosts[2]
+        .up_ok("name = \"test\"\n[domain.web]\nkind = \"process\"\ncommand = [\"sleep\", \"infinity\"]\n");
+    bed.until("it runs", PATIENCE, || hosts[2].ok(&["ps"]).contains("running"));
+    hosts[2].ok(&["node", "remove", hosts[0].name()]);
+    until_voters(&bed, hosts[2], &["beta", "delta", "epsilon", "gamma"]);
+    // Etcd takes no member while one of those that it counts on is away.
+    hosts[1].boot();
+    bed.start_daemon(hosts[1]);
+    bed.until("the other one is back", PATIENCE, || crate::cluster_etcd::alive(hosts[2]) == 4);
+    let joined = join_plainly(hosts[5], hosts[2]);
+    assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
+    until_voters(&bed, hosts[5], &["beta", "delta", "epsilon", "gamma", "zeta"]);
+    assert!(hosts[5].ok(&["ps"]).contains("running"), "what ran is lost");
+    bed.finish();
+}
+
+/// All is lost but a copy: it is begun again on one node, and the others follow.
+#[test]
+fn an_etcd_that_is_lost_is_begun_again_from_a_copy_and_grows_to_three() {
+    let Some(bed) = bed(3) else { return };
+    let [a, b, c] = [bed.host(0), bed.host(1), bed.host(2)];
+    init(a);
+    for host in [b, c] {
+        let joined = join_plainly(host, a);
+        assert_eq!(joined.code, 0, "{joined:?}{}", bed.logs());
+    }
+    until_voters(&bed, a, &["alpha", "beta", "gamma"]);
+    let file = |name: &str| {
+        format!(
+            "name = \"{name}\"\n[domain.web]\nkind = \"process\"\nnode = \"gamma\"\ncommand = [\"sleep\", \"infinity\"]\n"
+        )
+    };
+    a.up_ok(&file("kept"));
+    let copy = bed.folder().join("copy");
+    a.ok(&["node", "etcd", "backup", &copy.to_string_lossy()]);
+    a.up_ok(&file("lost"));
+    let restore = ["node", "etcd", "restore", &copy.to_string_lossy()];
+    refused(&a.run(&restore), "another daemon");
+    // The disks of two members are gone: nobody has a majority any more.
+    for host in [a, b, c] {
+        kill_and_wait(&[pids_of(&host.run_dir(), "daemon"), members(host)].concat());
+    }
+    for host in [a, b] {
+        std::fs::remove_dir_all(host.state_dir().join("etcd")).expect("it was there");
+    }
+    let half = bed.folder().join("half");
+    std::fs::write(&half, &std::fs::read(&copy).expect("the copy")[..10_000]).expect("written");
+    refused(&a.run(&["node", "etcd", "restore", &half.to_string_lossy()]), "SHA-256");
+    a.ok(&restore);
+    for host in [b, c] {
+        host.ok(&["node", "etcd", "restore", "--at", &at(a)]);
+    }
+    for host in [a, b, c] {
+        bed.start_daemon(host);
+    }
+    bed.until("all live", PATIENCE, || [a, b, c].iter().all(|host| crate::cluster_etcd::alive(host) == 3));
+    until_voters(&bed, a, &["alpha", "beta", "gamma"]);
+    bed.until("what the copy holds runs, and nothing else", PATIENCE, || {
+        let said = a.ok(&["ps"]);
+        said.contains("kept") && said.contains("running") && !said.contains("lost")
+    });
+    a.ok(&["down", "kept"]);
+    bed.finish();
+}

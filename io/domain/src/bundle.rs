@@ -10,6 +10,7 @@ use crate::privilege::{Identity, capability_name};
 use crate::root::{ImageRoot, PreparedRoot};
 use crate::seccomp;
 use crate::spec::{DomainSpec, Mount, Network};
+use crate::users;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -78,16 +79,28 @@ impl Bundle<'_> {
             "root": { "path": self.root.path, "readonly": !spec.writable },
             "hostname": spec.hostname.as_deref().unwrap_or(&spec.name),
             "mounts": self.mounts(),
-            "linux": {
-                "resources": { "devices": self.allowed_devices() },
-                "devices": self.devices(),
-                "cgroupsPath": format!("/{}", self.paths.payload_cgroup()),
-                "namespaces": namespaces(spec.network),
-                "seccomp": seccomp::filter(&spec.capabilities)?,
-                "maskedPaths": MASKED,
-                "readonlyPaths": READ_ONLY,
-            },
+            "linux": self.linux()?,
         }))
+    }
+
+    fn linux(&self) -> Result<Value> {
+        let spec = self.spec;
+        let mut linux = json!({
+            "resources": { "devices": self.allowed_devices() },
+            "devices": self.devices(),
+            "cgroupsPath": format!("/{}", self.paths.payload_cgroup()),
+            "namespaces": namespaces(spec),
+            "seccomp": seccomp::filter(&spec.capabilities)?,
+            "maskedPaths": MASKED,
+            "readonlyPaths": READ_ONLY,
+        });
+        if let (true, Some(linux)) = (spec.userns, linux.as_object_mut()) {
+            // The machine's numbers: files of roots, mounts and services are whose they are.
+            let same = json!([{ "containerID": 0, "hostID": 0, "size": u32::MAX }]);
+            linux.insert("uidMappings".into(), same.clone());
+            linux.insert("gidMappings".into(), same);
+        }
+        Ok(linux)
     }
 
     fn process(&self) -> Result<Value> {
@@ -97,6 +110,12 @@ impl Bundle<'_> {
         let (soft, hard) = open_files();
         let workdir =
             self.spec.workdir.as_deref().or(self.image.workdir.as_deref()).unwrap_or(Path::new("/"));
+        let mut rlimits = vec![("RLIMIT_NOFILE", soft, hard), ("RLIMIT_CORE", 0, 0)];
+        if self.spec.userns {
+            rlimits.extend(users::RLIMITS.map(|(name, most)| (name, most, most)));
+        }
+        let rlimit = |(name, soft, hard)| json!({ "type": name, "soft": soft, "hard": hard });
+        let rlimits: Vec<Value> = rlimits.into_iter().map(rlimit).collect();
         Ok(json!({
             "terminal": false,
             "user": { "uid": uid, "gid": gid, "umask": 0o022, "additionalGids": groups },
@@ -106,10 +125,7 @@ impl Bundle<'_> {
             "capabilities": {
                 "bounding": names, "effective": names, "permitted": names, "inheritable": names, "ambient": names,
             },
-            "rlimits": [
-                { "type": "RLIMIT_NOFILE", "soft": soft, "hard": hard },
-                { "type": "RLIMIT_CORE", "soft": 0, "hard": 0 },
-            ],
+            "rlimits": rlimits,
             "noNewPrivileges": true,
         }))
     }
@@ -193,10 +209,13 @@ fn bind(mount: &Mount) -> Value {
     json!({ "destination": mount.target, "type": "bind", "source": mount.source, "options": options })
 }
 
-fn namespaces(network: Network) -> Vec<Value> {
+fn namespaces(spec: &DomainSpec) -> Vec<Value> {
     let mut names = vec!["pid", "ipc", "uts", "mount", "cgroup"];
-    if network == Network::None {
+    if spec.network == Network::None {
         names.push("network");
+    }
+    if spec.userns {
+        names.push("user");
     }
     names.into_iter().map(|n| json!({ "type": n })).collect()
 }

@@ -27,7 +27,7 @@ pub(crate) fn copy_main(arguments: &[OsString]) -> i32 {
     match copied {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("error: {}", crate::monitor::chain(&error));
+            eprintln!("error: {}", crate::error::chain(&error));
             1
         }
     }

@@ -130,3 +130,17 @@ impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
         self.map_err(|e| Error::Step { what: what.into(), source: e.into() })
     }
 }
+
+/// An error with its causes; those that its text tells already are left out.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

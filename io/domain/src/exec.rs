@@ -5,10 +5,10 @@
 //! command's own, 128 + N after signal N, 127 not found, 126 not executable, 125 when it could not be tried.
 
 use crate::cgroup::Cgroups;
-use crate::error::{Context, Error, Result};
-use crate::exec_start::{self, Outcome, pass_on};
+use crate::error::{Context, Error, Result, chain};
+use crate::exec_start::{self, Outcome};
 use crate::layout::Layout;
-use crate::monitor::{chain, payload::runtime_log};
+use crate::monitor::payload::runtime_log;
 use crate::runtime::{Runtime, last_error};
 use crate::spec::Kind;
 use crate::status::{Phase, Status};
@@ -20,10 +20,9 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
-use sys::signals::{SignalDescriptor, unblock_in_child};
 
 /// Its time was over, as of timeout(1).
-const CODE_LIMIT: i32 = 124;
+pub(crate) const CODE_LIMIT: i32 = 124;
 /// It could not be tried.
 const CODE_FAILED: i32 = 125;
 /// The program can't be executed.
@@ -57,6 +56,9 @@ pub(crate) struct Request {
     pub dc: String,
     pub name: String,
     pub options: ExecOptions,
+    /// Where it is written that the command begins.
+    #[serde(default)]
+    pub started: Option<PathBuf>,
 }
 
 /// A command that runs another one in the domain; its standard streams are the caller's unless it sets others.
@@ -75,6 +77,7 @@ pub fn exec_command(layout: &Layout, dc: &str, name: &str, options: &ExecOptions
         dc: dc.to_owned(),
         name: name.to_owned(),
         options: options.clone(),
+        started: None,
     };
     let request =
         serde_json::to_string(&request).map_err(std::io::Error::from).doing("encode the request")?;
@@ -190,7 +193,10 @@ fn in_container(
 }
 
 /// What the domain uses of its limits, for a sentence.
-fn room(incarnation: &crate::incarnation::Incarnation, paths: &crate::layout::DomainPaths) -> String {
+pub(crate) fn room(
+    incarnation: &crate::incarnation::Incarnation,
+    paths: &crate::layout::DomainPaths,
+) -> String {
     const MIB: u64 = 1 << 20;
     let Ok(usage) = Cgroups::discover().map(|cgroups| cgroups.usage(&paths.cgroup)) else {
         return "its cgroups can't be read".into();
@@ -260,30 +266,6 @@ pub(crate) fn code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(CODE_FAILED)
 }
 
-/// Runs the command to its end and passes on the signals that end programs.
-pub(crate) fn supervise(mut command: Command, limit: Option<std::time::Duration>) -> Result<ExitStatus> {
-    let signals = SignalDescriptor::block(
-        &[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2]
-            .map(Signal::as_raw),
-    )
-    .doing("take signals")?;
-    end_after(limit)?;
-    let mut child =
-        unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
-    drop(command);
-    loop {
-        crate::monitor::control::readable(signals.as_fd(), None)?;
-        while let Some(signal) = signals.take().doing("take signals")? {
-            if signal != Signal::CHILD.as_raw() {
-                pass_on(&child, signal);
-            }
-        }
-        if let Some(status) = child.try_wait().doing("wait for the command")? {
-            return Ok(status);
-        }
-    }
-}
-
 /// Ends the helper when its time is over. Behind the block of signals, which the thread then has, too.
 pub(crate) fn end_after(limit: Option<std::time::Duration>) -> Result<()> {
     let Some(limit) = limit else { return Ok(()) };
@@ -297,7 +279,7 @@ pub(crate) fn end_after(limit: Option<std::time::Duration>) -> Result<()> {
     Ok(())
 }
 
-fn took_longer(limit: std::time::Duration) -> String {
+pub(crate) fn took_longer(limit: std::time::Duration) -> String {
     format!("tombolo exec: it took longer than {:.1} s", limit.as_secs_f64())
 }
 

@@ -7,16 +7,16 @@
 use crate::bundle::environment;
 use crate::cgroup::Cgroups;
 use crate::drop_privileges::drop_privileges;
-use crate::error::{Context, Error, Result};
-use crate::exec::{Request, code, die_with_the_caller, failure_code, supervise};
-use crate::exec_start::pass_on;
+use crate::error::{Context, Error, Result, chain};
+use crate::exec::{CODE_LIMIT, Request, code, die_with_the_caller, failure_code, room, took_longer};
+use crate::exec_start::{Outcome, START_PATIENCE, has_started, not_started, pass_on, supervise};
 use crate::incarnation::Incarnation;
 use crate::layout::DomainPaths;
-use crate::monitor::chain;
+use crate::monitor::payload::runtime_log;
 use crate::privilege::Accounts;
 use crate::root::open_directory;
 use crate::status::{Phase, Status};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -24,10 +24,13 @@ use rustix::stdio::{stdin, stdout};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 use sys::signals::{SignalDescriptor, unblock_in_child};
 
 /// How much is copied between two terminals at once, in bytes.
@@ -36,16 +39,36 @@ const COPY_BYTES: usize = 16 * 1024;
 /// The staying half.
 pub(crate) fn run(
     incarnation: &Incarnation,
-    _paths: &DomainPaths,
+    paths: &DomainPaths,
     _status: &Status,
     request: &Request,
 ) -> Result<i32> {
+    let started = runtime_log(paths).with_extension(format!("exec-{}.begun", std::process::id()));
+    let outcome = run_until(incarnation, request, &started);
+    // A file of this call, ours alone.
+    let _ = std::fs::remove_file(&started);
+    match outcome? {
+        Outcome::Ended(ended) => Ok(code(ended)),
+        Outcome::TooLong(limit) => {
+            eprintln!("{}", took_longer(limit));
+            Ok(CODE_LIMIT)
+        }
+        Outcome::NotStarted(after) => {
+            Err(not_started(&paths.id.to_string(), after, &room(incarnation, paths)))
+        }
+    }
+}
+
+fn run_until(incarnation: &Incarnation, request: &Request, started: &Path) -> Result<Outcome> {
+    let Request { run_dir, dc, name, options, .. } = request;
+    let (run_dir, dc, name, options) = (run_dir.clone(), dc.clone(), name.clone(), options.clone());
+    let request = Request { run_dir, dc, name, options, started: Some(started.to_owned()) };
     let request_text =
-        serde_json::to_string(request).map_err(std::io::Error::from).doing("encode the request")?;
+        serde_json::to_string(&request).map_err(std::io::Error::from).doing("encode the request")?;
     let mut command = Command::new(&incarnation.layout.program);
     command.arg("internal-enter").arg(request_text);
     if !request.options.tty {
-        return supervise(command, request.options.limit).map(code);
+        return supervise(command, started, request.options.limit);
     }
     let master =
         openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).doing("open a terminal")?;
@@ -71,7 +94,7 @@ pub(crate) fn run(
     let mut child =
         unblock_in_child(&mut command).spawn().doing(format!("run {:?}", command.get_program()))?;
     drop(command);
-    let result = between_terminals(&mut child, &master, &signals);
+    let result = between_terminals(&mut child, &master, &signals, started);
     drop(raw);
     result
 }
@@ -108,7 +131,14 @@ fn copy_size(master: &OwnedFd) {
     }
 }
 
-fn between_terminals(child: &mut Child, master: &OwnedFd, signals: &SignalDescriptor) -> Result<i32> {
+fn between_terminals(
+    child: &mut Child,
+    master: &OwnedFd,
+    signals: &SignalDescriptor,
+    started: &Path,
+) -> Result<Outcome> {
+    let begun = Instant::now();
+    let mut start_over = Some(begun + START_PATIENCE);
     let mut input_open = true;
     let mut ended = None;
     loop {
@@ -117,9 +147,19 @@ fn between_terminals(child: &mut Child, master: &OwnedFd, signals: &SignalDescri
         if input_open {
             fds.push(PollFd::new(&input, PollFlags::IN));
         }
-        match poll(&mut fds, None) {
+        let left = start_over.map(timespec);
+        match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).doing("wait for the terminals"),
+        }
+        if start_over.is_some_and(|end| end <= Instant::now()) {
+            if !has_started(started) {
+                child.kill().doing("kill what was begun")?;
+                // It ends as soon as the domain lets it; the kernel sees to that, and nobody waits.
+                let _ended = child.try_wait();
+                return Ok(Outcome::NotStarted(begun.elapsed()));
+            }
+            start_over = None;
         }
         let happened: Vec<bool> = fds.iter().map(|f| !f.revents().is_empty()).collect();
         if happened.get(2) == Some(&true) {
@@ -139,13 +179,20 @@ fn between_terminals(child: &mut Child, master: &OwnedFd, signals: &SignalDescri
         };
         if let Some(status) = ended {
             rest_of_output(master);
-            return Ok(code(status));
+            return Ok(Outcome::Ended(status));
         }
         if !output_open {
             // Nobody has the terminal open any more; the command ends, or goes on without it.
-            return Ok(code(child.wait().doing("wait for the command")?));
+            return Ok(Outcome::Ended(child.wait().doing("wait for the command")?));
         }
     }
+}
+
+/// The time until then, for poll(2).
+fn timespec(end: Instant) -> Timespec {
+    let left = end.saturating_duration_since(Instant::now());
+    let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+    Timespec { tv_sec, tv_nsec: i64::from(left.subsec_nanos()) }
 }
 
 /// Takes what the terminal still holds after the command's end, without waiting for others that may
@@ -193,6 +240,9 @@ fn enter(arguments: &[OsString]) -> Result<std::convert::Infallible> {
         request.ok_or_else(|| Error::Specification("usage: tombolo internal-enter REQUEST".into()))?;
     let (incarnation, paths) = Incarnation::read(&request.run_dir, &request.dc, &request.name)?;
     let Incarnation { layout, spec, .. } = incarnation;
+    // Before the domain's cgroup and mounts: there it may find no room, and not the file.
+    let mut started =
+        request.started.as_ref().map(|path| File::create(path).at("create", path)).transpose()?;
     let not_running = || Error::NotRunning(paths.id.to_string());
     let status = Status::read(&paths)?.filter(|s| s.phase == Phase::Running).ok_or_else(not_running)?;
     let init = status.init.open()?.ok_or_else(not_running)?;
@@ -223,6 +273,9 @@ fn enter(arguments: &[OsString]) -> Result<std::convert::Infallible> {
     die_with_the_caller()?;
     let mut command = Command::new(program);
     command.args(rest).env_clear().envs(variables.iter().filter_map(|v| v.split_once('=')));
+    if let Some(started) = &mut started {
+        started.write_all(b"begun").doing("say that the command begins")?;
+    }
     let error = command.exec();
     Err(error).doing(format!("execute {program:?}"))
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use sys::signals::{SignalDescriptor, unblock_in_child};
 
 /// How long a start may take. It takes some 50 ms, and a second or two on a machine that is overloaded.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const START_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a start may take once the caller has asked for the end: the signal may have come while the command began, which then has it.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the end of what was killed is awaited. The kernel ends it without us, too, but not before the domain lets it.
@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
     NotStarted(Duration),
 }
 
-/// Runs the runtime, which writes the file `started` as soon as the command runs, to its end. Signals that end programs are passed on.
+/// Runs the runtime, which writes into the file `started` as soon as the command runs, to its end. Signals that end programs are passed on.
 pub(crate) fn supervise(mut command: Command, started: &Path, limit: Option<Duration>) -> Result<Outcome> {
     let signals = SignalDescriptor::block(
         &[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2]
@@ -63,7 +63,7 @@ pub(crate) fn supervise(mut command: Command, started: &Path, limit: Option<Dura
         if in_time {
             continue;
         }
-        if start_over.is_some() && started.exists() {
+        if start_over.is_some() && has_started(started) {
             start_over = None;
             continue;
         }
@@ -71,6 +71,11 @@ pub(crate) fn supervise(mut command: Command, started: &Path, limit: Option<Dura
         end_all(&mut child, &signals)?;
         return Ok(if start_over.is_some() { Outcome::NotStarted(took) } else { Outcome::TooLong(took) });
     }
+}
+
+/// Whether something was written into the file that says so.
+pub(crate) fn has_started(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|file| file.len() > 0)
 }
 
 /// Kills the runtime and what it has begun, and waits for their end for a bounded time.

@@ -3,10 +3,9 @@
 use crate::bundle::{INSIDE, environment};
 use crate::cgroup::Cgroups;
 use crate::drop_privileges::drop_privileges;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Result, chain};
 use crate::incarnation::Incarnation;
 use crate::layout::DomainPaths;
-use crate::monitor::chain;
 use crate::monitor::control::take_stdin;
 use crate::monitor::payload::READY;
 use crate::privilege::{Accounts, Identity};

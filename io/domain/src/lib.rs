@@ -42,6 +42,7 @@ mod spec;
 mod status;
 mod sweep;
 mod unused;
+mod users;
 
 pub use cgroup::{
     Cgroups, Device, LONGEST_PERIOD_US, Memory, Part, Quota, QuotaFile, SHORTEST_PERIOD_US, Usage,
@@ -52,7 +53,7 @@ pub use exec::{ExecOptions, exec_command};
 pub use host::{Missing, check_host};
 pub use image::ImageError;
 pub use layout::{DomainId, DomainPaths, Layout, MAX_NAME_BYTES};
-pub use lifecycle::{Adopted, Created, Running, adopt, create, make_folder, make_room};
+pub use lifecycle::{Adopted, Created, Running, adopt, create, make_folder, make_room, unpack_image};
 pub use log::{LogQuery, LogReader, MAX_LINE_BYTES, Record, Stream, Waited};
 pub use machine::Outcome;
 pub use monitor::KEPT_BASE;
@@ -81,6 +82,7 @@ pub fn role_main(arguments: &[OsString]) -> Option<i32> {
         "internal-exec" => Some(exec::exec_main(rest)),
         copy::COPY_ROLE => Some(copy::copy_main(rest)),
         "internal-enter" => Some(exec_process::enter_main(rest)),
+        users::ROLE => Some(users::bound_main(rest)),
         _ => None,
     }
 }

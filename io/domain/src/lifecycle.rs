@@ -18,6 +18,7 @@ use crate::spec::{DomainSpec, Root};
 use crate::status::{Ending, Exit, MonitorLock, Phase, ProcessIdentity, Status};
 use crate::sweep;
 use crate::unused;
+use crate::users;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -129,6 +130,15 @@ pub fn create(layout: &Layout, spec: &DomainSpec, keep: &[OwnedFd]) -> Result<Cr
     })
 }
 
+/// Unpacks an image unless it is there already, so that [`create`] finds it: this may take minutes.
+///
+/// # Errors
+/// [`Error::Image`].
+pub fn unpack_image(layout: &Layout, path: &Path, tag: Option<&str>) -> Result<()> {
+    let _images = unused::hold(&layout.images())?;
+    unpack(layout, path, tag).map(drop)
+}
+
 fn unpack(layout: &Layout, path: &Path, tag: Option<&str>) -> Result<ImageRoot> {
     image::prepare(&layout.images(), path, tag)
         .map_err(|source| Error::Image { path: path.to_owned(), source })
@@ -181,6 +191,9 @@ fn make(
     let gone =
         || Error::BringUp { domain: paths.id.to_string(), message: "its first process ended at once".into() };
     let init_descriptor = init.open()?.ok_or_else(gone)?;
+    if spec.userns {
+        users::bound(&layout.program, &init)?;
+    }
     let (layout, spec, paths) = (layout.clone(), spec.clone(), paths.clone());
     Ok(Created { layout, spec, paths, control, monitor, init, init_descriptor })
 }
@@ -345,29 +358,36 @@ impl Running {
 
     /// Asks it to end, kills it when it has not ended after `grace` (absent: as its specification says), and waits.
     ///
-    /// The kernel drops a signal for a container's first process, process 1 of its pid namespace, if that process never said
-    /// what to do with it. Waiting would be idle then, so it is killed at once. A program that ignores the signal on purpose
-    /// has its time.
-    ///
     /// # Errors
     /// As [`Running::exit`].
     pub fn stop(&self, grace: Option<Duration>) -> Result<Exit> {
         let grace = grace.unwrap_or(Duration::from_millis(self.spec.stop.timeout_ms));
+        let grace = self.ask_to_end(grace)?;
+        if !self.monitor.has_ended(grace)? {
+            self.kill()?;
+        }
+        self.conclusion()
+    }
+
+    /// Asks it to end, and returns how long it is worth waiting for that: `grace`, or nothing.
+    ///
+    /// The kernel drops a signal for a container's first process, process 1 of its pid namespace, if that process never said
+    /// what to do with it. Waiting would be idle then. A program that ignores the signal on purpose has its time.
+    ///
+    /// # Errors
+    /// When it can't be looked at or asked.
+    pub fn ask_to_end(&self, grace: Duration) -> Result<Duration> {
         let signal = Signal::from_named_raw(self.spec.stop.signal).unwrap_or(Signal::TERM);
-        let deaf = self.spec.kind.is_container() && self.is_deaf(signal)?;
-        let grace = if deaf { Duration::ZERO } else { grace };
-        if !grace.is_zero()
-            && let Some(init) = &self.init_descriptor
-        {
+        if grace.is_zero() || self.spec.kind.is_container() && self.is_deaf(signal)? {
+            return Ok(Duration::ZERO);
+        }
+        if let Some(init) = &self.init_descriptor {
             match pidfd_send_signal(init, signal) {
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                 Err(error) => return Err(error).doing(format!("ask domain {} to end", self.paths.id)),
             }
         }
-        if !self.monitor.has_ended(grace)? {
-            self.kill()?;
-        }
-        self.conclusion()
+        Ok(grace)
     }
 
     /// Sends its first process a signal. The kernel drops one that the first process of a container does not handle, other than KILL

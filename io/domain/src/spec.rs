@@ -36,6 +36,10 @@ pub struct DomainSpec {
     /// How much its layer may take; absent: the default. What is not writable has a layer of its own size, for mount points.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<Layer>,
+    /// Whether it is in a user namespace of its own, with the machine's numbers and bounds of its own for what the kernel counts by user.
+    /// Only of a container that has not the machine's network.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub userns: bool,
     /// Program and arguments; empty for an image: the image's own.
     #[serde(default)]
     pub command: Vec<String>,
@@ -242,6 +246,7 @@ impl DomainSpec {
             root: Root::Host,
             writable: false,
             layer: None,
+            userns: false,
             command: command.iter().map(|&s| s.to_owned()).collect(),
             environment: Vec::new(),
             mounts: Vec::new(),
@@ -291,6 +296,11 @@ impl DomainSpec {
         if self.kind == Kind::Vm && (self.root != Root::Host || self.writable) {
             return refuse(
                 "a domain of kind vm has the root host, of which QEMU is a part, and does not write to it",
+            );
+        }
+        if self.userns && (self.kind != Kind::Container || self.network == Network::Host) {
+            return refuse(
+                "userns: only a container that has not the machine's network has a user namespace of its own",
             );
         }
         if let Some(hostname) = &self.hostname

@@ -39,7 +39,7 @@ impl Report {
     }
 
     fn note<T>(&mut self, result: Result<T>) -> Option<T> {
-        result.map_err(|error| self.failures.push(crate::monitor::chain(&error))).ok()
+        result.map_err(|error| self.failures.push(crate::error::chain(&error))).ok()
     }
 }
 

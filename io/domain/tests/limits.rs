@@ -80,3 +80,43 @@ fn a_frontend_shares_the_limits_and_dies_with_the_sweep() {
     assert!(!frontend.wait().expect("wait").success());
     ground.sweep_and_assert_clean();
 }
+
+/// Takes as many inotify instances as there are for it, and says how many.
+const WATCH: &str = "exec /usr/bin/python3 -c 'import ctypes, time\nlibc = ctypes.CDLL(None)\nn = 0\nwhile libc.inotify_init() >= 0: n += 1\n\
+                     print(\"instances\", n, flush=True)\ntime.sleep(1000)'";
+
+// Root in a container once used all of them up, and the machine's root had none.
+#[test]
+fn in_a_user_namespace_root_has_a_part_of_what_is_counted_by_user() {
+    let Some(ground) = ground() else { return };
+    let all = std::fs::read_to_string("/proc/sys/user/max_inotify_instances").expect("the kernel says so");
+    let all: u64 = all.trim().parse().expect("a number");
+    let mut running = Vec::new();
+    for name in ["one", "two"] {
+        let mut spec = ground.shell(name, WATCH);
+        spec.userns = true;
+        running.push(domain::create(&ground.layout, &spec, &[]).expect("create").start().expect("start"));
+        ground.wait_for_line(name, &format!("instances {}", all / 8));
+    }
+    rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC)
+        .expect("there are some left for others");
+    for one in running {
+        one.stop(Some(Duration::ZERO)).expect("stop");
+    }
+}
+
+#[test]
+fn a_user_namespace_has_the_machines_numbers_and_is_left_by_nobody() {
+    let Some(ground) = ground() else { return };
+    let mut spec = ground.shell(
+        "d",
+        "id -u; cat /proc/self/uid_map; cat /proc/sys/user/max_user_namespaces; unshare -U true; echo $?",
+    );
+    (spec.userns, spec.kind) = (true, Kind::Container);
+    ground.run(&spec);
+    let output = ground.output("d");
+    let words: Vec<&str> = output.split_whitespace().collect();
+    assert!(words.starts_with(&["0", "0", "0", "4294967295", "0"]) && words.last() == Some(&"1"), "{output}");
+    spec.kind = Kind::Process;
+    assert!(spec.check().expect_err("it is one of the machine's users").to_string().contains("userns"));
+}

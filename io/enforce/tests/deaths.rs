@@ -213,6 +213,21 @@ fn a_table_and_its_guardian_die_and_the_next_gives_back() {
 }
 
 #[test]
+fn a_table_and_its_guardian_die_and_the_next_lets_those_run_that_were_stopped() {
+    dies(Kind::Table, Outside::Stopped, true);
+}
+
+#[test]
+fn a_table_and_its_guardian_die_and_the_next_makes_those_ordinary_that_were_idle() {
+    dies(Kind::Table, Outside::Idle, true);
+}
+
+#[test]
+fn a_deadlines_keeper_and_its_guardian_die_and_the_next_makes_all_ordinary() {
+    dies(Kind::Deadline, Outside::Held, true);
+}
+
+#[test]
 fn a_quotas_keeper_and_its_guardian_die_and_the_next_gives_back() {
     dies(Kind::Bandwidth, Outside::Held, true);
 }

@@ -6,9 +6,11 @@ mod directory;
 mod endpoints;
 pub mod etcd;
 mod outbox;
+mod product;
 mod server;
 
 pub use daemon::FakeDaemon;
 pub use directory::FakeDirectory;
 pub use etcd::EtcdServers;
+pub use product::assert_fresh;
 pub use server::ServerThread;

@@ -176,6 +176,14 @@ impl Authority {
         self.issue(request_pem, params)
     }
 
+    /// Whether this is a request for a certificate that its maker has signed: nothing is asked of anybody for one that is not.
+    ///
+    /// # Errors
+    /// [`TrustError::Garbage`].
+    pub fn check_request(request_pem: &str) -> Result<(), TrustError> {
+        CertificateSigningRequestParams::from_pem(request_pem).map(drop).map_err(garbage)
+    }
+
     /// Issues a certificate that says this to whoever made the request.
     pub(crate) fn issue(
         &self,

@@ -257,26 +257,84 @@ proptest! {
         }
     }
 
+    /// A hostile side that knows how much of each window is left goes up to it, and in the end beyond it.
     #[test]
     fn a_hostile_side_makes_nobody_hold_more_than_a_window(
-        messages in prop::collection::vec((0_u8..5, 0_u32..6, 0_usize..MAX_PAYLOAD_BYTES), 0..200),
+        steps in prop::collection::vec((0_u8..6, 0_usize..OF_THE_HOSTILE.len(), 0_usize..=MAX_PAYLOAD_BYTES), 0..200),
+        last in 0_usize..OF_THE_HOSTILE.len(),
+        beyond in 1_usize..1_000,
     ) {
-        let mut node = Streams::new(Side::Node);
-        let mut held: BTreeMap<u32, usize> = BTreeMap::new();
-        for (kind, stream, length) in messages {
-            let message = match kind {
-                0 => Message::Open { stream, purpose: control() },
-                1 => data(stream, length),
-                2 => Message::Credit { stream, bytes: u32::try_from(length).unwrap() },
-                3 => Message::Close { stream, close: Close::default() },
-                _ => Message::End { stream, end: end(stream) },
-            };
-            match node.hear(message) {
-                Ok(Heard::Data { stream, bytes, .. }) => *held.entry(stream).or_default() += bytes.len(),
-                Ok(_) => {}
-                Err(_) => break,
+        let mut victim = Victim::new();
+        for (what, which, length) in steps {
+            let stream = OF_THE_HOSTILE[which];
+            match what {
+                0 => victim.consume(stream),
+                1 => victim.sent(stream, victim.left[&stream].saturating_sub(HEADER_BYTES).min(length))?,
+                _ if HEADER_BYTES + length <= victim.left[&stream] => victim.sent(stream, length)?,
+                // One that does not fit: from then on it is not listened to.
+                _ => return victim.refuses(stream, length),
             }
         }
-        prop_assert!(held.values().all(|held| *held <= STREAM_WINDOW_BYTES));
+        let stream = OF_THE_HOSTILE[last];
+        while victim.left[&stream] >= HEADER_BYTES + MAX_PAYLOAD_BYTES {
+            victim.sent(stream, MAX_PAYLOAD_BYTES)?;
+        }
+        let most = victim.left[&stream].saturating_sub(HEADER_BYTES);
+        victim.refuses(stream, (most + beyond).min(MAX_PAYLOAD_BYTES))?;
+    }
+}
+
+/// Streams that a hostile side has opened.
+const OF_THE_HOSTILE: [u32; 3] = [2, 4, 6];
+/// A message takes as much of the window beside its bytes.
+const HEADER_BYTES: usize = 12;
+
+/// A side that is attacked: what it holds, and what it has let the other side send.
+struct Victim {
+    streams: Streams,
+    held: BTreeMap<u32, VecDeque<usize>>,
+    left: BTreeMap<u32, usize>,
+}
+
+impl Victim {
+    fn new() -> Self {
+        let mut streams = Streams::new(Side::Node);
+        for stream in OF_THE_HOSTILE {
+            streams.hear(Message::Open { stream, purpose: control() }).expect("it may open");
+        }
+        let left = OF_THE_HOSTILE.map(|stream| (stream, STREAM_WINDOW_BYTES)).into();
+        Self { streams, held: BTreeMap::new(), left }
+    }
+
+    /// Uses up the oldest message that it holds.
+    fn consume(&mut self, stream: u32) {
+        let Some(length) = self.held.get_mut(&stream).and_then(VecDeque::pop_front) else { return };
+        if let Some(Message::Credit { bytes, .. }) = self.streams.consumed(stream, length) {
+            *self.left.entry(stream).or_default() += usize::try_from(bytes).expect("a window is small");
+        }
+    }
+
+    /// Hears a message that fits into the window.
+    fn sent(&mut self, stream: u32, length: usize) -> Result<(), TestCaseError> {
+        let left = self.left.entry(stream).or_default();
+        if *left < HEADER_BYTES {
+            return Ok(());
+        }
+        let heard = self.streams.hear(data(stream, length));
+        prop_assert!(matches!(heard, Ok(Heard::Data { .. })), "{:?}", heard);
+        *left -= HEADER_BYTES + length;
+        let held = self.held.entry(stream).or_default();
+        held.push_back(length);
+        let held: usize = held.iter().map(|length| HEADER_BYTES + length).sum();
+        prop_assert!(held <= STREAM_WINDOW_BYTES, "{} bytes are held for a stream", held);
+        Ok(())
+    }
+
+    /// Hears a message that does not.
+    fn refuses(&mut self, stream: u32, length: usize) -> Result<(), TestCaseError> {
+        let left = self.left[&stream];
+        let broken = Broken::Window { stream, bytes: HEADER_BYTES + length, left };
+        prop_assert_eq!(self.streams.hear(data(stream, length)), Err(broken));
+        Ok(())
     }
 }

@@ -197,6 +197,7 @@ fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>
         ("root", a.root != b.root),
         ("writable", a.writable != b.writable),
         ("layer", a.layer() != b.layer()),
+        ("userns", a.userns != b.userns),
         ("command", a.program != b.program),
         ("environment", a.environment != b.environment),
         ("mounts", a.mounts != b.mounts),

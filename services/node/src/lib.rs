@@ -26,7 +26,7 @@ pub use base::look;
 pub use base::place;
 pub use daemon::ground::GroundError;
 pub use daemon::own_log::{MAX_LOG_BYTES, set_aside};
-pub use domains::free_to_publish;
+pub use domains::{MARKED_ROLE, free_to_publish, marked_main};
 pub use etcd::{SERVER_ROLE, server_main};
 pub use membership::{ClusterError, PEER_PORT};
 pub use reservations::{BookError, Looking, looking, ranges};

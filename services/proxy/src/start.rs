@@ -93,7 +93,7 @@ pub fn run(listener: OwnedFd) -> Result<String, StartError> {
     let (configure, descriptors) = first_order(&daemon, until)?;
     let identity = Identity::load(Path::new(&configure.identity))
         .map_err(|e| StartError::Identity { folder: configure.identity.clone(), why: e.to_string() })?;
-    privilege::drop_all(&configure.peer).map_err(system("give up its privileges"))?;
+    privilege::drop_all().map_err(system("give up its privileges"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -14,10 +14,6 @@ use wire::socket::{Order, Place};
 
 /// Most descriptors: the connections of the largest services that a domain may take part in, and some for each channel.
 const DESCRIPTORS_MAX: u64 = 131_072;
-/// The first user that a relay may become, and how many there are: those of frontends, numbers that no system hands out to anybody.
-const FIRST_USER: u32 = 0x7000_0000;
-/// See [`FIRST_USER`].
-const USERS: u32 = 0x0fff_0000;
 /// Clients that wait in the kernel to be let in; it takes no more than `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 /// The umask with which every user may read and write a Unix socket.
@@ -91,7 +87,7 @@ pub(crate) fn take(daemon: &Daemon) -> Result<Vec<Listener>, String> {
         Listener::bind(&mounted.at).map_err(|errno| refusal(order, mounted, errno))
     };
     let listeners = order.mounts.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
-    let number = user_of(order);
+    let number = accounts::user_of_this_process();
     let identity = rustix::process::geteuid().is_root().then_some((number, number));
     sys::privilege::drop_all(Modest { identity, descriptors: DESCRIPTORS_MAX, locked_bytes: None })
         .map_err(|e: io::Error| format!("can't give up privileges: {e}"))?;
@@ -109,14 +105,6 @@ fn refusal(order: &Order, mounted: &wire::socket::Mounted, errno: Errno) -> Stri
         "the socket service {} can't be at {} in domain {}: {errno}{help}",
         mounted.service, mounted.at, order.domain
     )
-}
-
-/// Whom the relay of a domain becomes: somebody who owns nothing, and whom no program of the machine is.
-fn user_of(order: &Order) -> u32 {
-    let bytes = b"socket:".iter().copied().chain(order.dc.bytes()).chain([b'/']).chain(order.domain.bytes());
-    // FNV-1a: the same in every version, so that a successor is who its predecessor was.
-    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    FIRST_USER + hash % USERS
 }
 
 fn bind_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {

@@ -36,7 +36,7 @@ fn log(json: bool) -> Result<(), Failure> {
         })?,
         Err(_) => filter.parse_lossy(""),
     };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(node::daemon::log_line);
     if json {
         log.json().init();
     } else {

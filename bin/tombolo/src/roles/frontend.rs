@@ -11,11 +11,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use wire::control::{Event, MountedService};
 
-/// The first user that a frontend may become, and how many there are: numbers that no system hands out to anybody (systemd's page
-/// "Users, Groups, UIDs and GIDs" calls them unused).
-const FIRST_USER: u32 = 0x7000_0000;
-/// See [`FIRST_USER`].
-const USERS: u32 = 0x0fff_0000;
 /// Who owns the files below `/srv`: the domain's root.
 const OWNER: (u32, u32) = (0, 0);
 /// How long the daemon may take for an answer.
@@ -38,7 +33,7 @@ pub fn run() -> Result<(), String> {
         control,
         ledger,
         successor: order.successor,
-        identity: Some(user_of(&order.dc, &order.domain)),
+        identity: Some(own_user()),
         owner: OWNER,
         resend: true,
     };
@@ -68,13 +63,10 @@ pub fn run() -> Result<(), String> {
     frontend.serve().map_err(|e| said(&e))
 }
 
-/// Whom the frontend of a domain becomes: somebody who owns nothing and may nothing, and whom nobody else is. As one user, such as
-/// `nobody`, frontends could be stopped by one another and by every program of that user.
-fn user_of(dc: &str, domain: &str) -> Identity {
-    // FNV-1a: the same in every version, so that a successor is who its predecessor was.
-    let bytes = dc.bytes().chain([b'/']).chain(domain.bytes());
-    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    let number = FIRST_USER + hash % USERS;
+/// Whom a frontend becomes: somebody who owns nothing and may nothing, and whom nobody else is. As one user, such as `nobody`, frontends
+/// could be stopped by one another and by every program of that user.
+fn own_user() -> Identity {
+    let number = accounts::user_of_this_process();
     Identity { uid: number, gid: number }
 }
 
@@ -176,25 +168,5 @@ fn wait(control: &Control, deadline: Option<Instant>) -> Result<(), Errno> {
     match poll(&mut [PollFd::new(control, PollFlags::IN)], left.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // All frontends were once the user `nobody`: any program of that user could stop them (SIGSTOP), and with them every
-    // domain's files.
-    #[test]
-    fn each_domain_has_a_user_of_its_own_that_is_always_the_same() {
-        let names = ["web", "robot", "resolver", "a", "b"];
-        let mut users: Vec<u32> =
-            ["shop", "lab"].iter().flat_map(|dc| names.map(|name| user_of(dc, name).uid)).collect();
-        users.sort_unstable();
-        users.dedup();
-        assert_eq!(users.len(), 10);
-        assert!(users.iter().all(|user| (0x7000_0000..0x7fff_0000).contains(user)), "{users:x?}");
-        assert_eq!(user_of("shop", "web"), user_of("shop", "web"));
-        assert_ne!(user_of("a", "b/c"), user_of("a/b", "d"));
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod payload;
 
 use crate::cgroup::Cgroups;
 use crate::clock::rfc3339;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, Result, chain};
 use crate::hold;
 use crate::incarnation::Incarnation;
 use crate::layout::DomainPaths;
@@ -57,20 +57,6 @@ pub fn monitor_main(arguments: &[OsString]) -> i32 {
             1
         }
     }
-}
-
-/// An error with its causes; those that its text tells already are left out.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 fn bring_up(arguments: &[OsString], control: &mut MonitorEnd) -> Result<Monitor> {

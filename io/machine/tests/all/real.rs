@@ -26,6 +26,7 @@ fn image(state: &Path) -> Option<Image> {
         println!("skipped: {} is not there; build it, or name one by TOMBOLO_BIN", program.display());
         return None;
     }
+    testing::assert_fresh(&program);
     let unpacked = target.join("debian/kernel");
     if !Path::new(QEMU).is_file() || Kernel::find(&unpacked).is_err() {
         println!("skipped: needs {QEMU} and a kernel in {}; run `make deps`", unpacked.display());

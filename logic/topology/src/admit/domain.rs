@@ -39,6 +39,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
         placement: placement(form, cx),
         writable: form.writable.value().copied().unwrap_or(false),
         layer: layer(kind, form, cx),
+        userns: userns(kind, form, cx),
         environment: environment::variables(form, cx),
         mounts: mount::mounts(form, cx),
         user: form.user.value().map(|user| user.0.clone()),
@@ -81,13 +82,14 @@ pub(super) fn network(form: &DomainForm) -> Network {
 fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let own_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
     let own_network = form.network.given().filter(|at| at.value == Network::None).map(|at| &at.span);
-    let keys: [(Option<&Span>, &str); 6] = [
+    let keys: [(Option<&Span>, &str); 7] = [
         (own_root, "sees the node's own file tree"),
         (form.writable.given().filter(|at| at.value).map(|at| &at.span), "sees the node's own file tree"),
         (form.layer.given().map(|at| &at.span), "sees the node's own file tree"),
         (form.mounts.given().map(|at| &at.span), "sees the node's own file tree"),
         (own_network, "shares the node's network"),
         (form.hostname.given().map(|at| &at.span), "shares the node's host name"),
+        (form.userns.given().filter(|at| at.value).map(|at| &at.span), "is one of the node's own users"),
     ];
     for (span, why) in keys {
         if let Some(span) = span {
@@ -182,6 +184,22 @@ fn layer(kind: DomainKind, form: &DomainForm, cx: &mut Context<'_, '_>) -> Optio
         size_bytes: layer.and_then(|layer| layer.size.value()).map_or(LAYER_BYTES_DEFAULT, |size| size.0),
         inodes: layer.and_then(|layer| layer.inodes.value()).map_or(LAYER_INODES_DEFAULT, |count| count.0),
     })
+}
+
+/// Whether it has a user namespace of its own. Of the node's network it can't be: the kernel lets nobody look after both.
+fn userns(kind: DomainKind, form: &DomainForm, cx: &mut Context<'_, '_>) -> bool {
+    let Some(at) = form.userns.given().filter(|at| at.value) else { return false };
+    // Of the other kinds it is refused for what they are.
+    if kind == DomainKind::Container && network(form) == Network::Host {
+        cx.out
+            .error(
+                Code::Conflict,
+                &at.span,
+                "a container with the node's network can't have a user namespace of its own",
+            )
+            .help("leave it out, or take network = \"none\"");
+    }
+    kind == DomainKind::Container
 }
 
 /// What runs: a command, the server of the services that the domain hosts, or what the image says.

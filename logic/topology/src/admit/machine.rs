@@ -132,7 +132,7 @@ fn append(machine: &MachineForm, kernel: &MachineKernel, cx: &mut Context<'_, '_
 /// A guest has a file tree, a kernel and privileges of its own: keys about those of a container would promise what is not so.
 pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let given_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
-    let keys: [(Option<&Span>, &str, &str); 6] = [
+    let keys: [(Option<&Span>, &str, &str); 7] = [
         (
             given_root,
             "a guest's file tree is its initramfs or its disk",
@@ -147,6 +147,11 @@ pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>)
             form.layer.given().map(|at| &at.span),
             "a guest's file tree is its initramfs, which is in its memory, or its disk",
             "leave it out; `memory` in its `machine` bounds the one, the disk's size the other",
+        ),
+        (
+            form.userns.given().filter(|at| at.value).map(|at| &at.span),
+            "a guest has users of its own kernel",
+            "leave it out",
         ),
         (
             form.mounts.given().map(|at| &at.span),

@@ -66,6 +66,9 @@ table_form! {
         writable: bool => false,
         /// How much what it writes to its root may take. Only with `writable`.
         layer: LayerForm => optional,
+        /// Whether it is in a user namespace of its own: what the kernel counts by user (inotify, signals that wait, message queues) has bounds of its
+        /// own then, and capabilities are about the container alone. Only for a container without the node's network.
+        userns: bool => false,
         /// The program and its arguments, never through a shell. Absent where the domain runs the server of a service,
         /// where the image says it, or in a machine in which only `tombolo exec` runs something.
         command: Command => optional,

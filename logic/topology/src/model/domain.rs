@@ -32,6 +32,9 @@ pub struct Domain {
     /// How much its layer may take; see [`Domain::layer`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<Layer>,
+    /// Whether it is in a user namespace of its own. Never true but for a container that has not the node's network.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub userns: bool,
     /// What runs in it.
     pub program: Program,
     /// Environment variables of the program, beside those that the daemon sets.

@@ -1,7 +1,7 @@
 //! The loop: which adaptations there are, whose figures are due, and what the next daemon has to know.
 
 use super::{Adaptations, Running, monitor};
-use crate::base::blocking;
+use crate::base::BOOK;
 use crate::broker::Broker;
 use registry::Expected;
 use serde::{Deserialize, Serialize};
@@ -126,7 +126,7 @@ pub(crate) async fn follow(adaptations: Arc<Adaptations>, broker: Broker) {
     loop {
         let looked = {
             let adaptations = Arc::clone(&adaptations);
-            blocking(move || {
+            BOOK.run(move || {
                 let (due, pause) = adaptations.due();
                 let asked = adaptations.asked(&due);
                 (due, asked, pause)
@@ -148,7 +148,7 @@ pub(crate) async fn follow(adaptations: Arc<Adaptations>, broker: Broker) {
         let said = ask(&broker, asked).await;
         let step = {
             let adaptations = Arc::clone(&adaptations);
-            blocking(move || adaptations.step(&due, &said)).await
+            BOOK.run(move || adaptations.step(&due, &said)).await
         };
         if let Err(error) = step {
             tracing::error!(error, "a step of adaptation broke off");

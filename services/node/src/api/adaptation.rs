@@ -3,7 +3,7 @@
 use super::{Shared, parsed};
 use crate::admin::adaptation::{AdaptationRow, SetAdaptation};
 use crate::admin::{Code, Problem};
-use crate::base::blocking;
+use crate::base::BOOK;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 pub(super) async fn all(State(node): Shared) -> Result<Json<Vec<AdaptationRow>>, Problem> {
     let adaptations = Arc::clone(&node.adaptations);
-    let rows = blocking(move || adaptations.rows()).await;
+    let rows = BOOK.run(move || adaptations.rows()).await;
     rows.map(Json).map_err(|why| Problem::new(Code::Failed, why))
 }
 
@@ -20,13 +20,13 @@ pub(super) async fn show(
     Path(name): Path<String>,
 ) -> Result<Json<AdaptationRow>, Problem> {
     let adaptations = Arc::clone(&node.adaptations);
-    let row = blocking(move || adaptations.row(&name)).await;
+    let row = BOOK.run(move || adaptations.row(&name)).await;
     row.map_err(|why| Problem::new(Code::Failed, why))?.map(Json)
 }
 
 pub(super) async fn set(State(node): Shared, body: Bytes) -> Result<Json<AdaptationRow>, Problem> {
     let request: SetAdaptation = parsed(&body)?;
     let adaptations = Arc::clone(&node.adaptations);
-    let set = blocking(move || adaptations.set(&request)).await;
+    let set = BOOK.run(move || adaptations.set(&request)).await;
     set.map_err(|why| Problem::new(Code::Failed, why))?.map(Json)
 }

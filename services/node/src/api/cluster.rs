@@ -53,7 +53,7 @@ async fn nodes(State(node): Shared) -> Json<NodesView> {
 /// The same with what each node has left to promise. The arithmetic of many promises takes its time.
 async fn with_free(node: &Arc<Node>, mut view: NodesView) -> NodesView {
     let Some(following) = node.following().cloned() else { return view };
-    let free = crate::base::blocking(move || following.free()).await;
+    let free = crate::base::BOOK.run(move || following.free()).await;
     let mut free = free.unwrap_or_else(|error| {
         tracing::warn!(error, "it is not told what nodes have left to promise");
         BTreeMap::new()

@@ -54,7 +54,7 @@ async fn link_offered(
     Json(offer): Json<Offer>,
 ) -> Result<Json<Offer>, Problem> {
     let proxies = node.proxies.get().ok_or_else(|| Problem::new(Code::NotRunning, "no links yet"))?;
-    proxies.offered(&caller.node, offer).map(Json).map_err(|why| Problem::new(Code::BadRequest, why))
+    proxies.offered(&caller.node, offer).await.map(Json).map_err(|why| Problem::new(Code::BadRequest, why))
 }
 
 /// Another node makes a volume, with a replica here.

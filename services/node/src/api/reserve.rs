@@ -6,7 +6,7 @@ use crate::admin::reserve::{
 };
 use crate::admin::{Code, Problem};
 use crate::api::node::Node;
-use crate::base::blocking;
+use crate::base::BOOK;
 use crate::reservations::watch;
 use axum::Json;
 use axum::body::Bytes;
@@ -18,7 +18,7 @@ async fn away<T: Send + 'static>(
     node: Arc<Node>,
     work: impl FnOnce(&Node) -> Result<T, Problem> + Send + 'static,
 ) -> Result<Json<T>, Problem> {
-    let done = blocking(move || work(&node)).await;
+    let done = BOOK.run(move || work(&node)).await;
     done.map_err(|why| Problem::new(Code::Failed, why))?.map(Json)
 }
 

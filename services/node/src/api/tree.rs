@@ -51,7 +51,7 @@ pub(crate) async fn whole(node: &Arc<Node>) -> Value {
     let reserve = {
         let node = Arc::clone(node);
         // Dispatchers are asked.
-        tokio::task::spawn_blocking(move || node.book.tree()).await.unwrap_or_default()
+        crate::base::LOOKS.run(move || node.book.tree()).await.unwrap_or_default()
     };
     json!({ "node": node_tree(node), "dc": containers, "links": links, "reserve": reserve })
 }
@@ -173,7 +173,7 @@ async fn usage(node: &Arc<Node>, dc: &str, name: &str) -> Option<domain::Usage> 
         let cpu_ns = elsewhere.map(|ns| usage.cpu_ns.unwrap_or(0).saturating_add(ns)).or(usage.cpu_ns);
         domain::Usage { cpu_ns, ..usage }
     };
-    tokio::task::spawn_blocking(look).await.ok()
+    crate::base::LOOKS.run(look).await.ok()
 }
 
 /// The bounds of what a domain writes to its root, and how much of that there is.
@@ -186,7 +186,7 @@ async fn layer(
     let bound = domain.layer()?;
     let (node, dc, name) = (Arc::clone(node), dc.to_owned(), domain.name.as_str().to_owned());
     let look = move || domain::layer_usage(&node.layout, &dc, &name, monitor?);
-    let used = tokio::task::spawn_blocking(look).await.ok().flatten();
+    let used = crate::base::LOOKS.run(look).await.ok().flatten();
     Some(LayerRow {
         size_bytes: bound.size_bytes,
         inodes: u64::from(bound.inodes),

@@ -4,7 +4,7 @@ use super::node::Node;
 use super::remote::{self, Asked, Running};
 use super::tree;
 use crate::admin::{Act, Code, DomainRow, ExecRequest, Problem, Progress, Said};
-use crate::base::blocking;
+use crate::base::LOOKS;
 use crate::domains::supervisor::State as DomainState;
 use crate::domains::{Teller, lifecycle};
 use crate::placement::{Following, Key};
@@ -151,7 +151,8 @@ async fn logs_here(
     let moment = |ms: u64| std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(ms));
     let (since, until) = (lines.since_ms.and_then(moment), lines.until_ms.and_then(moment));
     let query = domain::LogQuery { tail: lines.tail, follow: lines.follow, since, until };
-    blocking(move || remote::lines(&node.remote.1, &node.layout, (&dc, &name), &query))
+    LOOKS
+        .run(move || remote::lines(&node.remote.1, &node.layout, (&dc, &name), &query))
         .await
         .unwrap_or_else(|why| Err(Problem::new(Code::Failed, why)))
 }

@@ -18,4 +18,7 @@ pub(crate) use prospect::{image, lacks, root, user_text};
 pub(crate) use store::RegistryDebug;
 pub(crate) use watched::watched;
 pub(crate) use words::meant;
-pub(crate) use work::{ENDS, REGISTRY, STRANGERS, THREADS, UNPACKING, blocking, said};
+pub(crate) use work::{
+    BOOK, CHECKS, DISKS, ENDS, KEPT, LOOKS, MEMBER, PROXIES, REGISTRY, REMOVALS, STRANGERS, TENANTS,
+    UNPACKING, blocking, said, threads,
+};

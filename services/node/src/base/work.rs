@@ -5,33 +5,68 @@
 
 use tokio::sync::Semaphore;
 
-/// Starts of domains, what is read and written about them. Mostly short, of the disk and of the OCI runtime.
+/// Starts of domains, and what is read about them. Mostly short, of the disk and of the OCI runtime.
 static DOMAINS: Pool = Pool::new("domains", DOMAIN_THREADS, MANY);
-/// Files that are admitted, whose images are unpacked.
-pub(crate) static UNPACKING: Pool = Pool::new("admitting and unpacking", UNPACKING_THREADS, 64);
+/// Files that are admitted, and images that are unpacked.
+pub(crate) static UNPACKING: Pool = Pool::new("admitting and unpacking", UNPACKING_THREADS, MANY);
 /// Ends that are waited for: as long as a file gives a domain to end.
 pub(crate) static ENDS: Pool = Pool::new("ending domains", END_THREADS, MANY);
+/// Removals of what ended: processes that are killed, trees that are taken apart.
+pub(crate) static REMOVALS: Pool = Pool::new("removing domains", REMOVAL_THREADS, MANY);
+/// What health checks have left in a domain: its processes are looked through, which a domain can make slow.
+pub(crate) static CHECKS: Pool = Pool::new("ending health checks", CHECK_THREADS, MANY);
+/// Volumes and their engines.
+pub(crate) static DISKS: Pool = Pool::new("volumes", VOLUME_THREADS, MANY);
+/// The book of what is promised, and the kernel that is told of it.
+pub(crate) static BOOK: Pool = Pool::new("promises", BOOK_THREADS, MANY);
+/// What this node writes down below its state directory: one at a time, in the order in which it came.
+pub(crate) static KEPT: Pool = Pool::new("writing to the state directory", 1, MANY);
 /// Questions to the registry of a cluster, which may be away.
 pub(crate) static REGISTRY: Pool = Pool::new("the registry", REGISTRY_THREADS, MANY);
+/// What tenants keep in the registry: keys and locks.
+pub(crate) static TENANTS: Pool = Pool::new("keys and locks", TENANT_THREADS, MANY);
+/// This node's member of the cluster's own etcd, which is started while nobody answers questions to the registry.
+pub(crate) static MEMBER: Pool = Pool::new("this node's etcd member", 1, 16);
+/// Proxies for other nodes.
+pub(crate) static PROXIES: Pool = Pool::new("links", LINK_THREADS, MANY);
+/// Looks at what there is, for whoever asks.
+pub(crate) static LOOKS: Pool = Pool::new("looks at what there is", LOOK_THREADS, 1024);
 /// Machines that want to join, of which nothing is known but that they have reached us.
 pub(crate) static STRANGERS: Pool = Pool::new("machines that want to join", STRANGER_THREADS, 16);
 /// As many as all of it once had together.
 const DOMAIN_THREADS: usize = 16;
-/// They take the disk for minutes, and more at a time make none of them faster.
-const UNPACKING_THREADS: usize = 4;
+/// They take the disk for minutes, and more at a time make none of them faster; a disk that does not answer keeps some of them.
+const UNPACKING_THREADS: usize = 8;
 /// Each sleeps for as long as a domain takes to end, and costs its stack alone.
 const END_THREADS: usize = 32;
+/// A tree of a million files takes a minute.
+const REMOVAL_THREADS: usize = 8;
+const CHECK_THREADS: usize = 4;
+/// As many engines as start at the same time after a power cut.
+const VOLUME_THREADS: usize = 8;
+/// They wait for one lock most of the time.
+const BOOK_THREADS: usize = 4;
 /// Each waits for one answer.
 const REGISTRY_THREADS: usize = 8;
+/// See [`REGISTRY_THREADS`].
+const TENANT_THREADS: usize = 4;
+const LINK_THREADS: usize = 4;
+const LOOK_THREADS: usize = 8;
 /// Joining is rare, and takes a second.
 const STRANGER_THREADS: usize = 2;
 /// What may wait that is our own work: each domain of a node, and each loop of the daemon, waits with one or two things at a time.
 const MANY: usize = 8192;
-/// Threads for what has no pool: looks into the state tree, and the event loop's own look-ups and files.
+/// Threads for what has no pool: the event loop's own look-ups and files, and children that are reaped.
 const OTHERS: usize = 16;
+
 /// Threads that all of that may have: nobody waits for a thread that another purpose has.
-pub(crate) const THREADS: usize =
-    DOMAIN_THREADS + UNPACKING_THREADS + END_THREADS + REGISTRY_THREADS + STRANGER_THREADS + OTHERS;
+pub(crate) fn threads() -> usize {
+    let pools = [
+        &DOMAINS, &UNPACKING, &ENDS, &REMOVALS, &CHECKS, &DISKS, &BOOK, &KEPT, &REGISTRY, &TENANTS, &MEMBER,
+        &PROXIES, &LOOKS, &STRANGERS,
+    ];
+    OTHERS + pools.iter().map(|pool| pool.threads).sum::<usize>()
+}
 
 /// Threads for one purpose, and a bounded line before them.
 #[derive(Debug)]

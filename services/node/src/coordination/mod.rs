@@ -8,7 +8,7 @@
 mod budget;
 mod quota;
 
-use crate::base::{Guarded, RegistryDebug, blocking};
+use crate::base::{Guarded, RegistryDebug, TENANTS};
 use budget::Budget;
 use quota::Quota;
 use registry::{Expected, RegistryError};
@@ -119,7 +119,7 @@ impl Kept {
         let failed = |message: String| Tell::Failed { again: true, message };
         let _turn = self.keeper.calls.acquire().await.map_err(|error| failed(error.to_string()))?;
         let registry = Arc::clone(&self.keeper.registry);
-        match blocking(move || call(&*registry)).await {
+        match TENANTS.run(move || call(&*registry)).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => Err(told(&error)),
             Err(error) => Err(failed(error)),

@@ -23,7 +23,7 @@ impl Server {
 
     async fn next(&self) -> Option<Vec<u8>> {
         let socket = self.0.try_clone().unwrap();
-        let received = blocking(move || {
+        let received = crate::base::blocking(move || {
             let mut packet = vec![0; MAX_STATE_PACKET_BYTES + 1];
             let (_, length) = recv(&socket, &mut packet[..], RecvFlags::empty()).unwrap_or((0, 0));
             packet.truncate(length);

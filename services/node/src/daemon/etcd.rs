@@ -10,7 +10,7 @@ pub(super) async fn start(node: &Arc<Node>) {
     let ground = node.etcd_ground();
     let cluster = node.cluster.as_ref().filter(|cluster| cluster.config().etcd.own);
     let Some(cluster) = cluster.cloned() else {
-        let swept = crate::base::blocking(move || etcd::sweep(&ground).map_err(|error| error.to_string()));
+        let swept = crate::base::MEMBER.run(move || etcd::sweep(&ground).map_err(|error| error.to_string()));
         if let Err(error) = swept.await.and_then(|swept| swept) {
             tracing::warn!(error, "what is left of an etcd member can't be ended");
         }

@@ -4,7 +4,9 @@ mod etcd;
 pub(crate) mod ground;
 mod links;
 mod lock;
+mod log_lines;
 pub(crate) mod own_log;
+mod restore;
 
 use crate::adaptations;
 use crate::api;
@@ -20,7 +22,9 @@ use ground::GroundError;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use lock::{Lock, LockError};
+pub use log_lines::{LogLine, log_line};
 use registry::{Embedded, RegistryError};
+pub use restore::{Restore, restore_etcd};
 use rustix::net::SocketType;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -133,7 +137,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     allow_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(crate::base::THREADS)
+        .max_blocking_threads(crate::base::threads())
         .build()
         .map_err(|cause| DaemonError::System { what: "make the event loop", cause })?;
     let served = runtime.block_on(serve(&config));

@@ -1,5 +1,6 @@
 //! The log of a daemon that `up` started: kept within bounds for as long as the daemon lives, since domains can cause lines in it.
 
+use crate::base::KEPT;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
@@ -17,9 +18,11 @@ pub(crate) async fn look_after(path: &Path) {
     let mut ticks = tokio::time::interval(LOOK);
     loop {
         ticks.tick().await;
-        if let Err(error) = bound(path, MAX_LOG_BYTES, std::io::stderr().as_fd(), rustix::stdio::dup2_stderr)
-        {
-            tracing::warn!(path = %path.display(), %error, "the daemon's log can't be set aside");
+        let log = path.to_owned();
+        let look = move || bound(&log, MAX_LOG_BYTES, std::io::stderr().as_fd(), rustix::stdio::dup2_stderr);
+        let looked = KEPT.run(look).await.and_then(|looked| looked.map_err(|error| error.to_string()));
+        if let Err(error) = looked {
+            tracing::warn!(path = %path.display(), error, "the daemon's log can't be set aside");
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::Domains;
 use super::incarnation;
 use super::supervisor::{First, supervise};
-use crate::base::{blocking, said};
+use crate::base::{REMOVALS, blocking, said};
 use domain::{Adopted, DomainId};
 use std::sync::Arc;
 use topology::Domain;
@@ -46,7 +46,7 @@ pub(crate) async fn adopt(node: &Arc<Domains>, ours: impl Fn(&str, &Domain) -> b
             node.book.settle_dispatchers();
             domain::sweep(&node.layout, &keep)
         };
-        blocking(sweep).await
+        REMOVALS.run(sweep).await
     };
     match swept.and_then(|report| report.map_err(said)) {
         Ok(report) if report.is_empty() => {}

@@ -8,12 +8,13 @@ use super::relays;
 use super::supervisor::{First, State, supervise};
 use super::{Change, Desired, Domains, Ending, Wish};
 use crate::admin::{Code, DownRequest, Problem, Progress, UpRequest};
+use crate::base::{BOOK, REMOVALS, UNPACKING};
 use crate::reservations::Looking;
 use domain::Unpack;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, watch};
 use topology::{Domain, NodeChoice, Plan, Step, Topology};
 
 /// Steps that are told of what another file would change.
@@ -51,10 +52,11 @@ async fn try_up(
     if request.dry_run {
         return dry_run(&dc, &plan, teller).await;
     }
-    refuse_another_file(node, &dc, &request, &plan).map_err(untouched)?;
+    let same = change.unless_ended(refuse_another_file(node, &dc, &request, &plan));
+    same.await.map_err(ended)?.map_err(untouched)?;
     let desired = Arc::new(Desired::new(request.text, request.file, request.base, topology.clone()));
     if plan.is_empty() {
-        node.set_desired(&dc, Some(desired)).map_err(untouched)?;
+        node.set_desired(&dc, Some(desired)).await.map_err(untouched)?;
         change.unless_ended(settle(node, &topology)).await.map_err(ended)?.map_err(untouched)?;
         return Ok((format!("nothing to do: {dc} is as the file says"), false));
     }
@@ -68,7 +70,7 @@ async fn try_up(
     drop(asked);
     let begun = Instant::now();
     let done = match execute(node, &change, &dc, &plan, teller).await {
-        Ok(()) => node.set_desired(&dc, Some(desired)).map_err(|problem| (plan.steps.len(), problem)),
+        Ok(()) => node.set_desired(&dc, Some(desired)).await.map_err(|problem| (plan.steps.len(), problem)),
         Err(failed) => Err(failed),
     };
     if let Err((begun, problem)) = done {
@@ -101,7 +103,12 @@ pub(crate) async fn dry_run(dc: &str, plan: &Plan, teller: &Teller) -> Result<(S
 }
 
 /// Refuses to replace what another file says by one that happens to have the same name.
-fn refuse_another_file(node: &Domains, dc: &str, request: &UpRequest, plan: &Plan) -> Result<(), Problem> {
+async fn refuse_another_file(
+    node: &Domains,
+    dc: &str,
+    request: &UpRequest,
+    plan: &Plan,
+) -> Result<(), Problem> {
     let Some(known) = node.known(dc) else { return Ok(()) };
     if request.replace || plan.is_empty() {
         return Ok(());
@@ -109,9 +116,13 @@ fn refuse_another_file(node: &Domains, dc: &str, request: &UpRequest, plan: &Pla
     let place = |base: &Path, file: &Path| base.join(file.file_name().unwrap_or_default());
     let (former, this) =
         (place(&known.desired.base, &known.desired.file), place(&request.base, &request.file));
-    // One that is gone was moved, or made anew elsewhere.
-    let Ok(there) = std::fs::canonicalize(&former) else { return Ok(()) };
-    if std::fs::canonicalize(&this).is_ok_and(|this| this == there) || this == former {
+    let (one, other) = (former.clone(), this.clone());
+    let same = move || {
+        // One that is gone was moved, or made anew elsewhere.
+        let Ok(there) = std::fs::canonicalize(&one) else { return true };
+        std::fs::canonicalize(&other).is_ok_and(|this| this == there) || other == one
+    };
+    if UNPACKING.run(same).await.map_err(|why| Problem::new(Code::Failed, why))? {
         return Ok(());
     }
     let told = plan.steps.iter().take(STEPS_TOLD).map(|step| format!("\n  {step}")).collect::<String>();
@@ -182,13 +193,13 @@ fn gives_back(before: Option<&Topology>, topology: &Topology) -> bool {
 async fn begin(node: &Arc<Domains>, dc: &str, topology: Option<&Topology>) -> Result<(), Problem> {
     let (node, dc, topology) = (Arc::clone(node), dc.to_owned(), topology.cloned());
     let begin = move || node.book.begin(&dc, topology.as_ref(), &node.layout.cgroup_name);
-    crate::base::blocking(begin).await.map_err(|why| Problem::new(Code::Failed, why))?
+    BOOK.run(begin).await.map_err(|why| Problem::new(Code::Failed, why))?
 }
 
 /// The file is written down; what is promised by it follows.
 async fn written(node: &Arc<Domains>, dc: &str) {
     let (book, name) = (Arc::clone(node), dc.to_owned());
-    if let Err(error) = crate::base::blocking(move || book.book.settle(&name)).await {
+    if let Err(error) = BOOK.run(move || book.book.settle(&name)).await {
         tracing::error!(dc, error, "what is promised can't be written down");
     }
 }
@@ -198,7 +209,7 @@ async fn enter(node: &Arc<Domains>, dc: &str, topology: Option<&Topology>) -> Re
     let (node, dc, topology) = (Arc::clone(node), dc.to_owned(), topology.cloned());
     // The kernel, and dispatchers, are told who is promised nothing any more.
     let enter = move || node.book.enter(&dc, topology.as_ref(), &node.layout.cgroup_name);
-    crate::base::blocking(enter).await.map_err(|why| Problem::new(Code::Failed, why))?
+    BOOK.run(enter).await.map_err(|why| Problem::new(Code::Failed, why))?
 }
 
 pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topology, Problem> {
@@ -211,7 +222,7 @@ pub(crate) async fn admit(node: &Domains, request: &UpRequest) -> Result<Topolog
         node.book.beside(&dc).with_images(&node.layout).into_trees(node.layout.clone(), unpack)
     };
     let (text, file, base) = (request.text.clone(), request.file.display().to_string(), request.base.clone());
-    let admitted = crate::base::UNPACKING.run(move || topology::admit(&text, &file, &base, &looking)).await;
+    let admitted = UNPACKING.run(move || topology::admit(&text, &file, &base, &looking)).await;
     match admitted {
         Ok(Ok(topology)) if node.is_in_cluster() => volumes_stay(topology),
         Ok(Ok(topology)) => alone(topology),
@@ -304,27 +315,133 @@ async fn execute(
     teller: &Teller,
 ) -> Result<(), (usize, Problem)> {
     let of = plan.steps.len();
-    for (index, step) in plan.steps.iter().enumerate() {
-        let what = step.to_string();
-        teller.tell(Progress::Started { step: index + 1, of, what: what.clone() }).await;
-        let begun = Instant::now();
+    for (first, steps) in turns(&plan.steps) {
         if let Some(ending) = change.ending() {
-            return Err((index, ending.problem(dc)));
+            return Err((first, ending.problem(dc)));
         }
-        perform(node, dc, step, Some(change)).await.map_err(|why| {
+        let turn = Turn { first, of, teller };
+        let failed = |why: String| {
+            let begun = first + steps.len();
             if let Some(ending) = change.ending() {
-                return (index + 1, ending.problem(dc));
+                return (begun, ending.problem(dc));
             }
-            let problem = Problem::new(Code::Failed, format!("could not {what}: {why}"));
-            (index + 1, Problem { help: super::host::advice(&node.host), ..problem })
-        })?;
-        let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        teller.tell(Progress::Finished { step: index + 1, of, what, took_ms }).await;
-        if let Some(text) = worth_saying(node, step) {
+            let problem = Problem::new(Code::Failed, why);
+            (begun, Problem { help: super::host::advice(&node.host), ..problem })
+        };
+        let failures = turn.take(node, dc, steps, Some(change)).await;
+        if !failures.is_empty() {
+            return Err(failed(failures.join("; ")));
+        }
+        if let [step] = steps
+            && let Some(text) = worth_saying(node, step)
+        {
             teller.tell(Progress::Note { text }).await;
         }
     }
     Ok(())
+}
+
+/// The steps of a plan, in turns: those that end domains one after the other are one turn, each other step is one by itself. With the
+/// place of each turn's first step in the plan.
+fn turns(steps: &[Step]) -> impl Iterator<Item = (usize, &[Step])> {
+    let is_stop = |step: &Step| matches!(step, Step::Stop { .. });
+    let together = move |one: &Step, other: &Step| is_stop(one) && is_stop(other);
+    steps.chunk_by(together).scan(0, |next, turn| {
+        let first = *next;
+        *next += turn.len();
+        Some((first, turn))
+    })
+}
+
+/// A turn of a plan, as it is told.
+struct Turn<'a> {
+    /// The place of its first step in the plan.
+    first: usize,
+    /// Steps of the plan.
+    of: usize,
+    teller: &'a Teller,
+}
+
+impl Turn<'_> {
+    /// Does the steps of the turn together. What could not be done, and why.
+    async fn take(
+        &self,
+        node: &Arc<Domains>,
+        dc: &str,
+        steps: &[Step],
+        change: Option<&Change>,
+    ) -> Vec<String> {
+        let (of, begun) = (self.of, Instant::now());
+        for (step, index) in steps.iter().zip(self.first + 1..) {
+            self.teller.tell(Progress::Started { step: index, of, what: step.to_string() }).await;
+        }
+        let mut failures = Vec::new();
+        let mut told = async |index: usize, done: Result<(), String>| {
+            let Some(step) = steps.get(index) else { return };
+            let what = step.to_string();
+            match done {
+                Ok(()) => {
+                    let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    let step = self.first + index + 1;
+                    self.teller.tell(Progress::Finished { step, of, what, took_ms }).await;
+                }
+                Err(why) => failures.push(format!("could not {what}: {why}")),
+            }
+        };
+        if let [step] = steps {
+            told(0, perform(node, dc, step, change).await).await;
+        } else {
+            let mut stops = stop_together(node, dc, steps);
+            while let Some(stopped) = stops.join_next().await {
+                if let Ok((index, done)) = stopped {
+                    told(index, done).await;
+                }
+            }
+        }
+        failures
+    }
+}
+
+/// Ends domains, each as soon as those that stand on it have ended. A domain that takes its time holds up only those on which it stands.
+fn stop_together(
+    node: &Arc<Domains>,
+    dc: &str,
+    steps: &[Step],
+) -> tokio::task::JoinSet<(usize, Result<(), String>)> {
+    let topology = node.topology(dc);
+    let stopped = |step: &Step| match step {
+        Step::Stop { domain } => Some(domain.name.clone()),
+        _ => None,
+    };
+    let names: Vec<Option<topology::Name>> = steps.iter().map(stopped).collect();
+    let over: Vec<watch::Sender<bool>> = steps.iter().map(|_| watch::Sender::new(false)).collect();
+    let mut stops = tokio::task::JoinSet::new();
+    for (index, (step, name)) in steps.iter().zip(&names).enumerate() {
+        let Some(name) = name.clone() else { continue };
+        let stands_on = |other: &Option<topology::Name>| {
+            let (Some(topology), Some(other)) = (&topology, other) else { return false };
+            topology.domain(other).is_some_and(|other| {
+                other.after.contains(&name) || topology.backends(other).contains(name.as_str())
+            })
+        };
+        let earlier = names.iter().zip(&over).take(index).filter(|(other, _)| stands_on(other));
+        let mut waits: Vec<watch::Receiver<bool>> = earlier.map(|(_, over)| over.subscribe()).collect();
+        let Some(over) = over.get(index).cloned() else { continue };
+        let (node, dc, step) = (Arc::clone(node), dc.to_owned(), step.clone());
+        stops.spawn(async move {
+            for before in &mut waits {
+                // One whose task is gone is waited for no more.
+                let _over = before.wait_for(|over| *over).await;
+            }
+            let done = stop(&node, &dc, name.as_str()).await;
+            if done.is_ok() {
+                node.apply(&dc, &step);
+            }
+            over.send_replace(true);
+            (index, done)
+        });
+    }
+    stops
 }
 
 /// What whoever waits for a step should know of how it was done.
@@ -368,21 +485,23 @@ async fn perform(node: &Arc<Domains>, dc: &str, step: &Step, change: Option<&Cha
 
 /// Puts a change into effect as far as it is this node's in a cluster: whatever is to be started is left to who follows.
 pub(crate) async fn follow_plan(node: &Arc<Domains>, dc: &str, plan: &Plan) {
-    for step in &plan.steps {
-        let done = match step {
-            Step::Start { .. } => {
+    let nobody = Teller::nobody();
+    for (first, steps) in turns(&plan.steps) {
+        let turn = Turn { first, of: plan.steps.len(), teller: &nobody };
+        let failures = match steps {
+            [step @ Step::Start { .. }] => {
                 node.apply(dc, step);
-                Ok(())
+                Vec::new()
             }
-            Step::Restart { after, .. } => {
+            [step @ Step::Restart { after, .. }] => {
                 let stopped = stop(node, dc, after.name.as_str()).await;
                 node.apply(dc, step);
-                stopped
+                stopped.err().map(|why| format!("could not {step}: {why}")).into_iter().collect()
             }
-            _ => perform(node, dc, step, None).await,
+            steps => turn.take(node, dc, steps, None).await,
         };
-        if let Err(error) = done {
-            tracing::error!(dc, error, "could not {step}");
+        for error in failures {
+            tracing::error!(dc, error, "a change of the cluster's has no effect here");
         }
     }
 }
@@ -442,10 +561,12 @@ async fn roll_back(
     teller.tell(Progress::RollingBack { reason: problem.message.clone() }).await;
     let mut complete = true;
     let undo = plan.undo(begun);
-    for step in &undo.steps {
-        if let Err(why) = perform(node, dc, step, None).await {
+    let nobody = Teller::nobody();
+    for (first, steps) in turns(&undo.steps) {
+        let turn = Turn { first, of: undo.steps.len(), teller: &nobody };
+        for why in turn.take(node, dc, steps, None).await {
             complete = false;
-            teller.tell(Progress::Note { text: format!("rolling back: could not {step}: {why}") }).await;
+            teller.tell(Progress::Note { text: format!("rolling back: {why}") }).await;
         }
     }
     node.forget_current_if_unwanted(dc);
@@ -478,12 +599,20 @@ pub(crate) fn targets(node: &Domains, request: &DownRequest) -> Result<Vec<Strin
 }
 
 async fn remove_all(node: &Arc<Domains>, names: &[String], teller: &Teller) -> Progress {
-    let mut failures = Vec::new();
+    let mut removals = tokio::task::JoinSet::new();
     for dc in names {
-        if let Err(why) = remove(node, dc, teller).await {
-            failures.push(format!("{dc}: {why}"));
+        let (node, dc, teller) = (Arc::clone(node), dc.clone(), teller.clone());
+        removals.spawn(async move { (remove(&node, &dc, &teller).await, dc) });
+    }
+    let mut failures = Vec::new();
+    while let Some(removed) = removals.join_next().await {
+        match removed {
+            Ok((Ok(()), _)) => {}
+            Ok((Err(why), dc)) => failures.push(format!("{dc}: {why}")),
+            Err(error) => failures.push(error.to_string()),
         }
     }
+    failures.sort();
     if failures.is_empty() {
         return Progress::Done { summary: format!("{} is down", names.join(", ")), changed: true };
     }
@@ -496,29 +625,28 @@ async fn remove(node: &Arc<Domains>, dc: &str, teller: &Teller) -> Result<(), St
     let _turn = begin_down(node, dc, teller).await.map_err(|problem| problem.to_string())?;
     let Some(before) = node.topology(dc) else { return Ok(()) };
     // First of all it is no longer wanted: a daemon that dies now has a successor that sweeps.
-    node.set_desired(dc, None).map_err(|problem| problem.to_string())?;
+    node.set_desired(dc, None).await.map_err(|problem| problem.to_string())?;
     let plan = topology::plan(Some(&before), &Topology::empty(before.name.clone()));
-    let of = plan.steps.len();
     let mut failures = Vec::new();
-    for (index, step) in plan.steps.iter().enumerate() {
-        let what = step.to_string();
-        teller.tell(Progress::Started { step: index + 1, of, what: what.clone() }).await;
-        let begun = Instant::now();
-        match perform(node, dc, step, None).await {
-            Ok(()) => {
-                let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-                teller.tell(Progress::Finished { step: index + 1, of, what, took_ms }).await;
-            }
-            Err(why) => failures.push(format!("could not {what}: {why}")),
-        }
+    for (first, steps) in turns(&plan.steps) {
+        let turn = Turn { first, of: plan.steps.len(), teller };
+        failures.extend(turn.take(node, dc, steps, None).await);
     }
     if let Err(problem) = enter(node, dc, None).await {
         failures.push(problem.to_string());
     }
     node.forget_current_if_unwanted(dc);
-    node.remove_traces(dc);
+    remove_traces(node, dc).await;
     node.events.happened(dc, None, "down", (!failures.is_empty()).then(|| failures.join("; ")));
     if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+}
+
+/// Removes what a distributed container leaves when all its domains are gone.
+pub(crate) async fn remove_traces(node: &Arc<Domains>, dc: &str) {
+    let (node, dc) = (Arc::clone(node), dc.to_owned());
+    if let Err(error) = REMOVALS.run(move || node.remove_traces(&dc)).await {
+        tracing::warn!(error, "what a distributed container leaves can't be removed");
+    }
 }
 
 /// After a start: what is desired and does not run is started; what can't be is left to its restart policy and told.

@@ -2,8 +2,13 @@
 
 use super::Domains;
 use super::supervisor::Supervised;
-use crate::base::blocking;
+use crate::base::CHECKS;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +26,8 @@ const TOLD_CHARS: usize = 200;
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// How much longer than we the helper waits that runs a check: it ends by itself where no daemon is left to end it.
 const HELPER_SLACK: Duration = Duration::from_secs(1);
+/// How long it may take to look through the processes of a domain: some milliseconds, unless one of them keeps its memory from being read.
+const FIND_PATIENCE: Duration = Duration::from_secs(3);
 /// How often a domain is looked through for what a check has left: who forks meanwhile is seen the next time.
 const SWEEPS: usize = 8;
 
@@ -182,31 +189,72 @@ fn last_line(said: &[u8]) -> Option<String> {
 
 /// Kills what is left of a check in its domain. A guest's own agent does so in a guest, when whoever asked is gone.
 async fn end_left(node: &Arc<Domains>, me: &Supervised) {
-    let (node, dc, name) = (Arc::clone(node), me.dc.clone(), me.name.clone());
-    let sweep = move || {
-        for _ in 0..SWEEPS {
-            let pids = domain::pids_of(&node.layout, &dc, &name).unwrap_or_default();
-            if pids.into_iter().filter(|pid| end_if_marked(*pid)).count() == 0 {
+    for _ in 0..SWEEPS {
+        let (of, dc, name) = (Arc::clone(node), me.dc.clone(), me.name.clone());
+        let pids = CHECKS.run(move || domain::pids_of(&of.layout, &dc, &name).unwrap_or_default()).await;
+        match end_marked(&node.layout.program, pids.unwrap_or_default()).await {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(
+                    dc = me.dc,
+                    domain = me.name,
+                    error,
+                    "what a health check has left can't be found"
+                );
                 return;
             }
         }
-        tracing::warn!(dc, domain = name, "a health check starts processes faster than they can be ended");
-    };
-    if let Err(error) = blocking(sweep).await {
-        tracing::error!(error, "what a health check has left can't be looked for");
     }
+    let (dc, domain) = (&me.dc, &me.name);
+    tracing::warn!(dc, domain, "a health check starts processes faster than they can be ended");
 }
 
-/// Kills a process if it is one of a check; whether it was.
-fn end_if_marked(pid: u32) -> bool {
-    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    // Before it is looked at: by this it is the same process that is killed.
-    let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else { return false };
+/// Kills those of these processes that are of a check; says how many they were.
+async fn end_marked(program: &Path, pids: Vec<u32>) -> Result<usize, String> {
+    // Before they are looked at: by this it is the same process that is killed.
+    let opened = |pid: u32| {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+        Some((pid, pidfd_open(number, PidfdFlags::empty()).ok()?))
+    };
+    let processes: BTreeMap<u32, OwnedFd> = pids.into_iter().filter_map(opened).collect();
+    if processes.is_empty() {
+        return Ok(0);
+    }
+    // What a process has in its memory can be a file of its own tenant's server, who never answers: a process of ours waits for that, and no
+    // thread of the daemon.
+    let mut finder = tokio::process::Command::new(program);
+    finder.arg(MARKED_ROLE).args(processes.keys().map(u32::to_string)).env_clear().stdin(Stdio::null());
+    finder.stderr(Stdio::null()).kill_on_drop(true);
+    let found = tokio::time::timeout(FIND_PATIENCE, finder.output());
+    let found =
+        found.await.map_err(|_| format!("its processes were not looked through within {FIND_PATIENCE:?}"))?;
+    let found = found.map_err(|error| error.to_string())?;
+    let marked = String::from_utf8_lossy(&found.stdout);
+    let marked = marked.lines().filter_map(|line| processes.get(&line.parse::<u32>().ok()?));
+    Ok(marked.filter(|process| pidfd_send_signal(process, Signal::KILL).is_ok()).count())
+}
+
+/// The role that says which processes are of a health check: their numbers are its arguments.
+pub const MARKED_ROLE: &str = "internal-marked";
+
+/// See [`MARKED_ROLE`].
+///
+/// # Errors
+/// The standard output is closed.
+pub fn marked_main(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
+    let pids = arguments.filter_map(|argument| argument.to_str()?.parse::<u32>().ok());
+    for pid in pids.filter(|pid| is_marked(*pid)) {
+        writeln!(std::io::stdout(), "{pid}").map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+fn is_marked(pid: u32) -> bool {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let marked = environment
+    environment
         .split(|byte| *byte == 0)
-        .any(|variable| variable.strip_prefix(MARK.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")));
-    marked && pidfd_send_signal(&process, Signal::KILL).is_ok()
+        .any(|variable| variable.strip_prefix(MARK.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")))
 }
 
 #[cfg(test)]
@@ -225,17 +273,43 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_the_mark_is_ended() {
-        use std::os::unix::process::ExitStatusExt;
+    fn only_what_has_the_mark_is_found() {
         let run = |mark: bool| {
             let mut command = std::process::Command::new("sleep");
             command.arg("60").envs(mark.then_some((MARK, "1")));
             command.spawn().expect("sleep runs")
         };
         let (mut ours, mut other) = (run(true), run(false));
-        assert!(end_if_marked(ours.id()) && !end_if_marked(other.id()));
-        assert_eq!(ours.wait().expect("it ended").signal(), Some(Signal::KILL.as_raw()));
-        other.kill().expect("it ran on");
-        other.wait().expect("it ended");
+        assert!(is_marked(ours.id()) && !is_marked(other.id()) && !is_marked(u32::MAX));
+        for child in [&mut ours, &mut other] {
+            child.kill().expect("it ran on");
+            child.wait().expect("it ended");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_is_found_is_ended_and_who_finds_nothing_in_time_is_given_up() {
+        use std::os::unix::fs::PermissionsExt;
+        use std::os::unix::process::ExitStatusExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let finder = folder.path().join("finder");
+        let finds = |script: &str| {
+            std::fs::write(&finder, script).expect("written");
+            std::fs::set_permissions(&finder, std::fs::Permissions::from_mode(0o755)).expect("it may run");
+        };
+        let run = || std::process::Command::new("sleep").arg("60").spawn().expect("sleep runs");
+        let (mut one, mut other) = (run(), run());
+        let pids = vec![one.id(), other.id(), u32::MAX];
+        // It says a number that nobody asked for, too.
+        finds("#!/bin/sh\necho 1; echo garbage; echo $2\n");
+        let (first, second) =
+            if one.id() < other.id() { (&mut one, &mut other) } else { (&mut other, &mut one) };
+        assert_eq!(end_marked(&finder, pids.clone()).await, Ok(1));
+        assert_eq!(first.wait().expect("it ended").signal(), Some(Signal::KILL.as_raw()));
+        finds("#!/bin/sh\nexec sleep 60\n");
+        let given_up = end_marked(&finder, vec![second.id()]).await.expect_err("it says nothing");
+        assert!(given_up.contains("not looked through"), "{given_up}");
+        second.kill().expect("it ran on");
+        second.wait().expect("it ended");
     }
 }

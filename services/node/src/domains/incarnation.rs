@@ -6,7 +6,7 @@ use super::inside::{self, Wanted};
 use super::relays::{self, Relay};
 use super::{about as of_itself, machines, spec};
 use crate::base::watched;
-use crate::base::{ENDS, blocking, said};
+use crate::base::{BOOK, ENDS, REMOVALS, UNPACKING, blocking, said};
 use crate::broker::control::{self, About, Door};
 use crate::broker::{Broker, Machine, Memories};
 use domain::{Created, DomainSpec, Exit, Running};
@@ -113,6 +113,12 @@ pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Res
     spec.held = node.is_held(domain);
     node.broker.forget_machine(dc, domain.name.as_str());
     let door = open_door(node, dc, domain).await?;
+    if let domain::Root::Image { path, tag } = &spec.root {
+        // It is there since the file was admitted, but after a power cut, say. Unpacking takes minutes, and nobody else's start waits for it.
+        let (node, path, tag) = (Arc::clone(node), path.clone(), tag.clone());
+        let unpacked = move || domain::unpack_image(&node.layout, &path, tag.as_deref());
+        UNPACKING.run(unpacked).await?.map_err(said)?;
+    }
     let created = {
         let (node, spec) = (Arc::clone(node), spec.clone());
         blocking(move || domain::create(&node.layout, &spec, &[])).await?.map_err(said)?
@@ -121,7 +127,7 @@ pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Res
     let created = match keep(node, dc, domain.name.as_str()).await {
         Ok(()) => created,
         Err(why) => {
-            if let Ok(Err(error)) = blocking(move || created.abort()).await {
+            if let Ok(Err(error)) = REMOVALS.run(move || created.abort()).await {
                 tracing::warn!(dc, domain = domain.name.as_str(), %error, "a domain that did not start can't be undone");
             }
             return Err(why);
@@ -139,7 +145,7 @@ pub(crate) async fn start(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Res
         }
         Err(why) => {
             // The error that made us undo it is the one to tell.
-            if let Ok(Err(error)) = blocking(move || created.abort()).await {
+            if let Ok(Err(error)) = REMOVALS.run(move || created.abort()).await {
                 tracing::warn!(dc, domain = domain.name.as_str(), %error, "a domain that did not start can't be undone");
             }
             Err(why)
@@ -439,7 +445,7 @@ pub(crate) async fn adopt(
 async fn end_frontends(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Result<(), String> {
     let cgroup = super::frontends::cgroup(node, dc, domain.name.as_str())?;
     let node = Arc::clone(node);
-    blocking(move || node.cgroups.kill(&cgroup)).await?.map(drop).map_err(said)
+    REMOVALS.run(move || node.cgroups.kill(&cgroup)).await?.map(drop).map_err(said)
 }
 
 /// Removes everything of a domain: processes, mounts, cgroups, sockets, folders. Its logs stay.
@@ -454,7 +460,7 @@ pub(crate) async fn remove(node: &Arc<Domains>, dc: &str, name: &str) -> Result<
             domain::remove(&node.layout, &dc, &name)
         }
     };
-    let removed = blocking(remove).await;
+    let removed = REMOVALS.run(remove).await;
     // When nobody is left who writes to them.
     node.volumes.detach(dc, name).await;
     removed?.map(drop).map_err(said)
@@ -470,7 +476,7 @@ pub(crate) async fn limit(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Res
             node.book.leave_quota(&cgroup);
             node.cgroups.limit(&cgroup, &limits)
         };
-        blocking(limit).await?.map_err(said)
+        BOOK.run(limit).await?.map_err(said)
     };
     limited?;
     keep(node, dc, domain.name.as_str()).await
@@ -479,7 +485,7 @@ pub(crate) async fn limit(node: &Arc<Domains>, dc: &str, domain: &Domain) -> Res
 /// Tells the kernel what a domain is promised.
 async fn keep(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
     let (node, name) = (Arc::clone(node), format!("{dc}/{name}"));
-    blocking(move || node.book.keep(&name)).await?
+    BOOK.run(move || node.book.keep(&name)).await?
 }
 
 /// Whether a command in a domain ends with 0; one that can't be run does not.
@@ -659,13 +665,36 @@ impl Incarnation {
 
     /// Asks the domain to end, waits for it, and clears up behind it: how it ended.
     pub(crate) async fn stop_and_conclude(self, node: &Arc<Domains>, grace: Duration) -> Exit {
-        ask_to_end(Arc::clone(&self.running), grace).await;
+        self.end_within(grace).await;
         self.conclude(node).await
     }
 
     /// Asks the domain to end, and waits for it.
     pub(crate) async fn stop(self, grace: Duration) {
-        ask_to_end(Arc::clone(&self.running), grace).await;
+        self.end_within(grace).await;
+    }
+
+    /// Asks the domain to end, and kills it when its time is over. While it has time, no thread waits: many that take theirs hold up nobody.
+    async fn end_within(&self, grace: Duration) {
+        let id = self.running.id();
+        // The guest has as long as the file says; then its machine ends it, and says so.
+        let vm = self.running.spec().machine.is_some() && !grace.is_zero();
+        let grace = if vm { grace + machines::WIND_UP } else { grace };
+        let running = Arc::clone(&self.running);
+        let asked = ENDS.run(move || running.ask_to_end(grace)).await.and_then(|asked| asked.map_err(said));
+        match asked {
+            Ok(grace) => {
+                let _over = tokio::time::timeout(grace, Self::ended(&self.monitor)).await;
+            }
+            Err(error) => {
+                tracing::error!(domain = %id, error, "it can't be asked to end; it is removed by force")
+            }
+        }
+        let running = Arc::clone(&self.running);
+        let stopped = ENDS.run(move || running.stop(Some(Duration::ZERO))).await;
+        if let Err(error) = stopped.and_then(|exit| exit.map_err(said)) {
+            tracing::error!(domain = %id, error, "it did not end as asked; it is removed by force");
+        }
     }
 
     /// Sends its first process a signal.
@@ -735,18 +764,6 @@ fn has_booted(machine: Option<&Machine>) -> bool {
     machine.is_some_and(|machine| machine.member.is_some() && machine.state != GuestState::Booting)
 }
 
-/// Asks a domain to end, and waits for it.
-async fn ask_to_end(running: Arc<Running>, grace: Duration) {
-    let id = running.id().clone();
-    // The guest has as long as the file says; then its machine ends it, and says so.
-    let vm = running.spec().machine.is_some() && !grace.is_zero();
-    let grace = if vm { grace + machines::WIND_UP } else { grace };
-    let stopped = ENDS.run(move || running.stop(Some(grace))).await.and_then(|exit| exit.map_err(said));
-    if let Err(error) = stopped {
-        tracing::error!(domain = %id, error, "it did not end as asked; it is removed by force");
-    }
-}
-
 /// How long ago a process started, from field 22 of its `/proc/PID/stat`.
 fn age(start_ticks: u64) -> Duration {
     let uptime = fs::read_to_string("/proc/uptime").ok();
@@ -764,5 +781,5 @@ async fn remove_incarnation(node: &Arc<Domains>, dc: &str, name: &str) -> Result
         node.book.ended(&name);
         node.cgroups.kill(&paths.cgroup)
     };
-    blocking(kill).await?.map(drop).map_err(said)
+    REMOVALS.run(kill).await?.map(drop).map_err(said)
 }

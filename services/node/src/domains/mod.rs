@@ -32,6 +32,7 @@ pub(crate) use changes::{Change, Changes, Ending, Wish};
 pub(crate) use events::Events;
 pub(crate) use exit::exit_text;
 pub(crate) use health::HealthView;
+pub use health::{MARKED_ROLE, marked_main};
 pub(crate) use levels::Levels;
 pub(crate) use machines::qemu;
 pub use prepare::free_to_publish;

@@ -5,7 +5,7 @@ use super::Domains;
 use super::listener::{Holder, in_the_way};
 use crate::base::doorstep;
 use crate::base::place::{LOG_VARIABLE, RUN_DIR_VARIABLE};
-use crate::base::{blocking, said, watched};
+use crate::base::{REMOVALS, blocking, said, watched};
 use domain::Part;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::RecvFlags;
@@ -313,7 +313,7 @@ pub(crate) async fn end(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(),
     let paths = node.layout.domain(dc, name).map_err(said)?;
     let cgroup = format!("{}/{}", paths.cgroup, Part::Relay.name());
     let node = Arc::clone(node);
-    blocking(move || node.cgroups.kill(&cgroup)).await?.map(drop).map_err(said)
+    REMOVALS.run(move || node.cgroups.kill(&cgroup)).await?.map(drop).map_err(said)
 }
 
 /// What the relay of a domain counts; `None` where it has none, or that does not answer.

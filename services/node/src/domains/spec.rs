@@ -50,6 +50,7 @@ pub(crate) fn of_domain(
         layer: domain
             .layer()
             .map(|layer| target::Layer { bytes: layer.size_bytes, inodes: u64::from(layer.inodes) }),
+        userns: domain.userns,
         command: command(layout, dc, domain),
         environment: {
             let mut variables = environment(layout, dc, domain);

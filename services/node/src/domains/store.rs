@@ -4,7 +4,7 @@ use super::supervisor::Supervised;
 use super::{Changes, Events, Levels};
 use crate::admin::{Code, Problem};
 use crate::base::place::Place;
-use crate::base::{RegistryDebug, meant};
+use crate::base::{KEPT, RegistryDebug, meant};
 use crate::broker::{Broker, Kept, Numbers};
 use crate::reservations::Promises;
 use crate::volumes::Volumes;
@@ -263,23 +263,24 @@ impl Domains {
     }
 
     /// Sets, or with `None` forgets, what is desired of a distributed container, durably.
-    pub(crate) fn set_desired(&self, dc: &str, desired: Option<Arc<Desired>>) -> Result<(), Problem> {
-        let key = format!("{DESIRED}{dc}");
+    pub(crate) async fn set_desired(&self, dc: &str, desired: Option<Arc<Desired>>) -> Result<(), Problem> {
         let expected = self.known(dc).map_or(Expected::Absent, |known| Expected::Revision(known.revision));
-        let failed = |e: RegistryError| {
-            Problem::new(Code::Failed, e.to_string()).help(format!(
+        let (registry, key, of) = (Arc::clone(&self.registry), format!("{DESIRED}{dc}"), desired.clone());
+        let write = move || match of {
+            None => registry.delete(&key, expected).map(|_| 0).map_err(|error| error.to_string()),
+            Some(desired) => {
+                let value = serde_json::to_vec(&*desired).map_err(|error| error.to_string())?;
+                registry.put(&key, &value, expected).map_err(|error| error.to_string())
+            }
+        };
+        let written = KEPT.run(write).await.and_then(|written| written);
+        let revision = written.map_err(|why| {
+            Problem::new(Code::Failed, why).help(format!(
                 "the registry is {}; is there room on its disk?",
                 self.place.registry().display()
             ))
-        };
-        let Some(desired) = desired else {
-            self.registry.delete(&key, expected).map_err(failed)?;
-            self.remember(dc, None);
-            return Ok(());
-        };
-        let value = serde_json::to_vec(&*desired).map_err(|e| Problem::new(Code::Failed, e.to_string()))?;
-        let revision = self.registry.put(&key, &value, expected).map_err(failed)?;
-        self.remember(dc, Some((desired, revision)));
+        })?;
+        self.remember(dc, desired.map(|desired| (desired, revision)));
         Ok(())
     }
 

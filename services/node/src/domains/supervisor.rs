@@ -5,7 +5,7 @@ use super::health::{Checks, HealthView};
 use super::incarnation::{self, Happened, Incarnation};
 use super::store::Actual;
 use super::{Domains, Events};
-use crate::base::blocking;
+use crate::base::{BOOK, KEPT};
 use domain::Exit;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ use topology::{Backoff, Decision, Domain, GiveUp};
 
 /// Commands that may wait for one supervisor: `up` and `down` send one at a time.
 const MAX_WAITING_COMMANDS: usize = 8;
+/// How long a domain waits until its books are on the disk. That takes some milliseconds.
+const DISK_PATIENCE: Duration = Duration::from_secs(1);
 /// Where a domain is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -402,8 +404,19 @@ impl Task {
         }
     }
 
-    /// Keeps the books where the next daemon finds them, or (with `keep` false) removes them.
+    /// Keeps the books where the next daemon finds them, or (with `keep` false) removes them. A disk that does not answer is not waited for:
+    /// counters are lost then, if this daemon dies, too.
     async fn write_down(&self, keep: bool) {
+        // By itself, so that it is done whether anybody waits or not, and in its turn.
+        let written = tokio::spawn(self.written(keep));
+        if tokio::time::timeout(DISK_PATIENCE, written).await.is_err() {
+            let (dc, domain) = (&self.me.dc, &self.me.name);
+            tracing::warn!(dc, domain, "the disk is slow: what became of it is written down later");
+        }
+    }
+
+    /// Writes the books of now, in its turn.
+    fn written(&self, keep: bool) -> impl Future<Output = ()> + use<> {
         let view = self.me.view();
         let actual = keep.then_some(Actual {
             restarts: view.restarts,
@@ -413,9 +426,11 @@ impl Task {
             stopped: self.stopped,
         });
         let (node, me) = (Arc::clone(&self.node), Arc::clone(&self.me));
-        let write = move || node.set_actual(&me.dc, &me.name, actual.as_ref());
-        if let Err(error) = blocking(write).await {
-            tracing::error!(error, "the books of a domain can't be kept");
+        async move {
+            let write = move || node.set_actual(&me.dc, &me.name, actual.as_ref());
+            if let Err(error) = KEPT.run(write).await {
+                tracing::error!(error, "the books of a domain can't be kept");
+            }
         }
     }
 
@@ -529,7 +544,7 @@ impl Task {
                     Some(Command::Halt { done, at_once, again }) => {
                         // First of all it is to stay so: a daemon that dies now has a successor that knows.
                         self.stopped = !again;
-                        self.write_down(true).await;
+                        self.written(true).await;
                         self.end(incarnation, at_once).await;
                         return if again { Next::Begin(done) } else { Next::Halted(done) };
                     }
@@ -592,7 +607,7 @@ impl Task {
     /// Nobody has to keep its promise any more.
     async fn let_go(&self) {
         let (node, name) = (Arc::clone(&self.node), format!("{}/{}", self.me.dc, self.me.name));
-        if let Err(error) = blocking(move || node.book.ended(&name)).await {
+        if let Err(error) = BOOK.run(move || node.book.ended(&name)).await {
             tracing::error!(error, "its promise can't be let go before it ends");
         }
     }

@@ -50,7 +50,7 @@ async fn what_is_removed_is_first_no_longer_wanted_and_its_promise_is_given_back
     let registry = Arc::new(Memory::default());
     let book = Arc::new(MadeUp::default());
     let (domains, _folder) = room(Arc::clone(&registry) as Arc<dyn RegistryDebug>, Arc::clone(&book) as _);
-    domains.set_desired("shop", Some(desired(&["robot"]))).expect("written");
+    domains.set_desired("shop", Some(desired(&["robot"]))).await.expect("written");
     let (teller, mut lines) = mpsc::channel(64);
     change::down(Arc::clone(&domains), DownRequest::default(), Teller::new(teller)).await;
     let done = last(&mut lines).await;
@@ -60,13 +60,13 @@ async fn what_is_removed_is_first_no_longer_wanted_and_its_promise_is_given_back
     assert!(registry.list("").expect("a list").is_empty());
 }
 
-#[test]
-fn what_is_desired_is_there_for_the_next_daemon_and_what_is_garbled_stops_it() {
+#[tokio::test]
+async fn what_is_desired_is_there_for_the_next_daemon_and_what_is_garbled_stops_it() {
     let registry = Arc::new(Memory::default());
     let next = || room(Arc::clone(&registry) as Arc<dyn RegistryDebug>, Arc::new(MadeUp::default()));
     let (domains, _folder) = next();
     domains.load(0).expect("there is nothing yet");
-    domains.set_desired("shop", Some(desired(&["robot"]))).expect("written");
+    domains.set_desired("shop", Some(desired(&["robot"]))).await.expect("written");
     let (domains, _folder) = next();
     domains.load(0).expect("what the one before wrote is understood");
     assert!(domains.is_in_a_file("shop/robot") && !domains.is_in_a_file("shop/web"));
@@ -87,7 +87,7 @@ async fn only_what_may_go_on_here_is_promised_again_and_one_that_is_refused_take
     let registry = Arc::new(Memory::default());
     let book = Arc::new(MadeUp::default());
     let (domains, _folder) = room(Arc::clone(&registry) as Arc<dyn RegistryDebug>, Arc::clone(&book) as _);
-    domains.set_desired("shop", Some(desired(&["robot", "elsewhere", "web"]))).expect("written");
+    domains.set_desired("shop", Some(desired(&["robot", "elsewhere", "web"]))).await.expect("written");
     assert_eq!(entered(&domains, &book).await, ["begin shop: robot web", "settle shop"]);
     let book = Arc::new(MadeUp::without_room_for("robot"));
     let (domains, _folder) = room(registry, Arc::clone(&book) as _);

@@ -3,7 +3,7 @@
 //! It outlives the daemon (`docs/adr/0075-a-cluster-brings-its-own-etcd.md` says why). The next one finds it.
 
 use super::server::{self, Ground, Process};
-use crate::base::{blocking, watched};
+use crate::base::{MEMBER, watched};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -125,7 +125,7 @@ impl Keeper {
     /// Until it is ordered to end, or to start anew, and has ended; an error: it ended by itself, or can't be started.
     async fn serve(&self, orders: &mut watch::Receiver<Order>) -> io::Result<()> {
         let ground = Arc::clone(&self.ground);
-        let started = blocking(move || {
+        let started = MEMBER.run(move || {
             let record =
                 ground.room().record()?.ok_or_else(|| io::Error::other("no member was begun here"))?;
             server::find_or_start(&ground, &record)
@@ -159,7 +159,7 @@ impl Keeper {
         };
         let (ground, process) =
             (Arc::clone(&self.ground), Process { pid, descriptor: unwatched(descriptor) });
-        let ended = blocking(move || {
+        let ended = MEMBER.run(move || {
             if by_itself {
                 server::reap(&process);
                 return Ok(());

@@ -9,7 +9,9 @@ mod room;
 mod server;
 
 pub(crate) use keeper::{Keeper, Seen};
-pub(crate) use program::{ADVICE as PROGRAM_ADVICE, find as program};
+pub(crate) use program::{
+    ADVICE as PROGRAM_ADVICE, RESTORER_ADVICE, find as program, find_restorer as restorer,
+};
 pub(crate) use protection::{ADVICE, host_of, unprotected};
 pub(crate) use room::{Record, Room, client_url, has_ports, peer_url};
 pub(crate) use server::{Ground, sweep};

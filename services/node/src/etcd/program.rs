@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 pub(crate) const VARIABLE: &str = "TOMBOLO_ETCD";
 /// Where programs are that no path of a daemon may name.
 const USUAL: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/usr/sbin"];
+/// See [`find_restorer`].
+const RESTORERS: [&str; 2] = ["etcdutl", "etcdctl"];
+/// What a person can do where there is no restorer.
+pub(crate) const RESTORER_ADVICE: &str = "`apt-get install etcd-client`, of the version of etcd: etcdctl (or etcdutl) has to be beside the program etcd";
 /// What a person can do where there is none.
 pub(crate) const ADVICE: &str = "`apt-get install etcd-server` (the service that Debian starts with it is not used: `systemctl disable --now etcd`), or name the program by \
                                  TOMBOLO_ETCD in the daemon's environment, or give an etcd that you look after yourself (--etcd)";
@@ -21,6 +25,13 @@ pub(crate) fn find() -> Option<PathBuf> {
         .filter(|folder| folder.is_absolute())
         .map(|folder| folder.join("etcd"))
         .find(|path| is_program(path))
+}
+
+/// The program that makes a member's data of a copy: etcd's own, of its version, beside it.
+pub(crate) fn find_restorer() -> Option<PathBuf> {
+    let folder = find()?.parent()?.to_owned();
+    // From 3.6 on it is a program of its own.
+    RESTORERS.iter().map(|name| folder.join(name)).find(|path| is_program(path))
 }
 
 fn is_program(path: &Path) -> bool {

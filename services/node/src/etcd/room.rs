@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, fchown};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, fchown, lchown};
 use std::path::{Path, PathBuf};
 
 /// The user and group of members: a number that no system hands out to anybody, behind those of proxies.
@@ -195,6 +195,36 @@ impl Room {
         fs::rename(&self.folder, before)
     }
 
+    /// Where data is made that takes the place of what the member holds: nobody but root gets there.
+    pub(crate) fn restored(&self) -> PathBuf {
+        self.folder.with_extension("restored")
+    }
+
+    /// Has the member hold what was made in [`Room::restored`].
+    ///
+    /// # Errors
+    /// As for chown(2), rename(2).
+    pub(crate) fn take_restored(&self) -> io::Result<()> {
+        let (restored, data) = (self.restored(), self.folder.join(DATA));
+        // Made by root a moment ago, a folder in a folder: no links.
+        let mut folders = vec![restored.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    folders.push(entry.path());
+                } else {
+                    lchown(entry.path(), Some(USER), Some(USER))?;
+                    File::open(entry.path())?.sync_all()?;
+                }
+            }
+            lchown(&folder, Some(USER), Some(USER))?;
+            File::open(&folder)?.sync_all()?;
+        }
+        fs::rename(&restored, &data)?;
+        File::open(&self.folder)?.sync_all()
+    }
+
     /// Writes down what the member is begun with; from then on there is one.
     ///
     /// # Errors
@@ -217,6 +247,17 @@ impl Room {
     /// They can't be read.
     pub(crate) fn trusted(&self) -> io::Result<String> {
         fs::read_to_string(self.folder.join(TRUSTED))
+    }
+
+    /// The certificates that the member refuses; `None`: there is no list.
+    ///
+    /// # Errors
+    /// The list can't be read.
+    pub(crate) fn revoked(&self) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.folder.join(REVOKED)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        }
     }
 
     /// Gives the member another certificate: etcd takes it up with the next connection.

@@ -1,7 +1,7 @@
 //! One proxy: found or started, spoken with, and replaced when it ends.
 
 use super::{Ground, LINK_PORT, Offer, Peer, Proxies, Shared, Wanted};
-use crate::base::blocking;
+use crate::base::PROXIES;
 use crate::base::doorstep;
 use crate::base::place::LOG_VARIABLE;
 use crate::base::watched;
@@ -127,7 +127,7 @@ fn cgroup(ground: &Ground, name: &str) -> String {
 /// Ends whatever earlier daemons left of proxies for nodes that are none of `others`.
 pub(crate) async fn sweep(ground: &Arc<Ground>, shared: Option<&Arc<dyn Shared>>, others: &[String]) {
     let of = Arc::clone(ground);
-    let names = blocking(move || {
+    let names = PROXIES.run(move || {
         let sockets = std::fs::read_dir(folder(&of)).into_iter().flatten().flatten();
         let names = sockets.filter_map(|entry| entry.file_name().into_string().ok());
         let mut names: Vec<String> =
@@ -195,7 +195,7 @@ async fn is_true(switch: &mut tokio::sync::watch::Receiver<bool>) -> bool {
 /// Ends whatever is left of a proxy.
 async fn clear(ground: &Arc<Ground>, shared: Option<&Arc<dyn Shared>>, name: &str, all_of_it: bool) {
     let (ground, shared, name) = (Arc::clone(ground), shared.cloned(), name.to_owned());
-    let cleared = blocking(move || {
+    let cleared = PROXIES.run(move || {
         let path = cgroup(&ground, &name);
         let killed = ground.cgroups.kill(&path);
         if all_of_it {
@@ -235,7 +235,7 @@ async fn serve(all: &Arc<Proxies>, peer: &Arc<Peer>) -> io::Result<Ended> {
     let found = doorstep::connect(&folder(&all.ground), &peer.name)?;
     if let Some(found) = found {
         let (proxies, path, node) = (Arc::clone(all), cgroup(&all.ground, &peer.name), peer.name.clone());
-        blocking(move || proxies.shared.came(&node, &path)).await.map_err(io::Error::other)?;
+        PROXIES.run(move || proxies.shared.came(&node, &path)).await.map_err(io::Error::other)?;
         match converse(all, peer, watched(found, Interest::READABLE | Interest::WRITABLE)?, None).await {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 tracing::warn!(node = peer.name, "the proxy that was found says nothing: replaced");
@@ -253,7 +253,10 @@ async fn serve(all: &Arc<Proxies>, peer: &Arc<Peer>) -> io::Result<Ended> {
 async fn spawn(all: &Arc<Proxies>, peer: &Peer) -> io::Result<(OwnedFd, Child, ToProxy)> {
     let ground = &all.ground;
     let listener = doorstep::listen(&folder(ground), &peer.name)?;
-    let epoch = next_epoch(ground, &peer.name)?;
+    let epoch = {
+        let (ground, name) = (Arc::clone(ground), peer.name.clone());
+        PROXIES.run(move || next_epoch(&ground, &name)).await.map_err(io::Error::other)??
+    };
     let child = Command::new(&ground.program)
         .args(["proxy", &peer.name])
         .env_clear()
@@ -269,18 +272,19 @@ async fn spawn(all: &Arc<Proxies>, peer: &Peer) -> io::Result<(OwnedFd, Child, T
     let reaped = Reaped(Some(child));
     {
         let (proxies, path, node) = (Arc::clone(all), cgroup(ground, &peer.name), peer.name.clone());
-        blocking(move || {
-            let cgroups = &proxies.ground.cgroups;
-            cgroups.create(&path)?;
-            let limits = Limits { cpu: None, memory_bytes: Some(MEMORY_BYTES), pids: Some(TASKS) };
-            cgroups.limit(&path, &limits)?;
-            // Before it makes a socket.
-            proxies.shared.came(&node, &path);
-            cgroups.join(&path, pid)
-        })
-        .await
-        .map_err(io::Error::other)?
-        .map_err(io::Error::other)?;
+        PROXIES
+            .run(move || {
+                let cgroups = &proxies.ground.cgroups;
+                cgroups.create(&path)?;
+                let limits = Limits { cpu: None, memory_bytes: Some(MEMORY_BYTES), pids: Some(TASKS) };
+                cgroups.limit(&path, &limits)?;
+                // Before it makes a socket.
+                proxies.shared.came(&node, &path);
+                cgroups.join(&path, pid)
+            })
+            .await
+            .map_err(io::Error::other)?
+            .map_err(io::Error::other)?;
     }
     let socket = doorstep::connect(&folder(ground), &peer.name)?
         .ok_or_else(|| io::Error::other("the proxy has ended at once"))?;

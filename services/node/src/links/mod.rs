@@ -10,6 +10,7 @@ mod membership;
 pub(crate) use keep::sweep;
 
 use crate::admin::{LinkChange, LinkRow};
+use crate::base::PROXIES;
 use crate::broker::Broker;
 use crate::reservations::Shares;
 use serde::{Deserialize, Serialize};
@@ -287,13 +288,13 @@ impl Proxies {
     ///
     /// # Errors
     /// What it says means nothing.
-    pub(crate) fn offered(&self, from: &str, offer: Offer) -> Result<Offer, String> {
+    pub(crate) async fn offered(&self, from: &str, offer: Offer) -> Result<Offer, String> {
         let peer = self.peer(from).ok_or_else(|| format!("this node does not know a node {from} yet"))?;
         if !offer.listens.is_empty() && self.dials(from) {
             peer.at.send_if_modified(|at| std::mem::replace(at, offer.listens.clone()) != offer.listens);
         }
         if let Some(wanted) = offer.wanted {
-            self.want(&peer, wanted)?;
+            self.want(&peer, wanted).await?;
         }
         Ok(Offer { listens: peer.seen().listens.clone(), wanted: None })
     }
@@ -303,12 +304,23 @@ impl Proxies {
         self.nodes.me().as_str() < peer
     }
 
-    fn want(&self, peer: &Peer, wanted: Wanted) -> Result<(), String> {
+    async fn want(&self, peer: &Peer, wanted: Wanted) -> Result<(), String> {
         wanted.check()?;
-        keep::store(&self.ground, &peer.name, |kept| kept.wanted = wanted.clone())
-            .map_err(|e| format!("it can't be written down: {e}"))?;
+        let kept = wanted.clone();
+        self.write_down(peer, |into| into.wanted = kept).await?;
         peer.wanted.send_if_modified(|now| std::mem::replace(now, wanted.clone()) != wanted);
         Ok(())
+    }
+
+    async fn write_down(
+        &self,
+        peer: &Peer,
+        change: impl FnOnce(&mut keep::Kept) + Send + 'static,
+    ) -> Result<(), String> {
+        let (ground, name) = (Arc::clone(&self.ground), peer.name.clone());
+        let written = PROXIES.run(move || keep::store(&ground, &name, change)).await;
+        let written = written.and_then(|written| written.map_err(|error| error.to_string()));
+        written.map(drop).map_err(|why| format!("it can't be written down: {why}"))
     }
 
     /// All links, as they are listed.
@@ -378,7 +390,7 @@ impl Proxies {
     pub(crate) async fn set(&self, node: &str, change: &LinkChange) -> Result<(), String> {
         let peer = self.peer(node).ok_or_else(|| format!("there is no node {node:?} but this one"))?;
         if let Some(interface) = &change.interface {
-            self.choose(&peer, interface)?;
+            self.choose(&peer, interface).await?;
         }
         if change.transport.is_none() && change.compression.is_none() {
             return Ok(());
@@ -394,18 +406,18 @@ impl Proxies {
         // The other node first: who connects exchanges the transport, and each side packs what it sends itself.
         let offer = Offer { listens: peer.seen().listens.clone(), wanted: Some(wanted.clone()) };
         self.nodes.call(node, offer).await.map_err(|e| format!("node {node} can't be asked: {e}"))?;
-        self.want(&peer, wanted)
+        self.want(&peer, wanted).await
     }
 
     /// Another interface of this node for frames of raw Ethernet.
-    fn choose(&self, peer: &Peer, interface: &str) -> Result<(), String> {
+    async fn choose(&self, peer: &Peer, interface: &str) -> Result<(), String> {
         let chosen = Some(interface).filter(|name| *name != AUTO).map(str::to_owned);
         // Whether it would do; the proxy is given one of its own.
         keep::station(chosen.as_deref(), self.nodes.address()).map_err(|error| {
             format!("no frames of Ethernet can go there: {error}; `ip link` lists the interfaces")
         })?;
-        keep::store(&self.ground, &peer.name, |kept| kept.interface.clone_from(&chosen))
-            .map_err(|e| format!("it can't be written down: {e}"))?;
+        let kept = chosen.clone();
+        self.write_down(peer, |into| into.interface = kept).await?;
         peer.interface.send_if_modified(|now| std::mem::replace(now, chosen.clone()) != chosen);
         Ok(())
     }

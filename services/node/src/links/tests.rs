@@ -96,13 +96,13 @@ fn offer(at: &str) -> Offer {
     Offer { listens: vec![at.into()], wanted: None }
 }
 
-#[test]
-fn only_the_node_that_listens_says_where_and_a_stranger_says_nothing() {
+#[tokio::test]
+async fn only_the_node_that_listens_says_where_and_a_stranger_says_nothing() {
     let (links, _nodes, _folder) = links();
-    let why = links.offered("nobody", offer("tcp:10.0.0.9:7421")).expect_err("there is no such node");
+    let why = links.offered("nobody", offer("tcp:10.0.0.9:7421")).await.expect_err("there is no such node");
     assert!(why.contains("nobody"), "{why}");
     for name in ["a", "c"] {
-        links.offered(name, offer("tcp:10.0.0.9:7421")).expect("a node may say so");
+        links.offered(name, offer("tcp:10.0.0.9:7421")).await.expect("a node may say so");
     }
     // Of two nodes the one with the smaller name connects: this one listens for `a`.
     let at = |name: &str| links.peer(name).expect("it is kept").at.borrow().clone();

@@ -74,7 +74,7 @@ pub(crate) async fn backup(cluster: &Cluster, file: PathBuf) -> Result<Said, Pro
 }
 
 /// Whether a copy is whole: by the SHA-256 that etcd has written behind it. Returns how long it is, and that.
-fn check(file: &Path) -> io::Result<(u64, String)> {
+pub(super) fn check(file: &Path) -> io::Result<(u64, String)> {
     let mut copy = File::open(file)?;
     let length = copy.metadata()?.len();
     let before = length.checked_sub(DIGEST_BYTES).ok_or_else(|| io::Error::other("the copy is too short"))?;

@@ -121,17 +121,23 @@ pub(super) async fn step(
             Ok(())
         }
         None if has_member => Ok(()),
+        // Etcd takes no other member while it waits for one that is gone for good.
+        None if stray(cluster, members).is_some() => clean(cluster, members).await,
         None => grow(cluster, keeper, believed, members, growing).await,
     }
 }
 
-/// Takes away members of nodes that are none any more.
-async fn clean(cluster: &Cluster, members: &[EtcdMember]) -> Result<(), Problem> {
+/// A member of a node that is none any more.
+fn stray<'m>(cluster: &Cluster, members: &'m [EtcdMember]) -> Option<&'m EtcdMember> {
     let nodes = cluster.nodes();
     // A node that has just joined is known before it has a member; an empty list says that nothing is known yet.
     let is_stray = |member: &&EtcdMember| !nodes.iter().any(|node| is_of(member, node.address));
-    let Some(stray) = members.iter().find(is_stray).filter(|_| !nodes.is_empty()) else { return Ok(()) };
-    let stray = stray.clone();
+    members.iter().find(is_stray).filter(|_| !nodes.is_empty())
+}
+
+/// Takes away members of nodes that are none any more.
+async fn clean(cluster: &Cluster, members: &[EtcdMember]) -> Result<(), Problem> {
+    let Some(stray) = stray(cluster, members).cloned() else { return Ok(()) };
     alone(cluster, async move {
         if belongs_to_a_node(cluster, stray.clone()).await? {
             return Ok(());

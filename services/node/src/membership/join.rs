@@ -92,6 +92,7 @@ pub(crate) async fn admit(cluster: &Cluster, knock: Knock, from: IpAddr) -> Resu
     let address = knock.address.unwrap_or(SocketAddr::new(from, PEER_PORT));
     check_address(address)?;
     token::check_form(&knock.id, &knock.secret)?;
+    super::rotate::check_request(&knock.request_pem)?;
     // Before anything is written: it would not take these settings.
     if knock.insecure_etcd == Some(false)
         && let Some(why) = cluster.config().etcd.unprotected()

@@ -20,6 +20,7 @@ pub(crate) mod own_etcd;
 pub(crate) mod release;
 mod remembered;
 pub(crate) mod replace;
+pub(crate) mod restore;
 pub(crate) mod rotate;
 mod serve;
 pub(crate) mod token;

@@ -140,6 +140,7 @@ pub(super) fn furnish(
 
 /// Issues a certificate for the member of a node, for the address by which it is known.
 pub(crate) async fn issue(cluster: &Cluster, caller: &str, ask: Ask) -> Result<Issued, Problem> {
+    rotate::check_request(&ask.request_pem)?;
     let (cluster, caller) = (cluster.clone(), caller.to_owned());
     blocking(move || {
         let authority = authority::own(cluster.etcd(), cluster.trust_folder())?.ok_or_else(|| {

@@ -9,7 +9,7 @@ use hyper::Method;
 use registry::{Expected, Registry};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
-use trust::{Identity, Request};
+use trust::{Authority, Identity, Request};
 
 /// How often it is seen whether another certificate is due: often enough that many attempts fit into the last third of its time.
 const LOOK_EVERY: Duration = Duration::from_secs(3_600);
@@ -32,8 +32,14 @@ pub(crate) struct Issued {
     chain_pem: String,
 }
 
+/// Refuses what is no request for a certificate, before anything is asked of the registry.
+pub(super) fn check_request(request_pem: &str) -> Result<(), Problem> {
+    Authority::check_request(request_pem).map_err(|error| Problem::new(Code::BadRequest, error.to_string()))
+}
+
 /// Issues a certificate to a node that has one, for its own name and no other.
 pub(crate) async fn issue(cluster: &Cluster, caller: &str, ask: Ask) -> Result<Issued, Problem> {
+    check_request(&ask.request_pem)?;
     let (cluster, caller) = (cluster.clone(), caller.to_owned());
     blocking(move || {
         let authority = authority::own(cluster.etcd(), cluster.trust_folder())?.ok_or_else(|| {

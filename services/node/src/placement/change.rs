@@ -3,7 +3,7 @@
 use super::books::{self, Books, BooksError, Seen};
 use super::{Following, Key};
 use crate::admin::{Code, DownRequest, Problem, Progress, UpRequest};
-use crate::base::blocking;
+use crate::base::REGISTRY;
 use crate::domains::Teller;
 use crate::domains::change::{admit, begin_down, begin_up, dc_of, dry_run, targets, untouched};
 use crate::domains::{Desired, Domains, Ending};
@@ -163,14 +163,14 @@ async fn write(
     expected: Expected,
 ) -> Result<u64, Problem> {
     let (registry, key, value) = (following.peers.registry(), books::desired_key(dc), books::bytes(desired));
-    let written = blocking(move || registry.put(&key, &value, expected)).await;
+    let written = REGISTRY.run(move || registry.put(&key, &value, expected)).await;
     following.poke();
     settled(written, dc)
 }
 
 async fn forget(following: &Arc<Following>, dc: &str, expected: Expected) -> Result<(), Problem> {
     let (registry, key) = (following.peers.registry(), books::desired_key(dc));
-    let written = blocking(move || registry.delete(&key, expected)).await;
+    let written = REGISTRY.run(move || registry.delete(&key, expected)).await;
     following.poke();
     settled(written, dc).map(drop)
 }

@@ -2,7 +2,7 @@
 
 use super::Following;
 use crate::admin::{Code, Problem};
-use crate::base::blocking;
+use crate::base::REGISTRY;
 use registry::Expected;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) async fn drain(following: &Arc<Following>, name: &str) -> Result<(), Problem> {
     must_be_known(following, name)?;
     let (registry, key) = (following.peers.registry(), super::books::drain_key(name));
-    let put = blocking(move || registry.put(&key, b"{}", Expected::Anything)).await;
+    let put = REGISTRY.run(move || registry.put(&key, b"{}", Expected::Anything)).await;
     following.poke();
     said(put.map(|done| done.map(drop)))
 }
@@ -25,7 +25,7 @@ pub(crate) async fn drain(following: &Arc<Following>, name: &str) -> Result<(), 
 pub(crate) async fn undrain(following: &Arc<Following>, name: &str) -> Result<(), Problem> {
     must_be_known(following, name)?;
     let (registry, key) = (following.peers.registry(), super::books::drain_key(name));
-    let gone = blocking(move || registry.delete(&key, Expected::Anything)).await;
+    let gone = REGISTRY.run(move || registry.delete(&key, Expected::Anything)).await;
     following.poke();
     said(gone.map(|done| done.map(drop)))
 }

@@ -16,7 +16,7 @@ pub(crate) use change::{down, up};
 pub(crate) use drain::{drain, undrain};
 pub(crate) use peers::Peers;
 
-use crate::base::blocking;
+use crate::base::{BOOK, KEPT, REGISTRY};
 use crate::domains::ready;
 use crate::domains::supervisor::{First, State, supervise};
 use crate::domains::{Domains, Known};
@@ -36,6 +36,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Changes that come together are looked at together.
 const GATHER: Duration = Duration::from_millis(5);
+/// How long a pass waits for what it puts into effect. What takes longer goes on beside the next passes.
+const TAKE_UP_PATIENCE: Duration = Duration::from_millis(100);
 /// How long the thread that waits for changes waits at a time before it looks whether it is still wanted.
 const WATCH_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -66,6 +68,8 @@ struct Inner {
     failed: BTreeMap<Key, String>,
     /// Domains that something is being done about.
     busy: BTreeSet<Key>,
+    /// Distributed containers whose change is being put into effect.
+    taking_up: BTreeSet<String>,
     /// Domains that this node does not run because their promise is strict.
     refused: BTreeMap<Key, promised::Refusal>,
     /// How often the book had changed when it was looked at last.
@@ -141,6 +145,12 @@ impl Following {
         *self.peers.hold_until().borrow() > domain::hold::now_ns()
     }
 
+    /// Whether something is being done about a domain.
+    fn is_busy(&self, key: &Key) -> bool {
+        let inner = self.lock();
+        inner.busy.contains(key) || inner.taking_up.contains(&key.0)
+    }
+
     /// Looks at everything soon.
     pub(crate) fn poke(&self) {
         self.wake.notify_one();
@@ -154,7 +164,7 @@ impl Following {
     /// Reads the books, and remembers them.
     async fn refresh(&self) -> Result<Arc<Books>, BooksError> {
         let (registry, before) = (self.peers.registry(), self.books());
-        let read = blocking(move || Books::read(&*registry, &before)).await;
+        let read = REGISTRY.run(move || Books::read(&*registry, &before)).await;
         let books = Arc::new(read.map_err(|why| BooksError::Unreadable { key: "the books".into(), why })??);
         let moved = {
             let mut inner = self.lock();
@@ -302,6 +312,9 @@ async fn pass(node: &Arc<Domains>, following: &Arc<Following>) -> Result<(), Boo
     promised::follow_book(node, following, &books).await;
     promised::tell(following, &books).await?;
     'all: for (dc, desired) in &books.desired {
+        if following.lock().taking_up.contains(dc) {
+            continue;
+        }
         for domain in desired.value.topology.start_order() {
             // What was claimed just now counts for the next one: that is decided by books that say so.
             if decide(node, following, &books, dc, &desired.value.topology, domain).await? {
@@ -313,56 +326,99 @@ async fn pass(node: &Arc<Domains>, following: &Arc<Following>) -> Result<(), Boo
     tell(node, following, &books).await
 }
 
-/// Puts into effect what is desired and was not: services and rights at once, domains of this node with it.
+/// A change of a distributed container that is being put into effect; decisions about its domains go on when this is dropped.
+struct TakingUp {
+    following: Arc<Following>,
+    dc: String,
+}
+
+impl TakingUp {
+    /// `None`: a change of it is under way already, and the next one follows.
+    fn begin(following: &Arc<Following>, dc: &str) -> Option<Self> {
+        let new = following.lock().taking_up.insert(dc.to_owned());
+        new.then(|| Self { following: Arc::clone(following), dc: dc.to_owned() })
+    }
+}
+
+impl Drop for TakingUp {
+    fn drop(&mut self) {
+        self.following.lock().taking_up.remove(&self.dc);
+        self.following.poke();
+    }
+}
+
+/// Puts into effect what is desired and was not: services and rights at once, domains of this node with it. A domain that takes its time to end
+/// holds up its own distributed container alone.
 async fn take_up_changes(node: &Arc<Domains>, following: &Arc<Following>, books: &Books) {
     let gone: Vec<String> = node.dcs().into_iter().filter(|dc| !books.desired.contains_key(dc)).collect();
+    let mut begun = Vec::new();
     for dc in gone {
         let Some(before) = node.topology(&dc) else { continue };
-        crate::domains::change::follow_plan(
-            node,
-            &dc,
-            &topology::plan(Some(&before), &Topology::empty(before.name.clone())),
-        )
-        .await;
-        if let Err(problem) = following.book.enter(&dc, None, node.cgroup()) {
-            tracing::error!(dc, %problem, "what was promised can't be taken back");
-        }
-        node.follow_desired(&dc, None);
-        mirror(node, &dc, None).await;
-        node.forget_current_if_unwanted(&dc);
-        node.remove_traces(&dc);
+        let Some(taking_up) = TakingUp::begin(following, &dc) else { continue };
+        begun.push(tokio::spawn(take_down(Arc::clone(node), taking_up, before)));
     }
     for (dc, desired) in &books.desired {
         if node.known(dc).is_some_and(|known| known.revision == desired.revision) {
             continue;
         }
-        let plan = topology::plan(node.topology(dc).as_deref(), &desired.value.topology);
-        promised::enter_changed(node, following, dc, &desired.value.topology).await;
-        crate::domains::change::follow_plan(node, dc, &plan).await;
-        node.follow_desired(dc, Some(known(desired)));
-        mirror(node, dc, Some(Arc::clone(&desired.value))).await;
-        // Somebody said `up`: what had been given up is tried again.
-        let failed: Vec<Key> = {
-            let mut inner = following.lock();
-            let failed = inner.failed.keys().filter(|key| key.0 == *dc).cloned().collect::<Vec<_>>();
-            inner.failed.retain(|key, _| key.0 != *dc);
-            failed
-        };
-        for key in failed {
-            if let Some(supervised) = node.supervised(&key.0, &key.1)
-                && let Err(error) = supervised.stop().await
-            {
-                tracing::error!(dc = key.0, domain = key.1, error, "what failed can't be removed");
+        let Some(taking_up) = TakingUp::begin(following, dc) else { continue };
+        begun.push(tokio::spawn(take_up(Arc::clone(node), taking_up, desired.clone())));
+    }
+    let all = async {
+        for change in begun {
+            if let Err(error) = change.await {
+                tracing::error!(%error, "a change of the cluster's broke off");
             }
         }
-        following.lock().ready.retain(|(of, name)| of != dc || node.supervised(of, name).is_some());
+    };
+    // Most are done at once, and what follows from them is decided by the same pass.
+    let _done_later = tokio::time::timeout(TAKE_UP_PATIENCE, all).await;
+}
+
+async fn take_down(node: Arc<Domains>, of: TakingUp, before: Arc<Topology>) {
+    let dc = of.dc.as_str();
+    let plan = topology::plan(Some(&before), &Topology::empty(before.name.clone()));
+    crate::domains::change::follow_plan(&node, dc, &plan).await;
+    let (here, book, name) = (Arc::clone(&node), Arc::clone(&of.following.book), dc.to_owned());
+    let taken_back =
+        BOOK.run(move || book.enter(&name, None, here.cgroup()).map_err(|error| error.to_string()));
+    if let Err(why) = taken_back.await.and_then(|taken_back| taken_back) {
+        tracing::error!(dc, why, "what was promised can't be taken back");
     }
+    node.follow_desired(dc, None);
+    mirror(&node, dc, None).await;
+    node.forget_current_if_unwanted(dc);
+    crate::domains::change::remove_traces(&node, dc).await;
+}
+
+async fn take_up(node: Arc<Domains>, of: TakingUp, desired: At<Arc<crate::domains::Desired>>) {
+    let (dc, following) = (of.dc.as_str(), &of.following);
+    let plan = topology::plan(node.topology(dc).as_deref(), &desired.value.topology);
+    promised::enter_changed(&node, following, dc, &desired.value.topology).await;
+    crate::domains::change::follow_plan(&node, dc, &plan).await;
+    node.follow_desired(dc, Some(known(&desired)));
+    mirror(&node, dc, Some(Arc::clone(&desired.value))).await;
+    // Somebody said `up`: what had been given up is tried again.
+    let failed: Vec<Key> = {
+        let mut inner = following.lock();
+        let failed = inner.failed.keys().filter(|key| key.0 == dc).cloned().collect::<Vec<_>>();
+        inner.failed.retain(|key, _| key.0 != dc);
+        failed
+    };
+    for key in failed {
+        if let Some(supervised) = node.supervised(&key.0, &key.1)
+            && let Err(error) = supervised.stop().await
+        {
+            tracing::error!(dc = key.0, domain = key.1, error, "what failed can't be removed");
+        }
+    }
+    following.lock().ready.retain(|(of, name)| of != dc || node.supervised(of, name).is_some());
 }
 
 /// Keeps a copy on this node, away from the loop.
 async fn mirror(node: &Arc<Domains>, dc: &str, desired: Option<Arc<crate::domains::Desired>>) {
     let (node, dc) = (Arc::clone(node), dc.to_owned());
-    if let Err(error) = blocking(move || node.mirror_desired(&dc, desired.as_deref())).await {
+    if let Err(error) = KEPT.run(move || node.mirror_desired(&dc, desired.as_deref())).await {
         tracing::error!(error, "no copy of what the cluster desires can be kept on this node");
     }
 }
@@ -388,7 +444,7 @@ async fn put_claim(
     let claim = Claim { node: peers.me(), incarnation: peers.incarnation() };
     let path = books::claim_key(key);
     let put = move || books::unless_conflict(peers.put_leased(&path, &books::bytes(&claim), expected));
-    written(blocking(put).await)
+    written(REGISTRY.run(put).await)
 }
 
 async fn put_placed(
@@ -400,12 +456,12 @@ async fn put_placed(
     let registry = following.peers.registry();
     let (path, placed) = (books::placed_key(key), Placed { node: node.to_owned() });
     let put = move || books::unless_conflict(registry.put(&path, &books::bytes(&placed), expected));
-    written(blocking(put).await)
+    written(REGISTRY.run(put).await)
 }
 
 async fn remove(following: &Arc<Following>, path: String, expected: Expected) -> Result<(), BooksError> {
     let registry = following.peers.registry();
-    written(blocking(move || books::unless_conflict(registry.delete(&path, expected))).await).map(drop)
+    written(REGISTRY.run(move || books::unless_conflict(registry.delete(&path, expected))).await).map(drop)
 }
 
 fn written<T>(
@@ -623,7 +679,7 @@ fn spawn_move(node: &Arc<Domains>, following: &Arc<Following>, books: &Arc<Books
         }
         following_too.lock().ready.remove(&of);
         let (book, name) = (Arc::clone(&following_too.book), format!("{}/{}", of.0, of.1));
-        if let Err(error) = blocking(move || book.leave(&name)).await {
+        if let Err(error) = BOOK.run(move || book.leave(&name)).await {
             tracing::error!(error, "a promise can't be ended");
         }
         let moved = async {
@@ -654,7 +710,7 @@ async fn clear_what_is_unwanted(
         mine.chain(books.claims.iter().filter(|(_, claim)| claim.value.node == me).map(|(key, _)| key));
     let unwanted: BTreeSet<Key> = mine.filter(|key| !wanted(key)).cloned().collect();
     for key in unwanted {
-        if node.supervised(&key.0, &key.1).is_some() || following.lock().busy.contains(&key) {
+        if node.supervised(&key.0, &key.1).is_some() || following.is_busy(&key) {
             continue;
         }
         {
@@ -713,7 +769,7 @@ async fn tell(node: &Arc<Domains>, following: &Arc<Following>, books: &Books) ->
         }
         let (registry, path, value) = (following.peers.registry(), books::seen_key(key), books::bytes(&seen));
         let put = move || registry.put(&path, &value, Expected::Anything);
-        written(blocking(move || put().map(Some)).await)?;
+        written(REGISTRY.run(move || put().map(Some)).await)?;
         following.lock().told.insert(key.clone(), seen);
     }
     Ok(())

@@ -3,7 +3,7 @@
 use super::books::{self, At, Books, BooksError};
 use super::{Following, Key, spawn_for, written};
 use crate::admin::FreeRow;
-use crate::base::blocking;
+use crate::base::{BOOK, REGISTRY};
 use crate::domains::Domains;
 use crate::reservations::{Ground, Offer, Refused};
 use placement::Promises;
@@ -92,7 +92,7 @@ pub(super) async fn take_note(node: &Arc<Domains>, following: &Arc<Following>, b
     }
     let ground = {
         let book = Arc::clone(&following.book);
-        blocking(move || book.ground()).await
+        BOOK.run(move || book.ground()).await
     };
     let Ok(ground) = ground else { return };
     following.lock().refused.retain(|key, refusal| {
@@ -132,7 +132,7 @@ pub(super) async fn tell(following: &Arc<Following>, books: &Books) -> Result<()
     let me = following.peers.me();
     let changes = *following.book.changes().borrow();
     let book = Arc::clone(&following.book);
-    let offer = blocking(move || book.offer()).await;
+    let offer = BOOK.run(move || book.offer()).await;
     let mut offer =
         offer.map_err(|why| BooksError::Unreadable { key: "the book of reservations".into(), why })?;
     offer.incarnation = following.peers.incarnation();
@@ -150,7 +150,7 @@ pub(super) async fn tell(following: &Arc<Following>, books: &Books) -> Result<()
     let (peers, path, value) = (Arc::clone(&following.peers), books::offer_key(&me), books::bytes(&offer));
     // It is this node's alone.
     let put = move || peers.put_leased(&path, &value, Expected::Anything);
-    written(blocking(move || put().map(Some)).await)?;
+    written(REGISTRY.run(move || put().map(Some)).await)?;
     following.told_promises.send_replace(changes);
     Ok(())
 }
@@ -173,11 +173,11 @@ pub(super) async fn follow_book(node: &Arc<Domains>, following: &Arc<Following>,
     let is_left = |key: &Key| {
         books.claims.get(key).is_none_or(|claim| claim.value.node != me)
             && node.supervised(&key.0, &key.1).is_none()
-            && !following.lock().busy.contains(key)
+            && !following.is_busy(key)
     };
     for key in following.book.domains().iter().filter(|key| is_left(key)) {
         let (book, name) = (Arc::clone(&following.book), name_of(key));
-        if let Err(error) = blocking(move || book.leave(&name)).await {
+        if let Err(error) = BOOK.run(move || book.leave(&name)).await {
             tracing::error!(error, "a promise can't be ended");
         }
     }
@@ -199,7 +199,7 @@ pub(super) async fn follow_book(node: &Arc<Domains>, following: &Arc<Following>,
 async fn try_again(node: &Arc<Domains>, following: &Following, key: &Key, domain: &Domain) {
     let (of, name, domain) = (key.0.clone(), name_of(key), domain.clone());
     let (node, book) = (Arc::clone(node), Arc::clone(&following.book));
-    let kept = blocking(move || {
+    let kept = BOOK.run(move || {
         book.enter_one(&of, &domain, node.cgroup())?;
         if book.without(&name).is_some() {
             return Ok(());
@@ -241,7 +241,7 @@ pub(super) async fn enter(
 ) -> Result<(), String> {
     let (node, dc, domain) = (Arc::clone(node), dc.to_owned(), domain.clone());
     let book = Arc::clone(&following.book);
-    blocking(move || book.enter_one(&dc, &domain, node.cgroup())).await?
+    BOOK.run(move || book.enter_one(&dc, &domain, node.cgroup())).await?
 }
 
 /// What nodes say, for placement.

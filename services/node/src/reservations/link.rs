@@ -102,7 +102,7 @@ pub(crate) async fn follow(book: Arc<Book>) {
         interface::changes::drain(changes.get_ref());
         ready.clear_ready();
         let book = Arc::clone(&book);
-        if crate::base::blocking(move || book.look_at_link()).await.is_err() {
+        if crate::base::BOOK.run(move || book.look_at_link()).await.is_err() {
             return;
         }
     }

@@ -3,7 +3,7 @@
 use super::{Book, Entry, RUN, State, VTMS, keeper, promise};
 use crate::admin::reserve::{Ran, RunRequest};
 use crate::admin::{Code, Problem};
-use crate::base::{blocking, watched};
+use crate::base::{BOOK, watched};
 use reserve::model::Manager;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::path::Path;
@@ -159,7 +159,7 @@ pub(crate) async fn take_over(book: &Arc<Book>, is_in_a_file: impl Fn(&str) -> b
             book.clear_link();
             adopted
         };
-        blocking(adopted).await.unwrap_or_default()
+        BOOK.run(adopted).await.unwrap_or_default()
     };
     tokio::spawn(super::link::follow(Arc::clone(book)));
     for name in adopted {

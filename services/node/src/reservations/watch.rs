@@ -3,7 +3,7 @@
 
 use super::Book;
 use super::sleeps::{Reading, Watcher};
-use crate::base::blocking;
+use crate::base::BOOK;
 use crate::base::watched;
 use enforce::Kind;
 use std::sync::Arc;
@@ -53,12 +53,12 @@ pub(crate) async fn look_after(book: Arc<Book>) {
     loop {
         let (seen, is_in_use) = {
             let book = Arc::clone(&book);
-            blocking(move || (book.dispatchers(), book.is_in_use())).await.unwrap_or_default()
+            BOOK.run(move || (book.dispatchers(), book.is_in_use())).await.unwrap_or_default()
         };
         if let Some(ns) = sleeps.look(Reading::now()) {
             tracing::warn!(ns, "the machine slept: nobody had what is promised meanwhile");
             let book = Arc::clone(&book);
-            let noted = blocking(move || book.slept(ns)).await;
+            let noted = BOOK.run(move || book.slept(ns)).await;
             if let Err(error) = noted {
                 tracing::error!(error, "nobody is told that the machine slept");
             }
@@ -68,7 +68,7 @@ pub(crate) async fn look_after(book: Arc<Book>) {
             // tidy(sleep): nothing tells that somebody else writes to a file of the kernel's, or that the machine slept.
             () = tokio::time::sleep(LOOK), if is_in_use => {
                 let book = Arc::clone(&book);
-                let looked = blocking(move || {
+                let looked = BOOK.run(move || {
                     book.mark_all();
                     book.look_for_others();
                 })
@@ -79,7 +79,7 @@ pub(crate) async fn look_after(book: Arc<Book>) {
             }
             Some((kind, pid)) = one_has_died(&seen) => {
                 let book = Arc::clone(&book);
-                match blocking(move || book.follow(kind, pid)).await {
+                match BOOK.run(move || book.follow(kind, pid)).await {
                     Ok(Ok(())) => pause = FIRST_PAUSE,
                     Ok(Err(error)) | Err(error) => {
                         tracing::error!(%kind, error, "no other dispatcher goes on; whom it kept has no promise until one does");

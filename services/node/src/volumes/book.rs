@@ -6,16 +6,21 @@ use crate::base::RegistryDebug;
 use crate::base::place::Place;
 use registry::{Expected, RegistryError};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use topology::{DiskFormat, VolumeStore};
 
 /// Prefix of the registry's keys for volumes.
 const PREFIX: &str = "volume/";
 /// The kind of file system that is in memory (statfs(2)).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// The first user that an engine may become, and how many there are: below those of frontends, and like them nobody's.
+const FIRST_USER: u32 = 0x6000_0000;
+/// See [`FIRST_USER`].
+const USERS: u32 = 0x0fff_0000;
 
 /// A volume's distributed container, and its name.
 pub(super) type Id = (String, String);
@@ -38,6 +43,28 @@ pub(super) struct Record {
     /// Of which replicated volume of the cluster it is a replica; none: it is one by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
+    /// Whom its engine becomes; none: the volume is of an earlier version, and its name says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
+}
+
+impl Record {
+    /// A volume that is to be made, by itself.
+    pub fn new(format: DiskFormat, store: VolumeStore, bytes: u64) -> Self {
+        Self { format, store, bytes, made: false, snapshots: Vec::new(), replica: None, user: None }
+    }
+
+    /// Whom the engine becomes: somebody who owns nothing but this volume, and whom nobody else is.
+    pub fn engine_user(&self, id: &Id) -> u32 {
+        self.user.unwrap_or_else(|| FIRST_USER + hash(id) % USERS)
+    }
+}
+
+/// FNV-1a of a volume's name. Whoever writes topologies could choose a name with the hash of another's, so it names nobody any more, but the
+/// users of volumes that there were before.
+fn hash(id: &Id) -> u32 {
+    let bytes = id.0.bytes().chain([b'/']).chain(id.1.bytes());
+    bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// The records and files of volumes.
@@ -45,6 +72,8 @@ pub(super) struct Record {
 pub(super) struct Book {
     place: Place,
     registry: Arc<dyn RegistryDebug>,
+    /// Held while a user is chosen and written down.
+    choosing: Mutex<()>,
 }
 
 pub(super) fn engine_format(format: DiskFormat) -> storage::Format {
@@ -60,7 +89,7 @@ fn failed(error: RegistryError) -> Problem {
 
 impl Book {
     pub fn new(place: Place, registry: Arc<dyn RegistryDebug>) -> Self {
-        Self { place, registry }
+        Self { place, registry, choosing: Mutex::default() }
     }
 
     /// All that there are. One that can't be read is an error of its own: nothing is made in its place.
@@ -134,7 +163,7 @@ impl Book {
         possible
             .and_then(|()| has_room().map_err(|e| Problem::new(Code::Failed, e.to_string())))
             .inspect_err(|_| remove_folders(&image))?;
-        self.put(id, &begun)?;
+        let begun = self.begin(id, begun)?;
         let made = storage::create(&image, engine_format(record.format), record.bytes);
         if let Err(error) = made {
             self.forget(id, record.store)?;
@@ -143,6 +172,17 @@ impl Book {
         let made = Record { made: true, ..begun };
         self.put(id, &made)?;
         Ok(made)
+    }
+
+    /// Writes down that it is being made, and for whom: of the users that no volume has, the one with the smallest number.
+    fn begin(&self, id: &Id, record: Record) -> Result<Record, Problem> {
+        let _alone = self.choosing.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = self.all()?.into_iter().filter(|(other, _)| other != id);
+        let taken: BTreeSet<u32> = others.map(|(other, record)| record.engine_user(&other)).collect();
+        let user = (FIRST_USER..FIRST_USER + USERS).find(|user| !taken.contains(user));
+        let begun = Record { user, ..record };
+        self.put(id, &begun)?;
+        Ok(begun)
     }
 
     /// A volume of memory that no longer has its file was lost with the last boot; one of a file is in trouble.
@@ -228,14 +268,7 @@ mod tests {
     }
 
     fn record() -> Record {
-        Record {
-            format: DiskFormat::Raw,
-            store: VolumeStore::File,
-            bytes: 1 << 20,
-            made: false,
-            snapshots: vec![],
-            replica: None,
-        }
+        Record::new(DiskFormat::Raw, VolumeStore::File, 1 << 20)
     }
 
     fn id() -> Id {
@@ -276,6 +309,25 @@ mod tests {
         fs::remove_file(book.image(&id(), VolumeStore::File)).unwrap();
         assert!(book.check_there(&id(), &made).unwrap_err().message.contains("has lost its file"));
         assert!(!book.image(&id(), VolumeStore::File).exists());
+    }
+
+    /// The user was a hash of the name once, and these two have one hash.
+    #[test]
+    fn engines_of_two_volumes_are_two_users_whatever_their_names() {
+        let (book, _folder) = book();
+        let of_before = Record { made: true, user: None, ..record() };
+        book.put(&id(), &of_before).unwrap();
+        let ids = ["v48872", "v586020"].map(|name| ("shop".to_owned(), name.to_owned()));
+        assert_eq!(hash(&ids[0]), hash(&ids[1]));
+        let users = ids.each_ref().map(|id| book.make(id, &record()).unwrap().engine_user(id));
+        let all = BTreeSet::from([users[0], users[1], of_before.engine_user(&id())]);
+        assert_eq!(all.len(), 3, "{users:x?}");
+        // What is known of one says the same to the next daemon, and one that is gone leaves its number to others.
+        let (_, first) = book.all().unwrap().into_iter().find(|(id, _)| *id == ids[0]).unwrap();
+        assert_eq!(first.engine_user(&ids[0]), users[0]);
+        book.remove(&ids[0], &first).unwrap();
+        let next = ("shop".to_owned(), "next".to_owned());
+        assert_eq!(book.make(&next, &record()).unwrap().engine_user(&next), users[0]);
     }
 
     #[test]

@@ -21,11 +21,7 @@ impl Keeper {
         {
             let _mine = slot.lock().await;
             let of = id.clone();
-            let made = self.book(move |ground| {
-                let record =
-                    Record { format, store, bytes, made: false, snapshots: Vec::new(), replica: None };
-                ground.book.make(&of, &record)
-            });
+            let made = self.book(move |ground| ground.book.make(&of, &Record::new(format, store, bytes)));
             made.await?;
         }
         self.show(&request.name).await

@@ -7,7 +7,7 @@ use super::{Later, Volumes, share};
 use crate::admin::volume::VolumeRow;
 use crate::admin::{Code, Problem};
 use crate::base::place::Place;
-use crate::base::{RegistryDebug, blocking, meant};
+use crate::base::{DISKS, RegistryDebug, meant};
 use crate::membership::Cluster;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -93,7 +93,7 @@ impl Keeper {
         work: impl FnOnce(&Ground) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         let ground = Arc::clone(&self.ground);
-        blocking(move || work(&ground)).await.map_err(|why| Problem::new(Code::Failed, why))?
+        DISKS.run(move || work(&ground)).await.map_err(|why| Problem::new(Code::Failed, why))?
     }
 
     async fn attach_one(&self, dc: &str, domain: &str, volume: &VolumeMount) -> Result<(), Problem> {
@@ -268,7 +268,7 @@ pub(super) fn in_use(id: &Id, domain: &str) -> Problem {
 /// The volume's record, of a volume that is what the file wants but for its size; made where there is none.
 fn as_wanted(book: &Book, id: &Id, wanted: &VolumeMount) -> Result<Record, Problem> {
     let VolumeMount { format, store, bytes, .. } = *wanted;
-    let new = Record { format, store, bytes, made: false, snapshots: Vec::new(), replica: None };
+    let new = Record::new(format, store, bytes);
     let Some(record) = book.get(id)?.filter(|record| record.made) else { return book.make(id, &new) };
     let name = format!("{}/{}", id.0, id.1);
     if record.replica.is_some() {

@@ -3,7 +3,7 @@
 use super::VOLUMES;
 use super::book::{Book, Id, Record, engine_format};
 use crate::admin::{Code, Problem};
-use crate::base::{blocking, watched};
+use crate::base::{DISKS, watched};
 use domain::Limits;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,10 +19,6 @@ use tokio::task::JoinHandle;
 const MEMORY_BYTES: u64 = 256 << 20;
 /// Threads of an engine: QEMU's pool has 64 at most.
 const TASKS: u64 = 128;
-/// The first user that an engine may become, and how many there are: below those of frontends, and like them nobody's.
-const FIRST_USER: u32 = 0x6000_0000;
-/// See [`FIRST_USER`].
-const USERS: u32 = 0x0fff_0000;
 /// Pause after an engine has died; it doubles up to [`PAUSE_MAX`] while they die soon. A machine's disk waits meanwhile.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`PAUSE_MIN`].
@@ -57,7 +53,7 @@ impl Ground {
             format: engine_format(record.format),
             limits: storage::Limits::default(),
             folder: self.book.run_folder(id),
-            user: user_of(id),
+            user: record.engine_user(id),
             is_shared: record.replica.is_none(),
         }
     }
@@ -90,7 +86,7 @@ impl Ground {
     pub fn restore(&self, id: &Id, record: &Record, snapshot: &str) -> Result<(), Problem> {
         self.clear(id);
         let image = self.book.image(id, record.store);
-        storage::restore(&self.program, &image, user_of(id), snapshot)
+        storage::restore(&self.program, &image, record.engine_user(id), snapshot)
             .map_err(|error| Problem::new(Code::Failed, error.to_string()))
     }
 
@@ -120,14 +116,6 @@ impl Ground {
         self.cgroups.remove_if_empty(&format!("{}/{}", self.cgroup_of_all(), id.0));
         self.cgroups.remove_if_empty(&self.cgroup_of_all());
     }
-}
-
-/// Whom an engine becomes: somebody who owns nothing but its volume, and whom nobody else is.
-pub(super) fn user_of(id: &Id) -> u32 {
-    // FNV-1a: the same in every version, so that a successor is who its predecessor was.
-    let bytes = id.0.bytes().chain([b'/']).chain(id.1.bytes());
-    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    FIRST_USER + hash % USERS
 }
 
 /// An engine, or the room for the next one.
@@ -178,7 +166,7 @@ impl Serving {
         work: impl FnOnce(&mut Engine) -> T + Send + 'static,
     ) -> Result<Option<T>, String> {
         let room = Arc::clone(&self.room);
-        blocking(move || lock(&room).engine.as_mut().map(work)).await
+        DISKS.run(move || lock(&room).engine.as_mut().map(work)).await
     }
 
     pub fn restarts(&self) -> u64 {
@@ -197,7 +185,7 @@ impl Serving {
                 engine.stop();
             }
         };
-        if let Err(error) = blocking(end).await {
+        if let Err(error) = DISKS.run(end).await {
             tracing::error!(error, "an engine can't be ended");
         }
     }
@@ -241,7 +229,7 @@ impl Watch {
             let ended = move || {
                 lock(&room).engine.as_ref().and_then(|engine| engine.ended().try_clone_to_owned().ok())
             };
-            blocking(ended).await.ok().flatten()
+            DISKS.run(ended).await.ok().flatten()
         };
         let Some(ended) = ended else { return };
         match watched(ended, Interest::READABLE) {
@@ -262,6 +250,6 @@ impl Watch {
             }
             Ok::<(), Problem>(())
         };
-        blocking(start).await?.map_err(|problem| problem.to_string())
+        DISKS.run(start).await?.map_err(|problem| problem.to_string())
     }
 }

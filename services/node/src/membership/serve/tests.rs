@@ -175,3 +175,23 @@ async fn what_is_wrong_is_said_as_long_as_it_is() {
     cluster.say_trouble(super::super::Trouble::Clock, None);
     assert_eq!(cluster.view().troubles, [] as [&str; 0]);
 }
+
+#[tokio::test]
+async fn what_is_no_request_for_a_certificate_is_refused_while_etcd_is_away() {
+    use super::super::{own_etcd, rotate};
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = cluster_in(&folder, &Authority::new("lab", SystemTime::now()).unwrap());
+    let issue = async |pem: &str| {
+        let ask = serde_json::json!({ "request_pem": pem });
+        let node = rotate::issue(&cluster, "b", serde_json::from_value(ask.clone()).unwrap()).await;
+        let member = own_etcd::issue(&cluster, "b", serde_json::from_value(ask).unwrap()).await;
+        [node.map(drop), member.map(drop)].map(|issued| issued.expect_err("there is no etcd").code)
+    };
+    let empty = "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n";
+    for garbage in ["", "garbage", empty] {
+        assert_eq!(issue(garbage).await, [Code::BadRequest; 2], "{garbage}");
+    }
+    // What has the form gets as far as etcd.
+    let good = trust::Request::new("b").unwrap().pem().unwrap();
+    assert!(issue(&good).await.iter().all(|code| *code != Code::BadRequest));
+}

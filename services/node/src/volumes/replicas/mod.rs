@@ -10,7 +10,7 @@ use super::book::{Book, Id, Record};
 use super::serving::Ground;
 use crate::admin::volume::ReplicaRow;
 use crate::admin::{Code, Problem};
-use crate::base::REGISTRY;
+use crate::base::{DISKS, REGISTRY};
 use crate::membership::Cluster;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -142,7 +142,7 @@ impl Replicas {
         work: impl FnOnce(&Book) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         let ground = Arc::clone(&self.ground);
-        crate::base::blocking(move || work(&ground.book)).await.map_err(failed)?
+        DISKS.run(move || work(&ground.book)).await.map_err(failed)?
     }
 
     /// Whether a replica has a process here.
@@ -368,14 +368,8 @@ impl Replicas {
         if self.ask(&id, claim::read).await.map_err(failed)?.is_some() {
             return Err(failed(format!("there is a volume {}/{} already", id.0, id.1)));
         }
-        let new = Record {
-            format: about.format,
-            store: VolumeStore::File,
-            bytes: about.bytes,
-            made: false,
-            snapshots: Vec::new(),
-            replica: Some(about.id),
-        };
+        let new =
+            Record { replica: Some(about.id), ..Record::new(about.format, VolumeStore::File, about.bytes) };
         self.book(move |book| {
             match book.get(&id)? {
                 Some(known) if known.made && known.replica.is_none() => {
@@ -428,14 +422,8 @@ impl Replicas {
         let counts = like.current.iter().any(|node| node == self.cluster.me());
         if is_lost && !counts && like.replicas.iter().any(|node| node == self.cluster.me()) {
             let (of, id_of) = (id.clone(), like.id.clone());
-            let new = Record {
-                format: about.format,
-                store: VolumeStore::File,
-                bytes: like.bytes,
-                made: false,
-                snapshots: Vec::new(),
-                replica: Some(id_of),
-            };
+            let new =
+                Record { replica: Some(id_of), ..Record::new(about.format, VolumeStore::File, like.bytes) };
             tracing::warn!(
                 dc = id.0,
                 volume = id.1,

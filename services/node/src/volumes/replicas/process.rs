@@ -4,10 +4,10 @@ use super::claim::{self, Claimed};
 use super::{About, FIND_PATH, Listens, Replicas, Running};
 use crate::base::doorstep;
 use crate::base::place::LOG_VARIABLE;
-use crate::base::{blocking, watched};
+use crate::base::{DISKS, REGISTRY, watched};
 use crate::membership::Cluster;
 use crate::volumes::book::Id;
-use crate::volumes::serving::{Ground, Serving, user_of};
+use crate::volumes::serving::{Ground, Serving};
 use domain::Limits;
 use rustix::fs::{Mode, OFlags};
 use session::packet::{self, PacketError};
@@ -110,11 +110,15 @@ pub(super) async fn keep(all: Arc<Replicas>, running: Arc<Running>) {
         }
     }
     let (of, id) = (Arc::clone(&all), running.id.clone());
-    let cleared = blocking(move || {
+    let cleared = DISKS.run(move || {
         clear(&of.ground, &id);
         of.ground.clear(&id);
-        claim::let_go(&of.cluster, &id);
     });
+    let (cluster, id) = (all.cluster.clone(), running.id.clone());
+    let cleared = async {
+        cleared.await?;
+        REGISTRY.run(move || claim::let_go(&cluster, &id)).await
+    };
     if let Err(error) = cleared.await {
         tracing::error!(error, "what a replica left can't be removed");
     }
@@ -125,7 +129,7 @@ pub(super) async fn keep(all: Arc<Replicas>, running: Arc<Running>) {
 /// One process and its engine: an old one's writes are all done, or never will be, before the next one is there.
 async fn life(all: &Arc<Replicas>, running: &Arc<Running>) -> Result<(), String> {
     let (of, kept) = (Arc::clone(all), Arc::clone(running));
-    let begun = blocking(move || begin(&of, &kept)).await?;
+    let begun = DISKS.run(move || begin(&of, &kept)).await?;
     let Begun { socket, child, configure, engine } =
         begun.map_err(|why| format!("it can't be started: {why}"))?;
     let _child = child;
@@ -134,7 +138,7 @@ async fn life(all: &Arc<Replicas>, running: &Arc<Running>) -> Result<(), String>
     let ended = converse(all, running, &socket, configure).await;
     // Before the engine: whoever is left would write to the next one.
     let (of, id) = (Arc::clone(all), running.id.clone());
-    blocking(move || clear(&of.ground, &id)).await?;
+    DISKS.run(move || clear(&of.ground, &id)).await?;
     engine.end().await;
     ended
 }
@@ -211,7 +215,7 @@ fn begin(all: &Replicas, running: &Running) -> Result<Begun, String> {
         bytes: running.like.bytes,
         replicas: running.like.replicas.clone(),
         resync_bytes: RESYNC_BYTES,
-        user: user_of(id),
+        user: running.record.engine_user(id),
         at,
     };
     let configure = Some((Order::Configure(configure), vec![clients, nodes.into(), place]));
