@@ -49,6 +49,7 @@ demo-cluster: build ## three nodes on this machine: joining, placement, a node t
 
 demo-sockets: build ## nginx, an application, redis and PostgreSQL in containers that have only lo
 	@TOMBOLO=$(RELEASE)/tombolo examples/shop/demo.sh
+	@TOMBOLO=$(RELEASE)/tombolo examples/shop/move.sh
 
 check: deps ## formatting, lints, tidy, unit tests: before each commit
 	@$(CARGO) xtask test check
