@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: u32 = 1;
 /// Longest packet in either direction, in bytes.
 pub const MAX_PACKET_BYTES: usize = 64 * 1024;
+/// Longest reason of a [`Request::Stay`].
+pub const MAX_STAY_BYTES: usize = 512;
 /// Where a domain finds its control socket.
 pub const SOCKET_PATH: &str = "/run/tombolo/control.sock";
 /// The variable that names the socket where it is not at [`SOCKET_PATH`].
@@ -170,6 +172,15 @@ pub enum Request {
         endpoint: u32,
         /// The generation.
         from: u32,
+    },
+    /// An endpoint of mine does not move as [`Event::Migrate`] wants. Answered by [`Reply::Done`].
+    Stay {
+        /// Comes back in the reply.
+        id: u64,
+        /// Slot of the endpoint.
+        endpoint: u32,
+        /// What is in the way, for a person: `MAX_STAY_BYTES` at most.
+        why: String,
     },
     /// This endpoint of mine ends. Answered by [`Reply::Done`].
     Unbind {
@@ -589,6 +600,15 @@ pub enum Event {
         peer: EndpointAddress,
         /// By whom.
         by: EndpointAddress,
+    },
+    /// To an endpoint: the node's administrator wants it to move to a backup in this domain, or to stay. It moves when it receives next, or says why not by
+    /// [`Request::Stay`].
+    Migrate {
+        /// Slot of the endpoint that is told.
+        endpoint: u32,
+        /// The domain; none: what was said before is taken back.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<String>,
     },
     /// To an endpoint: a grant that it has borrowed stands for another buffer now. It borrows it again to learn which.
     Moved {

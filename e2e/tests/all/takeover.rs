@@ -159,6 +159,103 @@ fn callers_go_on_while_the_endpoint_moves_between_domains() {
     stop(&node, callers);
 }
 
+// The place goes from domain to domain by the administrator's word, while callers ask.
+#[test]
+fn callers_go_on_while_the_administrator_moves_the_endpoint() {
+    let Some((node, _primary)) = start() else { return };
+    let callers = callers(&node);
+    let mut backups = Vec::new();
+    for to in ["two", "one", "two", "one"] {
+        backups.push(backup(&node, to));
+        wait::pause(BETWEEN);
+        println!("{}", node.ok(&["endpoint", "migrate", "counter", "--to", to]));
+        backups.last().expect("a backup").wait_for("took over ");
+    }
+    stop(&node, callers);
+}
+
+/// Binds the name, is refused where nobody stands by, then moves to where somebody does, after a start that it takes back.
+const MOVER: &str = r#"
+import errno, time, tombolo
+me = tombolo.Endpoint("counter")
+me.keep_state(b"word 41\n")
+try:
+    me.migrate("two")
+except OSError as why:
+    print("refused:", errno.errorcode[why.errno], flush=True)
+while True:
+    try:
+        me.start_migration("two")
+        break
+    except OSError:
+        time.sleep(0.01)
+try:
+    me.receive(timeout=0)
+except OSError as why:
+    print("moving:", errno.errorcode[why.errno], flush=True)
+me.roll_back_migration()
+me.migrate("two")
+try:
+    me.receive(timeout=20)
+except OSError as why:
+    print("ended:", errno.errorcode[why.errno], flush=True)
+"#;
+
+#[test]
+fn a_program_in_python_moves_its_endpoint_and_hears_why_not() {
+    let Some(node) = Node::start() else { return };
+    node.up_ok(&topology());
+    let python = ["exec", "-i", "one", "--", "env", "PYTHONPATH=/run/tombolo/python", "python3", "-c"];
+    let mover = Program::run(node.command(&[&python[..], &[MOVER]].concat()));
+    assert!(mover.wait_for("refused: ").contains("ENODEV"));
+    let unknown = node.run(&["endpoint", "migrate", "counter", "--to", "desk"]);
+    assert!(unknown.code == 1 && unknown.err.contains("`backups`"), "{unknown:?}");
+    let unknown = node.run(&["endpoint", "migrate", "countre", "--to", "two"]);
+    assert!(unknown.code != 0 && unknown.err.contains("countre"), "{unknown:?}");
+    let taker = spawn(&node, "two", &["back", "counter"]);
+    assert!(mover.wait_for("moving: ").contains("EINPROGRESS"));
+    taker.wait_for("took over ");
+    assert!(mover.wait_for("ended: ").contains("ESHUTDOWN"));
+    // The state has come along, and callers find the new place.
+    let callers = callers(&node);
+    stop(&node, callers);
+}
+
+/// Receives only after it was told something; then has a buffer, which can't move, and receives again.
+const BUSY: &str = r#"
+import tombolo
+me = tombolo.Endpoint("counter")
+print("bound", flush=True)
+input()
+try:
+    me.receive(timeout=0)
+except BlockingIOError:
+    print("stayed", flush=True)
+kept = me.buffer(4096)
+me.receive(timeout=60)
+"#;
+
+#[test]
+fn an_endpoint_that_stays_says_why_and_an_order_is_taken_back() {
+    let Some(node) = Node::start() else { return };
+    node.up_ok(&topology());
+    let python = ["exec", "-i", "one", "--", "env", "PYTHONPATH=/run/tombolo/python", "python3", "-c"];
+    let mut busy = Program::run(node.command(&[&python[..], &[BUSY]].concat()));
+    busy.wait_for("bound");
+    let _backup = spawn(&node, "two", &["back", "counter"]);
+    wait::until("somebody stands by", || endpoints(&node, "shop").len() == 2);
+    let migrate = ["endpoint", "migrate", "counter"];
+    let late = node.run(&[&migrate[..], &["--to", "two", "--timeout", "100ms"]].concat());
+    assert!(late.code == 1 && late.err.contains("has not received within 100ms"), "{late:?}");
+    let told = node.ok(&[&migrate[..], &["--to", "two", "--no-wait", "--json"]].concat());
+    assert!(told.contains("\"to\": \"two\"") && told.contains("\"before\""), "{told}");
+    assert!(node.ok(&[&migrate[..], &["--roll-back"]].concat()).contains("stays where it is"));
+    busy.say("");
+    busy.wait_for("stayed");
+    let refused = node.run(&[&migrate[..], &["--to", "two"]].concat());
+    assert!(refused.code == 1 && refused.err.contains("has 1 buffers"), "{refused:?}");
+}
+
 #[test]
 fn a_domain_that_the_file_does_not_name_backs_nothing() {
     let Some((node, _primary)) = start() else { return };
@@ -215,6 +312,11 @@ fn the_programs_of_the_tour_count_on_while_they_are_killed() {
     let bound = |node: &Node| row(node, "counting", "counter")["pid"].as_u64();
     wait::until("the counter is bound", || bound(&node).is_some());
     let asks = Program::run(node.command(&["exec", "-i", "desk", "--", "python3", "/app/ask.py"]));
+    // The administrator moves it; its domain starts its program anew, which stands by from then on.
+    wait::until("it has moved to the other domain", || {
+        let moved = node.run(&["endpoint", "migrate", "counter", "--to", "two"]);
+        moved.out.contains("moved to two") || moved.err.contains("is in domain two already")
+    });
     for _ in 0..2 {
         // Both stand there again: the one that has the name, and the one that was started anew.
         wait::until("there is a backup", || {

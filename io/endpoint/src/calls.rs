@@ -135,6 +135,7 @@ impl Endpoint {
         let patience = Patience { deadline, searches: matches!(from, From::One(_)) };
         loop {
             self.bring_up_backups()?;
+            self.move_if_ordered()?;
             if let Some(received) = self.take_queued(from, into) {
                 return Ok(received);
             }

@@ -67,6 +67,19 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
+    /// What befell a call beside what is its own.
+    pub(crate) fn of<E: std::fmt::Display>(failed: Failed<E>) -> Trouble {
+        match failed {
+            Failed::Call(why) => Trouble::Ended { why: why.to_string() },
+            Failed::Daemon(why) => Trouble::Ended { why: why.to_string() },
+            Failed::System { action, source } => Trouble::System { action, source },
+            Failed::Forked => Trouble::Forked,
+            Failed::Ended { why } => Trouble::Ended { why },
+            Failed::Interrupted => Trouble::Interrupted,
+            Failed::Moving => Trouble::Moving,
+        }
+    }
+
     /// For `map_err`.
     pub(crate) fn doing(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> Trouble {
         move |errno| Trouble::System { action, source: errno.into() }

@@ -147,6 +147,23 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Moves, if the administrator has said so; what stands in the way is told to him, and the endpoint goes on.
+    pub(crate) fn move_if_ordered(&mut self) -> Result<(), Trouble> {
+        let Some(to) = self.member.as_mut().and_then(Member::take_order) else { return Ok(()) };
+        let moved = self.start_migration(&to).and_then(|()| self.commit_migration());
+        match moved {
+            Ok(()) => self.check_bound(),
+            Err(Failed::Call(why)) => {
+                tracing::warn!(endpoint = self.name(), to, %why, "an endpoint does not move as it was told to");
+                if let Some(member) = &mut self.member {
+                    member.stay(&why.to_string());
+                }
+                Ok(())
+            }
+            Err(failed) => Err(Trouble::of(failed)),
+        }
+    }
+
     /// Whether it may move to a program of this domain, and to which.
     fn may_move(&self, domain: &str) -> Result<Address, MigrateError> {
         let name = self.name().ok_or(MigrateError::NoName)?;

@@ -87,6 +87,9 @@ impl Endpoint {
             self.meet_source(call.from())?;
         }
         loop {
+            if self.stepping.is_none() {
+                self.move_if_ordered()?;
+            }
             if let Some(received) = self.take_queued(call.from(), into) {
                 self.cancel_receive(call);
                 return Ok(Step::Ready(received));
@@ -94,7 +97,11 @@ impl Endpoint {
             let step = stepped(self.step(late, true, |logic, pulse| logic.poll_receive(call, into, pulse)))?;
             match &step {
                 Step::Ready(received) if self.answers_again(received) => {}
-                Step::Pending { .. } if self.pairs.has_new_backup() => self.bring_up_backups()?,
+                Step::Pending { .. } if self.pairs.has_new_backup() => {
+                    self.bring_up_backups()?;
+                    // A receive that waits may be begun anew.
+                    self.cancel_receive(call);
+                }
                 _ => return Ok(step),
             }
         }
@@ -144,6 +151,7 @@ impl Endpoint {
         }
         self.pairs.bury();
         self.bring_up_backups()?;
+        self.move_if_ordered()?;
         if let Some(received) = self.take_queued(from, into) {
             return Ok(Some(received));
         }

@@ -295,6 +295,7 @@ impl Node {
             | Request::Back { .. }
             | Request::Promote { .. }
             | Request::Release { .. }
+            | Request::Stay { .. }
             | Request::Continues { .. }
             | Request::Unbind { .. }
             | Request::Introduce { .. }

@@ -647,6 +647,26 @@ pub struct EndpointRow {
     pub bytes: u64,
 }
 
+/// `POST /v1/endpoints/NAME`: has an endpoint move to a backup in another domain, or stay. Answered by [`Migrating`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Migration {
+    /// The domain; without it, an order that was not followed yet is taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+/// An endpoint that was told to move, which it does when its program receives next.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Migrating {
+    /// Its distributed container.
+    pub dc: String,
+    /// Its name.
+    pub endpoint: String,
+    /// `SLOT.GENERATION` of whoever had the name then; after the move the generation is another.
+    pub before: String,
+}
+
 /// What the CLI needs to run a command in a domain by itself: `/v1/domains/DC/DOMAIN/entry`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Entry {

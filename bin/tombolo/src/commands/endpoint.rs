@@ -2,6 +2,7 @@
 
 pub mod from_node;
 mod look;
+mod migrate;
 mod payload;
 mod print;
 mod talk;
@@ -32,6 +33,17 @@ pub enum EndpointCommand {
   tombolo endpoint show shop/planner     where several distributed containers have a `planner`
   tombolo endpoint show shop/3.1         by address: slot.generation")]
     Show(ShowArgs),
+    /// Move an endpoint that is in use to a program of another domain, which is a backup of it
+    #[command(after_help = "Examples:
+  tombolo endpoint migrate counter --to two
+  tombolo endpoint migrate shop/counter --to two --timeout 30s
+  tombolo endpoint migrate counter --to two --no-wait        it moves when its program receives next
+  tombolo endpoint migrate counter --roll-back               unless that was taken back before
+
+Its callers wait for a moment; nothing that was sent to it is lost, doubled or reordered. The domain has to be among the
+endpoint's `backups`, with a program that stands by (docs/movement.md). An endpoint that can't move stays where it is,
+and this says why. Where its program does not receive within the time, the order is taken back.")]
+    Migrate(MigrateArgs),
     /// Send a message, and wait until it is received
     #[command(after_help = "Examples, in a domain (where the program is /run/tombolo/tombolo):
   tombolo endpoint send planner 'go left'
@@ -87,6 +99,27 @@ pub struct LsArgs {
 pub struct ShowArgs {
     /// NAME, or DC/NAME; or an address, as 3.1 or DC/3.1
     pub endpoint: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// NAME, or DC/NAME
+    pub endpoint: String,
+    /// The domain whose program takes it
+    #[arg(long, value_name = "DOMAIN", required_unless_present = "roll_back")]
+    pub to: Option<String>,
+    /// How long its program may take to receive
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub timeout: Duration,
+    /// Give the order, and do not wait until it has moved
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Take back an order that was not followed yet
+    #[arg(long, conflicts_with_all = ["to", "no_wait"])]
+    pub roll_back: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -205,6 +238,7 @@ pub fn run(place: &PlaceArgs, command: &EndpointCommand) -> Result<(), Failure> 
     match command {
         EndpointCommand::Ls(arguments) => look::list(place, arguments),
         EndpointCommand::Show(arguments) => look::show(place, arguments),
+        EndpointCommand::Migrate(arguments) => migrate::run(place, arguments),
         EndpointCommand::Send(arguments) => match from_node::where_to(&arguments.who.domain) {
             from_node::Where::Here => talk::send(arguments),
             from_node::Where::Node => from_node::send(place, arguments),

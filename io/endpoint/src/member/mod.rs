@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use session::{Bound, Control, ControlError, FolderWatch, Introduced, Memories, Notice};
 use sys::known::Known;
-use wire::control::{EndpointAddress, EndpointRights, Event, GrantedBuffer, Reply, Request};
+use wire::control::{EndpointAddress, EndpointRights, Event, GrantedBuffer, MAX_STAY_BYTES, Reply, Request};
 use wire::ipc::Address;
 
 use crate::failed::Trouble;
@@ -99,6 +99,8 @@ pub(crate) struct Member {
     continues: u32,
     /// The primary's place, which it has got.
     promoted: Option<Bound>,
+    /// The domain where the administrator wants it.
+    ordered_to: Option<String>,
     /// Counts the connections.
     life: u64,
     answers: BTreeMap<u64, Answer>,
@@ -146,6 +148,7 @@ impl Member {
             backs: false,
             continues: 0,
             promoted: None,
+            ordered_to: None,
             life: 1,
             answers: BTreeMap::new(),
             awaited: BTreeMap::new(),
@@ -189,6 +192,20 @@ impl Member {
     /// The least generation of the endpoint whose replies it knows.
     pub(crate) fn continues(&self) -> u32 {
         if self.continues == 0 { self.address.generation } else { self.continues }
+    }
+
+    /// The domain where the administrator wants this endpoint, if it was said since this was asked last.
+    pub(crate) fn take_order(&mut self) -> Option<String> {
+        self.ordered_to.take()
+    }
+
+    /// Tells the administrator why this endpoint does not move.
+    pub(crate) fn stay(&mut self, why: &str) {
+        let why = why[..why.floor_char_boundary(MAX_STAY_BYTES)].to_owned();
+        let endpoint = self.address.slot;
+        if let Some(ticket) = self.ask(|id| Request::Stay { id, endpoint, why }) {
+            self.forget(ticket);
+        }
     }
 
     /// The place that a backup has got.
@@ -345,6 +362,11 @@ impl Member {
             Event::Rights { endpoint, peer, rights } if endpoint == slot => {
                 // Of one that we have parted from meanwhile: just as well.
                 let _parted = pairs.set_rights(of_wire(peer), rights_of(rights));
+            }
+            Event::Migrate { endpoint, to } if endpoint == slot => {
+                self.ordered_to = to;
+                // Whoever waits for a message does not go on waiting.
+                pairs.logic.set_news(true);
             }
             Event::Superseded { endpoint, peer, by } if endpoint == slot => {
                 pairs.supersede(of_wire(peer), of_wire(by));

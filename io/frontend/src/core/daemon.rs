@@ -101,6 +101,7 @@ impl<H: Host> Core<H> {
             | Event::Moved { .. }
             | Event::Revoked { .. }
             | Event::Unbound { .. }
+            | Event::Migrate { .. }
             | Event::Superseded { .. }
             | Event::Frontend { .. } => {
                 tracing::warn!("the daemon takes a frontend for something else");

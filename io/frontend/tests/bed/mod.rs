@@ -458,6 +458,7 @@ fn answer(
         | Request::Back { .. }
         | Request::Promote { .. }
         | Request::Release { .. }
+        | Request::Stay { .. }
         | Request::Continues { .. }
         | Request::Unbind { .. }
         | Request::Introduce { .. }

@@ -68,6 +68,7 @@ impl Server<'_> {
                 | Event::Moved { .. }
                 | Event::Revoked { .. }
                 | Event::Unbound { .. }
+                | Event::Migrate { .. }
                 | Event::Superseded { .. }
                 | Event::Service { .. }
                 | Event::Services { .. }

@@ -13,7 +13,7 @@ mod whole;
 
 use crate::admin::{
     Act, CancelRequest, Cancelled, Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow,
-    MAX_BODY_BYTES, Problem, Said, UpRequest, Version,
+    MAX_BODY_BYTES, Migrating, Migration, Problem, Said, UpRequest, Version,
 };
 use crate::domains::{Teller, change, lifecycle, spec};
 use crate::placement::{self, Following};
@@ -56,7 +56,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/services", get(services))
         .route("/v1/services/{name}", get(service))
         .route("/v1/endpoints", get(endpoints))
-        .route("/v1/endpoints/{name}", get(endpoint))
+        .route("/v1/endpoints/{name}", get(endpoint).post(migrate_endpoint))
         .route("/v1/links", get(links))
         .route("/v1/links/{node}", get(link).post(set_link))
         .route("/v1/reserve", get(reserve::book))
@@ -320,6 +320,20 @@ async fn endpoint(State(node): Shared, Path(name): Path<String>) -> Result<Respo
     let found =
         found.ok_or_else(|| Problem::new(Code::UnknownEndpoint, format!("endpoint {name} has just gone")))?;
     Ok(Json(found).into_response())
+}
+
+async fn migrate_endpoint(
+    State(node): Shared,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let wanted: Migration = parsed(&body)?;
+    let (dc, which) = node.domains.find_endpoint(&name)?;
+    let before = node
+        .broker
+        .migrate(&dc, &which, wanted.to.as_deref())
+        .map_err(|why| Problem::new(Code::Refused, why))?;
+    Ok(Json(Migrating { dc, endpoint: which, before: before.to_string() }).into_response())
 }
 
 #[derive(Deserialize)]

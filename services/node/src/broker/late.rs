@@ -10,6 +10,8 @@ use wire::control::{EndpointAddress, Event};
 pub(super) enum About {
     /// An endpoint, by its slot.
     Endpoint(u32),
+    /// Where an endpoint is to move.
+    Migration(u32),
     /// A peer of it.
     Peer(u32, EndpointAddress),
     /// A grant that it has borrowed.
@@ -25,6 +27,7 @@ pub(super) type Late = BTreeMap<About, Event>;
 fn about(event: &Event) -> Option<About> {
     Some(match event {
         Event::Unbound { endpoint, .. } => About::Endpoint(*endpoint),
+        Event::Migrate { endpoint, .. } => About::Migration(*endpoint),
         Event::Rights { endpoint, peer, .. } | Event::Superseded { endpoint, peer, .. } => {
             About::Peer(*endpoint, *peer)
         }

@@ -368,6 +368,7 @@ impl Broker {
             | Request::Promote { id: number, .. }
             | Request::Release { id: number, .. }
             | Request::Continues { id: number, .. }
+            | Request::Stay { id: number, .. }
             | Request::Unbind { id: number, .. }
             | Request::Introduce { id: number, .. }
             | Request::Buffer { id: number, .. }

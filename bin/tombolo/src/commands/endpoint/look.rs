@@ -41,7 +41,7 @@ pub fn tree(place: &PlaceArgs, endpoint: &str) -> Result<Value, Failure> {
 }
 
 /// In a domain there is no daemon to ask, and there shall be none: a domain is not told of the others.
-fn not_here(error: ClientError) -> Failure {
+pub fn not_here(error: ClientError) -> Failure {
     match error {
         ClientError::NotRunning { .. } if where_to(&None) == Where::Here => {
             Failure::new("this is inside a domain, from where endpoints can be called and not listed")

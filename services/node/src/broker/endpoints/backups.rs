@@ -3,11 +3,12 @@
 use super::bind::{Wish, bound_mut};
 use super::numbers::Whose;
 use super::{Answered, Inner, MAX_SUGGESTED, Own, Table, called, must_be_program, short};
-use crate::broker::{Identity, MemberId, Refusal, refuse};
+use crate::broker::{Broker, Identity, MemberId, Refusal, refuse};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 use topology::Topology;
-use wire::control::{EndpointAddress, EndpointRights, Event, Reply};
+use wire::control::{EndpointAddress, EndpointRights, Event, MAX_STAY_BYTES, Reply};
+use wire::ipc::Address;
 
 /// Backups of one endpoint. Each reply waits for all of them, so more would make it slower and hardly safer.
 const BACKUPS_MAX: usize = 4;
@@ -94,6 +95,59 @@ impl Table {
         // An earlier daemon knew this name, and nobody has come back to this one yet.
         let seen = self.names.get(name).is_none_or(|slot| self.slots.contains_key(slot));
         !seen && lately(&self.began)
+    }
+}
+
+/// An order of the administrator's: an endpoint shall move.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Order {
+    /// To a backup in this domain.
+    to: String,
+    /// Why it does not, as its program says; `None`: it was not heard yet.
+    stays: Option<String>,
+}
+
+impl Broker {
+    /// Tells the program of an endpoint to move to a backup in another domain, which it does when it receives next; without a domain, to stay. Returns where it
+    /// is now.
+    pub(crate) fn migrate(&self, dc: &str, name: &str, to: Option<&str>) -> Result<Address, String> {
+        let mut inner = self.lock();
+        let table = inner.endpoints.tables.get_mut(dc);
+        let found = table.and_then(|table| Some((table.names.get(name).copied()?, table)));
+        let Some((slot, table)) = found.filter(|(slot, table)| table.bound(*slot).is_some()) else {
+            return Err(format!(
+                "no program of this node has bound endpoint {name}: `tombolo endpoint ls` tells where it is"
+            ));
+        };
+        if let Some(to) = to {
+            table.may_be_taken(slot, name, to)?;
+        }
+        let Some(bound) = bound_mut(table, slot) else {
+            return Err(format!("endpoint {name} has just ended"));
+        };
+        bound.order = to.map(|to| Order { to: to.to_owned(), stays: None });
+        let (member, generation) = (bound.member, bound.generation);
+        inner.tell(member, Event::Migrate { endpoint: slot, to: to.map(str::to_owned) });
+        Ok(Address { slot, generation })
+    }
+}
+
+impl Table {
+    /// Whether a program of a domain stands by for the endpoint in a slot.
+    fn may_be_taken(&self, slot: u32, name: &str, to: &str) -> Result<(), String> {
+        if self.bound(slot).is_some_and(|(bound, _)| bound.domain == to) {
+            return Err(format!("endpoint {name} is in domain {to} already"));
+        }
+        let is_there = |backup: &u32| {
+            self.bound(*backup).is_some_and(|(backup, _)| backup.domain == to && !backup.released)
+        };
+        if self.backups_of(name).iter().any(is_there) {
+            return Ok(());
+        }
+        Err(format!(
+            "no program of domain {} is a backup of endpoint {name}: start one there, and list the domain in the endpoint's `backups`",
+            short(to)
+        ))
     }
 }
 
@@ -242,6 +296,16 @@ impl Inner {
             && let Some(bound) = bound_mut(table, backup.slot)
         {
             bound.released = true;
+        }
+        Ok(Reply::Done { id: number }.into())
+    }
+
+    /// An endpoint does not move as it was told to.
+    pub(super) fn stay(&mut self, own: &Own, number: u64, mut why: String) -> Answered {
+        why.truncate(why.floor_char_boundary(MAX_STAY_BYTES));
+        let bound = self.endpoints.tables.get_mut(&own.dc).and_then(|table| bound_mut(table, own.slot));
+        if let Some(order) = bound.and_then(|bound| bound.order.as_mut()) {
+            order.stays = Some(why);
         }
         Ok(Reply::Done { id: number }.into())
     }

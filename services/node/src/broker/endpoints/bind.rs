@@ -228,6 +228,7 @@ impl Inner {
             backs: None,
             released: false,
             continues: 0,
+            order: None,
         });
         slot.binds += 1;
         table.bound += 1;

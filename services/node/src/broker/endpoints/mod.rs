@@ -114,6 +114,8 @@ struct Bound {
     released: bool,
     /// The least generation whose replies it knows; 0: it has taken over from nobody.
     continues: u32,
+    /// The administrator's order to move.
+    order: Option<backups::Order>,
 }
 
 /// What the daemon counts of an endpoint.
@@ -235,6 +237,10 @@ impl Broker {
             Request::Continues { id: number, endpoint, from } => {
                 let own = inner.own(id, who, endpoint)?;
                 inner.continues(&own, number, from)
+            }
+            Request::Stay { id: number, endpoint, why } => {
+                let own = inner.own(id, who, endpoint)?;
+                inner.stay(&own, number, why)
             }
             Request::Unbind { id: number, endpoint } => inner.unbind(id, who, number, endpoint),
             Request::Introduce { id: number, endpoint, to, wait_ms } => {

@@ -241,6 +241,7 @@ impl Inner {
             "binds": found.map_or(0, |(_, slot, _)| slot.binds),
             "copies": named.is_some_and(|endpoint| endpoint.copies),
             "waiting": waiting,
+            "migration": bound.and_then(|bound| bound.order.as_ref()),
             "peer_count": row.peers,
             "peers": found.zip(bound).map(|((slot, ..), bound)| self.peers(table, slot, bound)),
             "buffer_count": row.buffers,
