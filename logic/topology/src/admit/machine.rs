@@ -132,7 +132,7 @@ fn append(machine: &MachineForm, kernel: &MachineKernel, cx: &mut Context<'_, '_
 /// A guest has a file tree, a kernel and privileges of its own: keys about those of a container would promise what is not so.
 pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let given_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
-    let keys: [(Option<&Span>, &str, &str); 6] = [
+    let keys: [(Option<&Span>, &str, &str); 7] = [
         (
             given_root,
             "a guest's file tree is its initramfs or its disk",
@@ -157,6 +157,11 @@ pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>)
             form.capabilities.given().map(|at| &at.span),
             "a guest's program has all capabilities, of the guest's kernel",
             "leave it out, or say who the program is: user = \"nobody\"",
+        ),
+        (
+            form.nine_p.given().filter(|at| at.value).map(|at| &at.span),
+            "a guest's /srv is served inside it, where no socket of the node is",
+            "leave it out; programs of the guest have /srv as files",
         ),
         (
             form.ready.value().and_then(|ready| ready.tcp.given()).map(|at| &at.span),
