@@ -17,6 +17,7 @@ pub mod location;
 pub mod meeting;
 pub mod movement;
 pub mod nbd;
+pub mod ninep;
 pub mod proxy;
 pub mod remote;
 pub mod replica;

@@ -338,6 +338,8 @@ pub(crate) struct Handle {
     pub(crate) flags: u32,
     /// Whether what was asked of it may be asked again.
     pub(crate) idempotent: bool,
+    /// Whether it ends with the frontend, and so is not in the ledger: a client of 9P has it.
+    pub(crate) passes: bool,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) pid: u32,

@@ -22,6 +22,8 @@ pub struct Entrances {
     pub stub_tcp: Option<OwnedFd>,
     /// The resolver's socket, listening.
     pub resolve: Option<OwnedFd>,
+    /// The socket for clients of 9P, listening.
+    pub ninep: Option<OwnedFd>,
 }
 
 impl Entrances {
@@ -31,6 +33,7 @@ impl Entrances {
             (Entrance::StubUdp, &self.stub_udp),
             (Entrance::StubTcp, &self.stub_tcp),
             (Entrance::Resolve, &self.resolve),
+            (Entrance::Ninep, &self.ninep),
         ];
         all.into_iter().filter_map(|(entrance, descriptor)| Some((entrance, descriptor.as_ref()?))).collect()
     }
@@ -99,6 +102,7 @@ enum Entrance {
     StubUdp,
     StubTcp,
     Resolve,
+    Ninep,
 }
 
 /// Why a process that was started as a frontend is none.
@@ -134,6 +138,7 @@ pub fn receive_launch(socket: impl AsFd) -> Result<Launch, LaunchError> {
             Entrance::StubUdp => &mut entrances.stub_udp,
             Entrance::StubTcp => &mut entrances.stub_tcp,
             Entrance::Resolve => &mut entrances.resolve,
+            Entrance::Ninep => &mut entrances.ninep,
         };
         *place = Some(next()?);
     }
@@ -182,7 +187,7 @@ mod tests {
     #[test]
     fn a_launch_arrives_with_each_descriptor_in_its_place() {
         let entrances =
-            Entrances { stub_udp: None, stub_tcp: Some(file("tcp")), resolve: Some(file("resolve")) };
+            Entrances { stub_tcp: Some(file("tcp")), resolve: Some(file("resolve")), ..Entrances::default() };
         let (fuse, ledger, control) = (file("fuse"), file("ledger"), file("control"));
         let handed = Handed {
             fuse: fuse.as_fd(),

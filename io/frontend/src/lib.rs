@@ -5,6 +5,7 @@
 //! waiting, so that nothing blocks the thread that reads the kernel's requests: calls that have to wait are parked.
 
 mod abi;
+mod answers;
 mod core;
 mod counters;
 mod daemon;
@@ -16,6 +17,7 @@ mod launch;
 mod ledger;
 mod lines;
 mod link;
+mod ninep;
 mod privilege;
 mod record;
 mod shared;
@@ -59,6 +61,8 @@ pub struct Config {
     pub identity: Option<Identity>,
     /// User and group that own the files.
     pub owner: (u32, u32),
+    /// A Unix stream socket that listens: who connects to it is shown the tree by 9P2000.L (`docs/spec/ninep.md`).
+    pub ninep: Option<OwnedFd>,
     /// Whether to make use of a kernel that can send requests again. `false` is for tests of what older kernels do.
     pub resend: bool,
 }
@@ -133,8 +137,15 @@ impl Frontend {
         let alarm = Arc::new(Eventfd::new().map_err(FrontendError::Start)?);
         let outbox = Arc::new(Outbox::new(config.control, Arc::clone(&alarm)).map_err(FrontendError::Start)?);
         let device = Arc::new(Device::new(config.fuse));
-        let world =
-            World { device: Arc::clone(&device), ledger, links: Vec::new(), outbox: Arc::clone(&outbox) };
+        let answers = config.ninep.as_ref().map(|_| answers::Answers::new()).transpose();
+        let answers = answers.map_err(FrontendError::Start)?.map(Arc::new);
+        let world = World {
+            device: Arc::clone(&device),
+            ledger,
+            links: Vec::new(),
+            outbox: Arc::clone(&outbox),
+            ninep: answers.clone(),
+        };
         let mut core = Core::new(world, config.owner.0, config.owner.1, config.resend);
         let resends = if config.successor { core.take_over(records) } else { false };
         let shared = Arc::new(Shared::new(core, Arc::clone(&alarm)));
@@ -142,6 +153,9 @@ impl Frontend {
         let listener = Arc::clone(&shared);
         shared::spawn("daemon", move || daemon::run(&listener, &outbox, &alarm))
             .map_err(FrontendError::Start)?;
+        if let (Some(listener), Some(answers)) = (config.ninep, answers) {
+            ninep::spawn(Arc::clone(&shared), answers, listener).map_err(FrontendError::Start)?;
+        }
         Ok(Self { shared, device, resends, successor: config.successor })
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sys::eventfd::Eventfd;
 use wire::control::Request;
 
+use crate::answers::{Answers, MARK};
 use crate::core::Core;
 use crate::daemon::Outbox;
 use crate::device::{Device, Replied};
@@ -22,6 +23,8 @@ pub(crate) struct World {
     pub(crate) ledger: Ledger,
     pub(crate) links: Vec<Option<Link>>,
     pub(crate) outbox: Arc<Outbox>,
+    /// Where answers for clients of 9P go.
+    pub(crate) ninep: Option<Arc<Answers>>,
 }
 
 impl World {
@@ -41,6 +44,12 @@ impl Host for World {
         let errno =
             if (0..=ERRNO_MAX).contains(&errno) { errno } else { rustix::io::Errno::IO.raw_os_error() };
         let parts = if errno == 0 { parts } else { &[] };
+        if unique & MARK != 0 {
+            if let Some(answers) = &self.ninep {
+                answers.put(unique, errno, parts);
+            }
+            return true;
+        }
         match self.device.reply(unique, errno, parts) {
             Ok(replied) => replied == Replied::Taken,
             Err(error) => {

@@ -447,7 +447,7 @@ impl<H: Host> Core<H> {
             handle.dirty = true;
         }
         // Not through the ledger's last word: a poll that is asked twice is answered twice.
-        let record = (handle.dirty && handle.opened).then(|| crate::record::encode(handle));
+        let record = (handle.dirty && handle.opened && !handle.passes).then(|| crate::record::encode(handle));
         handle.dirty = false;
         if let Some(record) = record {
             self.host.save(slot + 1, &record);
@@ -477,7 +477,7 @@ impl<H: Host> Core<H> {
         self.free.push(slot);
         self.open_handles = self.open_handles.saturating_sub(1);
         self.held = self.held.saturating_sub(handle.held);
-        if handle.opened {
+        if handle.opened && !handle.passes {
             self.host.clear(slot + 1);
         }
         self.close_own(&handle);

@@ -252,7 +252,7 @@ impl<H: Host> Core<H> {
 
     fn save_facts(&mut self) {
         let resends = self.agreed.is_none_or(|agreed| agreed.resend);
-        let parked = if resends { Vec::new() } else { self.parked.values().map(|p| p.call.unique).collect() };
+        let parked = if resends { Vec::new() } else { self.kernels_parked() };
         let facts = Facts {
             agreed: self.agreed,
             takeovers: self.takeovers,
@@ -264,6 +264,12 @@ impl<H: Host> Core<H> {
             Ok(record) => self.host.save(0, &record),
             Err(error) => tracing::error!(%error, "the facts of the mount can't be written down"),
         }
+    }
+
+    /// Calls of the kernel that wait. A client of 9P asks its successor anew.
+    fn kernels_parked(&self) -> Vec<u64> {
+        let uniques = self.parked.values().map(|parked| parked.call.unique);
+        uniques.filter(|unique| unique & crate::answers::MARK == 0).collect()
     }
 
     /// Answers a call that changes nothing.
@@ -297,6 +303,7 @@ impl<H: Host> Core<H> {
             node,
             flags,
             idempotent,
+            passes: call.unique & crate::answers::MARK != 0,
             uid: call.uid,
             gid: call.gid,
             pid: call.pid,
@@ -336,7 +343,7 @@ impl<H: Host> Core<H> {
             let held = handle.held_bytes();
             self.held = (self.held + held).saturating_sub(handle.held);
             handle.held = held;
-            if std::mem::take(&mut handle.dirty) && handle.opened {
+            if std::mem::take(&mut handle.dirty) && handle.opened && !handle.passes {
                 self.host.save(slot + 1, &crate::record::encode(handle));
             }
             let service = handle.service().unwrap_or(0);

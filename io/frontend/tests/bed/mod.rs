@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod backend;
+pub mod ninep;
 pub mod tree;
 
 use std::collections::HashMap;
@@ -60,7 +61,8 @@ pub fn be_the_frontend() {
     let role: Value = serde_json::from_str(&role).expect("a role");
     let mut hello = [0; 16];
     let (_, mut descriptors) =
-        sys::descriptors::receive_with_descriptors(std::io::stdin(), &mut hello, 3).expect("descriptors");
+        sys::descriptors::receive_with_descriptors(std::io::stdin(), &mut hello, 4).expect("descriptors");
+    let ninep = descriptors.pop();
     let (ledger, control, fuse) = (descriptors.pop(), descriptors.pop(), descriptors.pop());
     let config = frontend::Config {
         fuse: fuse.expect("the device"),
@@ -69,6 +71,7 @@ pub fn be_the_frontend() {
         successor: role["successor"] == true,
         identity: Some(frontend::Identity { uid: NOBODY, gid: NOBODY }),
         owner: (0, 0),
+        ninep,
         resend: role["resend"] == true,
     };
     frontend::run(config).expect("the frontend serves until the mount is gone");
@@ -94,6 +97,7 @@ pub struct Bed {
     folder: tempfile::TempDir,
     fuse: OwnedFd,
     ledger: OwnedFd,
+    ninep: OwnedFd,
     frontend: Option<Child>,
     wishes: Wishes,
     pub daemon: FakeDaemon,
@@ -126,8 +130,10 @@ impl Bed {
         let mount = frontend::mount_detached(&fuse, &frontend::MountOptions::default()).expect("a mount");
         sys::mount::attach(&mount, &srv).expect("attached");
         let ledger = rustix::fs::memfd_create("ledger", MemfdFlags::CLOEXEC).expect("a memfd");
+        let ninep = std::os::unix::net::UnixListener::bind(folder.path().join("9p.sock")).expect("a socket");
+        let ninep = ninep.into();
         let daemon = FakeDaemon::new(wishes.up);
-        let mut bed = Self { folder, fuse, ledger, frontend: None, wishes, daemon };
+        let mut bed = Self { folder, fuse, ledger, ninep, frontend: None, wishes, daemon };
         bed.start(false);
         bed
     }
@@ -144,7 +150,7 @@ impl Bed {
             .stdout(Stdio::null())
             .spawn()
             .expect("a frontend");
-        let descriptors = [self.fuse.as_fd(), control.as_fd(), self.ledger.as_fd()];
+        let descriptors = [self.fuse.as_fd(), control.as_fd(), self.ledger.as_fd(), self.ninep.as_fd()];
         sys::descriptors::send_with_descriptors(&ours, b"go", &descriptors).expect("sent");
         self.frontend = Some(child);
     }
@@ -163,6 +169,11 @@ impl Bed {
 
     pub fn srv(&self) -> PathBuf {
         self.folder.path().join("srv")
+    }
+
+    /// Where the same tree is shown by 9P.
+    pub fn ninep(&self) -> PathBuf {
+        self.folder.path().join("9p.sock")
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

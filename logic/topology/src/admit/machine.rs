@@ -164,6 +164,11 @@ pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>)
             "leave it out, or say who the program is: user = \"nobody\"",
         ),
         (
+            form.nine_p.given().filter(|at| at.value).map(|at| &at.span),
+            "a guest's /srv is served inside it, where no socket of the node is",
+            "leave it out; programs of the guest have /srv as files",
+        ),
+        (
             form.ready.value().and_then(|ready| ready.tcp.given()).map(|at| &at.span),
             "nobody can connect to a guest from the node's network",
             "ask inside the guest: ready = { command = [\"test\", \"-e\", \"/tmp/up\"] }",

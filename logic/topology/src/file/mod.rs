@@ -102,6 +102,8 @@ table_form! {
         log: LogForm => optional,
         /// The services that it sees, by name: where below /srv, and by which native entrances.
         services: Named<ServiceAt, SERVICES_MAX> => optional,
+        /// Whether clients of 9P2000.L see its /srv as well, at the socket 9p.sock in /run/tombolo. Not for a vm.
+        nine_p: bool => false,
         /// The volumes that it has, by name. Each volume has one domain.
         volumes: Named<VolumeAtForm, VOLUMES_PER_DOMAIN_MAX> => optional,
         /// What its resolv.conf says beside the address of its stub.

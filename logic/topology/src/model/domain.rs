@@ -66,6 +66,9 @@ pub struct Domain {
     pub log: LogLimits,
     /// The services it sees below `/srv`, sorted by service.
     pub services: Vec<ServiceMount>,
+    /// Whether clients of 9P2000.L see its `/srv` as well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nine_p: bool,
     /// The socket services that it sees, sorted by service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<SocketMount>,

@@ -283,6 +283,12 @@ fn entrances(
             .map_err(|e| format!("can't make the resolver socket in {}: {e}", folder.display()))?;
         entrances.resolve = Some(socket);
     }
+    if domain.nine_p {
+        let inside = node.layout.domain(dc, domain.name.as_str()).map_err(said)?.inside();
+        let socket = control::listen(&inside, spec::NINEP_SOCKET, SocketType::STREAM, 0o666)
+            .map_err(|e| format!("can't make the socket for clients of 9P in {}: {e}", inside.display()))?;
+        entrances.ninep = Some(socket);
+    }
     Ok(entrances)
 }
 
@@ -429,7 +435,12 @@ pub(crate) async fn adopt(
         running.kept(index - 1).map(Some).map_err(said)
     };
     let (stub, resolve) = (spec::has_stub(domain), spec::has_resolve(domain));
-    let entrances = Entrances { stub_udp: next(stub)?, stub_tcp: next(stub)?, resolve: next(resolve)? };
+    let entrances = Entrances {
+        stub_udp: next(stub)?,
+        stub_tcp: next(stub)?,
+        resolve: next(resolve)?,
+        ninep: next(domain.nine_p)?,
+    };
     let held = Held { fuse, ledger, entrances };
     let memories = kept_memories(&running, index);
     lend(node, dc, domain, &held, memories)?;

@@ -10,6 +10,8 @@ use topology::{Domain, Program, Topology};
 pub(crate) const STUB_ADDRESS: std::net::Ipv4Addr = std::net::Ipv4Addr::new(127, 0, 0, 53);
 /// The stub's port.
 pub(crate) const STUB_PORT: u16 = 53;
+/// The socket for clients of 9P2000.L, in what the domain sees as `/run/tombolo`.
+pub(crate) const NINEP_SOCKET: &str = "9p.sock";
 /// Where stock `libnss-resolve` looks for its socket: the folder.
 pub(crate) const RESOLVE_FOLDER: &str = "/run/systemd/resolve";
 /// Its socket in there.
