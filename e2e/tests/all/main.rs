@@ -51,6 +51,7 @@ mod machine_sockets;
 mod machines;
 mod missing;
 mod network_classes;
+mod ninep;
 mod own_etcd;
 mod packages;
 mod programs;

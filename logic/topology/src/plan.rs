@@ -212,6 +212,7 @@ fn changed_keys(a: &Domain, b: &Domain) -> (Vec<&'static str>, Vec<&'static str>
         ("volumes", a.volumes != b.volumes),
         ("services", a.services != b.services || a.sockets != b.sockets),
         ("resolv", a.resolv != b.resolv),
+        ("nine_p", a.nine_p != b.nine_p),
     ];
     (differing(&live), differing(&cold))
 }

@@ -132,7 +132,7 @@ fn append(machine: &MachineForm, kernel: &MachineKernel, cx: &mut Context<'_, '_
 /// A guest has a file tree, a kernel and privileges of its own: keys about those of a container would promise what is not so.
 pub(super) fn refuse_container_keys(form: &DomainForm, cx: &mut Context<'_, '_>) {
     let given_root = form.root.given().filter(|at| !matches!(at.value, RootForm::Host)).map(|at| &at.span);
-    let keys: [(Option<&Span>, &str, &str); 7] = [
+    let keys: [(Option<&Span>, &str, &str); 8] = [
         (
             given_root,
             "a guest's file tree is its initramfs or its disk",
