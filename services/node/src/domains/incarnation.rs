@@ -283,21 +283,9 @@ fn entrances(
             .map_err(|e| format!("can't make the resolver socket in {}: {e}", folder.display()))?;
         entrances.resolve = Some(socket);
     }
-    let inside = node.layout.domain(dc, domain.name.as_str()).map_err(said)?.inside();
-    if domain.nine_p {
-        let socket = control::listen(&inside, spec::NINEP_SOCKET, SocketType::STREAM, 0o666)
-            .map_err(|e| format!("can't make the socket for clients of 9P in {}: {e}", inside.display()))?;
-        entrances.ninep = Some(socket);
-    } else {
-        // An incarnation of another file may have had one.
-        let socket = inside.join(spec::NINEP_SOCKET);
-        match std::fs::remove_file(&socket) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(format!("can't remove {}: {error}", socket.display()));
-            }
-            _ => {}
-        }
-    }
+    let folder = node.layout.domain(dc, domain.name.as_str()).map_err(said)?.inside();
+    entrances.ninep = super::inside::ninep_socket(&folder, domain.nine_p)
+        .map_err(|e| format!("can't make the socket for clients of 9P in {}: {e}", folder.display()))?;
     Ok(entrances)
 }
 

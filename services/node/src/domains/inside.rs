@@ -5,9 +5,12 @@
 
 use super::Domains;
 use super::spec;
+use crate::broker::control;
 use domain::Layout;
+use rustix::net::SocketType;
 use std::fs::{self, DirBuilder, File, FileTimes, Metadata, Permissions};
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -21,6 +24,17 @@ const LIBRARY_FOR_THE_LOADER: &str = "libtombolo.so.0";
 const PYTHON: &str = "python";
 /// The package in there.
 const PACKAGE: &str = "tombolo";
+
+/// The socket of the domain's clients of 9P, where its file asks for one; one of an earlier incarnation goes.
+pub(crate) fn ninep_socket(inside: &Path, wanted: bool) -> io::Result<Option<OwnedFd>> {
+    if wanted {
+        return control::listen(inside, spec::NINEP_SOCKET, SocketType::STREAM, 0o666).map(Some);
+    }
+    match fs::remove_file(inside.join(spec::NINEP_SOCKET)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(None),
+    }
+}
 
 /// Domains come up at the same time, and all want the same copies.
 static COPYING: Mutex<()> = Mutex::new(());
