@@ -68,16 +68,16 @@ impl Request {
 /// The reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Who has answered: whoever was asked, or to whom the request was passed on.
+    /// The endpoint that has answered: the one asked, or the one to which the request was passed on.
     pub source: Address,
-    /// What it means.
+    /// The reply's tag, whose meaning the two agree on.
     pub tag: u32,
 }
 
 #[derive(Clone, Debug)]
 struct Outgoing {
     kind: Kind,
-    /// Who has to act: whoever is called, then to whom it was passed on.
+    /// The endpoint that has to act: the one called, then the one to which it was passed on.
     to: Address,
     tag: u32,
     takes: u32,
@@ -118,7 +118,7 @@ impl Why {
     }
 }
 
-/// What giving a call up has come to.
+/// The result of giving a call up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GivenUp {
     /// It never will be received.
@@ -514,7 +514,7 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
-/// What is said of a call that was given up; nothing as long as another node is asked.
+/// Returns the outcome of a call that was given up; nothing as long as another node is asked.
 fn given_up(given: GivenUp, why: Why) -> Attempt {
     match given {
         GivenUp::Asked => Ok(None),

@@ -10,7 +10,7 @@ use crate::peer::Peer;
 use crate::search::Search;
 use crate::{Broken, Link, NoPeer, Way, Word};
 
-/// What one endpoint may do with another, as whoever introduced them says.
+/// The rights of one endpoint on another, as given by the one that introduced them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rights {
     /// Send to it.
@@ -85,7 +85,7 @@ impl Default for Limits {
     }
 }
 
-/// What a poll learns of time.
+/// The news about time that a poll gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pulse {
     /// The call's deadline has passed.
@@ -99,7 +99,7 @@ pub struct Pulse {
     pub spins: bool,
 }
 
-/// What a poll of a call has come to.
+/// The result of polling a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a call that is not ready has to be polled again"]
 pub enum Poll<T> {
@@ -111,7 +111,7 @@ pub enum Poll<T> {
     Sleep(Sleep),
 }
 
-/// Whose doorbells to sleep on.
+/// The doorbells to sleep on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
     /// The one peer's. No other can end this call.
@@ -191,7 +191,7 @@ impl<L: Link> Endpoint<L> {
         self.news = news;
     }
 
-    /// Who it is.
+    /// Returns the endpoint's own address.
     #[must_use]
     pub fn address(&self) -> Address {
         self.address
@@ -280,7 +280,7 @@ impl<L: Link> Endpoint<L> {
         self.parted = Some((removed.address, word));
     }
 
-    /// Whom it is bound to, in no order.
+    /// Returns the peers that it is bound to, in no order.
     pub fn peers(&self) -> impl Iterator<Item = Address> {
         self.peers.iter().map(|peer| peer.address)
     }
@@ -336,7 +336,7 @@ impl<L: Link> Endpoint<L> {
         self.peers.len()
     }
 
-    /// What this endpoint may do with a peer.
+    /// Returns the rights of this endpoint on a peer.
     ///
     /// # Errors
     /// See [`NoPeer`].

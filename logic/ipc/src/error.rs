@@ -16,7 +16,7 @@ pub enum NoPeer {
     /// Another one has its place.
     #[error("endpoint {asked} is not there any more: its place has generation {found}")]
     WrongGeneration {
-        /// Who was meant.
+        /// The address that was meant.
         asked: Address,
         /// The generation that is bound there, or was last.
         found: u32,
@@ -27,7 +27,7 @@ pub enum NoPeer {
     /// It is elsewhere now.
     #[error("endpoint {from} has moved to {to}: bind to it there")]
     Moved {
-        /// Who was meant.
+        /// The address that was meant.
         from: Address,
         /// Where it is.
         to: Address,
@@ -91,7 +91,7 @@ pub enum RequestError {
     /// Whoever has to answer waits for this very caller, over others perhaps.
     #[error("endpoint {to} waits, over others perhaps, for this caller: a deadlock")]
     Deadlock {
-        /// Who has to answer.
+        /// The endpoint that has to answer.
         to: Address,
         /// Whether the request was received.
         received: bool,
@@ -99,7 +99,7 @@ pub enum RequestError {
     /// The time is over.
     #[error("endpoint {to} did not reply in time; the request was {}", if *received { "received" } else { "withdrawn" })]
     TimedOut {
-        /// Who has to answer.
+        /// The endpoint that has to answer.
         to: Address,
         /// Whether the request was received. If not, it will not be.
         received: bool,

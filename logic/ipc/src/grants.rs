@@ -12,7 +12,7 @@ const PAGE_BYTES: u64 = 4096;
 /// So many grants that are over are remembered, the newest, so that whoever comes late is told why. Older ones are as if they had never been.
 const ENDS_KEPT: usize = 1024;
 
-/// What a grantee may do with a buffer.
+/// The rights of a grantee on a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Read it.
@@ -44,11 +44,11 @@ pub struct Limits {
 /// A grant as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// Which buffer.
+    /// The buffer's number.
     pub buffer: u64,
     /// To whom.
     pub to: Address,
-    /// What that one may do.
+    /// The rights that the grantee gets.
     pub access: Access,
     /// Its place in the buffer's states.
     pub place: u32,
@@ -63,11 +63,11 @@ pub struct Granted {
     pub buffer: u64,
     /// Its place in that one's states.
     pub place: u32,
-    /// Whose it is.
+    /// The buffer's owner.
     pub owner: Address,
     /// To whom it was granted.
     pub to: Address,
-    /// What that one may do.
+    /// The grantee's rights.
     pub access: Access,
     /// Bytes of the buffer.
     pub bytes: u64,
@@ -78,37 +78,37 @@ pub struct Granted {
 pub struct Buffer {
     /// Its number.
     pub buffer: u64,
-    /// Whose it is.
+    /// The buffer's owner.
     pub owner: Address,
     /// Bytes of data.
     pub bytes: u64,
-    /// What its grants allow; `None`: nobody was granted it yet.
+    /// The access that its grants allow; `None`: it was not granted to anybody yet.
     pub access: Option<Access>,
-    /// What it counts for, of [`cost_bytes`]: nothing while the one that it replaces is still there.
+    /// The bytes counted for it, of [`cost_bytes`]: none while the buffer that it replaces is still there.
     pub counts: u64,
 }
 
-/// What a grant has come to.
+/// The result of a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
     /// Its number.
     pub grant: u64,
     /// The buffer was granted for the first time: its memories have to be sealed for this access before anybody is answered.
     pub seal: bool,
-    /// Who has borrowed what it stood for before.
+    /// The endpoints that have borrowed the grant's previous buffer.
     pub tell: Vec<Address>,
 }
 
 /// A grant that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// What it was.
+    /// The grant that is over.
     pub granted: Granted,
-    /// Who has borrowed it, those excepted that have ended.
+    /// Its borrowers, without those that have ended.
     pub tell: Vec<Address>,
 }
 
-/// What went with an endpoint that has ended.
+/// The buffers and grants that went with an endpoint that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
     /// Its buffers.
@@ -138,9 +138,9 @@ pub enum BufferError {
         "a buffer that takes {wanted} bytes does not fit: {left} are left of what `ipc.bytes` allows; free some, or raise it in the topology file"
     )]
     Bytes {
-        /// What it would take.
+        /// The bytes that the buffer would take.
         wanted: u64,
-        /// What there is.
+        /// The bytes that are left.
         left: u64,
     },
 }
@@ -159,11 +159,11 @@ pub enum GrantError {
         "buffer {buffer} was granted {was}, and can't be granted {asked} as well: make another one for that"
     )]
     Access {
-        /// Which.
+        /// The buffer's number.
         buffer: u64,
-        /// What its grants allow.
+        /// The access that its grants allow.
         was: Access,
-        /// What was asked for.
+        /// The access that was asked for.
         asked: Access,
     },
     /// There is no such place.
@@ -172,11 +172,11 @@ pub enum GrantError {
     /// Another grant of the buffer stands there.
     #[error("place {place} of buffer {buffer} is that of grant {grant}")]
     PlaceTaken {
-        /// Which buffer.
+        /// The buffer's number.
         buffer: u64,
-        /// Which place.
+        /// The place in its states.
         place: u32,
-        /// Whose it is.
+        /// The grant that has the place.
         grant: u64,
     },
     /// Too many grants.
@@ -196,11 +196,11 @@ pub enum GrantError {
     /// The buffer that it would stand for is too short.
     #[error("grant {grant} is of {least} bytes, and can't move to a buffer of {bytes}")]
     Shorter {
-        /// Which.
+        /// The grant's number.
         grant: u64,
-        /// What it had.
+        /// The bytes that it had.
         least: u64,
-        /// What it would have.
+        /// The bytes that it would have.
         bytes: u64,
     },
 }
@@ -244,7 +244,7 @@ pub struct OutOfRange {
     pub offset: u64,
     /// How many they are.
     pub length: u64,
-    /// What the buffer has.
+    /// The buffer's length, in bytes.
     pub bytes: u64,
 }
 
@@ -268,7 +268,7 @@ pub fn cost_bytes(bytes: u64) -> u64 {
 #[derive(Debug)]
 struct Entry {
     granted: Granted,
-    /// Who has borrowed it since it stands for this buffer.
+    /// The endpoints that have borrowed it since it stands for this buffer.
     borrowers: BTreeSet<Address>,
 }
 
@@ -399,7 +399,7 @@ impl Table {
         self.buffers.get(&buffer).copied().filter(|found| found.owner == owner)
     }
 
-    /// What both kinds of grants are checked for. Returns the buffer.
+    /// Checks the conditions common to both kinds of grants. Returns the buffer.
     fn check(&self, owner: Address, wish: &Wish) -> Result<Buffer, GrantError> {
         let buffer = self.owned(owner, wish.buffer).ok_or(GrantError::NoBuffer(owner, wish.buffer))?;
         if wish.to == owner {
@@ -537,7 +537,7 @@ impl Table {
         Some(Over { granted, tell: borrowers.into_iter().collect() })
     }
 
-    /// What a grant stands for, for somebody who will copy. `copies`: it may for grants that were made to others.
+    /// Returns the buffer that a grant stands for, for somebody who will copy. `copies`: it may for grants that were made to others.
     ///
     /// # Errors
     /// See [`BorrowError`].

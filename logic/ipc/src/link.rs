@@ -1,9 +1,9 @@
-//! What an endpoint needs of the channel to one peer.
+//! The interface of the channel to one peer, as an endpoint needs it.
 
 use wire::ipc as layout;
 use wire::ipc::Header;
 
-/// Which direction's words.
+/// The direction that a word belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// From this endpoint to the peer.
@@ -75,7 +75,7 @@ pub trait Link {
     /// The header of the next message, which stays where it is; `None`: there is none.
     ///
     /// # Errors
-    /// What the peer has broken.
+    /// The rule that the peer has broken.
     fn look(&mut self) -> Result<Option<Header>, Broken>;
     /// Takes the message that was looked at last; its payload, of the length in that header, replaces what is in `into`.
     fn take(&mut self, into: &mut Vec<u8>);
@@ -102,7 +102,7 @@ pub trait Link {
     }
 }
 
-/// Which rule a peer has broken. The pair is closed then; no other pair notices.
+/// The rule that a peer has broken. The pair is closed then; no other pair notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     /// A rule of the channel under it.
@@ -114,27 +114,27 @@ pub enum Broken {
     /// It named a source that it is not.
     #[error("the peer is {expected} and alleges to send for {alleged}")]
     Source {
-        /// Who it says.
+        /// The source that the header names.
         alleged: layout::Address,
-        /// Who it is.
+        /// The peer's address.
         expected: layout::Address,
     },
     /// It sent more than the window allows.
     #[error("the peer has sent {bytes} bytes that nobody has received; {most} are allowed")]
     Window {
-        /// What was found.
+        /// The bytes that were found.
         bytes: usize,
-        /// What may be.
+        /// The most bytes that are allowed.
         most: usize,
     },
     /// It alleges to have received what was not sent, or less than before.
     #[error("the peer alleges to have received {alleged} bytes; only {least} to {most} are possible")]
     Received {
-        /// What it says.
+        /// The count that the peer alleges.
         alleged: u64,
-        /// What it said before.
+        /// The count that it alleged before.
         least: u64,
-        /// What was sent.
+        /// The count that was sent.
         most: u64,
     },
     /// A message or a reply is longer than may be.
@@ -150,7 +150,7 @@ pub enum Broken {
     Call {
         /// The call.
         id: u64,
-        /// What stands there.
+        /// The value found there.
         found: u64,
     },
 }

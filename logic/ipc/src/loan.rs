@@ -6,10 +6,10 @@ use wire::grants::State;
 use wire::ipc::Address;
 use wire::loan::{Nonsense, Outcome, PIECE_BYTES_MAX, Record};
 
-/// What was lent.
+/// The terms of a loan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Whose buffer it is.
+    /// The buffer's owner.
     pub owner: Address,
     /// Whether it may be written.
     pub writable: bool,
@@ -19,9 +19,9 @@ pub struct Terms {
 
 /// The memory of a granted buffer.
 pub trait Lent {
-    /// What the owner says of the grant; nothing that follows is done before.
+    /// The state of the grant, as its owner says; nothing that follows is done before.
     fn state(&self) -> State;
-    /// What was done before is done, for everybody, before what follows.
+    /// A memory fence: all before it is done, for everybody, before what follows.
     fn fence(&self);
     /// Copies out of it.
     fn read(&self, offset: u64, into: &mut [u8]);
@@ -29,7 +29,7 @@ pub trait Lent {
     fn write(&self, offset: u64, from: &[u8]);
 }
 
-/// Which rule was broken.
+/// The rule that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     /// It is no record.
@@ -47,9 +47,9 @@ pub enum Broken {
     /// Bytes that are not the next ones.
     #[error("bytes at {found} of a copy that goes on at {wanted}, for {left} bytes")]
     Bytes {
-        /// What it says.
+        /// The bytes that the record says.
         found: u64,
-        /// What it should.
+        /// The bytes that it should say.
         wanted: u64,
         /// How many there are left.
         left: u64,
@@ -101,7 +101,7 @@ pub struct Lender<M> {
     last: u64,
     /// How the last one has ended, until that is said.
     over: Option<Outcome>,
-    /// What was lent was not said yet.
+    /// The terms of the loan were not said yet.
     silent: bool,
     /// Most bytes that it says at a time.
     piece_bytes: u64,
@@ -229,10 +229,10 @@ impl<M: Lent> Lender<M> {
     }
 }
 
-/// What a lender has said.
+/// A lender's statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// What was lent.
+    /// The terms of the loan.
     Lent(Terms),
     /// The bytes behind the record stand so far behind the beginning of the copy.
     Bytes(u64),
@@ -260,7 +260,7 @@ impl Default for Borrower {
 }
 
 impl Borrower {
-    /// What was lent, once that was said.
+    /// Returns the terms of the loan, once they were said.
     #[must_use]
     pub fn terms(&self) -> Option<Terms> {
         self.terms

@@ -40,9 +40,9 @@ impl Receive {
 /// What was received. Its payload is where the caller wanted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Who it is from: of a request that was passed on, who asked first.
+    /// The sender; of a request that was passed on, the one who asked first.
     pub source: Address,
-    /// What it is.
+    /// The message or request itself.
     pub content: Content,
 }
 
@@ -51,14 +51,14 @@ pub struct Received {
 pub enum Content {
     /// A message.
     Message {
-        /// What it means.
+        /// The message's tag.
         tag: u32,
     },
     /// A request, which waits for a reply.
     Request {
-        /// What it means.
+        /// The request's tag.
         tag: u32,
-        /// What a reply needs.
+        /// The data that a reply needs.
         asked: Asked,
     },
     /// Bits of notices, without payload.
@@ -71,12 +71,12 @@ pub struct Asked {
     pub(crate) requester: Address,
     pub(crate) id: u64,
     pub(crate) takes: u32,
-    /// Who has passed it on.
+    /// The endpoint that has passed it on.
     pub(crate) relayed_by: Option<Address>,
 }
 
 impl Asked {
-    /// Who waits.
+    /// Returns the endpoint that waits for the reply.
     #[must_use]
     pub fn requester(&self) -> Address {
         self.requester

@@ -19,7 +19,7 @@ const REPLIES_BYTES_MAX: usize = 64 << 20;
 /// Longest record.
 const RECORD_BYTES_MAX: usize = RECORD_HEADER_BYTES + REPLY_BYTES_MAX + STATE_BYTES_MAX;
 
-/// What is known of a request that comes.
+/// The knowledge about a request that comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remembered<'r> {
     /// It is new.
@@ -57,19 +57,19 @@ impl Replies {
         self.entries.is_empty()
     }
 
-    /// What the server has handed over last; `None`: nothing yet.
+    /// Returns the state that the server has handed over last; `None`: nothing yet.
     #[must_use]
     pub fn state(&self) -> Option<&[u8]> {
         self.state.as_deref()
     }
 
-    /// What is known of a request.
+    /// Returns the knowledge about a request.
     #[must_use]
     pub fn of(&self, asked: &Asked) -> Remembered<'_> {
         self.find(asked.requester, asked.id)
     }
 
-    /// What is known of a request by its requester and number.
+    /// Returns the knowledge about a request, by its requester and number.
     #[must_use]
     pub fn find(&self, requester: Address, id: u64) -> Remembered<'_> {
         match self.entries.get(&requester) {
