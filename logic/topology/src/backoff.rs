@@ -32,7 +32,7 @@ impl Exit {
     }
 }
 
-/// What to do about it.
+/// The decision on a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decision {

@@ -311,7 +311,7 @@ pub const VOLUME_BYTES_MIN: u64 = 1 << 20;
 pub const VOLUME_BYTES_MAX: u64 = 16 << 40;
 /// Nodes that have a replica of a volume at most: more protect from more losses at a time than etcd's three members survive.
 pub const VOLUME_REPLICAS_MAX: u64 = 3;
-/// What a volume's size is a multiple of, in bytes: a sector, which every client can address.
+/// The unit of a volume's size, in bytes: a sector, which every client can address.
 pub const VOLUME_STEP_BYTES: u64 = 512;
 /// Bytes of the name of a volume in a machine: it is the serial number of the disk (virtio-blk has room for 20).
 pub const VOLUME_SERIAL_BYTES_MAX: usize = 20;

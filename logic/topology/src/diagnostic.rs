@@ -1,4 +1,4 @@
-//! What is wrong with a file, and where: for people, and as JSON for programs.
+//! The faults of a file, and their places: for people, and as JSON for programs.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::bounds::DIAGNOSTICS_MAX;
 /// Columns of a source line that a message shows; longer lines are cut around the place.
 const SHOWN_COLUMNS: usize = 100;
 
-/// Which rule a file breaks. The words are stable: programs may compare them.
+/// The rule that a file breaks. The words are stable: programs may compare them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Code {
@@ -161,7 +161,7 @@ impl Code {
 /// file is not at hand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnostic {
-    /// Which rule.
+    /// The rule that is broken.
     pub code: Code,
     /// Line, from 1.
     pub line: usize,
@@ -173,9 +173,9 @@ pub struct Diagnostic {
     pub width: usize,
     /// The line of the file, without its end, without control characters.
     pub text: String,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
-    /// What was probably meant, or what to do.
+    /// The probable intention, or the remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }
@@ -185,7 +185,7 @@ pub struct Diagnostic {
 pub struct Diagnostics {
     /// The file's name, as it was given.
     pub file: String,
-    /// What is wrong.
+    /// The faults.
     pub list: Vec<Diagnostic>,
     /// How many more there were beyond [`DIAGNOSTICS_MAX`].
     #[serde(default, skip_serializing_if = "is_zero")]

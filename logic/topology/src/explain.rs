@@ -1,4 +1,4 @@
-//! What would start: for `tombolo check`.
+//! The report on a start that `tombolo check` gives.
 
 mod endpoint;
 
@@ -21,7 +21,7 @@ const COMMAND_CHARS_MAX: usize = 72;
 /// Keys of a program's settings that are shown: what fits on a line.
 const KEYS_SHOWN_MAX: usize = 8;
 
-/// What a topology would start, in which order, and who may use what.
+/// The start of a topology: its domains in order, and the permissions of each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The distributed container.
@@ -45,24 +45,24 @@ pub struct Start {
     pub domain: Name,
     /// Its kind.
     pub kind: DomainKind,
-    /// What it would run.
+    /// The program that it would run.
     pub runs: String,
     /// Where its files come from.
     pub root: String,
-    /// What machine it would have.
+    /// The machine that it would have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub machine: Vec<String>,
     /// Files and directories of the node that it would see: from where, at which place, and whether it may write.
     pub mounts: Vec<String>,
-    /// What it sees of the network.
+    /// The network that it sees.
     pub network: Network,
-    /// Who it would run as.
+    /// The user that it would run as.
     pub user: String,
     /// The capabilities that it would keep.
     pub capabilities: Vec<String>,
     /// Its limits.
     pub limits: String,
-    /// What it would be promised.
+    /// The promises that it would get.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<String>,
     /// Domains that are ready before.
@@ -88,13 +88,13 @@ pub struct Access {
     pub kind: ServiceKind,
     /// The domain in which its backend would run.
     pub domain: Name,
-    /// What it would do.
+    /// The service's effect.
     pub does: String,
-    /// Who may use which verbs, one entry per domain, with where the domain sees it.
+    /// The permissions, one entry per domain, with the place where the domain sees the service.
     pub allow: Vec<Permission>,
 }
 
-/// What one domain may do with a service.
+/// The permissions of one domain on a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Permission {
     /// The domain.

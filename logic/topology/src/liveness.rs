@@ -11,7 +11,7 @@ pub struct Liveness {
     passed: bool,
 }
 
-/// What a check says of its domain.
+/// The verdict of a check on its domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// No check has ended well, and there is still time for that.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::model::{Domain, Reserve};
 
-/// What is at a path of the node.
+/// The kind of object at a path of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing, or nothing that may be looked at.
@@ -20,18 +20,18 @@ pub enum Found {
     Unknown,
 }
 
-/// What the node's dispatch tables and the kernel's deadline class can keep, and who else wants that.
+/// The capacity of the node's dispatch tables and of the kernel's deadline class, and the others who want it.
 #[derive(Clone, Debug)]
 pub struct Tables {
-    /// What tables cost and can have.
+    /// The cost and capacity of tables.
     pub means: reserve::Means,
-    /// What the deadline class has.
+    /// The room of the deadline class.
     pub room: reserve::DeadlineRoom,
     /// Others who want either, by name, and whether they have it.
     pub others: Vec<(String, Reserve, bool)>,
 }
 
-/// Which part of a domain can't be as the file says.
+/// The part of a domain that can't be as the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Its root.
@@ -50,20 +50,20 @@ pub enum Part {
     Mount(usize),
 }
 
-/// What the node lacks for a domain.
+/// A lack of the node for a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lack {
-    /// What of the domain it is about.
+    /// The part of the domain that it is about.
     pub part: Part,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub help: Option<String>,
 }
 
 /// Looks at the node for [`crate::admit`].
 pub trait Look {
-    /// What is at `path`, which is absolute.
+    /// Returns the kind of object at `path`, which is absolute.
     fn look(&self, path: &Path) -> Found;
 
     /// The text of the file at `path`, which is absolute, or why it can't be read; `None`: nobody looked. Not more than
@@ -72,7 +72,7 @@ pub trait Look {
         None
     }
 
-    /// What the node lacks for a domain that is right by its words: a tag, a user, a program. Empty where nobody looked.
+    /// Returns the lacks of the node for a domain that is right by its words: a tag, a user, a program. Empty where nobody looked.
     fn lacks(&self, _domain: &Domain) -> Vec<Lack> {
         Vec::new()
     }
@@ -80,17 +80,17 @@ pub trait Look {
     /// The digest of the image that a reference names in the node's store; `None`: nobody looked.
     ///
     /// # Errors
-    /// What is wrong with the reference, or that the store has no such image.
+    /// The fault of the reference, or that the store has no such image.
     fn image(&self, _reference: &str) -> Result<Option<String>, Lack> {
         Ok(None)
     }
 
-    /// What the node has promised to others, to which what the file asks for is added; `None`: nobody asked it.
+    /// The node's promises to others, to which the file's requests are added; `None`: nobody asked the node.
     fn promised(&self) -> Option<&reserve::model::Model> {
         None
     }
 
-    /// What tables and deadlines can keep of that; `None`: nobody asked.
+    /// The capacity of tables and deadlines for those promises; `None`: nobody asked.
     fn tables(&self) -> Option<&Tables> {
         None
     }

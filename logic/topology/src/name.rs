@@ -44,7 +44,7 @@ impl Name {
     /// Checks `text`.
     ///
     /// # Errors
-    /// What is wrong with it, for a person.
+    /// The fault, for a person.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         let first = text.chars().next().ok_or(NameError::Empty)?;
         if !first.is_ascii_lowercase() {

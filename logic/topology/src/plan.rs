@@ -1,4 +1,4 @@
-//! What has to happen so that one admitted topology becomes another.
+//! The steps by which one admitted topology becomes another.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,28 +17,28 @@ const CHANGES_TOLD_MAX: usize = 8;
 pub enum Step {
     /// Start a domain that doesn't run, and wait until it is ready.
     Start {
-        /// What to start.
+        /// The domain to start.
         domain: Box<Domain>,
     },
     /// End a domain.
     Stop {
-        /// What runs.
+        /// The domain that runs.
         domain: Box<Domain>,
     },
     /// End a domain and start it anew.
     Restart {
-        /// What runs.
+        /// The domain that runs.
         before: Box<Domain>,
-        /// What shall run; of the same name.
+        /// The domain that shall run; of the same name.
         after: Box<Domain>,
         /// The keys that differ.
         changed: Vec<String>,
     },
     /// Change a domain while it runs.
     Update {
-        /// What runs.
+        /// The domain that runs.
         before: Box<Domain>,
-        /// What shall be; of the same name.
+        /// The domain as it shall be; of the same name.
         after: Box<Domain>,
         /// The keys that differ.
         changed: Vec<String>,
@@ -55,9 +55,9 @@ pub enum Step {
     },
     /// Change what a service does while it runs. Permissions are [`Step::Grant`]'s and [`Step::Revoke`]'s.
     UpdateService {
-        /// What it does.
+        /// The service as it is.
         before: Box<Service>,
-        /// What it shall do; of the same name, with the permissions of `before`.
+        /// The service as it shall be; of the same name, with the permissions of `before`.
         after: Box<Service>,
         /// The keys that differ; those of the settings start with `settings.`.
         changed: Vec<String>,
@@ -83,18 +83,18 @@ pub enum Step {
     /// Change which endpoints there are, who may call them, and how much there may be of them: all at once, because what one may do with
     /// another is said at both, and a half of the change might permit what neither file does.
     UpdateEndpoints {
-        /// What there is.
+        /// The endpoints that there are.
         before: Box<Endpoints>,
-        /// What there shall be.
+        /// The endpoints that there shall be.
         after: Box<Endpoints>,
-        /// What differs, in words.
+        /// The differences, in words.
         changed: Vec<String>,
     },
     /// Change what moves promises while domains run.
     UpdateAdaptations {
-        /// What there is.
+        /// The adaptations that there are.
         before: Vec<Adaptation>,
-        /// What there shall be.
+        /// The adaptations that there shall be.
         after: Vec<Adaptation>,
     },
 }
@@ -117,7 +117,7 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// What has to happen so that `current` becomes `desired`; `None` is a node on which nothing of it runs.
+/// Returns the steps by which `current` becomes `desired`; `None` is a node on which nothing of it runs.
 ///
 /// What goes is ended first, permissions are taken before any are given, and what is new or different starts in the
 /// start order of `desired`. Both topologies are of the same distributed container; see [`Topology::empty`] for `down`.
@@ -380,7 +380,7 @@ impl Plan {
         Self { steps: self.steps.iter().take(done).rev().map(Step::inverse).collect() }
     }
 
-    /// What `topology` is after the plan. For the registry's books; nothing is started.
+    /// Applies the plan to `topology`, for the registry's books; nothing is started.
     pub fn apply(&self, topology: &mut Topology) {
         for step in &self.steps {
             step.apply(topology);
@@ -424,7 +424,7 @@ impl Step {
         }
     }
 
-    /// What `topology` is after the step.
+    /// Applies the step to `topology`.
     pub fn apply(&self, topology: &mut Topology) {
         match self {
             Self::Start { domain: after } | Self::Restart { after, .. } | Self::Update { after, .. } => {
@@ -461,7 +461,7 @@ impl Step {
     }
 }
 
-/// Which adaptations come, go or differ, in words.
+/// Returns the adaptations that come, go or differ, in words.
 fn adaptation_changes(before: &[Adaptation], after: &[Adaptation]) -> Vec<String> {
     let find = |list: &[Adaptation], name: &Name| list.iter().find(|one| one.name == *name).cloned();
     let gone = before.iter().filter(|one| find(after, &one.name).is_none());

@@ -76,7 +76,7 @@ pub(crate) trait Form: JsonSchema + Sized {
     fn read(value: &DeValue<'_>, span: &Span, out: &mut Report<'_>) -> Option<Self>;
 }
 
-/// What a person calls this type of value.
+/// Returns a person's name for this type of value.
 pub(crate) fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",

@@ -1,4 +1,4 @@
-//! What was probably meant.
+//! Guesses at the intention behind a faulty value.
 
 use toml::de::DeValue;
 
@@ -53,7 +53,7 @@ pub(crate) fn key(what: &str, word: &str, known: &[&'static str]) -> (Option<&'s
     }
 }
 
-/// What was probably meant by a value where a list belongs.
+/// Returns the probable intention behind a value where a list belongs.
 pub(crate) fn as_list(value: &DeValue<'_>, words: bool) -> String {
     let DeValue::String(text) = value else {
         return "a list stands in square brackets: [\"first\", \"second\"]".to_owned();

@@ -1,4 +1,4 @@
-//! Whose processor time dispatch tables or the kernel's deadline class are to keep, and for whom they have no room.
+//! The domains whose processor time dispatch tables or the kernel's deadline class are to keep, and those for which they have no room.
 
 use crate::look::Look;
 use crate::model::{Enforce, Reserve, Topology};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub struct Asking<'a> {
     /// Its name, as the node has it.
     pub name: &'a str,
-    /// What it is promised.
+    /// The promise to it.
     pub reserve: &'a Reserve,
     /// Whether it has slots or deadlines for that now.
     pub has: bool,

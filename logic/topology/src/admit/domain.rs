@@ -72,7 +72,7 @@ pub(super) fn admit(name: At<Name>, form: &At<DomainForm>, cx: &mut Context<'_, 
     }
 }
 
-/// What a domain sees of the network, with the default of its kind.
+/// Returns the network that a domain sees, with the default of its kind.
 pub(super) fn network(form: &DomainForm) -> Network {
     let process = form.kind.value() == Some(&DomainKind::Process);
     let default = if process { Network::Host } else { Network::None };
@@ -203,7 +203,7 @@ fn userns(kind: DomainKind, form: &DomainForm, cx: &mut Context<'_, '_>) -> bool
     kind == DomainKind::Container
 }
 
-/// What runs: a command, the server of the services that the domain hosts, or what the image says.
+/// Returns the program: a command, the server of the services that the domain hosts, or the image's own.
 fn program(
     name: &At<Name>,
     head: &Span,

@@ -10,7 +10,7 @@ use crate::name::Name;
 use crate::read::{At, Field, Items, Span};
 use crate::scalar::{Filled, size_text};
 
-/// Who may do what, by name.
+/// The permissions, by name.
 type Allowed = BTreeMap<Name, BTreeSet<EndpointVerb>>;
 
 /// Admits one endpoint.

@@ -102,7 +102,7 @@ fn refuse_channel(key: &At<String>, cx: &mut Context<'_, '_>) -> bool {
     true
 }
 
-/// What is no directory answers no names: it has none of the entrances that do.
+/// Refuses the entrances of a directory where the service is none: it answers no names.
 fn refuse_entrances(service: &Name, form: &ServiceAtForm, cx: &mut Context<'_, '_>) {
     for (key, field) in [("stub", &form.stub), ("resolve", &form.resolve), ("preload", &form.preload)] {
         if let Field::Given(at) = field

@@ -84,7 +84,7 @@ fn of_file(path: &Path, span: &Span, variables: &mut BTreeMap<String, String>, c
     }
 }
 
-/// What is wrong with a file of variables.
+/// A fault in a file of variables.
 #[derive(Debug, PartialEq, Eq)]
 struct Wrong {
     /// Counts from 1.

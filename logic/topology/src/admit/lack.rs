@@ -1,4 +1,4 @@
-//! What a domain is right by its words, and can't be on this node: said where the file says it.
+//! Lacks of the node for a domain that is right by its words: reported at the place in the file.
 
 use super::Context;
 use crate::diagnostic::Code;

@@ -69,7 +69,7 @@ fn on_node(at: &At<Filled>, wanted: &[Found], words: &str, cx: &mut Context<'_, 
     path
 }
 
-/// What boots: files, what the node makes of a kernel, or the disk.
+/// Returns the source of the boot: files, a kernel that the node prepares, or the disk.
 fn kernel(machine: &MachineForm, disk: Option<&Disk>, cx: &mut Context<'_, '_>) -> MachineKernel {
     let system = disk.is_some_and(|disk| disk.holds == DiskHolds::System);
     match (&machine.kernel, &machine.initramfs) {

@@ -33,7 +33,7 @@ use crate::read::{At, Entry, Field, Items, Named, Span};
 use crate::scalar::Filled;
 use crate::suggest::{self, quoted};
 
-/// What every rule sees: the whole file, the node, and the report.
+/// The context of every rule: the whole file, the node, and the report.
 pub(crate) struct Context<'a, 's> {
     pub(crate) form: &'a TopologyForm,
     pub(crate) base: &'a Path,

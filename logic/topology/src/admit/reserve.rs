@@ -15,11 +15,11 @@ use ::reserve::node::{Added, NodeError};
 use ::reserve::{TaskError, Unkept};
 use std::collections::BTreeMap;
 
-/// What helps where the node can't keep something.
+/// The remedy where the node can't keep something.
 const HELP: &str =
     "`tombolo reserve ls` shows what is promised, and `tombolo reserve explain` how that adds up";
 
-/// What one domain asks for.
+/// Returns the reserve that one domain asks for.
 pub(super) fn reserve(form: &DomainForm, cx: &mut Context<'_, '_>) -> Option<Reserve> {
     let at = form.reserve.given()?;
     let reserve = &at.value;
@@ -270,7 +270,7 @@ pub(super) fn keep(dc: &Name, domains: &[Domain], cx: &mut Context<'_, '_>) {
     cx.out.error(Code::NotKept, &span, format!("the node can't keep this: {refused}")).help(help);
 }
 
-/// Who is strict and for whom a table or deadlines have no room is refused; a quota keeps the others.
+/// Refuses domains that are strict and for which a table or deadlines have no room; a quota keeps the others.
 fn refuse_tables(unkept: &[Unkept], dc: &Name, domains: &[Domain], cx: &mut Context<'_, '_>) {
     for refused in unkept {
         let is_it = |domain: &&Domain| refused.name == format!("{dc}/{}", domain.name);

@@ -75,7 +75,7 @@ pub(super) fn admit(name: At<Name>, form: &At<ServiceForm>, cx: &mut Context<'_,
     Service { name: name.value, domain, allow, memory_bytes, settings }
 }
 
-/// Who may do what. A service that nobody may use is a mistake.
+/// Returns the permissions. A service that nobody may use is a mistake.
 fn allow(
     name: &At<Name>,
     form: &ServiceForm,
@@ -363,7 +363,7 @@ fn cache(form: &CacheForm, allow: &BTreeMap<Name, BTreeSet<Verb>>, cx: &mut Cont
     }
 }
 
-/// Who may not ask can't share answers.
+/// Refuses shared answers for domains that may not ask.
 fn refuse_strangers<const MAX: usize, const MIN: usize>(
     share: &Items<crate::scalar::Filled, MAX, MIN>,
     allow: &BTreeMap<Name, BTreeSet<Verb>>,

@@ -18,7 +18,7 @@ use crate::read::{At, Field, Span};
 use crate::scalar::{Filled, inside, is_label};
 use crate::suggest::quoted;
 
-/// What a place of a socket looks like.
+/// Examples of a socket's place.
 const PLACES: &str = "\"tcp:6379\", \"tcp:127.0.0.1:6379\" or \"unix:/run/server.sock\"";
 
 /// The settings of a socket service.

@@ -1,4 +1,4 @@
-//! Who may call whom, in words.
+//! The permissions of calls between endpoints, in words.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,11 +21,11 @@ pub struct EndpointAccess {
     /// Domains whose programs may be its backups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backups: Vec<Name>,
-    /// Which endpoints may do what with it: those alone whose own `calls` has it, where they have one.
+    /// The endpoints that may use it, and their verbs: those alone whose own `calls` has it, where they have one.
     pub called_by: Vec<Called>,
 }
 
-/// What one endpoint, or every one of a domain, may do.
+/// The permissions of one endpoint, or of every one of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Called {
     /// An endpoint; `None`: all endpoints of `domain`.
