@@ -4,24 +4,24 @@ use crate::name::Name;
 use adaptation::Settings;
 use serde::{Deserialize, Serialize};
 
-/// What watches one domain, and moves what is promised to it.
+/// A watch over one domain, which moves the promise to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adaptation {
     /// Unique in its distributed container.
     pub name: Name,
-    /// Whose promise moves.
+    /// The domain whose promise moves.
     pub domain: Name,
-    /// What is watched.
+    /// The figure that is watched.
     pub monitor: Monitor,
     /// How often, in ms.
     pub every_ms: u64,
-    /// What decides, and between what it moves.
+    /// The selector, and the ranges in which the promise moves.
     pub settings: Settings,
-    /// Who gives where the node has no room, the first ones first.
+    /// The domains that give where the node has no room, the first ones first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub from: Vec<Giving>,
-    /// Who goes first where several want the same: the greater.
+    /// The order where several want the same: the greater goes first.
     pub priority: u32,
     /// Whether it only says what it would do.
     pub dry_run: bool,
@@ -31,7 +31,7 @@ pub struct Adaptation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Giving {
-    /// Who.
+    /// The domain that gives.
     pub domain: Name,
     /// Budget that is left to it at least, in ns; `None`: it gives none.
     pub least_cpu_ns: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Giving {
     pub least_network_bits: Option<u64>,
 }
 
-/// What is watched.
+/// The figure that is watched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Monitor {
@@ -55,7 +55,7 @@ pub enum Monitor {
     Rate(Name),
 }
 
-/// What processes wait for.
+/// The resource that processes wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pressed {

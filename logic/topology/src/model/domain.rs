@@ -35,32 +35,32 @@ pub struct Domain {
     /// Whether it is in a user namespace of its own. Never true but for a container that has not the node's network.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub userns: bool,
-    /// What runs in it.
+    /// The program that runs in it.
     pub program: Program,
     /// Environment variables of the program, beside those that the daemon sets.
     pub environment: BTreeMap<String, String>,
     /// Binds of the host's files and directories, in the order in which they are mounted. Empty for a process and a machine.
     pub mounts: Vec<Mount>,
-    /// Who the program runs as; `None` is what the image says, and root where it says nothing.
+    /// The user that the program runs as; `None`: the image's, and root where the image names none.
     pub user: Option<User>,
-    /// What of the network it sees.
+    /// The network that it sees.
     pub network: Network,
     /// Its own host name; `None` for a process, which shares the node's.
     pub hostname: Option<String>,
     /// The working directory, absolute: inside the root for a container, on the node for a process. `None` is what
     /// the image says, and `/` where it says nothing; only with the root of an image.
     pub workdir: Option<PathBuf>,
-    /// What the machine is like; `Some` for a machine, and for nothing else.
+    /// The machine's hardware and kernel; `Some` for a machine, and for nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
     /// Capabilities that the program keeps, with their full names (`CAP_NET_RAW`), sorted.
     pub capabilities: Vec<String>,
     /// Limits that the kernel enforces on the domain, its frontend included.
     pub limits: Limits,
-    /// What is promised to it.
+    /// The reserve that is promised to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<Reserve>,
-    /// What happens when the program ends.
+    /// The rule for a restart when the program ends.
     pub restart: Restart,
     /// How much of its output is kept.
     pub log: LogLimits,
@@ -78,7 +78,7 @@ pub struct Domain {
     /// The volumes that it has, sorted by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
-    /// What its `resolv.conf` says beside the stub's address.
+    /// The lines of its `resolv.conf` beside the stub's address.
     pub resolv: Resolv,
     /// How it is asked to end.
     pub stop: Stop,
@@ -158,7 +158,7 @@ pub enum Root {
     Image {
         /// Absolute; a directory or a tar archive.
         path: PathBuf,
-        /// Which image of the layout, by `org.opencontainers.image.ref.name`; `None` where it has only one.
+        /// The image of the layout, by `org.opencontainers.image.ref.name`; `None` where it has only one.
         tag: Option<String>,
     },
     /// An image of the node's store.
@@ -178,13 +178,13 @@ impl Root {
     }
 }
 
-/// What runs in a domain.
+/// The program that runs in a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Program {
     /// This command: never empty, never through a shell.
     Command(Vec<String>),
-    /// What the image's configuration says; only with the root of an image.
+    /// The program of the image's configuration; only with the root of an image.
     Image,
     /// The server of these services, sorted, at least one.
     Server(Vec<Name>),
@@ -214,7 +214,7 @@ pub enum IdOrName {
     Name(String),
 }
 
-/// Who a program runs as.
+/// The user that a program runs as.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct User {
@@ -224,7 +224,7 @@ pub struct User {
     pub group: Option<IdOrName>,
 }
 
-/// What a domain sees of the network.
+/// The network that a domain sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Network {
@@ -281,7 +281,7 @@ impl RestartPolicy {
     }
 }
 
-/// What happens when a program ends; [`crate::Backoff`] decides by it.
+/// The rule for a restart when a program ends; [`crate::Backoff`] decides by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restart {
@@ -298,7 +298,7 @@ pub struct Restart {
     pub elsewhere: bool,
 }
 
-/// What stored topologies say that were written before the word was there.
+/// The value in stored topologies that were written before the word was there.
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference
 fn is_false(value: &bool) -> bool {
     !value
@@ -330,7 +330,7 @@ pub struct ServiceMount {
     pub preload: bool,
 }
 
-/// What a domain's `resolv.conf` says beside the stub's address.
+/// The lines of a domain's `resolv.conf` beside the stub's address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resolv {

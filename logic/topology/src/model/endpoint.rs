@@ -16,11 +16,11 @@ pub struct Endpoint {
     pub name: Name,
     /// The domain whose programs may bind it.
     pub domain: Name,
-    /// Which endpoints may do what with it. Every set has at least one verb.
+    /// The verbs that endpoints may use on it. Every set has at least one verb.
     pub allow_endpoints: BTreeMap<Name, BTreeSet<EndpointVerb>>,
-    /// What every endpoint of these domains may do with it, with or without a name. Every set has at least one verb.
+    /// The verbs that every endpoint of these domains may use on it, with or without a name. Every set has at least one verb.
     pub allow_domains: BTreeMap<Name, BTreeSet<EndpointVerb>>,
-    /// Whom it may call at the most; `None`: whoever allows it.
+    /// The endpoints that it may call at the most; `None`: all that allow it.
     pub calls: Option<BTreeSet<Name>>,
     /// Whether it may copy between buffers that were granted to others.
     pub copies: bool,
@@ -60,7 +60,7 @@ pub enum EndpointVerb {
 impl EndpointVerb {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Send, Self::Request, Self::Notify, Self::Relay];
-    /// What one may do with an endpoint without a name that one may be called by.
+    /// The verbs on an endpoint without a name, for those that it may call.
     const BACK: [Self; 3] = [Self::Send, Self::Request, Self::Notify];
 
     /// The word in the file.
@@ -117,7 +117,7 @@ impl IpcLimits {
     }
 }
 
-/// Who an endpoint is, as far as permissions go.
+/// An endpoint's identity, as far as permissions go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller<'a> {
     /// Its name; `None` where it has none.
@@ -134,7 +134,7 @@ impl Topology {
         self.endpoints.get(at)
     }
 
-    /// What `from` may do with `to`. One without a name is called only by those whom it may call itself, and nothing is passed on to it.
+    /// The verbs that `from` may use on `to`. An endpoint without a name is called only by those whom it may call itself, and nothing is passed on to it.
     #[must_use]
     pub fn may_call(&self, from: Caller<'_>, to: Caller<'_>) -> BTreeSet<EndpointVerb> {
         match (from.name, to.name) {

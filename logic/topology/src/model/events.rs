@@ -18,13 +18,13 @@ pub struct EventsSettings {
     pub channels_per_domain: u32,
     /// Open files, to publish or to subscribe, that one domain may have.
     pub sessions_per_domain: u32,
-    /// What a channel is like that a domain makes.
+    /// The settings of a channel that a domain makes.
     pub made: EventChannel,
     /// The channels that are always there.
     pub channels: BTreeMap<Name, EventChannel>,
 }
 
-/// What an event channel is like.
+/// The settings of an event channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventChannel {

@@ -28,9 +28,9 @@ pub struct LocationSettings {
 pub struct LocationSource {
     /// Its name.
     pub name: Name,
-    /// What it says.
+    /// The kind of its data.
     pub kind: LocationKind,
-    /// What it is read from, in the server's domain.
+    /// The path that it is read from, in the server's domain.
     pub path: PathBuf,
     /// The survey of a floor, in the server's domain; of signals only.
     pub survey: Option<PathBuf>,

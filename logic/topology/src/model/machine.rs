@@ -1,4 +1,4 @@
-//! What a virtual machine is like, admitted.
+//! A virtual machine, admitted.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ pub struct Machine {
     pub cpus: u32,
     /// Memory that the guest sees, in bytes: a whole number of MiB.
     pub memory_bytes: u64,
-    /// What runs its instructions.
+    /// The accelerator that runs its instructions.
     pub accel: Accel,
-    /// What it boots.
+    /// The kernel that it boots.
     pub kernel: MachineKernel,
-    /// What is added to the kernel's command line; always empty with [`MachineKernel::Disk`].
+    /// The words added to the kernel's command line; always empty with [`MachineKernel::Disk`].
     pub append: String,
     /// How long it may take from power-on until its agent speaks, in ms.
     #[serde(default = "boot_timeout_ms")]
@@ -25,12 +25,12 @@ pub struct Machine {
     pub disk: Option<Disk>,
 }
 
-/// What was admitted before the file could say it.
+/// The default for topologies admitted before the file had the key.
 fn boot_timeout_ms() -> u64 {
     crate::bounds::MACHINE_BOOT_MS_DEFAULT
 }
 
-/// What runs a guest's instructions.
+/// The accelerator that runs a guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accel {
@@ -54,7 +54,7 @@ impl Accel {
     }
 }
 
-/// What a machine boots.
+/// The kernel that a machine boots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum MachineKernel {
@@ -70,7 +70,7 @@ pub enum MachineKernel {
         /// The initramfs, absolute; `None` only with a disk that holds a system.
         initramfs: Option<PathBuf>,
     },
-    /// What the disk's boot loader says; only with a disk that holds a system.
+    /// The kernel that the disk's boot loader chooses; only with a disk that holds a system.
     Disk,
 }
 
@@ -80,15 +80,15 @@ pub enum MachineKernel {
 pub struct Disk {
     /// The file on the node, absolute.
     pub path: PathBuf,
-    /// What its bytes mean; never guessed.
+    /// The format of its bytes; never guessed.
     pub format: DiskFormat,
     /// Whether the guest may only read it.
     pub read_only: bool,
-    /// What is on it.
+    /// The disk's content.
     pub holds: DiskHolds,
 }
 
-/// What a disk's bytes mean.
+/// The format of a disk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskFormat {
@@ -109,7 +109,7 @@ impl DiskFormat {
     }
 }
 
-/// What is on a disk.
+/// The content of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskHolds {

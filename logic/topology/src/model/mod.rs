@@ -62,7 +62,7 @@ pub struct Topology {
     /// How much there may be of what endpoints need.
     #[serde(default, skip_serializing_if = "IpcLimits::is_default")]
     pub ipc: IpcLimits,
-    /// What moves promises while domains run, sorted by name.
+    /// The adaptations that move promises while domains run, sorted by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adaptations: Vec<Adaptation>,
 }

@@ -10,7 +10,7 @@ use crate::name::Name;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Placement {
-    /// Which one, or by which rule.
+    /// The node, or the rule that chooses it.
     #[serde(default)]
     pub node: NodeChoice,
     /// Labels that the node must have, with these values.
@@ -26,7 +26,7 @@ impl Placement {
     }
 }
 
-/// Which node, or by which rule one is chosen.
+/// The node, or the rule by which one is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeChoice {

@@ -1,4 +1,4 @@
-//! What is promised to a domain, admitted.
+//! The reserve of a domain, admitted.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use reserve::node::Disk;
 use reserve::{Affinity, Policy, Task, TaskError};
 use std::collections::BTreeMap;
 
-/// What is promised to a domain: at least something.
+/// The reserve of a domain: at least one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reserve {
@@ -27,16 +27,16 @@ pub struct Reserve {
     /// Bandwidth of the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io: Option<DiskShare>,
-    /// Which of its jobs runs in its time.
+    /// The policy that picks the job that runs in its time.
     #[serde(default, skip_serializing_if = "JobPolicy::is_round_robin")]
     pub policy: JobPolicy,
     /// The jobs that are promised to be in time, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub jobs: BTreeMap<String, Job>,
-    /// What keeps the processor time.
+    /// The mechanism that keeps the processor time.
     #[serde(default)]
     pub enforce: Enforce,
-    /// What its processes do when the budget of a period is used up.
+    /// The treatment of its processes when the budget of a period is used up.
     #[serde(default)]
     pub outside: Outside,
     /// Whether a node that can't keep all of it refuses the domain.
@@ -63,7 +63,7 @@ pub struct ProcessorShare {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// Which.
+    /// The processes or threads of the job.
     pub who: Who,
     /// How much it takes in each period, in ns.
     pub budget_ns: u64,
@@ -73,7 +73,7 @@ pub struct Job {
     pub deadline_ns: u64,
 }
 
-/// Whom a job is.
+/// The processes or threads of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
@@ -128,7 +128,7 @@ impl Job {
     }
 }
 
-/// Which of the jobs of a domain runs in its time.
+/// The policy that picks the job that runs in a domain's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobPolicy {
@@ -139,7 +139,7 @@ pub enum JobPolicy {
     RateMonotonic,
     /// The shorter the deadline, the sooner.
     DeadlineMonotonic,
-    /// Whose deadline comes next.
+    /// The job whose deadline comes next.
     EarliestDeadline,
 }
 
@@ -182,14 +182,14 @@ impl JobPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkShare {
-    /// What is promised, in bits per second.
+    /// The promised rate, in bits per second.
     pub rate_bits: u64,
-    /// What it may use while others don't, in bits per second; `None`: all of the link.
+    /// The most that it may use while others don't, in bits per second; `None`: all of the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling_bits: Option<u64>,
     /// How much may come at once, in bytes.
     pub burst_bytes: u64,
-    /// Who gets first what others leave.
+    /// The class for the rate that others leave.
     pub class: NetworkClass,
 }
 
@@ -205,7 +205,7 @@ pub struct DiskShare {
     pub operations: Option<u64>,
 }
 
-/// Who gets first what others leave of the link.
+/// The class for the rate that others leave of the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkClass {
@@ -232,7 +232,7 @@ impl NetworkClass {
         }
     }
 
-    /// Which is served first: 0 is.
+    /// Returns the precedence: 0 is served first.
     #[must_use]
     pub fn precedence(self) -> u8 {
         match self {
@@ -243,11 +243,11 @@ impl NetworkClass {
     }
 }
 
-/// What keeps the processor time.
+/// The mechanism that keeps the processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Enforce {
-    /// What suits the node and the domain.
+    /// The mechanism that suits the node and the domain.
     #[default]
     Auto,
     /// The kernel's own quota for a cgroup.
@@ -274,7 +274,7 @@ impl Enforce {
     }
 }
 
-/// What processes do that have had their budget of a period.
+/// The treatment of processes that have used up their budget of a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outside {
@@ -313,7 +313,7 @@ impl ProcessorShare {
 }
 
 impl Reserve {
-    /// What is asked of a node whose link has `link_bits` bits per second.
+    /// Returns the request to a node whose link has `link_bits` bits per second.
     ///
     /// # Errors
     /// Where a budget can't be had; not of what a file said, which was looked at.
@@ -348,7 +348,7 @@ impl Reserve {
         Ok(Team { inside: Inside::By(policy), jobs: jobs.collect::<Result<_, TaskError>>()? })
     }
 
-    /// What contradicts itself in what is said of the processor, and what to do about it.
+    /// Checks that the keys of the processor agree with each other. The error has the contradiction, and the remedy.
     ///
     /// # Errors
     /// Those two.
@@ -420,7 +420,7 @@ impl Reserve {
         Ok(())
     }
 
-    /// What is to keep its processor time (never [`Enforce::Auto`]), and why that.
+    /// Returns the mechanism that is to keep its processor time (never [`Enforce::Auto`]), and the reason.
     #[must_use]
     pub fn kept_by(&self) -> (Enforce, &'static str) {
         let is_early = self.cpu.is_some_and(|cpu| cpu.deadline_ns < cpu.period_ns);

@@ -20,7 +20,7 @@ pub struct Service {
     pub name: Name,
     /// The domain in which its backend runs.
     pub domain: Name,
-    /// Who may use which of its verbs; who is not listed may nothing. Every set has at least one verb.
+    /// The verbs that domains may use; a domain that is not listed may use none. Every set has at least one verb.
     pub allow: BTreeMap<Name, BTreeSet<Verb>>,
     /// Memory that each domain that mounts it has with its server, in bytes, and that its files can be mapped to. 0: there is none.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -51,7 +51,7 @@ impl Service {
         }
     }
 
-    /// What its channels are like, where they are opened by its name: of a channel service, and between the relays of a socket
+    /// The settings of its channels, where they are opened by its name: of a channel service, and between the relays of a socket
     /// service.
     #[must_use]
     pub fn channel(&self) -> Option<&ChannelSettings> {
@@ -68,7 +68,7 @@ impl Service {
         }
     }
 
-    /// What a socket service is like, if it is one.
+    /// The settings of a socket service, if it is one.
     #[must_use]
     pub fn socket(&self) -> Option<&SocketSettings> {
         match &self.settings {
@@ -107,7 +107,7 @@ impl Service {
     }
 }
 
-/// What a service does.
+/// The kind of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServiceKind {
@@ -271,7 +271,7 @@ impl Verb {
     /// Checks the form of a word, which is that of a name.
     ///
     /// # Errors
-    /// What is wrong with it, for a person.
+    /// The fault, for a person.
     pub fn parse(word: &str) -> Result<Self, NameError> {
         match Self::KNOWN.into_iter().find(|known| known.as_str() == word) {
             Some(known) => Ok(known),
@@ -371,7 +371,7 @@ const RELAY_CHANNELS: ChannelSettings = ChannelSettings {
 pub struct ChannelSettings {
     /// Bytes of each of the two rings of a channel: a power of two.
     pub ring_bytes: u32,
-    /// What its channels move.
+    /// The mode of its channels.
     pub mode: ChannelMode,
     /// Channels of the service that may be open at a time.
     pub max_channels: u32,
@@ -379,7 +379,7 @@ pub struct ChannelSettings {
     pub channels_per_domain: u32,
 }
 
-/// What a channel moves.
+/// The mode of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChannelMode {
@@ -416,18 +416,18 @@ pub struct DirectorySettings {
     pub outstanding_per_domain: u32,
     /// Sessions (open files and connections) that one domain may have.
     pub sessions_per_domain: u32,
-    /// What is remembered, and for whom.
+    /// The cache of its answers, and the domains that share it.
     pub cache: Cache,
     /// Names of sockets that domains mount, and the address of each in that domain.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<Name, BTreeMap<String, Ipv4Addr>>,
 }
 
-/// What a directory service remembers.
+/// The cache of a directory service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cache {
-    /// Who shares it.
+    /// The domains that share it.
     pub mode: CacheMode,
     /// Answers that one cache holds at the most.
     pub entries: u32,
@@ -437,7 +437,7 @@ pub struct Cache {
     pub max_ttl_ms: u64,
 }
 
-/// Who shares a cache.
+/// The domains that share a cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheMode {

@@ -20,7 +20,7 @@ pub struct VolumeMount {
     pub bytes: u64,
     /// How they lie in the volume's file.
     pub format: DiskFormat,
-    /// What they are kept in.
+    /// The store that they are kept in.
     pub store: VolumeStore,
     /// Nodes that have all of them; one: the node of its domain alone.
     #[serde(default = "alone", skip_serializing_if = "is_alone")]
@@ -44,7 +44,7 @@ impl VolumeMount {
     }
 }
 
-/// What a volume's bytes are kept in.
+/// The store that a volume's bytes are kept in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VolumeStore {

@@ -13,15 +13,15 @@ const NAMES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 const HOSTS: [&str; 2] = ["server-a", "server-b"];
 const SERVICES: [&str; 2] = ["dns", "names"];
 
-/// What a generated domain looks like: small, so that two of them often share a key.
+/// A generated domain: small, so that two of them often share a key.
 #[derive(Clone, Debug)]
 struct DomainSpec {
     command: u8,
     pids: u32,
     log_files: u8,
-    /// Which of the domains before it in [`NAMES`] it waits for, as bits.
+    /// The domains before it in [`NAMES`] that it waits for, as bits.
     after: u8,
-    /// Which services it mounts, as bits.
+    /// The services that it mounts, as bits.
     mounts: u8,
 }
 
@@ -30,7 +30,7 @@ struct ServiceSpec {
     host: usize,
     upstream: u8,
     timeout: u32,
-    /// Which domains may control it, as bits; all may resolve.
+    /// The domains that may control it, as bits; all may resolve.
     control: u8,
 }
 
@@ -136,7 +136,7 @@ fn applied(plan: &Plan, to: &Topology) -> Topology {
     topology
 }
 
-/// What runs is started once, after what it waits for, and only what runs is stopped.
+/// Each domain is started once, after those that it waits for, and only a domain that runs is stopped.
 fn check_order(current: &Topology, desired: &Topology, plan: &Plan) {
     let mut running: BTreeSet<String> =
         current.domains.iter().map(|domain| domain.name.to_string()).collect();
@@ -216,7 +216,7 @@ proptest! {
 
 const EXAMPLE: &str = include_str!("../../../../examples/quickstart/topology.toml");
 
-/// What `up` says after these words of the example have become those.
+/// Returns the output of `up` after these words of the example have become those.
 fn says(edits: &[(&str, &str)]) -> String {
     let mut text = EXAMPLE.to_owned();
     for (from, to) in edits {
