@@ -12,7 +12,7 @@ const ATTEMPT: Duration = Duration::from_millis(150);
 /// A value, and which lease it is bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bound {
-    /// What is there.
+    /// The entry found.
     pub entry: Entry,
     /// 0: none.
     lease: i64,
@@ -29,7 +29,7 @@ pub struct Watched<'k> {
     pub doubt: &'k str,
 }
 
-/// What etcd says to a renewal that is to count.
+/// The result of a renewal that is to count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Counted {
     /// The lease was kept alive; after that was sent, its holder's key was there and no doubt.
@@ -40,7 +40,7 @@ pub enum Counted {
     Doubted(Entry),
 }
 
-/// What there is after a doubt was to be written.
+/// The state found after the attempt to write a doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Doubted {
     /// It stands, with this revision.
@@ -206,7 +206,7 @@ impl Etcd {
     }
 }
 
-/// What stands where a doubt could not be written.
+/// Returns the state found where a doubt could not be written.
 fn before(found: &[TxnOpResponse], life: u64) -> Doubted {
     let mut found = found.iter().map(|response| match response {
         TxnOpResponse::Get(got) => got.kvs().first().map(entry),
