@@ -1,8 +1,8 @@
 //! The registry: desired state (the admitted topologies) and actual state (what runs where) of a node.
 //!
 //! [`Registry`] is the contract; [`Embedded`] keeps it in one file of redb (durable, one process at a time),
-//! [`Etcd`] in etcd, for the nodes of a cluster (with leases beside), [`Memory`] in memory, for tests. Each key has a *revision* that grows with every change of anything in the registry, so that a
-//! writer can say what it believes to replace ([`Expected`]): compare-and-swap, as etcd has it.
+//! [`Etcd`] in etcd, for the nodes of a cluster (with leases beside), [`Memory`] in memory, for tests. Each key has a *revision* that grows with every change
+//! of anything in the registry, so that a writer can say what it believes to replace ([`Expected`]): compare-and-swap, as etcd has it.
 
 mod embedded;
 mod etcd;
@@ -96,8 +96,8 @@ pub trait Registry: Send + Sync {
     /// As for [`Registry::put`].
     fn delete(&self, key: &str, expected: Expected) -> Result<bool, RegistryError>;
 
-    /// Sets several keys, or removes those that have no value here, whatever is there: all of it or nothing, whenever the power goes. Durable when it returns. At most
-    /// [`MAX_WRITTEN`] keys, each of them once.
+    /// Sets several keys, or removes those that have no value here, whatever is there: all of it or nothing, whenever the power goes. Durable when it returns.
+    /// At most [`MAX_WRITTEN`] keys, each of them once.
     ///
     /// # Errors
     /// [`RegistryError::Key`], [`RegistryError::TooLarge`], [`RegistryError::TooMany`], [`RegistryError::Storage`].

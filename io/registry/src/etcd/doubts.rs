@@ -1,4 +1,5 @@
-//! What `lease::Doubts` needs of etcd: renewals that count only while no doubt stands, doubts bound to the lease of whom they are about, and taking over from one that left a doubt stand.
+//! What `lease::Doubts` needs of etcd: renewals that count only while no doubt stands, doubts bound to the lease of whom they are about, and taking over from
+//! one that left a doubt stand.
 
 use super::calls::{Answered, Patience};
 use super::{Etcd, EtcdError, Lease, MAX_ANSWER_BYTES, Trouble, compare, entry, found_in, kv, positive};
@@ -73,8 +74,8 @@ impl Etcd {
         })
     }
 
-    /// Keeps a lease alive, and asks in the same moment or later, as a majority knows it, whether its holder is in the life that it believes in, and not doubted. As
-    /// [`Etcd::renew`] otherwise.
+    /// Keeps a lease alive, and asks in the same moment or later, as a majority knows it, whether its holder is in the life that it believes in, and not
+    /// doubted. As [`Etcd::renew`] otherwise.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`]: whether it was kept alive is not known.
@@ -133,7 +134,8 @@ impl Etcd {
         })
     }
 
-    /// Writes a doubt of a life, bound to the lease that its key is bound to, if there is none. What does not come through is sent again soon, to the same endpoint.
+    /// Writes a doubt of a life, bound to the lease that its key is bound to, if there is none. What does not come through is sent again soon, to the same
+    /// endpoint.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`]: whether it was written is not known.
@@ -172,7 +174,8 @@ impl Etcd {
         }
     }
 
-    /// Replaces a doubt that stands by the word that the life is over. Whether both were there as they should be: from then on its holder counts no renewal any more.
+    /// Replaces a doubt that stands by the word that the life is over. Whether both were there as they should be: from then on its holder counts no renewal any
+    /// more.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`]: whether it was replaced is not known.

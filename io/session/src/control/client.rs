@@ -286,8 +286,8 @@ impl Control {
         self.ask_later(|id| Request::Serve { id })
     }
 
-    /// Says that this program offers the channel service, or the service of kind `program`, called `service`. Does not wait: the answer comes as [`Notice::Serving`] or
-    /// [`Notice::Refused`].
+    /// Says that this program offers the channel service, or the service of kind `program`, called `service`. Does not wait: the answer comes as
+    /// [`Notice::Serving`] or [`Notice::Refused`].
     ///
     /// # Errors
     /// [`ControlError::Packet`].
