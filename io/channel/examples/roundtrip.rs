@@ -209,7 +209,7 @@ fn copying(times: u64, bytes: usize, here: u32) -> Outcome<f64> {
     })
 }
 
-/// What a message costs one thread that sends and receives it: the instructions, without a line that travels.
+/// The cost of a message to one thread that sends and receives it: the instructions, without a line that travels.
 fn alone(here: u32) -> Outcome<Duration> {
     let (one, other) = pair(&Config::default())?;
     let (mut sender, _receiver) = one.open()?;

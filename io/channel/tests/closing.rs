@@ -1,4 +1,4 @@
-//! Who learns of a close, what he still receives, and that nothing is left.
+//! The effects of a close: the peer learns of it, still receives the rest, and nothing is left.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -33,7 +33,7 @@ fn deadline() -> Option<Instant> {
     Some(Instant::now() + PATIENCE)
 }
 
-/// What a child notes before it goes on, in memory that outlives it.
+/// The notes of a child before each step, in memory that outlives it.
 struct Notes(Region);
 
 impl Notes {
@@ -69,7 +69,7 @@ impl Notes {
     }
 }
 
-/// What the child may do until it is killed.
+/// The roles of the child until it is killed.
 const ROLES: [&str; 5] = ["flood", "sink", "both", "echo", "deaf"];
 const READY: &[u8] = b"ready";
 /// Messages in pieces are at most this many times as long as those in one: longer than the ring.
@@ -86,7 +86,7 @@ struct Round {
     role: &'static str,
     seed: u64,
     ring_bytes: u32,
-    /// Which of the two ends dies.
+    /// The index of the end that dies.
     victim: usize,
     /// Whether it is killed at any moment from its start on, or only once it says that it lives.
     early: bool,
@@ -130,7 +130,7 @@ impl Round {
         format!("{} {} {adaptive} {} {}", self.role, self.seed, self.by_descriptors, self.large)
     }
 
-    /// What of the round the child has to know; the rest is the parent's business.
+    /// Parses the part of the round that the child has to know; the rest is the parent's business.
     fn told(words: &str) -> Round {
         let words: Vec<&str> = words.split(' ').collect();
         let [role, seed, adaptive, by_descriptors, large] = words.try_into().expect("five words");
@@ -260,7 +260,7 @@ fn call(sender: &mut Sender, receiver: &mut Receiver, messages: &Messages) -> (u
     unreachable!("numbers do not end");
 }
 
-/// What the child does until it is killed. With a role that nobody knows it fails, and so does the parent's test.
+/// Runs the child until it is killed. With a role that nobody knows it fails, and so does the parent's test.
 fn live(round: &Round, sender: &mut Sender, receiver: &mut Receiver, notes: &Notes) {
     let outward = Messages::new(round.seed, FROM_CHILD, round.longest(sender.max_message()));
     let inward = Messages::new(round.seed, TO_CHILD, round.longest(receiver.max_message()));
@@ -306,7 +306,7 @@ fn child() {
     live(&round, &mut sender, &mut receiver, &notes);
 }
 
-/// What one survivor found.
+/// The findings of one survivor.
 struct Outcome {
     received: u64,
     /// When its receiver knew, and when its sender did.

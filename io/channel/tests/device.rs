@@ -41,7 +41,7 @@ fn region() -> (OwnedFd, End) {
     (region, other)
 }
 
-/// What the agent keeps of a device: the writing half of its life, and its registers.
+/// The agent's part of a device: the writing half of its life, and its registers.
 struct Kept {
     life: OwnedFd,
     registers: OwnedFd,
@@ -64,7 +64,7 @@ fn index_of(error: &OpenError) -> Option<usize> {
     }
 }
 
-/// What stands in the register.
+/// Returns the number in the register.
 fn rung(registers: &OwnedFd) -> u32 {
     let mut word = [0; 4];
     rustix::io::pread(registers, &mut word, layout::BELL_OFFSET as u64).unwrap();

@@ -199,7 +199,7 @@ fn a_stream_is_its_openers_too() {
     assert_eq!(text, "bcdefghi");
 }
 
-/// What the child makes itself is its own.
+/// Channels that the child makes are its own.
 #[test]
 fn a_child_may_have_channels_of_its_own() {
     let _one = alone();

@@ -1,6 +1,6 @@
 //! Ends whose peer does what it likes with everything it holds: the region, the doorbells, their flags.
 //!
-//! What must hold: no panic, no call that takes longer than its deadline, and errors that name the broken rule.
+//! The requirements: no panic, no call that takes longer than its deadline, and errors that name the broken rule.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod traffic;
@@ -19,10 +19,10 @@ use traffic::Random;
 use wire::ring as layout;
 
 const RING_BYTES: u32 = 4096;
-/// What a deadline may be missed by, on a machine under load, before it counts as a hang.
+/// The time by which a deadline may be missed, on a machine under load, before it counts as a hang.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// What a hostile peer has: the second end, in pieces.
+/// The resources of a hostile peer: the second end, in pieces.
 struct Hostile {
     region: Region,
     /// data, ring of the peer's data, room, ring of the peer's room
@@ -242,8 +242,8 @@ fn full_and_blocking_doorbells_do_not_block_us() {
     assert!(Instant::now() < deadline + SLACK);
 }
 
-/// With a doorbell that is a pipe it would: whoever splices from it or into it, or has it copied from or to memory that makes him wait, holds its lock, and everybody else who rings or hears waits in
-/// the kernel, where no deadline and no signal reach.
+/// With a doorbell that is a pipe it would: whoever splices from it or into it, or has it copied from or to memory that makes him wait, holds its lock, and
+/// everybody else who rings or hears waits in the kernel, where no deadline and no signal reach.
 #[test]
 fn a_peer_that_splices_its_doorbells_holds_up_nobody() {
     let ((mut sender, mut receiver), hostile) = honest_and_hostile();

@@ -62,7 +62,7 @@ impl Stage {
         self.receiver.try_receive(&mut Vec::new())
     }
 
-    /// What we say to what the peer has put, and that the channel is over with it.
+    /// Returns our refusal of the message that the peer has put, and checks that the channel is over with it.
     fn refusal(mut self) -> Violation {
         let error = self.receive().unwrap_err();
         let ReceiveError::Corrupt(violation) = error else { panic!("{error}") };
@@ -124,7 +124,7 @@ fn an_index_beside_every_record() {
     }
 }
 
-/// What is held back in a batch has been shown to nobody.
+/// A message held back in a batch has been shown to nobody.
 #[test]
 fn an_index_into_what_is_held_back() {
     let mut stage = Stage::new();

@@ -201,7 +201,7 @@ fn paths_that_do_not_fit_are_refused_by_name() {
     );
 }
 
-/// What a clumsy or hostile listener may say, and what the opener makes of it.
+/// The messages of a clumsy or hostile listener, and the opener's reactions.
 #[test]
 fn nonsense_from_a_listener_is_refused() {
     let (_stage, path) = Stage::set();

@@ -1,4 +1,4 @@
-//! What an end wishes of its memory, and what a machine that refuses is told to be.
+//! The memory options of an end, and the errors on a machine that refuses them.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod other_process;

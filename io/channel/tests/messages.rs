@@ -1,4 +1,4 @@
-//! What two honest ends see: messages whole, once, in order; waits that end when they should.
+//! The view of two honest ends: messages whole, once, in order; waits that end when they should.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::io::Write;
@@ -108,7 +108,7 @@ fn a_full_channel_says_so_and_a_deadline_ends_the_wait() {
     sender.try_send(&[1; 500]).unwrap();
 }
 
-/// What a message of the stress run looks like: its number, then bytes that follow from it.
+/// Writes a message of the stress run: its number, then bytes that follow from it.
 fn stress_message(number: u64, into: &mut Vec<u8>) {
     into.clear();
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -1,4 +1,4 @@
-//! What two honest ends of a stream see: every byte, once, in order; waits that end when they should; and the end.
+//! The view of two honest ends of a stream: every byte, once, in order; waits that end when they should; and the end.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};

@@ -29,7 +29,7 @@ const PAUSE_ONE_IN: usize = 3000;
 const MOVE_ONE_IN: usize = 9000;
 /// Messages between two flushes, on average, beyond those that happen by themselves.
 const FLUSH_ONE_IN: usize = 60;
-/// What a pause has at most: longer than any spin, shorter than anything that waits for real.
+/// The longest pause: longer than any spin, shorter than anything that waits for real.
 const PAUSE_US: usize = 1500;
 /// Messages in pieces are at most this many times as long as those in one: longer than the ring.
 const LARGE: usize = 3;
@@ -51,7 +51,7 @@ fn seconds() -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// What makes a thread's time irregular.
+/// The source of irregular timing in a thread.
 struct Moods {
     random: Random,
     processors: Vec<u32>,

@@ -192,7 +192,7 @@ fn in_container(
     }
 }
 
-/// What the domain uses of its limits, for a sentence.
+/// The domain's use of its limits, as text for a sentence.
 pub(crate) fn room(
     incarnation: &crate::incarnation::Incarnation,
     paths: &crate::layout::DomainPaths,

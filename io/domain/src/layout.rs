@@ -119,7 +119,7 @@ impl fmt::Display for DomainId {
 /// The places of one domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DomainPaths {
-    /// Whose.
+    /// The domain.
     pub id: DomainId,
     /// Everything of this incarnation that is a file.
     pub dir: PathBuf,

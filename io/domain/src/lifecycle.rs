@@ -251,7 +251,7 @@ impl Created {
     /// Starts the command.
     ///
     /// # Errors
-    /// What the runtime or `execve` says; nothing is left then.
+    /// The error of the runtime or of `execve`; nothing is left then.
     pub fn start(mut self) -> Result<Running> {
         let domain = self.paths.id.to_string();
         let answer = self.control.start().and_then(|()| self.control.report(&domain, BRING_UP_TIMEOUT));

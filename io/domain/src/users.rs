@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 pub(crate) const ROLE: &str = "internal-bound-users";
 /// Below `/proc/sys/user` of the namespace (namespaces(7)): counts of which it has a part of what the machine's root has.
 const SHARED: [&str; 2] = ["max_inotify_instances", "max_inotify_watches"];
-/// Which part: one of so many.
+/// The divisor of that part.
 const PART: u64 = 8;
 /// The same of user namespaces below it: none.
 const NONE: &str = "max_user_namespaces";

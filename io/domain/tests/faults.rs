@@ -13,7 +13,7 @@ const KINDS: [Kind; 2] = [Kind::Container, Kind::Process];
 /// Set in a copy of this test program that plays the daemon: the layout and the specification.
 const DAEMON: &str = "TOMBOLO_TEST_DAEMON";
 
-/// What a daemon does until it is killed.
+/// Runs as a daemon until it is killed.
 #[test]
 #[ignore = "the other process of the tests below"]
 fn daemon() {

@@ -1,4 +1,4 @@
-//! What a container can and can't do and see. Each test asks from inside, with ordinary programs.
+//! The abilities and the view of a container. Each test asks from inside, with ordinary programs.
 
 mod ground;
 

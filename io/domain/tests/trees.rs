@@ -1,4 +1,4 @@
-//! What domains leave in their layers: of any depth and number, and nobody else is kept waiting or falls over it.
+//! The trees that domains leave in their layers: of any depth and number, and nobody else is kept waiting or falls over it.
 
 mod ground;
 

@@ -23,9 +23,9 @@ pub struct Handed {
     pub grant: GrantId,
     /// A number for its buffer, the same for all grants of one.
     pub buffer: u64,
-    /// Whose buffer it is.
+    /// The owner of the buffer.
     pub owner: Address,
-    /// What may be done with it.
+    /// The permitted access.
     pub access: Access,
     /// Bytes of the buffer.
     pub bytes: u64,

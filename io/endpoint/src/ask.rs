@@ -23,9 +23,9 @@ pub enum AskError {
         "endpoint {before} may have received the request, and has ended; {successor} does not know of it: it is not known whether it took effect"
     )]
     Unknown {
-        /// Who may have received it.
+        /// The endpoint that may have received it.
         before: Address,
-        /// Who has the name now.
+        /// The endpoint that has the name now.
         successor: Address,
     },
 }
@@ -74,9 +74,9 @@ impl Ask {
 }
 
 impl Endpoint {
-    /// Sends a request to whoever has the name, and waits for the reply, whose payload, of at most `takes` bytes, replaces what is in `into`. Waits until the name is
-    /// bound. If whoever was asked dies or is superseded, the request is sent again to the backup that takes over, under the same number: it is answered
-    /// once. To a successor that took nothing over it is sent again only if it was not received before.
+    /// Sends a request to whoever has the name, and waits for the reply, whose payload, of at most `takes` bytes, replaces what is in `into`. Waits until the
+    /// name is bound. If whoever was asked dies or is superseded, the request is sent again to the backup that takes over, under the same number: it is
+    /// answered once. To a successor that took nothing over it is sent again only if it was not received before.
     ///
     /// # Errors
     /// See [`AskError`].

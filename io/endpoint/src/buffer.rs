@@ -92,7 +92,7 @@ pub(crate) fn on_old_kernels(error: io::Error) -> io::Result<()> {
 
 /// Memory of an endpoint, which it grants to others: to be read by them, or to be written. Dropping it revokes its grants.
 ///
-/// What others may write may change at any time, also while it is read.
+/// Memory that others may write may change at any time, also while it is read.
 #[derive(Debug)]
 pub struct Buffer {
     pub(crate) store: Store,
@@ -114,7 +114,7 @@ impl Buffer {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 
-    /// What others may do with it, once it is granted to them.
+    /// Returns the access of others to it, once it is granted to them.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access

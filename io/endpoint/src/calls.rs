@@ -202,7 +202,7 @@ impl Endpoint {
         self.pairs.logic.notify(to, bits).map_err(Failed::Call)
     }
 
-    /// Whom this endpoint does not know, it may have been introduced to without having looked, and what it may not do with a peer, it may do by now: news
+    /// Reads the daemon's news where a peer is unknown or lacks the right: an introduction, or a change of rights, may lie unread: news
     /// of the daemon lie in its socket.
     #[inline]
     pub(crate) fn meet(&mut self, peer: Address, may: fn(&Rights) -> bool) -> Result<(), Trouble> {

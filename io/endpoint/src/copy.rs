@@ -54,13 +54,13 @@ pub enum CopyError {
     /// There is no such grant, or none for this endpoint.
     #[error("{message}")]
     Unknown {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// It is of a buffer of this endpoint itself.
     #[error("{message}")]
     Own {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// It was taken back. Some bytes may have been copied; what was copied to the buffer does not show in it, unless it did before.
@@ -81,7 +81,7 @@ pub enum CopyError {
     /// The memory can't be used.
     #[error("can't use the memory of grant {grant}: {why}")]
     Unusable {
-        /// Which.
+        /// The grant.
         grant: GrantId,
         /// Why not.
         why: String,
@@ -91,7 +91,7 @@ pub enum CopyError {
     Refused {
         /// The errno that fits.
         errno: i32,
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
 }
@@ -142,7 +142,7 @@ impl Borrow {
     }
 }
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Debug)]
 pub(crate) enum Way<'a> {
     In(&'a mut [u8]),
@@ -231,7 +231,7 @@ enum Made {
     Nowhere,
 }
 
-/// What a grant says after a copy, or before it.
+/// The verdict on a copy, by the state of its grant after or before it.
 enum Verdict {
     Good,
     Again,
@@ -415,7 +415,7 @@ impl Endpoint {
         self.member.as_ref().is_some_and(Member::copies)
     }
 
-    /// What this endpoint has got hold of.
+    /// Returns the grants that this endpoint has obtained.
     pub fn granted(&self) -> impl Iterator<Item = Granted> {
         self.borrowings.all().chain(self.loans.all())
     }

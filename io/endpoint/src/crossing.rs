@@ -33,8 +33,8 @@ impl Copying {
     }
 }
 
-/// A copy between two grants, or a grant and a buffer of one's own, of which one has its memory on another node, piece by piece: where each stands, and how long it is. Of ranges that overlap the
-/// end comes first that is not written before it was read.
+/// A copy between two grants, or a grant and a buffer of one's own, of which one has its memory on another node, piece by piece: where each stands, and how
+/// long it is. Of ranges that overlap the end comes first that is not written before it was read.
 #[derive(Debug)]
 pub struct Pieces {
     from: u64,
@@ -267,7 +267,7 @@ impl Endpoint {
         }
     }
 
-    /// What a step over a loan has come to; a loan that is of no more use goes.
+    /// Handles the result of a step over a loan; a loan that is of no more use goes.
     fn crossed(
         &mut self,
         grant: GrantId,

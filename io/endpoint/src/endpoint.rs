@@ -17,7 +17,7 @@ use crate::pairs::{Info, IntroduceError, Introduction, Moving, Pairs};
 use crate::steps::Stepping;
 use crate::waiting::Waiting;
 
-/// What an endpoint is to be like.
+/// The options of an endpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Where the daemon's control socket is; `None`: where every domain finds it.
@@ -48,7 +48,7 @@ pub struct Endpoint {
     pub(crate) holding: bool,
     /// The call that is made in steps.
     pub(crate) stepping: Option<Stepping>,
-    /// What callers may ask for once more, and the state for backups.
+    /// The replies that callers may ask for once more, and the state for backups.
     pub(crate) replies: Replies,
     /// Backups that are relied upon: no reply is released that they have not taken.
     pub(crate) backups: Vec<Address>,
@@ -65,7 +65,7 @@ pub struct Peer<'e> {
     pub name: Option<&'e str>,
     /// The domain that it lives in, if the daemon told it.
     pub domain: Option<&'e str>,
-    /// What may be done with it.
+    /// The rights on the peer.
     pub rights: Rights,
     /// Whether it has not ended, as far as the kernel knows.
     pub alive: bool,
@@ -146,7 +146,7 @@ impl Endpoint {
         self.pairs.unbind(peer, why).map_err(Failed::Call)
     }
 
-    /// Who it is.
+    /// Returns the endpoint's address.
     #[must_use]
     pub fn address(&self) -> Address {
         self.pairs.logic.address()
@@ -158,7 +158,7 @@ impl Endpoint {
         self.name.as_deref()
     }
 
-    /// Whom it was introduced to and has not parted from, by slot.
+    /// Returns the peers to which it was introduced and from which it has not parted, by slot.
     pub fn peers(&self) -> impl Iterator<Item = Peer<'_>> {
         self.pairs.infos().map(|info| self.peer_of(info))
     }

@@ -7,13 +7,13 @@ use session::ControlError;
 /// Why a call has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed<E> {
-    /// What belongs to the call.
+    /// An error that belongs to the call.
     #[error(transparent)]
     Call(E),
     /// The kernel refused something.
     #[error("can't {action}")]
     System {
-        /// What was asked for.
+        /// The attempted action.
         action: &'static str,
         /// Why not.
         #[source]
@@ -30,7 +30,7 @@ pub enum Failed<E> {
     /// The daemon has ended this endpoint: its name is gone from the topology, or another has it. Bind again.
     #[error("this endpoint has ended: {why}")]
     Ended {
-        /// What the daemon said.
+        /// The daemon's reason.
         why: String,
     },
     /// An [`crate::Interrupter`] has ended this call, and ends all later ones.
@@ -56,7 +56,7 @@ impl<E> Failed<E> {
     }
 }
 
-/// What can befall any call.
+/// A failure that can befall any call.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     System { action: &'static str, source: io::Error },
@@ -67,7 +67,7 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
-    /// What befell a call beside what is its own.
+    /// Returns the failure of a call beside its own errors.
     pub(crate) fn of<E: std::fmt::Display>(failed: Failed<E>) -> Trouble {
         match failed {
             Failed::Call(why) => Trouble::Ended { why: why.to_string() },

@@ -1,4 +1,4 @@
-//! What stands in for an endpoint of another node, over the end of a channel to one on this node.
+//! The stand-in for an endpoint of another node, over the end of a channel to one on this node.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;

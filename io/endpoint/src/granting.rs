@@ -42,19 +42,19 @@ pub enum BufferError {
     /// As many buffers, or as many bytes, as there may be are there.
     #[error("{message}")]
     Limit {
-        /// What the daemon says: it names the key of the topology file.
+        /// The daemon's message: it names the key of the topology file.
         message: String,
     },
     /// No buffer has so many bytes.
     #[error("{message}")]
     Size {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// Buffers do not work here: this is a virtual machine.
     #[error("{message}")]
     NotHere {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// It belongs to another endpoint.
@@ -65,7 +65,7 @@ pub enum BufferError {
     Refused {
         /// The errno that fits.
         errno: i32,
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
 }
@@ -91,31 +91,31 @@ pub enum GrantError {
     /// As many grants as there may be are there.
     #[error("{message}")]
     Limit {
-        /// What the daemon says: it names the key of the topology file.
+        /// The daemon's message: it names the key of the topology file.
         message: String,
     },
     /// The endpoint is not bound.
     #[error("{message}")]
     NotBound {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// Another generation has its place.
     #[error("{message}")]
     WrongGeneration {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// Neither endpoint may call the other.
     #[error("{message}")]
     NotAllowed {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// It can't be granted to that one: it is this endpoint itself, or in a virtual machine.
     #[error("{message}")]
     NotTo {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// There is no memory to move to.
@@ -126,7 +126,7 @@ pub enum GrantError {
     Refused {
         /// The errno that fits.
         errno: i32,
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
 }
@@ -167,7 +167,7 @@ impl GrantError {
     }
 }
 
-/// Whom to ask.
+/// The daemon to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Daemon {
     /// The one that this connection leads to: what is asked for concerns things that no other knows.
@@ -176,7 +176,7 @@ pub(crate) enum Daemon {
     Any,
 }
 
-/// What asking the daemon came to.
+/// The result of a request to the daemon.
 pub(crate) enum Said {
     Answer(Answer),
     Unasked(Unasked),

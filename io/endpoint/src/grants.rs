@@ -1,4 +1,4 @@
-//! What an endpoint has been granted and has mapped.
+//! The grants that an endpoint has received and mapped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -43,9 +43,9 @@ impl std::fmt::Display for GrantId {
 pub struct Granted {
     /// Its number.
     pub grant: GrantId,
-    /// Whose buffer it is.
+    /// The owner of the buffer.
     pub owner: Address,
-    /// What may be done with it.
+    /// The permitted access.
     pub access: Access,
     /// Bytes of the buffer.
     pub bytes: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Entry {
     pub buffer: u64,
     /// Where its state stands.
     pub place: usize,
-    /// Which connection to a daemon it came over.
+    /// The connection to a daemon over which it came.
     pub life: u64,
     /// The daemon has told that it stands for another buffer now.
     pub news: bool,
@@ -86,7 +86,7 @@ impl Entry {
         Entry { granted, memory, buffer, place, life, news: false, used: 0 }
     }
 
-    /// What its owner says of it.
+    /// Returns the state that its owner reports.
     #[inline]
     pub fn state(&self) -> State {
         State::of(self.memory.states.load_u64(self.place, Acquire))
@@ -196,7 +196,7 @@ impl Freed {
         Arc::strong_count(&self.0)
     }
 
-    /// What becomes readable when there are some.
+    /// Returns the event that becomes readable when there are some.
     pub fn event(&self) -> &Eventfd {
         &self.0.event
     }

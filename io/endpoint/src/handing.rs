@@ -34,8 +34,8 @@ pub enum StateError {
 }
 
 impl Endpoint {
-    /// As [`Endpoint::reply`], and hands over whatever a backup has to know to go on from here, which replaces what was handed over before. A backup has both the reply
-    /// and the state, or neither: so what the request changed of the state is changed once, whoever answers it.
+    /// As [`Endpoint::reply`], and hands over whatever a backup has to know to go on from here, which replaces what was handed over before. A backup has both
+    /// the reply and the state, or neither: so what the request changed of the state is changed once, whoever answers it.
     ///
     /// # Errors
     /// See [`ReplyError`].
@@ -201,7 +201,7 @@ impl Endpoint {
     }
 }
 
-/// What befell a call to a backup: nothing but that, or something that concerns this endpoint.
+/// Drops errors of a call to a backup that concern only that call; returns those that concern this endpoint.
 fn unless_of_the_call(failed: Failed<SendError>) -> Result<(), Trouble> {
     Err(match failed {
         Failed::Call(_) | Failed::Daemon(_) => return Ok(()),

@@ -11,17 +11,17 @@ use ipc::{Broken, Link, Way, Word};
 use wire::ipc as layout;
 use wire::ipc::{Address, HEADER_BYTES, HEADER_WORDS, Header, Kind};
 
-/// What all pairs of an endpoint have in common.
+/// The state that all pairs of an endpoint have in common.
 #[derive(Debug, Default)]
 pub(crate) struct Common {
-    /// Who listens now is going to sleep on futexes.
+    /// The present listener is going to sleep on futexes.
     nap: AtomicBool,
     /// Some peer may miss that we sleep.
     blind: AtomicBool,
     /// Counts the times that this was settled.
     round: AtomicU64,
     troubled: AtomicBool,
-    /// What the kernel has refused, until somebody can be told.
+    /// The kernel's last refusal, until it can be reported.
     trouble: Mutex<Option<SendError>>,
 }
 
@@ -42,7 +42,7 @@ impl Common {
         self.troubled.store(true, Relaxed);
     }
 
-    /// What the kernel has refused since this was asked last.
+    /// Takes the kernel's refusal since the last call, if there was one.
     pub fn take_trouble(&self) -> Option<SendError> {
         if !self.troubled.swap(false, Relaxed) {
             return None;

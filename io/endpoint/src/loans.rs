@@ -23,11 +23,11 @@ pub(crate) struct Loan {
     sender: Sender,
     receiver: Receiver,
     logic: Borrower,
-    /// What has to be said next: a record, and how far behind the beginning of the copy its bytes stand, and how many they are.
+    /// The next record to send, the offset of its bytes in the copy, and their number.
     say: Option<(Record, u64, usize)>,
     /// Its doorbells are in the endpoint's set.
     watched: bool,
-    /// What it has said that it sleeps for: messages, and room.
+    /// The announced reasons of its sleep: messages, and room.
     sleeps: [bool; 2],
     used: u64,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Crossing {
     late_since: Option<Instant>,
 }
 
-/// What a step over a loan has come to.
+/// The result of a step over a loan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crossed {
     /// All was copied, and counts.
@@ -71,7 +71,7 @@ impl Loans {
         Some(loan)
     }
 
-    /// What is known of them.
+    /// Returns the loans that are known.
     pub fn all(&self) -> impl Iterator<Item = Granted> {
         self.entries.iter().filter_map(Loan::granted)
     }
@@ -115,7 +115,7 @@ impl Loan {
         Ok(Loan { grant, sender, receiver, logic, say: None, watched: false, sleeps: [false; 2], used: 0 })
     }
 
-    /// What was lent, once that was said.
+    /// Returns the lent grant, once it was announced.
     pub fn granted(&self) -> Option<Granted> {
         let terms = self.logic.terms()?;
         let access = if terms.writable { Access::Write } else { Access::Read };
@@ -218,7 +218,7 @@ impl Loan {
         }
     }
 
-    /// What was being copied is not copied any more; the channel is of no more use.
+    /// Returns the failure of a copy that was under way; the channel is of no more use.
     fn lost(&self, call: Crossing, writes: bool, lost: Lost) -> Failure {
         match lost {
             Lost::Closed if writes && call.said => Failure::Over(CopyError::NotKnown(self.grant)),

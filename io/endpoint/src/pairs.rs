@@ -39,14 +39,14 @@ pub enum IntroduceError {
     Open {
         /// To whom it was meant to lead.
         peer: Address,
-        /// What is wrong with it.
+        /// The fault of the channel's end.
         #[source]
         source: OpenError,
     },
     /// The kernel refused to watch its doorbell.
     #[error("can't listen to endpoint {peer}")]
     Watch {
-        /// Whose doorbell it is.
+        /// The peer whose doorbell it is.
         peer: Address,
         /// Why not.
         #[source]
@@ -54,7 +54,7 @@ pub enum IntroduceError {
     },
 }
 
-/// What is known of a peer beside what the calls need.
+/// The state of a peer beside that which the calls need.
 #[derive(Debug)]
 pub(crate) struct Info {
     pub address: Address,
@@ -89,7 +89,7 @@ pub(crate) struct Moving {
     pub backup: Address,
 }
 
-/// What has been heard.
+/// The news heard.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Heard {
     /// The daemon has news.
@@ -108,13 +108,13 @@ pub(crate) struct Pairs {
     batch_bytes: usize,
     /// Ends under other kernels, which hear no futex.
     apart: usize,
-    /// Who has hung up, and may have left something that was not received yet.
+    /// The peers that have hung up, and may have left something that was not received yet.
     ended: Vec<Address>,
     /// Backups of this endpoint that have been told nothing yet.
     new_backups: Vec<Address>,
-    /// What was received and not handed out before this endpoint, or a peer, moved.
+    /// The messages received but not handed out before this endpoint, or a peer, moved.
     pub inbox: VecDeque<(Received, Vec<u8>)>,
-    /// What peers that moved have not received, by slot, and their generations: for whoever has their place.
+    /// The messages that moved peers have not received, and the peers' generations, by slot: for their successors.
     unreceived: BTreeMap<u32, (u32, Unreceived)>,
 }
 
@@ -165,7 +165,8 @@ impl Pairs {
         Ok(())
     }
 
-    /// Before a peer is parted from that has moved: what it had not received is sent again when the one is known that has its place, and what it had sent is received.
+    /// Before a peer is parted from that has moved: what it had not received is sent again when the one is known that has its place, and what it had sent is
+    /// received.
     fn take_back(&mut self, peer: Address) {
         let (Ok(unreceived), Ok(received)) = (self.logic.take_back(peer), self.logic.drain_moved(peer))
         else {
@@ -269,12 +270,12 @@ impl Pairs {
         self.logic.set_rights(peer, rights)
     }
 
-    /// What is known of the peers, by slot.
+    /// Returns the state of the peers, by slot.
     pub fn infos(&self) -> impl Iterator<Item = &Info> {
         self.infos.values()
     }
 
-    /// What is known of one peer.
+    /// Returns the state of one peer.
     pub fn info(&self, peer: Address) -> Option<&Info> {
         self.infos.get(&peer.slot).filter(|info| info.address == peer)
     }

@@ -12,7 +12,7 @@ use crate::member::Member;
 use crate::waiting::{ANSWER_WITHIN, HEAR_EVERY, SEARCH_AFTER, label};
 use crate::{Endpoint, Failed};
 
-/// What a step has come to.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a call that is not ready needs another step, or has to be cancelled"]
 pub enum Step<T> {
@@ -25,7 +25,7 @@ pub enum Step<T> {
     },
 }
 
-/// What the steps of the call that is under way have in common.
+/// The state that the steps of the call under way have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stepping {
     begun: Instant,
@@ -207,7 +207,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Who is flooded never waits, and so never listens: what the daemon says, and who has died, is looked for once in a while. Else a new peer would not be
+    /// Looks once in a while for the daemon's news and for deaths: a flooded endpoint never waits, and so never listens. Else a new peer would not be
     /// received from, and the one that floods would keep the right to it.
     pub(crate) fn hear_at_times(&mut self) -> Result<(), Trouble> {
         let now = Instant::now();

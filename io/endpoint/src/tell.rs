@@ -29,7 +29,7 @@ pub struct Tell {
     /// Whoever has the name is looked for; `None`: the message is on its way.
     find: Option<Find>,
     send: Option<Send>,
-    /// Who was called last, in vain.
+    /// The endpoint that was called last, in vain.
     before: Option<Address>,
 }
 
@@ -89,8 +89,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message to whoever has the name, and waits until it is received: a rendezvous. Waits until the name is bound. If whoever has it moves or dies before it has
-    /// received the message, the next one receives it: one of them, and once.
+    /// Sends a message to whoever has the name, and waits until it is received: a rendezvous. Waits until the name is bound. If whoever has it moves or dies
+    /// before it has received the message, the next one receives it: one of them, and once.
     ///
     /// # Errors
     /// See [`TellError`].
@@ -117,8 +117,8 @@ impl Endpoint {
         }
     }
 
-    /// As [`Endpoint::tell`], and waits only until there is room for the message. What was sent so to an endpoint that moves is received at its new place; what was sent to one that dies ends
-    /// with it.
+    /// As [`Endpoint::tell`], and waits only until there is room for the message. What was sent so to an endpoint that moves is received at its new place; what
+    /// was sent to one that dies ends with it.
     ///
     /// # Errors
     /// See [`TellError`].
@@ -139,7 +139,7 @@ impl Endpoint {
         }
     }
 
-    /// Who has the name, if it is another one than the one that was called in vain.
+    /// Looks up the present holder of the name, if it is another one than the one that was called in vain.
     fn find_next(
         &mut self,
         name: &str,

@@ -39,13 +39,13 @@ const BACK_OFF_PAUSES: u32 = 32;
 /// With more peers than this, saying to each that we sleep on a futex costs more than a doorbell.
 const NAP_PEERS_MAX: usize = 16;
 
-/// What an endpoint knows of how it waits.
+/// The state of an endpoint's waiting.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     policy: SpinPolicy,
     /// Short sleeps have paid of late: somebody ended them.
     short: bool,
-    /// Whom we have received from last.
+    /// The peer from which we have received last.
     pub latest: Option<Address>,
     /// Messages in a row that were there when we looked.
     pub burst: u32,
@@ -59,7 +59,7 @@ impl Waiting {
     }
 }
 
-/// What ends a call, beside what it waits for.
+/// The conditions that end a call, beside the event that it waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     pub deadline: Option<Instant>,
@@ -168,7 +168,7 @@ impl Endpoint {
         self.tell_trouble().map(|()| done)
     }
 
-    /// What the kernel refused while a peer was to be woken.
+    /// Returns as an error the kernel's refusal to wake a peer, if there was one.
     pub(crate) fn tell_trouble(&mut self) -> Result<(), Trouble> {
         match self.pairs.common.take_trouble() {
             Some(channel::SendError::Doorbell(source)) => {

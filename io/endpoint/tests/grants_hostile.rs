@@ -200,7 +200,7 @@ fn child_of(bed: &Bed, role: &str) -> Child {
         .unwrap()
 }
 
-/// What the child does: it is killed at some moment.
+/// The child's work: it is killed at some moment.
 #[test]
 #[ignore = "the other process of the tests below, which start it"]
 fn child() {

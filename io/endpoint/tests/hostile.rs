@@ -53,7 +53,7 @@ impl Random {
     }
 }
 
-/// What the liar may do: the more, the sooner it is cut off.
+/// The faults that the liar may commit: the more there are, the sooner it is cut off.
 #[derive(Clone, Copy, Debug)]
 struct Mischief {
     /// One in so many deeds touches the rings' own words and bytes; 0: none.
@@ -273,7 +273,7 @@ fn whoever_keeps_to_no_rule_is_cut_off_and_harms_nobody_else() {
     assert!(rules.len() >= 3, "{rules:?}");
 }
 
-/// What the bystander says arrives, and what is said to it.
+/// Checks that messages from and to the bystander arrive.
 fn ask_bystander(me: &mut Endpoint, bystander: &mut Endpoint) {
     bystander.send_buffered(address(1), 77, b"all is well", soon()).unwrap();
     let mut into = Vec::new();

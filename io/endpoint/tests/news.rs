@@ -1,4 +1,4 @@
-//! What the daemon says is heard by endpoints that never wait, and in time.
+//! The daemon's messages are heard by endpoints that never wait, and in time.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

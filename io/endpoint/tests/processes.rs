@@ -31,7 +31,7 @@ const fn config() -> Config {
 
 /// How many processes die.
 const DEATHS: u64 = 150;
-/// What the process does until it is killed.
+/// The roles that the process may have until it is killed.
 const ROLES: [&str; 9] =
     ["send", "buffered", "request", "receive", "receive-one", "serve", "relay", "notify", "deaf"];
 
@@ -102,7 +102,7 @@ fn live(descriptors: Vec<OwnedFd>, role: &str, spins: bool) {
     }
 }
 
-/// What the survivor does meanwhile, until its peer is dead: calls that suit the role, and each must end.
+/// The calls of the survivor meanwhile, until its peer is dead: calls that suit the role, and each must end.
 fn survive(me: &mut Endpoint, role: &str) {
     let mut into = Vec::new();
     let (child, deadline) = (address(2), soon());

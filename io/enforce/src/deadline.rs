@@ -56,7 +56,7 @@ impl Owner {
 }
 
 impl Kept {
-    /// Whose each thread is, of those that were last seen.
+    /// Returns the owner of each thread that was seen last.
     fn owners(&self) -> BTreeMap<u32, Owner> {
         let jobs = self.census.jobs.iter();
         let owners = jobs.filter_map(|(process, threads)| {
@@ -368,8 +368,8 @@ fn in_period(job: &Job, period_ns: u64) -> u128 {
     (u128::from(job.budget_ns) * u128::from(period_ns)).div_ceil(u128::from(job.period_ns.max(1)))
 }
 
-/// A thread of the class that has used its budget up waits, and has no way to be an ordinary one meanwhile. The kernel could let it take what the class leaves (`SCHED_FLAG_RECLAIM`), but
-/// then it does so before all ordinary threads, those with quotas among them.
+/// A thread of the class that has used its budget up waits, and has no way to be an ordinary one meanwhile. The kernel could let it take what the class leaves
+/// (`SCHED_FLAG_RECLAIM`), but then it does so before all ordinary threads, those with quotas among them.
 fn check_outside(vtm: &Vtm) -> Result<()> {
     if vtm.outside.is_held() {
         return Ok(());

@@ -229,6 +229,6 @@ pub trait Enforcer: Send {
     /// Gives everybody back: nobody is held, throttled or in a real-time class, what was moved is where it was.
     ///
     /// # Errors
-    /// What could not be given back; all else was.
+    /// The resources that could not be given back; all else was.
     fn release(&mut self) -> Result<()>;
 }

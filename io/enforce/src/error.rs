@@ -20,7 +20,7 @@ pub enum PlanError {
     /// Its numbers are no promise.
     #[error("virtual task machine `{id}`: {source}")]
     Task {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// Why.
         source: reserve::TaskError,
@@ -28,7 +28,7 @@ pub enum PlanError {
     /// No machine has so many.
     #[error("virtual task machine `{id}`: there is no processor {processor}")]
     Processor {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// The processor.
         processor: usize,
@@ -39,7 +39,7 @@ pub enum PlanError {
     /// Jobs that make no sense.
     #[error("virtual task machine `{id}`: {why}")]
     Jobs {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// The fault.
         why: String,
@@ -49,7 +49,7 @@ pub enum PlanError {
         "virtual task machine `{id}`: a burst of {burst_ns} ns is more than the budget of {budget_ns} ns; the kernel saves up to one budget"
     )]
     Burst {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// The burst that was asked for.
         burst_ns: u64,
@@ -61,7 +61,7 @@ pub enum PlanError {
         "virtual task machine `{id}`: `{path}` is no path of a cgroup; give names with `/` between, without `..`, of {LONGEST_CGROUP} bytes at most"
     )]
     Cgroup {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// The path that was given.
         path: String,
@@ -69,7 +69,7 @@ pub enum PlanError {
     /// No process of anybody's.
     #[error("virtual task machine `{id}`: {pid} is no process that can be reserved for")]
     Pid {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// The process.
         pid: u32,
@@ -79,7 +79,7 @@ pub enum PlanError {
         "virtual task machine `{id}` names {count} processes, and {MOST_PIDS} are the most; put them into a cgroup and name that"
     )]
     TooManyPids {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// How many.
         count: usize,
@@ -87,7 +87,7 @@ pub enum PlanError {
     /// In two of them.
     #[error("virtual task machine `{id}`: {what} is in another one already")]
     Shared {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// The thing that is missing.
         what: String,
@@ -141,7 +141,7 @@ pub enum EnforceError {
         "virtual task machine `{id}`: processor {processor} is not among those of this machine that we may use"
     )]
     NoProcessor {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// The processor.
         processor: usize,
@@ -149,7 +149,7 @@ pub enum EnforceError {
     /// A member is not there.
     #[error("virtual task machine `{id}`: {what} is not there (any more)")]
     Gone {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// The reason.
         what: String,
@@ -157,7 +157,7 @@ pub enum EnforceError {
     /// A second controller is at work.
     #[error("virtual task machine `{id}`: somebody else set {what}; end that, or take another cgroup")]
     Disturbed {
-        /// Whose.
+        /// The task machine's name.
         id: String,
         /// The action, and its object.
         what: String,

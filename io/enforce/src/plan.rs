@@ -88,7 +88,7 @@ pub enum Order {
     RateMonotonic,
     /// The shorter the deadline.
     DeadlineMonotonic,
-    /// Whose deadline is next.
+    /// The task with the earliest deadline runs first.
     EarliestDeadline,
 }
 

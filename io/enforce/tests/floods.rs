@@ -1,4 +1,4 @@
-//! Whose slot is over runs in nobody else's, however many threads it starts.
+//! A machine whose slot is over runs in nobody else's, however many threads it starts.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -84,8 +84,8 @@ fn until(table: &mut Table, what: &str, mut done: impl FnMut(&mut Table) -> bool
     }
 }
 
-/// Once threads kept their real-time class when their slot was over, until the kernel had frozen them, and those started after admission cost what no switch was charged for: a neighbour lost what six
-/// hundred threads took to stand still.
+/// Once threads kept their real-time class when their slot was over, until the kernel had frozen them, and those started after admission cost what no switch
+/// was charged for: a neighbour lost what six hundred threads took to stand still.
 #[test]
 fn a_neighbour_has_its_slots_whole_beside_hundreds_of_threads() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What the kernel's FUSE protocol has and `polyfuse-kernel` (ABI 7.31) does not name yet.
+//! The parts of the kernel's FUSE protocol that `polyfuse-kernel` (ABI 7.31) does not name yet.
 //!
 //! Source of every constant: `include/uapi/linux/fuse.h` of Linux 6.18 (protocol 7.45), whose changelog says which
 //! minor version brought it.

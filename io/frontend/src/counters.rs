@@ -1,4 +1,4 @@
-//! What a frontend counts about itself.
+//! The counters that a frontend keeps about itself.
 
 use std::collections::BTreeMap;
 

@@ -18,7 +18,7 @@ use crate::shared::Shared;
 /// Requests that may wait for room in the control socket; the daemon answers far fewer at a time.
 const QUEUED_MAX: usize = 256;
 
-/// What is on its way to the daemon.
+/// The messages on their way to the daemon.
 pub(crate) struct Outbox {
     socket: OwnedFd,
     queue: Mutex<VecDeque<Request>>,

@@ -23,10 +23,10 @@ pub(crate) fn request_buffer() -> Vec<u8> {
     vec![u8::MAX; REQUEST_BYTES]
 }
 
-/// What the mount looks like to the domain.
+/// The appearance of the mount to the domain.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// What `/proc/mounts` shows as the source.
+    /// The source shown in `/proc/mounts`.
     pub source: String,
     /// Owner of the mount in `/proc/mounts`; the files' owner comes from [`crate::Config`].
     pub uid: u32,
@@ -73,7 +73,7 @@ pub fn mount_detached(device: &OwnedFd, options: &MountOptions) -> io::Result<Ow
     sys::mount::detached("fuse", &settings, attributes)
 }
 
-/// What became of a reply.
+/// The outcome of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replied {
     /// The kernel took it.

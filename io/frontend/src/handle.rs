@@ -21,7 +21,7 @@ pub(crate) const UNREAD_MAX: usize = 1024;
 /// Bytes of answers that one session may leave unread; then nothing more may be asked.
 pub(crate) const UNREAD_BYTES_MAX: usize = 256 * 1024;
 
-/// What the last answered call of a handle was answered with, for the case that the kernel asks again.
+/// The reply to the last answered call of a handle, for the case that the kernel asks again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Last {
     pub(crate) unique: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Entry {
     pub(crate) times: Times,
 }
 
-/// What reads and writes of a session file mean.
+/// The meaning of reads and writes of a session file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// Lines are asked, and their answers are read.
@@ -249,7 +249,7 @@ impl Session {
     }
 }
 
-/// What one read takes out of a session.
+/// The result of one read of a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) bytes: Vec<u8>,
@@ -261,7 +261,7 @@ pub(crate) struct Taken {
 /// The state of an open file with a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Text {
-    /// What reads take; `None` until it was fetched.
+    /// The text that reads return; `None` until it was fetched.
     pub(crate) text: Option<Result<Vec<u8>, Errno>>,
     /// The tag it is being fetched under.
     pub(crate) fetching: Option<u64>,
@@ -278,7 +278,7 @@ pub(crate) struct Text {
 pub(crate) struct Poll {
     /// The kernel's name for it.
     pub(crate) handle: u64,
-    /// What it waits for, and what it was told last: bits of poll(2).
+    /// The awaited events, and those reported last: bits of poll(2).
     pub(crate) events: u32,
     pub(crate) seen: u32,
 }
@@ -307,7 +307,7 @@ const PRIORITY: u32 = 0x2;
 /// `POLLERR`.
 const ERROR: u32 = 0x8;
 
-/// What poll(2) says of a device, of which the backend has said `bits` of [`ready`].
+/// Returns the events that poll(2) reports for a device whose backend has stated `bits` of [`ready`].
 fn events_of(bits: u32) -> u32 {
     let events = [
         (ready::READ, READABLE),
@@ -318,7 +318,7 @@ fn events_of(bits: u32) -> u32 {
     events.iter().filter(|(bit, _)| bits & bit != 0).fold(0, |all, (_, events)| all | events)
 }
 
-/// What is behind a handle.
+/// The object behind a handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     Session(Box<Session>),
@@ -346,7 +346,7 @@ pub(crate) struct Handle {
     /// Whether `open` has returned: before that, nobody has the handle.
     pub(crate) opened: bool,
     pub(crate) open_ns: u64,
-    /// Who polls, if somebody does.
+    /// The outstanding poll, if there is one.
     pub(crate) poll: Option<Poll>,
     pub(crate) last: Last,
     /// Calls under way that a successor must not make again: control writes with their lines that are done, and ioctls of files of
@@ -422,7 +422,7 @@ impl Handle {
         }
     }
 
-    /// What poll(2) says.
+    /// Returns the events that poll(2) reports.
     pub(crate) fn ready(&self) -> u32 {
         match &self.body {
             Body::Session(session) => {

@@ -1,9 +1,9 @@
-//! What the core does to the world. Nothing here waits.
+//! The effects of the core on the world.  core does to the world. Nothing here waits.
 
 use wire::control;
 use wire::service::{Kind, OpenInfo};
 
-/// What is said to a backend.
+/// A message to a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outgoing {
     Open {

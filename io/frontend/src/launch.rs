@@ -1,4 +1,4 @@
-//! What a frontend is handed at its start, by whoever starts it: the daemon on a node, the agent in a guest.
+//! The parameters handed to a frontend at its start by its parent: the daemon on a node, the agent in a guest.
 //!
 //! A frontend's standard input is its private control socket. The first packet on it is the [`Launch`], with the
 //! descriptors that it serves; so nothing has to be inherited by number, and the frontend does nothing before that packet.
@@ -44,7 +44,7 @@ impl Entrances {
     }
 }
 
-/// What a frontend is told at its start.
+/// The parameters of a frontend's start.
 #[derive(Debug)]
 pub struct Launch {
     /// The FUSE session.
@@ -59,7 +59,7 @@ pub struct Launch {
     pub order: LaunchOrder,
 }
 
-/// What a frontend is told in words.
+/// The part of a frontend's start parameters that is text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchOrder {
@@ -69,7 +69,7 @@ pub struct LaunchOrder {
     pub domain: String,
     /// Whether it takes over from one that ended.
     pub successor: bool,
-    /// Which descriptors follow those that are always there, in this order: [`send_launch`] fills it in.
+    /// The optional descriptors that follow the fixed ones, in this order: [`send_launch`] fills it in.
     #[serde(default)]
     entrances: Vec<Entrance>,
     /// The service that the stub asks.
@@ -113,7 +113,7 @@ pub enum LaunchError {
         "a frontend is started by the daemon or a guest's agent, not by hand: its standard input must be its control socket ({0})"
     )]
     Socket(io::Error),
-    /// What came makes no sense.
+    /// The received order makes no sense.
     #[error("the order is not understood: {0}")]
     Order(String),
 }

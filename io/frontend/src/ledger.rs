@@ -23,7 +23,7 @@ pub(crate) const SLOTS_MAX: usize = 4129;
 /// A cleared slot gives its memory back from here on; the first page of each half is kept for the next record.
 const KEPT_BYTES: u64 = 4096;
 
-/// What is known of one slot in this process.
+/// This process's record of one slot.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     sequence: u64,

@@ -46,7 +46,7 @@ pub use crate::privilege::Identity;
 /// Slots of the ledger: one for the mount, one for each open file, one for each service's defaults.
 const _: () = assert!(crate::core::DEFAULTS_FIRST + crate::tree::SERVICES_MAX <= crate::ledger::SLOTS_MAX);
 
-/// What a frontend is given.
+/// A frontend's configuration.
 #[derive(Debug)]
 pub struct Config {
     /// `/dev/fuse`, mounted already ([`mount_detached`]).
@@ -57,7 +57,7 @@ pub struct Config {
     pub ledger: OwnedFd,
     /// Whether another frontend has served this mount before: the kernel will not introduce itself again.
     pub successor: bool,
-    /// Whom to become; `None` keeps user and group (for tests without root), not the capabilities.
+    /// The identity to assume; `None` keeps user and group (for tests without root), not the capabilities.
     pub identity: Option<Identity>,
     /// User and group that own the files.
     pub owner: (u32, u32),
@@ -98,7 +98,7 @@ impl std::fmt::Debug for Frontend {
     }
 }
 
-/// What other entrances of the same process tell the frontend.
+/// The handle through which other entrances of the same process notify the frontend.
 #[derive(Clone)]
 pub struct Observer(Arc<Shared>);
 
@@ -114,7 +114,7 @@ impl Observer {
         self.0.with(|core| core.counters.latency(service, entrance, ns));
     }
 
-    /// What the state tree shows of this frontend: services, counters, latencies.
+    /// Returns the frontend's part of the state tree: services, counters, latencies.
     #[must_use]
     pub fn state(&self) -> Value {
         self.0.with(|core| core.state())

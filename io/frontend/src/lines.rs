@@ -3,12 +3,12 @@
 use rustix::io::Errno;
 use wire::service::MAX_REQUEST_BYTES;
 
-/// What a write would add to a session.
+/// The lines that a write would add to a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Split {
     /// Whole lines, without their newlines; empty ones are left out.
     pub(crate) lines: Vec<Vec<u8>>,
-    /// What follows the last newline; the beginning of the next line.
+    /// The bytes after the last newline; the beginning of the next line.
     pub(crate) partial: Vec<u8>,
     /// Bytes of the write that were used.
     pub(crate) used: usize,

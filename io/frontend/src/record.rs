@@ -15,7 +15,7 @@ use wire::service::{MAX_CAPSULE_BYTES, MAX_REQUEST_BYTES};
 const ENTRY_BYTES: usize = 9;
 /// A call under way.
 const COMMAND_BYTES: usize = 12;
-/// What unread answers leave free in a record: for the fixed fields, the capsule, the heads of the requests, the partial
+/// The bytes that unread answers leave free in a record: for the fixed fields, the capsule, the heads of the requests, the partial
 /// line and the last answer given.
 const RESERVE_BYTES: usize = 1024
     + MAX_CAPSULE_BYTES

@@ -9,7 +9,7 @@ use wire::service::{MAX_RECORD_BYTES, RECORD_OVERHEAD_BYTES, Terms};
 pub(crate) const WINDOW_BYTES: usize = 256 * 1024;
 /// Streams that the programs of one domain have open at once, so that their windows have a bound together.
 pub(crate) const STREAMS_MAX: usize = 128;
-/// What the longest record costs.
+/// The cost of the longest record.
 const LONGEST_BYTES: usize = MAX_RECORD_BYTES + RECORD_OVERHEAD_BYTES;
 const _: () = assert!(WINDOW_BYTES / 2 >= LONGEST_BYTES);
 
@@ -26,7 +26,7 @@ impl Record {
     }
 }
 
-/// What one read takes.
+/// The result of one read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) bytes: Vec<u8>,
@@ -39,9 +39,9 @@ pub(crate) struct Taken {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Stream {
     records: VecDeque<Record>,
-    /// What the records cost together.
+    /// The total cost of the records.
     held: usize,
-    /// What the backend may still send.
+    /// The credit that the backend has left to send.
     credit: usize,
     /// Bytes of the first record that are read already; also of one that is still to come again.
     pub(crate) taken: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Stream {
     pub(crate) refused: Option<i32>,
     /// An errno for the next read, when the records that are there are read: some were lost.
     pub(crate) lost: Option<i32>,
-    /// What the backend has said of the stream when it opened it; the next one says it again.
+    /// The terms that the backend stated when it opened the stream; the next backend states them again.
     pub(crate) terms: Option<Terms>,
     /// It is a predecessor's, and its backend has not said its terms yet.
     pub(crate) adopted: bool,
@@ -89,13 +89,13 @@ impl Stream {
         last.map(|record| record.capsule = capsule.to_vec()).is_some()
     }
 
-    /// What the backend may be told to send, now that the session is open.
+    /// Returns the credit to grant to the backend, now that the session is open.
     pub(crate) fn begin(&mut self) -> u32 {
         self.credit = 0;
         if self.is_on_demand() { self.more().unwrap_or(0) } else { self.top_up(self.window()) }
     }
 
-    /// What more it may be told to send, if that is worth a message.
+    /// Returns the further credit to grant, if that is worth a message.
     pub(crate) fn more(&mut self) -> Option<u32> {
         let free = self.window().saturating_sub(self.held + self.credit);
         let is_due = if self.is_on_demand() {
@@ -143,7 +143,7 @@ impl Stream {
         !self.records.is_empty() || self.lost.is_some() || self.ended.is_some()
     }
 
-    /// What the next read gives, or `None` where it would wait. A record longer than `size` goes on in the next read.
+    /// Returns the result of the next read, or `None` where it would wait. A record longer than `size` goes on in the next read.
     pub(crate) fn read(&mut self, size: usize) -> Option<Taken> {
         let nothing = |errno| Some(Taken { bytes: Vec::new(), errno, capsule: None });
         let Some(first) = self.records.front() else {

@@ -34,7 +34,7 @@ pub(crate) struct Traces {
     pub(crate) readers: u32,
 }
 
-/// Whose request it was.
+/// The caller of a request.
 pub(crate) struct Origin<'a> {
     pub(crate) kind: &'a str,
     pub(crate) service: &'a str,

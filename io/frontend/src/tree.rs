@@ -101,7 +101,7 @@ impl Own {
     }
 }
 
-/// What a node's number stands for.
+/// The object that a node's number stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
     Root,
@@ -151,7 +151,7 @@ pub(crate) struct ServiceNode {
     pub(crate) mounted: MountedService,
     /// Whether it is in the domain's topology now.
     pub(crate) present: bool,
-    /// What its last backend exported.
+    /// The export of its last backend.
     pub(crate) export: Option<Export>,
     /// When that was.
     pub(crate) changed: Moment,
@@ -300,7 +300,7 @@ impl Tree {
         Some((service.allows(folder), folder.change.as_ref().map(|verb| verbs.contains(verb))))
     }
 
-    /// What is in `folder`, as far as the frontend knows, in a lasting order.
+    /// Returns the children of `folder`, as far as the frontend knows, in a lasting order.
     pub(crate) fn children(&self, folder: Node) -> Vec<(Node, &str)> {
         match folder {
             Node::Root => {
@@ -317,7 +317,7 @@ impl Tree {
         }
     }
 
-    /// What stat(2) shows of `node`; `None` if there is no such node any more.
+    /// Returns the attributes of `node` for stat(2); `None` if there is no such node any more.
     pub(crate) fn attributes(&self, node: Node) -> Option<fuse_attr> {
         let (mode, links, changed) = match node {
             Node::Root => {
@@ -363,7 +363,7 @@ impl Tree {
 }
 
 impl Tree {
-    /// What stat(2) shows of a node that a backend has described.
+    /// Returns the attributes for stat(2) of a node that a backend has described.
     pub(crate) fn described(&self, service: usize, node: &Described) -> fuse_attr {
         let is_folder = node.behaviour == Behaviour::Folder;
         let kind = if is_folder { libc_mode::FOLDER } else { libc_mode::FILE };

@@ -32,7 +32,7 @@ fn the_frontend_process() {
     bed::be_the_frontend();
 }
 
-/// What a domain's root has not, unless its topology gives it: what counts more than permission bits.
+/// Drops the capabilities beyond permission bits, which a domain's root lacks unless its topology grants them.
 fn be_a_domains_root() {
     let mut sets = capabilities(None).unwrap();
     sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH | CapabilitySet::FOWNER;

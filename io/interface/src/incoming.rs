@@ -1,5 +1,5 @@
-//! Classes of what comes in by a link. The kernel queues nothing there, so it goes through an intermediate device (`ifb`) first, which has the same classes as the link. A packet belongs to
-//! the control group of the socket that waits for it, which a program looks up for each packet ([`sys::packet_class`]).
+//! Classes of what comes in by a link. The kernel queues nothing there, so it goes through an intermediate device (`ifb`) first, which has the same classes as
+//! the link. A packet belongs to the control group of the socket that waits for it, which a program looks up for each packet ([`sys::packet_class`]).
 //!
 //! Objects of ours are told from those of others by names: the device is `tombolo` and the number
 //! of the link, the filter is `tombolo`.
@@ -40,8 +40,8 @@ impl Incoming {
     /// Leads what comes in through classes; what an earlier process has made of it stays, with its classes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] where somebody else looks at what comes in, who is left alone; [`io::ErrorKind::Unsupported`] where the kernel has no `ifb` or no `clsact`; what
-    /// the kernel says.
+    /// [`io::ErrorKind::AlreadyExists`] where somebody else looks at what comes in, who is left alone; [`io::ErrorKind::Unsupported`] where the kernel has no
+    /// `ifb` or no `clsact`; what the kernel says.
     pub fn open(device: &str, rate_bits: u64, sockets: &Sockets) -> io::Result<Self> {
         let index = index_of(device)?;
         let netlink = Netlink::open()?;
@@ -103,7 +103,7 @@ impl Incoming {
     /// Packets come in by the direct way again, and nothing is left. What somebody else has put beside it stays.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn close(&self) -> io::Result<()> {
         clear(&self.netlink, self.index, Some(self.between))
     }
@@ -113,7 +113,7 @@ impl Incoming {
 /// still knows. `None` where there was none.
 ///
 /// # Errors
-/// What the kernel says: no such interface.
+/// The kernel's error: no such interface.
 pub fn sockets_found(device: &str) -> io::Result<Option<Sockets>> {
     let netlink = Netlink::open()?;
     match hook::filters(&netlink, index_of(device)?, Way::In)?.first() {
@@ -125,7 +125,7 @@ pub fn sockets_found(device: &str) -> io::Result<Option<Sockets>> {
 /// Takes away what is left of a link: of one that is here (a process that led its packets was killed), and of all that are gone.
 ///
 /// # Errors
-/// What the kernel says; there being nothing is no error.
+/// The kernel's error; there being nothing is no error.
 pub fn sweep(device: &str) -> io::Result<()> {
     let netlink = Netlink::open()?;
     let links = links(&netlink)?;

@@ -53,7 +53,7 @@ impl Interfaces {
     /// Switches an interface on.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn set_up(&self, index: u32) -> io::Result<()> {
         // struct ifinfomsg: family, padding, type, index, flags, which of them change.
         let mut body = vec![0; 4];
@@ -66,7 +66,7 @@ impl Interfaces {
     /// Gives an interface an address; one that it has stays. On `lo` it reaches nowhere else.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         self.0.ask(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, &address_body(index, address, prefix))
     }
@@ -74,7 +74,7 @@ impl Interfaces {
     /// Sends by an interface what has no other way, to this gateway.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn add_default_route(&self, index: u32, gateway: Ipv4Addr) -> io::Result<()> {
         self.0.ask(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, &route_body(index, gateway))
     }
@@ -87,7 +87,7 @@ impl Interfaces {
 /// domain without a network without any answer. One more address on `lo` in each family says otherwise, and reaches nowhere.
 ///
 /// # Errors
-/// What the kernel says for IPv4. A namespace without IPv6 stays so.
+/// The kernel's error for IPv4. A namespace without IPv6 stays so.
 pub fn add_loopback_addresses(address: Ipv4Addr) -> io::Result<()> {
     let interfaces = Interfaces::open()?;
     interfaces.add_address(LOOPBACK, IpAddr::V4(address), 32)?;

@@ -1,5 +1,5 @@
-//! Classes of what goes out by a link, and whose each packet is: a program in front of the classes gives each packet the priority of the control group that its socket was made in
-//! ([`sys::packet_class`]). What a program has asked of the socket (`SO_PRIORITY`, `IP_TOS`) chooses no class.
+//! Classes of what goes out by a link, and whose each packet is: a program in front of the classes gives each packet the priority of the control group that its
+//! socket was made in ([`sys::packet_class`]). What a program has asked of the socket (`SO_PRIORITY`, `IP_TOS`) chooses no class.
 
 use super::hook::{self, Filter, Way};
 use super::netlink::Netlink;
@@ -15,10 +15,12 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Puts our classes at a link, and in front of them the program that knows whose packets are whose; what an earlier process has made of it stays, with its classes.
+    /// Puts our classes at a link, and in front of them the program that knows whose packets are whose; what an earlier process has made of it stays, with its
+    /// classes.
     ///
     /// # Errors
-    /// As [`Traffic::open`]; [`io::ErrorKind::AlreadyExists`] where somebody else looks at what goes out, who is left alone; [`io::ErrorKind::Unsupported`] where the kernel has no
+    /// As [`Traffic::open`]; [`io::ErrorKind::AlreadyExists`] where somebody else looks at what goes out, who is left alone; [`io::ErrorKind::Unsupported`]
+    /// where the kernel has no
     /// `clsact` or no filters by programs.
     pub fn open(device: &str, rate_bits: u64, owners: &Owners) -> io::Result<Self> {
         let netlink = Netlink::open()?;
@@ -60,7 +62,7 @@ impl Outgoing {
     /// Packets go out by the direct way again, and nothing is left.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn close(&self) -> io::Result<()> {
         let cleared = hook::clear(&self.netlink, self.traffic.index(), Way::Out);
         self.traffic.close().and(cleared)
@@ -71,7 +73,7 @@ impl Outgoing {
 /// `None` where there was none.
 ///
 /// # Errors
-/// What the kernel says: no such interface.
+/// The kernel's error: no such interface.
 pub fn owners_found(device: &str) -> io::Result<Option<Owners>> {
     let netlink = Netlink::open()?;
     match hook::filters(&netlink, index_of(device)?, Way::Out)?.first() {
@@ -83,7 +85,7 @@ pub fn owners_found(device: &str) -> io::Result<Option<Owners>> {
 /// Takes away what is ours of what goes out by a link; what somebody else has made stays.
 ///
 /// # Errors
-/// What the kernel says; there being nothing is no error, there being no such interface is.
+/// The kernel's error; there being nothing is no error, there being no such interface is.
 pub fn sweep(device: &str) -> io::Result<()> {
     let netlink = Netlink::open()?;
     let index = index_of(device)?;
@@ -134,8 +136,8 @@ mod tests {
         outgoing.traffic().one(class).unwrap().sent_bytes
     }
 
-    /// Once a class was that of a socket's priority: `SO_PRIORITY` of 0 or 6, or an `IP_TOS`, led a domain past its ceiling and out of the account, and whoever had `NET_RAW` could name the class
-    /// of another.
+    /// Once a class was that of a socket's priority: `SO_PRIORITY` of 0 or 6, or an `IP_TOS`, led a domain past its ceiling and out of the account, and whoever
+    /// had `NET_RAW` could name the class of another.
     #[test]
     fn no_option_of_a_socket_leads_out_of_its_class_nor_into_anothers() {
         apart("options", |owner, _owners, outgoing| {

@@ -109,7 +109,8 @@ impl Traffic {
     /// Puts our discipline at the root of an interface, with the whole link and the rest; our own stays, with its classes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] where somebody else has a discipline there, which is left alone; what the kernel says: no such interface, no privilege, no HTB.
+    /// [`io::ErrorKind::AlreadyExists`] where somebody else has a discipline there, which is left alone; what the kernel says: no such interface, no privilege,
+    /// no HTB.
     pub fn open(device: &str, rate_bits: u64) -> io::Result<Self> {
         let index = index_of(device)?;
         let traffic = Self { netlink: Netlink::open()?, device: device.to_owned(), index, rate_bits };
@@ -158,7 +159,7 @@ impl Traffic {
     /// Ours, where an earlier process has left it.
     ///
     /// # Errors
-    /// What the kernel says: no such interface.
+    /// The kernel's error: no such interface.
     pub fn found(device: &str) -> io::Result<Option<Self>> {
         let index = index_of(device)?;
         let traffic = Self { netlink: Netlink::open()?, device: device.to_owned(), index, rate_bits: 0 };
@@ -199,7 +200,7 @@ impl Traffic {
     /// Gives a class what it is promised, or other promises while it sends; reads back what the kernel made of it.
     ///
     /// # Errors
-    /// What the kernel says, or that it does something else.
+    /// The kernel's error, or that it does something else.
     pub fn set(&self, class: u16, wanted: &Class) -> io::Result<()> {
         if class < FIRST_CLASS {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "this class is not given away"));
@@ -220,7 +221,7 @@ impl Traffic {
     /// One class of ours, as it is.
     ///
     /// # Errors
-    /// What the kernel says: there is none.
+    /// The kernel's error: there is none.
     pub fn one(&self, class: u16) -> io::Result<Counted> {
         let body = self.netlink.get(RTM_GETTCLASS, &self.head(priority(class), 0))?;
         read_class(&body).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -229,7 +230,7 @@ impl Traffic {
     /// Takes a class away; what it has queued is lost.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn remove(&self, class: u16) -> io::Result<()> {
         self.netlink.ask(RTM_DELTCLASS, 0, &self.head(priority(class), priority(WHOLE)))
     }
@@ -237,7 +238,7 @@ impl Traffic {
     /// Takes our discipline away with all classes; the interface has its own again.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn close(&self) -> io::Result<()> {
         self.netlink.ask(RTM_DELQDISC, 0, &self.head(HANDLE, TC_H_ROOT))
     }
@@ -245,7 +246,7 @@ impl Traffic {
     /// All classes of ours, as they are.
     ///
     /// # Errors
-    /// What the kernel says, or where it is not understood.
+    /// The kernel's error, or where it is not understood.
     pub fn counted(&self) -> io::Result<Vec<Counted>> {
         let found = self.netlink.dump(RTM_GETTCLASS, &self.head(0, 0), RTM_NEWTCLASS)?;
         Ok(found.iter().filter_map(|body| read_class(body)).collect())
@@ -291,7 +292,7 @@ impl Traffic {
 /// Takes our discipline away from an interface where it is, such as one of a daemon that was killed.
 ///
 /// # Errors
-/// What the kernel says; there being none is no error.
+/// The kernel's error; there being none is no error.
 pub fn sweep(device: &str) -> io::Result<()> {
     Traffic::found(device)?.map_or(Ok(()), |traffic| traffic.close())
 }

@@ -205,7 +205,7 @@ impl MachineOrder {
     /// Whether the values make a machine; what is wrong, if not.
     ///
     /// # Errors
-    /// What is wrong, for a person.
+    /// The fault, for a person.
     pub fn check(&self) -> Result<(), &'static str> {
         let boot_bytes = serde_json::to_vec(&self.boot).map_or(usize::MAX, |text| text.len());
         let wrong = [

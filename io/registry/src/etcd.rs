@@ -45,7 +45,7 @@ const PING_PATIENCE: Duration = Duration::from_secs(2);
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// Most endpoints.
 pub const MAX_ENDPOINTS: usize = 16;
-/// What stands before every key, where nothing else is said.
+/// The default prefix of every key.
 pub const DEFAULT_PREFIX: &str = "/tombolo/";
 
 /// Where etcd is and how it is reached.
@@ -53,7 +53,7 @@ pub const DEFAULT_PREFIX: &str = "/tombolo/";
 pub struct EtcdSettings {
     /// `http://HOST:PORT` or `https://HOST:PORT`, one or more.
     pub endpoints: Vec<String>,
-    /// What stands before every key: several clusters may share one etcd.
+    /// The prefix of every key: several clusters may share one etcd.
     pub prefix: String,
     /// Where the endpoints are `https`.
     pub tls: Option<EtcdTls>,
@@ -89,7 +89,7 @@ pub struct Etcd {
 }
 
 pub(crate) struct Shared {
-    /// What stands before every key.
+    /// The prefix of every key.
     prefix: String,
     reach: Mutex<Arc<Reach>>,
     /// `None` only while it is dropped.

@@ -1,8 +1,8 @@
 //! The registry: desired state (the admitted topologies) and actual state (what runs where) of a node.
 //!
 //! [`Registry`] is the contract; [`Embedded`] keeps it in one file of redb (durable, one process at a time),
-//! [`Etcd`] in etcd, for the nodes of a cluster (with leases beside), [`Memory`] in memory, for tests. Each key has a *revision* that grows with every change of anything in the registry, so that a
-//! writer can say what it believes to replace ([`Expected`]): compare-and-swap, as etcd has it.
+//! [`Etcd`] in etcd, for the nodes of a cluster (with leases beside), [`Memory`] in memory, for tests. Each key has a *revision* that grows with every change
+//! of anything in the registry, so that a writer can say what it believes to replace ([`Expected`]): compare-and-swap, as etcd has it.
 
 mod embedded;
 mod etcd;
@@ -32,13 +32,13 @@ pub const MAX_WRITTEN: usize = 128;
 /// A value and when it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What was put.
+    /// The value that was put.
     pub value: Vec<u8>,
     /// The registry's revision that this put made; never used twice.
     pub revision: u64,
 }
 
-/// What the writer of a key believes to replace.
+/// The writer's expectation of a key's present value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// Whatever is there.
@@ -96,8 +96,8 @@ pub trait Registry: Send + Sync {
     /// As for [`Registry::put`].
     fn delete(&self, key: &str, expected: Expected) -> Result<bool, RegistryError>;
 
-    /// Sets several keys, or removes those that have no value here, whatever is there: all of it or nothing, whenever the power goes. Durable when it returns. At most
-    /// [`MAX_WRITTEN`] keys, each of them once.
+    /// Sets several keys, or removes those that have no value here, whatever is there: all of it or nothing, whenever the power goes. Durable when it returns.
+    /// At most [`MAX_WRITTEN`] keys, each of them once.
     ///
     /// # Errors
     /// [`RegistryError::Key`], [`RegistryError::TooLarge`], [`RegistryError::TooMany`], [`RegistryError::Storage`].
@@ -127,7 +127,7 @@ pub enum RegistryError {
     /// The file can't be opened.
     #[error("can't open the registry {}: {cause}", path.display())]
     Open {
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
         /// Why.
         cause: redb::Error,
@@ -138,19 +138,19 @@ pub enum RegistryError {
          is up is ended then, and `tombolo up FILE` brings it back", path.display()
     )]
     Damaged {
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the file.
         what: String,
     },
     /// The file holds what this version does not read.
     #[error("the registry {} has format {found}; this version reads format {known}", path.display())]
     Format {
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
-        /// What it says.
+        /// The version that the file states.
         found: u64,
-        /// What this version knows.
+        /// The version that this program knows.
         known: u64,
     },
     /// Etcd has a problem, or we with it.
@@ -167,11 +167,11 @@ pub enum RegistryError {
     /// The key is not what the writer believed.
     #[error("{key} was changed by somebody else: expected {expected}, found {}", found.map_or("no value".into(), |r| format!("revision {r}")))]
     Conflict {
-        /// Which key.
+        /// The key.
         key: String,
-        /// What the writer believed.
+        /// The writer's expectation.
         expected: Expected,
-        /// What is there.
+        /// The revision found; `None` if there is no such key.
         found: Option<u64>,
     },
     /// No possible key.
@@ -186,7 +186,7 @@ pub enum RegistryError {
     /// The value is too long.
     #[error("the value of {key} has {bytes} bytes; {MAX_VALUE_BYTES} are the most")]
     TooLarge {
-        /// Which key.
+        /// The key.
         key: String,
         /// Bytes of the value.
         bytes: usize,

@@ -10,7 +10,7 @@ const MAX_WAITING_CHANGES: usize = 1024;
 /// One change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which key.
+    /// The key.
     pub key: String,
     /// The registry's revision after it.
     pub revision: u64,
@@ -48,7 +48,7 @@ pub struct Lagged;
 #[derive(Debug, Default)]
 pub(crate) struct Watchers(Mutex<Vec<(String, SyncSender<Change>)>>);
 
-/// What feeds one watcher from elsewhere.
+/// The source that feeds one watcher from elsewhere.
 #[derive(Debug)]
 pub(crate) struct Feed {
     sender: SyncSender<Change>,

@@ -1,4 +1,4 @@
-//! What etcd does to those who rely on it, each with what a person reads.
+//! The effects of etcd's faults on the programs that rely on it, each with the message that a person reads.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use testing::etcd::{EtcdServers, etcd_program, own_address};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a call may take, on a machine that has other things to do.
+/// The longest duration of a call, on a machine that has other things to do.
 const CALL: Duration = Duration::from_secs(12);
 
 fn servers(count: usize, extra: &[&str]) -> Option<EtcdServers> {
@@ -122,7 +122,7 @@ fn of_three_members_one_may_go_and_two_are_missed() {
     assert!(said.contains(&own_address().to_string()), "{said}");
 }
 
-/// What is there of the one that is called `a`.
+/// Returns the entry of the one that is called `a`.
 fn alive(etcd: &Etcd) -> Bound {
     etcd.list_bound("alive/a").unwrap().into_iter().next().unwrap().1
 }

@@ -16,7 +16,7 @@ pub struct Caller {
     pub dc: String,
     /// The domain.
     pub domain: String,
-    /// What it may do here.
+    /// The verbs that the caller may use here.
     pub verbs: Vec<String>,
     /// The entrance: `device` for files.
     pub entrance: String,
@@ -101,13 +101,13 @@ pub struct Call<'c> {
 }
 
 impl Call<'_> {
-    /// Who calls.
+    /// Returns the caller.
     #[must_use]
     pub fn caller(&self) -> &Caller {
         self.caller
     }
 
-    /// Which open file this is. Texts and controls are asked in one for each domain's channel.
+    /// Returns the session of the open file. Texts and controls are asked in one for each domain's channel.
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.id

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use wire::control::Consumer;
 use wire::service::{Behaviour, Export, Kind, MAX_ANSWER_BYTES, OpenInfo, SESSION_NONE, root_of};
 
-/// What the loop calls the bell of the service's other threads.
+/// The loop's token of the bell of the service's other threads.
 const BELL: u32 = 0;
 
 /// Takes the settings, or says why it can't.

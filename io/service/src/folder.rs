@@ -7,12 +7,12 @@ use rustix::io::Errno;
 /// The serial number of the folder itself.
 pub const ROOT: u32 = 0;
 
-/// What a node of a folder is like.
+/// The attributes of a node of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
     /// Its number: below 2^24, and never given to another node while anybody may know it.
     pub serial: u32,
-    /// What it behaves as.
+    /// The node's behaviour.
     pub behaviour: Behaviour,
     /// Whether a request that was lost with its server may be sent to the next one.
     pub idempotent: bool,
@@ -95,7 +95,7 @@ impl Listing {
     }
 }
 
-/// What a service does for a folder: write the functions for what it can do, the rest is refused with `EOPNOTSUPP`. Nodes are known by
+/// The operations of a service on a folder: implement those that it supports, the rest is refused with `EOPNOTSUPP`. Nodes are known by
 /// serial numbers of the service's own; [`ROOT`] is the folder itself.
 #[allow(unused_variables, reason = "the defaults refuse whatever they are asked")]
 pub trait Folder {
@@ -119,7 +119,7 @@ pub trait Folder {
     ) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP)
     }
-    /// What the node is like now.
+    /// Returns the node's present attributes.
     ///
     /// # Errors
     /// The errno of the caller; `ESTALE` for a number that is no node's.
@@ -154,7 +154,7 @@ pub trait Folder {
     fn write(&mut self, call: &mut Call<'_>, node: u32, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         Err(Errno::OPNOTSUPP)
     }
-    /// What was written shall outlive a power cut.
+    /// Makes what was written outlive a power cut.
     ///
     /// # Errors
     /// The errno of the caller.

@@ -65,7 +65,7 @@ struct Shared {
     history: Mutex<History>,
     changed: Condvar,
     wake: Arc<Wake>,
-    /// Which numbering a capsule is of: another process's means nothing here, unless the service numbers records itself.
+    /// The epoch of a capsule's numbering: another process's means nothing here, unless the service numbers records itself.
     epoch: u64,
 }
 

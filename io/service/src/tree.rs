@@ -76,7 +76,7 @@ fn changed(
     made.map_or(Ok(Vec::new()), |node| Ok(node.on_the_wire(root)?.encode().to_vec()))
 }
 
-/// What an open file is asked for: bytes at an offset.
+/// A request for bytes of an open file: bytes at an offset.
 pub enum Bytes<'p> {
     Read { offset: u64, size: usize },
     Write { offset: u64, data: &'p [u8] },
@@ -84,7 +84,7 @@ pub enum Bytes<'p> {
 }
 
 impl<'p> Bytes<'p> {
-    /// What is asked for, if the file was opened for that.
+    /// Decodes a request, if the file was opened for it.
     pub fn decode(kind: Kind, flags: u32, payload: &'p [u8]) -> Result<Self, Errno> {
         match kind {
             Kind::ReadAt => {

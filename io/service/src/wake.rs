@@ -1,4 +1,4 @@
-//! What other threads leave for the thread that serves.
+//! The messages that other threads leave for the thread that serves.
 
 use crate::id::SessionId;
 use rustix::io::Errno;

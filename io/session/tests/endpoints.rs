@@ -1,4 +1,4 @@
-//! What a member asks for an endpoint, against a stand-in for the daemon.
+//! The requests of a member for an endpoint, against a stand-in for the daemon.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -24,13 +24,13 @@ pub trait Doorbell: Debug + Send + Sync + 'static {
     /// Takes the rings off; says whether there were any. Must not wait, and must not be kept waiting by the peer.
     ///
     /// # Errors
-    /// What the kernel refused; waits and drains of the end fail with it.
+    /// The kernel's refusal; waits and drains of the end fail with it.
     fn listen(&self) -> io::Result<bool>;
 
     /// Rings the peer's. Must not wait, and must not be kept waiting by the peer; a peer that is gone is no error.
     ///
     /// # Errors
-    /// What the kernel refused; the call that had to wake the peer fails with it.
+    /// The kernel's refusal; the call that had to wake the peer fails with it.
     fn ring(&self) -> io::Result<()>;
 }
 

@@ -35,7 +35,7 @@ impl Other {
     }
 }
 
-/// What this process was started to do; `None` where a person runs its test by hand.
+/// Returns the role for which this process was started; `None` where a person runs its test by hand.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }

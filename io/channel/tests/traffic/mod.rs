@@ -46,7 +46,7 @@ impl Random {
 
 /// Where a message's noise starts within the block: this many places are enough that neighbours differ.
 const PLACES: usize = 4096;
-/// What an ordinary long message has at most, so that a run is of many messages and not of few huge ones.
+/// The most bytes of an ordinary long message, so that a run is of many messages and not of few huge ones.
 const ORDINARY_BYTES: usize = 4096;
 /// One in so many is as long as messages may be.
 const HUGE_ONE_IN: usize = 2048;

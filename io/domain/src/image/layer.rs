@@ -34,14 +34,14 @@ pub(super) struct Unpacker {
     root: OwnedFd,
     entries: u64,
     bytes: u64,
-    /// What this layer made, as (inode of the directory, name): a whiteout spares it.
+    /// The entries that this layer made, as (inode of the directory, name): a whiteout spares it.
     made: HashSet<(u64, CString)>,
     /// How deep each directory of the tree is, by its inode: all of them were made here, and none is ever moved. Links in the tree
     /// shorten the way to a place, so the entry's own path does not tell.
     depths: HashMap<u64, u16>,
 }
 
-/// What extensions say about the entry that follows them.
+/// The contents of extension headers on the entry that follows them.
 #[derive(Default)]
 struct Extensions {
     path: Option<Vec<u8>>,

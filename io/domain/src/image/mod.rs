@@ -28,7 +28,7 @@ const MAX_DOCUMENT_BYTES: u64 = 4 * 1024 * 1024;
 /// The name of a tree that is not finished begins so.
 pub(crate) const UNFINISHED: &str = ".unpacking-";
 
-/// What is wrong with an image, or with the attempt to use it.
+/// A fault of an image, or of the attempt to use it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
@@ -48,9 +48,9 @@ pub enum ImageError {
     /// There is no image of this tag.
     #[error("there is no image tagged {tag:?} in it; there is {known}")]
     NoSuchTag {
-        /// What was asked for.
+        /// The tag that was asked for.
         tag: String,
-        /// What there is.
+        /// The known tags.
         known: String,
     },
     /// The node's store has no image of this digest.
@@ -73,7 +73,7 @@ pub enum ImageError {
     /// A document or layer that can't be understood.
     #[error("{what} is malformed: {message}")]
     Malformed {
-        /// Which.
+        /// The document or layer.
         what: String,
         /// How.
         message: String,
@@ -146,7 +146,7 @@ pub(crate) fn prepare(images: &Path, path: &Path, tag: Option<&str>) -> Result<I
     Ok(root_of(&kept, image))
 }
 
-/// What [`prepare`] would say, without unpacking: the tree is there only if somebody has unpacked it.
+/// Returns the result of [`prepare`] without unpacking: the tree is there only if somebody has unpacked it.
 pub(crate) fn describe(images: &Path, path: &Path, tag: Option<&str>) -> Result<ImageRoot> {
     let image = ImageLayout::open(path)?.image(tag)?;
     Ok(root_of(&images.join(kept_name(&image)), image))

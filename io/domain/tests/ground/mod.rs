@@ -1,4 +1,4 @@
-//! What each test stands on: a node of its own (run and state directories, cgroup name) that leaves nothing behind, which it proves.
+//! The ground of each test: a node of its own (run and state directories, cgroup name) that leaves nothing behind, which it proves.
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 
 use domain::{DomainSpec, Exit, Kind, Layout, LogQuery, Record, Stream};
@@ -46,7 +46,7 @@ impl Ground {
         std::iter::from_fn(|| reader.next_record().expect("read")).collect()
     }
 
-    /// What it printed, without what the monitor remarked.
+    /// Returns the domain's output, without the monitor's remarks.
     pub fn output(&self, name: &str) -> String {
         let records = self.records(name).into_iter();
         records.filter(|r| r.stream != Stream::Monitor).map(|r| r.line + "\n").collect()

@@ -1,4 +1,4 @@
-//! What the daemon says of a grant, in orders that a test from outside can't bring about.
+//! The daemon's messages on a grant, in orders that a test from outside can't bring about.
 
 use std::time::Duration;
 

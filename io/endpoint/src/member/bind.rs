@@ -18,25 +18,25 @@ pub enum BindError {
     /// The topology has no endpoint of this name that this domain may bind.
     #[error("{message}")]
     Unknown {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// Another program has bound the name.
     #[error("{message}")]
     Busy {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// The topology does not let this program bind it.
     #[error("{message}")]
     NotAllowed {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// As many endpoints as there may be are there.
     #[error("{message}")]
     Limit {
-        /// What the daemon says: it names the key of the topology file.
+        /// The daemon's message: it names the key of the topology file.
         message: String,
     },
     /// Refused for another reason.
@@ -44,13 +44,13 @@ pub enum BindError {
     Refused {
         /// The errno that fits.
         errno: i32,
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// The time was over first.
     #[error("the endpoint could not be bound in time{}", .last.as_ref().map(|last| format!(": {last}")).unwrap_or_default())]
     TimedOut {
-        /// What stood in the way last.
+        /// The last obstacle.
         last: Option<String>,
     },
 }

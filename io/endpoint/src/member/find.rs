@@ -9,7 +9,7 @@ use wire::ipc::Address;
 use super::{Answer, Member, NAME_BYTES_MAX, RETRY, Ticket, on_wire};
 use crate::{Endpoint, Failed, Step};
 
-/// Whom to find.
+/// The endpoint to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom<'a> {
     /// Whoever has this name now.
@@ -50,37 +50,37 @@ pub enum FindError {
     /// Nobody has bound it.
     #[error("{message}")]
     NotBound {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// There is none of this name, or none that this endpoint may know of.
     #[error("{message}")]
     Unknown {
-        /// What the daemon says, with the name that may have been meant.
+        /// The daemon's message, with the name that may have been meant.
         message: String,
     },
     /// It may not call this one, nor this one it.
     #[error("{message}")]
     NotAllowed {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// It is this endpoint itself.
     #[error("{message}")]
     Oneself {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// Another generation has its place.
     #[error("{message}")]
     WrongGeneration {
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// There are as many pairs, or bytes, as there may be.
     #[error("{message}")]
     Limit {
-        /// What the daemon says: it names the key of the topology file.
+        /// The daemon's message: it names the key of the topology file.
         message: String,
     },
     /// Refused for another reason.
@@ -88,7 +88,7 @@ pub enum FindError {
     Refused {
         /// The errno that fits.
         errno: i32,
-        /// What the daemon says.
+        /// The daemon's message.
         message: String,
     },
     /// The channel to it can't be used.
@@ -100,7 +100,7 @@ pub enum FindError {
     /// The time was over first.
     #[error("the endpoint was not found in time{}", .last.as_ref().map(|last| format!(": {last}")).unwrap_or_default())]
     TimedOut {
-        /// What stood in the way last.
+        /// The last obstacle.
         last: Option<String>,
     },
 }
@@ -150,7 +150,7 @@ impl Find {
         self.asked
     }
 
-    /// What became of what was asked; `None`: nothing that ends the search.
+    /// Handles an answer of the daemon; `None` if it does not end the search.
     fn answered(&mut self, answer: Answer) -> Option<Result<Address, FindError>> {
         self.asked = None;
         let (errno, message) = match answer {
@@ -186,8 +186,8 @@ impl Find {
 }
 
 impl Endpoint {
-    /// Where an endpoint is that is bound now: one that this endpoint knows already, or else the daemon introduces the two. `deadline`: for the daemon's answer,
-    /// or for the next daemon where this one is away.
+    /// Where an endpoint is that is bound now: one that this endpoint knows already, or else the daemon introduces the two. `deadline`: for the daemon's
+    /// answer, or for the next daemon where this one is away.
     ///
     /// # Errors
     /// See [`FindError`].

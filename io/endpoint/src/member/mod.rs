@@ -46,7 +46,7 @@ pub(crate) struct Ticket {
     id: u64,
 }
 
-/// What the daemon has answered.
+/// An answer of the daemon.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// A peer was introduced, and joined; or could not be joined, and why.
@@ -55,7 +55,7 @@ pub(crate) enum Answer {
     Buffer(u64, Memories),
     /// A grant's number.
     Granted(u64),
-    /// What a grant stands for.
+    /// The buffer that a grant stands for, and its memories.
     Borrowed(GrantedBuffer, Memories),
     /// The end of a channel to what a grant of another node stands for.
     Lent(channel::End),
@@ -86,7 +86,7 @@ enum State {
 pub(crate) struct Member {
     control: Control,
     state: State,
-    /// What can happen, behind one descriptor: the connection, the folder of the daemon's socket, the timer.
+    /// The event sources, behind one descriptor: the connection, the folder of the daemon's socket, the timer.
     events: Known,
     timer: Known,
     address: Address,
@@ -114,7 +114,7 @@ pub(crate) struct Member {
     has_more: bool,
 }
 
-/// What happens to an answer that nobody waits for any more.
+/// The treatment of an answer that nobody waits for any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Awaited,
@@ -158,13 +158,13 @@ impl Member {
         })
     }
 
-    /// What becomes readable when there is news. It stays the same.
+    /// Returns the descriptor that becomes readable when there is news. It stays the same.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.events.as_fd())
     }
 
-    /// When [`Member::take_in`] is due whether or not the descriptor becomes readable: an event loop may have been told once, and not again of the news that are
-    /// left. The timer is part of the descriptor.
+    /// When [`Member::take_in`] is due whether or not the descriptor becomes readable: an event loop may have been told once, and not again of the news that
+    /// are left. The timer is part of the descriptor.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.has_more.then(Instant::now)
     }

@@ -1,4 +1,4 @@
-//! What is done before a sleep.
+//! The steps before a sleep.
 
 use std::thread;
 
@@ -52,8 +52,8 @@ fn ways_between(here: u32, there: u32) -> [u64; 2] {
     })
 }
 
-/// Where both share a processor, a peer can answer only when the one that asks is off it. One that never spins went to sleep for that, with a timer, and to be waked;
-/// it gives way first.
+/// Where both share a processor, a peer can answer only when the one that asks is off it. One that never spins went to sleep for that, with a timer, and to be
+/// waked; it gives way first.
 #[test]
 fn who_never_spins_gives_way_to_a_peer_on_its_processor() {
     let here = sys::processor::allowed().unwrap()[0];

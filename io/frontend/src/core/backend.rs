@@ -1,4 +1,4 @@
-//! What backends say, and what becomes of requests when one dies.
+//! The messages of backends, and the fate of requests when a backend dies.
 
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;
@@ -24,7 +24,7 @@ pub(crate) struct Answer<'a> {
     pub(crate) phases: Vec<Phase>,
 }
 
-/// What no correct backend says; its link is given up.
+/// A message that no correct backend sends; its link is given up.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Violation {
     #[error("its export is refused: {0}")]
@@ -210,7 +210,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// What poll(2) says of an open device from now on.
+    /// Records the bits that poll(2) reports for an open device from now on.
     pub(crate) fn readied(&mut self, service: usize, epoch: u64, fh: u64, bits: u32) {
         if !self.is_current(service, epoch) {
             return;
@@ -467,7 +467,7 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// What becomes of a request that its backend had.
+/// The fate of a request that its backend had.
 fn lost_line(again: bool) -> Progress {
     if again { Progress::Queued } else { Progress::Failed(Errno::CONNRESET.raw_os_error()) }
 }

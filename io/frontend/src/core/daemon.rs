@@ -1,4 +1,4 @@
-//! What the daemon says, what is asked of it, and what time brings.
+//! The daemon's messages, the requests to it, and the effects of timeouts.
 
 use wire::control::{Event, MountedService, Reply, Request};
 
@@ -9,7 +9,7 @@ use crate::host::Host;
 /// Between two looks at the clock while something waits for its time, in ns.
 pub(crate) const TICK_NS: u64 = 100_000_000;
 
-/// What an outstanding request to the daemon was.
+/// The kind of an outstanding request to the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
     Services,

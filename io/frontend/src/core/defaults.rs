@@ -50,7 +50,7 @@ impl<H: Host> Core<H> {
         self.host.send(service, Outgoing::Open { session, tag, file: 0, info });
     }
 
-    /// What the backend made of them. What it refuses (another version's, or the domain may not set any more what is in
+    /// Handles the backend's answer to the defaults. What it refuses (another version's, or the domain may not set any more what is in
     /// it) would be refused again.
     pub(super) fn defaults_taken(&mut self, service: usize, result: Result<(), Errno>) {
         if let Err(errno) = result {

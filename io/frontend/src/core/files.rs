@@ -1,4 +1,4 @@
-//! What programs do with open files.
+//! The operations of programs on open files.
 
 use polyfuse_kernel as fuse;
 use rustix::io::Errno;

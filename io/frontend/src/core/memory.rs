@@ -11,7 +11,7 @@ use super::{Call, Core, DOWN_WAIT_NS, LinkState, file_of};
 use crate::host::Host;
 use crate::tree::Node;
 
-/// What is known of the memories that the domain has with services, by their places in the tree.
+/// The state of the memories that the domain has with services, by their places in the tree.
 #[derive(Debug, Default)]
 pub(super) struct Memories {
     /// The kernel's numbers. One is good as long as the mount is.

@@ -1,4 +1,4 @@
-//! What the frontend decides, without waiting: requests of the kernel, messages of backends and events of the daemon
+//! The frontend's decisions, without waiting: requests of the kernel, messages of backends and events of the daemon
 //! go in, replies and messages come out through a [`Host`].
 //!
 //! Each change of a handle ends in [`Core::settle`]: first the ledger, then the backend, then the kernel. So there is
@@ -55,7 +55,7 @@ pub(super) const TRUNCATE: u32 = 0o1000;
 /// How long a call waits for a service without a backend, in ns; then it fails with `EHOSTDOWN`.
 pub(crate) const DOWN_WAIT_NS: u64 = 10_000_000_000;
 
-/// What was agreed with the kernel at `INIT`.
+/// The parameters agreed with the kernel at `INIT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Agreed {
     pub(crate) minor: u32,
@@ -65,7 +65,7 @@ pub(crate) struct Agreed {
     pub(crate) passthrough: bool,
 }
 
-/// What slot 0 of the ledger holds, as JSON.
+/// The content of slot 0 of the ledger, as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub(crate) agreed: Option<Agreed>,
@@ -79,7 +79,7 @@ pub(crate) struct Facts {
     pub(crate) parked: Vec<u64>,
 }
 
-/// Who called, and when it was read, in ns of the monotonic clock.
+/// The caller of a request, and the time at which it was read, in ns of the monotonic clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Call {
     pub(crate) unique: u64,
@@ -96,7 +96,7 @@ impl Call {
     }
 }
 
-/// What an outstanding tag is for.
+/// The purpose of an outstanding tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Open,
@@ -136,7 +136,7 @@ struct Link {
     state: LinkState,
     /// Counts the channels, so that the last words of an old one are not taken for the new one's.
     epoch: u64,
-    /// Which of the service's servers it goes to, as the daemon counts.
+    /// The generation of the service's server that it goes to, as the daemon counts.
     generation: u64,
     /// Not to be tried before, in ns.
     retry_at: u64,
@@ -180,7 +180,7 @@ pub(crate) struct Core<H> {
     /// Calls that the predecessor may have answered, by key: the slot that knows the answer.
     replays: HashMap<u64, usize>,
     links: Vec<Link>,
-    /// What the backend of each service said last of the domain's defaults there, sealed.
+    /// The domain's defaults at each service, sealed, as its backend stated them last.
     defaults: Vec<Vec<u8>>,
     last_tag: u64,
     last_question: u64,
@@ -376,7 +376,7 @@ impl<H: Host> Core<H> {
         self.host.notify_poll(poll.handle);
     }
 
-    /// What the handle's backend has to be told, if it is there.
+    /// Returns the messages that the handle's backend has to be sent, if it is there.
     fn stage(&mut self, slot: usize) -> Vec<Outgoing> {
         let Some(service) = self.handles.get(slot).and_then(Option::as_ref).and_then(Handle::service) else {
             return Vec::new();

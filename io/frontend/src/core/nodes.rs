@@ -23,7 +23,7 @@ use crate::tree::{Node, ROOT};
 const TYPE: u32 = 0o170_000;
 const FILE: u32 = 0o100_000;
 
-/// What a backend's answer is for.
+/// The purpose of a backend's answer.
 #[derive(Debug, Clone)]
 pub(super) enum Then {
     /// A name is looked up, or was made.
@@ -219,7 +219,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// What a node is like that only the backend knows.
+    /// Answers with the attributes of a node that only the backend knows.
     pub(super) fn stat_described(
         &mut self,
         call: Call,
@@ -278,7 +278,7 @@ impl<H: Host> Core<H> {
         Ok(())
     }
 
-    /// What changes a folder: made, taken away, renamed.
+    /// Handles requests that change a folder: create, remove, rename.
     pub(super) fn change(&mut self, call: Call, opcode: u32, folder: Node, body: &[u8]) -> Result<(), Errno> {
         let (service, file) = self.folder_to_change(folder)?;
         let split = |names: &'_ [u8]| -> Vec<Vec<u8>> {

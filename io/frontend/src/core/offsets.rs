@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use super::backend::Violation;
 use super::parked::Op;
 
-/// What the backend is asked for a parked call.
+/// Returns the message to the backend for a parked call.
 pub(super) fn message(op: &Op) -> Option<(Kind, Vec<u8>)> {
     Some(match op {
         Op::ReadAt { offset, size } => {

@@ -7,10 +7,10 @@ use super::{Call, Core, PARKED_BYTES_MAX, PARKED_MAX, Ready};
 use crate::handle::Body;
 use crate::host::Host;
 
-/// What a line in a vector of its own costs beside its bytes.
+/// The overhead of a line in a vector of its own, beside its bytes.
 const LINE_OVERHEAD_BYTES: usize = 32;
 
-/// What a parked call wants.
+/// The operation of a parked call.
 #[derive(Debug)]
 pub(super) enum Op {
     Open,
@@ -83,11 +83,11 @@ pub(super) struct Parked {
     /// Its handle; none for names.
     pub(super) slot: Option<usize>,
     pub(super) op: Op,
-    /// What the backend knows it by.
+    /// The tag by which the backend knows the call.
     pub(super) tag: Option<u64>,
     /// Until when it waits for a backend (or for the daemon), in ns.
     pub(super) deadline: u64,
-    /// What it counts for in the sum of what parked calls keep.
+    /// The call's share in the sum of the bytes that parked calls keep.
     bytes: usize,
 }
 

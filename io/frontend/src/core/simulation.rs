@@ -26,11 +26,11 @@ const LONG: u32 = 4;
 /// Bytes of the text of [`LONG`].
 const LONG_BYTES: usize = 1 << 20;
 
-/// What outlives a frontend.
+/// The state that outlives a frontend.
 #[derive(Default)]
 struct World {
     ledger: BTreeMap<usize, Vec<u8>>,
-    /// What the kernel was told, by request.
+    /// The replies to the kernel, by request.
     replies: HashMap<u64, (i32, Vec<u8>)>,
     sent: VecDeque<Outgoing>,
     asked: Vec<Request>,

@@ -1,4 +1,4 @@
-//! What each message does: the questions that the kernel would ask for the same system call, and its checks before them.
+//! The effect of each message: the questions that the kernel would ask for the same system call, and its checks before them.
 
 use std::rc::Rc;
 
@@ -26,7 +26,7 @@ const DIRECTORY: u32 = 0o200_000;
 /// The type bits of a mode, and those of a plain file.
 const TYPE: u32 = 0o170_000;
 const FILE: u32 = 0o100_000;
-/// What statfs(2) says of the mount.
+/// The type of file system that statfs(2) reports for the mount.
 const FUSE_SUPER_MAGIC: u32 = 0x6573_5546;
 /// Longest name, as in linux/limits.h.
 const NAME_MAX: usize = 255;
@@ -121,7 +121,7 @@ impl Calls<'_> {
         Ok((qid(&entry.attr, entry.nodeid), entry.attr))
     }
 
-    /// What is there under a name; `None`: nothing.
+    /// Looks up a name in a folder; `None` if there is no such entry.
     async fn find(&self, folder: u64, name: &[u8]) -> Result<Option<(Qid, fuse::fuse_attr)>> {
         match self.look_up(folder, name).await {
             Ok(found) => Ok(Some(found)),

@@ -1,4 +1,4 @@
-//! What is known of one client: its fids, what it has asked, and what it has not read yet.
+//! The state of one client: its fids, its outstanding requests, and the replies that it has not read yet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -19,7 +19,7 @@ pub(super) struct Place {
     pub(super) depth: usize,
 }
 
-/// What is open.
+/// An open file of a fid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opened {
     Folder,
@@ -44,7 +44,7 @@ pub(super) struct Connection {
     pub(super) agreed: Cell<u32>,
     fids: RefCell<HashMap<u32, Fid>>,
     last_serial: Cell<u64>,
-    /// What is under way, by its tag.
+    /// The requests under way, by tag.
     pub(super) jobs: RefCell<HashMap<u16, Rc<Job>>>,
     /// Tags in use: those of the jobs, and of what waits for their end.
     tags: RefCell<HashSet<u16>>,

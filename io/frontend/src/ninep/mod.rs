@@ -22,7 +22,7 @@ pub(crate) const FIDS_MAX: usize = 4096;
 pub(crate) const REQUESTS_MAX: usize = 256;
 /// Bytes of answers that a connection may have unread or may have asked for; reads beyond are cut to [`READ_BYTES_MIN`].
 pub(crate) const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// What a read is cut to, at the least.
+/// The lower bound of the size to which a read is cut.
 pub(crate) const READ_BYTES_MIN: usize = 4096;
 /// Bytes of answers beyond which nothing more is read from a client that does not read.
 pub(crate) const UNREAD_BYTES_MAX: usize = 1024 * 1024;

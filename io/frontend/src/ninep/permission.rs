@@ -1,4 +1,4 @@
-//! What the kernel checks on a mount before it asks: the permission bits (path_resolution(7)).
+//! The checks that the kernel makes on a mount before it asks: the permission bits (path_resolution(7)).
 //!
 //! No capability counts, because a socket does not tell of them; a domain's root has none that counts on files, unless its
 //! topology gives it one. Nor do supplementary groups.
@@ -6,7 +6,7 @@
 use polyfuse_kernel::fuse_attr;
 use rustix::io::Errno;
 
-/// Who connected, as `SO_PEERCRED` says.
+/// The credentials of a connected client, from `SO_PEERCRED`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer {
     pub(super) uid: u32,

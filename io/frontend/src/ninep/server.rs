@@ -23,7 +23,7 @@ use crate::shared::{OrAbort, Shared};
 
 /// Stack of the thread, in bytes: a chain of [`super::DEPTH_MAX`] places is dropped one inside the other.
 const STACK_BYTES: usize = 512 * 1024;
-/// What is read from a socket at once.
+/// The most bytes read from a socket at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
 type Work = Pin<Box<dyn Future<Output = ()>>>;

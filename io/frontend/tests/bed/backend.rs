@@ -25,7 +25,7 @@ pub const ADD: u32 = 0x4008_5402;
 /// `_IO('T', 9)`: is not answered before it is released.
 pub const HOLD: u32 = 0x5409;
 
-/// What is sent, byte by byte, to a request.
+/// The replies to a request, byte by byte.
 pub type Raw = fn(&Header) -> Vec<Vec<u8>>;
 
 /// How a backend behaves beyond the usual.
@@ -41,14 +41,14 @@ pub struct Script {
     pub refuses_defaults: bool,
     /// The state of each session is said anew without end, as fast as the ring takes it.
     pub floods: bool,
-    /// What every look-up in the tree finds.
+    /// The node that every look-up in the tree finds.
     pub lies: Option<wire::service::Node>,
 }
 
-/// What a backend knows.
+/// The state of a backend.
 #[derive(Default)]
 pub struct State {
-    /// Who has opened each session.
+    /// The opener of each session.
     pub sessions: HashMap<u64, OpenInfo>,
     pub values: HashMap<u64, u64>,
     /// Lines of `ctl`; the last is the domain's defaults.
@@ -63,7 +63,7 @@ pub struct State {
     pub flooded: u64,
     pub deaf: bool,
     pub tree: Tree,
-    /// What the sessions are opened on.
+    /// The files on which the sessions are opened.
     pub files: HashMap<u64, u32>,
 }
 

@@ -78,7 +78,7 @@ pub fn be_the_frontend() {
     std::process::exit(0);
 }
 
-/// What a bed is made with.
+/// The options of a bed.
 #[derive(Clone, Copy)]
 pub struct Wishes {
     pub resend: bool,
@@ -242,7 +242,7 @@ pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// What a service is to the fake daemon.
+/// The fake daemon's record of a service.
 struct Service {
     mounted: MountedService,
     script: Script,

@@ -20,10 +20,10 @@ const EXIST: u32 = 17;
 const NOTDIR: u32 = 20;
 const INVAL: u32 = 22;
 const NOTEMPTY: u32 = 39;
-/// What the sink refuses a record with.
+/// The error with which the sink refuses a record.
 const DOM: u32 = 33;
 
-/// What is exported beside the usual.
+/// Returns the exports beside the usual ones.
 pub fn exports() -> Vec<FileExport> {
     let file = |id, name: &str, mode, behaviour, idempotent| FileExport {
         id,
@@ -59,7 +59,7 @@ pub struct Tree {
     readers: BTreeMap<u64, (u32, u64, u64)>,
     /// How many numbers there are.
     pub numbers: u64,
-    /// What was written into the sink.
+    /// The records written into the sink.
     pub sunk: Vec<String>,
 }
 

@@ -1,8 +1,8 @@
 //! Rings that the kernel itself passes on to QEMU, with no process in between.
 //!
-//! To ring is to write a byte into the ringer's half of a doorbell (`docs/spec/ring.md`), and the kernel tells whoever watches that half's inode of each write: inotify(7). The
-//! sight that comes with an end is good for that, and for nothing else.
-//! What QEMU listens to in the place of the doorbell is such a watch. It becomes readable within the ringer's own call, so nobody has to be
+//! To ring is to write a byte into the ringer's half of a doorbell (`docs/spec/ring.md`), and the kernel tells whoever watches that half's inode of each write:
+//! inotify(7). The sight that comes with an end is good for that, and for nothing else.
+//! QEMU listens to such a watch in the place of the doorbell. It becomes readable within the ringer's own call, so nobody has to be
 //! woken on the way. It carries nothing but that: equal events that nobody has read are one, so a peer
 //! can neither fill it nor keep QEMU reading. And it can be taken off by this process alone, at any time.
 

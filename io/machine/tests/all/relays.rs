@@ -1,4 +1,4 @@
-//! What goes through a machine: packets, ends of channels, what is executed. The daemon is the test, QEMU and the guest are a fake.
+//! The traffic through a machine: packets, ends of channels, executed commands. The daemon is the test, QEMU and the guest are a fake.
 
 use crate::harness::{DEADLINE, Place, order, readable};
 use channel::{Config, End};
@@ -189,8 +189,8 @@ fn the_peer_of_a_guest_hears_of_its_end() {
     assert_eq!(running.wait().word(), Word::Exited);
 }
 
-// With doorbells that were pipes, whoever spliced between one and something that makes him wait held the pipe's lock: the machine waited for it in the kernel, where no signal reaches,
-// and could not even end.
+// With doorbells that were pipes, whoever spliced between one and something that makes him wait held the pipe's lock: the machine waited for it in the kernel,
+// where no signal reaches, and could not even end.
 #[test]
 fn a_peer_that_splices_holds_up_no_machine() {
     let place = Place::new();

@@ -158,7 +158,7 @@ impl Etcd {
         }
     }
 
-    /// What TLS has against every one of the endpoints, after none of them did.
+    /// Returns the TLS error, if every endpoint failed with one.
     fn refused_by_tls(&self) -> Option<EtcdError> {
         let reach = self.shared.reach();
         let settings = &reach.settings;

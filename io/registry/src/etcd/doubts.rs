@@ -1,4 +1,5 @@
-//! What `lease::Doubts` needs of etcd: renewals that count only while no doubt stands, doubts bound to the lease of whom they are about, and taking over from one that left a doubt stand.
+//! What `lease::Doubts` needs of etcd: renewals that count only while no doubt stands, doubts bound to the lease of whom they are about, and taking over from
+//! one that left a doubt stand.
 
 use super::calls::{Answered, Patience};
 use super::{Etcd, EtcdError, Lease, MAX_ANSWER_BYTES, Trouble, compare, entry, found_in, kv, positive};
@@ -12,7 +13,7 @@ const ATTEMPT: Duration = Duration::from_millis(150);
 /// A value, and which lease it is bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bound {
-    /// What is there.
+    /// The entry found.
     pub entry: Entry,
     /// 0: none.
     lease: i64,
@@ -29,7 +30,7 @@ pub struct Watched<'k> {
     pub doubt: &'k str,
 }
 
-/// What etcd says to a renewal that is to count.
+/// The result of a renewal that is to count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Counted {
     /// The lease was kept alive; after that was sent, its holder's key was there and no doubt.
@@ -40,7 +41,7 @@ pub enum Counted {
     Doubted(Entry),
 }
 
-/// What there is after a doubt was to be written.
+/// The state found after the attempt to write a doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Doubted {
     /// It stands, with this revision.
@@ -73,8 +74,8 @@ impl Etcd {
         })
     }
 
-    /// Keeps a lease alive, and asks in the same moment or later, as a majority knows it, whether its holder is in the life that it believes in, and not doubted. As
-    /// [`Etcd::renew`] otherwise.
+    /// Keeps a lease alive, and asks in the same moment or later, as a majority knows it, whether its holder is in the life that it believes in, and not
+    /// doubted. As [`Etcd::renew`] otherwise.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`]: whether it was kept alive is not known.
@@ -133,7 +134,8 @@ impl Etcd {
         })
     }
 
-    /// Writes a doubt of a life, bound to the lease that its key is bound to, if there is none. What does not come through is sent again soon, to the same endpoint.
+    /// Writes a doubt of a life, bound to the lease that its key is bound to, if there is none. What does not come through is sent again soon, to the same
+    /// endpoint.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`]: whether it was written is not known.
@@ -172,7 +174,8 @@ impl Etcd {
         }
     }
 
-    /// Replaces a doubt that stands by the word that the life is over. Whether both were there as they should be: from then on its holder counts no renewal any more.
+    /// Replaces a doubt that stands by the word that the life is over. Whether both were there as they should be: from then on its holder counts no renewal any
+    /// more.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`]: whether it was replaced is not known.
@@ -206,7 +209,7 @@ impl Etcd {
     }
 }
 
-/// What stands where a doubt could not be written.
+/// Returns the state found where a doubt could not be written.
 fn before(found: &[TxnOpResponse], life: u64) -> Doubted {
     let mut found = found.iter().map(|response| match response {
         TxnOpResponse::Get(got) => got.kvs().first().map(entry),

@@ -29,7 +29,7 @@ impl Lease {
     }
 }
 
-/// What etcd says to a renewal.
+/// The result of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
     /// It lasts so long again, from when it was asked.

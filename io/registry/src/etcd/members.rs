@@ -132,8 +132,8 @@ impl Etcd {
         })
     }
 
-    /// Writes a copy of all that etcd holds, at one moment, as etcd's own tools read it; its last 32 bytes are the SHA-256 of what is before. Returns its length.
-    /// Who calls waits for `out`; what else is asked of etcd does not.
+    /// Writes a copy of all that etcd holds, at one moment, as etcd's own tools read it; its last 32 bytes are the SHA-256 of what is before. Returns its
+    /// length. The caller waits for `out`; other requests to etcd do not.
     ///
     /// # Errors
     /// [`RegistryError::Etcd`], also where `out` does not take it.

@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 /// How long it may take, of the connection to the alert: who is content says nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What TLS has against us there, or we against it; `None`: nothing that could be heard.
+/// Returns the TLS error at an endpoint, of either side; `None` if no such error was found.
 pub(super) async fn why(endpoint: &str, tls: &EtcdTls) -> Option<String> {
     let (host, port) = address(endpoint)?;
     let config = match config(tls) {

@@ -1,9 +1,9 @@
-//! What is wrong with etcd, and what to do.
+//! The faults of etcd, and their remedies.
 
 use etcd_client::Error;
 use std::fmt;
 
-/// Which kind of trouble.
+/// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
     /// Nobody answers there.
@@ -22,7 +22,7 @@ pub enum Trouble {
     ReadOnly,
     /// It has no room.
     Full,
-    /// What is put is too large for it.
+    /// The value that is put is too large for it.
     TooLarge,
     /// It is too old.
     Old,
@@ -103,14 +103,14 @@ impl Trouble {
     }
 }
 
-/// What is wrong, where.
+/// A fault, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdError {
-    /// Which kind.
+    /// The kind of fault.
     pub trouble: Trouble,
-    /// Which endpoints, as far as it is about some.
+    /// The endpoints concerned, if there are any.
     pub endpoints: Vec<String>,
-    /// What etcd, or the network, says.
+    /// The message of etcd or of the network.
     pub said: String,
 }
 
@@ -167,7 +167,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What etcd says of a change of its members that it does not make.
+/// The messages of etcd on a refused change of its members.
 const MEMBERS: [&str; 4] =
     ["in sync with leader", "re-configuration failed", "unhealthy cluster", "too many learner members"];
 

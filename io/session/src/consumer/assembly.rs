@@ -1,4 +1,4 @@
-//! What a consumer makes of a backend's messages. Decides without waiting.
+//! A consumer's interpretation of a backend's messages. Decides without waiting.
 
 use rustix::io::Errno;
 use thiserror::Error;
@@ -10,7 +10,7 @@ use wire::service::{
 /// The largest errno that Linux knows; a status above it is none.
 const MAX_ERRNO: u32 = 4095;
 
-/// What a backend said.
+/// A message of a backend.
 #[derive(Debug, PartialEq)]
 pub enum Incoming<'a> {
     /// First of all: what the service offers.
@@ -19,21 +19,21 @@ pub enum Incoming<'a> {
     Answer(Answer<'a>),
     /// The state of a session changed: keep this for the next backend.
     Capsule {
-        /// Whose state.
+        /// The session whose state it is.
         session: u64,
         /// The state, in the service's own form.
         capsule: &'a [u8],
     },
     /// A record of a stream.
     Record {
-        /// Whose.
+        /// The session.
         session: u64,
         /// Its bytes.
         record: &'a [u8],
         /// The state of the session after it; empty where the service says none.
         capsule: &'a [u8],
     },
-    /// What poll(2) says of an open device from now on.
+    /// The events that poll(2) reports for an open device from now on.
     Ready {
         /// Of which session.
         session: u64,
@@ -42,7 +42,7 @@ pub enum Incoming<'a> {
     },
     /// A stream has ended.
     End {
-        /// Whose.
+        /// The session.
         session: u64,
         /// Why; none where there is just nothing more.
         errno: Option<Errno>,
@@ -52,11 +52,11 @@ pub enum Incoming<'a> {
 /// One whole answer.
 #[derive(Debug, PartialEq)]
 pub struct Answer<'a> {
-    /// Whose.
+    /// The session.
     pub session: u64,
     /// To which request.
     pub tag: u64,
-    /// What the service answered.
+    /// The service's answer.
     pub result: Result<&'a [u8], Errno>,
     /// Where the time went, if the request asked for it.
     pub phases: Vec<Phase>,
@@ -105,12 +105,12 @@ pub enum Whole {
     Answer(WholeAnswer),
     /// See [`Incoming::Capsule`].
     Capsule {
-        /// Whose state.
+        /// The session whose state it is.
         session: u64,
     },
     /// See [`Incoming::Record`].
     Record {
-        /// Whose.
+        /// The session.
         session: u64,
         /// How many of the message's last bytes are the capsule.
         capsule_bytes: usize,
@@ -124,7 +124,7 @@ pub enum Whole {
     },
     /// See [`Incoming::End`].
     End {
-        /// Whose.
+        /// The session.
         session: u64,
         /// Why.
         errno: Option<Errno>,

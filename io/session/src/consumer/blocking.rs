@@ -35,7 +35,7 @@ impl Blocking {
         Ok(Self { sender, answers, export, last_tag: 0 })
     }
 
-    /// What the service offers.
+    /// Returns the service's export.
     pub fn export(&self) -> &Export {
         &self.export
     }

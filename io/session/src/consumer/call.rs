@@ -56,7 +56,7 @@ impl From<ReceiveError> for CallError {
 /// Opens our end of a channel to a service.
 ///
 /// # Errors
-/// What is wrong with the end.
+/// The fault of the end.
 pub fn open(end: End) -> Result<(Caller, Answers), OpenError> {
     let (sender, receiver) = end.open()?;
     let answers = Answers { receiver, assembly: Assembly::default(), message: Vec::new() };
@@ -217,7 +217,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// What the server says next; waits until `deadline`, or for good. The bytes are lent until the next call.
+    /// Returns the server's next message; waits until `deadline`, or for good. The bytes are lent until the next call.
     ///
     /// # Errors
     /// [`CallError::TimedOut`]; everything else ends the link.
@@ -231,7 +231,7 @@ impl Answers {
         Ok(self.assembly.lend(whole, &self.message))
     }
 
-    /// What the server has said next, if anything. The bytes are lent until the next call.
+    /// Returns the server's next message, if there is one. The bytes are lent until the next call.
     ///
     /// # Errors
     /// All of them end the link.
@@ -254,7 +254,7 @@ impl Answers {
         })
     }
 
-    /// What an event loop watches, together with [`Answers::prepare_wait`] before it sleeps and
+    /// Returns the descriptors that an event loop watches, together with [`Answers::prepare_wait`] before it sleeps and
     /// [`Answers::woken`] after.
     pub fn descriptors(&self) -> Descriptors<'_> {
         self.receiver.descriptors()

@@ -22,7 +22,7 @@ use wire::control::{
 /// means that something is wrong at the other side.
 const MAX_NOTICES: usize = 4096;
 
-/// What went wrong at the control socket.
+/// An error at the control socket.
 #[derive(Debug, Error)]
 pub enum ControlError {
     /// There is no socket to connect to.
@@ -30,7 +30,7 @@ pub enum ControlError {
     Connect {
         /// Where it should be.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         errno: Errno,
     },
@@ -45,7 +45,7 @@ pub enum ControlError {
     Refused {
         /// The errno that fits.
         errno: i32,
-        /// What was wrong and what to do.
+        /// The fault and its remedy.
         message: String,
     },
     /// The time was over first.
@@ -78,16 +78,16 @@ impl ControlError {
     }
 }
 
-/// What the daemon tells on its own.
+/// A message that the daemon sends unasked.
 #[derive(Debug)]
 pub enum Notice {
     /// To a server: a new consumer ([`Event::Attach`]), with our end of its channel.
     Attach {
-        /// Which of the served services.
+        /// The name of the served service.
         service: String,
         /// Number of the channel on this node.
         channel: u64,
-        /// Who consumes.
+        /// The consumer's identity.
         consumer: Consumer,
         /// Our end.
         end: End,
@@ -109,14 +109,14 @@ pub enum Notice {
     Refused {
         /// The errno that fits.
         errno: i32,
-        /// What was wrong and what to do.
+        /// The fault and its remedy.
         message: String,
     },
     /// The answer to [`Control::start`].
     Answer {
         /// Number of the request.
         id: u64,
-        /// What the daemon says; [`Reply::Refused`] is one of its answers.
+        /// The daemon's answer; [`Reply::Refused`] is one of its answers.
         answer: Packet<Reply>,
     },
     /// Any other event.
@@ -131,7 +131,7 @@ pub struct Control {
     last_id: u64,
     /// Number of the [`Control::ask_serve`], [`Control::ask_offer`] or [`Control::ask_bind`] that is not answered yet.
     asked: Option<u64>,
-    /// What was started and is not answered yet.
+    /// The requests that are not answered yet.
     started: BTreeSet<u64>,
     notices: VecDeque<Notice>,
 }
@@ -286,8 +286,8 @@ impl Control {
         self.ask_later(|id| Request::Serve { id })
     }
 
-    /// Says that this program offers the channel service, or the service of kind `program`, called `service`. Does not wait: the answer comes as [`Notice::Serving`] or
-    /// [`Notice::Refused`].
+    /// Says that this program offers the channel service, or the service of kind `program`, called `service`. Does not wait: the answer comes as
+    /// [`Notice::Serving`] or [`Notice::Refused`].
     ///
     /// # Errors
     /// [`ControlError::Packet`].

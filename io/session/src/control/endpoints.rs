@@ -1,4 +1,4 @@
-//! What a member asks of the daemon for an endpoint: to be one, to be introduced, to have buffers and to grant them.
+//! The requests of a member to the daemon for an endpoint: to be one, to be introduced, to have buffers and to grant them.
 
 use super::client::{Control, ControlError};
 use channel::End;
@@ -13,7 +13,7 @@ use wire::control::{
 pub struct Bound {
     /// Where it is.
     pub address: EndpointAddress,
-    /// What makes it the same endpoint again, at the next daemon.
+    /// The token by which the next daemon recognizes the endpoint.
     pub token: String,
     /// Whether it may copy between buffers that were granted to others.
     pub copies: bool,
@@ -22,7 +22,7 @@ pub struct Bound {
 /// Somebody to whom an endpoint of this connection was introduced.
 #[derive(Debug)]
 pub struct Introduced {
-    /// Who it is, as the daemon says.
+    /// The peer's identity, as the daemon states it.
     pub peer: EndpointPeer,
     /// Number of the pair's channel on this node.
     pub channel: u64,
@@ -42,11 +42,11 @@ pub struct Memories {
 /// A grant as an owner asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// Which buffer.
+    /// The buffer's number.
     pub buffer: u64,
     /// To whom.
     pub to: EndpointAddress,
-    /// What that one may do.
+    /// The access that is granted.
     pub access: GrantAccess,
     /// Its place in the buffer's states.
     pub place: u32,
@@ -212,7 +212,7 @@ impl Control {
         self.have_done(|id| Request::Revoke { id, endpoint, grant }, deadline)
     }
 
-    /// What a grant stands for now, and its memories.
+    /// Returns the buffer that a grant stands for now, and its memories.
     ///
     /// # Errors
     /// [`ControlError`].

@@ -27,23 +27,23 @@ pub fn offer_channel(name: &str) -> Result<Offer, ControlError> {
     Offer::at(&Control::path(), name, Instant::now() + PATIENCE)
 }
 
-/// What a program hears of the service that it offers.
+/// An event of the service that a program offers.
 #[derive(Debug)]
 pub enum OfferEvent {
     /// Somebody consumes it.
     Consumer {
         /// Our end of the channel.
         end: End,
-        /// Who it is, as the daemon says.
+        /// The consumer's identity, as the daemon states it.
         consumer: Consumer,
         /// Number of the channel on this node, as the state tree shows it.
         channel: u64,
     },
     /// The settings changed: all of them, as admitted. Those that an offer begins with are [`Offer::service`]'s.
     Settings(Value),
-    /// What a domain may do has changed; it holds for consumers of it that are there already.
+    /// The verbs of a domain have changed; this holds for consumers of it that are there already.
     Verbs {
-        /// Which domain.
+        /// The domain's name.
         domain: String,
         /// All that it may do now.
         verbs: Vec<String>,
@@ -173,7 +173,7 @@ impl Offer {
         }
     }
 
-    /// What the program is told of a notice, if anything.
+    /// Returns the event by which the program is told of a notice, if there is one.
     fn noticed(&mut self, notice: Notice) -> Option<OfferEvent> {
         match notice {
             Notice::Attach { service, consumer, end, channel, .. } if service == self.service.name => {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use wire::control::MAX_WAIT_MS;
 
-/// What a program that opens channels says it is: no entrance of ours, but the program itself.
+/// The entrance that a program states when it opens channels: no entrance of ours, but the program itself.
 const ENTRANCE: &str = "api";
 /// How long the daemon may take for its answer, beside the wait that was asked for.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);

@@ -48,9 +48,9 @@ impl PacketError {
 /// A packet as it came.
 #[derive(Debug)]
 pub struct Packet<T> {
-    /// What it says.
+    /// The message.
     pub message: T,
-    /// What it carries; close-on-exec.
+    /// The descriptors that came with the message; close-on-exec.
     pub descriptors: Vec<OwnedFd>,
 }
 

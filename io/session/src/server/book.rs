@@ -1,4 +1,4 @@
-//! What the loop remembers of one consumer, and what it makes of that consumer's messages. Decides without waiting.
+//! The loop's state of one consumer, and its handling of that consumer's messages. Decides without waiting.
 
 use super::service::{LinkId, ReplyTo};
 use rustix::io::Errno;
@@ -42,7 +42,7 @@ pub enum Corruption {
     OpenInfo,
 }
 
-/// What is to be done about a message.
+/// The action that a message demands.
 #[derive(Debug, PartialEq)]
 pub enum Action<'a> {
     /// Ask the service.
@@ -131,7 +131,7 @@ impl Book {
         left.is_some()
     }
 
-    /// What is left of the credit of a stream.
+    /// Returns the credit that is left of a stream.
     pub fn credit(&self, session: u64) -> u64 {
         self.sessions.get(&session).map_or(0, |opened| opened.credit)
     }

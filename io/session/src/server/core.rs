@@ -1,4 +1,4 @@
-//! What the loop holds besides the services: the links, and what it watches. Services see it as their [`Context`].
+//! The loop's state besides the services: the links, and the watched descriptors. Services see it as their [`Context`].
 
 use super::link::{Link, SendFailure};
 use super::service::{Context, Interest, LinkId, ReplyTo};
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 use wire::service::{MAX_CAPSULE_BYTES, MAX_RECORD_BYTES, Phase, RECORD_OVERHEAD_BYTES};
 
-/// What an event of the loop is about.
+/// The subject of an event of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The control socket.
@@ -25,7 +25,7 @@ pub enum Source {
     Room(LinkId),
     /// A descriptor of a service.
     Service {
-        /// Which service.
+        /// The service's index.
         service: usize,
         /// Its word for the descriptor.
         token: u32,
@@ -139,7 +139,7 @@ pub fn describe(error: &dyn std::error::Error) -> String {
 pub struct Bound<'c> {
     /// Everything.
     pub core: &'c mut Core,
-    /// Whose calls these are.
+    /// The service whose calls these are.
     pub service: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What a server and its node's daemon say to each other.
+//! The messages between a server and its node's daemon.
 
 use super::core::{Bound, Source, describe};
 use super::link::Link;

@@ -37,9 +37,9 @@ pub struct Link {
     pub id: LinkId,
     /// Its number on the node.
     pub channel: u64,
-    /// Which of the services it consumes.
+    /// The index of the service that the consumer uses.
     pub service: usize,
-    /// Who it is.
+    /// The consumer's identity.
     pub consumer: Consumer,
     /// Takes its messages.
     pub receiver: Receiver,

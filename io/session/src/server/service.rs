@@ -1,4 +1,4 @@
-//! What a service implements, and what it may ask of the loop that runs it.
+//! The interface that a service implements, and the calls that it may make to the loop that runs it.
 
 use rustix::io::Errno;
 use serde_json::Value;
@@ -12,17 +12,17 @@ use wire::service::{Export, Kind, OpenInfo, Phase};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
 
-/// Which request an answer is for. A service keeps it for as long as the answer takes; an answer to a request that
+/// The request that an answer is for. A service keeps it for as long as the answer takes; an answer to a request that
 /// was cancelled, or whose consumer is gone, is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReplyTo {
-    /// Whose request.
+    /// The link of the request.
     pub link: LinkId,
     /// In which session; [`wire::service::SESSION_NONE`] for the domain's defaults.
     pub session: u64,
     /// The consumer's number for it, unique among the outstanding ones of the link.
     pub tag: u64,
-    /// Which file of the export; for `control` the number of the `ioctl`.
+    /// The index of the file of the export; for `control` the number of the `ioctl`.
     pub file: u32,
     /// Whether the consumer asked for the phases.
     pub traced: bool,
@@ -30,7 +30,7 @@ pub struct ReplyTo {
     pub received: Instant,
 }
 
-/// What a watched descriptor is ready for.
+/// The readiness of a watched descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Readiness {
     /// Reading will not wait.
@@ -41,7 +41,7 @@ pub struct Readiness {
     pub error: bool,
 }
 
-/// What a service wants to know of a descriptor. Level-triggered.
+/// The events of a descriptor that a service waits for. Level-triggered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Interest {
     /// When reading will not wait.
@@ -75,7 +75,7 @@ pub trait Context {
         false
     }
 
-    /// What is left of the credit of a stream's reader, in bytes with the overhead of each record.
+    /// Returns the credit that is left of a stream's reader, in bytes with the overhead of each record.
     fn credit_left(&self, link: LinkId, session: u64) -> u64 {
         let _ = (link, session);
         0
@@ -106,19 +106,19 @@ pub trait Context {
     /// calls [`Context::unwatch`] before it closes it.
     ///
     /// # Errors
-    /// What `epoll_ctl` says.
+    /// The error of `epoll_ctl`.
     fn watch(&mut self, descriptor: BorrowedFd<'_>, token: u32, interest: Interest) -> io::Result<()>;
 
     /// Changes what is wanted of a watched descriptor.
     ///
     /// # Errors
-    /// What `epoll_ctl` says.
+    /// The error of `epoll_ctl`.
     fn rewatch(&mut self, descriptor: BorrowedFd<'_>, token: u32, interest: Interest) -> io::Result<()>;
 
     /// Ends a watch. An event that was already fetched may still come.
     ///
     /// # Errors
-    /// What `epoll_ctl` says.
+    /// The error of `epoll_ctl`.
     fn unwatch(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()>;
 }
 
@@ -190,7 +190,7 @@ pub trait Service {
     /// Why they can't be used, for the log; the service goes on with the old ones.
     fn settings(&mut self, ctx: &mut dyn Context, settings: &Value) -> Result<(), String>;
 
-    /// What the domain of a link may do has changed. The loop checks the files' verbs by itself.
+    /// Handles a change of the verbs of a link's domain. The loop checks the files' verbs by itself.
     fn verbs(&mut self, ctx: &mut dyn Context, link: LinkId, verbs: &[String]) {
         let _ = (ctx, link, verbs);
     }
