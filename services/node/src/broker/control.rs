@@ -25,7 +25,7 @@ const ROOM_PATIENCE: Duration = Duration::from_millis(5);
 const MAX_CONNECTIONS: usize = 2 * MAX_MEMBERS_PER_DOMAIN;
 /// How long a connection that asks for a channel waits for its domain's turn at the server, before it is refused.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(2);
-/// Whose turn it is to be answered with descriptors: no service and no endpoint is called so.
+/// The name under which answers with the broker's own descriptors take their turn: no service and no endpoint is called so.
 const OWN_DESCRIPTORS: &str = "own descriptors";
 /// Packets that are no requests, after which a connection is closed: an honest member sends none.
 const MAX_GARBAGE: u32 = 64;
@@ -51,7 +51,7 @@ pub(crate) struct Door {
 /// waits for it can connect at once; an old one is replaced. It takes no descriptors, where the kernel can see to that.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn listen(folder: &Path, name: &str, kind: SocketType, mode: u32) -> io::Result<OwnedFd> {
     // Through a descriptor of the folder, so that a long path does not meet the 108 bytes of a socket's address.
     let at = rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;

@@ -2,7 +2,7 @@
 //! so who waits for a service, mounts it or hears of it needs to know nothing more. A channel to it is made here, with one end for
 //! the proxy; its other half is made by the other node's daemon, which looks up by itself what the asker may.
 //!
-//! What another node says is an allegation. A service is taken to be there only if its domain is placed on that very node, and so is a
+//! News from another node is an allegation. A service is taken to be there only if its domain is placed on that very node, and so is a
 //! consumer.
 
 use super::offers::shape;
@@ -67,7 +67,7 @@ struct Proxy {
     orders: mpsc::Sender<ToProxy>,
     /// Both proxies have spoken; it is up to them to go on after a cut.
     up: bool,
-    /// What the other daemon says that it serves, with the generation of the server there.
+    /// The services that the other daemon says it serves, with the generation of the server there.
     served: BTreeMap<(String, String), u64>,
     /// Endpoints with a name that it says are bound there.
     bound: BTreeMap<(String, String), EndpointAddress>,
@@ -76,7 +76,7 @@ struct Proxy {
     carries: BTreeMap<(String, EndpointAddress, EndpointAddress), (String, String)>,
 }
 
-/// What the other node answered.
+/// The refusal of the other node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(super) errno: i32,
@@ -84,7 +84,7 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// What came of an open.
+    /// The result of an open.
     pub(super) fn of(
         answer: Result<Result<Result<(), Self>, oneshot::error::RecvError>, tokio::time::error::Elapsed>,
         node: &str,
@@ -410,14 +410,15 @@ impl Inner {
         self.far.me.as_str() < node
     }
 
-    /// Which node says that a name is bound there, and its address.
+    /// Returns the node that says that a name is bound there, and its address.
     pub(super) fn bound_elsewhere(&self, dc: &str, name: &str) -> Option<(&str, EndpointAddress)> {
         let key = (dc.to_owned(), name.to_owned());
         let mut proxies = self.far.proxies.iter().filter(|(_, proxy)| proxy.up);
         proxies.find_map(|(node, proxy)| Some((node.as_str(), *proxy.bound.get(&key)?)))
     }
 
-    /// Which node's proxy has carried a pair of endpoints since before this daemon came; name and domain of the far one, as far as it has said them.
+    /// Returns the node whose proxy has carried a pair of endpoints since before this daemon came; name and domain of the far one, as far as it has said
+    /// them.
     pub(super) fn carried(
         &self,
         dc: &str,
@@ -508,7 +509,7 @@ impl Inner {
         }
     }
 
-    /// What the daemon of another node says.
+    /// Takes in news from the daemon of another node.
     fn news_of(&mut self, node: &str, news: News) {
         let Some(proxy) = self.far.proxies.get_mut(node) else { return };
         if !news.has_names() {

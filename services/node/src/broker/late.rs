@@ -1,11 +1,12 @@
 //! Events that find no room in a member's outbox and must not be lost: they wait here, the newest of each kind in the place of the one
-//! before. So nobody is cut off because of what others do, and what waits is bounded by what the member's endpoints have, and by the services that its domain mounts.
+//! before. So nobody is cut off because of what others do, and what waits is bounded by what the member's endpoints have, and by the services
+//! that its domain mounts.
 
 use super::{Inner, KEPT_PACKETS, MemberId, Outgoing};
 use std::collections::BTreeMap;
 use wire::control::{EndpointAddress, Event};
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum About {
     /// An endpoint, by its slot.
@@ -23,7 +24,7 @@ pub(super) enum About {
 /// Those of one member, by what they are about.
 pub(super) type Late = BTreeMap<About, Event>;
 
-/// What an event is about that may wait; `None`: it is none that may.
+/// Returns the subject of an event that may wait; `None`: the event may not.
 fn about(event: &Event) -> Option<About> {
     Some(match event {
         Event::Unbound { endpoint, .. } => About::Endpoint(*endpoint),

@@ -19,13 +19,13 @@ const MAX_MESSAGE_CHARS: usize = 512;
 pub(crate) struct Machine {
     /// Its connection; `None` while it has none.
     pub(crate) member: Option<MemberId>,
-    /// What runs the guest's instructions.
+    /// The accelerator that runs the guest's instructions.
     pub(crate) accel: String,
     /// Version of QEMU.
     pub(crate) qemu: String,
     /// Since when the guest's command runs, as far as this daemon knows; `None` while it does not.
     pub(crate) started: Option<Instant>,
-    /// What it said last.
+    /// The state that the machine process reported last.
     pub(crate) state: GuestState,
     /// Why.
     pub(crate) message: String,
@@ -34,7 +34,7 @@ pub(crate) struct Machine {
 }
 
 impl Broker {
-    /// What is known of a domain's machine.
+    /// Returns the broker's record of a domain's machine.
     pub(crate) fn machine(&self, dc: &str, domain: &str) -> Option<Machine> {
         self.lock().machines.get(&(dc.to_owned(), domain.to_owned())).cloned()
     }
@@ -206,14 +206,14 @@ impl Inner {
     }
 }
 
-/// What is said of a guest that can have no more.
+/// The message about a guest that can have no more.
 pub(super) fn full(domain: &str) -> String {
     format!(
         "the virtual machine {domain} has {MAX_CHANNELS} ends of channels, which are the most that one can have; close some"
     )
 }
 
-/// What a stranger wrote, short and in one line.
+/// Cuts text of a stranger: short and in one line.
 fn cut(text: &str, most: usize) -> String {
     text.chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! Who is connected, who serves what, and which channels were made: it introduces two ends to each other and keeps
+//! The broker: the connections, the servers of services, and the channels that were made. It introduces two ends to each other and keeps
 //! neither. Of each channel it holds only a copy of one doorbell's listening half, by which it learns that the consumer is
 //! gone: so a domain's bound counts channels that live, whoever holds them. Where a program offers the service, and not a server
 //! of ours, it holds one of either side: that program's connection may end before its channels do.
@@ -97,7 +97,7 @@ impl From<Event> for Outgoing {
     }
 }
 
-/// What a member is to its domain.
+/// The role of a member in its domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     /// A program, at the domain's own control socket.
@@ -110,7 +110,7 @@ pub(crate) enum Role {
     Proxy,
 }
 
-/// Who connects, as the daemon (not the peer) knows it.
+/// The identity of a connected peer, as the daemon (not the peer) knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) dc: String,
@@ -202,12 +202,12 @@ pub(crate) struct Ends {
     pub(crate) server_gone: Option<OwnedFd>,
 }
 
-/// What a channel shall be like.
+/// The wished shape of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Bytes of each ring; 0: the default. Clamped to what there is.
     pub(crate) ring_bytes: u32,
-    /// What it moves.
+    /// The channel's mode: messages or a stream.
     pub(crate) mode: ChannelMode,
     /// Whether the consumer's end, and the server's, is in a guest: then the two share no kernel.
     pub(crate) guests: [bool; 2],
@@ -231,9 +231,9 @@ struct Inner {
     members: BTreeMap<MemberId, Member>,
     services: BTreeMap<(String, String), ServiceState>,
     channels: BTreeMap<u64, Channel>,
-    /// What the machine processes of domains of kind `vm` said.
+    /// The last reports of the machine processes of domains of kind `vm`.
     machines: BTreeMap<(String, String), Machine>,
-    /// What each domain of this node has with services.
+    /// The memories that each domain of this node has with services.
     memories: BTreeMap<(String, String), Memories>,
     endpoints: endpoints::Endpoints,
     /// Other nodes.

@@ -153,17 +153,17 @@ impl Inner {
     }
 }
 
-/// What somebody may have who connects, and of whom.
+/// The terms of a connection: the rights of the consumer, and its server.
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
     /// The verbs that its domain has.
     pub(super) verbs: Vec<String>,
     pub(super) kind: ServiceKind,
-    /// What the channel is like, where the service is one.
+    /// The channel's settings, where the service is a channel.
     pub(super) channel: Option<ChannelSettings>,
 }
 
-/// What messages call a service of this kind, and what a domain may do with it that uses it.
+/// The words for a service of this kind: its noun in messages, and the verb for a domain that uses it.
 fn words(kind: ServiceKind) -> (&'static str, &'static str) {
     match kind {
         ServiceKind::Channel => ("channel", "open"),
@@ -199,7 +199,7 @@ pub(super) fn unknown<T>(who: &Identity, service: &str) -> Result<T, Refusal> {
     )
 }
 
-/// What is said where nobody serves.
+/// The message where nobody serves.
 pub(super) fn nobody(service: &str, kind: ServiceKind) -> String {
     if kind.has_server() {
         return format!("service {service} has no server now; wait for it and connect again");
@@ -211,7 +211,7 @@ pub(super) fn nobody(service: &str, kind: ServiceKind) -> String {
     )
 }
 
-/// Who it is that takes channels.
+/// The name of the server that takes channels.
 pub(super) fn server_name(service: &str, kind: ServiceKind) -> String {
     if kind.has_server() {
         format!("the server of {service}")
@@ -220,7 +220,7 @@ pub(super) fn server_name(service: &str, kind: ServiceKind) -> String {
     }
 }
 
-/// What a channel is like: of a channel service as the file says, and smaller where that is wished.
+/// The shape of a channel: of a channel service as the file says, and smaller where that is wished.
 pub(super) fn shape(wish: &Wish, settings: Option<ChannelSettings>, guests: [bool; 2]) -> Shape {
     let Some(settings) = settings else {
         return Shape { ring_bytes: wish.ring_bytes, mode: ChannelMode::Messages, guests };

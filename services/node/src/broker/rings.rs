@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use topology::ChannelMode;
 use wire::ring::{RING_BYTES_MAX, RING_BYTES_MIN};
 
-/// What a wake-up costs on this machine, measured as the daemon starts: so long ends spin before they sleep.
+/// The cost of a wake-up on this machine, measured as the daemon starts: so long ends spin before they sleep.
 static WAKE_NS: OnceLock<Option<u32>> = OnceLock::new();
 
 /// See [`WAKE_NS`].

@@ -30,7 +30,7 @@ fn entrances_of(role: Role) -> &'static [&'static str] {
     }
 }
 
-/// What a `connect` asked for.
+/// The parameters of a `connect`.
 pub(super) struct Wish {
     pub(super) number: u64,
     pub(super) service: String,
@@ -213,7 +213,7 @@ impl Inner {
         Ok((Outgoing { reply, descriptors: ends.consumer, _room: None }, channel, notices))
     }
 
-    /// What the member may have, if it may connect at all.
+    /// Returns the terms for the member, if it may connect at all.
     pub(super) fn permission(&self, who: &Identity, wish: &Wish) -> Result<Terms, Refusal> {
         let entrance = wish.entrance.as_str();
         if !ALL_ENTRANCES.contains(&entrance) {
@@ -354,7 +354,7 @@ pub(super) fn replaces(consumer: MemberId, who: &Identity, wish: &Wish, old: &Ch
         && old.entrance == wish.entrance
 }
 
-/// What a server is told of a service.
+/// The description of a service for its server.
 pub(super) fn served(service: &Service) -> Result<ServedService, Refusal> {
     let settings = settings::of_service(service).map_err(|e| Refusal {
         errno: Errno::INVAL,
@@ -372,7 +372,7 @@ pub(super) fn verbs(service: &Service, domain: &str) -> Vec<String> {
     allowed.map_or_else(Vec::new, |verbs| verbs.iter().map(|verb| verb.as_str().to_owned()).collect())
 }
 
-/// What decides over the folders below `/srv` of a domain: where which service is, and its verbs.
+/// The mounts that decide over the folders below `/srv` of a domain: each service's name, its path, and its verbs.
 fn mounts_of<'t>(topology: Option<&'t Topology>, domain: &str) -> Vec<(&'t str, &'t str, Vec<String>)> {
     let Some(topology) = topology else { return Vec::new() };
     let Some(found) = topology.domain(domain) else { return Vec::new() };

@@ -3,7 +3,7 @@
 use topology::{CacheMode, ChannelMode, FrameFormat, LocationKind, Service, Settings};
 use wire::{camera, control, directory, events, files, location};
 
-/// What the server of `service` is told.
+/// The settings of `service` for its server.
 pub(crate) fn of_service(service: &Service) -> serde_json::Result<serde_json::Value> {
     match &service.settings {
         Settings::Directory(settings) => serde_json::to_value(of_directory(settings)),

@@ -1,4 +1,4 @@
-//! What the broker knows, for the state tree.
+//! The broker's rows in the state tree.
 
 use super::{Broker, MemberId, Role};
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Whose turn it is to have channels on their way to servers: so that no domain fills a server's outbox, and nobody waits for a
+//! Turns to have channels on their way to servers: so that no domain fills a server's outbox, and nobody waits for a
 //! program that does not read but those who want something of it.
 
 use crate::broker::MAX_ATTACHES_PER_DOMAIN;

@@ -1,10 +1,10 @@
-//! What a domain is told of itself.
+//! The `about` of a domain.
 
 use super::Domains;
 use serde_json::{Map, Value, json};
 use topology::{ServiceKind, Topology};
 
-/// What a domain may know of itself: no path of the node, no process number, no other domain.
+/// The domain's description for the domain itself: no path of the node, no process number, no other domain.
 pub(crate) fn about(node: &Domains, dc: &str, domain: &str) -> Value {
     let topology = node.topology(dc);
     let found = topology.as_ref().and_then(|topology| topology.domain(domain));

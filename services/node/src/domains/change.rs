@@ -165,7 +165,7 @@ pub(crate) async fn begin_down(node: &Domains, dc: &str, teller: &Teller) -> Res
     node.changes.begin(dc, wish, teller).await
 }
 
-/// What keeps the promises of others from getting between those of a change.
+/// A lock that keeps the promises of others from getting between those of a change.
 struct Promises {
     /// Whoever gives promises back keeps others from taking them until it is known that they need not be restored.
     given_back: Option<OwnedRwLockWriteGuard<()>>,
@@ -444,7 +444,7 @@ fn stop_together(
     stops
 }
 
-/// What whoever waits for a step should know of how it was done.
+/// Returns a remark on how a step was done, for those who wait for it.
 fn worth_saying(node: &Domains, step: &Step) -> Option<String> {
     let (Step::Start { domain } | Step::Restart { after: domain, .. }) = step else { return None };
     let why = super::machines::emulated_because(node, domain)?;

@@ -1,5 +1,6 @@
-//! Whose turn it is: one change of each distributed container at a time, and nobody waits for a change of another one. Who waits is
-//! told for whom, and a change that is under way can be ended.
+//! Turns of changes: one change of each distributed container at a time, and nobody waits for a change of another one. A waiting
+//! change is
+//! told for whom it waits, and a change that is under way can be ended.
 
 use super::Teller;
 use crate::admin::{Code, Problem, Progress};
@@ -21,7 +22,7 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    /// What is said to whoever asked for the change.
+    /// The problem for the client that asked for the change.
     pub(crate) fn problem(self, dc: &str) -> Problem {
         match self {
             Self::Cancelled => Problem::new(Code::Cancelled, format!("the change of {dc} was cancelled")),
@@ -32,7 +33,7 @@ impl Ending {
     }
 }
 
-/// What somebody wants to do with a distributed container.
+/// The wish to change a distributed container.
 #[derive(Debug, Clone)]
 pub(crate) struct Wish {
     /// In words, as others are told who wait for it: "`up` of shop.toml".
@@ -181,7 +182,7 @@ impl Changes {
         names
     }
 
-    /// What is under way and what waits, in the order in which it came, for the state tree.
+    /// The changes under way and those that wait, in the order in which they came, for the state tree.
     pub(crate) fn rows(&self) -> Vec<serde_json::Value> {
         let row = |known: &Known| {
             serde_json::json!({

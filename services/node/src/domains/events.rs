@@ -1,4 +1,4 @@
-//! What happened to domains and distributed containers, for those who look or listen: the last of it is kept, in memory.
+//! Events of domains and distributed containers, for those who look or listen: the last of them are kept, in memory.
 
 use crate::admin::Event;
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ impl Events {
         self.last.send_replace(number);
     }
 
-    /// What happened after the event of that number, as far as it is kept.
+    /// Returns the events after that number, as far as they are kept.
     pub(crate) fn after(&self, number: u64) -> Vec<Event> {
         self.lock().iter().filter(|event| event.number > number).cloned().collect()
     }

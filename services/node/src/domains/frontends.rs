@@ -1,6 +1,6 @@
 //! Frontends: how the daemon starts one, and what it hands over.
 //!
-//! What it hands over is [`frontend::Launch`]; the frontend does nothing before it has that, and by then the daemon has put
+//! The daemon hands over a [`frontend::Launch`]; the frontend does nothing before it has that, and by then the daemon has put
 //! it into the domain's cgroup.
 
 use super::Domains;
@@ -86,7 +86,7 @@ pub(crate) struct InGuest {
     broker: Broker,
     dc: String,
     domain: String,
-    /// Which machine was told last, and how many frontends had ended by then.
+    /// The machine that was told last, and the number of frontends that had ended by then.
     told: Option<(MemberId, u64)>,
 }
 

@@ -31,7 +31,7 @@ const FIND_PATIENCE: Duration = Duration::from_secs(3);
 /// How often a domain is looked through for what a check has left: who forks meanwhile is seen the next time.
 const SWEEPS: usize = 8;
 
-/// What is known of a domain's health, for those who look.
+/// The health of a domain as it is known, for those who look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HealthView {
     /// `starting`, `healthy`, `failing` or `unhealthy`.

@@ -1,4 +1,4 @@
-//! What this machine can do, for the state tree and for messages.
+//! The capabilities of this machine, for the state tree and for messages.
 
 use super::machines;
 use domain::Layout;
@@ -28,7 +28,7 @@ pub(crate) fn report(layout: &Layout, wake_ns: Option<u32>) -> Value {
     })
 }
 
-/// What this machine lacks, as advice to whoever could not start a domain.
+/// Returns advice on the things that this machine lacks, for a domain that could not be started.
 pub(crate) fn advice(host: &Value) -> Option<String> {
     let missing = host.get("missing").and_then(Value::as_array)?;
     let text = |item: &Value, key: &str| item.get(key).and_then(Value::as_str).unwrap_or("").to_owned();

@@ -31,13 +31,14 @@ use wire::control::GuestState;
 const SERVICES: &str = "/srv";
 /// Name of the control socket in the domain's `inside` folder.
 const CONTROL_SOCKET: &str = "control.sock";
-/// Which of the descriptors that the monitor keeps is the FUSE session.
+/// The index of the FUSE session among the descriptors that the monitor keeps.
 const KEPT_FUSE: usize = 0;
-/// Which is the frontend's ledger.
+/// The index of the frontend's ledger.
 const KEPT_LEDGER: usize = 1;
 /// Where the sockets of the entrances begin: those that the domain has, in the order of [`Entrances::descriptors`].
 const KEPT_ENTRANCES: usize = 2;
-/// What the memory that a domain has with a service is called, before the service's name: by it an adopting daemon knows which is which.
+/// The prefix of the name of the memory that a domain has with a service, before the service's name: by it an adopting daemon tells them
+/// apart.
 const MEMORY_NAME: &str = "tombolo-memory:";
 /// Clock ticks in a second, as the kernel tells them to programs: the same on all architectures that we know.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -55,7 +56,7 @@ pub(crate) struct Incarnation {
     monitor_pid: u32,
     monitor: AsyncFd<OwnedFd>,
     frontend: Frontend,
-    /// What its frontend's successor needs; a guest's has it in the guest.
+    /// The state that its frontend's successor needs; a guest's has it in the guest.
     held: Option<Held>,
     relay: RelayPlace,
     /// How long the next relay waits that ends soon.
@@ -80,7 +81,7 @@ enum RelayPlace {
     Booting(Broker, String, String),
 }
 
-/// What a frontend's successor needs.
+/// The state that a frontend's successor needs.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) fuse: OwnedFd,
@@ -233,7 +234,7 @@ fn lend(
     Ok(())
 }
 
-/// What the relay of a domain would do, as its topology says now.
+/// The relay's order for a domain, as its topology says now.
 fn relay_order(node: &Domains, dc: &str, domain: &Domain) -> Option<wire::socket::Order> {
     relays::order(&*node.topology(dc)?, domain)
 }
@@ -780,7 +781,7 @@ fn age(start_ticks: u64) -> Duration {
     Duration::try_from_secs_f64(age.max(0.0)).unwrap_or_default()
 }
 
-/// What an incarnation that ended leaves: mounts, cgroups, its frontend. The log and the status stay.
+/// Removes the remains of an incarnation that ended: mounts, cgroups, its frontend. The log and the status stay.
 async fn remove_incarnation(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
     node.broker.forget_machine(dc, name);
     let paths = node.layout.domain(dc, name).map_err(said)?;

@@ -1,4 +1,4 @@
-//! What lies beside the control socket of a domain for its programs: the preload library, and channels and endpoints for C and Python.
+//! Files beside the control socket of a domain for its programs: the preload library, and channels and endpoints for C and Python.
 //!
 //! There is one copy of each file in the run directory, and a link to it for each domain. A copy that is no longer what the node
 //! has is replaced, never written to: programs that have the old one keep it whole.
@@ -20,7 +20,7 @@ use topology::{Domain, ServiceKind, Step, Topology};
 const LIBRARY: &str = "libtombolo.so";
 /// The same by the name that programs ask the loader for: in the run directory, and in the domain.
 const LIBRARY_FOR_THE_LOADER: &str = "libtombolo.so.0";
-/// What goes into `PYTHONPATH` in a domain; the same name in the run directory has the copies.
+/// The folder that goes into `PYTHONPATH` in a domain; the same name in the run directory has the copies.
 const PYTHON: &str = "python";
 /// The package in there.
 const PACKAGE: &str = "tombolo";
@@ -39,7 +39,7 @@ pub(crate) fn ninep_socket(inside: &Path, wanted: bool) -> io::Result<Option<Own
 /// Domains come up at the same time, and all want the same copies.
 static COPYING: Mutex<()> = Mutex::new(());
 
-/// What a domain is given.
+/// The libraries that a domain is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     preload: bool,
@@ -47,7 +47,8 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// What a domain of this topology is given: the preload library if it asks for it; the library of channels and endpoints if it takes part in a channel, or its program
+    /// Selects a domain's libraries by its topology: the preload library if it asks for it; the library of channels and endpoints if it takes part in a
+    /// channel, or its program
     /// serves files, or if there are endpoints, since any program may bind one.
     pub(crate) fn by(topology: &Topology, domain: &Domain) -> Self {
         let name = domain.name.as_str();

@@ -1,4 +1,5 @@
-//! Whose listening socket answers at an address: a port that somebody else held already must not make a domain look ready.
+//! The owner of the listening socket that answers at an address: a port that somebody else held already must not make a
+//! domain look ready.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 /// State of a listening socket in `/proc/net/tcp` (`TCP_LISTEN` of Linux's `net/tcp_states.h`).
 const LISTENING: &str = "0A";
 
-/// Who answers.
+/// The owner of a listening socket.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// One of the processes that were asked about.
@@ -17,12 +18,12 @@ pub(crate) enum Holder {
     Unknown,
 }
 
-/// Who listens at `address`, in the namespace of the network that this process is in.
+/// Returns the owner of the socket that listens at `address`, in the namespace of the network that this process is in.
 pub(crate) fn holder(address: SocketAddr, ours: &[u32]) -> Holder {
     holder_of(&sockets_at(&|bound| reaches(bound, address)), ours)
 }
 
-/// Who listens where nobody else may listen at `address`.
+/// Returns the owner of a socket that keeps others from listening at `address`.
 pub(crate) fn in_the_way(address: SocketAddr, ours: &[u32]) -> Holder {
     holder_of(&sockets_at(&|bound| topology::Published::overlap(bound, address)), ours)
 }

@@ -27,7 +27,7 @@ const DISK: &str = "/run/machine/disk";
 const VOLUMES: &str = "/run/machine/volumes";
 /// Where it finds an emulator that is none of the system's own programs.
 const OTHER_QEMU: &str = "/run/machine/qemu";
-/// What a machine sees of the node's programs.
+/// The part of the node's programs that a machine sees.
 const SYSTEM: &str = "/usr";
 /// The disk as the guest calls it.
 const GUEST_DISK: &str = "/dev/vda";
@@ -38,11 +38,11 @@ const USER_NETWORK: (&str, &str) = ("10.0.2.15/24", "10.0.2.2");
 /// Beside the guest's own time to end: what the machine process takes to switch it off, and to say how it ended.
 pub(crate) const WIND_UP: Duration = Duration::from_secs(5);
 
-/// What the node found for a machine: the same for as long as the machine runs, whatever is found later.
+/// The node's finds for a machine: the same for as long as the machine runs, whatever is found later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     qemu: PathBuf,
-    /// What `accel = "auto"` became.
+    /// The accelerator that `accel = "auto"` became.
     accel: machine::Accel,
     /// Kernel and initramfs that the node made, where the file names none.
     built: Option<(PathBuf, PathBuf)>,
@@ -86,7 +86,7 @@ fn try_kvm<'n>(node: &'n Domains, qemu: &Path) -> &'n Result<(), String> {
     })
 }
 
-/// What runs the guest's instructions, given what the file wants and whether KVM works.
+/// Chooses the accelerator, given the file's wish and whether KVM works.
 fn decide(wanted: Accel, kvm: &Result<(), String>) -> Result<machine::Accel, String> {
     match (wanted, kvm) {
         (Accel::Tcg, _) | (Accel::Auto, Err(_)) => Ok(machine::Accel::Tcg),
@@ -166,7 +166,7 @@ impl Found {
         self.qemu.starts_with(SYSTEM)
     }
 
-    /// What an earlier daemon found for a machine that runs. `None`: it is not such a machine.
+    /// Returns the finds of an earlier daemon for a machine that runs. `None`: it is not such a machine.
     pub(crate) fn of(running: &DomainSpec) -> Option<Self> {
         let order: MachineOrder = serde_json::from_value(running.machine.as_ref()?.order.clone()).ok()?;
         let source = |target: &str| {

@@ -1,4 +1,4 @@
-//! What a change needs, made or looked at before it stops anything: machines' kernels and images, ports.
+//! Prerequisites of a change, made or looked at before it stops anything: machines' kernels and images, ports.
 
 use super::listener::{Holder, holder, in_the_way};
 use super::{Domains, machines, spec};
@@ -11,7 +11,7 @@ use topology::{Domain, Network, Plan, Ready, Step};
 /// Prepares all that the plan starts. What is made stays for the start, or for the next attempt.
 ///
 /// # Errors
-/// What keeps a domain from being started; nothing was touched.
+/// The obstacle that keeps a domain from being started; nothing was touched.
 pub(super) async fn all(node: &Arc<Domains>, dc: &str, plan: &Plan) -> Result<(), Problem> {
     for domain in started(plan) {
         let lacking =
@@ -96,7 +96,7 @@ fn published(domain: &Domain, ours: &[u32]) -> Result<(), Problem> {
 /// needs no daemon.
 ///
 /// # Errors
-/// Which address, and who has it.
+/// The address that is taken, and its holder.
 pub fn free_to_publish(topology: &topology::Topology, layout: &domain::Layout) -> Result<(), Problem> {
     let dc = topology.name.as_str();
     let of = |domain: &Domain| domain::pids_of(layout, dc, domain.name.as_str()).unwrap_or_default();

@@ -35,7 +35,7 @@ const OF_GUEST: &str = "--of-guest";
 /// How long it may take for an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the relay of a domain does; `None`: the domain takes part in no socket service.
+/// Returns the order of a domain's relay; `None`: the domain takes part in no socket service.
 pub(crate) fn order(topology: &Topology, domain: &Domain) -> Option<Order> {
     let mounts = domain.sockets.iter().filter_map(|mount| {
         let settings = topology.service(mount.service.as_str())?.socket()?;
@@ -296,7 +296,7 @@ pub(crate) async fn end_in_guest(node: &Domains, dc: &str, name: &str) -> Result
         .map_err(|_| format!("the relay in the guest did not end within {} s", GUEST_PATIENCE.as_secs()))
 }
 
-/// What the relay of a guest counts.
+/// The counters of the relay of a guest.
 async fn state_in_guest(node: &Domains, dc: &str, name: &str) -> Option<Value> {
     let asked = async {
         let mut speaker = Speaker::ask(node, dc, name, &Ask::State).await?;
@@ -316,7 +316,7 @@ pub(crate) async fn end(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(),
     REMOVALS.run(move || node.cgroups.kill(&cgroup)).await?.map(drop).map_err(said)
 }
 
-/// What the relay of a domain counts; `None` where it has none, or that does not answer.
+/// The counters of the relay of a domain; `None` where it has none, or that does not answer.
 pub(crate) async fn state(node: &Domains, dc: &str, domain: &Domain) -> Option<Value> {
     let name = domain.name.as_str();
     if domain.machine.is_some() {

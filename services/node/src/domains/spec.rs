@@ -81,7 +81,7 @@ pub(crate) fn of_domain(
     }
 }
 
-/// What the kernel holds a domain to.
+/// The limits that the kernel enforces on a domain.
 pub(crate) fn limits(domain: &Domain) -> target::Limits {
     target::Limits {
         cpu: domain.limits.cpu_milli.map(|milli| f64::from(milli) / 1000.0),
@@ -198,7 +198,8 @@ fn files_inside(layout: &Layout, dc: &str, domain: &Domain) -> PathBuf {
     }
 }
 
-/// What the file gives it. A server of file trees opens what its tenants have closed to everybody, themselves included, as root does: it may.
+/// The capabilities from the file. A server of file trees opens what its tenants have closed to everybody, themselves included, as root does: it
+/// may.
 fn capabilities(topology: &Topology, domain: &Domain) -> Vec<String> {
     let mut all = domain.capabilities.clone();
     if serves_files(topology, domain) && !all.iter().any(|name| name.trim_start_matches("CAP_") == OVERRIDE) {

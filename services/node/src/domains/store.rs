@@ -1,4 +1,4 @@
-//! What is desired of domains, what is in effect, and a handle of each.
+//! Domains' desired topologies, those in effect, and a handle of each.
 
 use super::supervisor::Supervised;
 use super::{Changes, Events, Levels};
@@ -32,9 +32,9 @@ pub enum LoadError {
          registry away to begin with an empty one: what it says is up is ended then", path.display()
     )]
     Desired {
-        /// Which registry.
+        /// The registry's path.
         path: PathBuf,
-        /// Which key.
+        /// The key.
         key: String,
         /// Why not.
         why: String,
@@ -47,7 +47,7 @@ pub enum LoadError {
     Numbers(std::io::Error),
 }
 
-/// What domains stand on: handed in as the node is put together.
+/// The foundations of domains: handed in as the node is put together.
 #[derive(Debug)]
 pub(crate) struct Ground {
     pub(crate) place: Place,
@@ -55,11 +55,11 @@ pub(crate) struct Ground {
     pub(crate) cgroups: domain::Cgroups,
     pub(crate) registry: Arc<dyn RegistryDebug>,
     pub(crate) broker: Broker,
-    /// What is promised to whom.
+    /// The book of promises.
     pub(crate) book: Arc<dyn Promises>,
     /// Virtual disks that outlive domains.
     pub(crate) volumes: Arc<dyn Volumes>,
-    /// What this machine can do.
+    /// The capabilities of this machine.
     pub(crate) host: serde_json::Value,
 }
 
@@ -70,20 +70,20 @@ pub(crate) struct Domains {
     pub(super) layout: domain::Layout,
     pub(super) cgroups: domain::Cgroups,
     pub(super) broker: Broker,
-    /// What is promised to whom.
+    /// The book of promises.
     pub(super) book: Arc<dyn Promises>,
     /// Virtual disks that outlive domains.
     pub(super) volumes: Arc<dyn Volumes>,
     pub(super) host: serde_json::Value,
     /// Whether KVM works, and why not; found out when the first machine wants to know.
     pub(super) kvm: OnceLock<Result<(), String>>,
-    /// Who changes what: `up` and `down` have their turn.
+    /// The changes under way: `up` and `down` have their turn.
     pub(crate) changes: Arc<Changes>,
-    /// What happened.
+    /// The events so far.
     pub(crate) events: Arc<Events>,
     /// To which level of quality each domain is to keep.
     pub(crate) levels: Levels,
-    /// What is desired is a cluster's.
+    /// Whether the desired state is a cluster's.
     in_cluster: AtomicBool,
     registry: Arc<dyn RegistryDebug>,
     inner: Mutex<Inner>,
@@ -91,9 +91,9 @@ pub(crate) struct Domains {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What the registry holds.
+    /// The desired topologies, as the registry holds them.
     desired: BTreeMap<String, Known>,
-    /// What is in effect: step by step, a change leads from one desired topology to the next.
+    /// The topologies in effect: step by step, a change leads from one desired topology to the next.
     current: BTreeMap<String, Arc<Topology>>,
     domains: BTreeMap<(String, String), Arc<Supervised>>,
 }
@@ -107,9 +107,9 @@ pub(crate) struct Desired {
     pub(crate) text: String,
     /// Its name.
     pub(crate) file: PathBuf,
-    /// What its relative paths start from.
+    /// The folder from which its relative paths start.
     pub(crate) base: PathBuf,
-    /// What was admitted.
+    /// The topology as it was admitted.
     pub(crate) topology: Topology,
 }
 
@@ -119,7 +119,7 @@ impl Desired {
     }
 }
 
-/// What became of a domain so far: what its next supervisor goes on from after a daemon's death.
+/// The state of a domain so far: its next supervisor goes on from it after a daemon's death.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Actual {
@@ -129,7 +129,7 @@ pub(crate) struct Actual {
     pub(crate) frontend_restarts: u64,
     /// How it ended last.
     pub(crate) last_exit: Option<domain::Exit>,
-    /// What decides about its next restart.
+    /// The backoff, which decides about its next restart.
     pub(crate) backoff: topology::Backoff,
     /// Somebody stopped it, and nobody has started it since.
     #[serde(default)]
@@ -284,7 +284,7 @@ impl Domains {
         Ok(())
     }
 
-    /// What became of a domain, if anything is written down. What can't be read is worth a line, and no more.
+    /// Returns the written state of a domain, if there is any. A state that can't be read is worth a line, and no more.
     pub(crate) fn actual(&self, dc: &str, domain: &str) -> Option<Actual> {
         let entry = match self.registry.get(&format!("{ACTUAL}{dc}/{domain}")) {
             Ok(entry) => entry?,
@@ -354,7 +354,7 @@ impl Domains {
         }
     }
 
-    /// What is in effect of a distributed container.
+    /// Returns the topology of a distributed container that is in effect.
     pub(crate) fn topology(&self, dc: &str) -> Option<Arc<Topology>> {
         self.lock().current.get(dc).cloned()
     }

@@ -50,7 +50,7 @@ impl State {
     }
 }
 
-/// What is known of a domain, for those who look.
+/// The supervisor's view of a domain, for those who look.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub(crate) state: State,
@@ -62,7 +62,7 @@ pub(crate) struct View {
     pub(crate) restarts: u64,
     pub(crate) frontend_restarts: u64,
     pub(crate) last_exit: Option<Exit>,
-    /// What its health checks say, where it has some and runs.
+    /// The results of its health checks, where it has some and runs.
     pub(crate) health: Option<HealthView>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Supervised {
     events: Arc<Events>,
 }
 
-/// What a supervisor can be told.
+/// The commands to a supervisor.
 #[derive(Debug)]
 enum Command {
     /// End the domain and yourself.
@@ -290,7 +290,7 @@ enum Over {
 /// Somebody wants the domain gone.
 struct Asked(oneshot::Sender<Result<(), String>>);
 
-/// What a supervisor does next.
+/// The next step of a supervisor.
 enum Next {
     /// An incarnation is over.
     Over(Over),
@@ -354,7 +354,7 @@ impl Task {
         }
     }
 
-    /// What follows from the end of an incarnation, by the restart policy.
+    /// Decides by the restart policy what follows from the end of an incarnation.
     async fn after(&mut self, over: Over) -> Next {
         let ran = self.ran.take().unwrap_or_default();
         let decision = self.book(&over, ran);

@@ -1,4 +1,4 @@
-//! Who is told how far a change is.
+//! Progress reports of a change, and their receivers.
 
 use crate::admin::Progress;
 use tokio::sync::mpsc;

@@ -27,7 +27,7 @@ impl MadeUp {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// What it was asked since this was called last.
+    /// Returns the requests since the last call of this.
     pub(crate) fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -112,7 +112,7 @@ pub(crate) fn file(names: &[&str]) -> String {
     format!("name = \"shop\"\n{}", names.iter().map(domain).collect::<String>())
 }
 
-/// What such a file says.
+/// Returns the topology of such a file.
 pub(crate) fn topology(names: &[&str]) -> Topology {
     topology::parse(&file(names), "shop.toml", std::path::Path::new("/")).expect("a topology")
 }

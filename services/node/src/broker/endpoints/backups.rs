@@ -15,7 +15,7 @@ const BACKUPS_MAX: usize = 4;
 /// So long a name is kept for its backups: after its primary has ended, and after a daemon's start. A backup that lives asks within some milliseconds,
 /// one that has to find the new daemon first within one of its looks.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(2);
-/// What a backup may do with its primary.
+/// The rights of a backup towards its primary.
 const OF_BACKUP: EndpointRights = EndpointRights {
     send: false,
     request: false,
@@ -26,11 +26,11 @@ const OF_BACKUP: EndpointRights = EndpointRights {
     answers_relayed: false,
     heeds: true,
 };
-/// What a primary may do with its backup.
+/// The rights of a primary towards its backup.
 const OF_PRIMARY: EndpointRights =
     EndpointRights { send: true, notify: true, hears: false, heeds: false, ..OF_BACKUP };
 
-/// What a `promote` asks for.
+/// The parameters of a `promote`.
 pub(super) struct Promotion {
     pub(super) number: u64,
     pub(super) over: Option<EndpointAddress>,
@@ -48,7 +48,7 @@ impl Table {
         name.is_some_and(|name| self.backup_of(backup) == Some(name))
     }
 
-    /// Whose backup an endpoint is.
+    /// Returns the name of the primary whose backup an endpoint is.
     pub(super) fn backup_of(&self, slot: u32) -> Option<&str> {
         self.bound(slot).and_then(|(bound, _)| bound.backs.as_deref())
     }
@@ -196,7 +196,7 @@ impl Inner {
         Ok(Reply::Bound { id: number, address, token, copies: false }.into())
     }
 
-    /// What makes an endpoint the same again at the next daemon.
+    /// The token that makes an endpoint the same again at the next daemon.
     pub(super) fn token_of(&self, who: &Identity, name: &str, address: EndpointAddress) -> String {
         let whose = Whose { dc: &who.dc, domain: &who.domain, name };
         self.endpoints.numbers.as_ref().map_or_else(String::new, |numbers| numbers.token(whose, address))

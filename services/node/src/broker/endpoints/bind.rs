@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime};
 use topology::Topology;
 use wire::control::{EndpointAddress, MAX_KNOWN_PEERS, Reply};
 
-/// What a `bind` asks for.
+/// The parameters of a `bind`.
 pub(super) struct Wish {
     pub(super) name: String,
     pub(super) token: String,

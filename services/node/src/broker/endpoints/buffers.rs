@@ -22,7 +22,7 @@ pub(super) struct Buffers {
     memories: HashMap<u64, Memories>,
 }
 
-/// What a buffer is made of.
+/// The memories of which a buffer is made.
 #[derive(Debug)]
 struct Memories {
     data: OwnedFd,
@@ -31,7 +31,7 @@ struct Memories {
     words: Region,
 }
 
-/// What a `grant` asks for.
+/// The parameters of a `grant`.
 pub(super) struct Wish {
     pub(super) buffer: u64,
     pub(super) to: EndpointAddress,
@@ -68,12 +68,12 @@ impl Buffers {
         self.table.knows(grant)
     }
 
-    /// Whose buffer a grant stands for.
+    /// Returns the owner of the buffer for which a grant stands.
     pub(super) fn owner_of(&self, grant: u64) -> Option<EndpointAddress> {
         self.table.find(grant).map(|granted| to_wire(granted.owner))
     }
 
-    /// What a grant stands for, and the memories, for somebody's hands.
+    /// Returns the buffer of a grant and its memories, to be handed over.
     pub(super) fn lend(
         &mut self,
         to: EndpointAddress,
@@ -277,7 +277,7 @@ impl Inner {
         self.tell_over(dc, &gone.over);
     }
 
-    /// What is left for buffers.
+    /// The limits that are left for buffers.
     fn limits(&self, own: &Own) -> Limits {
         let limits = &own.topology.ipc;
         let regions = self.endpoints.regions.bytes(&own.dc);
@@ -360,7 +360,7 @@ impl Inner {
     }
 }
 
-/// Who is, or was, in a slot.
+/// Returns the present or former occupant of a slot.
 fn caller_in<'a>(
     topology: &'a Topology,
     table: &'a Table,

@@ -1,7 +1,7 @@
 //! Endpoints on other nodes. Each daemon makes the channel of its own endpoint, by its own topology, and the proxies stand in for the peers at the
 //! other ends. So a pair is a pair here as well, with one of both in another table.
 //!
-//! What another node says is an allegation. An endpoint is taken to be there only if its slot has the number of that very node, and if its
+//! News from another node is an allegation. An endpoint is taken to be there only if its slot has the number of that very node, and if its
 //! domain is placed there.
 
 use super::introduce::Found;
@@ -46,7 +46,7 @@ impl FarPeer {
 /// A pair with an endpoint of another node that is about to be.
 struct Plan {
     peer: FarPeer,
-    /// What each is told of the other: the one here, and the other.
+    /// The rights that each is told of: of the one here, and of the other.
     rights: [EndpointRights; 2],
     domain: String,
     shape: Shape,
@@ -223,7 +223,7 @@ impl Broker {
 }
 
 impl Refused {
-    /// What was between the two nodes, or what one of them did not know yet, passes: it is asked for again.
+    /// The cause passes (something between the two nodes, or something that one of them did not know yet): the request is made again.
     pub(super) fn again(self, by_name: bool) -> Refusal {
         let errno = match Errno::from_raw_os_error(self.errno) {
             Errno::CONNRESET | Errno::HOSTUNREACH => Errno::AGAIN,
@@ -275,7 +275,7 @@ impl Inner {
         names.filter_map(|name| Some((self.far_named(dc, name)?.address.slot, name))).collect()
     }
 
-    /// Who is asked for by an address whose slot is on another node.
+    /// Finds the endpoint at an address whose slot is on another node.
     pub(super) fn find_far(
         &self,
         own: &Own,
@@ -467,7 +467,7 @@ impl Inner {
         }
     }
 
-    /// Who is at the other end of a pair that a proxy has carried on.
+    /// Returns the peer at the other end of a pair that a proxy has carried on.
     fn carried_peer(&self, dc: &str, near: EndpointAddress, far: EndpointAddress) -> Option<FarPeer> {
         let (node, (name, domain)) = self.carried(dc, near, far)?;
         if domain.is_empty() {
@@ -599,7 +599,7 @@ impl Inner {
         all.collect()
     }
 
-    /// What other nodes say, or where domains are, has changed: who waits looks again, and those that have moved are parted from.
+    /// Applies changed news of other nodes, or changed places of domains: waiting requests look again, and endpoints that have moved are parted from.
     pub(in crate::broker) fn reconcile_far_endpoints(&mut self) {
         let returned: Vec<(String, u32)> = self
             .endpoints

@@ -18,7 +18,7 @@ use wire::control::{EndpointAddress, Event, Reply, Whom};
 use wire::guest::MAX_CHANNELS;
 use wire::ring::{apart_region_bytes, region_bytes};
 
-/// What an `introduce` asks for.
+/// The parameters of an `introduce`.
 pub(super) struct Wish {
     pub(super) number: u64,
     pub(super) to: Whom,
@@ -52,7 +52,7 @@ impl Broker {
         }
     }
 
-    /// What to wait at, if there is anything to wait for.
+    /// The notification to wait at, if there is anything to wait for.
     fn awaits(&self, id: MemberId, endpoint: u32, to: &Whom) -> Option<Arc<Notify>> {
         let mut inner = self.lock();
         let who = inner.members.get(&id)?.identity.clone();
@@ -127,7 +127,7 @@ struct Met {
     /// For the one that asked.
     outgoing: Outgoing,
     channel: u64,
-    /// What tells of the end of each side.
+    /// The descriptors that tell of the end of each side.
     notices: Vec<(usize, OwnedFd)>,
 }
 
@@ -158,7 +158,7 @@ pub(super) struct Meeting {
 }
 
 impl Inner {
-    /// Who is meant, if this endpoint may know it.
+    /// Finds the endpoint that is meant, if this endpoint may know it.
     pub(super) fn find(&self, own: &Own, to: &Whom) -> Result<Found, Refusal> {
         match to {
             Whom::Name(name) => self.find_name(own, name),

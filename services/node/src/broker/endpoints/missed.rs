@@ -44,7 +44,7 @@ impl Inner {
     }
 }
 
-/// What an endpoint may do with whoever was in a slot; `None`: the file does not say who that was.
+/// The rights of an endpoint towards the former occupant of a slot; `None`: the file does not name that one.
 fn of_missed(
     topology: &Topology,
     table: &Table,

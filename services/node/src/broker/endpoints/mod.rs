@@ -118,7 +118,7 @@ struct Bound {
     order: Option<backups::Order>,
 }
 
-/// What the daemon counts of an endpoint.
+/// The daemon's counters of an endpoint.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counters {
     introduced: u64,
@@ -131,7 +131,7 @@ struct Counters {
 struct Pair {
     /// Number of its channel on this node; `None` where an earlier daemon made it.
     channel: Option<u64>,
-    /// What each was told last of the other.
+    /// The rights that each was told last.
     rights: [EndpointRights; 2],
     since: SystemTime,
 }
@@ -198,7 +198,7 @@ impl Table {
     }
 }
 
-/// What a request of an endpoint comes to, and what has to be watched from then on.
+/// The answer to a request of an endpoint, and the descriptors that have to be watched from then on.
 type Answered = Result<Outgoing, Refusal>;
 
 /// A bound endpoint, as its own connection names it.
@@ -350,7 +350,7 @@ fn descriptors_most() -> usize {
 /// Names that are looked at for what was probably meant: a slip must not be dear to the daemon.
 const MAX_SUGGESTED: usize = 256;
 
-/// What a stranger wrote, short.
+/// Shortens text of a stranger.
 fn short(text: &str) -> String {
     text.chars().take(topology::NAME_BYTES_MAX).collect()
 }

@@ -1,6 +1,7 @@
 //! Slots, generations and tokens: numbers that no daemon of this node hands out twice, and the proof of having had some.
 //!
-//! What earlier daemons may have handed out is below what the registry says, and this one says there how far it may go before it
+//! Addresses that earlier daemons may have handed out are below the limit in the registry, and this daemon raises the limit there
+//! before it
 //! goes that far. It asks for twice as much each time, so that nobody makes it write often.
 
 use hmac::Key;
@@ -25,7 +26,7 @@ const TOKEN_BYTES_MAX: usize = 96;
 /// Low bits of the number of a grant that count what one daemon gave; those above count daemons, up to those of the node.
 const DAEMON_BITS: u32 = 32;
 
-/// What the registry keeps of all this.
+/// The registry's record of reserved numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reserved {
@@ -52,7 +53,7 @@ const SLOTS: u32 = 1 << SLOT_BITS;
 
 /// Where it is kept.
 pub(crate) trait Store: fmt::Debug + Send {
-    /// What was kept; `None` at first.
+    /// Loads the record; `None` at first.
     ///
     /// # Errors
     /// It can't be read.
@@ -94,7 +95,7 @@ impl Numbers {
     /// Goes on where the last daemon stopped.
     ///
     /// # Errors
-    /// What was kept can't be read or written, or is none of ours.
+    /// The record can't be read or written, or is none of ours.
     ///
     /// `node` is the number of this node in its cluster; 0: it has none, or is the first.
     pub(crate) fn open(store: Box<dyn Store>, node: u32) -> io::Result<Self> {
@@ -220,7 +221,7 @@ fn first_slot_of(node: u32) -> u32 {
     (node << SLOT_BITS) + 1
 }
 
-/// Whose an endpoint is.
+/// The owner of an endpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Whose<'a> {
     pub(super) dc: &'a str,

@@ -19,7 +19,7 @@ pub(super) struct Regions {
     of_dc: BTreeMap<String, Held>,
 }
 
-/// What there is in one distributed container.
+/// The regions of one distributed container.
 #[derive(Debug, Default)]
 struct Held {
     bytes: u64,

@@ -1,4 +1,4 @@
-//! What endpoints may do with each other, and who is told when a file changes that.
+//! The rights of endpoints to each other, and the news of them when a file changes that.
 
 use super::{Caller, EndpointAddress, EndpointRights, Inner, Table, Topology, numbers::Numbers};
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use topology::EndpointVerb;
 use wire::control::Event;
 
-/// What one may do with the other, and the other with the one.
+/// The rights of one towards the other, and of the other towards the one.
 fn between(topology: &Topology, one: Caller<'_>, other: Caller<'_>) -> EndpointRights {
     let (out, back) = (topology.may_call(one, other), topology.may_call(other, one));
     let has = |verbs: &BTreeSet<EndpointVerb>, verb| verbs.contains(&verb);

@@ -1,4 +1,4 @@
-//! What the broker knows of endpoints, for the state tree and for listings.
+//! The broker's rows of endpoints, for the state tree and for listings.
 
 use super::{Awaited, Bound, Inner, Slot, Table};
 use crate::admin::EndpointRow;
@@ -17,13 +17,13 @@ const MAX_IN_TREE: usize = 1024;
 /// Entries of one list of an endpoint: peers, grants, or those whom it may call. A list that is longer says so by its number.
 const MAX_LISTED: usize = 256;
 
-/// Which endpoint: by its name, or where it is.
+/// The key of an endpoint: its name, or its address.
 enum Key<'a> {
     Name(&'a str),
     Slot(u32),
 }
 
-/// What an endpoint has of buffers.
+/// The buffers that an endpoint has.
 #[derive(Clone, Copy, Default)]
 struct Held {
     buffers: usize,
@@ -100,7 +100,7 @@ impl Broker {
             .collect()
     }
 
-    /// What a distributed container has used of its limits, and what it has done.
+    /// The use that a distributed container has made of its limits, and its counters.
     pub(crate) fn ipc_tree(&self, dc: &str) -> Value {
         let inner = self.lock();
         let mut tree = inner.limits_of(dc);
@@ -128,7 +128,7 @@ impl Inner {
         names.chain(unnamed.into_iter().map(Key::Slot)).collect()
     }
 
-    /// What each endpoint has of buffers: looked for once, for all.
+    /// The buffers of each endpoint: looked for once, for all.
     fn held(&self, dc: &str) -> HashMap<Address, Held> {
         let mut held: HashMap<Address, Held> = HashMap::new();
         let Some(table) = self.endpoints.tables.get(dc) else { return held };
@@ -336,12 +336,12 @@ fn words(send: bool, request: bool, notify: bool, relay: bool) -> Vec<&'static s
     each.filter_map(|(may, verb)| may.then_some(verb.as_str())).collect()
 }
 
-/// What the other of a pair may do.
+/// The words for the rights of the other of a pair.
 fn lets(rights: EndpointRights) -> Vec<&'static str> {
     words(rights.hears, rights.answers, rights.heeds, rights.answers_relayed)
 }
 
-/// Whom one may call, by the file.
+/// The endpoints that one may call, by the file.
 fn may_call(topology: &Topology, me: Caller<'_>) -> Value {
     let others = topology.endpoints.iter().filter_map(|other| {
         let name = other.name.as_str();
@@ -352,7 +352,7 @@ fn may_call(topology: &Topology, me: Caller<'_>) -> Value {
     others.take(MAX_LISTED).collect()
 }
 
-/// Who may call one, by its `allow`, less those whose own `calls` leave it out.
+/// The callers that one admits by its `allow`, less those whose own `calls` leave it out.
 fn called_by(topology: &Topology, endpoint: Option<&topology::Endpoint>) -> Value {
     let Some(endpoint) = endpoint else { return json!([]) };
     let verbs = |verbs: &std::collections::BTreeSet<EndpointVerb>| -> Vec<&str> {

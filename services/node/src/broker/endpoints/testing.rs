@@ -1,4 +1,4 @@
-//! What tests look into, and a store that outlives its daemon.
+//! A view into the broker for tests, and a store that outlives its daemon.
 
 use super::{Endpoints, Reserved, Store, Table};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ struct Written {
     writes: usize,
 }
 
-/// What daemons that follow each other keep.
+/// The record that daemons hand on to each other.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kept(Arc<Mutex<Written>>);
 
@@ -93,7 +93,7 @@ impl Seen<'_> {
 }
 
 impl Endpoints {
-    /// What is true at any time, whatever was asked.
+    /// Checks the invariants, which hold at any time.
     pub(crate) fn check(&self) {
         let mut bound = 0;
         for (dc, table) in &self.tables {

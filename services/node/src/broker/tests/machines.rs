@@ -36,7 +36,7 @@ fn guest(state: GuestState, message: &str) -> Request {
     Request::Guest { state, message: message.into() }
 }
 
-/// What is told without an answer.
+/// Sends a request that gets no answer.
 fn tell(broker: &Broker, member: &(MemberId, Mail), request: Request) {
     broker.request(member.0, request, None, |_| Value::Null);
 }

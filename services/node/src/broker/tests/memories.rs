@@ -18,7 +18,7 @@ fn back(service: &str) -> Request {
     Request::MapMemory { id: 9, service: service.into() }
 }
 
-/// Who connects, and with how many descriptors the server is told of it.
+/// Connects a consumer; the server is told of it with so many descriptors.
 fn attached(
     broker: &Broker,
     server: &mut (MemberId, Mail),

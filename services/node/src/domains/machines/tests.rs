@@ -1,4 +1,4 @@
-//! What a file says of a machine, as the machine process finds it.
+//! The file's settings of a machine, as the machine process finds them.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 

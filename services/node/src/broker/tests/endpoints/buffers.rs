@@ -33,7 +33,7 @@ fn revoke(endpoint: EndpointAddress, grant: u64) -> Request {
     Request::Revoke { id: 7, endpoint: endpoint.slot, grant }
 }
 
-/// What an owner has of a new buffer.
+/// The owner's part of a new buffer.
 struct Made {
     number: u64,
     data: Region,

@@ -1,4 +1,4 @@
-//! What a changed file does to endpoints that are there.
+//! The effect of a changed file on endpoints that are there.
 
 use super::*;
 

@@ -87,7 +87,7 @@ fn begin(
     (finished, id, open)
 }
 
-/// What node b answers.
+/// The answer of node b.
 fn answer(b: &mut Node, open: Open) -> Result<usize, Errno> {
     b.hears(Report::Asked { pair: 9, open });
     match b.orders().remove(0) {

@@ -40,7 +40,7 @@ fn borrow(
     (finished, id, open)
 }
 
-/// What node b answers: memories that it lends.
+/// The answer of node b: memories that it lends.
 fn lends(b: &mut Node, open: Open) -> Result<usize, Errno> {
     b.hears(Report::Asked { pair: 9, open });
     match b.orders().remove(0) {
