@@ -18,6 +18,8 @@ mod lane_peer;
 mod large_messages;
 #[path = "../fuzz_targets/link_peer.rs"]
 mod link_peer;
+#[path = "../fuzz_targets/ninep_requests.rs"]
+mod ninep_requests;
 #[path = "../fuzz_targets/open_region.rs"]
 mod open_region;
 #[path = "../fuzz_targets/peer_bytes.rs"]
@@ -80,6 +82,11 @@ fn corpus_of_large_messages() {
 #[test]
 fn corpus_of_link_peer() {
     fuzz::corpus::play("link_peer", link_peer::run);
+}
+
+#[test]
+fn corpus_of_ninep_requests() {
+    fuzz::corpus::play("ninep_requests", ninep_requests::run);
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub(super) struct Connection {
     /// Tags in use: those of the jobs, and of what waits for their end.
     tags: RefCell<HashSet<u16>>,
     promised: Cell<usize>,
+    /// Bytes of the messages that are under way.
+    pub(super) held: Cell<usize>,
     pub(super) output: RefCell<Vec<u8>>,
 }
 
@@ -63,6 +65,7 @@ impl Connection {
             jobs: RefCell::default(),
             tags: RefCell::default(),
             promised: Cell::new(0),
+            held: Cell::new(0),
             output: RefCell::default(),
         }
     }
@@ -85,6 +88,7 @@ impl Connection {
 
     pub(super) fn begin(&self, job: &Rc<Job>) {
         self.promised.set(self.promised.get() + job.promised);
+        self.held.set(self.held.get() + job.held);
         self.jobs.borrow_mut().insert(job.tag, Rc::clone(job));
     }
 
@@ -97,6 +101,7 @@ impl Connection {
     /// A job has ended. One that was given up is not answered, but who gave it up is.
     pub(super) fn end(&self, job: &Rc<Job>, result: Result<Reply, Errno>) {
         self.promised.set(self.promised.get().saturating_sub(job.promised));
+        self.held.set(self.held.get().saturating_sub(job.held));
         let mut jobs = self.jobs.borrow_mut();
         if jobs.get(&job.tag).is_none_or(|current| !Rc::ptr_eq(current, job)) {
             // A Tversion came in between: nobody wants to know.

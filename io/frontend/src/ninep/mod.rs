@@ -26,6 +26,8 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) const READ_BYTES_MIN: usize = 4096;
 /// Bytes of answers beyond which nothing more is read from a client that does not read.
 pub(crate) const UNREAD_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of requests under way beyond which nothing more is read from their client: some thirty of the largest writes.
+pub(crate) const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The longest message that is agreed to: a whole transfer and its head.
 pub(crate) const MESSAGE_BYTES_MAX: u32 =
     crate::device::TRANSFER_BYTES_MAX as u32 + wire::ninep::TRANSFER_HEAD_BYTES;

@@ -21,6 +21,8 @@ pub(super) struct Job {
     pub(super) tag: u16,
     /// Bytes of an answer that it may bring.
     pub(super) promised: usize,
+    /// Bytes of its message, which is kept until its end.
+    pub(super) held: usize,
     /// The client has given it up, or is gone.
     pub(super) interrupted: Cell<bool>,
     /// Tags of the `Tflush` that wait for its end.

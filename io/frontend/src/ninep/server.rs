@@ -17,7 +17,7 @@ use wire::ninep::{self, HEAD_BYTES, NO_TAG, NinepError, Reply, Request, VERSION}
 use super::connection::Connection;
 use super::permission::Peer;
 use super::questions::{Job, Questions};
-use super::{CONNECTIONS_MAX, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN, REQUESTS_MAX, UNREAD_BYTES_MAX, calls};
+use super::{CONNECTIONS_MAX, HELD_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN, REQUESTS_MAX, UNREAD_BYTES_MAX, calls};
 use crate::answers::Answers;
 use crate::shared::{OrAbort, Shared};
 
@@ -104,7 +104,8 @@ impl Server {
         for client in self.clients.values() {
             let unread = client.shared.output.borrow().len();
             let mut interest = PollFlags::empty();
-            interest.set(PollFlags::IN, unread < UNREAD_BYTES_MAX);
+            let heard = unread < UNREAD_BYTES_MAX && client.shared.held.get() < HELD_BYTES_MAX;
+            interest.set(PollFlags::IN, heard);
             interest.set(PollFlags::OUT, unread > 0);
             set.push(PollFd::new(&client.socket, interest));
         }
@@ -141,18 +142,21 @@ impl Server {
             Err(Errno::CONNRESET) => return Err(End::Gone),
             Err(errno) => return Err(End::Socket(errno)),
         }
-        loop {
-            let Some(client) = self.clients.get_mut(&number) else { return Ok(()) };
-            let Some(&first) = client.input.first_chunk::<4>() else { return Ok(()) };
-            let size = ninep::size(first, client.shared.message_bytes())?;
-            if client.input.len() < size {
-                return Ok(());
-            }
-            let rest = client.input.split_off(size);
-            let message = std::mem::replace(&mut client.input, rest);
-            let shared = Rc::clone(&client.shared);
-            self.take_up(&shared, message)?;
+        let (shared, mut input) = (Rc::clone(&client.shared), std::mem::take(&mut client.input));
+        let mut taken = 0;
+        while let Some(rest) = input.get(taken..)
+            && let Some(&first) = rest.first_chunk::<4>()
+            && let size = ninep::size(first, shared.message_bytes())?
+            && let Some(message) = rest.get(..size)
+        {
+            taken += size;
+            self.take_up(&shared, message.to_vec())?;
         }
+        input.drain(..taken);
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.input = input;
+        }
+        Ok(())
     }
 
     /// Takes up one message.
@@ -186,7 +190,7 @@ impl Server {
             _ => 0,
         };
         self.last_job += 1;
-        let job = Rc::new(Job::new(self.last_job, tag, promised));
+        let job = Rc::new(Job { held: message.len(), ..Job::new(self.last_job, tag, promised) });
         connection.begin(&job);
         let (number, connection) = (job.number, Rc::clone(connection));
         let work = async move {
