@@ -32,8 +32,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(number: u64, tag: u16, promised: usize) -> Self {
-        Self { number, tag, promised, ..Self::default() }
+    pub(super) fn new(number: u64, tag: u16, promised: usize, held: usize) -> Self {
+        Self { number, tag, promised, held, ..Self::default() }
     }
 }
 

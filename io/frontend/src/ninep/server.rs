@@ -17,7 +17,10 @@ use wire::ninep::{self, HEAD_BYTES, NO_TAG, NinepError, Reply, Request, VERSION}
 use super::connection::Connection;
 use super::permission::Peer;
 use super::questions::{Job, Questions};
-use super::{CONNECTIONS_MAX, HELD_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN, REQUESTS_MAX, UNREAD_BYTES_MAX, calls};
+use super::{
+    CONNECTIONS_MAX, HELD_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN, REQUESTS_MAX, UNREAD_BYTES_MAX,
+    calls,
+};
 use crate::answers::Answers;
 use crate::shared::{OrAbort, Shared};
 
@@ -190,7 +193,7 @@ impl Server {
             _ => 0,
         };
         self.last_job += 1;
-        let job = Rc::new(Job { held: message.len(), ..Job::new(self.last_job, tag, promised) });
+        let job = Rc::new(Job::new(self.last_job, tag, promised, message.len()));
         connection.begin(&job);
         let (number, connection) = (job.number, Rc::clone(connection));
         let work = async move {
