@@ -95,7 +95,7 @@ impl Scenario {
     /// The half that leads.
     ///
     /// # Errors
-    /// What did not hold.
+    /// The check that did not hold.
     pub fn near(&self, end: impl Party + 'static) -> Done {
         (self.near)(Box::new(end))
     }
@@ -103,7 +103,7 @@ impl Scenario {
     /// The half that answers.
     ///
     /// # Errors
-    /// What did not hold.
+    /// The check that did not hold.
     pub fn far(&self, end: impl Party + 'static) -> Done {
         (self.far)(Box::new(end))
     }
@@ -148,7 +148,7 @@ pub const SCENARIOS: &[Scenario] = scenarios! {
 /// Runs both halves of a scenario, in two threads.
 ///
 /// # Errors
-/// What did not hold, of the half that said so first; of two, of the one that did not merely find the other gone.
+/// The failure of the half that reported one first; of two, of the one that did not merely find the other gone.
 pub fn run(scenario: &Scenario, near: impl Party + 'static, far: impl Party + 'static) -> Done {
     let far_half = std::thread::Builder::new().name("far".into()).spawn({
         let scenario = *scenario;

@@ -30,7 +30,7 @@ const TREE_PROGRAMS: [&str; 12] =
 /// Boots the guest and lets it come to its end; the reason, where this machine can't.
 ///
 /// # Errors
-/// What is missing, and how to get it.
+/// The missing part, and how to get it.
 pub fn run() -> Result<Report, String> {
     let spec = spec()?;
     let image = match image::build(&spec, &target().join("guests"), &mut |_| {}) {

@@ -34,7 +34,7 @@ const MODULES: [&str; 2] = ["veth", "tipc"];
 /// Boots it and lets the near node come to its end; the reason, where this machine can't. `peer` is `tipc_peer` as it was built.
 ///
 /// # Errors
-/// What is missing, and how to get it.
+/// The missing part, and how to get it.
 ///
 /// # Panics
 /// Where everything is there, and the image can't be built or QEMU not started.

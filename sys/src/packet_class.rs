@@ -1,5 +1,5 @@
-//! Whose a packet is, looked up for each packet by a program at `clsact` (tc-bpf(8)): one that goes out belongs to the control group that its socket was made in, one that comes in to that of the
-//! socket that waits for it. What a program asks of a socket, such as a priority, decides nothing.
+//! The owner of each packet, looked up by a program at `clsact` (tc-bpf(8)): a packet that goes out belongs to the control group that its socket was made in,
+//! one that comes in to the control group of the socket that waits for it. A program's request of a socket, such as a priority, decides nothing.
 //!
 //! The kernel tells such a program the control group of a packet that goes out, of whatever kind its socket is, but not that of a socket which was looked up. So sockets are given a
 //! value when they are made, which nobody but programs of the kernel's can change, and connections that are accepted inherit it.
@@ -58,7 +58,7 @@ impl Owners {
     /// With nobody in it.
     ///
     /// # Errors
-    /// What the kernel says: it has no maps, or forbids them.
+    /// The kernel's error: it has no BPF maps, or forbids them.
     pub fn new() -> io::Result<Self> {
         Map::new(OWNERS, "tombolo_owners").map(Self)
     }
@@ -66,7 +66,7 @@ impl Owners {
     /// Those of a program that the kernel has: of a process that is gone. `None` where that program is another.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn of_program(id: u32) -> io::Result<Option<Self>> {
         Ok(Map::of_program(id, OWNERS)?.map(Self))
     }
@@ -74,7 +74,7 @@ impl Owners {
     /// Packets of sockets that processes of this control group made, or of one below it, have this priority from now on. `cgroup`: its number, which its directory has as inode.
     ///
     /// # Errors
-    /// What the kernel says: there are too many.
+    /// The kernel's error: there are too many control groups in the map.
     pub fn set(&self, cgroup: u64, priority: u32) -> io::Result<()> {
         self.0.set(cgroup, priority)
     }
@@ -82,7 +82,7 @@ impl Owners {
     /// The priority that packets of this control group have.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn get(&self, cgroup: u64) -> io::Result<Option<u32>> {
         self.0.get(cgroup)
     }
@@ -90,7 +90,7 @@ impl Owners {
     /// Packets of this control group have no class any more.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn remove(&self, cgroup: u64) -> io::Result<()> {
         self.0.remove(cgroup)
     }
@@ -98,7 +98,7 @@ impl Owners {
     /// Keeps those whose priority is wanted.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn retain(&self, wanted: impl Fn(u32) -> bool) -> io::Result<()> {
         // No control group has the number 0.
         let (mut at, mut unwanted) = (0, Vec::new());
@@ -121,7 +121,7 @@ impl Sockets {
     /// With no socket in it.
     ///
     /// # Errors
-    /// What the kernel says: it has no maps, or forbids them.
+    /// The kernel's error: it has no BPF maps, or forbids them.
     pub fn new() -> io::Result<Self> {
         Map::new(Keys::Sockets, "tombolo_sockets").map(Self)
     }
@@ -129,7 +129,7 @@ impl Sockets {
     /// Those of a program that the kernel has: of a process that is gone. `None` where that program is another.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn of_program(id: u32) -> io::Result<Option<Self>> {
         Ok(Map::of_program(id, Keys::Sockets)?.map(Self))
     }
@@ -138,7 +138,7 @@ impl Sockets {
     /// cgroup.
     ///
     /// # Errors
-    /// What the kernel says: it knows no such programs, or forbids them.
+    /// The kernel's error: it knows no such programs, or forbids them.
     pub fn set_for_cgroup(&self, cgroup: BorrowedFd<'_>, priority: u32) -> io::Result<()> {
         let mut program = Program::default();
         let end = program.label();
@@ -161,7 +161,7 @@ impl Sockets {
 /// Loads the program for packets that go out: each has the priority of its owner. One that has no owner keeps its own, unless `major` is in its upper half: then it has none.
 ///
 /// # Errors
-/// What the kernel says: it knows no such programs, or forbids them.
+/// The kernel's error: it knows no such programs, or forbids them.
 pub fn load_outgoing(owners: &Owners, major: u16) -> io::Result<OwnedFd> {
     let mut program = Program::default();
     let (nobody, found, end) = (program.label(), program.label(), program.label());
@@ -189,7 +189,7 @@ pub fn load_outgoing(owners: &Owners, major: u16) -> io::Result<OwnedFd> {
 /// Packets without a socket here, other than TCP and UDP, and fragments have no class.
 ///
 /// # Errors
-/// What the kernel says: it knows no such programs, or forbids them.
+/// The kernel's error: it knows no such programs, or forbids them.
 pub fn load_incoming(sockets: &Sockets, to: u32) -> io::Result<OwnedFd> {
     let mut program = Program::default();
     let (ipv6, end) = (program.label(), program.label());

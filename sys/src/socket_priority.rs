@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Gives one socket a priority; above 6 that takes `CAP_NET_ADMIN`.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn set(socket: BorrowedFd<'_>, priority: u32) -> io::Result<()> {
     let value = i32::try_from(priority).map_err(|_| io::ErrorKind::InvalidInput)?;
     let length = libc::socklen_t::try_from(size_of::<i32>()).unwrap_or(4);

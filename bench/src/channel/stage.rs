@@ -181,7 +181,7 @@ impl Network {
     /// From now on its frames have payloads of so many bytes at most.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn set_mtu(&self, bytes: u32) -> Result<(), BenchError> {
         let bytes = bytes.to_string();
         [&self.lead, &self.follow]

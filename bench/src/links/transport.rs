@@ -212,7 +212,7 @@ struct Linked {
     handle: Handle,
     events: Events,
     pairs: Vec<Pair>,
-    /// Whose turn it is to send.
+    /// The index of the pair that sent last; the next one sends next.
     turn: usize,
     /// Came while room was waited for.
     came: VecDeque<(Pair, link::Messages)>,

@@ -198,7 +198,7 @@ struct Bench<'s> {
     round: usize,
 }
 
-/// What one repetition has to do.
+/// The job of one repetition.
 struct Job {
     name: &'static str,
     server: Server,

@@ -33,7 +33,7 @@ exec \"$0\" ask";
 /// Addresses on the bridge, of the block for benchmarks (RFC 2544).
 const SERVER: &str = "198.18.1.1";
 const CLIENT: &str = "198.18.1.2";
-/// What slirp4netns takes for the `lo` of the namespace in which it runs.
+/// The address that slirp4netns maps to the `lo` of the namespace in which it runs.
 const SLIRP: &str = "10.0.2.2";
 /// How long a forwarder or a server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PROGRAMS: &str = "/programs";
 /// nginx's configuration, as containers see it.
 const CONFIGURATION: &str = "/nginx.conf";
-/// What `make deps` unpacked for this bench.
+/// The packages that `make deps` unpacked for this bench.
 const PACKAGES: [&str; 3] = ["redis", "nginx", "wrk"];
 /// Where unpacked packages have their libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -103,7 +103,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// What was left out, in words.
+    /// Returns the programs that were left out, with the reasons.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.lacks.iter().map(|(name, why)| format!("{name} was left out: {why}")).collect()

@@ -27,7 +27,7 @@ const COUNT: u8 = b'c';
 /// Answers one byte and closes.
 const CLOSE: u8 = b'x';
 
-/// What is done.
+/// The kind of work that a client does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
@@ -48,7 +48,7 @@ pub enum Work {
 pub struct Task {
     /// `tcp:ADDRESS:PORT` or `unix:PATH`.
     pub place: String,
-    /// What to do there.
+    /// The work to do there.
     pub work: Work,
     /// How long before the measured window, in ns.
     pub warm_up_ns: u64,

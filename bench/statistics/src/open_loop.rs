@@ -60,7 +60,7 @@ pub trait Exchange {
     /// Asks and waits for the answer. `false`: there was none, which is counted and has no latency.
     ///
     /// # Errors
-    /// What ends the loop.
+    /// An error that ends the loop.
     fn exchange(&mut self) -> Result<bool, Self::Error>;
 }
 
@@ -90,7 +90,7 @@ pub struct Samples {
 /// each is due when the one before was answered.
 ///
 /// # Errors
-/// What an exchange ends the loop with.
+/// The error of an exchange, which ends the loop.
 pub fn run<E: Exchange>(
     exchange: &mut E,
     mut schedule: Option<Schedule>,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use sys::channel_abi::{Channels, Failure, Handle, Options, Outcome, Patience};
 use sys::endpoint_abi::{Access, Endpoints, Granted, Message, Outgoing, OwnPlace, Peer, Place};
 
-/// What the options say of an endpoint.
+/// The endpoint's options, from those of the C interface.
 fn options_of(options: &Options) -> Outcome<endpoint::Options> {
     if options.ring_bytes != 0 {
         let text =

@@ -25,7 +25,7 @@ fn sentence(error: &dyn Error) -> String {
     text
 }
 
-/// What the kernel said, somewhere among the causes.
+/// The kernel's error, found somewhere among the causes.
 fn kernels(error: &(dyn Error + 'static)) -> Option<Errno> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -74,7 +74,7 @@ pub struct Member {
     /// Received, and too long for the program's buffer: of each peer one at most.
     held: VecDeque<(Received, Vec<u8>)>,
     requests: Requests,
-    /// What comes in before it is the program's.
+    /// The buffer for a received payload before it is the program's.
     pub(crate) payload: Vec<u8>,
     poll: Option<PollSet>,
     /// A call that a signal has interrupted.
@@ -333,7 +333,7 @@ impl Member {
             .keep(asked, || endpoint.peers().filter(|peer| peer.alive).map(|peer| peer.address).collect())
     }
 
-    /// What the program is told of what came; a request's number is not among it.
+    /// Describes a received message for the program, without a request's number.
     fn described(&self, received: &Received, length: usize) -> Message {
         let mut message = Message {
             source: number_of(received.source),
@@ -464,7 +464,7 @@ impl Member {
 /// Longest text that says whom to find, in bytes: the names of a topology file are shorter, so a longer one is a mistake.
 const WHOM_BYTES_MAX: usize = 255;
 
-/// Whom a text means: an address as people write it, or else a name.
+/// Parses a peer's name or address: an address as people write it, or else a name.
 pub fn whom_of(text: &[u8]) -> Outcome<Whom<'_>> {
     let name = name_of(text)?;
     Ok(name.parse().map_or(Whom::Name(name), Whom::Address))

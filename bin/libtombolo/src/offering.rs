@@ -27,7 +27,7 @@ pub struct Offering {
     /// Readable when another thread closes the offer.
     lifeline: Arc<Eventfd>,
     poll: Option<PollSet>,
-    /// What its channels are like.
+    /// The options of its channels.
     options: Options,
     /// The process that offers.
     origin: Origin,
@@ -54,7 +54,7 @@ enum Source {
     Service(Box<session::Offer>),
 }
 
-/// What the options say of a channel that this side makes.
+/// The configuration of a channel that this side makes, from its options.
 pub fn config_of(options: &Options) -> Config {
     let mut config = Config { mode: mode_of(options), ..Config::default() };
     if options.ring_bytes != 0 {
@@ -105,7 +105,7 @@ impl Offering {
         Ok(Self { source, lifeline: Arc::new(lifeline), poll: None, options: *options, origin })
     }
 
-    /// What wakes whoever waits for openers when it is closed.
+    /// Returns a handle that wakes waiters for openers when the offering is closed.
     pub fn ender(&self) -> Ender {
         Ender { lifeline: Arc::clone(&self.lifeline), origin: self.origin }
     }
@@ -115,7 +115,7 @@ impl Offering {
         self.origin.is_here()
     }
 
-    /// What its channels are like.
+    /// The options of its channels.
     pub fn options(&self) -> Options {
         self.options
     }
@@ -233,7 +233,7 @@ fn check_daemon(path: &std::path::Path, options: &Options) -> Outcome<()> {
     Err(failure(Errno::CONNREFUSED, text))
 }
 
-/// What the daemon said no to; `taken` is for what another program has.
+/// Maps the daemon's refusal to an errno; `taken` is the one for a thing that another program has.
 fn daemon_refused(error: &ControlError, taken: Errno) -> Failure {
     let errno = match error {
         ControlError::Refused { errno, .. } if *errno == Errno::BUSY.raw_os_error() => Some(taken),

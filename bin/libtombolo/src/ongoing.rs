@@ -12,17 +12,17 @@ use std::time::Instant;
 use sys::channel_abi::{Outcome, Patience};
 use sys::endpoint_abi::Outgoing;
 
-/// What a program wants: the same call again is one that wants the same.
+/// A program's call with its arguments: the same call again has equal ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted<'a> {
     pub kind: Kind,
-    /// What goes out, or the text that says whom to find.
+    /// The bytes that go out, or the text that names the peer to find.
     pub bytes: &'a [u8],
     /// Of a request or a message to a name: the name.
     pub name: &'a [u8],
 }
 
-/// Which call, and with what arguments beside the bytes.
+/// The kind of call, with its arguments beside the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Send { to: Address, tag: u32, is_buffered: bool },

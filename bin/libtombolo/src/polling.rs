@@ -19,7 +19,7 @@ use sys::known::Known;
 
 /// A half of an end, as far as waiting goes.
 pub trait Half {
-    /// What to watch while it sleeps.
+    /// The descriptors to watch while it sleeps.
     fn descriptors(&self) -> Descriptors<'_>;
     /// Says to the other end that we are going to sleep; false: there is something, so do not.
     fn prepare(&mut self) -> Outcome<bool>;
@@ -87,7 +87,7 @@ fn timespec(left: Duration) -> Timespec {
     }
 }
 
-/// What an event loop watches.
+/// The descriptors that an event loop watches.
 #[derive(Debug)]
 pub struct PollSet {
     epoll: Known,

@@ -1,4 +1,4 @@
-//! What comes in: messages, or bytes.
+//! Incoming data: messages, or bytes.
 
 use crate::failure::{self, busy, failure, would_wait};
 use crate::polling::{Half, PollSet, deadline_of, wait};

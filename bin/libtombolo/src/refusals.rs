@@ -252,7 +252,7 @@ fn said(errno: i32) -> Option<Errno> {
     (errno > 0).then(|| Errno::from_raw_os_error(errno))
 }
 
-/// What became of a call that failed.
+/// The failure that the program gets for a call's error.
 pub fn of<E: Refusal>(error: &Failed<E>, patience: Patience) -> Failure {
     match error {
         Failed::Call(why) => failure::of(why.errno(patience), why),
@@ -266,7 +266,7 @@ pub fn of<E: Refusal>(error: &Failed<E>, patience: Patience) -> Failure {
     }
 }
 
-/// What the daemon said no to, or why it said nothing.
+/// The errno of the daemon's refusal, or of its silence.
 fn of_daemon(error: &ControlError) -> Option<Errno> {
     match error {
         ControlError::Refused { errno, .. } => said(*errno),

@@ -1,4 +1,4 @@
-//! What stands behind one handle: a lock for each direction, so that a thread that reads and one that writes never meet.
+//! The state behind one handle: a lock for each direction, so that a thread that reads and one that writes never meet.
 
 use crate::failure::{self, busy, closed, failure};
 use crate::offering::{Offering, mode_of};
@@ -48,11 +48,11 @@ impl<T> Default for Lane<T> {
     }
 }
 
-/// What both directions share. Locked for moments.
+/// The state that both directions share. Locked for moments.
 #[derive(Debug, Default)]
 struct Common {
     state: State,
-    /// Who is at the other end.
+    /// The name of the peer.
     peer: String,
     options: Options,
 }
@@ -67,7 +67,7 @@ enum State {
     Opened { closer: Closer, reading: Option<Box<Reading>>, writing: Option<Box<Writing>> },
     /// It could not be taken into use.
     Failed(Failure),
-    /// What has no directions.
+    /// An object without directions.
     Whole { ender: Ender },
 }
 
@@ -80,13 +80,13 @@ pub enum Entry {
     GivingBack,
 }
 
-/// What a handle is to stand for.
+/// The object that a new handle is to stand for.
 pub enum New {
     Channel { end: Box<End>, peer: String, options: Options },
     Whole { whole: Whole, options: Options },
 }
 
-/// What is left of a handle that was closed.
+/// The remains of a handle that was closed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Left {
     /// Nothing: the place is free.
@@ -204,7 +204,7 @@ impl Slot {
         self.done(handle, outcome)
     }
 
-    /// What it stands for.
+    /// The kind of object that the handle stands for.
     pub fn kind(&self, handle: Handle) -> Outcome<Kind> {
         let common = lock(&self.common)?;
         self.check(handle)?;
@@ -214,7 +214,7 @@ impl Slot {
         })
     }
 
-    /// Who is at the other end.
+    /// The name of the peer.
     pub fn peer(&self, handle: Handle) -> Outcome<String> {
         let common = lock(&self.common)?;
         self.check(handle)?;
@@ -285,7 +285,7 @@ impl Slot {
         }
     }
 
-    /// What became of a call, unless another thread closed the handle under it.
+    /// Returns the outcome of a call, unless another thread closed the handle under it.
     fn done<T>(&self, handle: Handle, outcome: Outcome<T>) -> Outcome<T> {
         self.check(handle)?;
         outcome

@@ -115,7 +115,7 @@ fn full() -> sys::channel_abi::Failure {
     )
 }
 
-/// Which part of the table a place is in.
+/// The number of the part of the table that a place is in.
 fn part_number(place: usize) -> usize {
     (place / FIRST_PART + 1).ilog2() as usize
 }

@@ -1,4 +1,4 @@
-//! What a handle stands for that has no two directions: one thread at a time is in a call for it.
+//! Objects behind handles that have no two directions: one thread at a time is in a call for one.
 
 use crate::buffer::Owned;
 use crate::member::{Member, Standby};
@@ -7,7 +7,7 @@ use endpoint::Interrupter;
 use std::fmt;
 use sys::fork::Origin;
 
-/// What a handle stands for.
+/// The kind of object that a handle stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Channel,
@@ -60,7 +60,7 @@ impl Whole {
         }
     }
 
-    /// What wakes whoever waits for it when it is closed.
+    /// Returns a handle that wakes its waiters when it is closed.
     pub fn ender(&self) -> Ender {
         match self {
             Self::Offer(offering) => Ender::Offer(offering.ender()),
@@ -95,7 +95,7 @@ impl Ender {
 /// One kind of those.
 pub trait Part: Sized {
     const KIND: Kind;
-    /// What another thread is doing that keeps a call out.
+    /// The words for another thread's use that keeps a call out.
     const IN_USE: &str;
     /// It, if it is of this kind.
     fn of(whole: &mut Whole) -> Option<&mut Self>;

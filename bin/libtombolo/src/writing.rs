@@ -1,4 +1,4 @@
-//! What goes out: messages, or bytes.
+//! Outgoing data: messages, or bytes.
 
 use crate::failure::{self, busy, failure};
 use crate::polling::{Half, PollSet, deadline_of, wait};
@@ -20,7 +20,7 @@ pub struct Writing {
 #[derive(Debug)]
 struct Outgoing {
     kind: Kind,
-    /// What to wait for room for: what was refused last.
+    /// The room to wait for, in bytes: the length that was refused last.
     wanted: usize,
     /// A message that goes in pieces, and has not gone to its end.
     unfinished: Option<Unfinished>,

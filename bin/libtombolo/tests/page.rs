@@ -57,8 +57,7 @@ fn the_page_works_when_it_is_typed() {
     assert_eq!(text(&output.stdout), shown, "{}", text(&output.stderr));
 }
 
-/// What the page shows of both its programs, and they do; a stand-in for the daemon introduces them. In domains of their own they are typed by
-/// `e2e`.
+/// Both programs of the page do what it shows; a stand-in for the daemon introduces them. `e2e` types them in domains of their own.
 #[test]
 fn the_programs_of_the_page_on_endpoints_do_what_it_shows() {
     let stage = Stage::set();

@@ -159,7 +159,7 @@ fn is_printable(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// What the C library would say of an upstream that failed like this. A domain that may not resolve hears the same as from
+/// The C library's failure for an upstream that failed with this errno. A domain that may not resolve gets the same as from
 /// the stub, which refuses.
 fn failure(errno: Errno) -> Failure {
     match errno {

@@ -1,5 +1,5 @@
-//! Which names and addresses are the C library's business: those of `/etc/hosts` (files come first), and whatever is no name
-//! of the DNS.
+//! The names and addresses that are left to the C library: those of `/etc/hosts` (files come first), and texts that are no
+//! name of the DNS.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -47,7 +47,7 @@ pub fn is_dns_address(address: IpAddr) -> bool {
     }
 }
 
-/// What a version of the file is known by.
+/// The identity of a version of the file.
 type Version = (u64, i64, i64, u64);
 
 /// The hosts file, read again when it has changed.

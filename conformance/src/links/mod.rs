@@ -32,7 +32,7 @@ pub type Done<T = ()> = Result<T, Failure>;
 /// Judges.
 ///
 /// # Errors
-/// What did not hold.
+/// The check that did not hold.
 pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Done {
     if holds { Ok(()) } else { Err(Failure(what())) }
 }
@@ -40,7 +40,7 @@ pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Done {
 /// Waits, with patience.
 ///
 /// # Errors
-/// What did not come.
+/// The name of the thing that did not come.
 pub async fn within<T>(what: &'static str, wait: impl Future<Output = T>) -> Done<T> {
     // A machine in between that is emulated beside others takes its time.
     let patience = if weather::goes_by_relay() { 8 * PATIENCE } else { PATIENCE };

@@ -33,7 +33,7 @@ impl Scenario {
     /// Runs it.
     ///
     /// # Errors
-    /// What did not hold.
+    /// The check that did not hold.
     pub async fn run(&self, kind: Kind) -> Done {
         (self.run)(kind).await
     }

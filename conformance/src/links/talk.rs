@@ -64,7 +64,7 @@ struct Outward {
 /// Does one side's part.
 ///
 /// # Errors
-/// What did not come, came twice, in another order, or as something else.
+/// A message did not come, came twice, in another order, or as something else.
 pub async fn talk(side: &mut Side, plan: Plan) -> Done<Seen> {
     let mut seen = Seen::default();
     let mut out: BTreeMap<Pair, Outward> = BTreeMap::new();
@@ -135,7 +135,7 @@ pub async fn talk(side: &mut Side, plan: Plan) -> Done<Seen> {
 /// Both sides do their parts, while `trouble` goes on for as long as they do.
 ///
 /// # Errors
-/// What did not hold.
+/// The check that did not hold.
 pub async fn both(
     (near, far): (&mut Side, &mut Side),
     plan: Plan,

@@ -1,4 +1,4 @@
-//! What is promised follows what programs deliver: within the file's bounds, in one step, whoever lies, stops or is killed.
+//! Promises follow what programs deliver: within the file's bounds, in one step, even if a program lies, stops or is killed.
 
 use e2e::node::kill_and_wait;
 use e2e::{Node, wait};

@@ -120,7 +120,7 @@ impl Flow {
         Self { child, output }
     }
 
-    /// What it got, and how that ended.
+    /// Waits for its end; returns its output, and how it ended.
     fn ends(mut self) -> String {
         let mut said = String::new();
         self.output.read_to_string(&mut said).expect("its last words");

@@ -320,7 +320,7 @@ fn a_semaphore_has_as_many_holders_as_it_was_told() {
     node.finish();
 }
 
-/// What a tree of the state says of the service.
+/// The service's part of the node's state tree.
 fn state(node: &Node) -> Value {
     node.json(&["service", "show", "sync"])
 }

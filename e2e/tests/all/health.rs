@@ -20,7 +20,7 @@ fn health(node: &Node, domain: &str) -> String {
     row(node, domain)["health"]["state"].as_str().unwrap_or_default().to_owned()
 }
 
-/// What happened to a domain, with the reasons.
+/// The events of a domain, with the reasons.
 fn events(node: &Node, domain: &str) -> Vec<(String, String)> {
     let told = node.ok(&["events", "--json"]);
     let told = told.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));

@@ -89,7 +89,7 @@ fn files(node: &Node) -> BTreeSet<String> {
     files
 }
 
-/// What a process has more of than before; nothing, where it has no more.
+/// The resources of which a process has more than before, in words; empty where there are none.
 fn more(who: &Role, now: &Held, before: &Held) -> Vec<String> {
     [
         ("descriptors", now.descriptors, before.descriptors, before.descriptors),
@@ -119,7 +119,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// What is held once all that is only kept for later is gone.
+    /// The kernel's objects and memory, once caches are dropped.
     fn now() -> Self {
         std::fs::write("/proc/sys/vm/drop_caches", "2").expect("root may");
         let slabs = std::fs::read_to_string("/proc/slabinfo").unwrap_or_default();
@@ -135,7 +135,7 @@ impl Kernel {
         }
     }
 
-    /// What has grown since then, by more than a tenth of an object for each domain.
+    /// The objects that have grown since then, by more than a tenth of an object for each domain, and the memory that has.
     fn grown(&self, before: &Self, domains: usize) -> Vec<String> {
         let most = u64::try_from(domains / 10).expect("a number");
         let more = self.objects.iter().filter_map(|(name, now)| {

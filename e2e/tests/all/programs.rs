@@ -267,7 +267,7 @@ fn a_skeleton_in_each_language_runs_and_overwrites_nothing() {
     assert!(!made("third").exists() && !made("No Word").exists());
 }
 
-/// What `docs/services.md` says of ordinary tools at a stream, which looks like a regular file and has no offsets.
+/// Ordinary tools read a stream, which looks like a regular file and has no offsets, as `docs/services.md` says.
 #[test]
 fn ordinary_tools_read_streams_as_the_page_says() {
     let Some(node) = Node::start() else { return };

@@ -72,7 +72,7 @@ fn guest_file(port: u16) -> String {
         + &machines::domain("beast", &["sh", "-c", &attack], &image, more)
 }
 
-/// What an honest tenant's actions took.
+/// The times that an honest tenant's actions took.
 #[derive(Default)]
 struct Done {
     names: Times,

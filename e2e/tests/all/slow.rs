@@ -1,4 +1,4 @@
-//! What is slow holds up itself: domains that do not end, a disk that does not answer, one that takes no writes.
+//! A slow thing holds up only itself: domains that do not end, a disk that does not answer, one that takes no writes.
 
 use e2e::{Node, wait};
 use rustix::fs::CWD;

@@ -286,7 +286,7 @@ fn a_request_that_nobody_can_know_of_is_not_sent_twice() {
     }
 }
 
-/// What the page calls a file: the words of a block whose head ends with its name.
+/// The page's text of a file: the words of a block whose head ends with its name.
 fn page_file(name: &str) -> String {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/movement.md");
     let page = fs::read_to_string(page).expect("the page");

@@ -9,9 +9,9 @@ use std::process::{Child, ChildStdout, Stdio};
 /// Connections that are open at a time, and those that come and go.
 const OPEN: u64 = 10_000;
 const CONNECTS: u64 = 100_000;
-/// What an idle connection may cost, in bytes: four sockets of the kernel's, two relays and two programs included.
+/// The most memory for an idle connection, in bytes: four sockets of the kernel's, two relays and two programs included.
 const IDLE_BYTES: u64 = 64 * 1024;
-/// What a relay may keep of connections that are gone, in bytes.
+/// The most memory that a relay may keep of connections that are gone, in bytes.
 const KEPT_BYTES: u64 = 32 << 20;
 
 /// Echoes a byte at a time, to as many as come.
@@ -134,7 +134,7 @@ fn relays(node: &Node) -> (u64, usize) {
     (relays.iter().map(resident).sum(), relays.iter().map(descriptors).sum())
 }
 
-/// What both domains are charged for.
+/// The memory that both domains are charged for, in bytes.
 fn charged(node: &Node) -> u64 {
     let rows = node.json(&["ps"]);
     let rows = rows.as_array().expect("a list").iter();

@@ -71,7 +71,7 @@ impl What {
 /// `target` is cargo's target folder: packages are unpacked there, and images kept.
 ///
 /// # Errors
-/// What is missing, and how to get it.
+/// The missing part, and how to get it.
 ///
 /// # Panics
 /// Where everything is there, and an image can't be built or QEMU not started.

@@ -130,7 +130,7 @@ impl Access {
 pub struct Granted {
     /// Its number.
     pub grant: i64,
-    /// Whose it is.
+    /// The owner's address.
     pub owner: Address,
     /// Bytes of data.
     pub bytes: u64,

@@ -64,7 +64,7 @@ const STRICT_VARIABLE: &str = "TOMBOLO_STRICT";
 struct Longer {
     package: &'static str,
     target: &'static str,
-    /// Which of its tests; none: all.
+    /// The names of its tests to run; none: all.
     tests: &'static [&'static str],
     variable: &'static str,
     value: &'static str,

@@ -64,7 +64,7 @@ pub struct Requests {
     role: Role,
     /// The leader's next question.
     question: Vec<u8>,
-    /// Whom the follower is to answer.
+    /// The request that the follower is to answer.
     asked: Option<Asked>,
     message: Vec<u8>,
 }

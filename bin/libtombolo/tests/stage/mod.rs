@@ -1,4 +1,4 @@
-//! What the tests of the library have in common: where it is, and how to compile and run programs that use it.
+//! The common parts of the library's tests: where it is, and how to compile and run programs that use it.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
@@ -110,7 +110,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What a program wrote.
+/// A program's output as text.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
