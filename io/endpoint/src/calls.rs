@@ -202,8 +202,8 @@ impl Endpoint {
         self.pairs.logic.notify(to, bits).map_err(Failed::Call)
     }
 
-    /// Reads the daemon's news where a peer is unknown or lacks the right: an introduction, or a change of rights, may lie unread: news
-    /// of the daemon lie in its socket.
+    /// Reads the daemon's news where a peer is unknown or lacks the right: an introduction, or a change of rights, may lie unread in
+    /// the daemon's socket.
     #[inline]
     pub(crate) fn meet(&mut self, peer: Address, may: fn(&Rights) -> bool) -> Result<(), Trouble> {
         if self.member.is_some() && !self.pairs.logic.rights(peer).is_ok_and(|rights| may(&rights)) {

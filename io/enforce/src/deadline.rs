@@ -56,7 +56,7 @@ impl Owner {
 }
 
 impl Kept {
-    /// Returns the owner of each thread that was seen last.
+    /// Returns the owner of each thread, of those that were seen last.
     fn owners(&self) -> BTreeMap<u32, Owner> {
         let jobs = self.census.jobs.iter();
         let owners = jobs.filter_map(|(process, threads)| {
