@@ -233,7 +233,7 @@ fn check_daemon(path: &std::path::Path, options: &Options) -> Outcome<()> {
     Err(failure(Errno::CONNREFUSED, text))
 }
 
-/// Maps the daemon's refusal to an errno; `taken` is the one for a thing that another program has.
+/// Makes a failure of the daemon's refusal; `taken` is its errno for a thing that another program has.
 fn daemon_refused(error: &ControlError, taken: Errno) -> Failure {
     let errno = match error {
         ControlError::Refused { errno, .. } if *errno == Errno::BUSY.raw_os_error() => Some(taken),
