@@ -1,4 +1,4 @@
-//! What `lease::Doubts` needs of etcd: renewals that count only while no doubt stands, doubts bound to the lease of whom they are about, and taking over from
+//! The operations of etcd that `lease::Doubts` needs: renewals that count only while no doubt stands, doubts bound to the lease of whom they are about, and taking over from
 //! one that left a doubt stand.
 
 use super::calls::{Answered, Patience};

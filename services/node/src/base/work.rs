@@ -13,17 +13,17 @@ pub(crate) static UNPACKING: Pool = Pool::new("admitting and unpacking", UNPACKI
 pub(crate) static ENDS: Pool = Pool::new("ending domains", END_THREADS, MANY);
 /// Removals of what ended: processes that are killed, trees that are taken apart.
 pub(crate) static REMOVALS: Pool = Pool::new("removing domains", REMOVAL_THREADS, MANY);
-/// What health checks have left in a domain: its processes are looked through, which a domain can make slow.
+/// Removals of what health checks left in a domain. They look through its processes, which a domain can make slow.
 pub(crate) static CHECKS: Pool = Pool::new("ending health checks", CHECK_THREADS, MANY);
 /// Volumes and their engines.
 pub(crate) static DISKS: Pool = Pool::new("volumes", VOLUME_THREADS, MANY);
 /// The book of what is promised, and the kernel that is told of it.
 pub(crate) static BOOK: Pool = Pool::new("promises", BOOK_THREADS, MANY);
-/// What this node writes down below its state directory: one at a time, in the order in which it came.
+/// Writes below the node's state directory: one at a time, in the order in which they came.
 pub(crate) static KEPT: Pool = Pool::new("writing to the state directory", 1, MANY);
 /// Questions to the registry of a cluster, which may be away.
 pub(crate) static REGISTRY: Pool = Pool::new("the registry", REGISTRY_THREADS, MANY);
-/// What tenants keep in the registry: keys and locks.
+/// Requests for keys and locks that tenants keep in the registry.
 pub(crate) static TENANTS: Pool = Pool::new("keys and locks", TENANT_THREADS, MANY);
 /// This node's member of the cluster's own etcd, which is started while nobody answers questions to the registry.
 pub(crate) static MEMBER: Pool = Pool::new("this node's etcd member", 1, 16);

@@ -48,8 +48,7 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// Selects a domain's libraries by its topology: the preload library if it asks for it; the library of channels and endpoints if it takes part in a
-    /// channel, or its program
-    /// serves files, or if there are endpoints, since any program may bind one.
+    /// channel, or its program serves files, or if there are endpoints, since any program may bind one.
     pub(crate) fn by(topology: &Topology, domain: &Domain) -> Self {
         let name = domain.name.as_str();
         let has_channel = topology.services.iter().any(|service| {

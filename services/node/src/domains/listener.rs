@@ -23,7 +23,7 @@ pub(crate) fn holder(address: SocketAddr, ours: &[u32]) -> Holder {
     holder_of(&sockets_at(&|bound| reaches(bound, address)), ours)
 }
 
-/// Returns the owner of a socket that keeps others from listening at `address`.
+/// Returns the owner of a socket that overlaps `address`, and keeps others from listening there.
 pub(crate) fn in_the_way(address: SocketAddr, ours: &[u32]) -> Holder {
     holder_of(&sockets_at(&|bound| topology::Published::overlap(bound, address)), ours)
 }

@@ -56,7 +56,7 @@ pub(crate) fn elsewhere(ground: &Ground, at: SocketAddr) -> Result<String, Probl
     Ok(at)
 }
 
-/// What this node is in a cluster that has an etcd of its own.
+/// The part of this node in a cluster that has an etcd of its own.
 fn standing(state_dir: &Path) -> Result<(Config, Identity), Problem> {
     let config = Config::load(state_dir)?
         .ok_or_else(|| Problem::new(Code::NotRunning, "this machine is no node of a cluster"))?;
