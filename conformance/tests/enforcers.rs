@@ -244,18 +244,62 @@ fn deadline_changes_in_a_row() {
     commit_times("deadline", Deadline::new);
 }
 
-/// A promise that can't be guaranteed is refused, where that was asked for.
+/// Whatever is only told of a promise is a reason to refuse it, where that was asked for; one of which nothing is told is kept.
+fn strict<E: Enforcer + 'static>(make: fn(Config) -> Result<E>) {
+    let Some(mut bed) = bed(make, 0) else { return };
+    let enforcer = suite::Subject::enforcer(&mut bed.subject);
+    let hog = suite::Hog::spin();
+    let plain = enforce::Vtm {
+        members: enforce::Members::pids(&[hog.pid()]),
+        ..enforce::Vtm::new("one", suite::MS, 20 * suite::MS)
+    };
+    let job = enforce::Job {
+        name: "nobody".to_owned(),
+        who: enforce::Who::Process("nobody-is-called-so".to_owned()),
+        budget_ns: suite::MS,
+        period_ns: 20 * suite::MS,
+        deadline_ns: 20 * suite::MS,
+    };
+    let policy = if enforcer.kind() == enforce::Kind::Deadline {
+        enforce::Order::EarliestDeadline
+    } else {
+        enforce::Order::RateMonotonic
+    };
+    let without = enforce::Vtm { inside: enforce::Jobs::By { policy, jobs: vec![job] }, ..plain.clone() };
+    let mut refused = 0;
+    for vtm in [without, plain] {
+        let plan = enforce::Plan::new(vec![vtm]);
+        let before = suite::state(hog.pid());
+        let strict = enforcer.prepare(&enforce::Plan { strict: true, ..plan.clone() });
+        if strict.is_err() {
+            assert_eq!(suite::state(hog.pid()), before, "it was moved, and then refused");
+        }
+        let caveats = enforcer.prepare(&plan).expect("it can be kept, with what is told").caveats;
+        match (&caveats[..], strict) {
+            ([], Ok(prepared)) => assert!(prepared.caveats.is_empty()),
+            ([first, ..], Err(error)) => {
+                assert!(error.to_string().contains(first.as_str()), "{error}, and not {first}");
+                refused += 1;
+            }
+            (caveats, strict) => panic!("{caveats:?}, and {strict:?}"),
+        }
+    }
+    assert!(refused > 0, "nothing was refused");
+}
+
 #[test]
 fn strict_refuses_what_is_not_guaranteed() {
-    let Some(mut bed) = bed(Bandwidth::new, 0) else { return };
-    let hog = suite::Hog::spin();
-    let members = enforce::Members::pids(&[hog.pid()]);
-    let vtm = enforce::Vtm { members, ..enforce::Vtm::new("one", suite::MS, 20 * suite::MS) };
-    let plan = enforce::Plan { strict: true, ..enforce::Plan::new(vec![vtm]) };
-    let before = suite::state(hog.pid());
-    let error = suite::Subject::enforcer(&mut bed.subject).prepare(&plan).expect_err("no guarantee");
-    assert!(error.to_string().contains("deadline is guaranteed"), "{error}");
-    assert_eq!(suite::state(hog.pid()), before);
+    strict(Bandwidth::new);
+}
+
+#[test]
+fn strict_refuses_what_a_table_does_not_guarantee() {
+    strict(Table::new);
+}
+
+#[test]
+fn strict_refuses_what_deadlines_do_not_guarantee() {
+    strict(Deadline::new);
 }
 
 /// A second controller on the same cgroup is seen and told, and what it set is set back, a few times.

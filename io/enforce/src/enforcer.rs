@@ -181,7 +181,8 @@ pub struct Report {
 
 /// Keeps promises. All of a plan is in force, or nothing of it.
 ///
-/// `prepare` takes its time and changes nothing for anybody; `commit` is short. Whoever shrinks does so before anybody grows; a table takes over at a quiet
+/// `prepare` takes its time and limits nobody; `commit` is short. Processes that are listed one by one are put into a cgroup of the enforcer's, without
+/// limits yet, when their plan is prepared, and go back when they are let go. Whoever shrinks does so before anybody grows; a table takes over at a quiet
 /// time of the old one, so nobody misses during the change.
 pub trait Enforcer: Send {
     /// The kind of enforcement.

@@ -146,6 +146,41 @@ pub fn settle(
     Ok(sites)
 }
 
+/// Finds where the members of each virtual task machine are now. It makes and moves nothing: processes without a cgroup are a list.
+///
+/// # Errors
+/// Where a cgroup or process is not there.
+pub fn find(
+    plan: &Plan,
+    known: &BTreeMap<String, Site>,
+    hierarchies: &Hierarchies,
+) -> Result<BTreeMap<String, Site>> {
+    let site_of = |vtm: &Vtm| match &vtm.members.cgroup {
+        Some(path) => named(vtm, path, hierarchies),
+        None => {
+            let known = known.get(&vtm.id);
+            let pids = alive(vtm, known.is_some())?;
+            let known = known.filter(|known| known.pids == pids);
+            Ok(known.cloned().unwrap_or_else(|| Site::new(None, None, pids)))
+        }
+    };
+    plan.vtms.iter().map(|vtm| Ok((vtm.id.clone(), site_of(vtm)?))).collect()
+}
+
+/// The listed processes that are alive, with when they started.
+fn alive(vtm: &Vtm, is_known: bool) -> Result<Vec<(u32, u64)>> {
+    let mut pids = Vec::new();
+    for &pid in &vtm.members.pids {
+        match members::state_and_start(pid) {
+            Some((state, start)) if !matches!(state, 'Z' | 'X') => pids.push((pid, start)),
+            // Whoever was in it and has ended is no reason to refuse a change of the others.
+            _ if is_known => {}
+            _ => return Err(EnforceError::Gone { id: vtm.id.clone(), what: format!("process {pid}") }),
+        }
+    }
+    Ok(pids)
+}
+
 fn below(mount: Option<&Mount>, path: &str) -> Option<(PathBuf, Version)> {
     let mount = mount?;
     let dir = mount.path.join(path);
@@ -168,15 +203,7 @@ fn listed(
     config: &Config,
     ledger: &mut Ledger,
 ) -> Result<Site> {
-    let mut pids = Vec::new();
-    for &pid in &vtm.members.pids {
-        match members::state_and_start(pid) {
-            Some((state, start)) if !matches!(state, 'Z' | 'X') => pids.push((pid, start)),
-            // Whoever was in it and has ended is no reason to refuse a change of the others.
-            _ if known.is_some() => {}
-            _ => return Err(EnforceError::Gone { id: vtm.id.clone(), what: format!("process {pid}") }),
-        }
-    }
+    let pids = alive(vtm, known.is_some())?;
     if let Some(known) = known.filter(|known| known.pids == pids) {
         return Ok(known.clone());
     }

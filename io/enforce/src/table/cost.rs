@@ -6,6 +6,9 @@ use std::sync::mpsc;
 use reserve::{Costs, Means};
 use sys::schedule::Class;
 
+use crate::members;
+use crate::place::{self, Site};
+
 use super::lane::{self, JOB_PRIORITY, LANE_PRIORITY};
 
 /// How often each step is measured.
@@ -95,4 +98,14 @@ pub fn means_of(switch_ns: u64) -> Means {
     // A cost is bounded where it is worked out; one that nobody believes is the dearest that is believed.
     let costs = Costs::new(switch_ns.min(reserve::LONGEST_SWITCH_NS)).unwrap_or_default();
     Means { costs, most_ppm: super::MOST_PPM }
+}
+
+/// The threads of the largest of them, as far as their switches are charged for.
+pub fn charged_threads<'a>(sites: impl Iterator<Item = &'a Site>) -> usize {
+    let threads_of = |site: &Site| {
+        let processes = site.processes_up_to(place::MAX_LOOKED).into_iter();
+        let threads = |pid| members::threads_up_to(pid, MAX_CHARGED_THREADS).len();
+        processes.map(threads).take(MAX_CHARGED_THREADS).sum::<usize>()
+    };
+    sites.map(threads_of).max().unwrap_or(1).clamp(1, MAX_CHARGED_THREADS)
 }

@@ -530,6 +530,13 @@ fn share_ppm(plan: &Plan, processor: usize) -> u64 {
     Means::asked_ppm(&tasks)
 }
 
+fn refuse_strict(plan: &Plan, caveats: &[String]) -> Result<()> {
+    if plan.strict && !caveats.is_empty() {
+        return Err(EnforceError::Strict(caveats.to_vec()));
+    }
+    Ok(())
+}
+
 fn grip_is_signals(vtm: &Vtm, site: &Site) -> bool {
     let by_choice = vtm.outside == Outside::Stopped && !vtm.suspended;
     let is_held = vtm.outside == Outside::Held || vtm.suspended;
@@ -579,21 +586,10 @@ impl Enforcer for Table {
         plan.check()?;
         self.check_shares(plan)?;
         inside::refuse_deadlines(plan)?;
-        if plan.strict && !self.ability.caveats.is_empty() {
-            return Err(EnforceError::Strict(self.ability.caveats.clone()));
-        }
         let known: BTreeMap<String, Site> =
             self.kept.iter().map(|(id, kept)| (id.clone(), kept.site.clone())).collect();
-        let sites = place::settle(plan, &known, &self.hierarchies, &self.config, &mut self.ledger)?;
-        let most_threads = sites
-            .values()
-            .map(|site| {
-                let processes = site.processes_up_to(place::MAX_LOOKED).into_iter();
-                let threads = |pid| members::threads_up_to(pid, cost::MAX_CHARGED_THREADS).len();
-                processes.map(threads).take(cost::MAX_CHARGED_THREADS).sum::<usize>()
-            })
-            .max();
-        let charged = most_threads.unwrap_or(1).clamp(1, cost::MAX_CHARGED_THREADS);
+        let found = place::find(plan, &known, &self.hierarchies)?;
+        let charged = cost::charged_threads(found.values());
         let switch_ns = self.cost.for_threads(charged);
         let costs = Costs::new(switch_ns).map_err(|error| EnforceError::Dispatcher(error.to_string()))?;
         let mut processors = plan.processors();
@@ -603,6 +599,16 @@ impl Enforcer for Table {
             changes.push((processor, Change::build(processor, plan.rule(costs), &plan.vtms)?));
         }
         let times = inside::times(plan, costs, &changes);
+        let mut caveats = self.ability.caveats.clone();
+        caveats.extend(times.iter().flat_map(|(id, times)| inside::caveats(plan, id, times)));
+        refuse_strict(plan, &caveats)?;
+        let sites = place::settle(plan, &known, &self.hierarchies, &self.config, &mut self.ledger)?;
+        for vtm in plan.vtms.iter().filter(|vtm| vtm.outside == Outside::Held) {
+            if sites.get(&vtm.id).is_some_and(|site| grip_is_signals(vtm, site)) {
+                caveats.push(format!("`{}` has no freezer: it is held by signals, which its parents see, and what it starts runs free for some moments", vtm.id));
+            }
+        }
+        refuse_strict(plan, &caveats)?;
         self.announce(plan, &sites)?;
         // Wide enough for both, until the next change.
         let before = self.in_force.clone();
@@ -610,13 +616,6 @@ impl Enforcer for Table {
         for processor in processors {
             self.lane(processor)?;
         }
-        let mut caveats = self.ability.caveats.clone();
-        for vtm in plan.vtms.iter().filter(|vtm| vtm.outside == Outside::Held) {
-            if sites.get(&vtm.id).is_some_and(|site| grip_is_signals(vtm, site)) {
-                caveats.push(format!("`{}` has no freezer: it is held by signals, which its parents see, and what it starts runs free for some moments", vtm.id));
-            }
-        }
-        caveats.extend(times.iter().flat_map(|(id, times)| inside::caveats(plan, id, times)));
         // All that can be looked for now is not looked for in the commit.
         let in_force: BTreeMap<&str, &Vtm> =
             self.in_force.vtms.iter().map(|vtm| (vtm.id.as_str(), vtm)).collect();
