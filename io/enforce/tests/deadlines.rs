@@ -152,4 +152,6 @@ fn nobody_outside_of_a_budget_goes_before_quotas_and_ordinary_threads() {
         let class = sys::schedule::class(hog.0.id()).expect("it is there");
         assert!(matches!(class, Class::Deadline { .. }), "{class:?}");
     }
+    // Linux 6.18 takes back the share of one that dies out of its budget twice, now and then, and lets in too much from then on.
+    deadline.release().expect("all is given back");
 }
