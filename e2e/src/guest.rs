@@ -95,7 +95,7 @@ fn spec() -> Result<Spec, String> {
     Ok(spec)
 }
 
-fn program(name: &str) -> Result<PathBuf, String> {
+pub(crate) fn program(name: &str) -> Result<PathBuf, String> {
     image::find_program(name).map_err(|_| format!("needs {name}; run `make deps`"))
 }
 

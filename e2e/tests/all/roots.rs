@@ -1,19 +1,9 @@
 //! Foreign roots: a directory with nothing but busybox, and an OCI image layout, as folder and as archive. What is in them
 //! is static, knows nothing of Tombolo, and resolves all the same.
 
+use e2e::oci::script;
 use e2e::{NameServer, Node, topology};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-fn script(folder: &Path, line: &str) -> String {
-    let output = Command::new("bash")
-        .current_dir(folder)
-        .args(["-euo", "pipefail", "-c", line])
-        .output()
-        .expect("bash");
-    assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 /// A file tree with busybox and the folders that a program expects.
 pub(crate) fn tree(folder: &Path) -> PathBuf {
@@ -56,19 +46,7 @@ pub(crate) fn image(folder: &Path) {
 /// The same, whose containers have another word in `$FLAVOUR`.
 pub(crate) fn image_of_flavour(folder: &Path, flavour: &str) {
     tree(folder);
-    let line = r#"
-        blob() { local d=$(sha256sum < "$1" | cut -d' ' -f1); mv "$1" image/blobs/sha256/$d; echo $d; }
-        mkdir -p image/blobs/sha256
-        tar --owner=0 --group=0 -C tree -cf layer.tar . ; diff=$(sha256sum < layer.tar | cut -d' ' -f1)
-        gzip -n layer.tar; size=$(stat -c %s layer.tar.gz); layer=$(blob layer.tar.gz)
-        printf '{"architecture":"amd64","os":"linux","config":{"Env":["FLAVOUR=from-the-image"],"Cmd":["/bin/sleep","1000000"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' $diff > config
-        csize=$(stat -c %s config); config=$(blob config)
-        printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","digest":"sha256:%s","size":%s}]}' $config $csize $layer $size > manifest
-        msize=$(stat -c %s manifest); manifest=$(blob manifest)
-        printf '{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"annotations":{"org.opencontainers.image.ref.name":"latest"}}]}' $manifest $msize > image/index.json
-        printf '{"imageLayoutVersion":"1.0.0"}' > image/oci-layout
-        tar -C image -cf image.tar ."#;
-    script(folder, &line.replace("from-the-image", flavour));
+    e2e::oci::layout(folder, flavour);
 }
 
 #[test]
