@@ -4,6 +4,7 @@
 mod guest;
 #[path = "../all/leaks.rs"]
 mod leaks;
+mod million_files;
 mod power_cut;
 #[path = "../all/siege.rs"]
 mod siege;
