@@ -42,7 +42,6 @@ mod leaks;
 mod link_versions;
 mod locations;
 mod machine_channels;
-mod machine_conformance;
 mod machine_disks;
 mod machine_outcomes;
 mod machine_quickstart;

@@ -117,6 +117,11 @@ fn promises_of_processor_time_are_kept_by_quota_deadlines_and_table_and_taken_do
 }
 
 #[test]
+fn under_deadlines_nobody_takes_what_the_class_leaves() {
+    holds_once("outside_by_deadline");
+}
+
+#[test]
 fn a_dispatcher_and_a_daemon_die_and_nobody_stays_frozen() {
     holds_once("keepers_die");
 }

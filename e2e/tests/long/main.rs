@@ -4,6 +4,9 @@
 mod guest;
 #[path = "../all/leaks.rs"]
 mod leaks;
+mod machine_conformance;
+#[path = "../all/machine_outcomes.rs"]
+mod machine_outcomes;
 mod million_files;
 mod power_cut;
 #[path = "../all/siege.rs"]
