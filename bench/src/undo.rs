@@ -3,9 +3,11 @@
 //! A small shell outside our process group holds the list of what is to be undone, and reads it from a pipe whose other
 //! end is ours. When we are gone, for whatever reason, the pipe ends, and the shell does its work, last things first.
 
+use crate::BenchError;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// Collects lines until the pipe ends, then runs them, the last one first; its exit code says whether all went well.
@@ -40,6 +42,19 @@ impl Undo {
             .spawn()?;
         let list = shell.stdin.take();
         Ok(Self { shell, list })
+    }
+
+    /// Starts the shell, and makes a folder that is removed after all else is undone.
+    ///
+    /// # Errors
+    /// Where no shell starts, or no folder can be made.
+    pub fn with_folder() -> Result<(Self, PathBuf), BenchError> {
+        let mut undo = Self::start().map_err(BenchError::io("starting the shell that cleans up"))?;
+        let folder = tempfile::Builder::new().prefix("tombolo-bench-").tempdir();
+        let folder = folder.map_err(BenchError::io("making a folder"))?.keep();
+        let gone: [&OsStr; 3] = ["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()];
+        undo.add(&gone).map_err(BenchError::io("noting what to clean up"))?;
+        Ok((undo, folder))
     }
 
     /// Adds a command. Say it before doing what it undoes; it has to be content where there is nothing to undo.

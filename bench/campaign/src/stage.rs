@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Ends what is left of the containers, then takes the folder and names in `/dev/shm` away; the arguments are the folder and what these names start with.
+/// Ends what is left of the containers, then takes names in `/dev/shm` away; the arguments are the folder and what these names start with.
 const SWEEP: &str = "if [ -d \"$1/runc\" ]; then \
     for id in $(runc --root \"$1/runc\" list -q); do runc --root \"$1/runc\" delete -f \"$id\"; done; fi; \
-    rm -rf \"$1\"; rm -f \"/dev/shm/$2\"*";
+    rm -f \"/dev/shm/$2\"*";
 
 /// The stage of one run.
 #[derive(Debug)]
@@ -36,12 +36,7 @@ impl Stage {
     /// # Errors
     /// Where not even a folder can be made.
     pub fn make(deployments: &[Deployment], patience: Duration) -> Result<Self, BenchError> {
-        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
-        let folder = tempfile::Builder::new()
-            .prefix("tombolo-bench-")
-            .tempdir()
-            .map_err(BenchError::io("making a folder"))?
-            .keep();
+        let (mut undo, folder) = Undo::with_folder()?;
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let prefix = format!("{name}_");
         let folder_word = folder.to_string_lossy();

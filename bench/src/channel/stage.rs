@@ -8,7 +8,6 @@ use crate::machine::{check_files, check_programs, check_root, finish, inside, ne
 use crate::scenario::BenchError;
 use crate::undo::Undo;
 use crate::worker::Worker;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -57,18 +56,12 @@ impl Stage {
     /// Where the worker is missing, or the folder can't be made.
     pub fn make(binary: &Path, notes: &mut Vec<String>) -> Result<Self, BenchError> {
         check_files(binary, &["channel-worker"])?;
-        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
-        let folder = tempfile::Builder::new()
-            .prefix("tombolo-bench-")
-            .tempdir()
-            .map_err(BenchError::io("making a folder"))?
-            .keep();
+        let (mut undo, folder) = Undo::with_folder()?;
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let prefix = format!("{name}_");
         // iceoryx2 leaves one name, and more when it is killed; they start with the prefix.
-        let sweep = format!("rm -rf \"$1\"; rm -f /dev/shm/{prefix}*");
-        let command = ["sh".as_ref(), "-c".as_ref(), sweep.as_ref(), "sh".as_ref(), folder.as_os_str()];
-        undo.add::<&OsStr>(&command).map_err(BenchError::io("noting what to clean up"))?;
+        undo.add(&["sh", "-c", &format!("rm -f /dev/shm/{prefix}*")])
+            .map_err(BenchError::io("noting what to clean up"))?;
         let network = match Network::make() {
             Ok(network) => Some(network),
             Err(error) => {

@@ -59,15 +59,9 @@ impl Place {
     /// Where something is missing or does not start; what had been made is undone.
     pub fn make(binary: &Path, guest: Option<&Image>) -> Result<Self, BenchError> {
         check_machine(binary)?;
-        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
-        let folder = tempfile::Builder::new()
-            .prefix("tombolo-bench-")
-            .tempdir()
-            .map_err(BenchError::io("making a folder"))?
-            .keep();
+        let (mut undo, folder) = Undo::with_folder()?;
         let mut later =
             |command: &[&OsStr]| undo.add(command).map_err(BenchError::io("noting what to clean up"));
-        later(&["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()])?;
         let hub = network_namespace(HUB)?;
         let namespace = std::fs::read_link(format!("/proc/{}/ns/net", hub.id()))
             .map_err(BenchError::io("looking at the hub"))?;

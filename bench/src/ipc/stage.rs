@@ -9,7 +9,6 @@ use crate::machine::{check_files, finish};
 use crate::scenario::BenchError;
 use crate::undo::Undo;
 use crate::worker::Worker;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -49,14 +48,7 @@ impl Stage {
     /// Where the worker is missing, or the folder can't be made.
     pub fn make(binary: &Path, notes: &mut Vec<String>) -> Result<Self, BenchError> {
         check_files(binary, &[OURS])?;
-        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
-        let folder = tempfile::Builder::new()
-            .prefix("tombolo-bench-")
-            .tempdir()
-            .map_err(BenchError::io("making a folder"))?
-            .keep();
-        let command: [&OsStr; 3] = ["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()];
-        undo.add(&command).map_err(BenchError::io("noting what to clean up"))?;
+        let (undo, folder) = Undo::with_folder()?;
         let has_peers = binary.with_file_name(PEERS).is_file();
         if !has_peers {
             let [grpc, zenoh] = [Arm::Grpc, Arm::Zenoh].map(Arm::name);

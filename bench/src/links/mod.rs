@@ -25,7 +25,6 @@ use crate::undo::Undo;
 use crate::worker::Worker;
 use means::Means;
 use plan::{Arm, CASES, Case, MTU, Plan};
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -159,14 +158,7 @@ struct Stage {
 impl Stage {
     fn make(binary: &Path, choice: &Choice, notes: &mut Vec<String>) -> Result<Self, BenchError> {
         check_files(binary, &[OURS])?;
-        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
-        let folder = tempfile::Builder::new()
-            .prefix("tombolo-bench-")
-            .tempdir()
-            .map_err(BenchError::io("making a folder"))?
-            .keep();
-        let command: [&OsStr; 3] = ["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()];
-        undo.add(&command).map_err(BenchError::io("noting what to clean up"))?;
+        let (mut undo, folder) = Undo::with_folder()?;
         certify(&folder).map_err(BenchError::io("making certificates for two nodes"))?;
         let network = Network::make()?;
         for node in [&network.lead, &network.follow] {

@@ -9,7 +9,6 @@ use crate::scenario::BenchError;
 use crate::undo::Undo;
 use crate::usage;
 use crate::worker::Worker;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -72,14 +71,7 @@ impl Stage {
     pub fn make(binary: &Path) -> Result<Self, BenchError> {
         check_root()?;
         check_files(binary, &["socket-worker"])?;
-        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
-        let folder = tempfile::Builder::new()
-            .prefix("tombolo-bench-")
-            .tempdir()
-            .map_err(BenchError::io("making a folder"))?
-            .keep();
-        let gone: [&OsStr; 3] = ["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()];
-        undo.add(&gone).map_err(BenchError::io("noting what to clean up"))?;
+        let (mut undo, folder) = Undo::with_folder()?;
         let group = Group::make(&mut undo)?;
         let target = binary.ancestors().nth(2).unwrap_or(Path::new("/")).to_path_buf();
         let debian = target.join("debian");

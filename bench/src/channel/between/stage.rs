@@ -8,7 +8,6 @@ use crate::node::Node;
 use crate::scenario::BenchError;
 use crate::undo::Undo;
 use crate::worker::Worker;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
@@ -58,14 +57,7 @@ impl Stage {
     pub fn make(ends: Ends, binary: &Path, image: &Image) -> Result<Self, BenchError> {
         check_root()?;
         check_files(binary, &[WORKER])?;
-        let mut undo = Undo::start().map_err(BenchError::io("starting the shell that cleans up"))?;
-        let folder = tempfile::Builder::new()
-            .prefix("tombolo-bench-")
-            .tempdir()
-            .map_err(BenchError::io("making a folder"))?
-            .keep();
-        undo.add::<&OsStr>(&["rm".as_ref(), "-rf".as_ref(), folder.as_os_str()])
-            .map_err(BenchError::io("noting what to clean up"))?;
+        let (mut undo, folder) = Undo::with_folder()?;
         let mut hub = network_namespace(HUB)?;
         let node = match Node::start(binary, &folder, &mut undo, &topology(ends, image)) {
             Ok(node) => node,
