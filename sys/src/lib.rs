@@ -34,6 +34,7 @@ pub mod region;
 pub mod register;
 pub mod resolver;
 pub mod schedule;
+pub mod service_abi;
 pub mod signals;
 pub mod socket_priority;
 pub mod tap;

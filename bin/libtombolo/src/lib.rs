@@ -1,8 +1,8 @@
-//! libtombolo.so: channels and endpoints for programs in C, and in whatever can call C.
+//! libtombolo.so: channels, endpoints and services for programs in C, and in whatever can call C.
 //!
-//! The functions, their arguments and their errors are those of `include/tombolo/channel.h` and `endpoint.h`; `sys::channel_abi` and
-//! `sys::endpoint_abi` keep that contract towards C, and what is here does the work, without a pointer that C gave.
-//! `docs/channels.md` and `docs/endpoints.md` are for users.
+//! The functions, their arguments and their errors are those of `include/tombolo/channel.h`, `endpoint.h` and `service.h`; `sys::channel_abi`,
+//! `sys::endpoint_abi` and `sys::service_abi` keep that contract towards C, and what is here does the work, without a pointer that C gave.
+//! `docs/channels.md`, `docs/endpoints.md` and `docs/services.md` are for users.
 
 mod buffer;
 mod endpoints;
@@ -16,6 +16,9 @@ mod polling;
 mod reading;
 mod refusals;
 mod requests;
+mod service_calls;
+mod services;
+mod serving;
 mod slot;
 mod table;
 mod whole;
@@ -36,6 +39,12 @@ mod names {
 mod names_of_endpoints {
     use super::LIBRARY;
     sys::export_endpoints!(LIBRARY);
+}
+
+#[cfg(not(test))]
+mod names_of_services {
+    use super::LIBRARY;
+    sys::export_services!(LIBRARY);
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::member::Member;
 use crate::naming::Name;
 use crate::offering::{self, Offering, config_of, mode_of};
 use crate::reading::Reading;
+use crate::serving::ServiceTable;
 use crate::slot::{Entry, Left, New};
 use crate::table::Table;
 use crate::whole::{Kind, Whole};
@@ -22,11 +23,12 @@ const _: () = assert!(DESCRIPTORS == End::DESCRIPTORS);
 #[derive(Debug)]
 pub struct Library {
     pub(crate) table: Table,
+    pub(crate) services: ServiceTable,
 }
 
 impl Library {
     pub const fn new() -> Self {
-        Self { table: Table::new() }
+        Self { table: Table::new(), services: ServiceTable::new() }
     }
 
     /// For each call by which a program comes to hold something: from the first one on, descriptors are known by what they are.

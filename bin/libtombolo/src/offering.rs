@@ -234,7 +234,7 @@ fn check_daemon(path: &std::path::Path, options: &Options) -> Outcome<()> {
 }
 
 /// Makes a failure of the daemon's refusal; `taken` is its errno for a thing that another program has.
-fn daemon_refused(error: &ControlError, taken: Errno) -> Failure {
+pub fn daemon_refused(error: &ControlError, taken: Errno) -> Failure {
     let errno = match error {
         ControlError::Refused { errno, .. } if *errno == Errno::BUSY.raw_os_error() => Some(taken),
         ControlError::Refused { errno, .. } if *errno == Errno::PERM.raw_os_error() => Some(Errno::ACCESS),

@@ -468,7 +468,8 @@ pub enum ServiceCommand {
     Ls(ListArgs),
     /// Write a folder with a service of your own that runs: its program, and a topology file
     #[command(after_help = "Examples:\n  tombolo service new --language python thermometer\n  \
-                            tombolo service new --language rust --sources ~/tombolo thermometer")]
+                            tombolo service new --language rust --sources ~/tombolo thermometer\n  \
+                            tombolo service new --language c thermometer")]
     New(NewServiceArgs),
     /// Show one service: its server, settings, consumers and counters
     Show {
@@ -503,6 +504,8 @@ pub enum Language {
     Python,
     /// Built by cargo, with the crate by its path
     Rust,
+    /// Built by make, with the installed library
+    C,
 }
 
 #[derive(Debug, Args)]

@@ -175,6 +175,8 @@ fn the_example_in_python_serves_texts_streams_and_folders() {
     node.ok(&["down", "thermometer"]);
 }
 
+/// The headers of the library.
+const HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include");
 /// A first service is written in so many lines.
 const MOST_LINES: usize = 30;
 /// The first service in Rust, which is the program of `examples/first_service`.
@@ -194,7 +196,78 @@ fn the_first_service_in_rust_is_short_and_does_what_the_page_says() {
     let mount = "{ source = \"target/debug\", target = \"/app\" }";
     assert_eq!(topology.matches(mount).count(), 1);
     let built = format!("{{ source = \"{FIRST}\", target = \"/app/first_service\" }}");
-    node.up_ok(&topology.replace(mount, &built));
+    use_thermometer(&node, "first-service", &topology.replace(mount, &built));
+}
+
+/// The same in C.
+#[test]
+fn the_first_service_in_c_is_short_and_does_what_the_page_says() {
+    let page = include_str!("../../../docs/services.md");
+    let example = include_str!("../../../examples/first_service_c/thermometer.c");
+    let of_page = page.split_once("```c thermometer.c\n").and_then(|(_, rest)| rest.split_once("```\n"));
+    assert_eq!(of_page.expect("the page has it").0, example);
+    assert!(example.lines().count() <= MOST_LINES, "{} lines", example.lines().count());
+    let Some(node) = Node::start() else { return };
+    let folder = node.folder().join("app");
+    std::fs::create_dir(&folder).expect("a folder");
+    let source = format!("{HEADERS}/../examples/first_service_c/thermometer.c");
+    compile(&folder, &source, "thermometer", "-std=c99 -pedantic");
+    let topology = include_str!("../../../examples/first_service_c/topology.toml");
+    let mount = "{ source = \".\", target = \"/app\" }";
+    assert_eq!(topology.matches(mount).count(), 1);
+    let built = format!("{{ source = \"{}\", target = \"/app\" }}", folder.display());
+    use_thermometer(&node, "first-service-c", &topology.replace(mount, &built));
+}
+
+/// Compiles a program for a domain, where the loader finds the library in `/run/tombolo`.
+fn compile(folder: &std::path::Path, source: &str, name: &str, more: &str) {
+    let library = node::binary().parent().expect("a folder").display().to_string();
+    let line = format!(
+        "cc -Wall -Wextra -Werror {more} -I {HEADERS} {source} -o {name} -L {library} -ltombolo -Wl,-rpath,/run/tombolo"
+    );
+    e2e::oci::script(folder, &line);
+}
+
+#[test]
+fn a_service_in_c_is_asked_by_many_and_answers_from_any_thread() {
+    let Some(node) = Node::start() else { return };
+    let folder = node.folder().join("app");
+    std::fs::create_dir(&folder).expect("a folder");
+    compile(&folder, concat!(env!("CARGO_MANIFEST_DIR"), "/programs/desk.c"), "desk", "-std=gnu11 -pthread");
+    node.up_ok(&format!(
+        "name = \"office\"\n[domain.clerk]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"/app/desk\"]\n\
+         mounts = [{{ source = \"{}\", target = \"/app\" }}]\nrestart = {{ policy = \"always\", backoff = \"50ms\" }}\n\
+         [domain.hall]\nkind = \"container\"\nroot = \"host\"\ncommand = [\"sleep\", \"infinity\"]\n\
+         services = {{ desk = \"/srv/desk\" }}\n\
+         [service.desk]\nkind = \"program\"\ndomain = \"clerk\"\nallow = [{{ domains = [\"hall\"], verbs = [\"use\"] }}]\n",
+        folder.display()
+    ));
+    wait::until("the desk serves", || {
+        // It says what did not fail as it should.
+        let said = node.run(&["logs", "clerk"]);
+        assert!(!said.out.contains("and not"), "{said:?}");
+        node.shell("hall", "cat /srv/desk/gone").out.trim() == "0"
+    });
+    let asked = "for i in $(seq 1 20); do (for j in $(seq 1 20); do exec 3<>/srv/desk/ask; echo $i-$j >&3; read x <&3; \
+                 [ $(echo $x | rev) = $i-$j ] || echo wrong $x; done) & done; wait";
+    assert_eq!(node.shell_ok("hall", asked).trim(), "");
+    let told = "import fcntl; f = open('/srv/desk/ask', 'r+b', 0); b = bytearray(16); \
+                fcntl.ioctl(f, (2 << 30) | (16 << 16) | (100 << 8) | 1, b); print(b.rstrip(b'\\0').decode())";
+    assert_eq!(node.shell_ok("hall", &format!("python3 -c \"{told}\"")).trim(), "hall");
+    // Who waits for good is killed, and the program hears of it.
+    let killed = "for i in 1 2 3; do timeout -s KILL 0.3 sh -c 'exec 3<>/srv/desk/wait; echo x >&3; read y <&3'; done; true";
+    node.shell_ok("hall", killed);
+    wait::until("the program knows who has gone", || {
+        node.shell_ok("hall", "cat /srv/desk/gone").trim() == "3"
+    });
+    let log = "exec 3</srv/desk/log; printf one > /srv/desk/log; timeout 20 head -c 3 <&3";
+    assert_eq!(node.shell_ok("hall", log), "one");
+    node.ok(&["down", "office"]);
+}
+
+/// Uses the first service of the page as the page does, and kills its program.
+fn use_thermometer(node: &Node, dc: &str, topology: &str) {
+    node.up_ok(topology);
     wait::until("the thermometer serves", || {
         node.shell("hall", "cat /srv/thermometer/reading").out.trim() == "20.0"
     });
@@ -205,12 +278,12 @@ fn the_first_service_in_rust_is_short_and_does_what_the_page_says() {
     let refused = node.shell("hall", &format!("python3 -c \"{warm}\""));
     assert!(refused.code != 0 && refused.err.contains("[Errno 22]"), "{refused:?}");
     // Its program is killed, and the next one serves with a state of its own.
-    let tree = node.json(&["inspect", "dc/first-service/domains/sensor"]);
+    let tree = node.json(&["inspect", &format!("dc/{dc}/domains/sensor")]);
     node::kill(tree["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("it runs"));
     wait::until("the next program serves", || {
         node.shell("hall", "cat /srv/thermometer/reading").out.trim() == "20.0"
     });
-    node.ok(&["down", "first-service"]);
+    node.ok(&["down", dc]);
 }
 
 /// Uses what a skeleton serves, as its README says.
@@ -241,6 +314,12 @@ fn a_skeleton_in_each_language_runs_and_overwrites_nothing() {
     let python = new("first", &["--language", "python"]);
     assert_eq!(python.code, 0, "{python:?}");
     use_skeleton(&node, &made("first"), "first");
+    let c = new("fourth", &["--language", "c"]);
+    assert_eq!(c.code, 0, "{c:?}");
+    let library = node::binary().parent().expect("a folder").display().to_string();
+    let line = format!("make -s CFLAGS='-Wall -Wextra -Werror' CPPFLAGS=-I{HEADERS} LDFLAGS=-L{library}");
+    e2e::oci::script(&made("fourth"), &line);
+    use_skeleton(&node, &made("fourth"), "fourth");
     let rust = new("second", &["--language", "rust", "--sources", sources]);
     assert_eq!(rust.code, 0, "{rust:?}");
     // With the versions that are here already: nothing is fetched.
@@ -249,10 +328,15 @@ fn a_skeleton_in_each_language_runs_and_overwrites_nothing() {
     let built = std::process::Command::new(cargo)
         .args(["build", "--offline"])
         .current_dir(made("second"))
-        .env_remove("CARGO_TARGET_DIR")
+        // The dependencies are there as this workspace has built them, where they are built alike.
+        .env("CARGO_TARGET_DIR", node::target())
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .output()
         .expect("cargo starts");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let folder = made("second").join("target/debug");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::copy(node::target().join("debug/second"), folder.join("second")).expect("the program");
     use_skeleton(&node, &made("second"), "second");
     for (name, more, words) in [
         ("first", &["--language", "python"][..], "is not empty; nothing was written"),

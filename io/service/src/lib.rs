@@ -19,7 +19,7 @@ pub use file::File;
 pub use folder::{Folder, Listing, Node, ROOT};
 pub use id::SessionId;
 pub use rustix::io::Errno;
-pub use service::{Error, MAX_FILES, Service};
+pub use service::{Error, MAX_FILES, Offered, Service};
 pub use session::{Control, ControlError, ServeError};
 pub use stream::{HISTORY_BYTES, HISTORY_RECORDS, Stream, StreamOptions};
 pub use wake::{Handle, Later};

@@ -177,9 +177,17 @@ impl<S: 'static> Service<S> {
     /// # Errors
     /// [`Error`].
     pub fn run(self) -> Result<(), Error> {
+        self.offer()?.run()
+    }
+
+    /// Offers the service to the daemon of this domain. Nobody is served before [`Offered::run`].
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn offer(self) -> Result<Offered, Error> {
         self.check()?;
         let connected = Control::connect_when_there(&Control::path(), Some(Instant::now() + PATIENCE));
-        self.run_at(connected.map_err(ServeError::from)?)
+        self.offer_at(connected.map_err(ServeError::from)?)
     }
 
     /// The service as a backend of [`session::serve`]: for a program that serves several.
@@ -197,9 +205,13 @@ impl<S: 'static> Service<S> {
     /// [`Error`].
     pub fn run_at(self, control: Control) -> Result<(), Error> {
         self.check()?;
+        self.offer_at(control)?.run()
+    }
+
+    fn offer_at(self, control: Control) -> Result<Offered, Error> {
         let wake = Arc::clone(&self.wake);
         let engine = Engine::new(&self.name, self.state, self.files, self.timers, self.settings, self.wake);
-        Ok(Server::offering(control, &self.name, Box::new(engine))?.run(Some(wake.stop.as_fd()))?)
+        Ok(Offered { server: Server::offering(control, &self.name, Box::new(engine))?, wake })
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -259,6 +271,22 @@ impl<S: 'static> Service<S> {
     /// Remembers the first mistake, which [`Service::run`] tells.
     fn wrong(&mut self, file: &str, why: &str) {
         self.mistake.get_or_insert_with(|| format!("file {file:?}: {why}"));
+    }
+}
+
+/// A service that the daemon knows, and that is not served yet. Dropped, it is withdrawn.
+pub struct Offered {
+    server: Server<'static>,
+    wake: Arc<Wake>,
+}
+
+impl Offered {
+    /// Serves it, until [`Handle::stop`]. The daemon's death is survived.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn run(mut self) -> Result<(), Error> {
+        Ok(self.server.run(Some(self.wake.stop.as_fd()))?)
     }
 }
 

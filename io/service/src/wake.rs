@@ -78,6 +78,12 @@ impl Later {
         self.put(answer.map(Into::into));
     }
 
+    /// The most bytes of an answer that the caller takes; what is longer is cut.
+    #[must_use]
+    pub fn takes(&self) -> usize {
+        self.most_bytes
+    }
+
     /// Whether nobody waits any more: the caller was interrupted, has closed the file, or is gone.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {

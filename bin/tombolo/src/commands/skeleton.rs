@@ -14,6 +14,8 @@ const MAX_NAME_BYTES: usize = 63;
 const TOPOLOGY: &str = include_str!("../skeletons/topology.toml.in");
 const README: &str = include_str!("../skeletons/README.md.in");
 const PYTHON: &str = include_str!("../skeletons/service.py.in");
+const C: &str = include_str!("../skeletons/service.c.in");
+const MAKEFILE: &str = include_str!("../skeletons/Makefile.in");
 const RUST: &str = include_str!("../skeletons/main.rs.in");
 const CARGO: &str = include_str!("../skeletons/Cargo.toml.in");
 
@@ -23,6 +25,7 @@ pub fn new(arguments: &NewServiceArgs) -> Result<(), Failure> {
     let name = name_of(arguments, &folder)?;
     let files = match arguments.language {
         Language::Python => python(&name),
+        Language::C => c(&name),
         Language::Rust => rust(&name, arguments.sources.as_deref())?,
     };
     make(&folder)?;
@@ -91,6 +94,16 @@ fn python(name: &str) -> Files {
         ("service.py", filled(PYTHON, name, &[])),
         ("topology.toml", topology(name, "\"python3\", \"/app/service.py\"", environment, ".")),
         ("README.md", filled(README, name, &[("@BUILD@", "")])),
+    ]
+}
+
+fn c(name: &str) -> Files {
+    vec![
+        ("service.c", filled(C, name, &[])),
+        ("Makefile", MAKEFILE.to_owned()),
+        ("topology.toml", topology(name, "\"/app/service\"", "", ".")),
+        ("README.md", filled(README, name, &[("@BUILD@", "make\n")])),
+        (".gitignore", "/service\n".to_owned()),
     ]
 }
 
