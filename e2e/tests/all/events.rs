@@ -3,7 +3,7 @@
 use e2e::{Node, node, wait};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// How often each of backend and frontends is killed.
 const KILLS: u64 = 3;
@@ -62,7 +62,7 @@ fn lines_of(count: usize) -> String {
 }
 
 /// A program of a domain, and its lines.
-struct Program(Child, Lines<BufReader<ChildStdout>>);
+pub(crate) struct Program(Child, Lines<BufReader<ChildStdout>>);
 
 impl Program {
     fn shell(node: &Node, domain: &str, line: &str) -> Self {
@@ -77,16 +77,20 @@ impl Program {
     }
 
     fn start(node: &Node, words: &[&str]) -> Self {
-        let mut child = node.command(words).stdout(Stdio::piped()).spawn().expect("tombolo starts");
+        Self::run(node.command(words))
+    }
+
+    pub(crate) fn run(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("tombolo starts");
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         Self(child, lines)
     }
 
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         self.1.next().expect("a line").expect("read")
     }
 
-    fn end(mut self) -> Vec<String> {
+    pub(crate) fn end(mut self) -> Vec<String> {
         let rest = self.1.map(|line| line.expect("read")).collect();
         assert!(self.0.wait().expect("it ends").success(), "{rest:?}");
         rest

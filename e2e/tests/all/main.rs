@@ -12,6 +12,7 @@ mod cluster_bed;
 mod cluster_coordination;
 mod cluster_endpoints;
 mod cluster_etcd;
+mod cluster_events;
 mod cluster_file_trees;
 mod cluster_promises;
 mod cluster_services;
