@@ -47,13 +47,13 @@ fn pid_of(node: &Node, domain: &str, which: &str) -> u32 {
     u32::try_from(pid).expect("a process")
 }
 
-fn channel(node: &Node, name: &str) -> Value {
+pub(crate) fn channel(node: &Node, name: &str) -> Value {
     let tree = node.json(&["service", "show", "events"]);
     let channels = tree["state"]["channels"].as_array().cloned().unwrap_or_default();
     channels.into_iter().find(|row| row["channel"] == name).unwrap_or(Value::Null)
 }
 
-fn await_subscribers(node: &Node, name: &str, count: u64) {
+pub(crate) fn await_subscribers(node: &Node, name: &str, count: u64) {
     wait::until("the subscriptions are open", || channel(node, name)["subscribers"] == count);
 }
 
@@ -66,11 +66,11 @@ fn lines_of(count: usize) -> String {
 pub(crate) struct Program(Child, Lines<BufReader<ChildStdout>>);
 
 impl Program {
-    fn shell(node: &Node, domain: &str, line: &str) -> Self {
+    pub(crate) fn shell(node: &Node, domain: &str, line: &str) -> Self {
         Self::start(node, &["exec", domain, "--", "timeout", "--kill-after=5", "120", "sh", "-c", line])
     }
 
-    fn python(node: &Node, domain: &str, program: &str) -> Self {
+    pub(crate) fn python(node: &Node, domain: &str, program: &str) -> Self {
         Self::start(
             node,
             &["exec", domain, "--", "timeout", "--kill-after=5", "120", "python3", "-uc", program],
@@ -89,6 +89,12 @@ impl Program {
 
     pub(crate) fn line(&mut self) -> String {
         self.1.next().expect("a line").expect("read")
+    }
+
+    /// Ends it from outside.
+    pub(crate) fn kill(mut self) {
+        self.0.kill().expect("killed");
+        self.0.wait().expect("it ends");
     }
 
     pub(crate) fn end(mut self) -> Vec<String> {
@@ -193,7 +199,7 @@ print("done")
 }
 
 /// Writes numbers, as fast as they are taken; each write returns when its event is in the channel.
-const PUBLISHER: &str = r#"
+pub(crate) const PUBLISHER: &str = r#"
 import os
 pub = os.open("/srv/events/CHANNEL/pub", os.O_WRONLY)
 for n in range(COUNT): os.write(pub, b"%d\n" % n)

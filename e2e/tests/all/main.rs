@@ -31,6 +31,7 @@ mod events;
 mod faults;
 mod file_trees;
 mod full_disks;
+mod gateways;
 mod health;
 mod hostile;
 mod images;

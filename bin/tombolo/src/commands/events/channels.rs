@@ -1,5 +1,6 @@
 //! `tombolo events ls` and the like: event channels of the node's services.
 
+use super::gateway::GatewayArgs;
 use super::inside::{self, WhichArgs};
 use crate::cli::PlaceArgs;
 use crate::commands::endpoint::from_node::{Input, Where, become_command, cant_run, command_in, where_to};
@@ -69,6 +70,13 @@ One JSON object a line: `published_ns`, `sequence`, `publisher`, `number`, `lost
   tombolo events replay alarms day.jsonl --speed 10 --domain sensor      ten times as fast
   tombolo events replay alarms day.jsonl --speed 0 --domain sensor       without a pause")]
     Replay(ReplayArgs),
+    /// Carry events to and from a broker of MQTT: the command of a domain
+    #[command(after_help = "Example, in the topology file:
+  command = [\"/run/tombolo/tombolo\", \"events\", \"gateway\", \"--mqtt\", \"127.0.0.1:1883\",
+             \"--out\", \"alarms=plant/alarms\", \"--in\", \"plant/+/orders=orders\"]
+
+A channel with a `wait` is reliable: its messages are acknowledged (QoS 1). Others are sent once (QoS 0).")]
+    Gateway(GatewayArgs),
 }
 
 #[derive(Debug, Args)]
@@ -168,6 +176,7 @@ pub fn run(place: &PlaceArgs, command: &ChannelCommand) -> Result<(), Failure> {
         ChannelCommand::Subscribe(arguments) => subscribe(place, arguments),
         ChannelCommand::Record(arguments) => record(place, arguments),
         ChannelCommand::Replay(arguments) => replay(place, arguments),
+        ChannelCommand::Gateway(arguments) => super::gateway::run(arguments),
     }
 }
 

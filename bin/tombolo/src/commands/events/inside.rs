@@ -33,7 +33,7 @@ pub struct WhichArgs {
 }
 
 /// The folder of a channel.
-fn folder(channel: &str) -> Result<PathBuf, Failure> {
+pub fn folder(channel: &str) -> Result<PathBuf, Failure> {
     let there = |folder: &PathBuf| folder.join("pub").exists() && folder.join("sub").exists();
     if let Some((service, name)) = channel.split_once('/') {
         let folder = Path::new(SERVICES).join(service).join(name);
