@@ -82,6 +82,8 @@ pub struct Connection {
     pub sender: Box<dyn Sender>,
     /// Receives.
     pub receiver: Box<dyn Receiver>,
+    /// The longest message that the other side takes: topic and bytes. Longer ones are not sent.
+    pub longest: usize,
 }
 
 /// A messaging system.

@@ -9,7 +9,7 @@ use rumqttc::Outgoing;
 use rumqttc::v5::mqttbytes::v5::{
     Filter, Packet, PubAckReason, Publish, RetainForwardRule, SubscribeReasonCode,
 };
-use rumqttc::v5::mqttbytes::{QoS, matches, valid_filter, valid_topic};
+use rumqttc::v5::mqttbytes::{QoS, valid_filter, valid_topic};
 use rumqttc::v5::{Client, Event, MqttOptions};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,6 +25,8 @@ const PACKET_BYTES_MAX: u32 = EVENT_BYTES_MAX as u32 + (64 << 10) + 64;
 pub(crate) const ARRIVALS_MAX: u16 = 32;
 /// Requests that may wait inside of the client: two windows, receipts, and a subscription.
 const REQUESTS_MAX: usize = 4 * WINDOW;
+/// What a packet has beside its topic and its bytes, at the most: type and length, the topic's length, a number, no properties.
+const PACKET_OVERHEAD_BYTES: usize = 5 + 2 + 2 + 1;
 
 /// Which broker, and as whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +54,24 @@ pub fn is_filter(filter: &str) -> bool {
         && filter.len() <= usize::from(u16::MAX)
         && !filter.contains('\0')
         && valid_filter(filter)
+}
+
+/// Whether a topic is one of those that a filter stands for. (That of rumqttc 0.25 panics where a topic begins with a letter beyond ASCII.)
+fn matches(topic: &str, filter: &str) -> bool {
+    // Topics of the broker itself are meant by their first level alone.
+    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
+        return false;
+    }
+    let mut levels = topic.split('/');
+    for wanted in filter.split('/') {
+        match (wanted, levels.next()) {
+            ("#", _) => return true,
+            ("+", Some(_)) => {}
+            (wanted, Some(level)) if wanted == level => {}
+            _ => return false,
+        }
+    }
+    levels.next().is_none()
 }
 
 /// The engine.
@@ -100,7 +120,15 @@ impl Engine for Mqtt {
         let (client, connection) = Client::new(self.options.clone(), REQUESTS_MAX);
         let filters = subscriptions.iter().map(|it| it.filter.clone()).collect();
         let mut listener = Listener { client: client.clone(), connection, filters, early: VecDeque::new() };
-        listener.wait_for(|packet| matches!(packet, Packet::ConnAck(_)).then_some(Ok(())))?;
+        let longest = listener.wait_for(|packet| match packet {
+            Packet::ConnAck(answer) => {
+                let told = answer.properties.as_ref().and_then(|it| it.max_packet_size);
+                Some(Ok(
+                    told.map_or(usize::MAX, |bytes| (bytes as usize).saturating_sub(PACKET_OVERHEAD_BYTES))
+                ))
+            }
+            _ => None,
+        })?;
         if !subscriptions.is_empty() {
             let filters = subscriptions.iter().map(filter_of);
             client.try_subscribe_many(filters).map_err(|error| EngineError(error.to_string()))?;
@@ -109,12 +137,15 @@ impl Engine for Mqtt {
                 _ => None,
             })?;
         }
-        Ok(Connection { sender: Box::new(Speaker(client)), receiver: Box::new(listener) })
+        Ok(Connection { sender: Box::new(Speaker(client)), receiver: Box::new(listener), longest })
     }
 }
 
 /// Whether the broker gives what was asked for.
 fn granted(subscriptions: &[Subscription], codes: &[SubscribeReasonCode]) -> Result<(), EngineError> {
+    if codes.len() != subscriptions.len() {
+        return Err(EngineError("the broker answers fewer subscriptions than there are, or more".into()));
+    }
     for (subscription, code) in subscriptions.iter().zip(codes) {
         match code {
             SubscribeReasonCode::Success(QoS::AtMostOnce) if subscription.reliable => {
@@ -161,10 +192,10 @@ impl Listener {
     }
 
     /// Waits for an answer. A broker that keeps quiet is given up by the pings.
-    fn wait_for(
+    fn wait_for<T>(
         &mut self,
-        is_it: impl Fn(&Packet) -> Option<Result<(), EngineError>>,
-    ) -> Result<(), EngineError> {
+        is_it: impl Fn(&Packet) -> Option<Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
         loop {
             let event = self.event()?;
             if let Event::Incoming(packet) = &event
@@ -228,6 +259,26 @@ impl Receiver for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filters_stand_for_topics_as_the_standard_says() {
+        for (filter, topic) in
+            [("a/#", "a"), ("a/#", "a/b/c"), ("+/b", "ä/b"), ("#", "/"), ("a/+", "a/"), ("$SYS/#", "$SYS/x")]
+        {
+            assert!(matches(topic, filter), "{filter} {topic}");
+        }
+        for (filter, topic) in [
+            ("a/+", "a"),
+            ("a", "a/b"),
+            ("+", "a/b"),
+            ("#", "$SYS/x"),
+            ("+/x", "$SYS/x"),
+            ("a/#", "ab"),
+            ("a", ""),
+        ] {
+            assert!(!matches(topic, filter), "{filter} {topic}");
+        }
+    }
 
     #[test]
     fn topics_and_filters_are_told_apart_from_nonsense() {

@@ -17,6 +17,12 @@ struct State {
     untaken: VecDeque<Message>,
     /// Other messages that have not gone out.
     leaving: usize,
+    /// The longest message that the other side takes.
+    longest: usize,
+}
+
+fn length(message: &Message) -> usize {
+    message.topic.len() + message.bytes.len()
 }
 
 /// The messages of all channels on their way out.
@@ -38,14 +44,17 @@ impl Outbox {
     }
 
     /// Sends a message, after it has waited for a connection and for room. So a channel's reader stops while nobody takes what it reads, and its
-    /// subscription says what becomes of it.
-    pub fn put(&self, message: Message) {
+    /// subscription says what becomes of it. Answers whether the message was not too long for the other side: it is left out then.
+    pub fn put(&self, message: Message) -> bool {
         let waits = |state: &mut State| {
             let under_way = if message.reliable { state.untaken.len() } else { state.leaving };
             state.sender.is_none() || under_way >= WINDOW
         };
         let waited = self.changed.wait_while(self.lock(), waits);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        if length(&message) > state.longest {
+            return false;
+        }
         if message.reliable {
             state.untaken.push_back(message.clone());
         } else {
@@ -54,22 +63,27 @@ impl Outbox {
         if state.sender.as_ref().is_some_and(|sender| sender.send(&message).is_err()) {
             state.sender = None;
         }
+        true
     }
 
-    /// There is a connection: what the one before has not taken over goes first, in order.
+    /// There is a connection: what the one before has not taken over goes first, in order. Returns how many messages were left out, because they are
+    /// longer than this side takes.
     ///
     /// # Errors
     /// The connection is over.
-    pub fn begin(&self, sender: Box<dyn Sender>) -> Result<(), EngineError> {
+    pub fn begin(&self, sender: Box<dyn Sender>, longest: usize) -> Result<usize, EngineError> {
         let mut state = self.lock();
-        state.leaving = 0;
+        (state.leaving, state.longest) = (0, longest);
+        let before = state.untaken.len();
+        state.untaken.retain(|message| length(message) <= longest);
+        let left_out = before - state.untaken.len();
         for message in &state.untaken {
             sender.send(message)?;
         }
         state.sender = Some(sender);
         drop(state);
         self.changed.notify_all();
-        Ok(())
+        Ok(left_out)
     }
 
     /// The connection is over.
@@ -113,7 +127,7 @@ mod tests {
 
     fn connected(outbox: &Outbox) -> mpsc::Receiver<Vec<u8>> {
         let (line, end) = mpsc::channel();
-        outbox.begin(Box::new(Line(line))).unwrap();
+        outbox.begin(Box::new(Line(line)), 64).unwrap();
         end
     }
 
@@ -121,8 +135,8 @@ mod tests {
     fn what_was_not_taken_goes_first_over_the_next_connection() {
         let outbox = Outbox::default();
         let first = connected(&outbox);
-        (0..5).for_each(|number| outbox.put(message(number, true)));
-        outbox.put(message(9, false));
+        assert!((0..5).all(|number| outbox.put(message(number, true))));
+        assert!(outbox.put(message(9, false)));
         assert_eq!(first.try_iter().count(), 6);
         assert_eq!((outbox.taken(), outbox.taken()), (Some(message(0, true)), Some(message(1, true))));
         // It is cut, and the next message notices.
@@ -135,8 +149,22 @@ mod tests {
         // A connection that is cut while they are sent again loses none of them.
         let (line, end) = mpsc::channel();
         drop(end);
-        outbox.begin(Box::new(Line(line))).unwrap_err();
+        outbox.begin(Box::new(Line(line)), 64).unwrap_err();
         assert_eq!(connected(&outbox).try_iter().count(), 5);
+    }
+
+    #[test]
+    fn what_the_other_side_never_takes_holds_up_nothing() {
+        let outbox = Outbox::default();
+        let first = connected(&outbox);
+        let long = |bytes: usize| Message { topic: "t".into(), bytes: vec![7; bytes].into(), reliable: true };
+        assert!(outbox.put(long(63)) && !outbox.put(long(64)), "with its topic it has 65 bytes");
+        assert_eq!(first.try_iter().count(), 1);
+        // The next connection takes less.
+        let (line, second) = mpsc::channel();
+        assert_eq!(outbox.begin(Box::new(Line(line)), 10).unwrap(), 1);
+        assert!(outbox.put(message(1, true)));
+        assert_eq!(second.try_iter().collect::<Vec<_>>(), [[1]]);
     }
 
     #[test]
@@ -144,7 +172,7 @@ mod tests {
         let outbox = Arc::new(Outbox::default());
         let end = connected(&outbox);
         for reliable in [true, false] {
-            (0..WINDOW).for_each(|_| outbox.put(message(1, reliable)));
+            assert!((0..WINDOW).all(|_| outbox.put(message(1, reliable))));
             let waits = Arc::clone(&outbox);
             let (said, done) = mpsc::channel();
             let waiter = std::thread::spawn(move || {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use wire::events::EVENT_BYTES_MAX;
 
@@ -84,9 +84,9 @@ fn start(
     let outbox = Arc::new(Outbox::default());
     for Outward { folder, topic } in outward {
         let (reliable, from) = subscribed(folder)?;
-        let (outbox, topic) = (Arc::clone(&outbox), Arc::<str>::from(topic.as_str()));
-        let path = folder.join("sub");
-        spawn("reads", failures, move || read(from, &path, &topic, reliable, &outbox))?;
+        let (outbox, say) = (Arc::clone(&outbox), Arc::clone(say));
+        let (topic, path) = (Arc::<str>::from(topic.as_str()), folder.join("sub"));
+        spawn("reads", failures, move || read(from, &path, (&topic, reliable), &outbox, &say))?;
     }
     let (mut subscriptions, mut inboxes) = (Vec::new(), Vec::new());
     let connections = Arc::new(AtomicU64::new(0));
@@ -105,15 +105,25 @@ fn start(
     spawn("engine", failures, move || link.keep(engine))
 }
 
+/// Ends the gateway with the thread that has this, also where that panics: an engine's library is not ours.
+struct EndOf(Failures);
+
+impl Drop for EndOf {
+    fn drop(&mut self) {
+        // What the thread itself has said comes before this.
+        let _told = self.0.send(GatewayError::Thread(io::Error::other("it has ended")));
+    }
+}
+
 fn spawn(
     name: &str,
     failures: &Failures,
     body: impl FnOnce() -> GatewayError + Send + 'static,
 ) -> Result<(), GatewayError> {
-    let failures = failures.clone();
+    let ended = EndOf(failures.clone());
     let run = move || {
         // Where nobody listens, another thread has ended the gateway already.
-        let _told = failures.send(body());
+        let _told = ended.0.send(body());
     };
     thread::Builder::new().name(name.into()).spawn(run).map(drop).map_err(GatewayError::Thread)
 }
@@ -142,14 +152,25 @@ fn subscribed(folder: &Path) -> Result<(bool, File), GatewayError> {
 }
 
 /// Reads a channel.
-fn read(mut from: File, path: &Path, topic: &Arc<str>, reliable: bool, outbox: &Outbox) -> GatewayError {
+fn read(
+    mut from: File,
+    path: &Path,
+    (topic, reliable): (&Arc<str>, bool),
+    outbox: &Outbox,
+    say: &Say,
+) -> GatewayError {
     let mut event = vec![0; EVENT_BYTES_MAX + 1];
+    let long = Counter::default();
     loop {
         match from.read(&mut event) {
             Ok(0) => return GatewayError::Ended(path.to_owned()),
             Ok(length) => {
                 let bytes = event.get(..length).unwrap_or_default().into();
-                outbox.put(Message { topic: Arc::clone(topic), bytes, reliable });
+                if !outbox.put(Message { topic: Arc::clone(topic), bytes, reliable }) {
+                    long.tell(say, |count| {
+                        format!("{}: {count} events were longer than the other side takes", path.display())
+                    });
+                }
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return at(path, error),
@@ -190,7 +211,7 @@ fn write(
             receipt();
         }
     }
-    GatewayError::Ended(path.to_owned())
+    GatewayError::Thread(io::Error::other("that of the engine has ended"))
 }
 
 /// One write is one event.
@@ -238,13 +259,17 @@ impl Link {
             let error = match engine.connect(&self.subscriptions) {
                 Ok(connection) => {
                     (self.say)("connected");
-                    pause = AGAIN_FIRST;
-                    told.clear();
+                    let since = Instant::now();
                     let error = match self.carry(connection) {
                         Ok(ended) => return ended,
                         Err(error) => error,
                     };
                     self.outbox.end();
+                    // Who takes a connection and ends it at once is not asked ever more often.
+                    if since.elapsed() > AGAIN_MOST {
+                        pause = AGAIN_FIRST;
+                    }
+                    told.clear();
                     error
                 }
                 Err(error) => error,
@@ -261,9 +286,12 @@ impl Link {
     }
 
     fn carry(&self, connection: Connection) -> Result<GatewayError, EngineError> {
-        let Connection { sender, mut receiver } = connection;
+        let Connection { sender, mut receiver, longest } = connection;
         self.connections.fetch_add(1, Ordering::Release);
-        self.outbox.begin(sender)?;
+        let left_out = self.outbox.begin(sender, longest)?;
+        if left_out > 0 {
+            (self.say)(&format!("{left_out} events were longer than the other side takes now"));
+        }
         loop {
             match receiver.next()? {
                 Told::Taken => drop(self.outbox.taken()),

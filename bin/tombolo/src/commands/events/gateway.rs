@@ -2,7 +2,7 @@
 
 use super::inside::folder;
 use crate::commands::endpoint::from_node::{Where, where_to};
-use crate::output::Failure;
+use crate::output::{Failure, harmless};
 use clap::Args;
 use gateway::{Broker, Inward, Mqtt, Outward, is_filter, is_topic};
 use std::collections::BTreeSet;
@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// Channels of one gateway: each has a thread.
 const CHANNELS_MAX: usize = 128;
+/// Characters of one line that it says.
+const SAID_CHARS: usize = 400;
 
 #[derive(Debug, Args)]
 pub struct GatewayArgs {
@@ -88,7 +90,9 @@ pub fn run(arguments: &GatewayArgs) -> Result<(), Failure> {
         ))
         .help("take two channels, one for each way"));
     }
-    let say: gateway::Say = Arc::new(|what| eprintln!("{what}"));
+    // A broker's words go to people, and are as long as it likes.
+    let say: gateway::Say =
+        Arc::new(|what| eprintln!("{}", harmless(&what.chars().take(SAID_CHARS).collect::<String>())));
     let error = gateway::run(Box::new(Mqtt::new(&broker)), &outward, &inward, &say);
     Err(Failure::new(error.to_string()))
 }
