@@ -46,14 +46,15 @@ fn topology(node: &Node) -> Option<String> {
         state.display()
     );
     let gateway = "command = [\"/run/tombolo/tombolo\", \"events\", \"gateway\", \"--mqtt\", \"127.0.0.1:1883\", \
-                   \"--out\", \"alarms=plant/alarms\", \"--out\", \"fast=plant/fast\", \"--in\", \"plant/+/orders=orders\"]";
+                   \"--out\", \"alarms=plant/alarms\", \"--out\", \"fast=plant/fast\", \
+                   \"--out\", \"readings=plant/readings\", \"--filter\", \"readings=level > 3\", \"--in\", \"plant/+/orders=orders\"]";
     Some(format!(
         "name = \"lab\"\n{}{}{}{}{}\
          [service.events]\nkind = \"events\"\ndomain = \"bus\"\n\
          allow = [{{ domains = [\"sensor\"], verbs = [\"publish\"] }}, {{ domains = [\"panel\"], verbs = [\"subscribe\"] }}, \
          {{ domains = [\"gateway\"], verbs = [\"publish\", \"subscribe\"] }}]\n\
          settings = {{ channels = {{ alarms = {{ buffer = \"64KiB\", event = \"4KiB\", wait = \"60s\" }}, orders = {{ wait = \"10s\", event = \"4KiB\" }}, \
-         fast = {{ buffer = \"8KiB\", event = \"256B\" }} }} }}\n\
+         fast = {{ buffer = \"8KiB\", event = \"256B\" }}, readings = {{ wait = \"10s\" }} }} }}\n\
          [service.mqtt]\nkind = \"socket\"\ndomain = \"broker\"\nto = \"tcp:1883\"\n\
          allow = [{{ domains = [\"gateway\"], verbs = [\"connect\"] }}]\n",
         container("bus", "", ""),
@@ -124,6 +125,15 @@ fn events_go_to_an_mqtt_broker_and_come_from_it_whatever_vanishes() {
     assert!(lost > Some(0), "{lost:?}");
     reader.kill();
 
+    // What does not pass the channel's filter stays here.
+    let filtered = client("sub", "-i filtered -c -q 1 -t plant/readings");
+    node.shell_ok("broker", &format!("{filtered} -E"));
+    node.shell_ok(
+        "sensor",
+        "cd /srv/events/readings; echo '{\"level\": 1}' > pub; echo '{\"level\": 5}' > pub",
+    );
+    assert_eq!(node.shell_ok("broker", &format!("{filtered} -C 1")).trim(), "{\"level\": 5}");
+
     // The other way. What comes while the gateway is away is there when it is back.
     let reads = "import os\nsub = os.open('/srv/events/orders/sub', os.O_RDWR)\nos.write(sub, b'overflow wait 10000')\nprint('ready')\n\
                  while True: print(os.read(sub, 65536).decode())";
@@ -158,4 +168,8 @@ fn events_go_to_an_mqtt_broker_and_come_from_it_whatever_vanishes() {
     refused("--mqtt 127.0.0.1:1883 --out alarms=a --in b=alarms", "would go round for ever");
     refused("--mqtt 127.0.0.1:1883 --out alarms=a/#", "is no topic");
     refused("--mqtt 127.0.0.1:1883", "1 to 128");
+    refused("--mqtt 127.0.0.1:1883 --out alarms=a --filter b=c", "no --out does");
+    let words = "--mqtt 127.0.0.1:1883 --out readings=a --filter 'readings=level >'";
+    let run = node.shell("gateway", &format!("/run/tombolo/tombolo events gateway {words}"));
+    assert!(run.code == 1 && run.err.contains("at byte 7"), "{run:?}");
 }

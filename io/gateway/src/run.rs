@@ -27,6 +27,8 @@ pub struct Outward {
     pub folder: PathBuf,
     /// Where they go.
     pub topic: String,
+    /// Which of them: all, or those that pass.
+    pub filter: Option<String>,
 }
 
 /// A channel whose events come from outside.
@@ -48,6 +50,14 @@ pub enum GatewayError {
         path: PathBuf,
         /// Why.
         error: io::Error,
+    },
+    /// The service does not take a subscription.
+    #[error("{}: the subscription is refused: {reason}", path.display())]
+    Subscription {
+        /// The file.
+        path: PathBuf,
+        /// Its words.
+        reason: String,
     },
     /// A channel was removed, or may not be read any more.
     #[error("{}: the channel has ended", .0.display())]
@@ -82,8 +92,8 @@ fn start(
     failures: &Failures,
 ) -> Result<(), GatewayError> {
     let outbox = Arc::new(Outbox::default());
-    for Outward { folder, topic } in outward {
-        let (reliable, from) = subscribed(folder)?;
+    for Outward { folder, topic, filter } in outward {
+        let (reliable, from) = subscribed(folder, filter.as_deref())?;
         let (outbox, say) = (Arc::clone(&outbox), Arc::clone(say));
         let (topic, path) = (Arc::<str>::from(topic.as_str()), folder.join("sub"));
         spawn("reads", failures, move || read(from, &path, (&topic, reliable), &outbox, &say))?;
@@ -141,14 +151,26 @@ fn wait_ms(folder: &Path) -> Result<u64, GatewayError> {
 }
 
 /// A subscription as reliable as its channel can be.
-fn subscribed(folder: &Path) -> Result<(bool, File), GatewayError> {
+fn subscribed(folder: &Path, filter: Option<&str>) -> Result<(bool, File), GatewayError> {
     let wait_ms = wait_ms(folder)?;
     let path = folder.join("sub");
     let opened = OpenOptions::new().read(true).write(true).open(&path);
     let mut from = opened.map_err(|error| at(&path, error))?;
     let overflow = if wait_ms > 0 { format!("overflow wait {wait_ms}") } else { "overflow drop".into() };
-    from.write_all(overflow.as_bytes()).map_err(|error| at(&path, error))?;
-    Ok((wait_ms > 0, from))
+    let lines = format!("{overflow}\nfilter {}\n", filter.unwrap_or_default());
+    match from.write_all(lines.as_bytes()) {
+        Ok(()) => Ok((wait_ms > 0, from)),
+        Err(error) => Err(explained(folder, path, error)),
+    }
+}
+
+/// The service says in `stats` why it has refused something.
+fn explained(folder: &Path, path: PathBuf, error: io::Error) -> GatewayError {
+    let stats = fs::read_to_string(folder.join("stats")).unwrap_or_default();
+    match stats.lines().find_map(|line| line.strip_prefix("refused ")) {
+        Some(reason) => GatewayError::Subscription { path, reason: reason.to_owned() },
+        None => at(&path, error),
+    }
 }
 
 /// Reads a channel.

@@ -73,7 +73,8 @@ One JSON object a line: `published_ns`, `sequence`, `publisher`, `number`, `lost
     /// Carry events to and from a broker of MQTT: the command of a domain
     #[command(after_help = "Example, in the topology file:
   command = [\"/run/tombolo/tombolo\", \"events\", \"gateway\", \"--mqtt\", \"127.0.0.1:1883\",
-             \"--out\", \"alarms=plant/alarms\", \"--in\", \"plant/+/orders=orders\"]
+             \"--out\", \"alarms=plant/alarms\", \"--filter\", \"alarms=temperature > 30\",
+             \"--in\", \"plant/+/orders=orders\"]
 
 A channel with a `wait` is reliable: its messages are acknowledged (QoS 1). Others are sent once (QoS 0).")]
     Gateway(GatewayArgs),

@@ -27,6 +27,9 @@ pub struct GatewayArgs {
     /// Messages of these topics (`+` and `#` stand for any) are events of this channel
     #[arg(long = "in", value_name = "TOPICS=CHANNEL", value_parser = inward)]
     pub inward: Vec<(String, String)>,
+    /// Of this channel, which goes out, only events that pass
+    #[arg(long, value_name = "CHANNEL=EXPRESSION", value_parser = filter)]
+    pub filter: Vec<(String, String)>,
     /// The name of the session at the broker (default: tombolo-HOSTNAME)
     #[arg(long, value_name = "NAME")]
     pub client: Option<String>,
@@ -66,6 +69,14 @@ fn inward(text: &str) -> Result<(String, String), String> {
     }
 }
 
+fn filter(text: &str) -> Result<(String, String), String> {
+    let (channel, expression) = text.split_once('=').ok_or("CHANNEL=EXPRESSION")?;
+    if expression.trim().is_empty() || expression.contains('\n') {
+        return Err("an expression is a line that is not empty".into());
+    }
+    Ok((channel.to_owned(), expression.to_owned()))
+}
+
 /// Whether nobody else can listen on the way to this host.
 fn is_near(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -76,7 +87,9 @@ pub fn run(arguments: &GatewayArgs) -> Result<(), Failure> {
     let broker = checked(arguments)?;
     let mut outward = Vec::new();
     for (channel, topic) in &arguments.out {
-        outward.push(Outward { folder: folder(channel)?, topic: topic.clone() });
+        let filter = arguments.filter.iter().find(|(of, _)| of == channel);
+        let filter = filter.map(|(_, expression)| expression.clone());
+        outward.push(Outward { folder: folder(channel)?, topic: topic.clone(), filter });
     }
     let mut inward = Vec::new();
     for (filter, channel) in &arguments.inward {
@@ -109,6 +122,10 @@ fn checked(arguments: &GatewayArgs) -> Result<Broker, Failure> {
         return Err(Failure::misuse(format!(
             "--out and --in name {count} channels; 1 to {CHANNELS_MAX} can be"
         )));
+    }
+    let of_none = arguments.filter.iter().find(|(of, _)| !arguments.out.iter().any(|(out, _)| out == of));
+    if let Some((channel, _)) = of_none {
+        return Err(Failure::misuse(format!("--filter names {channel:?}, and no --out does")));
     }
     let filters: BTreeSet<_> = arguments.inward.iter().map(|(filter, _)| filter).collect();
     if filters.len() < arguments.inward.len() {
@@ -144,6 +161,8 @@ mod tests {
         }
         assert_eq!(outward("a=b/c=d"), Ok(("a".into(), "b/c=d".into())));
         assert_eq!(inward("b/+/c=d=a"), Ok(("b/+/c=d".into(), "a".into())));
+        assert_eq!(filter("a=b == 3"), Ok(("a".into(), "b == 3".into())));
+        assert!(filter("a").is_err() && filter("a= ").is_err() && filter("a=b\nreplay all").is_err());
         assert!(outward("a=#").is_err() && outward("a=").is_err() && outward("a").is_err());
         assert!(inward("a#=b").is_err() && inward("=b").is_err());
         assert!(is_near("127.0.0.1") && is_near("::1") && is_near("localhost"));
