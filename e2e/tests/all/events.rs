@@ -1,9 +1,10 @@
 //! Event channels: unmodified shells and Python of containers publish and subscribe through files, whatever dies.
 
 use e2e::{Node, node, wait};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// How often each of backend and frontends is killed.
 const KILLS: u64 = 3;
@@ -46,13 +47,13 @@ fn pid_of(node: &Node, domain: &str, which: &str) -> u32 {
     u32::try_from(pid).expect("a process")
 }
 
-fn channel(node: &Node, name: &str) -> Value {
+pub(crate) fn channel(node: &Node, name: &str) -> Value {
     let tree = node.json(&["service", "show", "events"]);
     let channels = tree["state"]["channels"].as_array().cloned().unwrap_or_default();
     channels.into_iter().find(|row| row["channel"] == name).unwrap_or(Value::Null)
 }
 
-fn await_subscribers(node: &Node, name: &str, count: u64) {
+pub(crate) fn await_subscribers(node: &Node, name: &str, count: u64) {
     wait::until("the subscriptions are open", || channel(node, name)["subscribers"] == count);
 }
 
@@ -62,14 +63,14 @@ fn lines_of(count: usize) -> String {
 }
 
 /// A program of a domain, and its lines.
-struct Program(Child, Lines<BufReader<ChildStdout>>);
+pub(crate) struct Program(Child, Lines<BufReader<ChildStdout>>);
 
 impl Program {
-    fn shell(node: &Node, domain: &str, line: &str) -> Self {
+    pub(crate) fn shell(node: &Node, domain: &str, line: &str) -> Self {
         Self::start(node, &["exec", domain, "--", "timeout", "--kill-after=5", "120", "sh", "-c", line])
     }
 
-    fn python(node: &Node, domain: &str, program: &str) -> Self {
+    pub(crate) fn python(node: &Node, domain: &str, program: &str) -> Self {
         Self::start(
             node,
             &["exec", domain, "--", "timeout", "--kill-after=5", "120", "python3", "-uc", program],
@@ -77,16 +78,26 @@ impl Program {
     }
 
     fn start(node: &Node, words: &[&str]) -> Self {
-        let mut child = node.command(words).stdout(Stdio::piped()).spawn().expect("tombolo starts");
+        Self::run(node.command(words))
+    }
+
+    pub(crate) fn run(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("tombolo starts");
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         Self(child, lines)
     }
 
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         self.1.next().expect("a line").expect("read")
     }
 
-    fn end(mut self) -> Vec<String> {
+    /// Ends it from outside.
+    pub(crate) fn kill(mut self) {
+        self.0.kill().expect("killed");
+        self.0.wait().expect("it ends");
+    }
+
+    pub(crate) fn end(mut self) -> Vec<String> {
         let rest = self.1.map(|line| line.expect("read")).collect();
         assert!(self.0.wait().expect("it ends").success(), "{rest:?}");
         rest
@@ -188,7 +199,7 @@ print("done")
 }
 
 /// Writes numbers, as fast as they are taken; each write returns when its event is in the channel.
-const PUBLISHER: &str = r#"
+pub(crate) const PUBLISHER: &str = r#"
 import os
 pub = os.open("/srv/events/CHANNEL/pub", os.O_WRONLY)
 for n in range(COUNT): os.write(pub, b"%d\n" % n)
@@ -371,4 +382,149 @@ fn the_command_line_records_and_replays() {
     assert!(refused.code == 2 && refused.err.contains("at byte 3"), "{refused:?}");
     let unsaid = node.run(&["events", "pub", "alarms", "x"]);
     assert!(unsaid.code == 2 && unsaid.err.contains("--domain lab/panel"), "{unsaid:?}");
+}
+
+/// Subscribes and is to lose nothing, while one publisher after the other is killed in the middle of its writes.
+const KILLER: &str = r#"
+import os, signal, struct
+sub = os.open("/srv/events/control/sub", os.O_RDWR)
+os.write(sub, b"framing binary\noverflow wait 5000")
+numbers, count = {}, 0
+def read():
+    global count
+    record = os.read(sub, 65536)
+    sequence, publisher, number, published, lost, length = struct.unpack("<6Q", record[:48])
+    event, count = record[48:], count + 1
+    assert (sequence, lost, length) == (count, 0, 4096), (sequence, lost, length, count)
+    assert event == event[:1] * 4096, "a torn event"
+    assert number == numbers.get(publisher, 0) + 1, (publisher, number)
+    numbers[publisher] = number
+    return event[0]
+for turn in range(1, 41):
+    child = os.fork()
+    if child == 0:
+        pub = os.open("/srv/events/control/pub", os.O_WRONLY)
+        while True: os.write(pub, bytes([turn]) * 4096)
+    # Those of the one before may still be there.
+    for n in range(turn):
+        while read() != turn: pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+pub = os.open("/srv/events/control/pub", os.O_WRONLY)
+assert os.write(pub, b"\xff" * 4096) == 4096
+while read() != 0xff: pass
+assert len(numbers) == 41, numbers
+print("whole")
+"#;
+
+#[test]
+fn publishers_that_are_killed_in_the_middle_of_an_event_leave_whole_ones() {
+    let Some(node) = start() else { return };
+    assert_eq!(Program::python(&node, "panel", KILLER).end(), ["whole"]);
+}
+
+/// Publishers are to wait for it for 200 ms, and it stops. Then it reads: at each event what it has got and what it has lost is as many as were
+/// published.
+const STOPPED: &str = r#"
+import os, signal, struct
+sub = os.open("/srv/events/control/sub", os.O_RDWR)
+os.write(sub, b"framing binary\noverflow wait 200")
+print(os.getpid())
+os.kill(os.getpid(), signal.SIGSTOP)
+got, lost, event = 0, 0, b""
+while event != b"19999\n":
+    record = os.read(sub, 65536)
+    sequence, publisher, number, published, lost, length = struct.unpack("<6Q", record[:48])
+    got, event = got + 1, record[48:]
+    assert sequence == got + lost, (sequence, got, lost)
+assert lost > 0
+print("counted")
+"#;
+
+#[test]
+fn a_subscriber_that_stops_holds_publishers_up_once_and_counts_what_it_lost() {
+    let Some(node) = start() else { return };
+    let mut stopped = Program::python(&node, "panel", STOPPED);
+    let pid = stopped.line();
+    await_subscribers(&node, "control", 1);
+    let publisher = PUBLISHER.replace("CHANNEL", "control").replace("COUNT", "20000");
+    assert_eq!(Program::python(&node, "sensor", &publisher).end(), ["published"]);
+    assert_eq!(channel(&node, "control")["waited"], 1, "publishers waited once, and not again");
+    node.shell_ok("panel", &format!("kill -CONT {pid}"));
+    assert_eq!(stopped.end(), ["counted"]);
+}
+
+/// Makes 5,000 channels, as far as there are any.
+const MANY: &str = r#"
+import errno, os
+made = 0
+for n in range(5000):
+    try:
+        os.mkdir("/srv/events/NAME-%d" % n)
+        made += 1
+    except OSError as error: assert error.errno in (errno.EDQUOT, errno.ENOSPC), error
+print(made)
+"#;
+
+#[test]
+fn ten_thousand_channels_end_at_the_bound_and_a_successor_has_them_all() {
+    let Some(node) = Node::start() else { return };
+    let settings = "channels_per_domain = 4096, memory = \"256MiB\", memory_per_domain = \"256MiB\", \
+                    made = { buffer = \"8KiB\" }, channels = { alarms = {} }";
+    let text = topology(settings)
+        .replace("[\"publish\", \"subscribe\"]", "[\"publish\", \"subscribe\", \"manage\"]");
+    node.up_ok(&text);
+    wait::until("the service is up", || node.shell("panel", "cat /srv/events/alarms/stats").code == 0);
+    let makers =
+        ["sensor", "panel"].map(|domain| Program::python(&node, domain, &MANY.replace("NAME", domain)));
+    let mut reader = Program::shell(&node, "attic", &lines_of(40));
+    await_subscribers(&node, "alarms", 1);
+    let flows = |reader: &mut Program| {
+        for n in 0..20 {
+            node.shell_ok("panel", &format!("echo {n} > /srv/events/alarms/pub"));
+            assert_eq!(reader.line(), n.to_string());
+        }
+    };
+    flows(&mut reader);
+    let made: Vec<u64> = makers.into_iter().map(|it| it.end().concat().parse().expect("a number")).collect();
+    assert_eq!(made.iter().sum::<u64>(), 8192 - 1, "{made:?}");
+    assert!(made.iter().all(|made| *made <= 4096), "{made:?}");
+    let names = || node.shell_ok("attic", "ls /srv/events | sort | md5sum; ls /srv/events | wc -l");
+    let before = names();
+    assert!(before.ends_with("\n8192\n"), "{before}");
+    let listed = node.run(&["events", "ls"]);
+    assert!(listed.out.contains("alarms") && listed.out.lines().count() > 30, "{listed:?}");
+    assert!(listed.err.contains("more channels are not shown"), "{listed:?}");
+    node::kill(pid_of(&node, "bus", "pid"));
+    flows(&mut reader);
+    assert_eq!(names(), before);
+    node.shell_ok("sensor", "rmdir /srv/events/sensor-0; mkdir /srv/events/again");
+}
+
+#[test]
+fn a_recording_on_a_full_disk_ends_with_the_reason_and_has_whole_events() {
+    let Some(node) = start() else { return };
+    let folder = node.folder().join("small");
+    std::fs::create_dir(&folder).expect("a folder");
+    mount("tmpfs", &folder, "tmpfs", MountFlags::empty(), c"size=64k").expect("a small file system");
+    let file = folder.join("recorded.jsonl").to_string_lossy().into_owned();
+    let record = ["events", "record", "alarms", &file, "--domain", "panel"];
+    let child = node.command(&record).stderr(Stdio::piped()).spawn().expect("tombolo starts");
+    await_subscribers(&node, "alarms", 1);
+    let event = "x".repeat(3000);
+    for _ in 0..30 {
+        node.shell_ok("sensor", &format!("echo {event} > /srv/events/alarms/pub"));
+    }
+    let ended = child.wait_with_output().expect("it ends");
+    let recorded = std::fs::read_to_string(&file).expect("the recording");
+    let replayed = node.run(&["events", "replay", "control", &file, "--speed", "0", "--domain", "sensor"]);
+    unmount(&folder, UnmountFlags::DETACH).expect("the small file system goes");
+    let words = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && words.contains("No space left on device"), "{words}");
+    let lines: Vec<Value> = recorded.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(lines.len() > 10 && recorded.ends_with('\n'), "{} lines", lines.len());
+    assert!(lines.iter().enumerate().all(|(at, line)| line["sequence"] == at + 1 && line["lost"] == 0));
+    assert_eq!(replayed.code, 0, "{replayed:?}");
+    assert_eq!(channel(&node, "control")["next"], lines.len() + 1);
+    await_subscribers(&node, "alarms", 0);
 }

@@ -16,6 +16,8 @@ use wire::service::{Behaviour, Export, FileExport, Kind, OWN_FOLDER, OpenInfo, S
 pub const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Numbers that channels can have.
 const SERIALS: u32 = 1 << (SERIAL_BITS - file::BITS);
+/// Domains that the state tree describes: some 8 KiB of its packet.
+const DESCRIBED_DOMAINS_MAX: usize = 64;
 /// The exported folder in which all channels are.
 pub(crate) const ROOT: u32 = 0;
 
@@ -421,8 +423,9 @@ impl Service for Events {
     }
 
     fn state(&self) -> Value {
-        let channels: Vec<Value> = self.channels.values().map(|open| self.describe(open)).collect();
-        let tenants = self.tenants.values().filter(|tenant| !tenant.name.is_empty()).map(|tenant| {
+        let (channels, left_out) = self.describe_channels();
+        let named = self.tenants.values().filter(|tenant| !tenant.name.is_empty());
+        let tenants = named.take(DESCRIBED_DOMAINS_MAX).map(|tenant| {
             let state = json!({
                 "channels": tenant.channels, "bytes": tenant.bytes, "sessions": tenant.sessions,
                 "published": tenant.published, "refused": tenant.refused, "waiting_bytes": tenant.waiting_bytes,
@@ -434,6 +437,7 @@ impl Service for Events {
             "bytes": self.bytes,
             "memory_bytes": self.settings.memory_bytes,
             "channels": channels,
+            "left_out": left_out,
             "domains": tenants.collect::<serde_json::Map<_, _>>(),
         })
     }

@@ -11,6 +11,8 @@ use wire::events::file;
 
 /// Subscriptions that are described one by one; of more, only how many there are.
 const DESCRIBED_MAX: usize = 64;
+/// Bytes of the channels in the node's state tree: of the 64 KiB of a packet, in which there are other services of the server, too.
+const DESCRIBED_BYTES_MAX: usize = 40 * 1024;
 
 impl Events {
     /// A text that is read, or a line that is written to `ctl`.
@@ -136,8 +138,29 @@ impl Events {
         text.into_bytes()
     }
 
+    /// The channels in the node's state tree, and how many are left out: a server's state goes to the daemon in one packet. Those of the file come
+    /// first, so that no domain hides them by making many.
+    pub(crate) fn describe_channels(&self) -> (Vec<Value>, usize) {
+        let of_file = |open: &&Open| open.channel.owner() == 0;
+        let first = self.channels.values().filter(of_file);
+        let all = first.chain(self.channels.values().filter(|open| !of_file(open)));
+        let (mut rows, mut room) = (Vec::new(), DESCRIBED_BYTES_MAX);
+        for open in all {
+            let mut row = self.describe(open);
+            if row.to_string().len() > room / 2 {
+                // Who installs long filters does not hide the channel.
+                (row["filters"], row["subscriptions"]) = (json!([]), json!([]));
+            }
+            let Some(left) = room.checked_sub(row.to_string().len()) else { break };
+            room = left;
+            rows.push(row);
+        }
+        let left_out = self.channels.len() - rows.len();
+        (rows, left_out)
+    }
+
     /// A channel in the node's state tree.
-    pub(crate) fn describe(&self, open: &Open) -> Value {
+    fn describe(&self, open: &Open) -> Value {
         let channel = &open.channel;
         let (counters, (oldest, next), (buffer, used)) =
             (channel.counters(), channel.sequences(), channel.buffer());

@@ -1,6 +1,7 @@
 //! `tombolo events`: what happened on the node, and event channels.
 
 mod channels;
+mod gateway;
 mod inside;
 
 pub use channels::ChannelCommand;

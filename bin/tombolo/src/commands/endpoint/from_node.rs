@@ -12,6 +12,7 @@ use node::admin::{EndpointRow, Entry};
 use serde_json::Value;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 /// Where a command speaks.
@@ -208,6 +209,24 @@ pub fn become_command(
     words: Vec<String>,
     input: Input,
 ) -> Result<(), Failure> {
+    let mut command = command_in(place, domain, words, &input)?;
+    // Comes back only if it fails.
+    let error = command.exec();
+    Err(cant_run(&command, &error))
+}
+
+/// The failure of a command of [`command_in`] that can't be run.
+pub fn cant_run(command: &Command, error: &std::io::Error) -> Failure {
+    Failure::new(format!("can't run {}: {error}", command.get_program().display()))
+}
+
+/// Our own binary inside the domain, to be run by this process.
+pub fn command_in(
+    place: &PlaceArgs,
+    domain: &str,
+    words: Vec<String>,
+    input: &Input,
+) -> Result<Command, Failure> {
     let client = client(place)?;
     let entry: Entry = wait(client.get(&format!("domains/{}/entry", encoded(domain))))??;
     let options = ExecOptions {
@@ -221,25 +240,23 @@ pub fn become_command(
     };
     let mut command = domain::exec_command(&entry.layout, &entry.dc, &entry.domain, &options)
         .map_err(|e| Failure::new(e.to_string()))?;
-    if let Input::File(path) = &input {
+    if let Input::File(path) = input {
         command.stdin(open(path)?);
     }
-    // Comes back only if it fails.
-    let error = command.exec();
-    Err(Failure::new(format!("can't run {}: {error}", entry.layout.program.display())))
+    Ok(command)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command};
+    use crate::cli::{Cli, Command as Said};
     use crate::commands::endpoint::EndpointCommand;
     use clap::Parser;
     use serde_json::json;
 
     fn call_words(line: &[&str]) -> Vec<String> {
         let line = [&["tombolo", "endpoint", "call"], line].concat();
-        let Command::Endpoint(EndpointCommand::Call(arguments)) = Cli::parse_from(line).command else {
+        let Said::Endpoint(EndpointCommand::Call(arguments)) = Cli::parse_from(line).command else {
             panic!("no call")
         };
         Words::new("call")
@@ -256,7 +273,7 @@ mod tests {
             ["endpoint", "call", "--tag=0", "--timeout=5000ms", "--json", "--", "planner", "--help"]
         );
         let line: Vec<&str> = ["tombolo"].into_iter().chain(words.iter().map(String::as_str)).collect();
-        let Command::Endpoint(EndpointCommand::Call(again)) = Cli::parse_from(line).command else {
+        let Said::Endpoint(EndpointCommand::Call(again)) = Cli::parse_from(line).command else {
             panic!("no call")
         };
         assert_eq!((again.to.as_str(), again.payload.text.as_deref()), ("planner", Some("--help")));

@@ -1,17 +1,20 @@
 //! `tombolo events ls` and the like: event channels of the node's services.
 
+use super::gateway::GatewayArgs;
 use super::inside::{self, WhichArgs};
 use crate::cli::PlaceArgs;
-use crate::commands::endpoint::from_node::{Input, Where, become_command, where_to};
+use crate::commands::endpoint::from_node::{Input, Where, become_command, cant_run, command_in, where_to};
 use crate::commands::look::encoded;
 use crate::commands::{client, wait};
-use crate::output::{Failure, bytes, print, print_json, print_table};
+use crate::output::{FAILED, Failure, bytes, print, print_json, print_table};
 use clap::{Args, Subcommand};
 use node::admin::ServiceRow;
 use node::client::Client;
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use std::io::stdout;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Instant;
 
 #[derive(Debug, Subcommand)]
@@ -67,6 +70,14 @@ One JSON object a line: `published_ns`, `sequence`, `publisher`, `number`, `lost
   tombolo events replay alarms day.jsonl --speed 10 --domain sensor      ten times as fast
   tombolo events replay alarms day.jsonl --speed 0 --domain sensor       without a pause")]
     Replay(ReplayArgs),
+    /// Carry events to and from a broker of MQTT: the command of a domain
+    #[command(after_help = "Example, in the topology file:
+  command = [\"/run/tombolo/tombolo\", \"events\", \"gateway\", \"--mqtt\", \"127.0.0.1:1883\",
+             \"--out\", \"alarms=plant/alarms\", \"--filter\", \"alarms=temperature > 30\",
+             \"--in\", \"plant/+/orders=orders\"]
+
+A channel with a `wait` is reliable: its messages are acknowledged (QoS 1). Others are sent once (QoS 0).")]
+    Gateway(GatewayArgs),
 }
 
 #[derive(Debug, Args)]
@@ -166,23 +177,26 @@ pub fn run(place: &PlaceArgs, command: &ChannelCommand) -> Result<(), Failure> {
         ChannelCommand::Subscribe(arguments) => subscribe(place, arguments),
         ChannelCommand::Record(arguments) => record(place, arguments),
         ChannelCommand::Replay(arguments) => replay(place, arguments),
+        ChannelCommand::Gateway(arguments) => super::gateway::run(arguments),
     }
 }
 
-/// The channels of all services of the node, each with the names of its container and its service.
-fn channels(client: &Client) -> Result<Vec<Value>, Failure> {
+/// The channels of all services of the node, each with the names of its container and its service. Of very many
+/// a service describes the first; the number of the others is the second value.
+fn channels(client: &Client) -> Result<(Vec<Value>, u64), Failure> {
     let rows: Vec<ServiceRow> = wait(client.get("services"))??;
-    let mut channels = Vec::new();
+    let (mut channels, mut left_out) = (Vec::new(), 0);
     for row in rows.iter().filter(|row| row.kind == wire::events::KIND) {
         let tree: Value =
             wait(client.get(&format!("services/{}", encoded(&format!("{}/{}", row.dc, row.service)))))??;
+        left_out += tree["state"]["left_out"].as_u64().unwrap_or(0);
         for channel in tree["state"]["channels"].as_array().into_iter().flatten() {
             let mut channel = channel.clone();
             (channel["dc"], channel["service"]) = (json!(row.dc), json!(row.service));
             channels.push(channel);
         }
     }
-    Ok(channels)
+    Ok((channels, left_out))
 }
 
 fn text(value: &Value) -> String {
@@ -194,7 +208,10 @@ fn text(value: &Value) -> String {
 }
 
 fn list(place: &PlaceArgs, arguments: &LsArgs) -> Result<(), Failure> {
-    let channels = channels(&client(place)?)?;
+    let (channels, left_out) = channels(&client(place)?)?;
+    if left_out > 0 {
+        eprintln!("{left_out} more channels are not shown");
+    }
     if arguments.json {
         return print_json(&channels);
     }
@@ -225,7 +242,7 @@ fn list(place: &PlaceArgs, arguments: &LsArgs) -> Result<(), Failure> {
 }
 
 fn show(place: &PlaceArgs, arguments: &ShowArgs) -> Result<(), Failure> {
-    let all = channels(&client(place)?)?;
+    let (all, left_out) = channels(&client(place)?)?;
     let full =
         |row: &Value| format!("{}/{}/{}", text(&row["dc"]), text(&row["service"]), text(&row["channel"]));
     let is_it = |row: &&Value| {
@@ -236,6 +253,12 @@ fn show(place: &PlaceArgs, arguments: &ShowArgs) -> Result<(), Failure> {
     match found.as_slice() {
         [row] if arguments.json => print_json(row),
         [row] => print(&crate::commands::look::indented(row)),
+        [] if left_out > 0 => Err(Failure::new(format!(
+            "{:?} is none of the {} event channels that are shown; {left_out} are not",
+            arguments.channel,
+            all.len()
+        ))
+        .help("`cat /srv/SERVICE/CHANNEL/stats` in a domain describes any channel")),
         [] => Err(Failure::new(format!("there is no event channel {:?}", arguments.channel))
             .help("`tombolo events ls` lists those that there are")),
         several => {
@@ -251,7 +274,7 @@ fn top(place: &PlaceArgs, arguments: &TopArgs) -> Result<(), Failure> {
     crate::commands::live::run(
         arguments.once,
         arguments.json,
-        || channels(&client).map(|channels| (Instant::now(), channels)),
+        || channels(&client).map(|(channels, _)| (Instant::now(), channels)),
         |(since, before), (at, now)| {
             let elapsed_s = at.duration_since(*since).as_secs_f64().max(1e-3);
             Ok(now.iter().map(|row| rates(row, before, elapsed_s)).collect::<Vec<Value>>())
@@ -355,17 +378,30 @@ fn subscribe(place: &PlaceArgs, arguments: &SubscribeArgs) -> Result<(), Failure
 
 fn record(place: &PlaceArgs, arguments: &RecordArgs) -> Result<(), Failure> {
     if where_to(&arguments.of.domain) == Where::Here {
-        let mut to = inside::output(&arguments.file)?;
+        let mut to = inside::Recording::begin(&arguments.file)?;
         return inside::subscribe(&arguments.of.channel, &arguments.which, true, &mut to);
     }
     // The file is this side's; what the domain says goes there.
     let domain = domain(place, &arguments.of)?;
-    if !inside::is_standard(&arguments.file) {
-        let file = inside::make(&arguments.file)?;
-        rustix::stdio::dup2_stdout(&file).map_err(std::io::Error::from)?;
+    let words = with(words("record", Some(&arguments.which)), &[&arguments.of.channel, "-"]);
+    if inside::is_standard(&arguments.file) {
+        return become_command(place, &domain, words, Input::None);
     }
-    let words = words("record", Some(&arguments.which));
-    become_command(place, &domain, with(words, &[&arguments.of.channel, "-"]), Input::None)
+    let mut to = inside::Recording::begin(&arguments.file)?;
+    let mut command = command_in(place, &domain, words, &Input::None)?;
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| cant_run(&command, &error))?;
+    let said = child.stdout.take();
+    let recorded = said.map_or(Ok(()), |said| inside::copy_lines(said, &mut to));
+    if recorded.is_err() {
+        // Its pipe is closed. It may wait for the next event before it sees that.
+        let pid = Pid::from_child(&child);
+        rustix::process::kill_process(pid, Signal::TERM).map_err(std::io::Error::from)?;
+    }
+    let ended = child.wait()?;
+    recorded?;
+    let code = ended.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
+    // It has said why.
+    if code == 0 { Ok(()) } else { Err(Failure { code, ..Failure::silent() }) }
 }
 
 fn replay(place: &PlaceArgs, arguments: &ReplayArgs) -> Result<(), Failure> {

@@ -5,6 +5,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write, stdin, stdout};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::events::{EVENT_BYTES_MAX, EventHeader, HEADER_BYTES};
@@ -32,7 +33,7 @@ pub struct WhichArgs {
 }
 
 /// The folder of a channel.
-fn folder(channel: &str) -> Result<PathBuf, Failure> {
+pub fn folder(channel: &str) -> Result<PathBuf, Failure> {
     let there = |folder: &PathBuf| folder.join("pub").exists() && folder.join("sub").exists();
     if let Some((service, name)) = channel.split_once('/') {
         let folder = Path::new(SERVICES).join(service).join(name);
@@ -127,6 +128,21 @@ pub fn subscribe(channel: &str, which: &WhichArgs, json: bool, to: &mut dyn Writ
     Ok(())
 }
 
+/// Takes the lines of a recording as they come, until there are no more.
+pub fn copy_lines(from: impl Read, to: &mut Recording) -> Result<(), Failure> {
+    let (mut from, mut line) = (BufReader::new(from), Vec::new());
+    loop {
+        line.clear();
+        if from.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if !line.ends_with(b"\n") {
+            return Err(Failure::new("the domain has recorded half an event"));
+        }
+        to.write_all(&line).map_err(|error| full(&error))?;
+    }
+}
+
 fn full(error: &io::Error) -> Failure {
     Failure::new(format!("can't write what came: {error}"))
 }
@@ -175,9 +191,49 @@ pub fn make(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(|error| at("write", path, &error))
 }
 
-/// Where a recording goes.
-pub fn output(path: &Path) -> Result<Box<dyn Write>, Failure> {
-    Ok(if is_standard(path) { Box::new(stdout()) } else { Box::new(make(path)?) })
+/// A recording that is being written: it has whole lines only, also where the disk is full.
+#[derive(Debug)]
+pub struct Recording {
+    file: File,
+    /// Bytes of whole lines, and of what the file had before.
+    whole: u64,
+}
+
+impl Recording {
+    /// To this file, which is made, or to the standard output.
+    pub fn begin(path: &Path) -> Result<Self, Failure> {
+        let file = if is_standard(path) {
+            let own = stdout().as_fd().try_clone_to_owned().map_err(|error| full(&error))?;
+            File::from(own)
+        } else {
+            make(path)?
+        };
+        let whole = file.metadata().map_err(|error| at("look at", path, &error))?.len();
+        Ok(Self { file, whole })
+    }
+}
+
+impl Write for Recording {
+    /// Takes all of it, or nothing of it stays.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match self.file.write_all(line) {
+            Ok(()) => {
+                self.whole += line.len() as u64;
+                Ok(line.len())
+            }
+            Err(error) => {
+                // Half a line would keep the recording from being replayed. A pipe has no length.
+                if self.file.metadata()?.is_file() {
+                    self.file.set_len(self.whole)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Publishes a recording, in the time that it took divided by `speed`.
