@@ -93,6 +93,15 @@ Nothing is touched before the whole file is admitted. If a step fails, or Ctrl-C
   tombolo kill web
   tombolo kill -s HUP web")]
     Kill(KillArgs),
+    /// Move a container or process of a cluster to another node, by a restart that is announced
+    #[command(after_help = "Examples:
+  tombolo move web --to b
+  tombolo move shop/web --to b --dry-run      whether it can, and why not
+  tombolo move web --to b --json | jq .pause_ms
+
+The node is asked first whether it has the room, the image and the mounts, and makes the image ready. Then the domain ends as its file says
+(`stop`), and starts there. Where it does not come up, it goes back. Who calls it meanwhile waits (docs/movement.md).")]
+    Move(MoveArgs),
     /// Copy files into a domain, or out of it
     #[command(after_help = "Examples:
   tombolo cp settings.toml web:/etc/settings.toml
@@ -311,6 +320,21 @@ pub struct ActArgs {
     #[arg(required = true, value_name = "DOMAIN")]
     pub domains: Vec<String>,
     /// Print progress as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct MoveArgs {
+    /// NAME, or DC/NAME
+    pub domain: String,
+    /// The node to which it goes
+    #[arg(long, value_name = "NODE")]
+    pub to: String,
+    /// Say whether it can move, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }

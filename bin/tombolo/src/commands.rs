@@ -18,6 +18,7 @@ mod live;
 pub mod logs;
 mod look;
 pub mod node;
+mod relocate;
 pub mod reserve;
 mod skeleton;
 mod stats;
@@ -45,6 +46,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Start(arguments) => act::run(&place, &arguments, Act::Start),
         Command::Kill(arguments) => act::run(&place, &arguments.of, Act::Kill { signal: arguments.signal }),
         Command::Cp(arguments) => copy::run(&place, &arguments),
+        Command::Move(arguments) => relocate::run(&place, &arguments),
         Command::Events(arguments) => events::run(&place, &arguments),
         Command::Stats(arguments) => stats::run(&place, &arguments),
         Command::Top(arguments) => top::run(&place, &arguments),

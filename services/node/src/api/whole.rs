@@ -6,8 +6,8 @@ use super::tree;
 use crate::admin::{Act, Code, DomainRow, ExecRequest, Problem, Progress, Said};
 use crate::base::LOOKS;
 use crate::domains::supervisor::State as DomainState;
-use crate::domains::{Teller, lifecycle};
-use crate::placement::{Following, Key};
+use crate::domains::{Teller, lifecycle, prepare};
+use crate::placement::{Following, Key, MayCome, Obstacles};
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header;
@@ -30,6 +30,7 @@ pub(crate) fn routes() -> Router<Arc<Node>> {
         .route("/v1/here/logs/{dc}/{domain}", get(logs_here))
         .route("/v1/here/exec", post(exec_here))
         .route("/v1/here/act/{dc}/{domain}", post(act_here))
+        .route("/v1/here/move/{dc}/{domain}", post(may_come_here))
 }
 
 async fn domains_here(State(node): State<Arc<Node>>) -> Json<Vec<DomainRow>> {
@@ -205,6 +206,15 @@ pub(crate) async fn exec_there(
     let far = following.peers.open(node, "/v1/here/exec".to_owned(), order).await?;
     tokio::spawn(remote::bridge(asked, far));
     Ok(remote::switched())
+}
+
+/// Another node wants to know whether a domain can come here.
+async fn may_come_here(
+    State(node): State<Arc<Node>>,
+    Path((dc, name)): Path<(String, String)>,
+    Json(MayCome { prepare }): Json<MayCome>,
+) -> Json<Obstacles> {
+    Json(Obstacles { refused: prepare::obstacles(&node.domains, &dc, &name, prepare).await })
 }
 
 async fn act_here(

@@ -16,7 +16,7 @@ mod levels;
 pub(crate) mod lifecycle;
 mod listener;
 pub(crate) mod machines;
-mod prepare;
+pub(crate) mod prepare;
 pub(crate) mod ready;
 pub(crate) mod relays;
 pub(crate) mod spec;

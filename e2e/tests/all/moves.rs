@@ -1,0 +1,162 @@
+//! Planned moves: a domain goes to another node, goes back where it does not come up there, and never lives twice.
+
+use e2e::cluster::{Bed, Host, Witness, address};
+use serde_json::Value;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// How long a thing of the cluster may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn bed() -> Option<Bed> {
+    let bed = Bed::with_etcd(2, 1)?;
+    bed.join_all(1, &[]);
+    Some(bed)
+}
+
+/// A domain that writes into the bed's folder that it lives; `more` are further lines of it.
+fn witness(bed: &Bed, name: &str, more: &str) -> String {
+    let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/programs");
+    let folder = bed.folder().display();
+    format!(
+        "[domain.{name}]\nkind = \"container\"\nroot = \"host\"\nrestart = {{ policy = \"always\", backoff = \"50ms\" }}\n\
+         mounts = [{{ source = \"{programs}\", target = \"/programs\" }}, {{ source = \"{folder}\", target = \"/bed\", read_only = false }}]\n{more}\n"
+    )
+}
+
+fn command(name: &str) -> String {
+    format!("command = [\"python3\", \"/programs/witness.py\", \"/bed/{name}.lives\"]\n")
+}
+
+fn lives(bed: &Bed, name: &str) -> Witness {
+    Witness::new(bed.folder(), &format!("{name}.lives"))
+}
+
+fn row(host: &Host, domain: &str) -> (String, String) {
+    let rows = host.json(&["ps"]);
+    let row = rows
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["domain"] == domain).cloned())
+        .unwrap_or_default();
+    let text = |key: &str| row[key].as_str().unwrap_or("-").to_owned();
+    (text("node"), text("state"))
+}
+
+fn runs_on(host: &Host, domain: &str, node: &str) -> bool {
+    row(host, domain) == (node.to_owned(), "running".to_owned())
+}
+
+/// The report of a move, and its exit code.
+fn moved(host: &Host, domain: &str, to: &str, more: &[&str]) -> (Value, i32) {
+    let run = host.run(&[&["move", domain, "--to", to, "--json"], more].concat());
+    let report = serde_json::from_str(&run.out).unwrap_or_else(|error| panic!("{error}: {run:?}"));
+    (report, run.code)
+}
+
+/// A move that goes on while the test does something else.
+fn begin_move(host: &Host, domain: &str, to: &str) -> Child {
+    let mut command = host.command(&["move", domain, "--to", to]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
+}
+
+#[test]
+fn a_domain_moves_as_asked_goes_back_where_it_does_not_come_up_and_says_why_it_can_not() {
+    let Some(bed) = bed() else { return };
+    let [alpha, beta] = [bed.host(0), bed.host(1)];
+    let (gone, only_alpha) = (bed.folder().join("gone"), address(0));
+    std::fs::create_dir(&gone).expect("a folder");
+    let text = "name = \"test\"\n".to_owned()
+        + &witness(&bed, "one", &command("one"))
+        + &witness(&bed, "pinned", &(command("pinned") + "node = \"alpha\"\n"))
+        + &witness(&bed, "tied", &(command("tied") + "network = \"host\"\n")).replace(
+            "restart =",
+            &format!("ready = {{ command = [\"grep\", \"-q\", \"{only_alpha}\", \"/proc/net/fib_trie\"], timeout = \"2s\" }}\nrestart ="),
+        )
+        + &witness(&bed, "holder", &command("holder"))
+            .replace("mounts = [", &format!("mounts = [{{ source = \"{}\", target = \"/gone\" }}, {{ source = \"/dev/zero\", target = \"/zero\" }}, ", gone.display()));
+    // Whatever may choose is to begin on alpha.
+    alpha.ok(&["node", "drain", "beta"]);
+    alpha.up_ok(&text);
+    alpha.ok(&["node", "undrain", "beta"]);
+    std::fs::remove_dir(&gone).expect("removed");
+
+    let (report, code) = moved(beta, "one", "beta", &["--dry-run"]);
+    assert_eq!((report["outcome"].as_str(), code), (Some("possible"), 0), "{report}");
+    let (report, code) = moved(beta, "one", "beta", &[]);
+    assert_eq!(
+        (report["outcome"].as_str(), report["how"].as_str(), code),
+        (Some("moved"), Some("restart"), 0),
+        "{report}"
+    );
+    println!("{report}");
+    assert!(report["pause_ms"].as_u64() >= report["began_ms"].as_u64(), "{report}");
+    bed.until("it runs on beta", PATIENCE, || runs_on(alpha, "one", "beta"));
+    assert_eq!(lives(&bed, "one").lives().len(), 2);
+    let there = alpha.ok(&["move", "one", "--to", "beta"]);
+    assert!(there.contains("is on beta already"), "{there}");
+
+    // What names a node, and what is there alone, stays, and each reason is said.
+    let (report, code) = moved(alpha, "pinned", "beta", &[]);
+    assert_eq!((report["outcome"].as_str(), code), (Some("refused"), 1), "{report}");
+    assert!(report["refused"].to_string().contains("its file names the node alpha"), "{report}");
+    let said = alpha.run(&["move", "holder", "--to", "beta"]);
+    let there_is_no = format!("beta: there is no {}", gone.display());
+    assert!(said.code == 1 && said.err.contains(&there_is_no) && said.err.contains("/dev/zero"), "{said:?}");
+    let nobody = alpha.run(&["move", "one", "--to", "gamma"]);
+    assert!(nobody.code == 1 && nobody.err.contains("there is no node \"gamma\""), "{nobody:?}");
+
+    // It is ready nowhere but on alpha.
+    let (report, code) = moved(alpha, "tied", "beta", &[]);
+    assert_eq!((report["outcome"].as_str(), code), (Some("returned"), 1), "{report}");
+    assert!(report["why"].as_str().is_some_and(|why| why.contains("not ready within 2.0 s")), "{report}");
+    assert!(runs_on(beta, "tied", "alpha"), "{:?}", row(beta, "tied"));
+    assert_eq!(lives(&bed, "tied").lives().len(), 3);
+
+    // A drain asks first, too: what can't go stays.
+    alpha.ok(&["node", "drain", "alpha"]);
+    bed.until("it is said why it stays", PATIENCE, || alpha.run(&["ps"]).out.contains(&there_is_no));
+    assert!(runs_on(beta, "holder", "alpha"));
+    for name in ["one", "pinned", "tied", "holder"] {
+        lives(&bed, name).assert_never_two();
+    }
+    assert_eq!(lives(&bed, "holder").lives().len(), 1, "it was never ended");
+    alpha.ok(&["down", "test"]);
+    bed.finish();
+}
+
+#[test]
+fn a_daemon_that_is_killed_in_a_move_leaves_one_life_and_its_successor_goes_on() {
+    let Some(bed) = bed() else { return };
+    let [alpha, beta] = [bed.host(0), bed.host(1)];
+    // It takes its time to end, and to be ready.
+    let slow = "stop = { timeout = \"1500ms\" }\nready = { command = [\"test\", \"-e\", \"/bed/ready\"] }\n\
+                command = [\"sh\", \"-c\", \"trap '' TERM; python3 /programs/witness.py /bed/slow.lives\"]\n";
+    std::fs::write(bed.folder().join("ready"), "").expect("written");
+    alpha.ok(&["node", "drain", "beta"]);
+    alpha.up_ok(&("name = \"test\"\n".to_owned() + &witness(&bed, "slow", slow)));
+    alpha.ok(&["node", "undrain", "beta"]);
+
+    // The daemon that ends it dies meanwhile.
+    let asked = begin_move(beta, "slow", "beta");
+    bed.until("it is ending", PATIENCE, || row(alpha, "slow").1 == "stopping");
+    alpha.kill_role("daemon");
+    bed.start_daemon(alpha);
+    let said = asked.wait_with_output().expect("the command ends");
+    assert!(said.status.success(), "{said:?}");
+    assert!(runs_on(beta, "slow", "beta"), "{:?}", row(beta, "slow"));
+
+    // The daemon that starts it dies meanwhile.
+    std::fs::remove_file(bed.folder().join("ready")).expect("removed");
+    let before = lives(&bed, "slow").lives().len();
+    let asked = begin_move(beta, "slow", "alpha");
+    bed.until("it is starting", PATIENCE, || lives(&bed, "slow").lives().len() > before);
+    alpha.kill_role("daemon");
+    std::fs::write(bed.folder().join("ready"), "").expect("written");
+    bed.start_daemon(alpha);
+    let said = asked.wait_with_output().expect("the command ends");
+    assert!(said.status.success(), "{said:?}");
+    bed.until("it runs on alpha", PATIENCE, || runs_on(beta, "slow", "alpha"));
+    lives(&bed, "slow").assert_never_two();
+    beta.ok(&["down", "test"]);
+    bed.finish();
+}
