@@ -53,6 +53,11 @@ fn moved(host: &Host, domain: &str, to: &str, more: &[&str]) -> (Value, i32) {
     (report, run.code)
 }
 
+/// A domain that counts its lives: it says at its end how many there were, and the next life hears of it.
+const COUNTING: &str = r#"command = ["sh", "-c", '''n=$(cat /srv/self/handover); echo "${n:-0}" >> /bed/one.heard; python3 /programs/witness.py /bed/one.lives &
+trap "kill $!; echo $((n + 1)) > /srv/self/handover; exit 0" TERM; wait''']
+"#;
+
 /// A move that goes on while the test does something else.
 fn begin_move(host: &Host, domain: &str, to: &str) -> Child {
     let mut command = host.command(&["move", domain, "--to", to]);
@@ -66,7 +71,7 @@ fn a_domain_moves_as_asked_goes_back_where_it_does_not_come_up_and_says_why_it_c
     let (gone, only_alpha) = (bed.folder().join("gone"), address(0));
     std::fs::create_dir(&gone).expect("a folder");
     let text = "name = \"test\"\n".to_owned()
-        + &witness(&bed, "one", &command("one"))
+        + &witness(&bed, "one", COUNTING)
         + &witness(&bed, "pinned", &(command("pinned") + "node = \"alpha\"\n"))
         + &witness(&bed, "tied", &(command("tied") + "network = \"host\"\n")).replace(
             "restart =",
@@ -92,6 +97,14 @@ fn a_domain_moves_as_asked_goes_back_where_it_does_not_come_up_and_says_why_it_c
     assert!(report["pause_ms"].as_u64() >= report["began_ms"].as_u64(), "{report}");
     bed.until("it runs on beta", PATIENCE, || runs_on(alpha, "one", "beta"));
     assert_eq!(lives(&bed, "one").lives().len(), 2);
+    let heard = std::fs::read_to_string(bed.folder().join("one.heard")).expect("readable");
+    assert_eq!(heard, "0\n1\n", "what one life leaves, the next one finds");
+    // As much as there may be, and no more.
+    let too_much =
+        alpha.run(&["exec", "one", "--", "sh", "-c", "head -c 70000 /dev/zero > /srv/self/handover"]);
+    assert!(too_much.code != 0 && too_much.err.contains("File too large"), "{too_much:?}");
+    alpha.ok(&["exec", "one", "--", "sh", "-c", "echo 7 > /srv/self/handover"]);
+    assert_eq!(alpha.ok(&["exec", "one", "--", "cat", "/srv/self/handover"]), "7\n");
     let there = alpha.ok(&["move", "one", "--to", "beta"]);
     assert!(there.contains("is on beta already"), "{there}");
 

@@ -8,6 +8,7 @@ mod changes;
 mod events;
 mod exit;
 pub(crate) mod frontends;
+pub(crate) mod handover;
 mod health;
 pub(crate) mod host;
 pub(crate) mod incarnation;

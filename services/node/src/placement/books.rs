@@ -17,6 +17,7 @@ const PLACED: &str = "placed/";
 const CLAIM: &str = "claim/";
 const SEEN: &str = "seen/";
 const DRAIN: &str = "drain/";
+const HANDOVER: &str = "handover/";
 const MOVE: &str = "move/";
 const PROMISES: &str = "promises/";
 
@@ -233,6 +234,11 @@ pub(crate) fn placed_key(of: &Key) -> String {
 
 pub(crate) fn seen_key(of: &Key) -> String {
     key(SEEN, of)
+}
+
+/// What a domain's last life left, on its way to another node.
+pub(crate) fn handover_key(of: &Key) -> String {
+    key(HANDOVER, of)
 }
 
 pub(crate) fn move_key(of: &Key) -> String {

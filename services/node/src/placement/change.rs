@@ -362,7 +362,9 @@ async fn forget_lost(following: &Arc<Following>, dc: &str) -> Result<(), Problem
         .cloned()
         .collect();
     for key in left {
-        for path in [books::placed_key(&key), books::seen_key(&key), books::move_key(&key)] {
+        for path in
+            [books::placed_key(&key), books::seen_key(&key), books::move_key(&key), books::handover_key(&key)]
+        {
             super::remove(following, path, Expected::Anything).await.map_err(|e| failed(&e))?;
         }
     }

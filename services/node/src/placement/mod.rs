@@ -6,6 +6,7 @@
 mod books;
 mod change;
 mod drain;
+mod handover;
 mod hold;
 mod of_cluster;
 mod peers;
@@ -20,7 +21,7 @@ pub(crate) use drain::{drain, undrain};
 pub(crate) use peers::Peers;
 pub(crate) use relocate::{MayCome, Obstacles, relocate};
 
-use crate::base::REGISTRY;
+use crate::base::{DISKS, REGISTRY};
 use crate::domains::ready;
 use crate::domains::supervisor::{First, State, supervise};
 use crate::domains::{Domains, Known};
@@ -465,10 +466,15 @@ async fn decide(
         Verdict::Leave | Verdict::Wait { .. } | Verdict::Stuck(_) => {
             if let Some(supervised) = supervised {
                 tracing::warn!(dc, domain = key.1, "another node has it: it ends here");
-                let following = Arc::clone(following);
+                let (node, following, of) = (Arc::clone(node), Arc::clone(following), key.clone());
                 spawn_for(&following, &key, async move {
                     if let Err(error) = supervised.stop_at_once().await {
                         tracing::error!(error, "what another node has can't be removed here");
+                    }
+                    // Nobody hands on what a life left that was over before.
+                    let removed = DISKS.run(move || node.remove_handover(&of.0, &of.1));
+                    if let Err(error) = removed.await.and_then(|removed| removed) {
+                        tracing::error!(error, "what it left can't be removed here");
                     }
                 });
             }
@@ -527,6 +533,15 @@ fn run(
         // Of a refusal the book keeps a note, of which the next pass takes note.
         if let Err(why) = promised::enter(&node, &following_too, &of.0, &domain).await {
             tracing::warn!(dc = of.0, domain = of.1, why, "it is not started here");
+            return;
+        }
+        if let Err(why) = handover::take(&node, &following_too, &of).await {
+            tracing::warn!(
+                dc = of.0,
+                domain = of.1,
+                why,
+                "what its last life left can't be had yet, so it is not started yet"
+            );
             return;
         }
         let (supervised, outcome) = supervise(&node, &of.0, &domain, First::Restore);
@@ -630,7 +645,7 @@ fn spawn_move(node: &Arc<Domains>, following: &Arc<Following>, books: &Arc<Books
                 return;
             }
         }
-        relocation::let_go(&following_too, &books, &of, &to).await;
+        relocation::let_go(&node, &following_too, &books, &of, &to).await;
     });
 }
 
@@ -666,6 +681,7 @@ async fn clear_what_is_unwanted(
         for (path, expected) in [
             (books::seen_key(&key), Expected::Anything),
             (books::move_key(&key), Expected::Anything),
+            (books::handover_key(&key), Expected::Anything),
             (books::placed_key(&key), books::expected(books.placed.get(&key))),
             (books::claim_key(&key), books::expected(books.claims.get(&key))),
         ] {

@@ -1,7 +1,7 @@
 //! This node's part in planned moves: it ends what leaves, starts what comes, and takes back what does not come up elsewhere.
 
 use super::books::{self, At, Books, BooksError, Moving};
-use super::{Following, Key, put_placed, remove, spawn_for, written};
+use super::{Following, Key, handover, put_placed, remove, spawn_for, written};
 use crate::base::{BOOK, REGISTRY};
 use crate::domains::Domains;
 use placement::{Duty, Relocation, Standing, Start, Step, duty};
@@ -133,7 +133,8 @@ fn give(
     mut moving: At<Moving>,
 ) {
     let supervised = node.supervised(&key.0, &key.1);
-    let (following_too, books, of) = (Arc::clone(following), Arc::clone(books), key.clone());
+    let (node, following_too, books, of) =
+        (Arc::clone(node), Arc::clone(following), Arc::clone(books), key.clone());
     spawn_for(following, key, async move {
         let begun = Instant::now();
         let mut next = (Step::Given, None);
@@ -141,6 +142,16 @@ fn give(
             && let Err(error) = supervised.stop().await
         {
             next = (Step::Failed, Some(format!("it can't be ended where it is: {error}")));
+        }
+        // Before anything says that it has ended: whoever repeats this finds the file, or that it was sent.
+        if let Err(why) = handover::send(&node, &following_too, &of).await {
+            tracing::warn!(
+                dc = of.0,
+                domain = of.1,
+                why,
+                "what it left can't be sent on yet, so it does not move yet"
+            );
+            return;
         }
         moving.value.ended_ms = Some(ms_since(begun));
         let given = match set(&following_too, &of, &moving, next.0, next.1).await {
@@ -152,7 +163,7 @@ fn give(
         };
         // Whoever was quicker has decided otherwise: the next pass sees how.
         if given {
-            let_go(&following_too, &books, &of, &moving.value.to).await;
+            let_go(&node, &following_too, &books, &of, &moving.value.to).await;
         }
     });
 }
@@ -160,7 +171,8 @@ fn give(
 /// Ends what is left of a domain here, which is the other node's.
 fn hand_on(node: &Arc<Domains>, following: &Arc<Following>, books: &Arc<Books>, key: &Key, heir: String) {
     let supervised = node.supervised(&key.0, &key.1);
-    let (following_too, books, of) = (Arc::clone(following), Arc::clone(books), key.clone());
+    let (node, following_too, books, of) =
+        (Arc::clone(node), Arc::clone(following), Arc::clone(books), key.clone());
     spawn_for(following, key, async move {
         if let Some(supervised) = supervised
             && let Err(error) = supervised.stop().await
@@ -168,12 +180,27 @@ fn hand_on(node: &Arc<Domains>, following: &Arc<Following>, books: &Arc<Books>, 
             tracing::error!(dc = of.0, domain = of.1, error, "what is left of it can't be removed");
             return;
         }
-        let_go(&following_too, &books, &of, &heir).await;
+        let_go(&node, &following_too, &books, &of, &heir).await;
     });
 }
 
 /// Gives a domain that has ended here to another node, and lets go of the claim.
-pub(super) async fn let_go(following: &Arc<Following>, books: &Books, of: &Key, heir: &str) {
+pub(super) async fn let_go(
+    node: &Arc<Domains>,
+    following: &Arc<Following>,
+    books: &Books,
+    of: &Key,
+    heir: &str,
+) {
+    if let Err(why) = handover::send(node, following, of).await {
+        tracing::warn!(
+            dc = of.0,
+            domain = of.1,
+            why,
+            "what it left can't be sent on yet, so it does not leave yet"
+        );
+        return;
+    }
     {
         let mut inner = following.lock();
         inner.ready.remove(of);
