@@ -1,6 +1,7 @@
 //! The command line. Help, completions and man pages all come out of these definitions.
 
 use crate::commands::adaptation::AdaptationCommand;
+use crate::commands::coordination::{KvCommand, SyncCommand};
 use crate::commands::endpoint::EndpointCommand;
 use crate::commands::events::ChannelCommand;
 use crate::commands::image::ImageCommand;
@@ -179,6 +180,32 @@ One machine needs none of this. Several need an etcd (3.4 or later) that all of 
 In a domain the program is /run/tombolo/tombolo, and `--domain` is not needed."
     )]
     Endpoint(EndpointCommand),
+    /// Keys that programs of a distributed container share: read, set, compare and swap, watch
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo kv set config/colour blue --domain shop/web
+  tombolo kv get config/colour
+  tombolo kv get config/colour --json            with its revision
+  tombolo kv cas config/colour 42 red            only if it is at revision 42; 0: only if there is none
+  tombolo kv ls config/
+  tombolo kv watch config/
+
+Programs use the files: /srv/NAME/kv/config/colour (docs/coordination.md). In a domain, `--domain` is not needed."
+    )]
+    Kv(KvCommand),
+    /// Locks and semaphores that programs of a distributed container share
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo sync ls
+  tombolo sync lock printer --domain shop/web -- print page.ps       TOMBOLO_TOKEN has the fencing token
+  tombolo sync lock printer --timeout 5s -- print page.ps
+  tombolo sync lock printer                                          until the standard input ends
+
+Programs use the files: /srv/NAME/locks/printer (docs/coordination.md). In a domain, `--domain` is not needed."
+    )]
+    Sync(SyncCommand),
     /// Look at the links to other nodes, and change what carries them
     #[command(
         subcommand,

@@ -4,6 +4,7 @@ pub mod act;
 pub mod adaptation;
 mod bench;
 mod check;
+pub mod coordination;
 mod copy;
 mod daemon;
 mod doctor;
@@ -57,6 +58,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Node(command) => node::run(&place, &command),
         Command::Service(command) => look::service(&place, &command),
         Command::Endpoint(command) => endpoint::run(&place, &command),
+        Command::Kv(command) => coordination::kv(&place, &command),
+        Command::Sync(command) => coordination::sync(&place, &command),
         Command::Link(command) => link::run(&place, &command),
         Command::Volume(command) => volume::run(&place, &command),
         Command::Reserve(command) => reserve::run(&place, &command),
