@@ -101,7 +101,7 @@ Nothing is touched before the whole file is admitted. If a step fails, or Ctrl-C
   tombolo move web --to b --json | jq .pause_ms
 
 The node is asked first whether it has the room, the image and the mounts, and makes the image ready. Then the domain ends as its file says
-(`stop`), and starts there. Where it does not come up, it goes back. Who calls it meanwhile waits (docs/movement.md).")]
+(`stop`), and starts there. Where it does not come up, it goes back. Who uses files of its services waits meanwhile (docs/movement.md).")]
     Move(MoveArgs),
     /// Copy files into a domain, or out of it
     #[command(after_help = "Examples:

@@ -96,7 +96,7 @@ fn a_domain_moves_as_asked_goes_back_where_it_does_not_come_up_and_says_why_it_c
     println!("{report}");
     assert!(report["pause_ms"].as_u64() >= report["began_ms"].as_u64(), "{report}");
     bed.until("it runs on beta", PATIENCE, || runs_on(alpha, "one", "beta"));
-    assert_eq!(lives(&bed, "one").lives().len(), 2);
+    bed.until("it lives again", PATIENCE, || lives(&bed, "one").lives().len() == 2);
     let heard = std::fs::read_to_string(bed.folder().join("one.heard")).expect("readable");
     assert_eq!(heard, "0\n1\n", "what one life leaves, the next one finds");
     // As much as there may be, and no more.
@@ -123,7 +123,7 @@ fn a_domain_moves_as_asked_goes_back_where_it_does_not_come_up_and_says_why_it_c
     assert_eq!((report["outcome"].as_str(), code), (Some("returned"), 1), "{report}");
     assert!(report["why"].as_str().is_some_and(|why| why.contains("not ready within 2.0 s")), "{report}");
     assert!(runs_on(beta, "tied", "alpha"), "{:?}", row(beta, "tied"));
-    assert_eq!(lives(&bed, "tied").lives().len(), 3);
+    bed.until("it lived there, and lives again", PATIENCE, || lives(&bed, "tied").lives().len() == 3);
 
     // A drain asks first, too: what can't go stays.
     alpha.ok(&["node", "drain", "alpha"]);
@@ -173,3 +173,84 @@ fn a_daemon_that_is_killed_in_a_move_leaves_one_life_and_its_successor_goes_on()
     beta.ok(&["down", "test"]);
     bed.finish();
 }
+
+/// A name server on beta, a directory that asks it and that may run anywhere, and on alpha a container that looks names up.
+fn directory() -> String {
+    let upstream = address(1);
+    format!(
+        r#"
+name = "test"
+
+[domain.nameserver]
+kind = "process"
+node = "beta"
+command = [
+    "/usr/sbin/dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--log-facility=-", "--user=nobody", "--group=nogroup",
+    "--no-resolv", "--no-hosts", "--port=5354", "--host-record=www.quickstart.test,192.0.2.7",
+]
+capabilities = ["SETGID", "SETUID"]
+ready = {{ tcp = "127.0.0.1:5354" }}
+
+[domain.resolver]
+kind = "container"
+root = "host"
+network = "host"
+after = ["nameserver"]
+restart = {{ policy = "always", backoff = "50ms" }}
+
+[domain.web]
+kind = "container"
+root = "host"
+node = "alpha"
+command = ["sleep", "infinity"]
+services = {{ dns = "/srv/dns" }}
+
+[service.dns]
+kind = "directory"
+domain = "resolver"
+allow = [{{ domains = ["web"], verbs = ["resolve"] }}]
+
+[service.dns.settings]
+upstream = ["{upstream}:5354"]
+timeout = "1s"
+retries = 2
+cache = {{ mode = "none" }}
+"#
+    )
+}
+
+#[test]
+fn who_looks_names_up_waits_while_the_directory_moves_and_loses_nothing() {
+    let Some(bed) = bed() else { return };
+    let alpha = bed.host(0);
+    alpha.up_ok(&directory());
+    let resolves = || {
+        alpha
+            .run(&["exec", "web", "--", "getent", "ahostsv4", "www.quickstart.test"])
+            .out
+            .contains("192.0.2.7")
+    };
+    bed.until("the name is resolved", PATIENCE, resolves);
+    let mut asking = alpha.command(&["exec", "web", "--", "bash", "-c", TIMED_LOOKUPS]);
+    let asking = asking.stdout(Stdio::piped()).spawn().expect("look names up");
+    let (first, _) = row(alpha, "resolver");
+    let second = if first == "alpha" { "beta" } else { "alpha" };
+    for to in [second, first.as_str()] {
+        let (report, code) = moved(alpha, "resolver", to, &[]);
+        assert_eq!((report["outcome"].as_str(), code), (Some("moved"), 0), "{report}");
+        bed.until("the name is resolved after the move", PATIENCE, resolves);
+        println!("{report}");
+    }
+    alpha.ok(&["exec", "web", "--", "touch", "/tmp/enough"]);
+    let said = asking.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    println!("{said}");
+    assert!(said.starts_with("asked "), "{said}");
+    alpha.ok(&["down", "test"]);
+    bed.finish();
+}
+
+/// Looks the name up again and again until it is told to end; prints what was lost, and at the end how many there were and the longest, in ms.
+const TIMED_LOOKUPS: &str = "n=0; most=0; while [ ! -e /tmp/enough ]; do since=$(date +%s%3N)
+    getent ahostsv4 www.quickstart.test | grep -q 192.0.2.7 || echo lost $n; took=$(($(date +%s%3N) - since))
+    [ $took -gt $most ] && most=$took; n=$((n + 1)); done; echo asked $n, the longest $most ms";

@@ -50,7 +50,7 @@ pub struct MoveReport {
     pub refused: Vec<String>,
     /// What whoever moves it should know.
     pub notes: Vec<String>,
-    /// From the order until it was ready again, as the daemon that was told saw it: no caller waits longer.
+    /// From the order until it was ready again, as the daemon that was told saw it.
     pub pause_ms: Option<u64>,
     /// What its end took.
     pub ended_ms: Option<u64>,
