@@ -118,6 +118,16 @@ fn a_domain_moves_as_asked_goes_back_where_it_does_not_come_up_and_says_why_it_c
     let nobody = alpha.run(&["move", "one", "--to", "gamma"]);
     assert!(nobody.code == 1 && nobody.err.contains("there is no node \"gamma\""), "{nobody:?}");
 
+    // What somebody has stopped is not started by a move.
+    alpha.ok(&["stop", "holder"]);
+    bed.until("it is stopped", PATIENCE, || row(beta, "holder").1 == "stopped");
+    let stopped = || moved(beta, "holder", "beta", &["--dry-run"]).0["refused"].to_string();
+    bed.until("it is said", PATIENCE, || stopped().contains("somebody has stopped it"));
+    std::fs::create_dir(&gone).expect("a folder");
+    alpha.ok(&["start", "holder"]);
+    std::fs::remove_dir(&gone).expect("removed");
+    bed.until("it runs", PATIENCE, || runs_on(beta, "holder", "alpha"));
+
     // It is ready nowhere but on alpha.
     let (report, code) = moved(alpha, "tied", "beta", &[]);
     assert_eq!((report["outcome"].as_str(), code), (Some("returned"), 1), "{report}");
@@ -132,7 +142,7 @@ fn a_domain_moves_as_asked_goes_back_where_it_does_not_come_up_and_says_why_it_c
     for name in ["one", "pinned", "tied", "holder"] {
         lives(&bed, name).assert_never_two();
     }
-    assert_eq!(lives(&bed, "holder").lives().len(), 1, "it was never ended");
+    assert_eq!(lives(&bed, "holder").lives().len(), 2, "it ended when it was stopped, and never else");
     alpha.ok(&["down", "test"]);
     bed.finish();
 }

@@ -6,8 +6,8 @@ use super::tree;
 use crate::admin::{Act, Code, DomainRow, ExecRequest, Problem, Progress, Said};
 use crate::base::LOOKS;
 use crate::domains::supervisor::State as DomainState;
-use crate::domains::{Teller, lifecycle, prepare};
-use crate::placement::{Following, Key, MayCome, Obstacles};
+use crate::domains::{Teller, lifecycle};
+use crate::placement::{Following, Key, MayCome, Obstacles, may_come};
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header;
@@ -212,9 +212,12 @@ pub(crate) async fn exec_there(
 async fn may_come_here(
     State(node): State<Arc<Node>>,
     Path((dc, name)): Path<(String, String)>,
-    Json(MayCome { prepare }): Json<MayCome>,
-) -> Json<Obstacles> {
-    Json(Obstacles { refused: prepare::obstacles(&node.domains, &dc, &name, prepare).await })
+    Json(asked): Json<MayCome>,
+) -> Result<Json<Obstacles>, Problem> {
+    let following = node
+        .following()
+        .ok_or_else(|| Problem::new(Code::NoCluster, "this node does not follow a cluster now"))?;
+    Ok(Json(may_come(&node.domains, following, (dc, name), asked).await))
 }
 
 async fn act_here(

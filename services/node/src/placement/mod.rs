@@ -19,7 +19,7 @@ pub(crate) use books::Key;
 pub(crate) use change::{down, up};
 pub(crate) use drain::{drain, undrain};
 pub(crate) use peers::Peers;
-pub(crate) use relocate::{MayCome, Obstacles, relocate};
+pub(crate) use relocate::{MayCome, Obstacles, may_come, relocate};
 
 use crate::base::{DISKS, REGISTRY};
 use crate::domains::ready;
@@ -87,6 +87,8 @@ struct Inner {
     was_read: bool,
     /// When this node began to start what came by a planned move.
     took: BTreeMap<Key, Instant>,
+    /// What is being found out for other nodes.
+    preparing: relocate::Preparing,
     /// Nodes to which domains can't go that should leave this one: since when, and why.
     unfit: BTreeMap<Key, (String, Instant, String)>,
     /// What was written last.

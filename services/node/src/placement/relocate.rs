@@ -5,17 +5,24 @@ use super::change::{failed, must_hold};
 use super::relocation;
 use super::{Following, Key};
 use crate::admin::{Code, DomainMoveRequest, MoveOutcome, MoveReport, Problem};
+use crate::domains::supervisor::State;
 use crate::domains::{Domains, prepare};
 use placement::{Lack, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tokio::time::timeout_at;
 use topology::{Domain, Settings, Topology};
 
 /// What a step of a move may take beyond what its file gives the domain to end, and to be ready.
 const STEP_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the other node looks before it says that it is not done: less than a call between daemons may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// How often it is asked again at most, each of which takes as long: a large image on a slow disk is unpacked within a quarter of an hour.
+const ASKED_AGAIN_MAX: usize = 300;
 
 /// What the other node is asked before anything ends: whether the domain can come, and, with `prepare`, to unpack its image.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -25,9 +32,48 @@ pub(crate) struct MayCome {
 }
 
 /// Its answer: why not, reason by reason.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Obstacles {
     pub(crate) refused: Vec<String>,
+    /// It is not known yet, because an image is still being unpacked: ask again.
+    #[serde(default)]
+    pub(crate) pending: bool,
+}
+
+/// What is being found out for other nodes, by domain.
+pub(super) type Preparing = BTreeMap<Key, watch::Receiver<Option<Vec<String>>>>;
+
+/// Finds out for another node whether a domain can come here. What takes long goes on, and the same question gets its answer later.
+pub(crate) async fn may_come(
+    node: &Arc<Domains>,
+    following: &Following,
+    key: Key,
+    MayCome { prepare }: MayCome,
+) -> Obstacles {
+    if !prepare {
+        return Obstacles { refused: prepare::obstacles(node, &key.0, &key.1, false).await, pending: false };
+    }
+    let mut found = {
+        let mut inner = following.lock();
+        let begin = || begin(Arc::clone(node), key.clone());
+        inner.preparing.entry(key.clone()).or_insert_with(begin).clone()
+    };
+    let answer = match tokio::time::timeout(ANSWER_WITHIN, found.wait_for(Option::is_some)).await {
+        Ok(Ok(refused)) => Obstacles { refused: refused.clone().unwrap_or_default(), pending: false },
+        Ok(Err(_)) => Obstacles { refused: vec!["looking at it broke off".to_owned()], pending: false },
+        Err(_) => return Obstacles { refused: Vec::new(), pending: true },
+    };
+    following.lock().preparing.remove(&key);
+    answer
+}
+
+fn begin(node: Arc<Domains>, key: Key) -> watch::Receiver<Option<Vec<String>>> {
+    let (found, receiver) = watch::channel(None);
+    tokio::spawn(async move {
+        let obstacles = prepare::obstacles(&node, &key.0, &key.1, true).await;
+        found.send_replace(Some(obstacles));
+    });
+    receiver
 }
 
 /// Moves a domain to another node, or says why it stays.
@@ -125,6 +171,9 @@ fn obstacles(
         }
     }
     let key = (topology.name.as_str().to_owned(), domain.name.as_str().to_owned());
+    if books.seen.get(&key).is_some_and(|seen| seen.value.state == State::Stopped.as_str()) {
+        found.push("somebody has stopped it, and a move would start it: `tombolo start` it first".to_owned());
+    }
     let cluster = following.cluster(books, Some(&key));
     let want = books.want(&key.0, domain);
     let lacks = cluster.node(to).map(|node| cluster.lacks(node, &want)).unwrap_or_default();
@@ -164,16 +213,22 @@ pub(super) async fn ask(
         return Ok(prepare::obstacles(node, dc, domain, prepare).await);
     }
     let (path, body) = (format!("/v1/here/move/{dc}/{domain}"), json!(MayCome { prepare }));
-    let answer = following.peers.call(to, path, Some(body)).await;
-    let answer = answer.and_then(|answer| serde_json::from_value(answer).map_err(|error| error.to_string()));
-    let Obstacles { refused } = answer.map_err(|why| {
-        Problem::new(
-            Code::Failed,
-            format!("node {to} does not say whether {dc}/{domain} can run there: {why}"),
-        )
-        .help("`tombolo node ls` shows whether it is there")
-    })?;
-    Ok(refused.into_iter().map(|why| format!("{to}: {why}")).collect())
+    for _again in 0..ASKED_AGAIN_MAX {
+        let answer = following.peers.call(to, path.clone(), Some(body.clone())).await;
+        let answer =
+            answer.and_then(|answer| serde_json::from_value(answer).map_err(|error| error.to_string()));
+        let Obstacles { refused, pending } = answer.map_err(|why| {
+            Problem::new(
+                Code::Failed,
+                format!("node {to} does not say whether {dc}/{domain} can run there: {why}"),
+            )
+            .help("`tombolo node ls` shows whether it is there")
+        })?;
+        if !pending {
+            return Ok(refused.into_iter().map(|why| format!("{to}: {why}")).collect());
+        }
+    }
+    Ok(vec![format!("{to}: its image takes too long to unpack")])
 }
 
 /// Waits until a move that was asked for at that revision is over. One that takes too long is given up, or taken back.

@@ -219,3 +219,21 @@ async fn a_domain_that_is_being_moved_is_not_moved_by_somebody_else() {
     assert_eq!(problem.code, Code::Taken);
     assert!(problem.message.contains("from b to a"), "{problem}");
 }
+
+#[tokio::test]
+async fn a_node_that_still_unpacks_says_so_and_the_same_question_gets_the_answer_later() {
+    let bed = bed();
+    let key = ("shop".to_owned(), "robot".to_owned());
+    let (found, receiver) = watch::channel(None);
+    bed.following.lock().preparing.insert(key.clone(), receiver);
+    let asked = || may_come(&bed.domains, &bed.following, key.clone(), MayCome { prepare: true });
+    let answer = asked().await;
+    assert!(answer.pending && answer.refused.is_empty(), "{answer:?}");
+    found.send_replace(Some(vec!["there is no /app".to_owned()]));
+    let answer = asked().await;
+    assert_eq!((answer.pending, answer.refused.as_slice()), (false, &["there is no /app".to_owned()][..]));
+    // Then it is asked anew: this node has no such domain.
+    drop(found);
+    let answer = asked().await;
+    assert_eq!(answer.refused, ["its daemon knows of no shop/robot yet"]);
+}
