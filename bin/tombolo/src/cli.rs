@@ -1,6 +1,7 @@
 //! The command line. Help, completions and man pages all come out of these definitions.
 
 use crate::commands::adaptation::AdaptationCommand;
+use crate::commands::coordination::{KvCommand, SyncCommand};
 use crate::commands::endpoint::EndpointCommand;
 use crate::commands::events::ChannelCommand;
 use crate::commands::image::ImageCommand;
@@ -93,6 +94,15 @@ Nothing is touched before the whole file is admitted. If a step fails, or Ctrl-C
   tombolo kill web
   tombolo kill -s HUP web")]
     Kill(KillArgs),
+    /// Move a container or process of a cluster to another node, by a restart that is announced
+    #[command(after_help = "Examples:
+  tombolo move web --to b
+  tombolo move shop/web --to b --dry-run      whether it can, and why not
+  tombolo move web --to b --json | jq .pause_ms
+
+The node is asked first whether it has the room, the image and the mounts, and makes the image ready. Then the domain ends as its file says
+(`stop`), and starts there. Where it does not come up, it goes back. Who uses files of its services waits meanwhile (docs/movement.md).")]
+    Move(MoveArgs),
     /// Copy files into a domain, or out of it
     #[command(after_help = "Examples:
   tombolo cp settings.toml web:/etc/settings.toml
@@ -170,6 +180,32 @@ One machine needs none of this. Several need an etcd (3.4 or later) that all of 
 In a domain the program is /run/tombolo/tombolo, and `--domain` is not needed."
     )]
     Endpoint(EndpointCommand),
+    /// Keys that programs of a distributed container share: read, set, compare and swap, watch
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo kv set config/colour blue --domain shop/web
+  tombolo kv get config/colour
+  tombolo kv get config/colour --json            with its revision
+  tombolo kv cas config/colour 42 red            only if it is at revision 42; 0: only if there is none
+  tombolo kv ls config/
+  tombolo kv watch config/
+
+Programs use the files: /srv/NAME/kv/config/colour (docs/coordination.md). In a domain, `--domain` is not needed."
+    )]
+    Kv(KvCommand),
+    /// Locks and semaphores that programs of a distributed container share
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tombolo sync ls
+  tombolo sync lock printer --domain shop/web -- print page.ps       TOMBOLO_TOKEN has the fencing token
+  tombolo sync lock printer --timeout 5s -- print page.ps
+  tombolo sync lock printer                                          until the standard input ends
+
+Programs use the files: /srv/NAME/locks/printer (docs/coordination.md). In a domain, `--domain` is not needed."
+    )]
+    Sync(SyncCommand),
     /// Look at the links to other nodes, and change what carries them
     #[command(
         subcommand,
@@ -311,6 +347,21 @@ pub struct ActArgs {
     #[arg(required = true, value_name = "DOMAIN")]
     pub domains: Vec<String>,
     /// Print progress as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct MoveArgs {
+    /// NAME, or DC/NAME
+    pub domain: String,
+    /// The node to which it goes
+    #[arg(long, value_name = "NODE")]
+    pub to: String,
+    /// Say whether it can move, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }

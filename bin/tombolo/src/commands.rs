@@ -4,6 +4,7 @@ pub mod act;
 pub mod adaptation;
 mod bench;
 mod check;
+pub mod coordination;
 mod copy;
 mod daemon;
 mod doctor;
@@ -18,6 +19,7 @@ mod live;
 pub mod logs;
 mod look;
 pub mod node;
+mod relocate;
 pub mod reserve;
 mod skeleton;
 mod stats;
@@ -45,6 +47,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Start(arguments) => act::run(&place, &arguments, Act::Start),
         Command::Kill(arguments) => act::run(&place, &arguments.of, Act::Kill { signal: arguments.signal }),
         Command::Cp(arguments) => copy::run(&place, &arguments),
+        Command::Move(arguments) => relocate::run(&place, &arguments),
         Command::Events(arguments) => events::run(&place, &arguments),
         Command::Stats(arguments) => stats::run(&place, &arguments),
         Command::Top(arguments) => top::run(&place, &arguments),
@@ -55,6 +58,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Node(command) => node::run(&place, &command),
         Command::Service(command) => look::service(&place, &command),
         Command::Endpoint(command) => endpoint::run(&place, &command),
+        Command::Kv(command) => coordination::kv(&place, &command),
+        Command::Sync(command) => coordination::sync(&place, &command),
         Command::Link(command) => link::run(&place, &command),
         Command::Volume(command) => volume::run(&place, &command),
         Command::Reserve(command) => reserve::run(&place, &command),

@@ -82,6 +82,11 @@ fn keys_and_locks_are_one_on_three_nodes_and_a_dead_nodes_lock_goes_on_with_a_gr
     assert!(second > first);
     assert_eq!(ask(beta, "a", &format!("cas kv/n {first} 3")), None, "it is another one by now");
     assert_eq!(ask(beta, "a", "get kv/n"), Some(format!("{second} 2")));
+    // By hand, from a node that has neither of the two.
+    alpha.ok(&["kv", "set", "by/hand", "hello", "--domain", "a"]);
+    assert_eq!(alpha.ok(&["kv", "get", "by/hand", "--domain", "b"]), "hello\n");
+    let refused = alpha.run(&["kv", "cas", "n", &first.to_string(), "3", "--domain", "b"]);
+    assert!(refused.code == 1 && refused.err.contains("somebody was faster"), "{refused:?}");
     // A lock has one holder, wherever that is.
     let mut holder = Holder::start(beta, "a");
     let one = holder.token();

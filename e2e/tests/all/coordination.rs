@@ -336,3 +336,58 @@ fn the_service_is_seen_where_services_are() {
     assert!(wrong.code != 0, "{wrong:?}");
     node.finish();
 }
+
+#[test]
+fn people_read_change_and_watch_keys_and_hold_locks_by_commands() {
+    let Some(node) = start() else { return };
+    node.ok(&["kv", "set", "config/colour", "blue", "--domain", "a"]);
+    assert_eq!(node.ok(&["kv", "get", "config/colour", "--domain", "c"]), "blue\n", "c may look");
+    let several = node.run(&["kv", "get", "config/colour"]);
+    assert!(several.code == 2 && several.err.contains("lab/a, lab/b, lab/c"), "{several:?}");
+    let denied = node.run(&["kv", "set", "config/colour", "red", "--domain", "c"]);
+    assert!(denied.code == 1 && denied.err.contains("verbs `observe`, `coordinate`"), "{denied:?}");
+    // In a domain nobody has to say which.
+    let got: Value =
+        serde_json::from_str(&node.shell_ok("a", "/run/tombolo/tombolo kv get config/colour --json"))
+            .expect("JSON");
+    let revision = got["revision"].as_u64().expect("a revision").to_string();
+    let swapped = node.ok(&["kv", "cas", "config/colour", &revision, "-1", "--domain", "a"]);
+    assert!(swapped.trim().parse::<u64>().is_ok_and(|now| now.to_string() != revision), "{swapped}");
+    let slow = node.run(&["kv", "cas", "config/colour", &revision, "green", "--domain", "b"]);
+    assert!(slow.code == 1 && slow.err.contains("somebody was faster"), "{slow:?}");
+    let listed = node.json(&["kv", "ls", "--domain", "a"]);
+    assert_eq!((listed[0]["key"].as_str(), listed[0]["bytes"].as_u64()), (Some("config/colour"), Some(2)));
+    // A watcher sees what comes after it began.
+    let mut watcher = Talk::start(&node, "b", "/run/tombolo/tombolo kv watch config/ --count 2");
+    assert!(watcher.next().is_some_and(|line| line.ends_with(" now")));
+    node.shell_ok("a", "head -c 40000 /dev/zero | /run/tombolo/tombolo kv set config/big && exit 1; true");
+    node.ok(&["kv", "set", "config/text", "a word and another", "--domain", "a"]);
+    node.ok(&["kv", "rm", "config/text", "--domain", "a"]);
+    assert!(watcher.next().is_some_and(|line| line.ends_with(" put config/text")));
+    assert!(watcher.next().is_some_and(|line| line.ends_with(" rm config/text")));
+    assert_eq!(watcher.next(), None);
+    let gone = node.run(&["kv", "get", "config/text", "--domain", "a"]);
+    assert!(gone.code == 1 && gone.err.contains("config/text: there is none"), "{gone:?}");
+    node.shell_ok("a", "printf 'two\\nlines\\n' | /run/tombolo/tombolo kv set config/text");
+    assert_eq!(node.ok(&["kv", "get", "config/text", "--domain", "b"]), "two\nlines\n");
+    // A lock, its token, who waits, and the exit code of the command.
+    let mut holder = Talk::start(
+        &node,
+        "a",
+        "/run/tombolo/tombolo sync lock printer -- sh -c 'echo $TOMBOLO_TOKEN; read end; exit 7'; echo $?",
+    );
+    let token = holder.says_number();
+    let locks = node.json(&["sync", "ls", "--domain", "c"]);
+    assert_eq!(locks[0]["name"], "locks/printer", "{locks}");
+    assert_eq!(locks[0]["held"][0], serde_json::json!({ "domain": "a", "token": token }), "{locks}");
+    let taken = node.run(&["sync", "lock", "printer", "--try", "--domain", "b", "--", "true"]);
+    assert!(taken.code == 1 && taken.err.contains("somebody has it"), "{taken:?}");
+    let late = node.run(&["sync", "lock", "printer", "--timeout", "200ms", "--domain", "b", "--", "true"]);
+    assert!(late.code == 1 && late.err.contains("not within"), "{late:?}");
+    drop(holder.child.stdin.take());
+    assert_eq!(holder.next().as_deref(), Some("7"));
+    let next =
+        node.ok(&["sync", "lock", "printer", "--domain", "b", "--", "sh", "-c", "echo $TOMBOLO_TOKEN"]);
+    assert!(next.trim().parse::<u64>().is_ok_and(|next| next > token), "{next}");
+    node.finish();
+}

@@ -51,6 +51,7 @@ mod machine_services;
 mod machine_sockets;
 mod machines;
 mod missing;
+mod moves;
 mod network_classes;
 mod ninep;
 mod own_etcd;

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 /// Longest launch packet, in bytes.
 const MAX_LAUNCH_BYTES: usize = 16 * 1024;
-/// Most descriptors of a launch: the FUSE session, the ledger, the sockets of the entrances.
+/// Most descriptors of a launch: the FUSE session, the ledger, the sockets of the entrances, the file for the next life.
 const MAX_LAUNCH_DESCRIPTORS: usize = 8;
 
 /// Descriptors of the native entrances, those that the domain has.
@@ -55,6 +55,8 @@ pub struct Launch {
     pub entrances: Entrances,
     /// The private control socket of the entrances.
     pub entrance_control: OwnedFd,
+    /// What one life of the domain leaves for the next one.
+    pub handover: Option<OwnedFd>,
     /// The rest.
     pub order: LaunchOrder,
 }
@@ -72,6 +74,9 @@ pub struct LaunchOrder {
     /// The optional descriptors that follow the fixed ones, in this order: [`send_launch`] fills it in.
     #[serde(default)]
     entrances: Vec<Entrance>,
+    /// Whether the file for the next life is the last of them: [`send_launch`] says so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    handover: bool,
     /// The service that the stub asks.
     pub stub_service: Option<String>,
     /// The service that the resolver socket asks.
@@ -89,6 +94,7 @@ impl LaunchOrder {
             domain: domain.to_owned(),
             successor: false,
             entrances: Vec::new(),
+            handover: false,
             stub_service: None,
             resolve_service: None,
             search: Vec::new(),
@@ -142,7 +148,8 @@ pub fn receive_launch(socket: impl AsFd) -> Result<Launch, LaunchError> {
         };
         *place = Some(next()?);
     }
-    Ok(Launch { fuse, ledger, entrances, entrance_control, order })
+    let handover = if order.handover { Some(next()?) } else { None };
+    Ok(Launch { fuse, ledger, entrances, entrance_control, handover, order })
 }
 
 /// The descriptors of a launch, as they stay with whoever starts the frontend.
@@ -156,6 +163,8 @@ pub struct Handed<'a> {
     pub entrance_control: BorrowedFd<'a>,
     /// Sockets of the native entrances.
     pub entrances: &'a Entrances,
+    /// What one life of the domain leaves for the next one.
+    pub handover: Option<BorrowedFd<'a>>,
 }
 
 /// Sends a launch to a frontend's private control socket.
@@ -165,8 +174,10 @@ pub struct Handed<'a> {
 pub fn send_launch(socket: impl AsFd, mut order: LaunchOrder, handed: Handed<'_>) -> io::Result<()> {
     let optional = handed.entrances.list();
     order.entrances = optional.iter().map(|(entrance, _)| *entrance).collect();
+    order.handover = handed.handover.is_some();
     let mut descriptors = vec![handed.fuse, handed.ledger, handed.entrance_control];
     descriptors.extend(optional.iter().map(|(_, descriptor)| descriptor.as_fd()));
+    descriptors.extend(handed.handover);
     sys::descriptors::send_with_descriptors(socket, &serde_json::to_vec(&order)?, &descriptors)
 }
 
@@ -189,11 +200,13 @@ mod tests {
         let entrances =
             Entrances { stub_tcp: Some(file("tcp")), resolve: Some(file("resolve")), ..Entrances::default() };
         let (fuse, ledger, control) = (file("fuse"), file("ledger"), file("control"));
+        let handover = file("handover");
         let handed = Handed {
             fuse: fuse.as_fd(),
             ledger: ledger.as_fd(),
             entrance_control: control.as_fd(),
             entrances: &entrances,
+            handover: Some(handover.as_fd()),
         };
         let (ours, theirs) = sys::descriptors::socket_pair().unwrap();
         let order = LaunchOrder { successor: true, ..LaunchOrder::new("shop", "web") };
@@ -208,6 +221,7 @@ mod tests {
             (&launch.entrance_control, "control"),
             (launch.entrances.stub_tcp.as_ref().unwrap(), "tcp"),
             (launch.entrances.resolve.as_ref().unwrap(), "resolve"),
+            (launch.handover.as_ref().unwrap(), "handover"),
         ] {
             assert!(name_of(descriptor).contains(name), "{} is not {name}", name_of(descriptor));
         }

@@ -11,6 +11,7 @@ mod counters;
 mod daemon;
 mod device;
 mod handle;
+mod handover;
 mod histogram;
 mod host;
 mod launch;
@@ -36,10 +37,12 @@ use thiserror::Error;
 use crate::core::Core;
 use crate::daemon::Outbox;
 use crate::device::Device;
+use crate::handover::Handover;
 use crate::ledger::Ledger;
 use crate::shared::{Shared, World};
 
 pub use crate::device::{MountOptions, mount_detached, open_device};
+pub use crate::handover::HANDOVER_BYTES_MAX;
 pub use crate::launch::{Entrances, Handed, Launch, LaunchError, LaunchOrder, receive_launch, send_launch};
 pub use crate::privilege::Identity;
 
@@ -63,6 +66,8 @@ pub struct Config {
     pub owner: (u32, u32),
     /// A Unix stream socket that listens: who connects to it is shown the tree by 9P2000.L (`docs/spec/ninep.md`).
     pub ninep: Option<OwnedFd>,
+    /// The file that holds what one life of the domain leaves for the next one; none: there is no such file.
+    pub handover: Option<OwnedFd>,
     /// Whether to make use of a kernel that can send requests again. `false` is for tests of what older kernels do.
     pub resend: bool,
 }
@@ -147,6 +152,7 @@ impl Frontend {
             ninep: answers.clone(),
         };
         let mut core = Core::new(world, config.owner.0, config.owner.1, config.resend);
+        core.handover = Handover::new(config.handover);
         let resends = if config.successor { core.take_over(records) } else { false };
         let shared = Arc::new(Shared::new(core, Arc::clone(&alarm)));
         shared.with(|core| core.introduce());

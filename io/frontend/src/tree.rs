@@ -54,10 +54,11 @@ pub(crate) enum Own {
     Trace,
     Quality,
     Level,
+    Handover,
 }
 
 impl Own {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::About,
         Self::Name,
         Self::Services,
@@ -66,6 +67,7 @@ impl Own {
         Self::Trace,
         Self::Quality,
         Self::Level,
+        Self::Handover,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -78,6 +80,7 @@ impl Own {
             Self::Trace => "trace",
             Self::Quality => "quality",
             Self::Level => "level",
+            Self::Handover => "handover",
         }
     }
 
@@ -85,14 +88,14 @@ impl Own {
         match self {
             Self::Trace => 0o644,
             // Whoever of the domain's programs knows how it fares may say so.
-            Self::Quality => 0o666,
+            Self::Quality | Self::Handover => 0o666,
             _ => 0o444,
         }
     }
 
     /// Whether somebody may open it for writing.
     pub(crate) fn is_writable(self) -> bool {
-        matches!(self, Self::Trace | Self::Quality)
+        matches!(self, Self::Trace | Self::Quality | Self::Handover)
     }
 
     /// Whether the daemon is asked for what it says.

@@ -53,15 +53,18 @@ fn listings_look_sane() {
     assert!(listing.contains("---------- 1 0 0 4096 "), "{listing}");
     assert_eq!(listing.lines().count(), 6);
     assert_eq!(bed.ok("ls"), "dns\nself\n");
-    assert_eq!(bed.ok("ls self"), "about.json\ncounters\nlatency\nlevel\nname\nquality\nservices\ntrace\n");
-    assert_eq!(bed.ok("find . | sort | wc -l").trim(), "16");
+    assert_eq!(
+        bed.ok("ls self"),
+        "about.json\ncounters\nhandover\nlatency\nlevel\nname\nquality\nservices\ntrace\n"
+    );
+    assert_eq!(bed.ok("find . | sort | wc -l").trim(), "17");
     assert_eq!(
         bed.ok("stat -c '%F %h %a' . dns dns/ctl"),
         "directory 4 555\ndirectory 2 555\nregular file 1 644\n"
     );
     let age = bed.ok("echo $(( $(date +%s) - $(stat -c %Y dns/query) ))");
     assert!((0..60).contains(&age.trim().parse::<i64>().unwrap()), "{age}");
-    assert_eq!(bed.ok("ls -di . dns/query | wc -l; find . -printf '%i\\n' | sort -u | wc -l"), "2\n16\n");
+    assert_eq!(bed.ok("ls -di . dns/query | wc -l; find . -printf '%i\\n' | sort -u | wc -l"), "2\n17\n");
     bed.ok("df . >/dev/null");
 }
 
@@ -538,4 +541,24 @@ fn the_frontend_has_no_privileges() {
         unprivileged += 1;
     }
     assert!(unprivileged >= 3, "{unprivileged} threads");
+}
+
+#[test]
+fn what_is_left_for_the_next_life_is_said_whole_and_has_a_bound() {
+    needs_fuse!();
+    let bed = Bed::new();
+    assert_eq!(bed.ok("cat self/handover"), "");
+    bed.ok("echo 'a longer word' > self/handover; echo short > self/handover");
+    assert_eq!(bed.ok("cat self/handover"), "short\n");
+    // In pieces, as a copy writes it, up to the bound.
+    bed.ok("head -c 65536 /dev/zero | dd of=self/handover bs=1000 2>/dev/null");
+    assert_eq!(bed.ok("wc -c < self/handover").trim(), "65536");
+    for (script, errno) in [
+        ("head -c 65537 /dev/zero > self/handover", "File too large"),
+        ("echo x >> self/handover", "Invalid argument"),
+    ] {
+        let refused = bed.sh(script);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(errno), "{script}: {said}");
+    }
 }

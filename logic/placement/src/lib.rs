@@ -18,6 +18,7 @@
 
 mod promises;
 mod refusal;
+mod relocation;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ use topology::{Domain, NodeChoice, Reserve};
 
 pub use promises::{Free, Given, Promises};
 pub use refusal::{Lack, Refusal};
+pub use relocation::{Duty, Relocation, Start, Step, duty};
 pub use verdict::{Assigned, Verdict, judge};
 
 /// The prospects of a node.

@@ -135,6 +135,8 @@ impl Agent {
             ledger: held.ledger.as_fd(),
             entrance_control: entrance_control.as_fd(),
             entrances: &held.entrances,
+            // A guest does not move, and its node does not hear of its files.
+            handover: None,
         };
         frontend::send_launch(&ours, order, handed)
             .map_err(|error| format!("the frontend did not take its order: {error}"))?;

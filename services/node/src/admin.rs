@@ -2,10 +2,12 @@
 
 pub mod adaptation;
 mod etcd;
+mod relocation;
 pub mod reserve;
 pub mod volume;
 
 pub use etcd::{BackupRequest, EtcdMemberRow, EtcdView};
+pub use relocation::{DomainMoveRequest, MoveOutcome, MoveReport};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

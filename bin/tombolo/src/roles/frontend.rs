@@ -27,7 +27,7 @@ pub fn run() -> Result<(), String> {
     let control: OwnedFd =
         std::io::stdin().as_fd().try_clone_to_owned().map_err(|e| format!("no control socket: {e}"))?;
     let launch = frontend::receive_launch(&control).map_err(|e| said(&e))?;
-    let Launch { fuse, ledger, mut entrances, entrance_control, order } = launch;
+    let Launch { fuse, ledger, mut entrances, entrance_control, handover, order } = launch;
     let config = Config {
         fuse,
         control,
@@ -36,6 +36,7 @@ pub fn run() -> Result<(), String> {
         identity: Some(own_user()),
         owner: OWNER,
         ninep: entrances.ninep.take(),
+        handover,
         resend: true,
     };
     let frontend = Frontend::start(config).map_err(|e| said(&e))?;

@@ -276,7 +276,7 @@ impl<H: Host> Core<H> {
         let handle = self.handle(slot).ok_or(Errno::BADF)?;
         let node = handle.node;
         match &handle.body {
-            Body::Own(_) => self.write_own(call, node, data),
+            Body::Own(_) => self.write_own(call, node, (write.offset, data)),
             _ if full => Err(Errno::DQUOT),
             Body::Text(_, false) => Err(Errno::BADF),
             Body::Text(_, true) => self.write_control(call, slot, data, nonblock),

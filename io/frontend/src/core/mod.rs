@@ -28,6 +28,7 @@ use wire::service::{OpenInfo, SESSION_NONE, VERSION_MIN};
 
 use crate::counters::Counters;
 use crate::handle::{Body, Flow, Handle, Last, Progress, Standing};
+use crate::handover::Handover;
 use crate::host::{Host, Outgoing};
 use crate::stream::Stream;
 use crate::trace::Traces;
@@ -191,6 +192,7 @@ pub(crate) struct Core<H> {
     daemon_there: bool,
     about: Value,
     quality: own::Quality,
+    pub(crate) handover: Handover,
     pub(crate) traces: Traces,
     pub(crate) counters: Counters,
     /// Whether something waits for a moment in time.
@@ -225,6 +227,7 @@ impl<H: Host> Core<H> {
             daemon_there: true,
             about: Value::Null,
             quality: own::Quality::default(),
+            handover: Handover::default(),
             traces: Traces::default(),
             counters: Counters::default(),
             ticking: false,

@@ -14,6 +14,8 @@ use adaptation::Figure;
 
 /// How long an open of `about.json` waits for the daemon before it shows what was known before, in ns.
 const ABOUT_WAIT_NS: u64 = 1_000_000_000;
+/// The flag of open(2) for writing at the end.
+const APPEND: u32 = rustix::fs::OFlags::APPEND.bits();
 /// The access mode in the flags of open(2): for writing only.
 const WRITE_ONLY: u32 = 1;
 
@@ -23,6 +25,13 @@ impl<H: Host> Core<H> {
             return Err(Errno::ACCESS);
         }
         let reads = flags & 3 != WRITE_ONLY;
+        if own == Own::Handover && flags & 3 != 0 {
+            // It is said whole: what an earlier life said is not added to.
+            if flags & APPEND != 0 {
+                return Err(Errno::INVAL);
+            }
+            self.handover.begin()?;
+        }
         let text = if reads { self.own_text(own) } else { Vec::new() };
         if self.held + text.len() > 2 * HELD_BYTES_MAX {
             return Err(Errno::NOBUFS);
@@ -80,6 +89,8 @@ impl<H: Host> Core<H> {
             Own::Quality => {
                 self.quality.figure.map_or_else(Vec::new, |figure| format!("{figure}\n").into_bytes())
             }
+            // What can't be read is not there.
+            Own::Handover => self.handover.read().unwrap_or_default(),
             Own::Level => {
                 let level = self.about.pointer("/adaptation/level").and_then(Value::as_u64).unwrap_or(0);
                 format!("{level}\n").into_bytes()
@@ -142,8 +153,18 @@ impl<H: Host> Core<H> {
         })
     }
 
-    /// `on`, `off` and `clear` for the trace, and figures for the quality; everything else in `/srv/self` is only read.
-    pub(super) fn write_own(&mut self, call: Call, node: Node, data: &[u8]) -> Result<(), Errno> {
+    /// `on`, `off` and `clear` for the trace, figures for the quality, and what the next life is to know; everything else in `/srv/self` is only read.
+    pub(super) fn write_own(
+        &mut self,
+        call: Call,
+        node: Node,
+        (offset, data): (u64, &[u8]),
+    ) -> Result<(), Errno> {
+        if node == Node::Own(Own::Handover) {
+            self.handover.write(offset, data)?;
+            self.answer(call, fuse::fuse_write_out { size: data.len() as u32, padding: 0 }.as_bytes());
+            return Ok(());
+        }
         if node == Node::Own(Own::Quality) {
             self.quality.write(data)?;
             self.answer(call, fuse::fuse_write_out { size: data.len() as u32, padding: 0 }.as_bytes());

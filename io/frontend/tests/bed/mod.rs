@@ -72,10 +72,16 @@ pub fn be_the_frontend() {
         identity: Some(frontend::Identity { uid: NOBODY, gid: NOBODY }),
         owner: (0, 0),
         ninep,
+        handover: handover(),
         resend: role["resend"] == true,
     };
     frontend::run(config).expect("the frontend serves until the mount is gone");
     std::process::exit(0);
+}
+
+/// A file for the next life: it is a life's own here.
+fn handover() -> Option<OwnedFd> {
+    Some(rustix::fs::memfd_create("handover", rustix::fs::MemfdFlags::CLOEXEC).expect("memory"))
 }
 
 /// The options of a bed.

@@ -12,8 +12,8 @@ mod volume;
 mod whole;
 
 use crate::admin::{
-    Act, CancelRequest, Cancelled, Code, DownRequest, Entry, ExecRequest, LinkChange, LinkRow,
-    MAX_BODY_BYTES, Migrating, Migration, Problem, Said, UpRequest, Version,
+    Act, CancelRequest, Cancelled, Code, DomainMoveRequest, DownRequest, Entry, ExecRequest, LinkChange,
+    LinkRow, MAX_BODY_BYTES, Migrating, Migration, MoveReport, Problem, Said, UpRequest, Version,
 };
 use crate::domains::{Teller, change, lifecycle, spec};
 use crate::placement::{self, Following};
@@ -51,6 +51,7 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/v1/domains/{name}/exec", post(exec))
         .route("/v1/domains/{name}/logs", get(logs))
         .route("/v1/domains/{name}/act", post(act))
+        .route("/v1/domains/{name}/move", post(relocate))
         .route("/v1/nodes/{name}/drain", post(drain))
         .route("/v1/nodes/{name}/undrain", post(undrain))
         .route("/v1/services", get(services))
@@ -269,6 +270,19 @@ async fn logs(
         return Err(Problem::new(Code::NotRunning, format!("no other node runs {dc}/{domain}")));
     };
     whole::logs_there(following, &at, (dc, domain), lines).await
+}
+
+/// Moves a domain to another node of the cluster. It goes on even if whoever asked goes away.
+async fn relocate(
+    State(node): Shared,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<MoveReport>, Problem> {
+    let request: DomainMoveRequest = parsed(&body)?;
+    let following = Arc::clone(in_cluster(&node, "can't move a domain to another node")?);
+    let key = node.domains.find_domain(&name)?;
+    let moved = tokio::spawn(placement::relocate(Arc::clone(&node.domains), following, key, request));
+    moved.await.map_err(|error| Problem::new(Code::Failed, error.to_string()))?.map(Json)
 }
 
 async fn drain(State(node): Shared, Path(name): Path<String>) -> Result<Json<Said>, Problem> {

@@ -7,7 +7,7 @@ use crate::admin::{Act, Code, DomainRow, ExecRequest, Problem, Progress, Said};
 use crate::base::LOOKS;
 use crate::domains::supervisor::State as DomainState;
 use crate::domains::{Teller, lifecycle};
-use crate::placement::{Following, Key};
+use crate::placement::{Following, Key, MayCome, Obstacles, may_come};
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header;
@@ -30,6 +30,7 @@ pub(crate) fn routes() -> Router<Arc<Node>> {
         .route("/v1/here/logs/{dc}/{domain}", get(logs_here))
         .route("/v1/here/exec", post(exec_here))
         .route("/v1/here/act/{dc}/{domain}", post(act_here))
+        .route("/v1/here/move/{dc}/{domain}", post(may_come_here))
 }
 
 async fn domains_here(State(node): State<Arc<Node>>) -> Json<Vec<DomainRow>> {
@@ -205,6 +206,18 @@ pub(crate) async fn exec_there(
     let far = following.peers.open(node, "/v1/here/exec".to_owned(), order).await?;
     tokio::spawn(remote::bridge(asked, far));
     Ok(remote::switched())
+}
+
+/// Another node wants to know whether a domain can come here.
+async fn may_come_here(
+    State(node): State<Arc<Node>>,
+    Path((dc, name)): Path<(String, String)>,
+    Json(asked): Json<MayCome>,
+) -> Result<Json<Obstacles>, Problem> {
+    let following = node
+        .following()
+        .ok_or_else(|| Problem::new(Code::NoCluster, "this node does not follow a cluster now"))?;
+    Ok(Json(may_come(&node.domains, following, (dc, name), asked).await))
 }
 
 async fn act_here(

@@ -433,7 +433,7 @@ fn stop_together(
                 // One whose task is gone is waited for no more.
                 let _over = before.wait_for(|over| *over).await;
             }
-            let done = stop(&node, &dc, name.as_str()).await;
+            let done = end(&node, &dc, name.as_str()).await;
             if done.is_ok() {
                 node.apply(&dc, &step);
             }
@@ -455,7 +455,7 @@ fn worth_saying(node: &Domains, step: &Step) -> Option<String> {
 async fn perform(node: &Arc<Domains>, dc: &str, step: &Step, change: Option<&Change>) -> Result<(), String> {
     match step {
         Step::Stop { domain } => {
-            stop(node, dc, domain.name.as_str()).await?;
+            end(node, dc, domain.name.as_str()).await?;
             node.apply(dc, step);
             Ok(())
         }
@@ -504,6 +504,13 @@ pub(crate) async fn follow_plan(node: &Arc<Domains>, dc: &str, plan: &Plan) {
             tracing::error!(dc, error, "a change of the cluster's has no effect here");
         }
     }
+}
+
+/// Stops a domain that is not wanted any more. What its last life left is for nobody.
+async fn end(node: &Arc<Domains>, dc: &str, name: &str) -> Result<(), String> {
+    stop(node, dc, name).await?;
+    let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
+    REMOVALS.run(move || node.remove_handover(&dc, &name)).await?
 }
 
 async fn stop(node: &Domains, dc: &str, name: &str) -> Result<(), String> {

@@ -4,6 +4,7 @@
 //! it into the domain's cgroup.
 
 use super::Domains;
+use super::handover;
 use super::incarnation::{Held, about};
 use crate::base::place::LOG_VARIABLE;
 use crate::base::watched;
@@ -190,11 +191,16 @@ impl Process {
                 .await?
                 .map_err(said)?;
         }
+        let handover = {
+            let (node, dc, name) = (Arc::clone(node), dc.to_owned(), name.to_owned());
+            blocking(move || handover::open(&node.layout, &dc, &name)).await??
+        };
         let handed = Handed {
             fuse: held.fuse.as_fd(),
             ledger: held.ledger.as_fd(),
             entrance_control: their_entrances.as_fd(),
             entrances: &held.entrances,
+            handover: Some(handover.as_fd()),
         };
         frontend::send_launch(&ours, order(dc, domain, successor), handed)
             .map_err(|e| format!("the frontend did not take its order: {e}"))?;

@@ -3,8 +3,10 @@
 use super::listener::{Holder, holder, in_the_way};
 use super::{Domains, machines, spec};
 use crate::admin::{Code, Problem};
-use crate::base::blocking;
+use crate::base::{UNPACKING, blocking, lacks};
+use domain::Unpack;
 use std::collections::BTreeSet;
+use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use topology::{Domain, Network, Plan, Ready, Step};
 
@@ -75,6 +77,42 @@ fn ports(node: &Domains, dc: &str, plan: &Plan) -> Result<(), Problem> {
         published(domain, &ours)?;
     }
     Ok(())
+}
+
+/// What this node lacks for a domain that is to come from another one, reason by reason; with `unpack`, its image is ready afterwards.
+pub(crate) async fn obstacles(node: &Arc<Domains>, dc: &str, name: &str, unpack: bool) -> Vec<String> {
+    let topology = node.topology(dc);
+    let Some(domain) = topology.as_ref().and_then(|topology| topology.domain(name)).cloned() else {
+        return vec![format!("its daemon knows of no {dc}/{name} yet")];
+    };
+    let (node, dc) = (Arc::clone(node), dc.to_owned());
+    let looked = move || {
+        let mut found: Vec<String> = domain.mounts.iter().filter_map(unfit).collect();
+        let unpack = if unpack { Unpack::Yes } else { Unpack::No };
+        found.extend(lacks(&node.layout, &domain, unpack).into_iter().map(|lack| lack.message));
+        // What is in the way is never the domain's own: it runs elsewhere.
+        found.extend(in_the_way_of(&node, &dc, &domain).err().map(|problem| problem.message));
+        found
+    };
+    UNPACKING.run(looked).await.unwrap_or_else(|why| vec![why])
+}
+
+/// Why a mount can't be made here.
+fn unfit(mount: &topology::Mount) -> Option<String> {
+    let (source, target) = (mount.source.display(), mount.target.display());
+    match std::fs::metadata(&mount.source) {
+        Ok(found) if found.file_type().is_block_device() || found.file_type().is_char_device() => {
+            Some(format!("{source}, which it has at {target}, is a device: devices do not move"))
+        }
+        Ok(_) => None,
+        Err(error) => Some(format!("there is no {source}, which it has at {target} ({error})")),
+    }
+}
+
+/// Refuses a domain whose ports somebody of this node has.
+fn in_the_way_of(node: &Domains, dc: &str, domain: &Domain) -> Result<(), Problem> {
+    let plan = Plan { steps: vec![Step::Start { domain: Box::new(domain.clone()) }] };
+    ports(node, dc, &plan)
 }
 
 /// Refuses published addresses that somebody has who is none of `ours`.

@@ -373,9 +373,12 @@ impl Domains {
     pub(crate) fn remove_traces(&self, dc: &str) {
         let logs = self.place.state_dir.join("logs").join(dc);
         let folder = self.layout.domains().join(dc);
-        for (path, removed) in
-            [(&logs, std::fs::remove_dir_all(&logs)), (&folder, std::fs::remove_dir(&folder))]
-        {
+        let handover = super::handover::folder(&self.layout, dc);
+        for (path, removed) in [
+            (&logs, std::fs::remove_dir_all(&logs)),
+            (&handover, std::fs::remove_dir_all(&handover)),
+            (&folder, std::fs::remove_dir(&folder)),
+        ] {
             match removed {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     tracing::warn!(path = %path.display(), %error, "can't remove what is left");

@@ -17,6 +17,8 @@ const PLACED: &str = "placed/";
 const CLAIM: &str = "claim/";
 const SEEN: &str = "seen/";
 const DRAIN: &str = "drain/";
+const HANDOVER: &str = "handover/";
+const MOVE: &str = "move/";
 const PROMISES: &str = "promises/";
 
 /// A distributed container and one of its domains.
@@ -54,6 +56,37 @@ pub(crate) struct Seen {
     pub(crate) revision: u64,
 }
 
+/// A planned move of a domain, and how far it has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Moving {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    /// A [`placement::Step`].
+    pub(crate) step: String,
+    /// Why it went no further.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<String>,
+    /// What its end took where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended_ms: Option<u64>,
+    /// What its start took where it went, until it was ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) began_ms: Option<u64>,
+}
+
+impl Moving {
+    /// One that nobody has begun with.
+    pub(crate) fn asked(from: &str, to: &str) -> Self {
+        let step = placement::Step::Asked.as_str().to_owned();
+        Self { from: from.to_owned(), to: to.to_owned(), step, why: None, ended_ms: None, began_ms: None }
+    }
+
+    /// Whether nothing follows. A step of another release is its business.
+    pub(crate) fn is_over(&self) -> bool {
+        placement::Step::parse(&self.step).is_none_or(placement::Step::is_last)
+    }
+}
+
 /// Something and when it was written.
 #[derive(Debug, Clone)]
 pub(crate) struct At<T> {
@@ -68,6 +101,7 @@ pub(crate) struct Books {
     pub(crate) placed: BTreeMap<Key, At<Placed>>,
     pub(crate) claims: BTreeMap<Key, At<Claim>>,
     pub(crate) seen: BTreeMap<Key, At<Seen>>,
+    pub(crate) moves: BTreeMap<Key, At<Moving>>,
     pub(crate) drained: BTreeSet<String>,
     /// The replicas of volumes, by distributed container and volume.
     pub(crate) replicas: BTreeMap<Key, At<VolumeRecord>>,
@@ -118,6 +152,7 @@ impl Books {
             super::promised::of_offers(&books.offers, |dc| desired.get(dc).map(|at| at.revision));
         books.replicas = pairs(registry, RECORDS)?;
         books.seen = pairs(registry, SEEN)?;
+        books.moves = pairs(registry, MOVE)?;
         books.placed = pairs(registry, PLACED)?;
         books.claims = pairs(registry, CLAIM)?;
         Ok(books)
@@ -199,6 +234,15 @@ pub(crate) fn placed_key(of: &Key) -> String {
 
 pub(crate) fn seen_key(of: &Key) -> String {
     key(SEEN, of)
+}
+
+/// What a domain's last life left, on its way to another node.
+pub(crate) fn handover_key(of: &Key) -> String {
+    key(HANDOVER, of)
+}
+
+pub(crate) fn move_key(of: &Key) -> String {
+    key(MOVE, of)
 }
 
 pub(crate) fn offer_key(node: &str) -> String {

@@ -86,7 +86,7 @@ async fn try_up(
 }
 
 /// A node that is cut off decides nothing.
-fn must_hold(following: &Following) -> Result<(), Problem> {
+pub(super) fn must_hold(following: &Following) -> Result<(), Problem> {
     if following.holds() {
         return Ok(());
     }
@@ -98,7 +98,7 @@ fn must_hold(following: &Following) -> Result<(), Problem> {
     .help("`tombolo node ls` shows whom it still hears; say it on another node"))
 }
 
-fn failed(error: &BooksError) -> Problem {
+pub(super) fn failed(error: &BooksError) -> Problem {
     Problem::new(Code::Failed, format!("the registry of the cluster: {error}"))
 }
 
@@ -353,10 +353,18 @@ async fn try_down(
 /// What is written of domains of nodes that are not there to remove it.
 async fn forget_lost(following: &Arc<Following>, dc: &str) -> Result<(), Problem> {
     let books = following.refresh().await.map_err(|e| failed(&e))?;
-    let left: Vec<Key> =
-        books.placed.keys().chain(books.seen.keys()).filter(|key| key.0 == dc).cloned().collect();
+    let left: Vec<Key> = books
+        .placed
+        .keys()
+        .chain(books.seen.keys())
+        .chain(books.moves.keys())
+        .filter(|key| key.0 == dc)
+        .cloned()
+        .collect();
     for key in left {
-        for path in [books::placed_key(&key), books::seen_key(&key)] {
+        for path in
+            [books::placed_key(&key), books::seen_key(&key), books::move_key(&key), books::handover_key(&key)]
+        {
             super::remove(following, path, Expected::Anything).await.map_err(|e| failed(&e))?;
         }
     }

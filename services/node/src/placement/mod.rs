@@ -6,17 +6,22 @@
 mod books;
 mod change;
 mod drain;
+mod handover;
 mod hold;
 mod of_cluster;
 mod peers;
 mod promised;
+mod relocate;
+mod relocation;
+mod take_up;
 
 pub(crate) use books::Key;
 pub(crate) use change::{down, up};
 pub(crate) use drain::{drain, undrain};
 pub(crate) use peers::Peers;
+pub(crate) use relocate::{MayCome, Obstacles, may_come, relocate};
 
-use crate::base::{BOOK, KEPT, REGISTRY};
+use crate::base::{DISKS, REGISTRY};
 use crate::domains::ready;
 use crate::domains::supervisor::{First, State, supervise};
 use crate::domains::{Domains, Known};
@@ -26,7 +31,7 @@ use placement::{Standing, Verdict, Wish};
 use registry::{Expected, Watch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use topology::{Domain, Topology};
 
@@ -36,8 +41,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Changes that come together are looked at together.
 const GATHER: Duration = Duration::from_millis(5);
-/// How long a pass waits for what it puts into effect. What takes longer goes on beside the next passes.
-const TAKE_UP_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a node that lacks something for a domain is not asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// How long the thread that waits for changes waits at a time before it looks whether it is still wanted.
 const WATCH_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -50,6 +55,8 @@ pub(crate) struct Following {
     state: Mutex<Inner>,
     /// Ticks when a placement has changed.
     placements: watch::Sender<u64>,
+    /// Ticks when the books have been read.
+    looked: watch::Sender<u64>,
     /// How often the book of promises had changed when the cluster was told of it last.
     told_promises: watch::Sender<u64>,
     /// What monitors know of it.
@@ -78,6 +85,12 @@ struct Inner {
     stuck: BTreeMap<Key, String>,
     /// Whether this daemon has ever read the books.
     was_read: bool,
+    /// When this node began to start what came by a planned move.
+    took: BTreeMap<Key, Instant>,
+    /// What is being found out for other nodes.
+    preparing: relocate::Preparing,
+    /// Nodes to which domains can't go that should leave this one: since when, and why.
+    unfit: BTreeMap<Key, (String, Instant, String)>,
     /// What was written last.
     told: BTreeMap<Key, Seen>,
 }
@@ -89,6 +102,7 @@ impl Following {
             book,
             state: Mutex::default(),
             placements: watch::Sender::new(0),
+            looked: watch::Sender::new(0),
             told_promises: watch::Sender::new(0),
             hold: hold::Hold::default(),
             wake: Notify::new(),
@@ -161,6 +175,17 @@ impl Following {
         self.lock().stuck.get(key).cloned()
     }
 
+    /// Whether that node has said lately that a domain can't come; then the reason is shown.
+    fn unfit(&self, key: &Key, to: &str) -> bool {
+        let mut inner = self.lock();
+        let lately = |(at, since, _): &&(String, Instant, String)| at == to && since.elapsed() < ASK_AGAIN;
+        let why = inner.unfit.get(key).filter(lately).map(|(.., why)| why.clone());
+        why.is_some_and(|why| {
+            inner.stuck.insert(key.clone(), why);
+            true
+        })
+    }
+
     /// Reads the books, and remembers them.
     async fn refresh(&self) -> Result<Arc<Books>, BooksError> {
         let (registry, before) = (self.peers.registry(), self.books());
@@ -175,6 +200,7 @@ impl Following {
             inner.books = Arc::clone(&books);
             moved
         };
+        self.looked.send_modify(|count| *count = count.wrapping_add(1));
         if moved {
             self.placements.send_modify(|count| *count = count.wrapping_add(1));
         }
@@ -202,6 +228,13 @@ impl Following {
                     && let Some(node) = assigned.claimed.or(assigned.placed).or(named)
                 {
                     cluster.take_on(&node, &want);
+                    // Until a planned move is over, its room is kept at both ends.
+                    let moving = books.moves.get(&key).map(|at| &at.value).filter(|moving| !moving.is_over());
+                    for end in moving.into_iter().flat_map(|moving| [&moving.from, &moving.to]) {
+                        if *end != node {
+                            cluster.take_on(end, &want);
+                        }
+                    }
                 }
             }
         }
@@ -222,12 +255,12 @@ pub(crate) async fn begin(node: &Arc<Domains>, following: &Arc<Following>) {
     for dc in node.dcs().into_iter().filter(|dc| !books.desired.contains_key(dc)) {
         node.follow_desired(&dc, None);
         node.set_current(&dc, None);
-        mirror(node, &dc, None).await;
+        take_up::mirror(node, &dc, None).await;
     }
     for (dc, desired) in &books.desired {
         node.follow_desired(dc, Some(known(desired)));
         node.set_current(dc, Some(Arc::new(desired.value.topology.clone())));
-        mirror(node, dc, Some(Arc::clone(&desired.value))).await;
+        take_up::mirror(node, dc, Some(Arc::clone(&desired.value))).await;
     }
     following.lock().was_read = true;
 }
@@ -306,7 +339,7 @@ async fn pass(node: &Arc<Domains>, following: &Arc<Following>) -> Result<(), Boo
         // Nothing is decided by a node that may be the only one that does not know better.
         return Ok(());
     }
-    take_up_changes(node, following, &books).await;
+    take_up::changes(node, following, &books).await;
     rebind(following, &books).await?;
     promised::take_note(node, following, &books).await;
     promised::follow_book(node, following, &books).await;
@@ -324,103 +357,6 @@ async fn pass(node: &Arc<Domains>, following: &Arc<Following>) -> Result<(), Boo
     }
     clear_what_is_unwanted(node, following, &books).await?;
     tell(node, following, &books).await
-}
-
-/// A change of a distributed container that is being put into effect; decisions about its domains go on when this is dropped.
-struct TakingUp {
-    following: Arc<Following>,
-    dc: String,
-}
-
-impl TakingUp {
-    /// `None`: a change of it is under way already, and the next one follows.
-    fn begin(following: &Arc<Following>, dc: &str) -> Option<Self> {
-        let new = following.lock().taking_up.insert(dc.to_owned());
-        new.then(|| Self { following: Arc::clone(following), dc: dc.to_owned() })
-    }
-}
-
-impl Drop for TakingUp {
-    fn drop(&mut self) {
-        self.following.lock().taking_up.remove(&self.dc);
-        self.following.poke();
-    }
-}
-
-/// Puts into effect what is desired and was not: services and rights at once, domains of this node with it. A domain that takes its time to end
-/// holds up its own distributed container alone.
-async fn take_up_changes(node: &Arc<Domains>, following: &Arc<Following>, books: &Books) {
-    let gone: Vec<String> = node.dcs().into_iter().filter(|dc| !books.desired.contains_key(dc)).collect();
-    let mut begun = Vec::new();
-    for dc in gone {
-        let Some(before) = node.topology(&dc) else { continue };
-        let Some(taking_up) = TakingUp::begin(following, &dc) else { continue };
-        begun.push(tokio::spawn(take_down(Arc::clone(node), taking_up, before)));
-    }
-    for (dc, desired) in &books.desired {
-        if node.known(dc).is_some_and(|known| known.revision == desired.revision) {
-            continue;
-        }
-        let Some(taking_up) = TakingUp::begin(following, dc) else { continue };
-        begun.push(tokio::spawn(take_up(Arc::clone(node), taking_up, desired.clone())));
-    }
-    let all = async {
-        for change in begun {
-            if let Err(error) = change.await {
-                tracing::error!(%error, "a change of the cluster's broke off");
-            }
-        }
-    };
-    // Most are done at once, and what follows from them is decided by the same pass.
-    let _done_later = tokio::time::timeout(TAKE_UP_PATIENCE, all).await;
-}
-
-async fn take_down(node: Arc<Domains>, of: TakingUp, before: Arc<Topology>) {
-    let dc = of.dc.as_str();
-    let plan = topology::plan(Some(&before), &Topology::empty(before.name.clone()));
-    crate::domains::change::follow_plan(&node, dc, &plan).await;
-    let (here, book, name) = (Arc::clone(&node), Arc::clone(&of.following.book), dc.to_owned());
-    let taken_back =
-        BOOK.run(move || book.enter(&name, None, here.cgroup()).map_err(|error| error.to_string()));
-    if let Err(why) = taken_back.await.and_then(|taken_back| taken_back) {
-        tracing::error!(dc, why, "what was promised can't be taken back");
-    }
-    node.follow_desired(dc, None);
-    mirror(&node, dc, None).await;
-    node.forget_current_if_unwanted(dc);
-    crate::domains::change::remove_traces(&node, dc).await;
-}
-
-async fn take_up(node: Arc<Domains>, of: TakingUp, desired: At<Arc<crate::domains::Desired>>) {
-    let (dc, following) = (of.dc.as_str(), &of.following);
-    let plan = topology::plan(node.topology(dc).as_deref(), &desired.value.topology);
-    promised::enter_changed(&node, following, dc, &desired.value.topology).await;
-    crate::domains::change::follow_plan(&node, dc, &plan).await;
-    node.follow_desired(dc, Some(known(&desired)));
-    mirror(&node, dc, Some(Arc::clone(&desired.value))).await;
-    // Somebody said `up`: what had been given up is tried again.
-    let failed: Vec<Key> = {
-        let mut inner = following.lock();
-        let failed = inner.failed.keys().filter(|key| key.0 == dc).cloned().collect::<Vec<_>>();
-        inner.failed.retain(|key, _| key.0 != dc);
-        failed
-    };
-    for key in failed {
-        if let Some(supervised) = node.supervised(&key.0, &key.1)
-            && let Err(error) = supervised.stop().await
-        {
-            tracing::error!(dc = key.0, domain = key.1, error, "what failed can't be removed");
-        }
-    }
-    following.lock().ready.retain(|(of, name)| of != dc || node.supervised(of, name).is_some());
-}
-
-/// Keeps a copy on this node, away from the loop.
-async fn mirror(node: &Arc<Domains>, dc: &str, desired: Option<Arc<crate::domains::Desired>>) {
-    let (node, dc) = (Arc::clone(node), dc.to_owned());
-    if let Err(error) = KEPT.run(move || node.mirror_desired(&dc, desired.as_deref())).await {
-        tracing::error!(error, "no copy of what the cluster desires can be kept on this node");
-    }
 }
 
 /// Claims of this node's earlier daemons are bound to this one's lease, as long as they are there.
@@ -486,6 +422,9 @@ async fn decide(
     if following.lock().busy.contains(&key) {
         return Ok(false);
     }
+    if relocation::follow(node, following, books, &key).await? {
+        return Ok(false);
+    }
     let me = following.peers.me();
     let cluster = following.cluster(books, Some(&key));
     let verdict = placement::judge(&me, &cluster, &books.want(dc, domain), &books.assigned(&key));
@@ -519,6 +458,9 @@ async fn decide(
             following.poke();
             return Ok(true);
         }
+        Verdict::Move { to } if following.unfit(&key, &to) => {
+            run(node, following, books, topology, domain, key);
+        }
         Verdict::Move { to } => {
             tracing::info!(dc, domain = key.1, to, "it moves to another node");
             spawn_move(node, following, books, key, to);
@@ -526,10 +468,15 @@ async fn decide(
         Verdict::Leave | Verdict::Wait { .. } | Verdict::Stuck(_) => {
             if let Some(supervised) = supervised {
                 tracing::warn!(dc, domain = key.1, "another node has it: it ends here");
-                let following = Arc::clone(following);
+                let (node, following, of) = (Arc::clone(node), Arc::clone(following), key.clone());
                 spawn_for(&following, &key, async move {
                     if let Err(error) = supervised.stop_at_once().await {
                         tracing::error!(error, "what another node has can't be removed here");
+                    }
+                    // Nobody hands on what a life left that was over before.
+                    let removed = DISKS.run(move || node.remove_handover(&of.0, &of.1));
+                    if let Err(error) = removed.await.and_then(|removed| removed) {
+                        tracing::error!(error, "what it left can't be removed here");
                     }
                 });
             }
@@ -588,6 +535,15 @@ fn run(
         // Of a refusal the book keeps a note, of which the next pass takes note.
         if let Err(why) = promised::enter(&node, &following_too, &of.0, &domain).await {
             tracing::warn!(dc = of.0, domain = of.1, why, "it is not started here");
+            return;
+        }
+        if let Err(why) = handover::take(&node, &following_too, &of).await {
+            tracing::warn!(
+                dc = of.0,
+                domain = of.1,
+                why,
+                "what its last life left can't be had yet, so it is not started yet"
+            );
             return;
         }
         let (supervised, outcome) = supervise(&node, &of.0, &domain, First::Restore);
@@ -670,28 +626,28 @@ fn report_views(following: &Arc<Following>, supervised: &Arc<crate::domains::sup
 fn spawn_move(node: &Arc<Domains>, following: &Arc<Following>, books: &Arc<Books>, key: Key, to: String) {
     let supervised = node.supervised(&key.0, &key.1);
     let (following_too, books, of) = (Arc::clone(following), Arc::clone(books), key.clone());
+    let node = Arc::clone(node);
     spawn_for(following, &key, async move {
-        if let Some(supervised) = supervised
-            && let Err(error) = supervised.stop().await
-        {
-            tracing::error!(dc = of.0, domain = of.1, error, "it can't be ended here, so it does not move");
-            return;
-        }
-        following_too.lock().ready.remove(&of);
-        let (book, name) = (Arc::clone(&following_too.book), format!("{}/{}", of.0, of.1));
-        if let Err(error) = BOOK.run(move || book.leave(&name)).await {
-            tracing::error!(error, "a promise can't be ended");
-        }
-        let moved = async {
-            let given = put_placed(&following_too, &of, &to, books::expected(books.placed.get(&of))).await?;
-            if let (Some(_), Some(claim)) = (given, books.claims.get(&of)) {
-                remove(&following_too, books::claim_key(&of), Expected::Revision(claim.revision)).await?;
+        if let Some(supervised) = supervised {
+            // One that does not answer, or is of an older release, is believed to be fit: so it was before nodes were asked.
+            let lacks = relocate::ask(&node, &following_too, &of, &to, true).await.unwrap_or_default();
+            if !lacks.is_empty() {
+                let why = format!("it should leave this node, and can't: {}", lacks.join("; "));
+                tracing::warn!(dc = of.0, domain = of.1, why, "it does not move");
+                following_too.lock().unfit.insert(of, (to, Instant::now(), why));
+                return;
             }
-            Ok::<(), BooksError>(())
-        };
-        if let Err(error) = moved.await {
-            tracing::warn!(dc = of.0, domain = of.1, %error, "it can't be given to another node now");
+            if let Err(error) = supervised.stop().await {
+                tracing::error!(
+                    dc = of.0,
+                    domain = of.1,
+                    error,
+                    "it can't be ended here, so it does not move"
+                );
+                return;
+            }
         }
+        relocation::let_go(&node, &following_too, &books, &of, &to).await;
     });
 }
 
@@ -719,11 +675,15 @@ async fn clear_what_is_unwanted(
             inner.failed.remove(&key);
             inner.told.remove(&key);
             inner.stuck.remove(&key);
+            inner.unfit.remove(&key);
+            inner.took.remove(&key);
             inner.refused.remove(&key);
         }
         following.book.leave(&format!("{}/{}", key.0, key.1));
         for (path, expected) in [
             (books::seen_key(&key), Expected::Anything),
+            (books::move_key(&key), Expected::Anything),
+            (books::handover_key(&key), Expected::Anything),
             (books::placed_key(&key), books::expected(books.placed.get(&key))),
             (books::claim_key(&key), books::expected(books.claims.get(&key))),
         ] {

@@ -22,7 +22,7 @@ const TELL_PATIENCE: Duration = Duration::from_secs(5);
 /// That this node does not run a domain whose promise is strict.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
-    why: String,
+    pub(super) why: String,
     /// Of which revision of what is desired.
     revision: u64,
     ground: Ground,

@@ -1,6 +1,6 @@
 //! The room as others meet it: over a cluster and domains that are made up, through [`Peers`].
 
-use super::books::{bytes, claim_key, desired_key, drain_key};
+use super::books::{Moving, bytes, claim_key, desired_key, drain_key};
 use super::peers::Later;
 use super::*;
 use crate::admin::{Code, Problem};
@@ -174,4 +174,66 @@ async fn a_node_is_drained_by_its_name_and_a_stranger_is_not() {
     assert!(bed.cluster.get(&drain_key("b")).expect("readable").is_some());
     undrain(&bed.following, "b").await.expect("written");
     assert!(bed.cluster.list("").expect("a list").is_empty());
+}
+
+#[tokio::test]
+async fn what_can_not_move_is_refused_with_each_reason_and_nothing_is_written() {
+    let bed = bed();
+    bed.want(&[("robot", "a")]);
+    let key = ("shop".to_owned(), "robot".to_owned());
+    let asked = |to: &str| {
+        let request = crate::admin::DomainMoveRequest { to: to.into(), dry_run: false };
+        relocate(Arc::clone(&bed.domains), Arc::clone(&bed.following), key.clone(), request)
+    };
+    let problem = asked("b").await.expect_err("it runs nowhere");
+    assert_eq!(problem.code, Code::NotRunning);
+    let claim = Claim { node: "a".into(), incarnation: 7 };
+    bed.cluster.put(&claim_key(&key), &bytes(&claim), Expected::Absent).expect("written");
+    let before = bed.cluster.list("").expect("a list").len();
+    assert_eq!(asked("nobody").await.expect_err("no such node").code, Code::UnknownNode);
+    assert_eq!(asked("a").await.expect("a report").outcome, crate::admin::MoveOutcome::There);
+    let report = asked("b").await.expect("a report");
+    assert_eq!(report.refused, ["its file names the node a"]);
+    assert_eq!(report.outcome, crate::admin::MoveOutcome::Refused);
+    bed.cluster.put(&drain_key("b"), b"{}", Expected::Absent).expect("written");
+    assert_eq!(asked("b").await.expect("a report").refused, ["its file names the node a", "b is drained"]);
+    assert_eq!(bed.cluster.list("").expect("a list").len(), before + 1, "only the drain was written");
+    // A node that is cut off decides nothing.
+    bed.hold.send_replace(0);
+    assert_eq!(asked("b").await.expect_err("cut off").code, Code::Failed);
+}
+
+#[tokio::test]
+async fn a_domain_that_is_being_moved_is_not_moved_by_somebody_else() {
+    let bed = bed();
+    bed.want(&[("robot", "a")]);
+    let key = ("shop".to_owned(), "robot".to_owned());
+    let claim = Claim { node: "a".into(), incarnation: 7 };
+    bed.cluster.put(&claim_key(&key), &bytes(&claim), Expected::Absent).expect("written");
+    let moving = Moving { step: "taken".into(), ..Moving::asked("b", "a") };
+    bed.cluster.put(&books::move_key(&key), &bytes(&moving), Expected::Absent).expect("written");
+    let request = crate::admin::DomainMoveRequest { to: "b".into(), dry_run: false };
+    let problem = relocate(Arc::clone(&bed.domains), Arc::clone(&bed.following), key, request)
+        .await
+        .expect_err("it is under way");
+    assert_eq!(problem.code, Code::Taken);
+    assert!(problem.message.contains("from b to a"), "{problem}");
+}
+
+#[tokio::test]
+async fn a_node_that_still_unpacks_says_so_and_the_same_question_gets_the_answer_later() {
+    let bed = bed();
+    let key = ("shop".to_owned(), "robot".to_owned());
+    let (found, receiver) = watch::channel(None);
+    bed.following.lock().preparing.insert(key.clone(), receiver);
+    let asked = || may_come(&bed.domains, &bed.following, key.clone(), MayCome { prepare: true });
+    let answer = asked().await;
+    assert!(answer.pending && answer.refused.is_empty(), "{answer:?}");
+    found.send_replace(Some(vec!["there is no /app".to_owned()]));
+    let answer = asked().await;
+    assert_eq!((answer.pending, answer.refused.as_slice()), (false, &["there is no /app".to_owned()][..]));
+    // Then it is asked anew: this node has no such domain.
+    drop(found);
+    let answer = asked().await;
+    assert_eq!(answer.refused, ["its daemon knows of no shop/robot yet"]);
 }

@@ -1,0 +1,139 @@
+//! `tombolo sync`, in a domain.
+
+use super::SyncCommand;
+use super::service::{Folder, refused};
+use crate::output::{Failure, print, print_json, print_table};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, stdin};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio, exit};
+use std::time::Duration;
+
+/// The variable that has the token of the lock, for the command.
+const TOKEN: &str = "TOMBOLO_TOKEN";
+/// What a shell adds to the number of the signal that ended a command.
+const SIGNALLED: i32 = 128;
+
+/// Does what the command says.
+pub fn run(command: &SyncCommand, folder: &Folder) -> Result<(), Failure> {
+    match command {
+        SyncCommand::Ls { of } => list(folder, of.json),
+        SyncCommand::Lock { name, semaphore, only_try, timeout, of, command } => {
+            let root = if *semaphore { "semaphores" } else { "locks" };
+            let (lock, token) = take(folder, &format!("{root}/{name}"), *only_try, *timeout)?;
+            hold(lock, &token, command, of.json)
+        }
+    }
+}
+
+fn list(folder: &Folder, as_json: bool) -> Result<(), Failure> {
+    let text = fs::read_to_string(folder.at("status")).map_err(|error| refused("status", &error))?;
+    let rows: Vec<Value> = text.lines().filter_map(row).collect();
+    if as_json {
+        return print_json(&rows);
+    }
+    let cells = |row: &Value| {
+        let holders = row["held"].as_array().into_iter().flatten();
+        let holders: Vec<String> = holders
+            .map(|held| format!("{} ({})", held["domain"].as_str().unwrap_or_default(), held["token"]))
+            .collect();
+        let holders = if holders.is_empty() { "-".to_owned() } else { holders.join(", ") };
+        vec![row["name"].as_str().unwrap_or_default().to_owned(), holders, row["waiting"].to_string()]
+    };
+    print_table(&["NAME", "HELD BY (TOKEN)", "WAITING"], &rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+/// A line of `status` about a lock: `locks/printer held a:43,b:44 waiting 2`.
+fn row(line: &str) -> Option<Value> {
+    let (name, rest) = line.split_once(" held ")?;
+    let (held, waiting) =
+        rest.split_once(" waiting ").or_else(|| Some(("", rest.strip_prefix("waiting ")?)))?;
+    let holders: Vec<Value> = held
+        .split(',')
+        .filter_map(|one| one.rsplit_once(':'))
+        .map(|(domain, token)| json!({ "domain": domain, "token": token.parse::<u64>().ok() }))
+        .collect();
+    Some(json!({ "name": name, "held": holders, "waiting": waiting.parse::<u64>().ok()? }))
+}
+
+/// Opens a lock, and reads its token when it is this one's.
+fn take(
+    folder: &Folder,
+    path: &str,
+    only_try: bool,
+    timeout: Option<Duration>,
+) -> Result<(File, String), Failure> {
+    let at = folder.at(path);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    if only_try {
+        // Made first: what is opened without waiting must be there.
+        if !at.exists() {
+            options.clone().write(true).open(&at).map_err(|error| refused(path, &error)).map(drop)?;
+        }
+        options.create(false).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    }
+    let held = |error: std::io::Error| match Errno::from_io_error(&error) {
+        Some(Errno::AGAIN) if only_try => Failure::new(format!("{path}: somebody has it")),
+        _ => refused(path, &error),
+    };
+    let mut lock = options.open(&at).map_err(held)?;
+    if let Some(timeout) = timeout {
+        let limit = rustix::event::Timespec::try_from(timeout)
+            .map_err(|_| Failure::misuse("the time is too long"))?;
+        let ready =
+            poll(&mut [PollFd::new(&lock, PollFlags::IN)], Some(&limit)).map_err(std::io::Error::from)?;
+        if ready == 0 {
+            return Err(Failure::new(format!("{path}: not within {timeout:?}"))
+                .help("`tombolo sync ls` shows who has it"));
+        }
+    }
+    let mut token = [0; 32];
+    let length = lock.read(&mut token).map_err(held)?;
+    let token = String::from_utf8_lossy(token.get(..length).unwrap_or_default()).trim().to_owned();
+    Ok((lock, token))
+}
+
+/// Holds it while the command runs; without one, until the standard input ends.
+fn hold(lock: File, token: &str, command: &[String], as_json: bool) -> Result<(), Failure> {
+    let Some((program, arguments)) = command.split_first() else {
+        let said = if as_json {
+            json!({ "token": token.parse::<u64>().ok() }).to_string()
+        } else {
+            token.to_owned()
+        };
+        print(&format!("{said}\n"))?;
+        for line in BufReader::new(stdin()).lines() {
+            line?;
+        }
+        drop(lock);
+        return Ok(());
+    };
+    let run = Command::new(program).args(arguments).env(TOKEN, token).stdin(Stdio::inherit()).status();
+    let status = run.map_err(|error| Failure::new(format!("can't run {program}: {error}")))?;
+    drop(lock);
+    match status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal)) {
+        Some(0) | None => Ok(()),
+        Some(code) => exit(code),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_in_the_status_are_read_held_or_not() {
+        let held = row("locks/printer held a:43,b:44 waiting 2").expect("a row");
+        assert_eq!(held["held"][1], json!({ "domain": "b", "token": 44 }));
+        assert_eq!((held["name"].as_str(), held["waiting"].as_u64()), (Some("locks/printer"), Some(2)));
+        let free = row("locks/printer held  waiting 0").expect("a row");
+        assert_eq!((free["held"].as_array().map(Vec::len), free["waiting"].as_u64()), (Some(0), Some(0)));
+        assert_eq!(row("names 3 of 8192"), None);
+    }
+}
