@@ -19,6 +19,7 @@ pub mod logs;
 mod look;
 pub mod node;
 pub mod reserve;
+mod service_check;
 mod skeleton;
 mod stats;
 mod top;
