@@ -85,16 +85,17 @@ fn ended(before: &ServiceRow) -> Finding {
     }
 }
 
+// The report comes from a domain, which may have changed it: nothing of it steers the terminal.
 fn text(name: &str, entry: &Entry, order: &CheckOrder, report: &Report) -> String {
     let mut text = format!("{name} at {} in {}/{}\n", order.at.display(), entry.dc, entry.domain);
     for file in &report.files {
         let checks = file.checks.join(", ");
-        text += &format!("  {}: {}: {checks}\n", clean(&file.name), file.behaviour);
+        text += &format!("  {}: {}: {}\n", clean(&file.name), clean(&file.behaviour), clean(&checks));
     }
     for finding in &report.findings {
         let file = if finding.file.is_empty() { name } else { finding.file.as_str() };
-        let (file, found) = (clean(file), clean(&finding.found));
-        text += &format!("{file}: {}: {found}\n  {}\n", finding.check, finding.advice);
+        let [file, check, found, advice] = [file, &finding.check, &finding.found, &finding.advice].map(clean);
+        text += &format!("{file}: {check}: {found}\n  {advice}\n");
     }
     match report.findings.len() {
         0 => text += "nothing was found\n",
