@@ -515,6 +515,10 @@ pub struct InspectArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ServiceCommand {
+    /// Use a running service as many and clumsy clients do, and say what it does wrong; exit code 1 where something was found
+    #[command(after_help = "Examples:\n  tombolo service check thermometer\n  \
+                            tombolo service check thermometer --domain hall --write --json")]
+    Check(CheckServiceArgs),
     /// List the services
     Ls(ListArgs),
     /// Write a folder with a service of your own that runs: its program, and a topology file
@@ -530,6 +534,21 @@ pub enum ServiceCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct CheckServiceArgs {
+    /// The service, of kind `program`: NAME, or DC/NAME
+    pub service: String,
+    /// From which domain (default: the first that mounts the service)
+    #[arg(long, value_name = "DOMAIN")]
+    pub domain: Option<String>,
+    /// Also write lines that mean nothing to controls and sessions
+    #[arg(long)]
+    pub write: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -21,6 +21,7 @@ mod look;
 pub mod node;
 mod relocate;
 pub mod reserve;
+mod service_check;
 mod skeleton;
 mod stats;
 mod top;

@@ -2,6 +2,7 @@
 //! loop.
 
 mod agent;
+mod checker;
 mod frontend;
 mod machine;
 mod probe;
@@ -14,6 +15,7 @@ use crate::output::with_causes as said;
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
+pub use checker::{CHECKER, CheckOrder, Finding, Report};
 pub use probe::{Arm, Calls, Order, PROBE, Probe};
 
 /// Runs a role, if the first word is one.
@@ -35,6 +37,8 @@ pub fn run(role: &OsStr, arguments: std::env::ArgsOs) -> Option<ExitCode> {
         node::MARKED_ROLE => Some(finish("internal-marked", node::marked_main(arguments))),
         node::PIPES_ROLE => Some(finish("pipes", node::pipes_main())),
         PROBE => Some(finish("probe", probe::run(arguments))),
+        CHECKER => Some(finish("service check", checker::run(arguments))),
+        checker::VICTIM => Some(finish("service check", checker::victim(arguments))),
         _ => of_domain(role, arguments),
     }
 }

@@ -371,3 +371,108 @@ fn ordinary_tools_read_streams_as_the_page_says() {
     assert_eq!(node.shell_ok("hall", &timed).trim(), "got");
     node.ok(&["down", "thermometer"]);
 }
+
+/// A service that is wrong on purpose: a function fails, one never answers, one fails at a wrong line, and one ends the program.
+const WRONG: &str = r#"
+import asyncio
+import os
+from tombolo.service import Service
+
+wrong = Service("wrong")
+
+@wrong.text("fails", verb="use")
+def fails(call):
+    raise ValueError("a mistake")
+
+@wrong.text("fine", verb="use")
+def fine(call):
+    return "fine\n"
+
+@wrong.text("hangs", verb="use")
+async def hangs(call):
+    await asyncio.Event().wait()
+
+@wrong.control("ctl", verb="use")
+def ctl(call, line):
+    float(line)
+
+@wrong.session("zap", verb="use")
+def zap(session, line):
+    os._exit(1)
+
+wrong.run()
+"#;
+
+/// Two services in one distributed container: a skeleton of ours, and the one that is wrong on purpose.
+fn checked(folder: &std::path::Path) -> String {
+    let serves = |name: &str| {
+        format!(
+            "[domain.{name}-host]\nkind = \"container\"\ncommand = [\"python3\", \"/app/{name}.py\"]\n\
+             environment = {{ PYTHONPATH = \"/run/tombolo/python\" }}\n\
+             mounts = [{{ source = \"{}\", target = \"/app\" }}]\n\
+             restart = {{ policy = \"always\", backoff = \"50ms\", max_backoff = \"200ms\" }}\n\
+             [service.{name}]\nkind = \"program\"\ndomain = \"{name}-host\"\n\
+             allow = [{{ domains = [\"hall\"], verbs = [\"use\", \"read\", \"set\"] }}]\n",
+            folder.display()
+        )
+    };
+    format!(
+        "name = \"lab\"\n[domain.hall]\nkind = \"container\"\ncommand = [\"sleep\", \"infinity\"]\n\
+         services = {{ right = \"/srv/right\", wrong = \"/srv/wrong\" }}\n{}{}",
+        serves("right"),
+        serves("wrong")
+    )
+}
+
+#[test]
+fn a_check_finds_nothing_in_a_good_service_and_names_what_is_wrong_in_another() {
+    let Some(node) = Node::start() else { return };
+    let place = tempfile::tempdir().expect("a folder");
+    let skeleton = place.path().join("right");
+    node.ok(&["service", "new", "--language", "python", skeleton.to_str().expect("UTF-8")]);
+    std::fs::copy(skeleton.join("service.py"), place.path().join("right.py")).expect("copied");
+    std::fs::write(place.path().join("wrong.py"), WRONG).expect("written");
+    node.up_ok(&checked(place.path()));
+    for file in ["right/value", "wrong/fine"] {
+        wait::until("it serves", || node.shell("hall", &format!("cat /srv/{file}")).code == 0);
+    }
+    let report = node.json(&["service", "check", "right", "--write"]);
+    assert_eq!(report["findings"], json!([]), "{report}");
+    let behaviours: Vec<_> = report["files"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|file| (&file["name"], &file["behaviour"]))
+        .collect();
+    let expected = [("changes", "stream"), ("ctl", "control"), ("value", "text")];
+    assert_eq!(behaviours.len(), expected.len(), "{report}");
+    for ((name, behaviour), said) in expected.iter().zip(&behaviours) {
+        assert!(said.0 == name && said.1 == behaviour, "{report}");
+    }
+    assert!(node.ok(&["service", "check", "right"]).contains("nothing was found"));
+    // Without --write nothing ends the program.
+    let read = node.run(&["service", "check", "wrong", "--json"]);
+    assert_eq!(read.code, 1, "{read:?}");
+    let found = |run: &e2e::Run, file: &str, words: &str| {
+        let report: Value = serde_json::from_str(&run.out).expect("JSON");
+        let findings = report["findings"].as_array().expect("a list").clone();
+        let of_file = findings.iter().filter(|finding| finding["file"] == file);
+        of_file
+            .into_iter()
+            .any(|finding| finding["found"].as_str().is_some_and(|found| found.contains(words)))
+    };
+    assert!(found(&read, "fails", "os error 5"), "{read:?}");
+    assert!(found(&read, "hangs", "no answer within 5s"), "{read:?}");
+    assert!(!found(&read, "fine", "") && !found(&read, "ctl", "") && !found(&read, "", ""), "{read:?}");
+    let written = node.run(&["service", "check", "wrong", "--write", "--json"]);
+    assert_eq!(written.code, 1, "{written:?}");
+    assert!(found(&written, "ctl", "os error 5"), "{written:?}");
+    assert!(found(&written, "zap", "") && found(&written, "", "another process serves"), "{written:?}");
+    assert!(!found(&written, "fine", ""), "{written:?}");
+    for (name, words) in [("none", "none"), ("right --domain right-host", "does not mount")] {
+        let arguments: Vec<&str> = ["service", "check"].into_iter().chain(name.split(' ')).collect();
+        let refused = node.run(&arguments);
+        assert!(refused.code != 0 && refused.err.contains(words), "{refused:?}");
+    }
+    node.ok(&["down", "lab"]);
+}

@@ -133,6 +133,7 @@ fn shortened(text: &str) -> String {
 pub fn service(place: &PlaceArgs, command: &ServiceCommand) -> Result<(), Failure> {
     match command {
         ServiceCommand::New(arguments) => super::skeleton::new(arguments),
+        ServiceCommand::Check(arguments) => super::service_check::run(place, arguments),
         ServiceCommand::Ls(arguments) => services(place, arguments),
         ServiceCommand::Show { service, json } => {
             let client = client(place)?;

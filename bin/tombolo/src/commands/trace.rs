@@ -19,8 +19,8 @@ pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {
     let client = client(place)?;
     let service: Value = wait(client.get(&format!("services/{}", encoded(&arguments.service))))??;
     refuse_others(&arguments.service, &service)?;
-    let entry = asker(&client, arguments, &service)?;
-    let file = query_file(&client, &entry, &arguments.service)?;
+    let entry = asker(&client, &arguments.service, arguments.domain.as_deref(), &service)?;
+    let file = mounted_at(&client, &entry, &arguments.service)?.join("query");
     let order = Order { file: file.clone(), question: arguments.name.clone(), repeat: arguments.repeat };
     let probe = probe(&entry, &order)?;
     let rows = rows(&probe);
@@ -77,17 +77,22 @@ fn legend(probe: &Probe) -> String {
 }
 
 /// The domain that asks: the named one; else one that may make the service forget; else the first that mounts it.
-fn asker(client: &Client, arguments: &TraceArgs, service: &Value) -> Result<Entry, Failure> {
-    let name = match &arguments.domain {
-        Some(name) => name.clone(),
+pub(super) fn asker(
+    client: &Client,
+    called: &str,
+    domain: Option<&str>,
+    service: &Value,
+) -> Result<Entry, Failure> {
+    let name = match domain {
+        Some(name) => name.to_owned(),
         None => {
             let running: Vec<DomainRow> = wait(client.get("domains"))??;
             let first = best_consumer(service, &running).ok_or_else(|| {
-                Failure::new(format!("no domain that runs mounts service {}", arguments.service))
+                Failure::new(format!("no domain that runs mounts service {called}"))
                     .help("add it to the `services` of a domain in the topology file")
             })?;
             let rows: Vec<ServiceRow> = wait(client.get("services"))??;
-            let plain = arguments.service.rsplit('/').next().unwrap_or(&arguments.service);
+            let plain = called.rsplit('/').next().unwrap_or(called);
             let row =
                 rows.iter().find(|row| row.service == plain && row.consumers.iter().any(|c| c == first));
             row.map_or_else(|| first.to_owned(), |row| format!("{}/{first}", row.dc))
@@ -107,8 +112,8 @@ fn best_consumer<'a>(service: &'a Value, domains: &[DomainRow]) -> Option<&'a st
     consumers.clone().find(controls).or_else(|| consumers.clone().next())
 }
 
-/// Where the domain sees the service's `query`.
-fn query_file(client: &Client, entry: &Entry, service: &str) -> Result<PathBuf, Failure> {
+/// Where the domain sees the service.
+pub(super) fn mounted_at(client: &Client, entry: &Entry, service: &str) -> Result<PathBuf, Failure> {
     let plain = service.rsplit('/').next().unwrap_or(service);
     let path = format!("dc/{}/domains/{}/services/{plain}/at", entry.dc, entry.domain);
     let at: Result<String, _> = wait(client.get(&format!("state?path={}", encoded(&path))))?;
@@ -116,7 +121,7 @@ fn query_file(client: &Client, entry: &Entry, service: &str) -> Result<PathBuf, 
         Failure::new(format!("domain {} does not mount service {plain}", entry.domain))
             .help("choose another with --domain; `tombolo service ls` lists the consumers")
     })?;
-    Ok(PathBuf::from(at).join("query"))
+    Ok(PathBuf::from(at))
 }
 
 /// Runs the probe inside the domain.
