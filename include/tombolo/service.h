@@ -100,7 +100,8 @@ int tombolo_service_session(tombolo_service service, const char *name, const cha
 int tombolo_service_stream(tombolo_service service, const char *name, const char *verb,
                            const struct tombolo_stream_options *options);
 
-/* The same, to which records are written as well (TOMBOLO_CALL_WRITE). */
+/* The same, to which records are written as well (TOMBOLO_CALL_WRITE). Who writes one does not wait: an error is that of its next write, and each record
+ * is a call, also where its writer has closed the file meanwhile. */
 int tombolo_service_exchange(tombolo_service service, const char *name, const char *verb,
                              const struct tombolo_stream_options *options);
 

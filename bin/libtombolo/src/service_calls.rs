@@ -31,6 +31,8 @@ pub struct Plain {
     pub number: u32,
     pub uid: u32,
     pub gid: u32,
+    /// A record of an exchange.
+    pub is_record: bool,
 }
 
 #[derive(Default)]
@@ -107,8 +109,15 @@ impl Queue {
         let caller = asking.caller().clone();
         let text = |text: String| CString::new(text).map_err(|_| Errno::INVAL);
         let (uid, gid) = caller.process.map_or((0, 0), |process| (process.uid, process.gid));
-        let first =
-            Plain { file: 0, kind: Call::READ, session: asking.session().number(), number: 0, uid, gid };
+        let first = Plain {
+            file: 0,
+            kind: Call::READ,
+            session: asking.session().number(),
+            number: 0,
+            uid,
+            gid,
+            is_record: false,
+        };
         let (dc, domain) = (text(caller.dc)?, text(caller.domain)?);
         let (reply, later) = asking.later()?;
         let open = Open { later, bytes: [bytes, &[0]].concat().into(), dc, domain, call: plain(first) };
@@ -165,11 +174,12 @@ impl Calls {
     fn take(&mut self) -> Option<Call> {
         while let Some(id) = self.waiting.pop_front() {
             let Some(open) = self.open.get(&id) else { continue };
-            if open.later.is_cancelled() {
+            // The writer of a record does not wait for its answer, and may have closed the file.
+            if open.later.is_cancelled() && !open.call.is_record {
                 self.open.remove(&id);
                 continue;
             }
-            let Plain { file, kind, session, number, uid, gid } = open.call;
+            let Plain { file, kind, session, number, uid, gid, .. } = open.call;
             return Some(Call {
                 id,
                 file,

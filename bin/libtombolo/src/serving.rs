@@ -115,7 +115,11 @@ fn declare(service: &mut Service<()>, file: i32, one: Declaration, queue: &Arc<Q
                 numbered: false,
             };
             return Some(if exchange {
-                service.exchange(&name, &verb, options, asked(Call::WRITE))
+                let queue = Arc::clone(queue);
+                service.exchange(&name, &verb, options, move |(), asking: &mut Asking<'_>, record| {
+                    let kind = Call::WRITE;
+                    queue.ask(asking, record, |plain| Plain { file, kind, is_record: true, ..plain })
+                })
             } else {
                 service.stream(&name, &verb, options)
             });
