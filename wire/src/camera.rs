@@ -79,7 +79,7 @@ impl Format {
         }
     }
 
-    /// What V4L2 calls it.
+    /// Its name in V4L2.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {

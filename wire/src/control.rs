@@ -144,7 +144,7 @@ pub enum Request {
         id: u64,
         /// Slot of the backup.
         endpoint: u32,
-        /// Whose place it takes; without it, whoever has the name.
+        /// The endpoint whose place it takes; without it, the one that has the name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         over: Option<EndpointAddress>,
         /// The least generation whose replies it knows; 0: its own will be.
@@ -161,7 +161,7 @@ pub enum Request {
         id: u64,
         /// Slot of the endpoint.
         endpoint: u32,
-        /// Which backup.
+        /// The backup.
         backup: EndpointAddress,
     },
     /// To a daemon that does not know it: the least generation of an endpoint of mine whose replies it knows. Answered by [`Reply::Done`].
@@ -179,7 +179,7 @@ pub enum Request {
         id: u64,
         /// Slot of the endpoint.
         endpoint: u32,
-        /// What is in the way, for a person: `MAX_STAY_BYTES` at most.
+        /// The obstacle, for a person: `MAX_STAY_BYTES` at most.
         why: String,
     },
     /// This endpoint of mine ends. Answered by [`Reply::Done`].
@@ -274,7 +274,7 @@ pub struct EndpointAddress {
     pub generation: u32,
 }
 
-/// Whom an endpoint wants to be introduced to.
+/// The endpoints that an endpoint wants to be introduced to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Whom {
@@ -345,9 +345,9 @@ pub struct GrantedBuffer {
     pub buffer: u64,
     /// Its place in the buffer's states.
     pub place: u32,
-    /// Whose it is.
+    /// The endpoint that has the buffer.
     pub owner: EndpointAddress,
-    /// To whom it was granted.
+    /// The endpoint that it was granted to.
     pub to: EndpointAddress,
     /// The access.
     pub access: GrantAccess,
@@ -596,9 +596,9 @@ pub enum Event {
     Superseded {
         /// Slot of the endpoint that is told.
         endpoint: u32,
-        /// Who was superseded.
+        /// The endpoint that was superseded.
         peer: EndpointAddress,
-        /// By whom.
+        /// The endpoint that has its place now.
         by: EndpointAddress,
     },
     /// To an endpoint: the node's administrator wants it to move to a backup in this domain, or to stay. It moves when it receives next, or says why not by

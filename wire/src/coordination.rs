@@ -25,7 +25,7 @@ pub mod file {
     pub const SEMAPHORES: u32 = 5;
 }
 
-/// What a domain may be allowed to do.
+/// The verbs that a domain may be given.
 pub mod verb {
     /// Read keys, and be told of changes.
     pub const OBSERVE: &str = "observe";
@@ -91,7 +91,7 @@ pub enum Tell {
         key: String,
         /// The registry's revision of it.
         revision: u64,
-        /// What it holds.
+        /// Its value.
         value: Vec<u8>,
     },
     /// That were all.
@@ -104,7 +104,7 @@ pub enum Tell {
     Failed {
         /// Whether the same may be tried again.
         again: bool,
-        /// What was wrong and what to do.
+        /// The mistake, and the remedy.
         message: String,
     },
 }

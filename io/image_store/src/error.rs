@@ -1,4 +1,4 @@
-//! What can go wrong with an image, and what to do about it.
+//! The errors of images, each with its remedy.
 
 use std::fmt::Write as _;
 use std::io;
@@ -24,13 +24,13 @@ pub enum Error {
     Reference {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// A file or directory that holds no image.
     #[error("{} holds no image: {why}", path.display())]
     NotAnImage {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// What is missing or wrong.
         why: String,

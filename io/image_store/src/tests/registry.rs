@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a request wanted: its path with the query, and its header `Authorization`.
+/// A request: its path with the query, and its header `Authorization`.
 type Asked = (String, Option<String>);
 /// Status, headers, and how the body is written.
 type Answer = (u16, Vec<(&'static str, String)>, Body);
