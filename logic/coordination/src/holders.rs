@@ -1,4 +1,4 @@
-//! Who holds something, and who waits for it.
+//! The holders of a lock, and those that wait for it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
 
-/// What makes a session the same after its server, or its channel, is another one: a number that nobody guesses.
+/// A number that nobody guesses, by which a session is the same after its server or its channel was replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HolderId(pub [u8; 16]);
@@ -58,7 +58,7 @@ pub(crate) struct Waiter {
     pub(crate) domain: String,
 }
 
-/// What became of asking for a lock.
+/// The outcome of asking for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// It is held, with this token.
@@ -70,7 +70,7 @@ pub enum Asked {
 /// Somebody who waited has it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Who waited.
+    /// The session that waited.
     pub session: SessionId,
     /// The path of the lock.
     pub path: String,

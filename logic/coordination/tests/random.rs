@@ -155,7 +155,7 @@ impl World {
         self.check();
     }
 
-    /// What the server has is what its records say, and no more hold a lock than may; whoever was told that it holds one and is heard of does.
+    /// Checks that the server has what its records say, and that no more hold a lock than may; whoever was told that it holds one and is heard of does.
     fn check(&self) {
         for lock in 0..2 {
             let node = self.server.state.node(&path(lock)).expect("it is there");

@@ -1,6 +1,6 @@
 //! An endpoint that moves: it stops receiving, hands on what has come, and those who sent what it has not consumed send that to its new place.
 //!
-//! What makes that exact is one owner for each message. Before [`Endpoint::drain`] has said how far it consumed, a message is in the ring; what was consumed is
+//! One owner for each message makes that exact. Before [`Endpoint::drain`] has said how far it consumed, a message is in the ring; what was consumed is
 //! the moving endpoint's to hand on; what was not is its sender's, who takes it back when it parts from the old place ([`Endpoint::take_back`]). Calls that
 //! somebody waits for are decided by their own word, as always: nobody has received them, so they are made again.
 
@@ -10,7 +10,7 @@ use wire::ipc::{Address, HEADER_BYTES, Header, Kind};
 use crate::peer::Peer;
 use crate::{Content, Endpoint, Link, NoPeer, Received, Way, Word};
 
-/// What an endpoint has sent to a peer that moved, and that was not received there.
+/// The messages that an endpoint has sent to a peer that moved, and that were not received there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unreceived {
     /// Tags and payloads of messages, the oldest first.
@@ -74,7 +74,8 @@ impl<L: Link> Endpoint<L> {
         drained
     }
 
-    /// What this endpoint has sent to a peer that moves, and that was not received: nobody will. Before it parts from that one, and only then.
+    /// Takes the messages back that this endpoint has sent to a peer that moves, and that were not received: nobody will receive them. Before it parts from
+    /// that one, and only then.
     ///
     /// # Errors
     /// See [`NoPeer`], when it is not bound.

@@ -35,7 +35,7 @@ struct Server {
     mail: Vec<(usize, u64)>,
     count: u64,
     log: Replies,
-    /// Whose request it has executed, its number, and what it will reply; whether the backup has it.
+    /// The request that it has executed: the requester, its number, and the reply; whether the backup has it.
     serving: Option<(usize, u64, u64, bool)>,
 }
 
@@ -52,7 +52,7 @@ struct World {
     fault: Fault,
     servers: [Server; 2],
     callers: [Caller; CALLERS],
-    /// Who has the name, as the daemon knows it.
+    /// The endpoint that has the name, as the daemon knows it.
     has_name: Option<usize>,
     /// The primary relies on the backup.
     relies: bool,

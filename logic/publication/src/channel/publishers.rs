@@ -1,4 +1,4 @@
-//! Who publishes in a channel, and how many records each has written: so that a record which is written again after a death is not
+//! The publishers of a channel, and the number of records that each has written: so a record that is written again after a death is not
 //! published again.
 
 use super::Channel;
