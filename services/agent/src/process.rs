@@ -59,7 +59,7 @@ impl Process {
     /// Starts one.
     ///
     /// # Errors
-    /// What could not be made for it; nothing was executed then.
+    /// The error of making its streams or of starting it; nothing was executed then.
     pub fn spawn(program: &Path, request: &Request, input: Input) -> io::Result<Self> {
         let (streams, ours) = make_streams(input)?;
         let (word, theirs) = sys::descriptors::socket_pair()?;

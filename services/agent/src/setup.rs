@@ -34,7 +34,7 @@ const ETHERNET: &str = "1";
 /// processes that it may have.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn protect() -> io::Result<()> {
     let hard = getrlimit(Resource::Nofile).maximum;
     let most = Some(OPEN_FILES.min(hard.unwrap_or(u64::MAX)));
@@ -46,7 +46,7 @@ pub fn protect() -> io::Result<()> {
 /// Writes everything to the disks and switches the machine off. Comes back only where that fails.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn power_off() -> io::Result<()> {
     // The group of number 1 is to kill(2) everybody but the first process and us: nobody shall write to a disk any more. Those
     // who can't be killed are not worth a word now.

@@ -30,13 +30,13 @@ impl Waiting {
 /// An open file.
 #[derive(Debug)]
 pub(crate) struct Open {
-    /// Which of the cameras.
+    /// The camera's index.
     pub(crate) camera: usize,
     pub(crate) session: Session,
     /// Whether calls fail with `EAGAIN` where they would wait.
     pub(crate) nonblock: bool,
     pub(crate) waiting: VecDeque<Waiting>,
-    /// What poll(2) was said to say last.
+    /// The bits of poll(2) that the consumer was told last.
     told: u32,
 }
 

@@ -30,7 +30,7 @@ const DEVICE: &str = "device";
 /// Makes the service from its admitted settings.
 ///
 /// # Errors
-/// What is wrong with them, or with a file of frames.
+/// The fault in the settings, or in a file of frames.
 pub fn service(settings: &Value) -> Result<Box<dyn Service>, String> {
     let settings: Settings = serde_json::from_value(settings.clone())
         .map_err(|e| format!("the settings are not understood: {e}"))?;
@@ -56,7 +56,7 @@ struct Link {
     memory: Option<u64>,
 }
 
-/// Which frame is drawn: the camera, what it looks like, its number, its brightness.
+/// The identity of a drawn frame: the camera, what it looks like, its number, its brightness.
 type Drawn = (usize, Picture, u64, u8);
 
 struct Cameras {
@@ -69,7 +69,7 @@ struct Cameras {
     lost: BTreeMap<String, u64>,
     /// One moment on both clocks.
     began: (Instant, u64),
-    /// What `frame` holds: several open files may show the same.
+    /// The identity of the frame in `frame`: several open files may show the same.
     drawn: Option<Drawn>,
     frame: Vec<u8>,
 }

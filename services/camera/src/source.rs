@@ -44,7 +44,7 @@ impl Source {
     }
 }
 
-/// What a camera is, as its settings say.
+/// Makes a camera's device and source from its settings.
 pub(crate) fn make(camera: &Camera) -> Result<(Device, Source), String> {
     let picture = Picture { format: camera.format, width: camera.width, height: camera.height };
     let Some(path) = &camera.file else {

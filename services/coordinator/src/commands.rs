@@ -61,7 +61,7 @@ pub(crate) fn command(line: &str) -> Option<Command<'_>> {
     })
 }
 
-/// What the holder of keys shows to the next server.
+/// The capsule by which the next server recognizes a holder of keys.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Capsule {

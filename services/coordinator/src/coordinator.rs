@@ -1,4 +1,4 @@
-//! What was decided, and who is waiting to hear of it until that is committed.
+//! Decisions, and the clients that wait to hear of each until it is committed.
 
 use crate::history::History;
 use crate::sessions::{Session, What};
@@ -12,7 +12,7 @@ use wire::control::Consumer;
 use wire::coordination::{Ask, MAX_STATE_CHANGES};
 use wire::service::{Kind, OpenInfo};
 
-/// What the descriptor of the store is watched by.
+/// The token by which the store's descriptor is watched.
 const STORE: u32 = 0;
 /// How long a commit may be under way before others are refused: as long as the daemon waits for etcd.
 const STALL: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ const COMMIT_BYTES: usize = 88 * 1024;
 /// Calls that are kept while the state is being loaded; more are refused.
 const MAX_EARLY: usize = 1024;
 
-/// What happens when what was decided is committed.
+/// The effect of a decision once it is committed.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// An answer.
@@ -68,7 +68,7 @@ pub(crate) struct Coordinator {
     last_session: u64,
     early: VecDeque<Early>,
     pending: Vec<Outcome>,
-    /// What happens when the commit that is under way is made.
+    /// The outcomes of the commit that is under way, for when it is made.
     under_way: Vec<Outcome>,
     events: Vec<Event>,
     committing: Option<Instant>,
@@ -365,7 +365,7 @@ pub(crate) fn holder() -> Result<HolderId, Errno> {
     Ok(HolderId(id))
 }
 
-/// What a program sees of a refusal. `docs/coordination.md` has them in a table.
+/// Returns the errno that a program sees for a refusal. `docs/coordination.md` has them in a table.
 pub(crate) fn errno_of(refusal: Refusal) -> Errno {
     match refusal {
         Refusal::Missing => Errno::NOENT,

@@ -1,4 +1,4 @@
-//! What was committed lately, for those who are told of changes.
+//! Recently committed events, for those who are told of changes.
 
 use coordination::Event;
 use std::collections::VecDeque;

@@ -22,7 +22,7 @@ use wire::control::ServedService;
 /// The service, as `session::Make` wants it, with its state behind the control socket at `control`.
 ///
 /// # Errors
-/// What is wrong with settings that the topology should not have admitted; no thread, no randomness.
+/// The fault in settings that the topology should not have admitted; no thread, no randomness.
 pub fn service(served: &ServedService, control: &Path) -> Result<Box<dyn session::Service>, String> {
     let grace_ms = grace_ms(&served.settings)?;
     let store =

@@ -14,7 +14,7 @@ const WRITE_ONLY: u32 = 1;
 /// `O_NONBLOCK`.
 const NONBLOCK: u32 = 0o4000;
 
-/// What a holder shows to the next server.
+/// The capsule by which the next server recognizes a lock's holder.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Capsule {

@@ -10,7 +10,7 @@ pub(crate) struct Session {
     pub(crate) what: What,
 }
 
-/// What an open file is open on.
+/// The object that an open file is open on.
 #[derive(Debug)]
 pub(crate) enum What {
     /// A key.
@@ -35,11 +35,11 @@ pub(crate) struct OpenKey {
     pub(crate) read: Option<Vec<u8>>,
     /// The revision of what was read, or written.
     pub(crate) revision: u64,
-    /// What was written through this open file so far: what follows goes on with it.
+    /// The bytes written through this open file so far: what follows goes on with them.
     pub(crate) written: Vec<u8>,
     /// Whether every write goes to the end.
     pub(crate) appends: bool,
-    /// What the next write replaces, or nothing.
+    /// The revision that the next write replaces, if one is given.
     pub(crate) expected: Option<u64>,
 }
 

@@ -22,7 +22,7 @@ const REMARK: Duration = Duration::from_secs(30);
 /// A record as it is kept: its key (empty: the head's), the registry's revision, what it holds.
 pub(crate) type Record = (String, u64, Vec<u8>);
 
-/// What becomes of what was asked.
+/// The store's answer to an ask.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// All records.
@@ -41,7 +41,7 @@ pub(crate) trait Store {
     fn descriptor(&self) -> BorrowedFd<'_>;
     /// Asks. Never waits.
     fn ask(&mut self, ask: Ask);
-    /// What became of it, if that is known.
+    /// Returns the next answer, if one is there.
     fn heard(&mut self) -> Option<Heard>;
 }
 

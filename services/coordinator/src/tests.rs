@@ -19,7 +19,7 @@ use wire::control::Consumer;
 use wire::coordination::{Ask, file};
 use wire::service::{Phase, SESSION_NONE};
 
-/// What all servers write to.
+/// The registry that all servers write to.
 #[derive(Default)]
 struct Registry {
     head: Option<Vec<u8>>,
@@ -116,7 +116,7 @@ impl Server {
         Self { service, way }
     }
 
-    /// What was asked first reaches the registry; its answer is on its way.
+    /// Delivers the ask that was made first to the registry; its answer is on its way.
     fn deliver(&mut self, registry: &mut Registry) {
         let ask = self.way.borrow_mut().asked.pop_front();
         if let Some(ask) = ask {
@@ -156,10 +156,10 @@ struct Made {
     answered: Option<(usize, Told)>,
 }
 
-/// What is there: its revision, where that is known, and its value.
+/// The key's state: its revision, where that is known, and its value.
 type There = Option<(Option<u64>, u64)>;
 
-/// What is there after a call that took effect now; `None`: it can't have been answered so.
+/// The possible states after a call that took effect now; none: it can't have been answered so.
 fn effect(there: There, made: &Made) -> Vec<There> {
     let answer = made.answered.as_ref().map(|(_, told)| told);
     let is = |revision: u64| there.is_some_and(|(now, _)| now.is_none_or(|now| now == revision));

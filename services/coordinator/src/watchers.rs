@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use session::{Context, LinkId, ReplyTo};
 
-/// What a watcher shows to the next server.
+/// The capsule by which the next server resumes a watch.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Capsule {

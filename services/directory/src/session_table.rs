@@ -18,7 +18,7 @@ const KEEPER: &str = "device";
 /// One consumer's channel.
 #[derive(Debug)]
 pub struct Link {
-    /// Whose.
+    /// The domain whose channel it is.
     pub tenant: TenantId,
     /// The entrance that it came through, as the daemon says.
     pub entrance: String,

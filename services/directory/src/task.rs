@@ -38,7 +38,7 @@ pub struct Terms {
     pub timeout_ms: u32,
     /// Repetitions after a time-out.
     pub retries: u32,
-    /// Whom to ask.
+    /// The upstreams to ask.
     pub upstreams: Arc<[SocketAddr]>,
     /// Whether they are not the topology's: nothing is remembered, shared or joined then.
     pub own: bool,
@@ -65,7 +65,7 @@ impl Terms {
 /// One request on its way.
 #[derive(Debug)]
 pub struct Task {
-    /// Whom to answer.
+    /// The request to answer.
     pub to: ReplyTo,
     /// For which domain.
     pub tenant: TenantId,

@@ -1,4 +1,4 @@
-//! What a session leaves to the next backend. It has been in the consumer's hands, so it is read as a request is.
+//! The state that a session leaves to the next backend. It has been in the consumer's hands, so it is read as a request is.
 
 use publication::{Overflow, Position};
 use wire::events::FILTER_BYTES_MAX;

@@ -101,7 +101,7 @@ impl Memories {
         Ok(file)
     }
 
-    /// What predecessors have left, and what of it is no use, with the reason. Files that can't be taken up are removed.
+    /// The memories that predecessors have left, without those of no use. Files that can't be taken up are removed.
     pub fn left(&self) -> io::Result<Vec<ChannelMemory>> {
         let mut left = Vec::new();
         let Some(folder) = &self.folder else { return Ok(left) };

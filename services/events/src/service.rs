@@ -43,7 +43,7 @@ pub(crate) struct Open {
     pub(crate) changed_ns: u64,
 }
 
-/// What a domain has, and what it has been refused.
+/// A domain's resources, and its refusals.
 #[derive(Debug, Default)]
 pub(crate) struct Tenant {
     pub(crate) name: String,
@@ -73,7 +73,7 @@ pub struct Events {
     pub(crate) last_publisher: u64,
     /// Bytes of all buffers.
     pub(crate) bytes: u64,
-    /// What the loop's clock said first.
+    /// The first reading of the loop's clock.
     pub(crate) origin: Instant,
     /// The event that was looked at last, and where it is: read once for all its subscribers.
     pub(crate) event: Vec<u8>,
@@ -89,7 +89,7 @@ pub(crate) fn number_of(name: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// What the clock of the world says, in ns since 1970.
+/// The time of the world's clock, in ns since 1970.
 pub(crate) fn wall_ns() -> u64 {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -109,7 +109,7 @@ impl Events {
     /// A service with these settings, and with what a predecessor has left in the memories.
     ///
     /// # Errors
-    /// What a file system says.
+    /// A file system's error.
     pub fn new(settings: Settings, memories: Memories) -> std::io::Result<Self> {
         let mut events = Self {
             settings,
@@ -290,7 +290,7 @@ impl Events {
     }
 }
 
-/// What a channel is like that has these settings.
+/// The shape of a channel that has these settings.
 pub(crate) fn shape_of(like: &wire::events::ChannelSettings) -> Shape {
     let event_bytes = (like.event_bytes as usize).clamp(1, EVENT_BYTES_MAX);
     Shape { event_bytes, history: like.history, wait_ms: like.wait_ms }

@@ -1,4 +1,4 @@
-//! Who has what open.
+//! The table of open sessions.
 
 use crate::capsule::Framing;
 use publication::{Publisher, SubscriptionId};
@@ -44,7 +44,7 @@ pub(crate) enum Session {
     },
 }
 
-/// What concerns a subscriber's file, and not its place in the channel.
+/// The state of a subscriber's file, without its place in the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SubscriberState {
     pub(crate) key: SessionKey,
@@ -55,7 +55,7 @@ pub(crate) struct SubscriberState {
     pub(crate) blocked: bool,
     /// Of those that get the newest only: somebody has asked for one.
     pub(crate) wanted: bool,
-    /// What the reader holds and has given credit for at the most.
+    /// The most bytes that the reader holds and has given credit for.
     pub(crate) window: u32,
     /// It may change how it is: opened for reading and writing.
     pub(crate) speaks: bool,

@@ -11,9 +11,9 @@ use wire::service::{
     MAX_RECORD_BYTES, OpenInfo, RECORD_OVERHEAD_BYTES, SERIAL_BITS, SESSION_NONE, Terms, below, root_of,
 };
 
-/// What a reader takes ahead at the most: as much as a frontend holds of one stream.
+/// The most bytes that a reader takes ahead: as much as a frontend holds of one stream.
 const WINDOW_BYTES: u32 = 256 * 1024;
-/// What the longest record costs.
+/// The cost of the longest record, in bytes.
 const LONGEST_BYTES: u32 = (MAX_RECORD_BYTES + RECORD_OVERHEAD_BYTES) as u32;
 /// The access mode in the flags of open(2), and its values.
 const ACCESS: u32 = 3;
@@ -26,7 +26,7 @@ const REFUSAL_CHARS: usize = 200;
 /// In the settings of an `ioctl`: the place is left as it is.
 const LEAVE: u64 = u64::MAX;
 
-/// Which channel a node is of, and which of its files.
+/// The channel that a node is of, and which of its files it is.
 pub(crate) fn node_of(number: u32) -> Option<(u32, u32)> {
     if root_of(number) != ROOT || number == ROOT {
         return None;
@@ -420,8 +420,9 @@ fn overflow_of(text: &str) -> Option<Overflow> {
     }
 }
 
-/// What the reader is told. Who gets the newest only takes nothing ahead, and neither does who has not begun. Who is to lose
-/// nothing takes ahead a part of the buffer: what it has read is known when it takes more, and publishers wait for that.
+/// The terms for a reader. One that gets only the newest event takes nothing ahead, and neither does one that has not begun.
+/// One that is to lose nothing takes ahead a part of the buffer: its progress is known when it takes more, and publishers wait
+/// for that.
 fn terms_of(overflow: Overflow, held: bool, buffer: u64) -> Terms {
     let window = match overflow {
         _ if held => 0,
@@ -435,7 +436,7 @@ fn terms_of(overflow: Overflow, held: bool, buffer: u64) -> Terms {
     Terms { window, writes_wait: true }
 }
 
-/// What such a reader holds at the most: one record, where they come on demand.
+/// The most bytes that a reader with these terms holds: one record, where they come on demand.
 fn window_of(terms: Terms) -> u32 {
     terms.window.max(LONGEST_BYTES)
 }

@@ -1,4 +1,4 @@
-//! What people and scripts read and write: `ctl`, `stats`, `last`, and the part of the node's state tree.
+//! Text for people and scripts: `ctl`, `stats`, `last`, and the part of the node's state tree.
 
 use crate::service::{Events, Open};
 use crate::sessions::node_of;

@@ -141,7 +141,7 @@ impl Events {
     }
 }
 
-/// Who may not use a file sees that it is there, and nothing more.
+/// The mode of a file: a domain that may not use one sees that it is there, and nothing more.
 fn mode_of(link: Link, which: u32) -> u16 {
     match which {
         file::PUB if link.publishes => 0o222,

@@ -29,7 +29,7 @@ const SWEEP: Duration = Duration::from_secs(5);
 /// Makes the service from its admitted settings. `folder` has the trees whose file names no store.
 ///
 /// # Errors
-/// What is wrong with the settings or the directory.
+/// The fault in the settings or the directory.
 pub fn service(
     name: &str,
     settings: &Value,

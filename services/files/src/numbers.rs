@@ -1,4 +1,4 @@
-//! Which number means which node.
+//! The table of nodes' numbers.
 //!
 //! Consumers know nodes by numbers of 24 bits, which have to mean the same to the next server. So they are written into a file: a header, and for
 //! each number the inode that has it, or 0. It is never synced: it has to outlive the server, and what knew the numbers does not outlive a power cut
@@ -21,7 +21,7 @@ const SLOT_BYTES: u64 = 8;
 /// The highest number.
 const LAST: u32 = (1 << wire::service::SERIAL_BITS) - 1;
 
-/// What is known of a node.
+/// The record of a node.
 #[derive(Debug)]
 pub struct Entry {
     pub inode: u64,

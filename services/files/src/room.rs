@@ -1,8 +1,8 @@
-//! What a tree may take, and what it takes.
+//! A tree's quota and its usage.
 
 use rustix::io::Errno;
 
-/// What a tree may take.
+/// A tree's quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes on the disk.
@@ -11,7 +11,7 @@ pub struct Limits {
     pub inodes: u64,
 }
 
-/// What is taken of it.
+/// A tree's usage of its quota.
 #[derive(Debug)]
 pub struct Room {
     pub limits: Limits,

@@ -47,7 +47,7 @@ impl Store {
         self.numbers.add_as(serial, entry)
     }
 
-    /// What is in a folder, as far as it is served. A folder that is deeper than paths go is left alone.
+    /// A folder's served entries. A folder that is deeper than paths go is left alone.
     fn listed(&mut self, folder: u32) -> Result<Vec<(CString, Stat)>, Errno> {
         let path = match self.folder(folder) {
             Err(Errno::NAMETOOLONG) => {

@@ -31,7 +31,7 @@ const LEVELS_MAX: usize = 2_048;
 const GRACE: Duration = Duration::from_mins(1);
 /// Bytes of one block of stat(2).
 const BLOCK_BYTES: u64 = 512;
-/// What the metadata of a growing file may take beside its bytes.
+/// The most that the metadata of a growing file may take beside its bytes.
 const SLACK_BYTES: u64 = 4_096;
 
 /// Why a directory can't be served.
@@ -42,7 +42,7 @@ pub enum OpenError {
     Call {
         /// The directory.
         path: String,
-        /// What was done.
+        /// The operation that failed.
         what: &'static str,
         /// The kernel's answer.
         cause: io::Error,
@@ -52,7 +52,7 @@ pub enum OpenError {
     Taken(String),
 }
 
-/// What is told of a node.
+/// A node's attributes, as consumers are told of them.
 #[derive(Debug, Clone)]
 pub struct Told {
     /// Its number.
@@ -276,7 +276,7 @@ impl Store {
         if stat.st_ino == self.numbers.get(serial)?.inode { Ok(stat) } else { Err(Errno::STALE) }
     }
 
-    /// What a node is like.
+    /// The attributes of a node.
     ///
     /// # Errors
     /// `ESTALE` for a number that is no node's.
@@ -501,7 +501,7 @@ impl Store {
         self.after_loss(serial, &stat)
     }
 
-    /// What has this name now.
+    /// Looks up the node that has this name now.
     fn named(&mut self, folder: u32, name: &[u8]) -> Result<(Arc<OwnedFd>, CString, u32, Stat), Errno> {
         let name = checked(folder, name)?;
         let open = self.folder(folder)?;

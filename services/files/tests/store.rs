@@ -211,7 +211,7 @@ fn one_server_has_a_store() {
     assert!(error.contains("none can't be used: open: No such file"), "{error}");
 }
 
-/// What an operator's directory may have in it, or somebody put there past the server.
+/// Entries that an operator's directory may have, or that somebody put there past the server.
 #[test]
 fn links_pipes_and_what_leads_out_are_neither_shown_nor_followed() {
     let outside = tempfile::tempdir().expect("a folder");

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use wire::location::Settings;
 
-/// What one source has told.
+/// The reports of one source.
 #[derive(Debug, Default)]
 struct Told {
     name: String,
@@ -127,7 +127,7 @@ impl Desk {
         })
     }
 
-    /// What each source does, as JSON.
+    /// The state of each source, as JSON.
     pub(crate) fn state(&self) -> Value {
         let mut book = self.book();
         let current = self.decide(&mut book);

@@ -11,7 +11,7 @@ use wire::location::{CHOOSE, CONTROL, FIXES, KIND, NMEA, POSITION, READ, STATE, 
 /// Makes the service from its admitted settings, and starts to read its sources.
 ///
 /// # Errors
-/// What is wrong with them: a survey that does not fit, a port that is taken.
+/// The fault in the settings: a survey that does not fit, a port that is taken.
 pub fn service(name: &str, settings: &Value) -> Result<Box<dyn session::Service>, String> {
     let settings: Settings = serde_json::from_value(settings.clone())
         .map_err(|error| format!("the settings of a service of kind {KIND} are not understood: {error}"))?;

@@ -25,7 +25,7 @@ const GAP_MIN: Duration = Duration::from_millis(1);
 /// Between the end of a file and its beginning.
 const TURN: Duration = Duration::from_millis(100);
 
-/// What becomes of the lines.
+/// The reader of a source's lines.
 #[derive(Debug)]
 enum Reader {
     Receiver(Receiver),

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Makes this program a proxy.
 const ROLE: &str = "TOMBOLO_TEST_PROXY";
 
-/// What a child of this test runs.
+/// The role of a child of this test.
 #[test]
 fn role() {
     if std::env::var_os(ROLE).is_some() {
@@ -144,7 +144,7 @@ fn dial(at: &Path) -> OwnedFd {
     socket
 }
 
-/// What is between two nodes: it passes on what comes, as long as it is let.
+/// The relay between two nodes: it passes on what comes, as long as it is let.
 struct Between {
     at: String,
     streams: Arc<Mutex<Vec<TcpStream>>>,
@@ -392,7 +392,7 @@ fn the_next_daemon_connects_to_the_proxy_that_it_finds() {
 }
 
 impl Bed {
-    /// What a node's daemon does when its certificate was renewed, or another revoked.
+    /// Does as a node's daemon does when its certificate was renewed, or another revoked.
     fn trust(&self, node: &str, proxy: &Proxy, change: impl FnOnce(&trust::Identity)) {
         let folder = self.folder.path().join(node);
         let identity = trust::Identity::load(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! What is the same in every role: the disk, the names, the words for the daemon.
+//! The part that is the same in every role: the disk, the names, the words for the daemon.
 
 use crate::engine::{Ask, Job};
 use crate::input::Write;
@@ -11,7 +11,7 @@ use volume::{Node, Session, WriteId};
 use wire::nbd::Reply;
 use wire::replica::{Configure, Report};
 
-/// What an answer of the engine is for.
+/// The purpose of an answer of the engine.
 #[derive(Debug)]
 pub(crate) enum For {
     /// A client's write in a view.
@@ -65,7 +65,7 @@ impl Disk {
     }
 }
 
-/// What is the same in every role.
+/// The state that is the same in every role.
 #[derive(Debug)]
 pub(crate) struct Base {
     pub configured: Configure,

@@ -25,7 +25,7 @@ const EXPORT: &[u8] = b"volume";
 /// Options of one client at most.
 const MAX_OPTIONS: usize = 32;
 
-/// What all clients share.
+/// The state that all clients share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     bytes: u64,

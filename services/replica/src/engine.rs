@@ -30,7 +30,7 @@ pub(crate) enum Ask {
     Write { offset: u64, data: Bytes },
 }
 
-/// What is asked, by its number.
+/// An ask with its number.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub token: u64,

@@ -1,4 +1,4 @@
-//! What comes in, from the engine, clients and other nodes.
+//! Inputs from the engine, clients and other nodes.
 
 use bytes::Bytes;
 use tokio::sync::mpsc::UnboundedSender;

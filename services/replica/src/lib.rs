@@ -70,7 +70,7 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |cause| StartError::System { what, cause }
 }
 
-/// What the daemon hands over at the start.
+/// The descriptors and settings that the daemon hands over at the start.
 struct Handed {
     configure: Configure,
     clients: OwnedFd,

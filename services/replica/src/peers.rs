@@ -32,7 +32,7 @@ const ROOM_KIB: usize = 64 << 10;
 /// Pause after a caller could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug, Clone)]
 pub(crate) struct Ground {
     pub identity: Identity,
@@ -138,7 +138,7 @@ async fn serve_called<S: AsyncRead + AsyncWrite>(
     tokio::select! { ended = write => ended, ended = read => ended }
 }
 
-/// What the callers of a replica have together.
+/// The limits that the callers of a replica share.
 #[derive(Debug, Clone)]
 struct Callers {
     places: Arc<Semaphore>,

@@ -67,7 +67,7 @@ struct Link {
     out: Option<UnboundedSender<Sent>>,
     /// The next number that is to go out.
     next: u64,
-    /// What goes out when those before it have.
+    /// Messages that go out when those before them have.
     parked: BTreeMap<u64, (u64, Bytes)>,
     /// When what was not answered went out.
     sent: BTreeMap<u64, Instant>,

@@ -30,7 +30,7 @@ pub(crate) struct StandBy {
     /// Callers of whom the registry is asked, by the question.
     asked: BTreeMap<u64, Caller>,
     next_question: u64,
-    /// Who may write as soon as the disk is quiet.
+    /// The caller that may write as soon as the disk is quiet.
     next: Option<Caller>,
     /// Nobody may write: this node is about to claim the volume.
     is_prepared: bool,

@@ -41,7 +41,7 @@ pub enum GuestError {
     /// The relay can't be started, asked or ended.
     #[error("can't {what}")]
     Relay {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// Why not.
         source: io::Error,

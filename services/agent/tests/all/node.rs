@@ -20,7 +20,7 @@ pub struct Node {
     port: UnixStream,
     decoder: Decoder,
     streams: Streams,
-    /// What came and was not asked for yet.
+    /// Messages that came and were not asked for yet.
     heard: VecDeque<Heard>,
     folder: tempfile::TempDir,
 }

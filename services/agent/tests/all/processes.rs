@@ -15,7 +15,7 @@ fn sh(text: &str) -> ExecOptions {
     ExecOptions { command: vec!["sh".into(), "-c".into(), text.into()], ..ExecOptions::default() }
 }
 
-/// What a process wrote to each of its outputs, and how it ended.
+/// The bytes that a process wrote to each of its outputs, and how it ended.
 fn outcome(node: &mut Node, stream: u32) -> (Vec<u8>, Vec<u8>, ExecEnd) {
     let (mut out, mut error) = (Vec::new(), Vec::new());
     loop {

@@ -73,7 +73,7 @@ impl Audience {
         self.waiters.into_iter().flatten()
     }
 
-    /// Whom a packet is for, by its id.
+    /// Returns the waiter that a packet is for, by its id.
     pub fn waiter_for(&self, packet: &[u8]) -> Option<Waiter> {
         let id = u16::from_be_bytes(*packet.first_chunk()?);
         self.waiters().find(|waiter| waiter.message_id == id)
@@ -112,7 +112,7 @@ impl Sockets {
     /// A number nobody can guess.
     ///
     /// # Errors
-    /// What `getrandom` says; on Linux there is nothing that it could say once the machine is up.
+    /// The error of `getrandom`; on Linux there is none once the machine is up.
     pub fn random(&mut self) -> Result<u16, Errno> {
         if self.random.len() < 2 {
             let mut bytes = [0; RANDOM_BYTES];
@@ -239,7 +239,7 @@ impl Sockets {
     /// Connects a socket to its upstream. A stream that is still on its way is no error.
     ///
     /// # Errors
-    /// What `connect` says.
+    /// The error of `connect`.
     pub fn connect(&self, token: u32) -> Result<(), Errno> {
         let socket = self.get(token).ok_or(Errno::BADF)?;
         match connect(&socket.descriptor, &socket.upstream) {
@@ -251,7 +251,7 @@ impl Sockets {
     /// Whether a stream has connected; the error, if it could not.
     ///
     /// # Errors
-    /// What `SO_ERROR` holds; [`Errno::AGAIN`] while it is on its way.
+    /// The error in `SO_ERROR`; [`Errno::AGAIN`] while it is on its way.
     pub fn connected(&self, token: u32) -> Result<(), Errno> {
         let socket = self.get(token).ok_or(Errno::BADF)?;
         sockopt::socket_error(&socket.descriptor)??;
@@ -275,7 +275,7 @@ impl Sockets {
     /// Sends `lookup`'s query over UDP, or keeps it for [`Sockets::send_together`].
     ///
     /// # Errors
-    /// What `send` says.
+    /// The error of `send`.
     pub fn send_query(&mut self, token: u32, lookup: u64, query: &[u8]) -> Result<(), Errno> {
         if !self.outbox.hold(token, lookup, query) {
             return self.send(token, query).map(drop);
@@ -298,7 +298,7 @@ impl Sockets {
     /// Sends; how many bytes went.
     ///
     /// # Errors
-    /// What `send` says.
+    /// The error of `send`.
     pub fn send(&mut self, token: u32, bytes: &[u8]) -> Result<usize, Errno> {
         let socket = self.get_mut(token).ok_or(Errno::BADF)?;
         socket.uses = socket.uses.saturating_add(1);
@@ -308,7 +308,7 @@ impl Sockets {
     /// Receives; how many bytes came.
     ///
     /// # Errors
-    /// What `recv` says.
+    /// The error of `recv`.
     pub fn receive(&self, token: u32, buffer: &mut [u8]) -> Result<usize, Errno> {
         let socket = self.get(token).ok_or(Errno::BADF)?;
         recv(&socket.descriptor, buffer, RecvFlags::empty()).map(|(_, came)| came)
@@ -318,7 +318,7 @@ impl Sockets {
     /// more.
     ///
     /// # Errors
-    /// What `recvmmsg` says.
+    /// The error of `recvmmsg`.
     pub fn receive_datagrams(
         &self,
         audience: &Audience,
@@ -335,7 +335,7 @@ impl Sockets {
     /// A stream that has sent everything wants only to read from now on.
     ///
     /// # Errors
-    /// What `epoll_ctl` says.
+    /// The error of `epoll_ctl`.
     pub fn only_read(&self, ctx: &mut dyn Context, token: u32) -> Result<(), Errno> {
         let socket = self.get(token).ok_or(Errno::BADF)?;
         ctx.rewatch(socket.descriptor.as_fd(), token, Interest::Read).map_err(|error| errno_of(&error))

@@ -1,4 +1,4 @@
-//! What the views give, what is remembered, who is asked how often.
+//! The answers of the views, the cache's contents, and how often each upstream is asked.
 
 use crate::stage::{Stage, settings};
 use crate::upstream::{Upstream, a, asked_name, bytes, cname, code, good, name, reply};

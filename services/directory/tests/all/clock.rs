@@ -23,7 +23,7 @@ const TRIALS: usize = 1000;
 /// An advantage that a cache may have here. Chance alone goes to eight standard errors, which is never; a real
 /// one of this size would need hundreds of observations to tell anything worth knowing of one name.
 const BOUND: f64 = 0.25;
-/// What the unprotected cache must show, for the measurement to be one.
+/// The advantage that the unprotected cache must show, for the measurement to be one.
 const TOLD: f64 = 0.8;
 /// The share of the normal distribution that lies within so many standard errors is 95 %.
 const STANDARD_ERRORS: f64 = 1.96;
@@ -35,7 +35,7 @@ struct Slow {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the server takes for one question.
+/// The time that the server takes for one question.
 fn delay(random: &mut Random) -> Duration {
     let tail =
         if random.next().is_multiple_of(8) { (-4.0 * random.unit().max(1e-9).ln()).min(30.0) } else { 0.0 };
@@ -84,7 +84,7 @@ impl Drop for Slow {
     }
 }
 
-/// What one trial was, and what the attacker saw.
+/// The truth of one trial, and the time that the attacker saw.
 #[derive(Clone, Copy)]
 struct Trial {
     asked: bool,

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// What `A host.example` gives with one upstream of this behaviour, and how often it was asked.
+/// The answer for `A host.example` with one upstream of this behaviour, and how often it was asked.
 fn ask(
     behaviour: impl Fn(&Message, bool) -> Vec<Vec<u8>> + Send + Sync + 'static,
 ) -> (Result<String, Errno>, usize) {

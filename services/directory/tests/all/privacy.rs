@@ -40,7 +40,7 @@ impl Random {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// What an upstream takes: 2 ms, jitter of 1 ms, and one in eight much longer.
+    /// The latency of an upstream: 2 ms, jitter of 1 ms, and one in eight much longer.
     fn latency(&mut self) -> Duration {
         let tail = if self.next().is_multiple_of(8) { -20.0 * self.unit().max(1e-9).ln() } else { 0.0 };
         Duration::from_secs_f64((2.0 + self.unit() + tail) / 1000.0)
@@ -62,7 +62,7 @@ struct World {
     tag: u64,
 }
 
-/// What a domain sees of one question.
+/// A domain's view of one question.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     latency: Duration,
@@ -141,7 +141,7 @@ impl World {
     }
 }
 
-/// What an attacker notes in one trial, and the truth.
+/// An attacker's notes of one trial, and the truth.
 struct Trial {
     asked: bool,
     seen: [f64; 4],

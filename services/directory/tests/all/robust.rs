@@ -18,7 +18,7 @@ pub struct FakeLoop {
     pub answers: Vec<(ReplyTo, Result<Vec<u8>, Errno>)>,
     pub watched: HashMap<u32, ()>,
     pub capsules: usize,
-    /// What `epoll_ctl` says when the kernel has no room for another descriptor.
+    /// The kernel has no room for another descriptor, and `epoll_ctl` says so.
     pub full: bool,
     descriptors: HashMap<i32, u32>,
 }
@@ -155,7 +155,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// What the upstream heard last, with bytes over it, as an answer with the right id and question.
+/// The query that the upstream heard last, with bytes over it, as an answer with the right id and question.
 fn garble(heard: &[u8], noise: &[u8]) -> Vec<u8> {
     let mut packet = heard.to_vec();
     if let Some(flags) = packet.get_mut(2) {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// What a query is answered with: packets over UDP, raw bytes over TCP.
+/// The answers to a query: packets over UDP, raw bytes over TCP.
 pub type Behaviour = Box<dyn Fn(&Message, bool) -> Vec<Vec<u8>> + Send + Sync>;
 
 pub struct Upstream {

@@ -203,7 +203,7 @@ impl Bed {
         Client::new(self.raw(node))
     }
 
-    /// What a node is told that says it is the primary of a view.
+    /// Greets a node as the primary of a view; returns the node's answer.
     pub fn greet_as(&self, name: &str, node: usize, view: u64) -> String {
         let identity = self.authority.identity(name, SystemTime::now()).unwrap();
         let greeting = Greeting { id: ID.to_owned(), view };
@@ -290,7 +290,7 @@ fn start_node(
     Node { folder: folder.to_owned(), engine: Mutex::new(Some(engine)), process, daemon, heard, deaf, at }
 }
 
-/// What a daemon does when a replica asks.
+/// The stand-in for the daemon that a replica asks.
 struct Keeper {
     daemon: Arc<OwnedFd>,
     heard: Arc<Mutex<Heard>>,
