@@ -1,4 +1,4 @@
-//! What one life of a domain leaves for the next one: `/srv/self/handover`.
+//! The file that one incarnation of a domain leaves for the next one: `/srv/self/handover`.
 //!
 //! The bytes are in a file that the daemon keeps, so that they outlive the frontend, the domain and the daemon.
 

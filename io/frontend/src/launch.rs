@@ -55,7 +55,7 @@ pub struct Launch {
     pub entrances: Entrances,
     /// The private control socket of the entrances.
     pub entrance_control: OwnedFd,
-    /// What one life of the domain leaves for the next one.
+    /// The file that one incarnation of the domain leaves for the next one.
     pub handover: Option<OwnedFd>,
     /// The rest.
     pub order: LaunchOrder,
@@ -163,7 +163,7 @@ pub struct Handed<'a> {
     pub entrance_control: BorrowedFd<'a>,
     /// Sockets of the native entrances.
     pub entrances: &'a Entrances,
-    /// What one life of the domain leaves for the next one.
+    /// The file that one incarnation of the domain leaves for the next one.
     pub handover: Option<BorrowedFd<'a>>,
 }
 

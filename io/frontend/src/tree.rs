@@ -211,7 +211,7 @@ pub enum TreeError {
     Mode {
         /// The file.
         name: String,
-        /// What it says.
+        /// The mode that was asked for.
         mode: u32,
     },
     /// More services than a domain shows.

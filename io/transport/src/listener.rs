@@ -78,7 +78,7 @@ pub struct Listener {
     socket: Socket,
     tls: Tls,
     under_way: JoinSet<Shaken>,
-    /// Whose these are, in the order in which they came.
+    /// The handshakes, in the order in which they came.
     whose: Vec<Handshake>,
 }
 

@@ -123,7 +123,7 @@ fn lock(there: &Mutex<There>) -> MutexGuard<'_, There> {
     there.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What counts as one address: of IPv6 the first 64 bits, since whoever has one of them has all.
+/// Returns the part of an address that counts: of IPv6 the first 64 bits, since whoever has one of them has all.
 fn machine(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(six) => {

@@ -108,7 +108,7 @@ fn memory_and_disk_count_as_well() {
     }
 }
 
-/// What a node says that it has promised counts as it says, and once: for whom the books know there, and for processes that are no domains.
+/// The promises that a node tells count as it tells them, and once: for whom the books know there, and for processes that are no domains.
 #[test]
 fn what_a_node_says_counts_for_those_who_are_there() {
     let mut node = says("a", capacity(2, 0, 64));

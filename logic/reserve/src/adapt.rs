@@ -15,7 +15,7 @@ pub const MOST_ORDERED: usize = 64;
 /// Somebody's promise becomes another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Whose.
+    /// The name of the promise.
     pub name: String,
     /// The former promise.
     pub from: Promise,

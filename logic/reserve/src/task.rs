@@ -197,7 +197,7 @@ pub enum Policy {
     RateMonotonic,
     /// The shorter the deadline, the higher the priority (Leung and Whitehead, 1982). Of equals, who was named first.
     DeadlineMonotonic,
-    /// Whose deadline comes next (Liu and Layland, JACM 1973).
+    /// The task whose deadline comes next (Liu and Layland, JACM 1973).
     EarliestDeadline,
 }
 

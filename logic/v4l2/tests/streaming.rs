@@ -1,4 +1,4 @@
-//! What a program meets that uses a camera as V4L2 says, and what one meets that does not.
+//! Programs that use a camera as V4L2 says, and programs that do not.
 
 use proptest::prelude::*;
 use v4l2::{Answer, Areas, Call, Device, Due, Picture, Refusal, Session};

@@ -70,9 +70,9 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the connection is to `{found}`, and the link to `{expected}`")]
 pub struct WrongPeer {
-    /// Whom it is to.
+    /// The node that it leads to.
     pub found: String,
-    /// Whom the link is to.
+    /// The node that the link is for.
     pub expected: String,
 }
 

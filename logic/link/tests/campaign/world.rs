@@ -38,7 +38,7 @@ impl Counts {
     }
 }
 
-/// What one side's user knows of a pair.
+/// One side's knowledge of a pair.
 #[derive(Default)]
 struct Known {
     name: u64,

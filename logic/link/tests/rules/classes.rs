@@ -5,9 +5,9 @@ use link::{Sent, Share, Transport};
 use std::collections::VecDeque;
 use wire::link::Pair;
 
-/// What the line carries in a ms, in bytes.
+/// The bytes that the line carries in a ms.
 const LINE: usize = 1_000;
-/// What waits in front of it at most: a socket's buffer.
+/// The most bytes that wait in front of it: a socket's buffer.
 const BUFFER: usize = 64 << 10;
 const GOLD: u32 = 16;
 const FLOOD: u32 = 17;
@@ -24,7 +24,7 @@ fn wide(side: u8) -> Link {
     Link::new(config).expect("a configuration")
 }
 
-/// What came of a run: how long messages of gold took at most, how many arrived, bytes of the flood.
+/// The outcome of a run: how long messages of gold took at most, how many arrived, bytes of the flood.
 #[derive(Debug, Default)]
 struct Run {
     longest_ms: u64,

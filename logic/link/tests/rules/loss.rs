@@ -1,4 +1,4 @@
-//! What is lost, and what only seems to be; whose turn it is; and what a receiver says of what came.
+//! Packets that are lost, and those that only seem to be; the order of pairs; and the receiver's reports.
 
 use crate::{config, connect, exchange, joined, messages, packet};
 use link::{Event, Link, Sent, Standing, Transport};

@@ -1,4 +1,4 @@
-//! What a link does, rule by rule; and what a hostile peer, which the transport has let in, can do to it.
+//! The rules of a link, one by one; and a hostile peer that the transport has let in.
 
 mod classes;
 mod hostile;

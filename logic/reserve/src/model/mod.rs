@@ -119,7 +119,7 @@ pub enum ModelError {
     /// No such job.
     #[error("`{machine}` has no job `{job}`")]
     NoJob {
-        /// Whose.
+        /// The machine that has the job.
         machine: String,
         /// The job.
         job: String,
@@ -127,7 +127,7 @@ pub enum ModelError {
     /// A job of that name is there.
     #[error("`{machine}` has a job `{job}` already")]
     JobExists {
-        /// Whose.
+        /// The machine that has the job.
         machine: String,
         /// The job.
         job: String,

@@ -42,7 +42,7 @@ fn scene(label: Label, refenced_preemptions: usize) {
 }
 
 const LABEL: &str = "TOMBOLO_TEST_LABEL";
-/// What loom says when a model fails: a thread that is never woken, an access that nothing orders; or a scene's own
+/// Loom's words when a model fails: a thread that is never woken, an access that nothing orders; or a scene's own
 /// assertion.
 const FAILURES: [&str; 3] = ["deadlock; threads", "Causality violation", "assertion"];
 
