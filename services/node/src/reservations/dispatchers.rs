@@ -19,11 +19,11 @@ const REPORT_AGE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 struct Line {
     client: Client,
-    /// What is in force.
+    /// The plan in force.
     plan: Plan,
-    /// What is not guaranteed of it.
+    /// The parts of it that are not guaranteed.
     caveats: Vec<String>,
-    /// What a switch is charged in it, in ns.
+    /// The charge of a switch in it, in ns.
     switch_ns: u64,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Dispatchers {
     group: String,
     lines: BTreeMap<Kind, Line>,
     changed: Arc<Notify>,
-    /// What was reported last, and when.
+    /// The last report, and its time.
     reported: Option<(Instant, BTreeMap<String, VtmReport>)>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Turn {
     before: Plan,
 }
 
-/// What one of them says of itself.
+/// The state of one dispatcher.
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) kind: Kind,
@@ -314,7 +314,7 @@ impl Dispatchers {
         found
     }
 
-    /// What each says of itself.
+    /// Returns the state of each dispatcher.
     pub(crate) fn about(&self) -> Vec<About> {
         let about = |(kind, line): (&Kind, &Line)| About {
             kind: *kind,
@@ -326,12 +326,12 @@ impl Dispatchers {
         self.lines.iter().map(about).collect()
     }
 
-    /// What a switch of the table is charged now, in ns, where there is one.
+    /// Returns the charge of a switch of the table now, in ns, where there is one.
     pub(crate) fn table_switch_ns(&self) -> Option<u64> {
         self.lines.get(&Kind::Table).map(|line| line.switch_ns.max(line.client.ability().switch_ns))
     }
 
-    /// What one is kept by now, where one of them keeps it.
+    /// Returns the virtual task machine of one domain, where a dispatcher keeps it.
     pub(crate) fn vtm(&self, kind: Kind, name: &str) -> Option<&Vtm> {
         self.lines.get(&kind)?.plan.vtm(name)
     }

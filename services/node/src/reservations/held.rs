@@ -1,4 +1,4 @@
-//! What adaptations need of the book: what one has, what it used and missed, what would fit, and a change of just that.
+//! The reservation table for adaptations: a domain's promise, its use and misses, the amounts that would fit, and a change of just that.
 
 use super::{Book, State, refused};
 use crate::admin::reserve::{AdaptRequest, Adapted, Change};
@@ -8,11 +8,11 @@ use reserve::model::{Manager, Wish};
 use std::collections::BTreeMap;
 use topology::Reserve;
 
-/// What one is promised now.
+/// The promise to one domain now.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     pub(crate) now: Reserve,
-    /// What its file says.
+    /// The reservation of its file.
     pub(crate) file: Reserve,
     /// Whether its processes are there, and its promise is kept.
     pub(crate) in_force: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Counted {
 }
 
 impl Book {
-    /// What one is promised now; `None`: it is no domain that is promised anything here.
+    /// Returns the promise to one domain now; `None`: nothing is promised to it here.
     pub(crate) fn held(&self, name: &str) -> Option<Held> {
         let state = self.lock();
         let entry = state.entries.get(name).filter(|entry| entry.without.is_none())?;
@@ -36,7 +36,7 @@ impl Book {
         Some(Held { now: entry.now.clone(), file: entry.file.clone()?, in_force })
     }
 
-    /// What one has used and missed so far.
+    /// Returns the use and the misses of one domain so far.
     pub(crate) fn counted(&self, name: &str) -> Counted {
         let mut state = self.lock();
         let Some(entry) = state.entries.get(name).filter(|entry| entry.in_force) else {

@@ -20,14 +20,14 @@ use sys::packet_class::{Owners, Sockets};
 const LAST_CLASS: u16 = 0xfff0;
 /// The interface by which domains of a node reach each other.
 const LOOPBACK: &str = "lo";
-/// What stands before the names of proxies: no domain is called so.
+/// The prefix of proxies' names: no domain is called so.
 const PROXY: &str = "+links/";
 /// Share of the link that a proxy has for itself where all of it is promised.
 const PROXY_SHARE: u64 = 100;
 /// How much a proxy may send at once, in bytes: some of its own longest writes to a socket.
 const PROXY_BURST_BYTES: u64 = 64 << 10;
 
-/// What every caveat begins with that is about all of the network.
+/// The beginning of each caveat that is about all of the network.
 const NOT_KEPT: &str = "the network is not kept";
 
 /// The link that classes are kept on.
@@ -52,7 +52,7 @@ struct Kept {
     outgoing: Outgoing,
     incoming: Option<(Incoming, Sockets)>,
     between: Option<Outgoing>,
-    /// Which of them are missing, and why.
+    /// The ones that are missing, and why.
     lacks: Vec<String>,
 }
 
@@ -310,7 +310,7 @@ impl Links {
         self.trouble.is_none()
     }
 
-    /// What is not guaranteed of the network now, to one who is promised some; nothing where what is known of that one says it already.
+    /// Returns the caveat about the network for a domain that is promised some of it; none where its other caveats say it already.
     pub(crate) fn caveat_beside(&self, known: &[String]) -> Option<String> {
         let is_said = known.iter().any(|caveat| caveat.starts_with(NOT_KEPT));
         self.trouble.as_ref().filter(|_| !is_said).map(|why| format!("{NOT_KEPT} now: {why}"))
@@ -420,7 +420,7 @@ impl Links {
         }
     }
 
-    /// What has gone through the class of one.
+    /// Returns the traffic through the class of one domain.
     pub(crate) fn moved(&self, name: &str) -> Moved {
         let (Some(given), Some(kept)) = (self.classes.get(name), &self.kept) else { return Moved::default() };
         let sent =
@@ -481,7 +481,7 @@ fn identify(cgroup: &str, cgroups: &Cgroups) -> Result<Owner, String> {
     }
 }
 
-/// What went wrong, and what the daemon lacks for it where that is so.
+/// Returns the error in words, with the capability that the daemon lacks where that is the reason.
 fn said(error: &io::Error) -> String {
     let lacks = match error.kind() {
         io::ErrorKind::PermissionDenied => {

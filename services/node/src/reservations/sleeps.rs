@@ -35,7 +35,7 @@ impl Slept {
         self.ns = self.ns.saturating_add(ns);
     }
 
-    /// What somebody should know who was promised something then.
+    /// Returns the caveat for a domain that is promised something then.
     pub(super) fn caveat(&self) -> Option<String> {
         let times = match self.times {
             0 => return None,
