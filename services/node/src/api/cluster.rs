@@ -1,4 +1,4 @@
-//! What the admin socket says of the cluster.
+//! The cluster in the admin socket's answers.
 
 use super::node::Node;
 use crate::admin::{

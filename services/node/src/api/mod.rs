@@ -145,7 +145,7 @@ struct Listening {
     follow: bool,
 }
 
-/// What happened, and, if somebody listens on, what happens.
+/// Answers with the events so far, and, for one that listens on, with those that come.
 async fn events(State(node): Shared, Query(Listening { follow }): Query<Listening>) -> Response {
     let (lines, body) = mpsc::channel(MAX_WAITING_LINES);
     tokio::spawn(async move {
@@ -229,7 +229,7 @@ fn elsewhere(node: &Node, dc: &str, domain: &str) -> Option<String> {
     following.placed(dc, domain).filter(|name| *name != following.peers.me())
 }
 
-/// What is only there where there are several nodes.
+/// Returns the part of a node that is only there where there are several nodes.
 fn in_cluster<'n>(node: &'n Node, what: &str) -> Result<&'n Arc<Following>, Problem> {
     node.following().ok_or_else(|| {
         Problem::new(Code::NoCluster, format!("{what}: this node is in no cluster"))
@@ -412,7 +412,7 @@ fn json_lines<T: Serialize + Send + 'static>(lines: mpsc::Receiver<T>) -> Respon
     ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
 }
 
-/// What comes, one JSON object a line, as the body of an answer.
+/// A stream of JSON objects, one a line, as the body of an answer.
 struct Lines<T>(mpsc::Receiver<T>);
 
 impl<T: Serialize> hyper::body::Body for Lines<T> {

@@ -1,4 +1,4 @@
-//! What other nodes ask: JSON over the connections that membership serves. `docs/spec/joining.md`
+//! The requests of other nodes: JSON over the connections that membership serves. `docs/spec/joining.md`
 //! describes it.
 
 use super::node::Node;
@@ -76,7 +76,7 @@ async fn drop_replica(State(node): Shared, Json(about): Json<About>) -> Result<J
     node.volumes.drop_replica(&about).await.map(|()| Json(true))
 }
 
-/// Who shows no certificate may join, and nothing else; whose release is too far away is told so.
+/// A caller without a certificate may join, and nothing else; one whose release is too far away is told so.
 async fn only_nodes(request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>().cloned();
     let who =

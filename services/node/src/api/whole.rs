@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// How long another node may take to say its part; a listing goes on without it.
 const PART_PATIENCE: Duration = Duration::from_secs(2);
-/// What other nodes may ask of this one. Who asks has shown the certificate of a node of this cluster.
+/// The requests that other nodes may make of this one. Each has come with the certificate of a node of this cluster.
 pub(crate) fn routes() -> Router<Arc<Node>> {
     Router::new()
         .route("/v1/here/domains", get(domains_here))
@@ -194,7 +194,7 @@ pub(crate) async fn exec_in(
 /// Has another node run a command in a domain of its own, and passes on what it and whoever asked say to each other.
 ///
 /// # Errors
-/// What that node says, or that it says nothing.
+/// The error of that node, or its silence.
 pub(crate) async fn exec_there(
     following: &Following,
     node: &str,

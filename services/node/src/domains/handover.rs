@@ -1,4 +1,4 @@
-//! What one life of a domain leaves for the next one: a file for each domain in the run directory, which its frontend shows as `/srv/self/handover`.
+//! The hand-over from one incarnation of a domain to the next one: a file for each domain in the run directory, which its frontend shows as `/srv/self/handover`.
 //!
 //! It outlives the domain and the daemon, and ends with the distributed container, or with the node.
 

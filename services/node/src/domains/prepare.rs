@@ -79,7 +79,7 @@ fn ports(node: &Domains, dc: &str, plan: &Plan) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What this node lacks for a domain that is to come from another one, reason by reason; with `unpack`, its image is ready afterwards.
+/// Returns the obstacles on this node to a domain that is to come from another one, reason by reason; with `unpack`, its image is ready afterwards.
 pub(crate) async fn obstacles(node: &Arc<Domains>, dc: &str, name: &str, unpack: bool) -> Vec<String> {
     let topology = node.topology(dc);
     let Some(domain) = topology.as_ref().and_then(|topology| topology.domain(name)).cloned() else {

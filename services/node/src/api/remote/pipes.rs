@@ -17,17 +17,17 @@ use tokio::process::Command;
 /// The role of that process.
 pub const PIPES_ROLE: &str = "internal-pipes";
 
-/// Which way it goes in a pipe.
+/// The direction of a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Way {
-    /// What the socket says goes into the pipe.
+    /// From the socket into the pipe.
     Into,
-    /// What comes out of the pipe goes to the socket.
+    /// Out of the pipe to the socket.
     OutOf,
 }
 
-/// What the process is told first and last; with a pipe and a socket for each.
+/// The process's one order; with a pipe and a socket for each.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Told {
