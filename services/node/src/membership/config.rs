@@ -1,4 +1,4 @@
-//! What a node keeps of its cluster, beside who it is: where etcd is, and where it listens.
+//! The configuration of a node in its cluster, beside its identity: where etcd is, and where it listens.
 
 use super::ClusterError;
 use crate::admin::{Code, Problem};

@@ -26,19 +26,19 @@ const LONGEST_LEASE_MS: u64 = 3_600_000;
 /// Words of the thread that keeps the lease that wait for this one.
 pub(super) const MAX_WORDS: usize = 64;
 
-/// What the registry holds at `doubt/NAME`.
+/// The registry's record at `doubt/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DoubtRecord {
     /// The revision of `alive/NAME` in the life that is doubted.
     pub(super) life: u64,
-    /// Which node doubts it.
+    /// The node that suspects it.
     pub(super) by: String,
     /// Nobody answered in time: the life is over.
     #[serde(default)]
     pub(super) over: bool,
 }
 
-/// What the thread that keeps the lease says to this one.
+/// A message of the thread that keeps the lease to this one.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Word {
     /// A renewal was sent (`CLOCK_BOOTTIME`, ns).
@@ -78,7 +78,7 @@ impl Keys {
     }
 }
 
-/// What is said of a node. Garbage is worth a line, and says nothing.
+/// Reads the suspicion of a node. Garbage is worth a line, and means none.
 pub(super) fn read(name: &str, entry: &Entry) -> Option<DoubtRecord> {
     serde_json::from_slice(&entry.value)
         .inspect_err(|error| tracing::warn!(name, %error, "the doubt of a node is not understood: its lease alone decides"))

@@ -27,13 +27,13 @@ const FORMER: Duration = Duration::from_secs(120);
 /// Members that start anew on every node do so one after the other, so far apart.
 const ONE_BY_ONE: Duration = Duration::from_secs(3);
 
-/// What a node asks whose member needs a certificate.
+/// The request of a node whose member needs a certificate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ask {
     request_pem: String,
 }
 
-/// What it is given.
+/// The answer to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Issued {
     chain_pem: String,
@@ -187,20 +187,20 @@ pub(super) async fn own_certificate(cluster: &Cluster) -> Result<String, Problem
         .help("start a node that has the authority: `tombolo node show` says so of each"))
 }
 
-/// What is known of before, from look to look.
+/// The state from look to look.
 #[derive(Debug, Default)]
 struct Before {
-    /// Whom this node believed at the last look.
+    /// The authorities that this node believed at the last look.
     trusted: String,
-    /// Whom it believed earlier, and until when it was so.
+    /// The authorities that it believed earlier, and until when.
     former: Vec<(String, Instant)>,
-    /// What the member was told to refuse.
+    /// The serials that the member was told to refuse.
     revoked: Option<BTreeSet<Serial>>,
     growing: Growing,
 }
 
 impl Before {
-    /// Whom etcd's certificates may be of, as PEM.
+    /// Returns the authorities that etcd's certificates may be of, as PEM.
     fn believed(&mut self, trusted: &str, issuer: Option<&str>) -> Result<String, Problem> {
         if self.trusted != trusted {
             let earlier = std::mem::replace(&mut self.trusted, trusted.to_owned());
@@ -276,7 +276,8 @@ async fn look(cluster: &Cluster, keeper: &Arc<Keeper>, before: &mut Before) -> R
     growth::step(cluster, keeper, &believed, &members, &mut before.growing).await
 }
 
-/// Whom the member is to refuse: all that is revoked, and, while it believes an authority that this node believes no more, all that it was told before.
+/// Returns the serials that the member is to refuse: all that are revoked, and, while it believes an authority that this node believes no more, all that it
+/// was told before.
 fn refused(revoked: &Revoked, told: Option<&BTreeSet<Serial>>) -> BTreeSet<Serial> {
     revoked.serials().chain(told.into_iter().flatten()).cloned().collect()
 }

@@ -1,4 +1,4 @@
-//! What the registry is made to say of nodes, on one in memory.
+//! Records of nodes in a registry in memory.
 
 use super::join::{enter, leave};
 use super::*;

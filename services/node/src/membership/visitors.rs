@@ -1,4 +1,5 @@
-//! Whom the peer API serves, and how many of them: nodes, who have shown a certificate, always get in; who has shown none gets what is left to strangers.
+//! The bounds of the peer API's connections: nodes, which have shown a certificate, always get in; callers without one get the places that are left to
+//! strangers.
 
 use super::Cluster;
 use std::collections::BTreeMap;
