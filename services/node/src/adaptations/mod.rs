@@ -94,7 +94,7 @@ impl Running {
         }
     }
 
-    /// Whose promise moves.
+    /// Returns the name of the promise that moves.
     fn vtm(&self) -> String {
         format!("{}/{}", self.dc, self.adaptation.domain)
     }
@@ -316,7 +316,7 @@ impl Adaptations {
         Ok(row)
     }
 
-    /// What was changed, in words; `None`: it was so already.
+    /// Makes a change by hand, and returns it in words; `None`: it was so already.
     fn set_by_hand(&self, one: &mut Running, request: &SetAdaptation) -> Result<Option<String>, Problem> {
         let wrong = |why: String| Problem::new(Code::BadRequest, format!("{}: {why}", one.adaptation.name));
         let held = self.book.held(&one.vtm()).ok_or_else(|| {

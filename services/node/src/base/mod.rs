@@ -1,4 +1,4 @@
-//! What every room stands on, and what knows of none: where things are, work that blocks,
+//! The base of every room, which knows of none: the places of things, work that blocks,
 //! descriptors that the event loop watches.
 
 pub(crate) mod doorstep;

@@ -84,7 +84,7 @@ impl StateKeeper {
 struct Kept {
     keeper: Arc<StateKeeper>,
     prefix: String,
-    /// What the registry holds of it; `None`: it has to be asked.
+    /// The bytes of its records in the registry; `None`: it has to be asked.
     quota: Option<Quota>,
     budget: Budget,
 }
@@ -207,7 +207,7 @@ impl Kept {
     }
 }
 
-/// What a server is told of a registry that did not do it.
+/// Returns the message to a server about a registry that did not do it.
 fn told(error: &RegistryError) -> Tell {
     let again = match error {
         RegistryError::Etcd(_) | RegistryError::Fenced | RegistryError::Storage(_) => true,

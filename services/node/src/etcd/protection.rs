@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-/// What a person can do about an etcd that is not protected.
+/// The remedy for an etcd that is not protected.
 pub(crate) const ADVICE: &str = "give etcd TLS and certificates of its clients (--etcd https://..., --etcd-ca, --etcd-cert, --etcd-key); or say --insecure-etcd \
                                  where nobody but the nodes reaches it";
 

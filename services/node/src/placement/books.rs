@@ -1,4 +1,4 @@
-//! What the registry of a cluster says of placement, and what this node writes there. `docs/spec/placement.md` describes the keys.
+//! The records of placement in a cluster's registry, and this node's writes. `docs/spec/placement.md` describes the keys.
 
 use crate::base::RegistryDebug;
 use crate::domains::Desired;
@@ -24,21 +24,21 @@ const PROMISES: &str = "promises/";
 /// A distributed container and one of its domains.
 pub(crate) type Key = (String, String);
 
-/// Which node a domain was given to.
+/// The node that a domain was given to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Placed {
     pub(crate) node: String,
 }
 
-/// Which node runs a domain, for as long as that node's lease lives.
+/// The node that runs a domain, for as long as that node's lease lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) node: String,
-    /// Which life of that node's daemon.
+    /// The incarnation of that node's daemon.
     pub(crate) incarnation: u64,
 }
 
-/// What its node says of a domain.
+/// A node's report on a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) node: String,
@@ -66,10 +66,10 @@ pub(crate) struct Moving {
     /// Why it went no further.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
-    /// What its end took where it was.
+    /// The time that its end took on the node that had it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended_ms: Option<u64>,
-    /// What its start took where it went, until it was ready.
+    /// The time that its start took on the other node, until it was ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) began_ms: Option<u64>,
 }
@@ -94,7 +94,7 @@ pub(crate) struct At<T> {
     pub(crate) revision: u64,
 }
 
-/// What the registry says, read key by key: whatever follows from it is written by compare-and-swap.
+/// The records of the registry, read key by key: what follows from them is written by compare-and-swap.
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     pub(crate) desired: BTreeMap<String, At<Arc<Desired>>>,
@@ -105,7 +105,7 @@ pub(crate) struct Books {
     pub(crate) drained: BTreeSet<String>,
     /// The replicas of volumes, by distributed container and volume.
     pub(crate) replicas: BTreeMap<Key, At<VolumeRecord>>,
-    /// What nodes have and have promised, as they say it.
+    /// The capacity and the promises of nodes, as they tell them.
     pub(crate) offers: BTreeMap<String, At<Offer>>,
     /// The same for placement.
     pub(crate) promises: BTreeMap<String, Arc<Promises>>,
@@ -172,7 +172,7 @@ impl Books {
         Want { only: records.fold(None, have), ..Want::of(dc, domain) }
     }
 
-    /// What is known of a domain's place.
+    /// Returns the known place of a domain.
     pub(crate) fn assigned(&self, key: &Key) -> placement::Assigned {
         placement::Assigned {
             placed: self.placed.get(key).map(|at| at.value.node.clone()),
@@ -181,7 +181,7 @@ impl Books {
     }
 }
 
-/// What nodes offer. What is not understood is of another release: that node says nothing.
+/// Returns the offers of nodes. One that is not understood is of another release, and counts as none.
 fn offers(registry: &dyn RegistryDebug) -> Result<BTreeMap<String, At<Offer>>, BooksError> {
     let mut found = BTreeMap::new();
     for (key, entry) in registry.list(PROMISES)? {
@@ -236,7 +236,7 @@ pub(crate) fn seen_key(of: &Key) -> String {
     key(SEEN, of)
 }
 
-/// What a domain's last life left, on its way to another node.
+/// Returns the key of a domain's hand-over, on its way to another node.
 pub(crate) fn handover_key(of: &Key) -> String {
     key(HANDOVER, of)
 }
@@ -259,7 +259,7 @@ pub(crate) fn bytes(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// What the writer of a key believes to replace.
+/// Returns the value that the writer of a key expects to replace.
 pub(crate) fn expected<T>(known: Option<&At<T>>) -> Expected {
     known.map_or(Expected::Absent, |at| Expected::Revision(at.revision))
 }

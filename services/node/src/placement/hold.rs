@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What monitors were told.
+/// The orders that monitors were given.
 #[derive(Debug, Default)]
 pub(super) struct Hold(Mutex<Told>);
 

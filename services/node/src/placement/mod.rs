@@ -50,7 +50,7 @@ const WATCH_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Following {
     pub(crate) peers: Arc<dyn Peers>,
-    /// What this node has promised, and may promise.
+    /// This node's promises, and the amounts that it may still promise.
     book: Arc<dyn Offers>,
     state: Mutex<Inner>,
     /// Ticks when a placement has changed.
@@ -59,7 +59,7 @@ pub(crate) struct Following {
     looked: watch::Sender<u64>,
     /// How often the book of promises had changed when the cluster was told of it last.
     told_promises: watch::Sender<u64>,
-    /// What monitors know of it.
+    /// The orders that monitors were given.
     hold: hold::Hold,
     wake: Notify,
 }
@@ -87,11 +87,11 @@ struct Inner {
     was_read: bool,
     /// When this node began to start what came by a planned move.
     took: BTreeMap<Key, Instant>,
-    /// What is being found out for other nodes.
+    /// The obstacles that are being looked for on behalf of other nodes.
     preparing: relocate::Preparing,
     /// Nodes to which domains can't go that should leave this one: since when, and why.
     unfit: BTreeMap<Key, (String, Instant, String)>,
-    /// What was written last.
+    /// The reports that were written last.
     told: BTreeMap<Key, Seen>,
 }
 

@@ -17,14 +17,14 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 use topology::{Domain, Settings, Topology};
 
-/// What a step of a move may take beyond what its file gives the domain to end, and to be ready.
+/// The time that a step of a move may take beyond the times that its file gives the domain to end, and to be ready.
 const STEP_PATIENCE: Duration = Duration::from_secs(30);
 /// How long the other node looks before it says that it is not done: less than a call between daemons may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// How often it is asked again at most, each of which takes as long: a large image on a slow disk is unpacked within a quarter of an hour.
 const ASKED_AGAIN_MAX: usize = 300;
 
-/// What the other node is asked before anything ends: whether the domain can come, and, with `prepare`, to unpack its image.
+/// The question to the other node before anything ends: whether the domain can come, and, with `prepare`, to unpack its image.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MayCome {
@@ -40,7 +40,7 @@ pub(crate) struct Obstacles {
     pub(crate) pending: bool,
 }
 
-/// What is being found out for other nodes, by domain.
+/// The obstacles that are being looked for on behalf of other nodes, by domain.
 pub(super) type Preparing = BTreeMap<Key, watch::Receiver<Option<Vec<String>>>>;
 
 /// Finds out for another node whether a domain can come here. What takes long goes on, and the same question gets its answer later.
@@ -184,7 +184,7 @@ fn obstacles(
     found
 }
 
-/// What whoever moves a domain should know.
+/// Returns the notes for a person who moves a domain.
 fn notes(domain: &Domain, from: &str) -> Vec<String> {
     let writable = domain.mounts.iter().filter(|mount| !mount.read_only);
     let mut notes: Vec<String> = writable

@@ -1,4 +1,4 @@
-//! What a person does with a volume.
+//! A person's changes of a volume.
 
 use super::book::{Id, Record};
 use super::keep::{Keeper, Slot, grown, in_use};

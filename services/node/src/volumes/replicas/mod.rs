@@ -37,7 +37,7 @@ const LISTEN_PATIENCE: Duration = Duration::from_secs(4);
 /// A process that nobody has asked for, and nobody writes to, for so long is ended.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What one node asks another about a replica.
+/// A node's request to another about a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct About {
@@ -58,7 +58,7 @@ pub(crate) struct Listens {
     pub(crate) at: SocketAddr,
 }
 
-/// What is known of a replica's process.
+/// The known state of a replica's process.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     pid: Option<u32>,
