@@ -13,7 +13,7 @@ pub struct DomainMoveRequest {
     pub dry_run: bool,
 }
 
-/// What became of a planned move.
+/// The outcome of a planned move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MoveOutcome {
@@ -42,19 +42,19 @@ pub struct MoveReport {
     pub from: String,
     /// The node to which it was to go.
     pub to: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: MoveOutcome,
     /// How it moves: `restart`.
     pub how: String,
     /// Why it can't move, reason by reason.
     pub refused: Vec<String>,
-    /// What whoever moves it should know.
+    /// Notes for the person who moves it.
     pub notes: Vec<String>,
     /// From the order until it was ready again, as the daemon that was told saw it.
     pub pause_ms: Option<u64>,
-    /// What its end took.
+    /// The time that its end took.
     pub ended_ms: Option<u64>,
-    /// What its start took, until it was ready.
+    /// The time that its start took, until it was ready.
     pub began_ms: Option<u64>,
     /// Why it did not stay there.
     pub why: Option<String>,
