@@ -1,4 +1,4 @@
-//! What is printed, and how a command ends.
+//! Printing, and the end of a command.
 
 use node::admin::{Code, Problem};
 use node::client::ClientError;
@@ -17,9 +17,9 @@ pub const INTERRUPTED: u8 = 130;
 pub struct Failure {
     /// [`FAILED`] or [`MISUSE`], or the code of what was run.
     pub code: u8,
-    /// What went wrong; empty where it has been said already.
+    /// The failure; empty where it has been said already.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub help: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Failure {
     }
 }
 
-/// What others wrote, unable to steer the reader's terminal: control characters other than line ends and tabs are replaced.
+/// Returns a text of others that can't steer the reader's terminal: control characters other than line ends and tabs are replaced.
 pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c }).collect()
 }

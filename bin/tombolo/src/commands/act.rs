@@ -35,7 +35,7 @@ pub fn run(place: &PlaceArgs, arguments: &ActArgs, act: Act) -> Result<(), Failu
 /// A signal by its name or number.
 ///
 /// # Errors
-/// What is to be typed instead.
+/// The words that are to be typed instead.
 pub fn signal(text: &str) -> Result<i32, String> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);

@@ -106,7 +106,7 @@ pub enum SyncCommand {
     },
 }
 
-/// Whose keys and locks.
+/// The distributed container of the keys and locks.
 #[derive(Debug, Clone, Default, Args)]
 pub struct OfArgs {
     /// The service (default: the only one of its kind)

@@ -76,7 +76,7 @@ fn inside(
     Ok(command)
 }
 
-/// What the domain's side complains of stands on the standard error already.
+/// Ends the command. The complaints of the domain's side stand on the standard error already.
 fn finished(status: std::process::ExitStatus, ours: domain::Result<()>) -> Result<(), Failure> {
     if !status.success() {
         return Err(Failure::silent());

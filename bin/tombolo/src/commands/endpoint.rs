@@ -125,7 +125,7 @@ pub struct MigrateArgs {
     pub json: bool,
 }
 
-/// Who speaks, and from where.
+/// The endpoint that speaks, and its domain.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WhoArgs {
     /// From inside this domain: NAME, or DC/NAME. Not needed in a domain
@@ -136,7 +136,7 @@ pub struct WhoArgs {
     pub name: Option<String>,
 }
 
-/// What is sent.
+/// The payload.
 #[derive(Debug, Clone, Default, Args)]
 pub struct PayloadArgs {
     /// What to say (default: what comes on the standard input)
@@ -196,7 +196,7 @@ pub struct CallArgs {
     pub who: WhoArgs,
 }
 
-/// What a reply may have where nothing else is said: as much as the rings of the default size carry, in bytes.
+/// The most bytes of a reply where nothing else is said: as much as the rings of the default size carry, in bytes.
 const TAKES_BYTES: usize = wire::ipc::payload_bytes_max(256 << 10);
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use node::admin::{DomainRow, HealthRow, LayerRow, ServiceRow};
 use serde_json::Value;
 use std::io::{IsTerminal, stdout};
 
-/// What `ps --json` says of a guest whose command does not run yet.
+/// The state in `ps --json` of a guest whose command does not run yet.
 const BOOTING: &str = "booting";
 
 /// `tombolo ps`.
@@ -103,7 +103,7 @@ fn domain_cells(row: &DomainRow, paint: Paint) -> Vec<String> {
     ]
 }
 
-/// What health checks say: `healthy`, `failing 2/3`.
+/// Returns the outcome of health checks: `healthy`, `failing 2/3`.
 fn health(health: &HealthRow) -> String {
     match health.failures {
         0 => health.state.clone(),
@@ -291,7 +291,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// What a domain wrote of itself must not steer the reader's terminal.
+/// Replaces the control characters of a domain's own words, which must not steer the reader's terminal.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

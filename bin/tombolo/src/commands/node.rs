@@ -385,7 +385,7 @@ fn cells(row: &NodeRow, paint: Paint) -> Vec<String> {
     ]
 }
 
-/// What is left for promises, in short: as much of processors, link and memory.
+/// Returns the amounts that may still be promised, in short: as much of processors, link and memory.
 fn free_of(free: &FreeRow, cpus: u32) -> String {
     let sum: u64 = free.processors_ppm.iter().sum();
     let network = free.network_bits.map_or_else(String::new, |bits| format!(" {}", rate_text(bits)));

@@ -27,7 +27,7 @@ const MOST_SIMULATED: u64 = 10_000_000;
 /// Exit codes of whoever becomes another command and can't (POSIX, `env`).
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
-/// What may come at once where nobody says: as in a file.
+/// The burst where none is named: as in a file.
 const BURST_BYTES: u64 = 16 << 10;
 
 #[derive(Debug, Subcommand)]
@@ -131,7 +131,7 @@ The promise ends with the last of its processes. The exit code is the command's.
     Run(RunArgs),
 }
 
-/// What may be promised.
+/// The resources that may be promised.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WhatArgs {
     /// Processor time in each period
@@ -393,7 +393,7 @@ fn list(place: &PlaceArgs, tree: bool, json: bool) -> Result<(), Failure> {
     table(&book)
 }
 
-/// What is promised to whom.
+/// Prints the reservation table.
 pub(super) fn table(book: &Book) -> Result<(), Failure> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let cells: Vec<Vec<String>> = book
@@ -470,7 +470,7 @@ fn shown(row: &VtmRow) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What its dispatcher counts.
+/// Returns its dispatcher's counters, in words.
 fn fares(kept_by: Option<&str>, row: &DispatchedRow) -> Vec<String> {
     let mut lines = vec![
         format!("processes  {} with {} threads", row.jobs, row.threads),
@@ -486,7 +486,7 @@ fn fares(kept_by: Option<&str>, row: &DispatchedRow) -> Vec<String> {
     lines
 }
 
-/// What is asked for, on top of what is there.
+/// Returns the wanted reservation: the present one with the changes.
 fn wanted(now: Option<Reserve>, what: &WhatArgs) -> Result<Reserve, Failure> {
     let mut reserve = now.unwrap_or_default();
     if what.budget.is_some() || what.period.is_some() || what.deadline.is_some() {
@@ -695,7 +695,7 @@ fn simulated(rule: Rule, tasks: &[Task], processor: usize, over_ns: u64) -> Resu
     Ok((periods, scenario.run().late.len()))
 }
 
-/// What came of one processor, in words.
+/// Returns the outcome on one processor, in words.
 fn simulated_lines(row: &serde_json::Value, over_ns: u64) -> Vec<String> {
     let number =
         |row: &serde_json::Value, key: &str| row.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);

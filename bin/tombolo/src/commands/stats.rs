@@ -8,7 +8,7 @@ use node::client::Client;
 use serde::Serialize;
 use std::time::Instant;
 
-/// What one domain uses.
+/// The use of one domain.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     dc: String,
@@ -22,7 +22,7 @@ pub(super) struct Row {
     restarts: u64,
 }
 
-/// What was looked at, and when.
+/// A sample of all domains, and its time.
 pub(super) struct Sample {
     at: Instant,
     rows: Vec<DomainRow>,
@@ -41,7 +41,7 @@ pub fn run(place: &PlaceArgs, arguments: &StatsArgs) -> Result<(), Failure> {
 }
 
 impl Sample {
-    /// What each domain has used since an earlier sample.
+    /// Returns the use of each domain since an earlier sample.
     pub(super) fn since(&self, before: &Self) -> Vec<Row> {
         self.rows.iter().map(|row| used(row, before, self.at)).collect()
     }
@@ -52,7 +52,7 @@ pub(super) fn sample(client: &Client) -> Result<Sample, Failure> {
     Ok(Sample { at: Instant::now(), rows })
 }
 
-/// What a domain used since an earlier sample.
+/// Returns the use of a domain since an earlier sample.
 fn used(row: &DomainRow, before: &Sample, at: Instant) -> Row {
     let same = |other: &&DomainRow| (&other.dc, &other.domain, other.pid) == (&row.dc, &row.domain, row.pid);
     let earlier = before.rows.iter().find(same).and_then(|row| row.cpu_us);

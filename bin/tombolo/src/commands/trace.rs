@@ -45,7 +45,7 @@ pub fn run(place: &PlaceArgs, arguments: &TraceArgs) -> Result<(), Failure> {
     print(&text)
 }
 
-/// What goes to a program is the programs' own business: no answer of it says where its time went.
+/// Refuses services of other kinds: requests to a program are its own business, and no answer of it says where its time went.
 fn refuse_others(name: &str, service: &Value) -> Result<(), Failure> {
     let kind = service.get("kind").and_then(Value::as_str).unwrap_or("service");
     if kind == "directory" {
@@ -56,7 +56,7 @@ fn refuse_others(name: &str, service: &Value) -> Result<(), Failure> {
     Err(failure.help(format!("`tombolo service show {name}` says who uses it")))
 }
 
-/// What the columns mean, and what was answered: the way of a failure is another one than that of an answer.
+/// Returns the meaning of the columns, and the answer: the way of a failure is another one than that of an answer.
 fn legend(probe: &Probe) -> String {
     let mut text = match &probe.not_flushed {
         None => "\nfresh: the cache was emptied before each request\n".to_owned(),

@@ -44,7 +44,7 @@ pub fn up(place_arguments: &PlaceArgs, arguments: &UpArgs) -> Result<(), Failure
     follow(&client, "up", &request, ticket, dry_run, arguments.json)
 }
 
-/// What a file would change where no daemon runs: all of it is new where there never was one.
+/// Prints the changes by a file where no daemon runs: all of it is new where there never was one.
 fn dry_run_alone(place: &Place, topology: &topology::Topology, json: bool) -> Result<(), Failure> {
     if place.registry().exists() {
         return Err(Failure::new("no daemon runs, and only one knows what is up")
@@ -107,7 +107,7 @@ pub fn read(file: &Path) -> Result<String, Failure> {
     })
 }
 
-/// What the relative paths in a file start from: its folder.
+/// Returns the base of a file's relative paths: its folder.
 pub fn base_of(file: &Path) -> Result<std::path::PathBuf, Failure> {
     let file = std::path::absolute(file)?;
     Ok(file.parent().unwrap_or(Path::new("/")).to_owned())

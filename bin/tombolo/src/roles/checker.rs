@@ -75,9 +75,9 @@ pub struct Finding {
     pub file: String,
     /// The check that found it.
     pub check: String,
-    /// What happened.
+    /// The event.
     pub found: String,
-    /// What the service's author can do.
+    /// The advice to the service's author.
     pub advice: String,
 }
 

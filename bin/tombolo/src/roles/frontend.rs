@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use wire::control::{Event, MountedService};
 
-/// Who owns the files below `/srv`: the domain's root.
+/// The owner of the files below `/srv`: the domain's root.
 const OWNER: (u32, u32) = (0, 0);
 /// How long the daemon may take for an answer.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(10);
@@ -65,14 +65,14 @@ pub fn run() -> Result<(), String> {
     frontend.serve().map_err(|e| said(&e))
 }
 
-/// Whom a frontend becomes: somebody who owns nothing and may nothing, and whom nobody else is. As one user, such as `nobody`, frontends
+/// Returns the user of a frontend: it owns nothing and may nothing, and nothing else runs as this user. As one user, such as `nobody`, frontends
 /// could be stopped by one another and by every program of that user.
 fn own_user() -> Identity {
     let number = accounts::user_of_this_process();
     Identity { uid: number, gid: number }
 }
 
-/// Which entrance asks which service, and under which name the daemon knows it.
+/// Returns the service that each entrance asks, and the daemon's name of the entrance.
 fn wanted(order: &LaunchOrder) -> Vec<(Entrance, &'static str, String)> {
     let stub = order.stub_service.clone().map(|service| (Entrance::Stub, "stub", service));
     let resolve = order.resolve_service.clone().map(|service| (Entrance::Resolve, "resolve", service));

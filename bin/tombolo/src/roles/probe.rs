@@ -16,7 +16,7 @@ const BATCH: u32 = 16;
 /// Longest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
-/// What to measure.
+/// The order to measure.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
     /// The file that takes the question, `/srv/dns/query`.
@@ -27,7 +27,7 @@ pub struct Order {
     pub repeat: u32,
 }
 
-/// What was measured; one JSON object on the standard output.
+/// The measurement; one JSON object on the standard output.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Probe {
     /// Requests that nothing remembered was there for: the service had been told to forget before each.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// The variable that has the token of the lock, for the command.
 const TOKEN: &str = "TOMBOLO_TOKEN";
-/// What a shell adds to the number of the signal that ended a command.
+/// The value that a shell adds to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
 /// Does what the command says.

@@ -71,7 +71,7 @@ fn find<'t>(text: &'t str, name: Option<&str>) -> Vec<(&'t str, &'t str)> {
     text.lines().filter_map(one).collect()
 }
 
-/// What an errno of the service says about `what`.
+/// Explains an errno of the service about `what`.
 pub fn refused(what: &str, error: &io::Error) -> Failure {
     let why = match Errno::from_io_error(error) {
         Some(Errno::NOENT) => "there is none",

@@ -63,7 +63,7 @@ impl Words {
             .time("timeout", Some(payload.timeout))
     }
 
-    /// What does not begin with an option, whatever it begins with.
+    /// Adds arguments that are no options, whatever they begin with.
     fn last<'t>(mut self, texts: impl IntoIterator<Item = &'t str>) -> Vec<String> {
         self.0.push("--".into());
         self.0.extend(texts.into_iter().map(str::to_owned));
@@ -182,7 +182,7 @@ fn nobody_speaks(tree: &Value, to: &str) -> Failure {
     Failure::misuse("say from which domain, or as which endpoint: `tombolo` is in no domain here").help(help)
 }
 
-/// What the command gets as its standard input.
+/// The standard input of the command.
 pub enum Input {
     /// Nothing.
     None,

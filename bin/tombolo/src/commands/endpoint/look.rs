@@ -84,7 +84,7 @@ pub fn show(place: &PlaceArgs, arguments: &ShowArgs) -> Result<(), Failure> {
     print(&page(&tree, now.as_secs()))
 }
 
-/// What a person is shown of an endpoint.
+/// Returns the page on an endpoint for a person.
 fn page(tree: &Value, now_unix_s: u64) -> String {
     let mut out = format!("{}\n", headline(tree));
     let mut field = |key: &str, text: String| out += &format!("  {key:<11}{text}\n");
@@ -206,7 +206,7 @@ fn section(out: &mut String, tree: &Value, key: &str, none: &str, line: fn(&Valu
 /// In this order; others behind them.
 const LIMITS: [&str; 5] = ["endpoints", "pairs", "bytes", "buffers", "grants"];
 
-/// What the distributed container has used of its limits; those that count bytes in words for people.
+/// Returns the use of the distributed container's limits; those that count bytes in words for people.
 fn limits(tree: &Value) -> String {
     let Some(all) = tree["limits"].as_object().filter(|all| !all.is_empty()) else { return String::new() };
     let place = |key: &str| LIMITS.iter().position(|known| *known == key).unwrap_or(LIMITS.len());

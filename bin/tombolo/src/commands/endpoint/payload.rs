@@ -19,7 +19,7 @@ pub enum Payloads {
 }
 
 impl Payloads {
-    /// What the arguments say.
+    /// Returns the payload of the arguments.
     pub fn of(arguments: &PayloadArgs) -> Result<Self, Failure> {
         if let Some(text) = &arguments.text {
             return Ok(Self::One(Some(text.clone().into_bytes())));

@@ -112,7 +112,7 @@ pub fn remark(text: &str) {
     let _untold = writeln!(err.lock(), "{}{}{}", paint.dim, harmless(text), paint.end);
 }
 
-/// What is said of every payload in JSON: how long it is, and what is in it.
+/// Returns a payload in JSON: its length and its content.
 pub fn object(kind: &str, source: &Source, tag: u32, bytes: &[u8]) -> Value {
     let mut value = about(kind, source);
     value["tag"] = tag.into();
@@ -124,7 +124,7 @@ pub fn object(kind: &str, source: &Source, tag: u32, bytes: &[u8]) -> Value {
     value
 }
 
-/// What is said in JSON of something that has no payload.
+/// Returns a message without payload in JSON.
 fn about(kind: &str, source: &Source) -> Value {
     let mut value = json!({ "kind": kind, "from": source.address });
     for (key, text) in [("name", &source.name), ("domain", &source.domain)] {

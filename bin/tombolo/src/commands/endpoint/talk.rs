@@ -167,7 +167,7 @@ fn by(time: Duration) -> Option<Instant> {
     Instant::now().checked_add(time)
 }
 
-/// What went wrong, with its causes.
+/// Makes a failure of an error with its causes.
 fn failed(error: impl std::error::Error) -> Failure {
     let mut text = error.to_string();
     let mut cause = error.source();

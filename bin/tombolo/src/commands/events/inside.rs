@@ -147,7 +147,7 @@ fn full(error: &io::Error) -> Failure {
     Failure::new(format!("can't write what came: {error}"))
 }
 
-/// What the service says of a refusal stands in `stats`.
+/// Explains a refusal by the service's words in `stats`.
 fn explained(folder: &Path, error: io::Error) -> Failure {
     let stats = fs::read_to_string(folder.join("stats")).unwrap_or_default();
     let reason = stats.lines().find_map(|line| line.strip_prefix("refused "));

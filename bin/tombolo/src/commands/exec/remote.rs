@@ -75,7 +75,7 @@ impl Signals {
     }
 }
 
-/// What is between us and the command.
+/// The bytes between us and the command.
 #[derive(Default)]
 struct Between {
     decoder: Decoder,
@@ -137,7 +137,7 @@ pub async fn converse(
 }
 
 impl Between {
-    /// What has come; the exit code, if it has ended.
+    /// Takes the frames that have come; returns the exit code, if the command has ended.
     fn hear(&mut self) -> Result<Option<i32>, Failure> {
         while let Some((kind, content)) =
             self.decoder.next_frame().map_err(|error| broken(&error.to_string()))?

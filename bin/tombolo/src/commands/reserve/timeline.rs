@@ -26,7 +26,7 @@ const INK: &str = "#222";
 const COLOURS: [&str; 8] =
     ["#4477aa", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#44bb99", "#7a7a7a"];
 
-/// What was had between two marks of one.
+/// The processor time between two marks of one domain.
 #[derive(Debug, Clone, PartialEq)]
 struct Stretch {
     from_ms: u64,
@@ -107,7 +107,7 @@ impl Span {
 
 type Lanes = BTreeMap<(Option<usize>, String), Vec<Stretch>>;
 
-/// What each had on each processor, in order.
+/// Returns the time of each domain on each processor, in order.
 fn lanes(marks: &[Mark], span: &Span) -> Lanes {
     let mut before: BTreeMap<&str, &Mark> = BTreeMap::new();
     let mut lanes = Lanes::new();
