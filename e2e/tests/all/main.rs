@@ -62,6 +62,7 @@ mod quickstart;
 mod remote;
 mod reservations;
 mod roots;
+mod service_examples;
 mod siege;
 mod slow;
 mod socket_limits;
