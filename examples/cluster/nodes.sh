@@ -13,6 +13,7 @@ done
 folder=$(mktemp -d /tmp/tombolo-nodes-XXXXXX)
 net=td$$
 declare -A first
+declare -p labels >/dev/null 2>&1 || declare -A labels=([gamma]=disk=large)
 
 cleanup() {
     local node group hierarchy
@@ -117,7 +118,7 @@ switch_all_on() {
     await "etcd answers" on alpha curl --silent --fail "http://$(address alpha):2379/health"
 }
 
-# alpha begins a cluster, the others join it; gamma has the label disk=large.
+# alpha begins a cluster, the others join it, with the labels that the demo says (`declare -A labels`); else gamma has the label disk=large.
 make_cluster() {
     local endpoints node token label
     endpoints="http://$(address alpha):2379,http://$(address beta):2379,http://$(address gamma):2379"
@@ -125,7 +126,7 @@ make_cluster() {
     for node in beta gamma; do
         token=$(tombolo alpha node token --json | sed -n 's/.*"token": *"\([^"]*\)".*/\1/p')
         label=()
-        [ "$node" != gamma ] || label=(--label disk=large)
+        [ -z "${labels[$node]:-}" ] || label=(--label "${labels[$node]}")
         print_command "$node# tombolo node join $(address alpha) TOKEN --name $node ${label[*]}"
         tombolo "$node" node join "$(address alpha)" "$token" --name "$node" --address "$(address "$node")" --insecure-etcd "${label[@]}"
     done
