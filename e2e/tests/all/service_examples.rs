@@ -5,6 +5,9 @@ use e2e::{Node, node, oci, wait};
 /// The program of `examples/crypto`, as cargo has built it for the tests.
 const CRYPTO: &str = env!("CARGO_BIN_EXE_crypto_service");
 
+/// The same of `examples/vector`.
+const VECTOR: &str = env!("CARGO_BIN_EXE_vector_service");
+
 /// Asks one line of a session, and prints the answer or the errno.
 const ASK: &str = "
 import errno, os, sys
@@ -255,4 +258,28 @@ fn a_domain_without_a_network_asks_servers_that_the_file_names_and_no_others() {
         0
     );
     node.ok(&["down", "rpc"]);
+}
+
+#[test]
+fn arrays_in_shared_memory_are_computed_by_another_domain_as_numpy_has_it() {
+    let Some(node) = Node::start() else { return };
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/vector");
+    let topology = include_str!("../../../examples/vector/topology.toml")
+        .replace(
+            "source = \"target/release\", target = \"/app\"",
+            &format!("source = \"{VECTOR}\", target = \"/app/vector\""),
+        )
+        .replace(
+            "source = \".\", target = \"/desk\"",
+            &format!("source = \"{example}\", target = \"/desk\""),
+        );
+    node.up_ok(&topology);
+    wait::until("the mill serves", || node.shell("desk", "ls /srv/vector").out.contains("array"));
+    if node.shell("desk", "/usr/bin/python3 -c 'import numpy'").code != 0 {
+        return println!("skipped: needs numpy; run `make deps`");
+    }
+    let checked = node.shell_ok("desk", "/usr/bin/python3 /desk/check.py");
+    println!("{checked}");
+    assert!(checked.ends_with("all as numpy has it\n"), "{checked}");
+    node.ok(&["down", "vector"]);
 }
