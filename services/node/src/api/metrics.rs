@@ -194,7 +194,7 @@ impl Page {
         }
     }
 
-    /// What endpoints of a distributed container take of its limits.
+    /// Writes the use of a distributed container's limits by its endpoints.
     fn ipc(&mut self, dc: &str, ipc: &Value) {
         let labels = [("dc", dc.to_owned())];
         for of in ["endpoints", "pairs", "bytes", "buffers", "grants"] {

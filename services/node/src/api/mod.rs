@@ -144,7 +144,7 @@ struct Listening {
     follow: bool,
 }
 
-/// What happened, and, if somebody listens on, what happens.
+/// Answers with past events, and, if somebody listens on, with those that come.
 async fn events(State(node): Shared, Query(Listening { follow }): Query<Listening>) -> Response {
     let (lines, body) = mpsc::channel(MAX_WAITING_LINES);
     tokio::spawn(async move {
@@ -228,7 +228,7 @@ fn elsewhere(node: &Node, dc: &str, domain: &str) -> Option<String> {
     following.placed(dc, domain).filter(|name| *name != following.peers.me())
 }
 
-/// What is only there where there are several nodes.
+/// Returns the node's view of its cluster; the problem says that `what` is only there in one.
 fn in_cluster<'n>(node: &'n Node, what: &str) -> Result<&'n Arc<Following>, Problem> {
     node.following().ok_or_else(|| {
         Problem::new(Code::NoCluster, format!("{what}: this node is in no cluster"))
@@ -398,7 +398,7 @@ fn json_lines<T: Serialize + Send + 'static>(lines: mpsc::Receiver<T>) -> Respon
     ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
 }
 
-/// What comes, one JSON object a line, as the body of an answer.
+/// A stream of values as the body of an answer, one JSON object a line.
 struct Lines<T>(mpsc::Receiver<T>);
 
 impl<T: Serialize> hyper::body::Body for Lines<T> {

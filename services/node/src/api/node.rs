@@ -23,13 +23,13 @@ pub(crate) struct Node {
     pub(crate) layout: domain::Layout,
     pub(crate) cgroups: domain::Cgroups,
     pub(crate) registry: Arc<dyn RegistryDebug>,
-    /// What this machine can do.
+    /// The abilities of this machine.
     pub(crate) host: serde_json::Value,
     pub(crate) domains: Arc<Domains>,
     pub(crate) broker: Broker,
-    /// What is promised to whom.
+    /// The book of promises.
     pub(crate) book: Arc<Book>,
-    /// What moves promises while domains run.
+    /// The adaptations, which move promises while domains run.
     pub(crate) adaptations: Arc<Adaptations>,
     /// Virtual disks that outlive domains.
     pub(crate) volumes: Arc<volumes::Keeper>,
@@ -52,7 +52,7 @@ impl Node {
     /// Puts a node together over what it stands on. Nothing is read or begun yet.
     ///
     /// # Errors
-    /// What was promised before can't be read.
+    /// The earlier promises can't be read.
     pub(crate) fn new(
         place: Place,
         layout: domain::Layout,
@@ -102,7 +102,7 @@ impl Node {
         })
     }
 
-    /// What a member of an etcd is started on.
+    /// Returns the folders and the program that a member of an etcd is started with.
     pub(crate) fn etcd_ground(&self) -> Arc<etcd::Ground> {
         Arc::new(etcd::Ground {
             state_dir: self.layout.state_dir.clone(),

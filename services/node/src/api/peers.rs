@@ -1,4 +1,4 @@
-//! What other nodes ask: JSON over the connections that membership serves. `docs/spec/joining.md`
+//! The requests of other nodes: JSON over the connections that membership serves. `docs/spec/joining.md`
 //! describes it.
 
 use super::node::Node;
@@ -76,7 +76,8 @@ async fn drop_replica(State(node): Shared, Json(about): Json<About>) -> Result<J
     node.volumes.drop_replica(&about).await.map(|()| Json(true))
 }
 
-/// Who shows no certificate may join, and nothing else; whose release is too far away is told so.
+/// Lets a caller without a certificate do nothing but join, and tells a node whose release is too far
+/// away so.
 async fn only_nodes(request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>().cloned();
     let who =

@@ -13,7 +13,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use std::sync::Arc;
 
-/// What waits for the kernel, away from the loop.
+/// Runs work that waits for the kernel, away from the loop.
 async fn away<T: Send + 'static>(
     node: Arc<Node>,
     work: impl FnOnce(&Node) -> Result<T, Problem> + Send + 'static,

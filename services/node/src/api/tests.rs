@@ -24,7 +24,7 @@ fn node() -> (Arc<Node>, tempfile::TempDir) {
     (Arc::new(node), folder)
 }
 
-/// What is answered, as JSON.
+/// Returns the router's answer, as JSON.
 async fn ask(router: Router, request: Request<Body>) -> (StatusCode, serde_json::Value) {
     let answer = TowerToHyperService::new(router).call(request).await.expect("a router always answers");
     let status = answer.status();

@@ -18,7 +18,7 @@ const INSPECT_DEADLINE: Duration = Duration::from_millis(500);
 /// Longest state that one peer may put into the tree, in bytes of JSON: a packet of the control socket holds no more.
 const MAX_STATE_BYTES: usize = wire::control::MAX_PACKET_BYTES;
 
-/// What peers said of themselves, by distributed container, domain, and their role.
+/// The reports of peers on themselves, by distributed container, domain, and their role.
 type Said = HashMap<(String, String, Role), Value>;
 
 /// The whole tree.
@@ -137,7 +137,7 @@ async fn domain_tree(node: &Arc<Node>, dc: &str, domain: &topology::Domain, said
     })
 }
 
-/// What the health checks of a domain say.
+/// Returns the row of a domain's health checks.
 fn health_row(domain: &topology::Domain, health: Option<&HealthView>) -> Option<HealthRow> {
     let (health, admitted) = (health?, domain.health.as_ref()?);
     Some(HealthRow {
@@ -163,7 +163,7 @@ async fn sockets(node: &Node, dc: &str, domain: &topology::Domain) -> Value {
     json!({ "at": at, "relay": relays::state(&node.domains, dc, domain).await })
 }
 
-/// What a domain's cgroup says; files are read away from the loop.
+/// Returns the use of a domain's cgroup; files are read away from the loop.
 async fn usage(node: &Arc<Node>, dc: &str, name: &str) -> Option<domain::Usage> {
     let cgroup = node.layout.domain(dc, name).ok()?.cgroup;
     let (node, vtm) = (Arc::clone(node), format!("{dc}/{name}"));
@@ -222,7 +222,7 @@ fn service_trees(node: &Node, dc: &str, topology: &Topology, said: &Said) -> Map
     services
 }
 
-/// What a server says of one of its services, with what it counts for each domain under the domain's name.
+/// Returns a server's report on one of its services, with its counters for each domain under the domain's name.
 fn service_state(said: &Value, name: &str) -> Value {
     let service = said.pointer(&format!("/services/{name}")).unwrap_or(&Value::Null);
     let Some(Value::Object(state)) = service.get("state") else { return service.clone() };
@@ -252,7 +252,7 @@ fn consumers(topology: &Topology, service: &topology::Service) -> Vec<String> {
     topology.domains.iter().filter(uses).map(|domain| domain.name.as_str().to_owned()).collect()
 }
 
-/// What the program of a domain is, in words.
+/// Describes the program of a domain in words.
 fn words(domain: &topology::Domain) -> Vec<String> {
     match &domain.program {
         Program::Command(words) => words.clone(),
@@ -265,7 +265,7 @@ fn words(domain: &topology::Domain) -> Vec<String> {
     }
 }
 
-/// What a domain's machine is, and how far its guest.
+/// Returns the row of a domain's machine, and how far its guest is.
 fn machine_row(
     node: &Node,
     dc: &str,

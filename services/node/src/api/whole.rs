@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// How long another node may take to say its part; a listing goes on without it.
 const PART_PATIENCE: Duration = Duration::from_secs(2);
-/// What other nodes may ask of this one. Who asks has shown the certificate of a node of this cluster.
+/// Returns the routes for other nodes. The caller has shown the certificate of a node of this cluster.
 pub(crate) fn routes() -> Router<Arc<Node>> {
     Router::new()
         .route("/v1/here/domains", get(domains_here))
@@ -193,7 +193,7 @@ pub(crate) async fn exec_in(
 /// Has another node run a command in a domain of its own, and passes on what it and whoever asked say to each other.
 ///
 /// # Errors
-/// What that node says, or that it says nothing.
+/// Runs a command on that node; returns its answer, or a problem where it gives none.
 pub(crate) async fn exec_there(
     following: &Following,
     node: &str,

@@ -29,7 +29,7 @@ use wire::proxy::{Configure, MEMORY_BYTES, Order, Report, Station, VERSION};
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// See [`PAUSE_MIN`].
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Who has lived so long has not ended soon.
+/// A proxy that lived this long counts as having run well: the pause after its end is [`PAUSE_MIN`] again.
 const LIVED: Duration = Duration::from_secs(30);
 /// How long a proxy may take to say hello: it reads a certificate and opens sockets.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ enum Ended {
     InUse,
 }
 
-/// What is kept of a link over the lives of daemons and proxies.
+/// A link's record that outlives daemons and proxies.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
     /// See [`FORMAT`]; files of before have none.
@@ -77,7 +77,7 @@ fn file(ground: &Ground, name: &str) -> PathBuf {
     ground.state_dir.join("links").join(format!("{name}.json"))
 }
 
-/// What is kept; the defaults where nothing is, or nothing that can be read.
+/// Returns the link's record; the defaults where there is none, or none that can be read.
 pub(super) fn load(ground: &Ground, name: &str) -> Kept {
     let text = std::fs::read(file(ground, name)).unwrap_or_default();
     read(&text)
@@ -317,7 +317,7 @@ pub(super) fn station(chosen: Option<&str>, address: IpAddr) -> io::Result<(Stat
     Ok((Station { interface: name, index, mac, mtu, number: format!("{number:016x}") }, sockets))
 }
 
-/// What a station comes to in an order; none where it can't be had, which is said where the transport is wanted.
+/// Returns the station for an order; none where it can't be had, which is said where the transport is wanted.
 fn with_station(all: &Proxies, peer: &Peer) -> (Option<Station>, Vec<OwnedFd>) {
     let chosen = peer.interface.borrow().clone();
     match station(chosen.as_deref(), all.nodes.address()) {
@@ -512,7 +512,7 @@ async fn exchange(all: Arc<Proxies>, peer: Arc<Peer>) {
     }
 }
 
-/// What a proxy says; why it ends, if it does.
+/// Handles a proxy's report; returns the reason why the proxy ends, if it does.
 fn heard(all: &Proxies, peer: &Peer, report: Report) -> Option<String> {
     let now = unix_seconds(SystemTime::now());
     match report {
@@ -575,7 +575,8 @@ mod tests {
     use super::super::COMPRESSIONS;
     use super::*;
 
-    /// What domains send was compressed together by default, so that one that saw lengths on the wire learnt what others sent beside it.
+    /// Bytes of several domains were compressed together by default, so that one that saw lengths on the wire learnt what others sent
+    /// beside it.
     #[test]
     fn nothing_is_compressed_that_nobody_has_asked_to_be() {
         assert_eq!(read(b"").wanted.compression, "none");

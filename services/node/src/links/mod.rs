@@ -41,7 +41,7 @@ const TRANSPORTS: [&str; 4] = ["tcp", "quic", "ethernet", "tipc"];
 /// Compressions that there are.
 const COMPRESSIONS: [&str; 4] = ["none", "lz4", "zstd", "auto"];
 
-/// What one daemon asks another: an answer, or why there is none.
+/// A daemon's answer to another one: an offer, or why there is none.
 pub(crate) type Answer<'a> = Pin<Box<dyn Future<Output = Result<Offer, String>> + Send + 'a>>;
 
 /// The other nodes, as membership knows them.
@@ -63,29 +63,29 @@ pub(crate) trait Nodes: fmt::Debug + Send + Sync {
     fn call<'a>(&'a self, node: &'a str, offer: Offer) -> Answer<'a>;
 }
 
-/// What proxies have of this node's link.
+/// The node's reservations as proxies see them: their classes on the link, and the domains' shares.
 pub(crate) trait Shared: fmt::Debug + Send + Sync {
     /// A proxy for a node is in this cgroup, or will be at once. It may take some system calls.
     fn came(&self, node: &str, cgroup: &str);
     /// There will be none any more.
     fn left(&self, node: &str);
-    /// What domains are promised, and when that changes.
+    /// The shares that domains are promised, and when they change.
     fn shares(&self) -> watch::Receiver<Shares>;
 }
 
-/// What daemons tell each other of a link.
+/// The message that two daemons exchange about a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Offer {
     /// Where the sender's proxy listens, as locators; none: it connects, or is not there yet.
     #[serde(default)]
     pub(crate) listens: Vec<String>,
-    /// What the link is to be like from now on.
+    /// The settings that the link is to have from now on.
     #[serde(default)]
     pub(crate) wanted: Option<Wanted>,
 }
 
-/// What can be chosen of a link while it lives.
+/// The settings of a link that can be changed while it lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {
@@ -94,7 +94,8 @@ pub(crate) struct Wanted {
 }
 
 impl Default for Wanted {
-    /// TCP, and nothing is compressed: what several domains send would be compressed together, and its length on the wire tells each of them of the others' bytes.
+    /// TCP, and nothing is compressed: what several domains send would be compressed together, and its length on the wire tells each of them of the others'
+    /// bytes.
     fn default() -> Self {
         Self { transport: TRANSPORTS[0].into(), compression: COMPRESSIONS[0].into() }
     }
@@ -114,7 +115,7 @@ impl Wanted {
     }
 }
 
-/// What proxies are started with.
+/// The folders, the program and the cgroups that proxies are started with.
 #[derive(Debug)]
 pub(crate) struct Ground {
     pub(crate) run_dir: PathBuf,
@@ -125,7 +126,7 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// What holds the cgroups of all proxies, and of the node.
+    /// Removes the cgroup of all proxies, and the node's, where they are empty.
     fn remove_if_empty(&self) {
         self.cgroups.remove_if_empty(&format!("{}/{}", self.cgroup_name, keep::LINKS));
         self.cgroups.remove_if_empty(&self.cgroup_name);
@@ -161,7 +162,7 @@ struct Peer {
     seen: Mutex<Seen>,
 }
 
-/// What is known of a proxy.
+/// The state of a proxy as the daemon knows it.
 #[derive(Debug, Default)]
 struct Seen {
     pid: Option<u32>,
@@ -287,7 +288,7 @@ impl Proxies {
     /// Another node's daemon says where its proxy for us listens, or what the link is to be like; what there is to say of ours.
     ///
     /// # Errors
-    /// What it says means nothing.
+    /// The offer is invalid, or its sender is unknown.
     pub(crate) async fn offered(&self, from: &str, offer: Offer) -> Result<Offer, String> {
         let peer = self.peer(from).ok_or_else(|| format!("this node does not know a node {from} yet"))?;
         if !offer.listens.is_empty() && self.dials(from) {

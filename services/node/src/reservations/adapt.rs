@@ -30,15 +30,15 @@ pub(super) struct Done {
     decided: Instant,
     /// Cgroups whose quota has changed, and how many periods each had had then.
     waiting: Vec<(String, u64)>,
-    /// Which change it was of each dispatcher.
+    /// The generation of each dispatcher's plan that has the change.
     generations: Vec<(Kind, u64)>,
     /// How long it may take to have effect.
     patience: Duration,
-    /// Who is to be kept by something else, and what was promised before.
+    /// Domains that another enforcement is to keep from now on, and what each was promised before.
     others: Vec<(String, Reserve)>,
 }
 
-/// What was done of an adaptation so far.
+/// A part of an adaptation that was made so far.
 enum Did {
     /// A step of the transaction, by its number.
     Step(usize),
@@ -173,7 +173,7 @@ impl Book {
         Ok(Done { adapted, decided, waiting, generations, patience, others })
     }
 
-    /// What dispatchers have to change for these steps, prepared: nothing has changed yet.
+    /// Prepares the changes of dispatchers' plans for these steps: nothing has changed yet.
     fn turns(&self, state: &mut State, steps: &[Step]) -> Result<Vec<Turn>, Problem> {
         let last: BTreeMap<&str, &Promise> =
             steps.iter().map(|step| (step.name.as_str(), &step.to)).collect();
@@ -312,7 +312,7 @@ impl Book {
         Ok(caveats)
     }
 
-    /// Whose quota has changed, and how many periods it has had so far.
+    /// Returns the cgroups whose quota has changed, and how many periods each has had so far.
     fn waiting(&self, state: &State, steps: &[Step]) -> Vec<(String, u64)> {
         let cgroups = self.keeper.cgroups();
         let changed = steps.iter().filter(|step| step.from.processor != step.to.processor);
@@ -323,8 +323,8 @@ impl Book {
             .collect()
     }
 
-    /// Waits until an adaptation has had effect, as the kernel's counts of periods and the dispatchers' own events say; others go on meanwhile. Then, whoever is to
-    /// be kept by something else from now on is.
+    /// Waits until an adaptation has had effect, as the kernel's counts of periods and the dispatchers' own events say; others go on meanwhile. Then, whoever
+    /// is to be kept by something else from now on is.
     fn await_effect(&self, done: Done) -> Result<Adapted, Problem> {
         let Done { mut adapted, decided, mut waiting, mut generations, patience, others } = done;
         let cgroups = self.keeper.cgroups();
@@ -381,7 +381,7 @@ impl Book {
     }
 }
 
-/// What of a processor a promise takes, in 2^-20.
+/// Returns the share of a processor that a promise takes, in 2^-20.
 fn share(promise: &Promise) -> u128 {
     let task = promise.processor.map(|(_, task)| task);
     task.map_or(0, |task| (u128::from(task.budget_ns()) << 20) / u128::from(task.period_ns().max(1)))

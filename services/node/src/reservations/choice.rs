@@ -1,11 +1,11 @@
-//! Which enforcement keeps the processor time of whom, and why.
+//! The choice of the enforcement that keeps a domain's processor time, and the reason for it.
 
 use super::Entry;
 use enforce::{Jobs, Kind, Members, Vtm, Who};
 use reserve::Task;
 use topology::{Enforce, Outside, Reserve};
 
-/// What keeps it, and why that.
+/// Returns the enforcement that keeps the promise, and the reason.
 pub(super) fn of(reserve: &Reserve) -> (Kind, String) {
     let (kept_by, why) = reserve.kept_by();
     let kind = match kept_by {
@@ -16,7 +16,7 @@ pub(super) fn of(reserve: &Reserve) -> (Kind, String) {
     (kind, why.to_owned())
 }
 
-/// What a quota can't do of what was asked for.
+/// Says why a quota can't keep the `outside` that was asked for, where it can't.
 pub(super) fn outside_of_a_quota(reserve: &Reserve) -> Option<String> {
     let asked = reserve.outside;
     (asked != Outside::Held).then(|| {
@@ -27,7 +27,7 @@ pub(super) fn outside_of_a_quota(reserve: &Reserve) -> Option<String> {
     })
 }
 
-/// What deadlines can't do of what was asked for, before that was refused.
+/// Says why deadlines can't keep the `outside` that was promised before that was refused, where they can't.
 pub(super) fn outside_of_deadlines(reserve: &Reserve) -> Option<String> {
     let asked = reserve.outside;
     (asked != Outside::Held).then(|| {
@@ -71,7 +71,7 @@ pub(super) fn vtm(
     })
 }
 
-/// Which of its jobs runs.
+/// Returns the order in which the jobs inside run.
 fn inside(reserve: &Reserve) -> Jobs {
     let Some(policy) = reserve.policy.order() else { return Jobs::default() };
     let job = |(name, job): (&String, &topology::Job)| enforce::Job {

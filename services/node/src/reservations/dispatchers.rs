@@ -1,4 +1,5 @@
-//! The dispatchers of this node: processes that keep promises by a table, or by the kernel's deadlines. They outlive this daemon, and the next one finds them again.
+//! The dispatchers of this node: processes that keep promises by a table, or by the kernel's deadlines. They outlive this daemon, and the next one finds them
+//! again.
 
 use enforce::{
     Client, Committed, Effect, EnforceError, Enforcer, Kind, Launch, Order, Plan, Prepared, Vtm, VtmReport,
@@ -19,11 +20,11 @@ const REPORT_AGE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 struct Line {
     client: Client,
-    /// What is in force.
+    /// The plan in force.
     plan: Plan,
-    /// What is not guaranteed of it.
+    /// The parts of the plan that are not guaranteed.
     caveats: Vec<String>,
-    /// What a switch is charged in it, in ns.
+    /// The cost of a switch that the plan charges, in ns.
     switch_ns: u64,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Dispatchers {
     group: String,
     lines: BTreeMap<Kind, Line>,
     changed: Arc<Notify>,
-    /// What was reported last, and when.
+    /// The last report, and when it came.
     reported: Option<(Instant, BTreeMap<String, VtmReport>)>,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Turn {
     before: Plan,
 }
 
-/// What one of them says of itself.
+/// A dispatcher's state, as it is shown.
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) kind: Kind,
@@ -314,7 +315,7 @@ impl Dispatchers {
         found
     }
 
-    /// What each says of itself.
+    /// Returns the state of each dispatcher.
     pub(crate) fn about(&self) -> Vec<About> {
         let about = |(kind, line): (&Kind, &Line)| About {
             kind: *kind,
@@ -326,12 +327,12 @@ impl Dispatchers {
         self.lines.iter().map(about).collect()
     }
 
-    /// What a switch of the table is charged now, in ns, where there is one.
+    /// Returns the cost that a switch of the table is charged now, in ns, where there is one.
     pub(crate) fn table_switch_ns(&self) -> Option<u64> {
         self.lines.get(&Kind::Table).map(|line| line.switch_ns.max(line.client.ability().switch_ns))
     }
 
-    /// What one is kept by now, where one of them keeps it.
+    /// Returns the entry of the plan by which a dispatcher keeps this name now, where it does.
     pub(crate) fn vtm(&self, kind: Kind, name: &str) -> Option<&Vtm> {
         self.lines.get(&kind)?.plan.vtm(name)
     }

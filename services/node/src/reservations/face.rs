@@ -1,4 +1,4 @@
-//! What other rooms may ask of the book. Only the API sees all of it.
+//! The parts of the book that other rooms may use. Only the API sees all of it.
 
 use super::{Book, Ground, Looking, Offer};
 use crate::admin::Problem;
@@ -6,11 +6,11 @@ use std::fmt;
 use tokio::sync::watch;
 use topology::{Domain, Topology};
 
-/// What the lives of domains need of the book: a file is entered as a whole before anything of it
-/// starts, what is promised to a domain is kept from when its cgroup is there, and let go of before
-/// it ends. Calls may wait for the kernel, a dispatcher or a disk.
+/// The operations that lives of domains need: a file is entered as a whole before anything of it
+/// starts, a domain's promise is kept from when its cgroup is there, and let go of before it ends.
+/// Calls may wait for the kernel, a dispatcher or a disk.
 pub(crate) trait Promises: fmt::Debug + Send + Sync {
-    /// What a file of `dc` is admitted beside.
+    /// Returns the promises beside which a file of `dc` is admitted.
     fn beside(&self, dc: &str) -> Looking;
     /// Enters what a distributed container is promised from now on, in place of all that it was;
     /// `None`: nothing. What the registry is to know of it waits for [`Promises::settle`].
@@ -37,7 +37,7 @@ pub(crate) trait Promises: fmt::Debug + Send + Sync {
     fn leave_quota(&self, cgroup: &str);
     /// A domain has ended, or is about to: nobody keeps its promise any more.
     fn ended(&self, name: &str);
-    /// What an earlier daemon's dispatchers keep and nobody is promised is let go of.
+    /// Lets go of all that an earlier daemon's dispatchers keep and nobody is promised.
     fn settle_dispatchers(&self);
 
     /// [`Promises::begin`] and [`Promises::settle`] at once: for a file that is written down, or
@@ -52,14 +52,14 @@ pub(crate) trait Promises: fmt::Debug + Send + Sync {
     }
 }
 
-/// What placement needs of the book beside that: what this node may tell the cluster that it can
-/// promise, and whom it has refused.
+/// The operations that placement needs beside that: what this node may tell the cluster that it can
+/// promise, and the domains that it has refused.
 pub(crate) trait Offers: Promises {
-    /// What is to be told to the cluster; nothing of refusals.
+    /// Returns the offer for the cluster; it says nothing of refusals.
     fn offer(&self) -> Offer;
     /// Ticks when [`Offers::offer`] may say something else, or somebody was refused.
     fn changes(&self) -> watch::Receiver<u64>;
-    /// What refusals are decided by now.
+    /// Returns the state of the node that refusals are decided by now.
     fn ground(&self) -> Ground;
     /// Nothing is promised to this domain here any more.
     fn leave(&self, name: &str);

@@ -1,4 +1,4 @@
-//! What adaptations need of the book: what one has, what it used and missed, what would fit, and a change of just that.
+//! The operations on the book that adaptations need: a domain's promise, its use and its misses, what would fit, and a change of just that.
 
 use super::{Book, State, refused};
 use crate::admin::reserve::{AdaptRequest, Adapted, Change};
@@ -8,11 +8,11 @@ use reserve::model::{Manager, Wish};
 use std::collections::BTreeMap;
 use topology::Reserve;
 
-/// What one is promised now.
+/// A domain's promise as it is now.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     pub(crate) now: Reserve,
-    /// What its file says.
+    /// The reservation in its file.
     pub(crate) file: Reserve,
     /// Whether its processes are there, and its promise is kept.
     pub(crate) in_force: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Counted {
 }
 
 impl Book {
-    /// What one is promised now; `None`: it is no domain that is promised anything here.
+    /// Returns a domain's promise; `None`: no domain of this name is promised anything here.
     pub(crate) fn held(&self, name: &str) -> Option<Held> {
         let state = self.lock();
         let entry = state.entries.get(name).filter(|entry| entry.without.is_none())?;
@@ -36,7 +36,7 @@ impl Book {
         Some(Held { now: entry.now.clone(), file: entry.file.clone()?, in_force })
     }
 
-    /// What one has used and missed so far.
+    /// Returns the counters of a domain: processor time used and periods missed so far.
     pub(crate) fn counted(&self, name: &str) -> Counted {
         let mut state = self.lock();
         let Some(entry) = state.entries.get(name).filter(|entry| entry.in_force) else {
@@ -78,7 +78,8 @@ impl Book {
         admitted(&self.lock(), changes)
     }
 
-    /// Makes these changes in one step, as long as everybody has what was `expected` when they were decided. Their effect is not waited for, and the trace says why.
+    /// Makes these changes in one step, as long as everybody has what was `expected` when they were decided. Their effect is not waited for, and the trace says
+    /// why.
     ///
     /// # Errors
     /// Where somebody has something else by now, not all can be kept, or the kernel refuses a part: then all is as before.

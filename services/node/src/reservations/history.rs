@@ -1,4 +1,4 @@
-//! What was promised, used and missed lately, and what was changed and why: always kept, in memory, and no more than so much.
+//! The recent history of promises, use, misses and changes with their reasons: always kept, in memory, and limited in size.
 
 use super::Book;
 use crate::admin::reserve::{Mark, Note, Trace};
@@ -81,7 +81,7 @@ impl Book {
         self.history.mark(mark);
     }
 
-    /// What was seen and changed lately.
+    /// Returns the recent samples and changes.
     pub(crate) fn trace(&self) -> Trace {
         let inner = self.history.lock();
         Trace {

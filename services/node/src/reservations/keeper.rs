@@ -1,4 +1,4 @@
-//! What keeps promises on this node: the kernel's control groups, told by the book.
+//! The keeper of promises on this node: the kernel's control groups, told by the book.
 
 use domain::{Cgroups, Device, Quota, QuotaFile};
 use reserve::node::Promise;
@@ -31,7 +31,7 @@ struct Told {
     theirs: Option<String>,
 }
 
-/// What could not be kept, in whole sentences.
+/// The parts of a promise that could not be kept, in whole sentences.
 pub(crate) type Caveats = Vec<String>;
 
 impl Keeper {
@@ -211,7 +211,7 @@ impl Keeper {
         }
     }
 
-    /// What somebody else did to a quota of ours, in words.
+    /// Describes how somebody else changed a quota of ours, where that happened.
     pub(crate) fn disturbance(&self, cgroup: &str) -> Option<String> {
         let quotas = self.quotas.lock().unwrap_or_else(PoisonError::into_inner);
         let told = quotas.get(cgroup)?;

@@ -10,16 +10,16 @@ use tokio::io::Interest;
 use tokio::sync::watch;
 use wire::proxy::Order;
 
-/// What is promised of the link, as proxies keep it.
+/// The shares of the link that are promised, as proxies keep them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Shares {
-    /// What the link carries, in bits per second; 0: nobody is promised any of it.
+    /// The link's rate, in bits per second; 0: nobody is promised any of it.
     link_bits: u64,
     by_name: BTreeMap<String, Class>,
 }
 
 impl Shares {
-    /// What a proxy is to be told that knows those of before.
+    /// Returns the orders for a proxy that knows the shares `before`.
     pub(crate) fn orders(&self, before: &Self) -> Vec<Order> {
         let order = |name: &String, class: Option<&Class>| Order::Share {
             name: name.clone(),
@@ -62,7 +62,7 @@ impl Book {
         self.shares.send_if_modified(|shares| std::mem::replace(shares, now.clone()) != now);
     }
 
-    /// What is promised of the link, and when that changes.
+    /// Returns the promised shares of the link, and when they change.
     pub(crate) fn shares(&self) -> watch::Receiver<Shares> {
         self.shares.subscribe()
     }

@@ -61,16 +61,16 @@ const DISPATCHERS: &str = "enforce";
 const EFFECT_PAUSE: Duration = Duration::from_micros(200);
 /// How long such a look goes on at most: some of the longest periods that the kernel keeps.
 const EFFECT_PATIENCE: Duration = Duration::from_secs(3);
-/// What stands before the names of processes that are no domains.
+/// The prefix of names of processes that are no domains.
 pub(crate) const RUN: &str = "run/";
 
-/// What was promised to one, and where it is.
+/// An entry of the book: one promise, and the cgroup that it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Entry {
-    /// What the file says; `None`: there is no file.
+    /// The reservation in the file; `None`: there is no file.
     pub(crate) file: Option<Reserve>,
-    /// What it is now.
+    /// The reservation in force now.
     pub(crate) now: Reserve,
     /// Its cgroup.
     pub(crate) cgroup: String,
@@ -80,13 +80,13 @@ pub(crate) struct Entry {
     /// Whether its cgroup is there and told.
     #[serde(skip)]
     pub(crate) in_force: bool,
-    /// What is not guaranteed.
+    /// The parts of the promise that are not guaranteed.
     #[serde(skip)]
     pub(crate) caveats: Caveats,
     /// Why nothing of it is promised, where that is so.
     #[serde(skip)]
     pub(crate) without: Option<String>,
-    /// What keeps its processor time now, and why that.
+    /// The enforcement that keeps its processor time now, and the reason for it.
     #[serde(skip)]
     pub(crate) kept_by: Option<Kind>,
     #[serde(skip)]
@@ -132,12 +132,12 @@ pub enum BookError {
 #[derive(Debug)]
 pub(crate) struct Book {
     keeper: Keeper,
-    /// What was seen and changed lately.
+    /// The recent samples and changes.
     history: History,
     registry: Arc<dyn RegistryDebug>,
     run_top: String,
     state: Mutex<State>,
-    /// Whose turn it is to write to the registry; taken before `state`, never after it.
+    /// The lock for writing to the registry; taken before `state`, never after it.
     writing: Mutex<()>,
     /// For proxies.
     shares: tokio::sync::watch::Sender<link::Shares>,
@@ -154,7 +154,7 @@ struct State {
     dispatchers: Dispatchers,
     adaptations: Adaptations,
     unwritten: Unwritten,
-    /// Who could not be kept what is strict, and why, until somebody asks.
+    /// Domains whose strict promise could not be kept, and why, until somebody asks.
     refused: BTreeMap<String, String>,
     /// Counts processes that came without a name.
     runs: u64,
@@ -218,8 +218,9 @@ impl Looking {
     }
 }
 
-/// What a file of `dc` is checked against: what a daemon says that it has promised to others, or a node that has promised nothing, and what domains would see as far as
-/// that is there to be looked at. In a cluster, which node is to promise it and has the files is known when it is brought up.
+/// Returns the promises that a file of `dc` is checked against. They are a daemon's report of its promises to others, or a node that has promised nothing, and
+/// what domains would see as far as that is there to be looked at. In a cluster, the node that is to promise it and has the files is known when it is brought
+/// up.
 #[must_use]
 pub fn looking(book: Option<&crate::admin::reserve::Book>, dc: &str, layout: domain::Layout) -> Looking {
     if book.is_some_and(|book| book.in_cluster) {
@@ -298,7 +299,7 @@ impl Book {
         state.links.clear_left(&state.settings, &names);
     }
 
-    /// What a file of `dc` is admitted beside.
+    /// Returns the promises beside which a file of `dc` is admitted.
     pub(crate) fn beside(&self, dc: &str) -> Looking {
         let state = self.lock();
         let mut model = state.model.clone();
@@ -395,7 +396,7 @@ impl Book {
         state.unwritten.mark(name);
     }
 
-    /// Which cgroups are there.
+    /// Returns a check whether a cgroup is there.
     fn there(&self) -> impl Fn(&str) -> bool {
         |cgroup| self.keeper.cgroups().exists(cgroup)
     }
@@ -494,7 +495,8 @@ impl Book {
             return Ok((Some(wanted), because));
         }
         if wanted == Kind::Deadline {
-            // The kernel takes nobody into that class who is bound to a processor, as whoever was kept by something else is. Where this fails, so does what follows.
+            // The kernel takes nobody into that class who is bound to a processor, as whoever was kept by something else is. Where this fails, so does what
+            // follows.
             for why in self.keeper.pin(&entry.cgroup, None) {
                 tracing::warn!(name, why, "who is to have deadlines can't be let go from its processor");
             }
@@ -606,7 +608,7 @@ impl Book {
     /// Other settings for the node, where all that is promised can be kept with them.
     ///
     /// # Errors
-    /// What is impossible, or who would miss.
+    /// The settings are impossible, or a domain would miss its promise; the problem names it.
     pub(crate) fn set_node(&self, settings: NodeSettings) -> Result<(), Problem> {
         let mut state = self.lock();
         let mut model = empty_model(&settings).map_err(|why| Problem::new(Code::NotAdmitted, why))?;
@@ -668,7 +670,7 @@ impl State {
         reserve.wish(link_bits).map_err(|error| Problem::new(Code::BadRequest, error.to_string()))
     }
 
-    /// What is asked for by anybody: a file was looked at, a request was not.
+    /// Checks a reservation from anybody, and returns its wish and its team: a file was looked at before, a request was not.
     fn asked(&self, reserve: &Reserve) -> Result<(Wish, Team), Problem> {
         let wish = self.wish(reserve)?;
         reserve.check().map_err(|(why, help)| Problem::new(Code::BadRequest, why).help(help))?;

@@ -1,5 +1,5 @@
-//! Classes of the node's link, of what goes out and of what comes in, and of what domains say to each other on the node: one for each who is promised some of it. A packet belongs to the
-//! cgroup that its socket was made in, whatever its program asks of the socket. Proxies, which carry what many say, have one each.
+//! Classes of the node's link, of what goes out and of what comes in, and of what domains say to each other on the node: one for each who is promised some of
+//! it. A packet belongs to the cgroup that its socket was made in, whatever its program asks of the socket. Proxies, which carry what many say, have one each.
 
 use crate::admin::reserve::{LinkSettings, NodeSettings};
 use domain::Cgroups;
@@ -20,14 +20,14 @@ use sys::packet_class::{Owners, Sockets};
 const LAST_CLASS: u16 = 0xfff0;
 /// The interface by which domains of a node reach each other.
 const LOOPBACK: &str = "lo";
-/// What stands before the names of proxies: no domain is called so.
+/// The prefix of names of proxies: no domain is called so.
 const PROXY: &str = "+links/";
 /// Share of the link that a proxy has for itself where all of it is promised.
 const PROXY_SHARE: u64 = 100;
 /// How much a proxy may send at once, in bytes: some of its own longest writes to a socket.
 const PROXY_BURST_BYTES: u64 = 64 << 10;
 
-/// What every caveat begins with that is about all of the network.
+/// The beginning of every caveat about the network as a whole.
 const NOT_KEPT: &str = "the network is not kept";
 
 /// The link that classes are kept on.
@@ -52,7 +52,7 @@ struct Kept {
     outgoing: Outgoing,
     incoming: Option<(Incoming, Sockets)>,
     between: Option<Outgoing>,
-    /// Which of them are missing, and why.
+    /// The classes that are missing, and why.
     lacks: Vec<String>,
 }
 
@@ -310,7 +310,7 @@ impl Links {
         self.trouble.is_none()
     }
 
-    /// What is not guaranteed of the network now, to one who is promised some; nothing where what is known of that one says it already.
+    /// Returns the caveat for a domain that is promised some of the network; none where its `known` caveats say it already.
     pub(crate) fn caveat_beside(&self, known: &[String]) -> Option<String> {
         let is_said = known.iter().any(|caveat| caveat.starts_with(NOT_KEPT));
         self.trouble.as_ref().filter(|_| !is_said).map(|why| format!("{NOT_KEPT} now: {why}"))
@@ -334,8 +334,8 @@ impl Links {
         self.drop_class(&format!("{PROXY}{node}"));
     }
 
-    /// Gives each proxy its class, beside those of domains. What its domains are promised they do not use otherwise while it sends for them; so it gets that before everybody who borrows, and
-    /// little of its own.
+    /// Gives each proxy its class, beside those of domains. What its domains are promised they do not use otherwise while it sends for them; so it gets that
+    /// before everybody who borrows, and little of its own.
     fn put_proxies(&mut self, settings: &NodeSettings, cgroups: &Cgroups) {
         let Some(link) = settings.link.as_ref().filter(|_| self.has_domains()) else { return };
         let domains = self.classes.iter().filter(|(name, _)| !name.starts_with(PROXY));
@@ -420,7 +420,7 @@ impl Links {
         }
     }
 
-    /// What has gone through the class of one.
+    /// Returns the bytes that have gone through the class of this name.
     pub(crate) fn moved(&self, name: &str) -> Moved {
         let (Some(given), Some(kept)) = (self.classes.get(name), &self.kept) else { return Moved::default() };
         let sent =
@@ -451,7 +451,8 @@ fn first_number(name: &str) -> u16 {
     FIRST_CLASS + u16::try_from(hash % u32::from(LAST_CLASS - FIRST_CLASS)).unwrap_or(0)
 }
 
-/// Takes away all classes but those of these numbers, and whom else they belonged to. One whose number was taken goes too, and is made anew with its first packet waiting.
+/// Takes away all classes but those of these numbers, and whom else they belonged to. One whose number was taken goes too, and is made anew with its first
+/// packet waiting.
 fn prune(device: &str, numbers: &BTreeSet<u16>) -> io::Result<()> {
     if let Some(owners) = outgoing::owners_found(device)? {
         let wanted: BTreeSet<u32> = numbers.iter().map(|number| priority(*number)).collect();
@@ -481,7 +482,7 @@ fn identify(cgroup: &str, cgroups: &Cgroups) -> Result<Owner, String> {
     }
 }
 
-/// What went wrong, and what the daemon lacks for it where that is so.
+/// Describes an error, and the capability that the daemon lacks where that is the cause.
 fn said(error: &io::Error) -> String {
     let lacks = match error.kind() {
         io::ErrorKind::PermissionDenied => {

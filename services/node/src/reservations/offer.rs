@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use tokio::sync::watch;
 use topology::{Domain, Reserve};
 
-/// What a node says of its reservations, at `promises/NODE` of the cluster's registry. `docs/spec/placement.md` describes it.
+/// A node's report on its reservations, at `promises/NODE` of the cluster's registry. `docs/spec/placement.md` describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
-    /// Which life of its daemon says so.
+    /// The incarnation of the node whose daemon wrote it.
     #[serde(default)]
     pub(crate) incarnation: u64,
     has: Has,
@@ -23,7 +23,7 @@ pub(crate) struct Offer {
     pub(crate) refused: BTreeMap<String, Refused>,
 }
 
-/// What it has.
+/// The node's capacity.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Has {
     processors: usize,
@@ -35,7 +35,7 @@ struct Has {
     disk_operations: u64,
 }
 
-/// What it has promised to one.
+/// A promise to one domain or process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Given {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,7 +106,7 @@ impl Has {
     }
 }
 
-/// What a refusal was decided by: where something of it has gone, it may be otherwise now.
+/// The state of the node by which a promise was refused: where some of it has changed, the decision may be another one now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ground {
     settings: NodeSettings,
@@ -125,7 +125,7 @@ impl Ground {
 }
 
 impl Book {
-    /// What is to be told to the cluster; nothing of refusals.
+    /// Returns the offer for the cluster; it says nothing of refusals.
     pub(crate) fn offer(&self) -> Offer {
         let state = self.lock();
         let given = |domains: bool| {
@@ -153,7 +153,7 @@ impl Book {
         self.changes.subscribe()
     }
 
-    /// What refusals are decided by now.
+    /// Returns the state of the node that refusals are decided by now.
     pub(crate) fn ground(&self) -> Ground {
         let state = self.lock();
         let kept = state.entries.iter().filter(|(_, entry)| entry.in_force && entry.without.is_none());
@@ -164,8 +164,8 @@ impl Book {
         }
     }
 
-    /// Enters what one domain is promised, beside all that is promised already. One that is not `strict` is entered even where nothing can be promised to it: it runs
-    /// without, and its entry says why.
+    /// Enters what one domain is promised, beside all that is promised already. One that is not `strict` is entered even where nothing can be promised to it:
+    /// it runs without, and its entry says why.
     ///
     /// # Errors
     /// Why a strict one can't be promised it; it has no entry then.
@@ -276,7 +276,7 @@ impl Book {
 }
 
 impl Entry {
-    /// What is not guaranteed because nothing is promised.
+    /// Returns the caveat that nothing is promised, where that is so.
     pub(super) fn caveat(&self) -> Option<String> {
         self.without.as_ref().map(|why| without_words(why))
     }

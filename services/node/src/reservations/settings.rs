@@ -1,4 +1,4 @@
-//! What this node has for reservations: what was said, and what is found where nothing was.
+//! The node's settings for reservations: what was said, and what is found where nothing was.
 
 use crate::admin::reserve::NodeSettings;
 use reserve::network::Link;
@@ -6,11 +6,11 @@ use reserve::node::{Capacity, Disk};
 use reserve::{Costs, Rule};
 use std::path::Path;
 
-/// What a switch is charged where nobody says otherwise, in ns: nothing. The kernel's own switches are counted as the time of whoever is switched to.
+/// The default cost of a switch, in ns: nothing. The kernel's own switches are counted as the time of the thread that is switched to.
 const SWITCH_NS: u64 = 0;
 /// Share of the memory that can be promised where nobody says otherwise: the rest is the kernel's and everybody else's.
 const MEMORY_SHARE: u64 = 2;
-/// What a disk is taken for where nobody says otherwise, in bytes per second: a spinning one.
+/// The default rate of a disk, in bytes per second: a spinning one's.
 const DISK_BYTES: u64 = 100_000_000;
 /// The same in operations per second.
 const DISK_OPERATIONS: u64 = 10_000;
@@ -72,7 +72,7 @@ fn memory() -> u64 {
 /// The same for the arithmetic, where this node has these processors.
 ///
 /// # Errors
-/// What is impossible, in words.
+/// The setting that is impossible, in words.
 pub(crate) fn capacity(settings: &NodeSettings) -> Result<Capacity, String> {
     let known = online();
     let strange = settings.processors.iter().find(|number| {

@@ -1,5 +1,5 @@
-//! What dispatch tables and the kernel's deadline class can keep of what the book promises: admission knows what switches cost, how much of a processor slots can have, and what
-//! the kernel has for deadlines.
+//! The limits of dispatch tables and the kernel's deadline class: admission knows what switches cost, how much of a processor slots can have, and what the
+//! kernel has for deadlines.
 
 use super::{Entry, State, choice};
 use crate::admin::reserve::{Book as BookRow, DeadlineRow, TableRow};
@@ -13,7 +13,7 @@ use topology::{Asking, Enforce, Reserve, Tables};
 /// Promises that are to become these.
 pub(super) type Coming<'a> = BTreeMap<&'a str, &'a Reserve>;
 
-/// Who is on a table or has deadlines, now or when its processes are there, and who has not though it asked.
+/// The names that are on a table or have deadlines, now or when their processes are there, and those that asked for it and have not.
 #[derive(Debug)]
 pub(super) struct Tabled {
     pub(super) means: Means,
@@ -22,17 +22,18 @@ pub(super) struct Tabled {
     has: BTreeSet<String>,
     timed: BTreeSet<String>,
     pub(super) without: BTreeMap<String, String>,
-    /// What those without have asked for.
+    /// The enforcement that each of those without has asked for.
     by: BTreeMap<String, Kind>,
 }
 
 impl State {
-    /// What a table takes and can have: as its dispatcher says, where there is one.
+    /// Returns the costs and limits of a table: as its dispatcher says, where there is one.
     pub(super) fn means(&self) -> Means {
         self.dispatchers.table_switch_ns().map_or_else(enforce::means, enforce::means_of)
     }
 
-    /// Those for whom tables have no room on a node that promises this, where these promises become others. Nobody loses slots, or what is strict, to who comes.
+    /// Those for whom tables have no room on a node that promises this, where these promises become others. Nobody loses slots, or what is strict, to who
+    /// comes.
     pub(super) fn without_room(&self, node: &Node, coming: &Coming) -> Vec<Unkept> {
         let known = self.entries.iter().filter(|(name, _)| !coming.contains_key(name.as_str()));
         let known = known.filter_map(|(name, entry)| {
@@ -53,7 +54,7 @@ impl State {
         topology::without_room(node, self.means(), || self.room(), known.chain(coming))
     }
 
-    /// What the kernel's deadline class has beside what is ours.
+    /// Returns the room that the kernel's deadline class has beside our own tasks.
     pub(super) fn room(&self) -> DeadlineRoom {
         let told = self.dispatchers.vtms(Kind::Deadline);
         enforce::deadline_room(told.filter_map(|vtm| vtm.members.cgroup.as_deref()))
@@ -67,7 +68,7 @@ impl State {
     /// Refuses what no table or deadline can keep of these, where that is strict.
     ///
     /// # Errors
-    /// Who it is, and what would pass.
+    /// The problem names the domain, and says what would pass.
     pub(super) fn admit_tables(&self, node: &Node, coming: &Coming) -> Result<(), Problem> {
         let is_strict = |name: &str| {
             let known = || self.entries.get(name).map(|entry| &entry.now);
@@ -95,7 +96,7 @@ impl State {
         unkept.iter().find(|unkept| unkept.name == name).map(ToString::to_string)
     }
 
-    /// Who is on tables, and who is not.
+    /// Returns the names that are on tables or have deadlines, and those that are not.
     pub(super) fn tabled(&self) -> Tabled {
         let unkept = self.without_room(self.model.node(), &BTreeMap::new());
         let mut without: BTreeMap<String, String> =
@@ -127,7 +128,7 @@ impl State {
 }
 
 impl Tabled {
-    /// Who is on the table of a processor.
+    /// Returns the tasks on the table of a processor.
     pub(super) fn on<'n>(&self, node: &'n Node, number: usize) -> Vec<(&'n str, Task)> {
         node.on_processor(number).filter(|(name, _)| self.has.contains(*name)).collect()
     }
@@ -172,7 +173,8 @@ impl Tabled {
     }
 }
 
-/// What tables are for a file that is looked at elsewhere than in the daemon: by what that says of itself, or by what can be tried here. `is_own`: of the file itself.
+/// Returns the limits of tables for a file that is looked at elsewhere than in the daemon: by the daemon's report, or by what can be tried here. `is_own`: of
+/// the file itself.
 pub(super) fn for_a_file(book: Option<&BookRow>, is_own: impl Fn(&str) -> bool) -> Tables {
     let said = book.and_then(|book| book.table.as_ref());
     let means = said.map_or_else(enforce::means, |table| enforce::means_of(table.switch_ns));

@@ -1,4 +1,4 @@
-//! What the book says of itself: rows, and how the sums add up.
+//! The book's report on itself: rows, and how the sums add up.
 
 use super::tables::Tabled;
 use super::{Book, Entry, State, choice};
@@ -92,7 +92,7 @@ impl Book {
         found.ok_or_else(|| super::unknown(which))
     }
 
-    /// What it is promised, in a word for a listing.
+    /// Returns the promise in one line, for a listing.
     pub(crate) fn short(&self, name: &str) -> Option<String> {
         let state = self.lock();
         let entry = state.entries.get(name)?;
@@ -243,7 +243,7 @@ impl Book {
         state.dispatchers.reports().get(name).map(|report| report.used_ns)
     }
 
-    /// What is not guaranteed of one now.
+    /// Returns the parts of a promise that are not guaranteed now.
     fn caveats(&self, entry: &Entry, both: &BTreeMap<Kind, String>) -> Vec<String> {
         let mut caveats = entry.caveats.clone();
         caveats.extend(entry.caveat().filter(|caveat| !entry.caveats.contains(caveat)));
@@ -259,13 +259,14 @@ impl Book {
 }
 
 impl Entry {
-    /// What keeps its processor time, if anything does now.
+    /// Returns the enforcement that keeps its processor time, if one does now.
     fn keeper(&self) -> Option<Kind> {
         self.kept_by.filter(|_| self.in_force && self.now.cpu.is_some())
     }
 }
 
-/// What each of several enforcements at once costs the others: admission takes all on a processor for of one kind.
+/// Describes the cost of each of several enforcements at once to the others: admission takes all on a processor for of one
+/// kind.
 fn mixed(state: &State) -> BTreeMap<Kind, String> {
     let (table, deadline) =
         (state.dispatchers.is_in_use(Kind::Table), state.dispatchers.is_in_use(Kind::Deadline));
@@ -282,7 +283,7 @@ fn mixed(state: &State) -> BTreeMap<Kind, String> {
     found
 }
 
-/// What an enforcement is.
+/// Describes an enforcement.
 fn means(kind: Kind) -> &'static str {
     match kind {
         Kind::Table => "a real-time thread of ours that goes by a table of all on the processor",

@@ -1,21 +1,21 @@
-//! What the registry is to know of promises, written while nobody who asks for something else waits for the disk.
+//! The writing of promises to the registry, while nobody who asks for something else waits for the disk.
 //!
-//! Whoever changes the book marks those whose entries are to be written while the book is locked, and has them written when it is not. One writes at a time: all that is marked when it
-//! begins, as it is in force then, in one transaction. So what is written last is what is in force, what is on the disk was in force at one moment, whenever the daemon is killed, and whoever
-//! waited for its turn finds that its own was written along.
+//! Whoever changes the book marks those whose entries are to be written while the book is locked, and has them written when it is not. One writes at a time:
+//! all that is marked when it begins, as it is in force then, in one transaction. So what is written last is what is in force, what is on the disk was in force
+//! at one moment, whenever the daemon is killed, and whoever waited for its turn finds that its own was written along.
 
 use super::{Book, Entry, RUN, State, VTMS};
 use registry::MAX_WRITTEN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
-/// Whose entries differ from what the registry has.
+/// The names whose entries differ from the registry's.
 #[derive(Debug, Default)]
 pub(super) struct Unwritten {
     /// By name, the number of the last mark.
     marks: BTreeMap<String, u64>,
     last: u64,
-    /// Whose file is another one that is not written down yet. Until it is, the registry has what goes with the file before, for a daemon that finds that.
+    /// The names whose new file is not written down yet. Until it is, the registry has what goes with the file before, for a daemon that finds that.
     waiting: BTreeSet<String>,
 }
 
@@ -36,12 +36,12 @@ impl Unwritten {
         self.marks.contains_key(name) && !self.waiting.contains(name)
     }
 
-    /// What is to be written now.
+    /// Returns the names and marks that are to be written now.
     fn due(&self) -> impl Iterator<Item = (&String, &u64)> {
         self.marks.iter().filter(|(name, _)| !self.waiting.contains(*name))
     }
 
-    /// What was written is what these marks were for.
+    /// Removes these marks, except where a later mark has replaced one.
     fn wrote(&mut self, marks: &[(String, u64)]) {
         for (name, mark) in marks {
             if self.marks.get(name) == Some(mark) {
@@ -95,7 +95,7 @@ impl Book {
         self.write_down();
     }
 
-    /// What the registry has of one, where that is not over.
+    /// Returns the registry's entry of this name, where it is not outdated.
     pub(super) fn remembered(&self, state: &State, name: &str) -> Option<Entry> {
         if state.unwritten.has(name) {
             // What it has is over.

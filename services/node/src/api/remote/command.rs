@@ -32,7 +32,7 @@ const MAX_COMMANDS: usize = 64;
 const PIECE_BYTES: usize = 16 * 1024;
 /// The longest pipe that everybody may make (`fs.pipe-max-size`, pipe(7)), in bytes.
 const PIPE_BYTES: usize = 1 << 20;
-/// What a command that has ended may have left in its two pipes and on the way from there.
+/// The bytes that an ended command may have left in its two pipes and on the way from there.
 const LEFT_BYTES: usize = 2 * (PIPE_BYTES + aside::HELD_BYTES);
 /// How long to wait for that. Whoever else has the pipe open is not waited for: the end comes behind what is there ([`aside::finish`]).
 const LEFT_PATIENCE: Duration = Duration::from_secs(2);
@@ -205,7 +205,7 @@ pub(crate) async fn attend(stream: Result<Box<dyn Stream>, String>, mut running:
     }
 }
 
-/// What is between a command and its caller.
+/// The state between a command and its caller.
 #[derive(Default)]
 struct Between {
     decoder: Decoder,
@@ -216,7 +216,7 @@ struct Between {
     taken: usize,
     /// Nothing follows that.
     input_over: bool,
-    /// What the caller is to be told.
+    /// The frames that wait to be sent to the caller.
     outbox: Vec<u8>,
     sent: usize,
     unflushed: bool,
@@ -296,7 +296,7 @@ async fn converse(stream: Box<dyn Stream>, running: &mut Running) -> Result<(), 
 }
 
 impl Between {
-    /// What the caller says.
+    /// Handles the frames that the caller has sent.
     fn hear(&mut self, running: &mut Running) -> Result<(), Broken> {
         while let Some((kind, content)) = self.decoder.next_frame()? {
             match FromCaller::read(kind, content)? {

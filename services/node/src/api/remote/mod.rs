@@ -1,4 +1,4 @@
-//! What is said on one node about a domain of another and takes its time: commands that run there, logs that are followed
+//! Long exchanges on one node about a domain of another: commands that run there, logs that are followed
 //! (`docs/spec/remote.md`). The daemon of the caller's node passes both on and looks at neither.
 
 mod command;

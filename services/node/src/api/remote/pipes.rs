@@ -17,17 +17,17 @@ use tokio::process::Command;
 /// The role of that process.
 pub const PIPES_ROLE: &str = "internal-pipes";
 
-/// Which way it goes in a pipe.
+/// The direction of bytes in a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Way {
-    /// What the socket says goes into the pipe.
+    /// Bytes of the socket go into the pipe.
     Into,
-    /// What comes out of the pipe goes to the socket.
+    /// Bytes of the pipe go to the socket.
     OutOf,
 }
 
-/// What the process is told first and last; with a pipe and a socket for each.
+/// The first and last message to the process; with a pipe and a socket for each direction.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Told {

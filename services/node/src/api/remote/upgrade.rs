@@ -14,7 +14,7 @@ use wire::remote::PROTOCOL;
 /// How long whoever asked may take to change over, once it was told to.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What somebody asks who wants to change over.
+/// A request of a caller that wants to change over.
 pub(crate) struct Asked {
     pub(crate) body: Bytes,
     upgrade: OnUpgrade,
