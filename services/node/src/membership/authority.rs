@@ -17,12 +17,12 @@ pub(super) const RENEWALS: &str = "renewal/";
 /// Authorities that are believed at a time: one, and those that were begun to take its place. Nodes believe no more than that.
 const MAX_BELIEVED: usize = 4;
 
-/// What the registry holds of the authority, at `cluster/ca`.
+/// The registry's record of the authority, at `cluster/ca`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) cluster: String,
     pub(super) certificate_pem: String,
-    /// What was begun to take its place; the last one does. Empty but while it is replaced.
+    /// Authorities that were begun to take its place; the last one does. Empty but while it is replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) successors: Vec<Successor>,
 }
@@ -40,26 +40,27 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// What the authority signs whose place it takes.
+    /// Returns the text that the present authority signs for its successor.
     fn words(&self, cluster: &str) -> Result<String, Problem> {
         let next = fingerprint(&self.certificate_pem)?;
         Ok(format!("{cluster}\n{next}\n{}\n{}", self.by, self.since_unix_s))
     }
 }
 
-/// What a node asks of the next authority, at `renewal/NODE`.
+/// A node's request to the next authority, at `renewal/NODE`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Renewal {
-    /// Which authority: its fingerprint. Who asks believes it.
+    /// The authority that is asked, by its fingerprint. The node that asks believes it.
     authority: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     request_pem: String,
-    /// What the node shows, and its signature of the request: otherwise whoever can write into the registry would be given any node's certificate.
+    /// The certificate that the node shows, which its signature of the request proves: otherwise anybody who can write into the registry would be given
+    /// any node's certificate.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     shown_pem: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     signature: String,
-    /// What it is given.
+    /// The certificate that the node is given, with its chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     chain_pem: Option<String>,
     /// The node shows that, and has the authority's key if it had the one before.
@@ -86,7 +87,7 @@ fn read(registry: &dyn Registry) -> Result<(Record, u64), Problem> {
         .ok_or_else(|| failed("the registry says nothing of the cluster's authority"))
 }
 
-/// What the authority is known by, where it is not about to be another: who issues or shows anything by it goes on only then.
+/// Returns the authority's fingerprint, where no other one is to take its place: whatever issues or shows something by it goes on only then.
 pub(super) fn settled(registry: &dyn Registry) -> Result<Fingerprint, Problem> {
     let (record, _) = read(registry)?;
     if record.successors.is_empty() {
@@ -103,7 +104,7 @@ pub(super) fn own(registry: &dyn Registry, folder: &Path) -> Result<Option<Autho
     Ok(authority.filter(|authority| authority.fingerprint() == settled))
 }
 
-/// What this daemon has asked, and with which words: no two signatures are the same.
+/// The request that this daemon has made, and its record: no two signatures are the same.
 #[derive(Debug)]
 pub(super) struct Pending {
     request: Request,
@@ -252,7 +253,8 @@ impl Part<'_> {
         self.write_down()
     }
 
-    /// Who can write into the registry makes nobody believe another authority: the first is one that this node believes, and the others are signed by it.
+    /// Checks that the first authority is one that this node believes, and that the others are signed by it: write access to the registry makes nobody
+    /// believe another authority.
     fn check_signed(&self, record: &Record) -> Result<(), Problem> {
         let before = self.identity.fingerprints();
         let all = Fingerprint::all_of_pem(&record.believed_pem()).map_err(failed)?;
@@ -283,7 +285,7 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// What this node shows and believes is in its files, and its proxies are told, before it says to others that it is so.
+    /// Stores the identity and the authorities that this node believes, and tells its proxies, before other nodes are told of them.
     fn write_down(&self) -> Result<(), Problem> {
         if !self.identity.is_stored(self.folder).map_err(failed)? {
             self.identity.store(self.folder).map_err(failed)?;
@@ -398,7 +400,7 @@ impl Part<'_> {
         self.write_down()
     }
 
-    /// What the nodes of the cluster have asked so far.
+    /// Returns the requests that the nodes of the cluster have made so far.
     fn renewals(&self) -> Result<BTreeMap<String, Option<(Renewal, u64)>>, Problem> {
         let nodes = self.registry.list(NODES).map_err(failed)?;
         let asked = self.registry.list(RENEWALS).map_err(failed)?;
@@ -414,8 +416,8 @@ impl Part<'_> {
         Ok(names.map(|name| (name.to_owned(), asked.remove(name))).collect())
     }
 
-    /// What a node does that has the next authority's key: it issues certificates as soon as everybody believes it, and it takes the place of the
-    /// other when everybody shows one.
+    /// Acts as a node that has the next authority's key. It issues certificates as soon as everybody believes that authority, which takes the place of
+    /// the other when everybody shows one.
     fn issue(&self, next: &Authority, record: &Record, revision: u64) -> Result<(), Problem> {
         let of = next.fingerprint().to_string();
         let renewals = self.renewals()?;
@@ -482,7 +484,7 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// What `node authority` shows. `alive`: whether a node lives.
+    /// Returns the view for `node authority`. `alive`: whether a node lives.
     pub(super) fn view(&self, alive: &dyn Fn(&str) -> bool) -> Result<AuthorityView, Problem> {
         let (record, _) = read(self.registry)?;
         let current = fingerprint(&record.certificate_pem)?;
@@ -540,7 +542,7 @@ impl Part<'_> {
     }
 }
 
-/// What a node signs that asks for a certificate of the next authority.
+/// Returns the text that a node signs to ask for a certificate of the next authority.
 fn renewal_words(cluster: &str, authority: &str, request_pem: &str) -> String {
     format!("{cluster}\n{authority}\n{request_pem}")
 }

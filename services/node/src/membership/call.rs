@@ -218,7 +218,7 @@ fn broke_off(who: &str, error: &hyper::Error) -> Problem {
     failed(format!("{who} broke off: {}", said(error)))
 }
 
-/// Who is asked, and how what TLS says of it is explained.
+/// The node that is asked, and the function that explains its TLS errors.
 struct To<'w> {
     address: SocketAddr,
     name: ServerName<'static>,
@@ -248,7 +248,7 @@ async fn sender<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     Ok(sender)
 }
 
-/// What hyper says, with what TLS says below it: an alert comes after the handshake, for the client.
+/// Describes an error of hyper by the TLS error below it, if there is one: an alert comes after the handshake, for the client.
 fn said(error: &hyper::Error) -> String {
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

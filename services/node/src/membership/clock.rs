@@ -21,13 +21,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// By how much a clock is set before it is said anew at once: more than a clock is slewed in an hour.
 const SET_BY_S: u64 = 60;
 
-/// What the registry holds at `clock/NODE`.
+/// The registry's record at `clock/NODE`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     unix_s: u64,
 }
 
-/// What the other nodes' clocks say of this node's.
+/// The result of comparing this node's clock with those of the other nodes.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// Others live, and it is what most of them have.
@@ -100,7 +100,7 @@ fn clear_away(registry: &dyn Registry, me: &str, now: u64) -> Result<(), Problem
     Ok(())
 }
 
-/// What was said last: in which life, when by a clock that nobody sets (ns), and which time.
+/// The time that was said last: the incarnation, the moment by a clock that nobody sets (ns), and the time.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     incarnation: u64,

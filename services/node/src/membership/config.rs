@@ -1,4 +1,4 @@
-//! What a node keeps of its cluster, beside who it is: where etcd is, and where it listens.
+//! A node's settings of its cluster, beside its identity: where etcd is, and where it listens.
 
 use super::ClusterError;
 use crate::admin::{Code, Problem};

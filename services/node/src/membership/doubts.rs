@@ -1,5 +1,5 @@
-//! Doubting the others while the registry is slow, and taking over from those who leave a doubt stand: what ran with etcd's leader is missed sooner so than by its lease, which the next leader
-//! gives its whole time anew. `lease::Doubts` decides; `docs/adr/0051-*` says why nobody loses what it still holds.
+//! Doubting the others while the registry is slow, and taking over from those who leave a doubt stand: what ran with etcd's leader is missed sooner so than by
+//! its lease, which the next leader gives its whole time anew. `lease::Doubts` decides; `docs/adr/0051-*` says why nobody loses what it still holds.
 
 use super::{ALIVE, AliveRecord, Cluster, boottime_ns, failed, to_json};
 use crate::admin::Problem;
@@ -26,19 +26,19 @@ const LONGEST_LEASE_MS: u64 = 3_600_000;
 /// Words of the thread that keeps the lease that wait for this one.
 pub(super) const MAX_WORDS: usize = 64;
 
-/// What the registry holds at `doubt/NAME`.
+/// The registry's record at `doubt/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DoubtRecord {
     /// The revision of `alive/NAME` in the life that is doubted.
     pub(super) life: u64,
-    /// Which node doubts it.
+    /// The node that doubts it.
     pub(super) by: String,
     /// Nobody answered in time: the life is over.
     #[serde(default)]
     pub(super) over: bool,
 }
 
-/// What the thread that keeps the lease says to this one.
+/// A message from the thread that keeps the lease to this one.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Word {
     /// A renewal was sent (`CLOCK_BOOTTIME`, ns).
@@ -78,7 +78,7 @@ impl Keys {
     }
 }
 
-/// What is said of a node. Garbage is worth a line, and says nothing.
+/// Reads the doubt of a node. Garbage is logged, and counts as no doubt.
 pub(super) fn read(name: &str, entry: &Entry) -> Option<DoubtRecord> {
     serde_json::from_slice(&entry.value)
         .inspect_err(|error| tracing::warn!(name, %error, "the doubt of a node is not understood: its lease alone decides"))

@@ -1,4 +1,4 @@
-//! What a person sees of the cluster's etcd, and copies of it.
+//! The view of the cluster's etcd for a person, and copies of it.
 
 use super::growth::{CANNOT, member_of};
 use super::{Cluster, blocking, failed};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Bytes at the end of a copy: the SHA-256 of what is before.
 const DIGEST_BYTES: u64 = 32;
 
-/// What `node etcd` shows. `seen`: this node's member, where it may have one.
+/// Returns the view for `node etcd`. `seen`: this node's member, where it may have one.
 pub(crate) async fn view(cluster: &Cluster, seen: Seen) -> Result<EtcdView, Problem> {
     let cluster = cluster.clone();
     blocking(move || {

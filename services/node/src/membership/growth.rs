@@ -1,8 +1,8 @@
 //! How many members the cluster's own etcd has, and on which nodes: one with one or two nodes, three from three on, five from five on.
 //!
 //! Every node decides alike from what etcd holds, and one at a time changes something: whoever has put `etcd/change`, which ends with its lease.
-//! A member comes as a learner, and has a vote when it holds what the others hold; one that does not come so far is taken away again. Members of nodes that were removed are taken away, and the
-//! next node that has none comes in their place.
+//! A member comes as a learner, and has a vote when it holds what the others hold; one that does not come so far is taken away again. Members of nodes that
+//! were removed are taken away, and the next node that has none comes in their place.
 
 use super::own_etcd::{end, furnish, own_certificate};
 use super::{Cluster, Member, NODES, NodeRecord, blocking, failed, to_json};
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Who changes something now.
+/// The key of the node that changes etcd's members now.
 const CHANGE: &str = "etcd/change";
 /// Keys of nodes that can't have a member for now, and why.
 pub(super) const CANNOT: &str = "etcd/cannot/";
@@ -29,7 +29,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 /// Looks at which the members are said to be without this node's, until that is believed: who is asked may be behind.
 const LOOKS_UNTIL_BELIEVED: u32 = 5;
 
-/// What is known of before, from look to look.
+/// The state that is kept from look to look.
 #[derive(Debug, Default)]
 pub(super) struct Growing {
     /// How often this node's member was none of the members, one look after the other.
@@ -58,7 +58,7 @@ const fn wanted(nodes: usize) -> usize {
     }
 }
 
-/// Which node is to have a member next: the first that lives and can. `None`: there are enough, or no such node.
+/// Returns the node that is to have a member next: the first that lives and can. `None`: there are enough, or no such node.
 fn next(nodes: &[Standing]) -> Option<&str> {
     let members = nodes.iter().filter(|node| node.has_member).count();
     if members >= wanted(nodes.len()) {
@@ -71,7 +71,7 @@ fn is_of(member: &EtcdMember, address: SocketAddr) -> bool {
     member.peer_urls.iter().any(|url| *url == etcd::peer_url(address))
 }
 
-/// Which of the members is a node's.
+/// Returns the member that belongs to a node.
 pub(super) fn member_of<'m>(members: &'m [EtcdMember], node: &Member) -> Option<&'m EtcdMember> {
     members.iter().find(|member| is_of(member, node.address))
 }

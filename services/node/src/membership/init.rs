@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use trust::{Authority, Identity};
 
-/// What of a single node's registry is everybody's in a cluster; the rest is about this machine, and stays.
+/// Keys of a single node's registry that become the cluster's; the rest is about this machine, and stays.
 const MOVED: [&str; 1] = ["desired/"];
 
 /// Makes this machine the first node of a new cluster: on an etcd that is there, or on one of its own, on this `ground`.

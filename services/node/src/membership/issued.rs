@@ -1,4 +1,4 @@
-//! Which certificates a node was issued and may still show: all of them are revoked when it is removed, whatever it says of itself.
+//! The certificates that a node was issued and may still show: all of them are revoked when it is removed, whatever it says of itself.
 //!
 //! The certificate itself is kept with its number: so a revocation shows that the authority issued what it revokes.
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const ISSUED: &str = "issued/";
 /// When a certificate has certainly ended, by any clock that nodes may have: its time, and a day before and behind.
 const OVER_S: u64 = (trust::NODE_DAYS as u64 + 2) * 86_400;
-/// What another certificate is for: by that, how many a node may have at a time. One asks for another every two months, or when a person says so.
+/// The purpose of another certificate, which decides how many a node may have at a time. A node asks for another every two months, or when a person says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// It is renewed.
@@ -33,7 +33,7 @@ impl Purpose {
     }
 }
 
-/// What the registry holds of a certificate, at `issued/NODE/SERIAL`.
+/// The registry's record of a certificate, at `issued/NODE/SERIAL`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     issued_unix_s: u64,
@@ -42,7 +42,7 @@ struct Record {
     certificate_pem: Option<String>,
 }
 
-/// What it holds of one that is believed no more, at `revoked/SERIAL`.
+/// The registry's record of a revoked certificate, at `revoked/SERIAL`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Revocation {
     node: String,

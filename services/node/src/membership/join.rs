@@ -24,10 +24,10 @@ const MAX_LABELS: usize = 64;
 /// Longest name or value of one.
 const MAX_LABEL_BYTES: usize = 128;
 
-/// What a person can do whose machine is to join a cluster on an etcd that lets everybody in.
+/// The help for a person whose machine is to join a cluster on an etcd that lets everybody in.
 const INSECURE_HELP: &str = "where nobody but the nodes reaches it: `tombolo node join ... --insecure-etcd`; else give etcd TLS and certificates of its clients first";
 
-/// What a machine says that wants in.
+/// The request of a machine that wants to join.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Knock {
     id: String,
@@ -46,7 +46,7 @@ pub(crate) struct Knock {
     insecure_etcd: Option<bool>,
 }
 
-/// What it is given.
+/// The certificate and the settings that a machine is given when it joins.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Welcome {
     chain_pem: String,
@@ -60,7 +60,7 @@ pub(crate) struct Welcome {
     number: Option<u32>,
 }
 
-/// What shows to a machine that wants in that the node has the authority's key.
+/// The proof that the node has the authority's key, for a machine that wants to join.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Proof {
     /// The authority's, of what this connection is known by to both ends: nobody in between can pass it on.
@@ -158,7 +158,7 @@ fn replaced() -> Problem {
         .help("join with a new token: `tombolo node token`")
 }
 
-/// What an earlier node of that name was issued is not for this one.
+/// Revokes the certificates of an earlier node of that name, and notes this one's.
 fn begin_books(registry: &dyn Registry, record: &NodeRecord, chain_pem: &str) -> Result<(), Problem> {
     issued::revoke_all(registry, &record.name, Some(&record.serial))?;
     issued::note(registry, &record.name, chain_pem, issued::Purpose::Renewal).map(drop)

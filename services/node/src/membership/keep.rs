@@ -1,6 +1,5 @@
-//! What goes on as long as the daemon does: keeping the lease, doubting others, and following who else is there, and the
-//! authority. Each has a thread, because the
-//! registry's calls block; when one stops being answered, the fence closes by the clock alone.
+//! The work that goes on as long as the daemon does: keeping the lease, doubting others, and following the other nodes and the authority. Each
+//! has a thread, because the registry's calls block; when one stops being answered, the fence closes by the clock alone.
 
 use super::doubts::{self, Keys, MAX_WORDS, Word};
 use super::{ALIVE, AliveRecord, Cluster, NODES, NodeRecord, REVOKED, Trouble};
@@ -19,7 +18,7 @@ const MS: u64 = 1_000_000;
 /// The shortest lease that etcd grants with its usual settings: a node that dies is noticed when it ends, which is within 3 s.
 const TTL: Duration = Duration::from_secs(2);
 pub(super) const TTL_NS: u64 = 2_000 * MS;
-/// What a node has for stopping what others may take over.
+/// The time that a node has to stop all that others may take over.
 const MARGIN_NS: u64 = 400 * MS;
 /// Renewals: three may be lost.
 const RENEW_EVERY_NS: u64 = 400 * MS;
@@ -34,7 +33,7 @@ pub(super) const RELIST_PAUSE: Duration = Duration::from_millis(500);
 /// A lease, and the life that began with it.
 #[derive(Debug)]
 struct Life {
-    /// What the holder calls the lease.
+    /// The lease's number for its holder.
     number: u64,
     lease: Lease,
     /// The revision of this node's key among those who live.
@@ -399,7 +398,7 @@ fn read<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Option<(Stri
         .map(|record| (name, record))
 }
 
-/// Which start of which machine this is.
+/// Returns the kernel's identifier of this start of this machine.
 pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned())

@@ -60,7 +60,7 @@ pub(crate) const REVOKED: &str = "revoked/";
 /// Key of the cluster's authority; with it a cluster begins to be.
 pub(crate) const AUTHORITY: &str = "cluster/ca";
 
-/// What the registry holds of a node, at `node/NAME`.
+/// The registry's record of a node, at `node/NAME`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NodeRecord {
     pub(crate) name: String,
@@ -79,15 +79,16 @@ pub(crate) struct NodeRecord {
     pub(crate) number: Option<u32>,
 }
 
-/// What the registry holds of a node that lives, at `alive/NAME`.
+/// The registry's record of a node that lives, at `alive/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AliveRecord {
-    /// Which life of the node; no two have one.
+    /// The incarnation of the node; no two have the same.
     pub(crate) incarnation: u64,
-    /// Which machine, since when it was started: two machines with one name are noticed.
+    /// The identifier of the machine's last start: two machines with one name are noticed.
     pub(crate) boot: String,
     pub(crate) since_unix_s: u64,
-    /// It counts no renewal while a doubt of it stands, and believes in one that it counts for less than this after it was sent. None: it is of a release that knows of no doubts.
+    /// It counts no renewal while a doubt of it stands, and believes in one that it counts for less than this after it was sent. None: it is of a release that
+    /// knows of no doubts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) answers_within_ms: Option<u64>,
 }
@@ -147,13 +148,13 @@ struct State {
     removed: bool,
     /// The records are what the registry said once.
     listed: bool,
-    /// What is wrong beside that, each in a sentence.
+    /// Other troubles, each in a sentence.
     troubles: BTreeMap<Trouble, String>,
-    /// What it said of nodes when an earlier daemon, or this one, could ask it last.
+    /// The nodes' records when an earlier daemon, or this one, could read the registry last.
     remembered: BTreeMap<String, NodeRecord>,
 }
 
-/// What may be wrong with a node that takes part in its cluster all the same.
+/// A trouble of a node that takes part in its cluster all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
     /// Its clock is off.
@@ -163,7 +164,7 @@ pub(crate) enum Trouble {
 }
 
 impl State {
-    /// What is known of a node: from the registry, or from earlier where that has not answered yet.
+    /// Returns the record of a node: from the registry, or from earlier where that has not answered yet.
     fn record(&self, name: &str) -> Option<&NodeRecord> {
         if self.listed { self.records.get(name) } else { self.remembered.get(name) }
     }
@@ -230,12 +231,12 @@ impl Cluster {
         self.inner.identity.node()
     }
 
-    /// Which life of this node: another after each lease that was lost. 0: it has none yet.
+    /// Returns the incarnation of this node: another after each lease that was lost. 0: it has none yet.
     pub(crate) fn incarnation(&self) -> u64 {
         self.inner.incarnation.load(Ordering::Relaxed)
     }
 
-    /// Who this node is.
+    /// Returns the identity of this node.
     pub(crate) fn identity(&self) -> &Identity {
         &self.inner.identity
     }
@@ -351,7 +352,7 @@ impl Cluster {
         }
     }
 
-    /// What `node ls` shows.
+    /// Returns the view for `node ls`.
     pub(crate) fn view(&self) -> NodesView {
         let fenced = self.is_fenced();
         let why = self.why_fenced();
@@ -442,7 +443,7 @@ fn is_of(url: &str, own: IpAddr) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip == own || ip.is_loopback())
 }
 
-/// What this machine has.
+/// Returns the number of processors of this machine, and its memory in bytes.
 pub(crate) fn resources() -> (u32, u64) {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let system = rustix::system::sysinfo();
@@ -458,7 +459,7 @@ pub enum ClusterError {
     File {
         /// `read` or `write`.
         what: &'static str,
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
         /// Why not.
         cause: std::io::Error,
@@ -466,12 +467,12 @@ pub enum ClusterError {
     /// Its settings are not understood.
     #[error("{} is not understood ({why}): put a copy of it back, or join the cluster again", path.display())]
     Config {
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
         /// Why not.
         why: String,
     },
-    /// Who it is can't be read.
+    /// The identity can't be read.
     #[error(transparent)]
     Trust(#[from] trust::TrustError),
     /// The cluster's registry can't be used so.
@@ -485,7 +486,7 @@ impl From<ClusterError> for Problem {
     }
 }
 
-/// What the registry, or the cryptography, says, as a problem.
+/// Turns an error of the registry, or of the cryptography, into a problem.
 pub(crate) fn failed(error: impl std::fmt::Display) -> Problem {
     Problem::new(Code::Failed, error.to_string())
 }

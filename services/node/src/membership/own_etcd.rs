@@ -1,4 +1,5 @@
-//! The cluster's own etcd: begun with the cluster, and its member on this node kept as membership wants it: certificates, who is believed, who is not any more, where it is.
+//! The cluster's own etcd: begun with the cluster, and its member on this node kept as membership wants it: certificates, who is believed, who is not any more,
+//! where it is.
 
 use super::config::Config;
 use super::growth::{self, Growing};
@@ -27,13 +28,13 @@ const FORMER: Duration = Duration::from_secs(120);
 /// Members that start anew on every node do so one after the other, so far apart.
 const ONE_BY_ONE: Duration = Duration::from_secs(3);
 
-/// What a node asks whose member needs a certificate.
+/// The request of a node whose member needs a certificate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ask {
     request_pem: String,
 }
 
-/// What it is given.
+/// The certificate that the node is given.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Issued {
     chain_pem: String,
@@ -51,7 +52,8 @@ pub(super) fn settings(
     EtcdSettings { endpoints: endpoints.to_vec(), prefix: prefix.to_owned(), tls: Some(tls) }
 }
 
-/// Begins an etcd of one member on this node, and waits until it answers. The member's certificate is to be written down as soon as there is a cluster to remove the node from.
+/// Begins an etcd of one member on this node, and waits until it answers. The member's certificate is to be written down as soon as there is a cluster to
+/// remove the node from.
 pub(super) async fn begin(
     ground: &Arc<Ground>,
     authority: &Authority,
@@ -187,20 +189,20 @@ pub(super) async fn own_certificate(cluster: &Cluster) -> Result<String, Problem
         .help("start a node that has the authority: `tombolo node show` says so of each"))
 }
 
-/// What is known of before, from look to look.
+/// The state that is kept from look to look.
 #[derive(Debug, Default)]
 struct Before {
-    /// Whom this node believed at the last look.
+    /// The authorities that this node believed at the last look.
     trusted: String,
-    /// Whom it believed earlier, and until when it was so.
+    /// Authorities that it believed earlier, and when it ceased to.
     former: Vec<(String, Instant)>,
-    /// What the member was told to refuse.
+    /// The certificates that the member was told to refuse.
     revoked: Option<BTreeSet<Serial>>,
     growing: Growing,
 }
 
 impl Before {
-    /// Whom etcd's certificates may be of, as PEM.
+    /// Returns the authorities that etcd's certificates may be of, as PEM.
     fn believed(&mut self, trusted: &str, issuer: Option<&str>) -> Result<String, Problem> {
         if self.trusted != trusted {
             let earlier = std::mem::replace(&mut self.trusted, trusted.to_owned());
@@ -276,12 +278,13 @@ async fn look(cluster: &Cluster, keeper: &Arc<Keeper>, before: &mut Before) -> R
     growth::step(cluster, keeper, &believed, &members, &mut before.growing).await
 }
 
-/// Whom the member is to refuse: all that is revoked, and, while it believes an authority that this node believes no more, all that it was told before.
+/// Returns the certificates that the member is to refuse: all revoked ones, and all that it was told before.
 fn refused(revoked: &Revoked, told: Option<&BTreeSet<Serial>>) -> BTreeSet<Serial> {
     revoked.serials().chain(told.into_iter().flatten()).cloned().collect()
 }
 
-/// Writes down for the member who is believed, and who is not any more. Returns whether it has to start anew for that: etcd reads authorities once, and ends no connection of who was revoked.
+/// Writes down for the member who is believed, and who is not any more. Returns whether it has to start anew for that: etcd reads authorities once, and ends no
+/// connection of who was revoked.
 fn refresh(
     room: &Room,
     believed: &str,
@@ -302,7 +305,8 @@ fn refresh(
     Ok(anew)
 }
 
-/// Starts the member anew, after those of nodes whose names come before. Not at once: a node that was removed, and lives, is to hear of it on the connection that it has.
+/// Starts the member anew, after those of nodes whose names come before. Not at once: a node that was removed, and lives, is to hear of it on the connection
+/// that it has.
 async fn restart_in_turn(cluster: &Cluster, keeper: &Keeper) {
     let names = cluster.names().unwrap_or_default();
     let before = names.iter().filter(|name| name.as_str() < cluster.me()).count();

@@ -1,4 +1,4 @@
-//! Which releases of the program understand each other: those that differ by one at the most.
+//! The releases of the program that understand each other: those that differ by one at the most.
 
 use crate::admin::{Code, Problem};
 

@@ -1,4 +1,4 @@
-//! Who was in the cluster when its registry could be asked last: a daemon that starts while it can't be goes on with that.
+//! The members of the cluster when its registry could be asked last: a daemon that starts while it can't be goes on with that.
 //!
 //! It says where nodes are and which numbers they have, so that links go on. Nothing is placed by it, and nobody is believed because of it.
 
@@ -15,7 +15,7 @@ fn path(state_dir: &Path) -> PathBuf {
     state_dir.join("members.json")
 }
 
-/// What is remembered. Nothing, where nothing is, or nothing that this version understands.
+/// Returns the nodes that are remembered; none where there is no file, or none that this version understands.
 pub(super) fn load(state_dir: &Path) -> BTreeMap<String, NodeRecord> {
     let path = path(state_dir);
     let read = || {

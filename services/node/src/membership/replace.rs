@@ -19,13 +19,13 @@ pub(crate) const PATH: &str = "/v1/authority";
 /// The longest pause after something failed again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// What a node asks that has the key of the authority that is replaced.
+/// The request of a node that has the key of the authority that is replaced.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ask {
     proof_pem: String,
 }
 
-/// What it is given.
+/// The authority that the node is given, with its key.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Handed {
     authority_pem: String,
@@ -142,7 +142,7 @@ pub(crate) async fn replace(cluster: &Cluster, restored: bool) -> Result<Said, P
     .await
 }
 
-/// What `node authority` shows.
+/// Returns the view for `node authority`.
 pub(crate) async fn view(cluster: &Cluster) -> Result<AuthorityView, Problem> {
     let cluster = cluster.clone();
     blocking(move || {

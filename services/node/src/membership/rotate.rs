@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(3_600);
 /// How many looks are a day.
 const LOOKS_A_DAY: u64 = 86_400 / LOOK_EVERY.as_secs();
 
-/// What a node asks that may not issue certificates itself.
+/// The request of a node that may not issue certificates itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ask {
     request_pem: String,
@@ -26,7 +26,7 @@ pub(crate) struct Ask {
     revoke: bool,
 }
 
-/// What it is given.
+/// The certificate that the node is given, with its chain.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Issued {
     chain_pem: String,
@@ -156,7 +156,7 @@ fn warn_of_the_authoritys_end(cluster: &Cluster) {
     }
 }
 
-/// What could not be before: a disk was full.
+/// Stores what could not be stored before, because a disk was full.
 async fn write_down(cluster: &Cluster) -> Result<(), Problem> {
     let _changing = cluster.inner.certificate.lock().await;
     if cluster.is_over() {

@@ -30,7 +30,7 @@ pub(crate) const PROOF_PATH: &str = "/v1/join/proof";
 /// By which a connection is known to both of its ends and to nobody in between (RFC 8446, 7.5; RFC 5705).
 const CONNECTION_LABEL: &[u8] = b"EXPORTER-tombolo-join";
 
-/// Who asks, as its certificate says.
+/// The node that asks, by its certificate.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) node: String,
@@ -41,7 +41,7 @@ pub(crate) struct Caller {
 #[derive(Debug, Clone)]
 pub(crate) struct OfConnection(pub(super) String);
 
-/// What a connection is known by, in words. `export` is TLS's.
+/// Returns the name by which both ends know a connection. `export` is TLS's.
 pub(super) fn of_connection(
     export: impl FnOnce([u8; 32], &[u8]) -> Result<[u8; 32], rustls::Error>,
 ) -> Result<String, rustls::Error> {
@@ -94,7 +94,7 @@ pub(crate) async fn serve(cluster: &Cluster, router: Router) -> std::io::Result<
     Ok(address)
 }
 
-/// What a connection is served with.
+/// The state that serving a connection needs.
 struct Host {
     cluster: Cluster,
     acceptor: TlsAcceptor,

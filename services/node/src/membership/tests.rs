@@ -1,4 +1,4 @@
-//! What the registry is made to say of nodes, on one in memory.
+//! Tests of the nodes' records in a registry in memory.
 
 use super::join::{enter, leave};
 use super::*;

@@ -1,6 +1,6 @@
 //! Tokens: what lets one machine into the cluster, once, for some time. `docs/spec/joining.md` has the format.
 //!
-//! What the registry holds of a token is signed by the cluster's authority: whoever can write into the registry can remove a token, and make none
+//! The registry's record of a token is signed by the cluster's authority: write access to the registry is enough to remove a token, but not to make one
 //! (`docs/adr/0071-what-the-registry-says-is-signed.md`).
 
 use super::clock::APART_S;
@@ -15,7 +15,7 @@ use trust::{About, Authority, Fingerprint};
 
 /// Keys of tokens.
 pub(super) const TOKENS: &str = "token/";
-/// What a token begins with: the version of its format.
+/// The beginning of a token: the version of its format.
 const PREFIX: &str = "tmb1";
 /// Bytes of what names a token in the registry.
 const ID_BYTES: usize = 8;
@@ -99,7 +99,7 @@ fn random(bytes: usize) -> Result<String, Problem> {
     }
 }
 
-/// What the registry holds of a token: not the secret.
+/// The registry's record of a token: not the secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     hash: String,
@@ -119,7 +119,7 @@ struct Record {
 }
 
 impl Record {
-    /// What the authority signs: all of it, and which token it is of.
+    /// Returns the text that the authority signs: the whole record, and the token's identifier.
     fn words(&self, id: &str) -> String {
         let Self { hash, issued_unix_s, expires_unix_s, may_issue, by, number, signature: _ } = self;
         let number = number.map_or_else(|| "-".to_owned(), |number| number.to_string());
@@ -132,7 +132,7 @@ impl Record {
     }
 }
 
-/// What a token that was accepted allows.
+/// The rights that an accepted token gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Accepted {
     pub(crate) may_issue: bool,

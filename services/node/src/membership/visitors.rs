@@ -1,4 +1,5 @@
-//! Whom the peer API serves, and how many of them: nodes, who have shown a certificate, always get in; who has shown none gets what is left to strangers.
+//! The limits on connections to the peer API: nodes, who have shown a certificate, always get in; a caller that has shown none gets a part of what is
+//! left to strangers.
 
 use super::Cluster;
 use std::collections::BTreeMap;

@@ -67,7 +67,7 @@ impl Cluster {
         })
     }
 
-    /// What `name` shows to another node.
+    /// Returns the certificate that `name` shows to another node.
     fn shown(&self, to: &str, name: &str) -> Result<Shown, TrustError> {
         let config = std::fs::read_to_string(self.nodes[name].folder.path().join("identity.pem")).unwrap();
         let chain = config.find("-----BEGIN CERTIFICATE").map(|at| &config[at..]).unwrap();

@@ -54,7 +54,7 @@ impl Bed {
         TlsConnector::from(config).connect(name, TcpStream::connect(self.at).await?).await
     }
 
-    /// What a node is answered.
+    /// Returns the answer to a node.
     async fn asked_by(&self, identity: &Identity) -> String {
         let config = identity.client(PROTOCOLS).unwrap();
         let stream = TcpStream::connect(self.at).await.unwrap();
