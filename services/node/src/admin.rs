@@ -1,4 +1,4 @@
-//! What the admin socket speaks, in the types that both sides share. Described in `docs/spec/admin.md`.
+//! The types of the admin socket's protocol, which both sides share. Described in `docs/spec/admin.md`.
 
 pub mod adaptation;
 mod etcd;
@@ -16,7 +16,7 @@ pub const VERSION: &str = "v1";
 /// Longest body of a request, in bytes: a topology file of the greatest size, in JSON.
 pub const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// What a daemon says of itself at `/v1/version`.
+/// A daemon's report on itself at `/v1/version`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Version {
     /// Version of the program.
@@ -33,7 +33,7 @@ pub struct UpRequest {
     pub text: String,
     /// Its name, for messages.
     pub file: PathBuf,
-    /// What its relative paths start from; absolute.
+    /// The directory that its relative paths start from; absolute.
     pub base: PathBuf,
     /// A word of the caller's own choice, by which it can cancel this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ pub struct UpRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
-    /// What the `up` was given.
+    /// The ticket of the `up`.
     pub ticket: String,
 }
 
@@ -76,7 +76,7 @@ pub enum Act {
 }
 
 impl Act {
-    /// What is done: `restart`.
+    /// Returns the verb of the action: `restart`.
     #[must_use]
     pub fn verb(self) -> &'static str {
         match self {
@@ -87,7 +87,7 @@ impl Act {
         }
     }
 
-    /// What was done: `restarted`.
+    /// Returns the past participle of the verb: `restarted`.
     #[must_use]
     pub fn past(self) -> &'static str {
         match self {
@@ -127,7 +127,7 @@ pub struct Cancelled {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DownRequest {
-    /// Which; `None` where `all` is set, or where there is only one.
+    /// The distributed container's name; `None` where `all` is set, or where there is only one.
     #[serde(default)]
     pub dc: Option<String>,
     /// Every one.
@@ -139,7 +139,7 @@ pub struct DownRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "progress", rename_all = "snake_case")]
 pub enum Progress {
-    /// What will be done, in order.
+    /// The steps that will be taken, in order.
     Plan {
         /// One sentence each.
         steps: Vec<String>,
@@ -150,7 +150,7 @@ pub enum Progress {
         step: usize,
         /// How many there are.
         of: usize,
-        /// What is done.
+        /// The step, in words.
         what: String,
     },
     /// A step is done.
@@ -159,19 +159,19 @@ pub enum Progress {
         step: usize,
         /// How many there are.
         of: usize,
-        /// What was done.
+        /// The step, in words.
         what: String,
         /// How long it took, in ms.
         took_ms: u64,
     },
     /// Something else worth a line.
     Note {
-        /// What.
+        /// The line.
         text: String,
     },
     /// It failed, and what was before is being restored.
     RollingBack {
-        /// What failed, and why.
+        /// The step that failed, and why.
         reason: String,
     },
     /// All is done.
@@ -183,22 +183,22 @@ pub enum Progress {
     },
     /// It failed for good.
     Failed {
-        /// What is wrong.
+        /// The problem.
         error: Problem,
         /// Whether what was before is restored; `None` where nothing had been touched.
         rolled_back: Option<bool>,
     },
 }
 
-/// What is wrong, for a person and for a program.
+/// A problem, for a person and for a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}{}", help.as_ref().map_or(String::new(), |help| format!("\n  {help}")))]
 pub struct Problem {
-    /// Which problem, as a word that stays: `unknown-domain`.
+    /// The kind of problem, as a word that stays: `unknown-domain`.
     pub code: Code,
-    /// What is wrong, and where.
+    /// The description of the problem, with its place.
     pub message: String,
-    /// What to do.
+    /// The advice on what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }
@@ -243,9 +243,9 @@ pub enum Code {
     UnknownNode,
     /// No volume of that name.
     UnknownVolume,
-    /// What is wanted is somebody's already.
+    /// The name or address that is wanted is somebody's already.
     Taken,
-    /// Who asks may not.
+    /// The caller may not do this.
     Refused,
 }
 
@@ -293,22 +293,22 @@ pub struct DomainRow {
     pub last_exit: Option<String>,
     /// Why it is as it is, where that needs words.
     pub why: Option<String>,
-    /// What its health checks say, where it has some and runs.
+    /// The state of its health checks, where it has some and runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthRow>,
     /// Processor time of the domain and its frontend, in µs.
     pub cpu_us: Option<u64>,
     /// Memory of the domain and its frontend, in bytes.
     pub memory_bytes: Option<u64>,
-    /// What it writes to its root, where it can.
+    /// The layer that it writes to its root, where it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<LayerRow>,
-    /// What it is promised, in words.
+    /// Its promise, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promised: Option<String>,
     /// Processes and threads of the domain and its frontend.
     pub processes: Option<u64>,
-    /// What the program is: the command's words.
+    /// The program: the command's words.
     pub command: Vec<String>,
     /// `NAME:/srv/AT` of each service it mounts.
     pub services: Vec<String>,
@@ -350,7 +350,7 @@ pub struct MachineRow {
     pub cpus: u32,
     /// Memory that the guest sees, in bytes.
     pub memory_bytes: u64,
-    /// What runs the guest's instructions: `kvm` or `tcg`. These and what follows are absent while there is no machine.
+    /// The accelerator that runs the guest's instructions: `kvm` or `tcg`. These and what follows are absent while there is no machine.
     pub accel: Option<String>,
     /// Why they are emulated, where the node was to choose; absent also where an earlier daemon did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -359,7 +359,7 @@ pub struct MachineRow {
     pub qemu: Option<String>,
     /// `booting`, or `running`: its command, or what `exec` starts.
     pub guest: Option<String>,
-    /// What the machine said last of its guest, where it said something.
+    /// The machine's last message about its guest, where there was one.
     pub said: Option<String>,
     /// How the machine before this one ended, or this one where it has.
     pub outcome: Option<domain::Outcome>,
@@ -378,7 +378,7 @@ pub struct NodesView {
     pub why: Option<String>,
     /// Whether the cluster knows this node no more.
     pub removed: bool,
-    /// What somebody should look at, each in a sentence.
+    /// Troubles that somebody should look at, each in a sentence.
     #[serde(default)]
     pub troubles: Vec<String>,
     /// Where its registry is.
@@ -401,9 +401,9 @@ pub struct NodeRow {
     pub alive: bool,
     /// Whether it is the one that was asked.
     pub me: bool,
-    /// Which of its lives this is.
+    /// The node's incarnation.
     pub incarnation: Option<u64>,
-    /// What it was labelled with.
+    /// The node's labels.
     pub labels: BTreeMap<String, String>,
     /// Its processors.
     pub cpus: u32,
@@ -419,12 +419,12 @@ pub struct NodeRow {
     pub certificate_until_unix_s: Option<u64>,
     /// Whether it may let others join; each node knows it of itself.
     pub authority: Option<bool>,
-    /// What it has left to promise; absent: it does not say.
+    /// The resources that it has left to promise; absent: it does not say.
     #[serde(default)]
     pub free: Option<FreeRow>,
 }
 
-/// What a node has left to promise, when all domains that are given to it have what their files say.
+/// The resources that a node has left to promise, when all domains that are given to it have what their files say.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreeRow {
     /// Of each of its processors that are for reservations, in millionths.
@@ -455,7 +455,7 @@ pub struct InitRequest {
     /// Endpoints of etcd; none: the cluster brings up its own.
     #[serde(default)]
     pub etcd: Vec<String>,
-    /// What stands before every key there.
+    /// The prefix of every key there.
     #[serde(default)]
     pub prefix: Option<String>,
     /// The authority of its certificates, as PEM.
@@ -478,7 +478,7 @@ pub struct InitRequest {
 pub struct JoinRequest {
     /// A node of it: ADDRESS or ADDRESS:PORT.
     pub at: String,
-    /// What `node token` printed.
+    /// The token that `node token` printed.
     pub token: String,
     /// How this node is to be called.
     pub name: String,
@@ -521,7 +521,7 @@ pub struct TokenView {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveRequest {
-    /// Which.
+    /// The node's name.
     pub node: String,
     /// Also where it is alive.
     #[serde(default)]
@@ -551,7 +551,7 @@ pub struct ReplaceRequest {
 pub struct AuthorityView {
     /// The cluster's name.
     pub cluster: String,
-    /// What the authority is known by: SHA-256 of its certificate, in hexadecimal digits.
+    /// The authority's fingerprint: SHA-256 of its certificate, in hexadecimal digits.
     pub fingerprint: String,
     /// Until when it is valid, in seconds of Unix time.
     pub valid_until_unix_s: u64,
@@ -559,14 +559,14 @@ pub struct AuthorityView {
     pub here: bool,
     /// Whether this node's own certificate is of none of the authorities that the registry names.
     pub stranger: bool,
-    /// What is to take its place, while it is replaced.
+    /// The replacement of the authority, while it is under way.
     pub replacement: Option<ReplacementView>,
 }
 
-/// What is to take the authority's place, and why it has not yet.
+/// The authority's replacement, and the reason why it is not complete yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplacementView {
-    /// What the next authority is known by.
+    /// The next authority's fingerprint.
     pub fingerprint: String,
     /// The node where that was begun.
     pub by: String,
@@ -579,15 +579,15 @@ pub struct ReplacementView {
 /// A node that a replacement waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitsFor {
-    /// Which.
+    /// The node's name.
     pub node: String,
     /// Whether it has a lease.
     pub alive: bool,
-    /// What is missed, and what to do about it.
+    /// The part that is missing, and what to do about it.
     pub why: String,
 }
 
-/// What was done, in a sentence.
+/// A description of what was done, in a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
     /// The sentence.
@@ -667,7 +667,7 @@ pub struct Migrating {
     pub before: String,
 }
 
-/// What the CLI needs to run a command in a domain by itself: `/v1/domains/DC/DOMAIN/entry`.
+/// The data that the CLI needs to run a command in a domain by itself: `/v1/domains/DC/DOMAIN/entry`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Entry {
     /// Its distributed container.
@@ -696,7 +696,7 @@ pub struct ExecRequest {
     pub size: Option<(u16, u16)>,
     /// Variables, beside those of the domain.
     pub environment: Vec<(String, String)>,
-    /// Who it runs as.
+    /// The user that it runs as.
     pub user: Option<String>,
     /// Where it starts.
     pub workdir: Option<PathBuf>,
@@ -713,9 +713,9 @@ pub struct LinkRow {
     pub up: bool,
     /// `connects` or `listens`: what this node's proxy does.
     pub side: String,
-    /// What carries it now; empty while nothing does.
+    /// The transport that carries it now; empty while none does.
     pub transport: String,
-    /// What is to carry it.
+    /// The transport that is to carry it.
     pub wanted_transport: String,
     /// `none`, `lz4`, `zstd`, `auto`.
     pub compression: String,
@@ -748,7 +748,7 @@ pub struct LinkRow {
     pub why: String,
 }
 
-/// What `link set` changes: a POST to `/v1/links/NODE`. What is absent stays.
+/// The changes that `link set` asks for: a POST to `/v1/links/NODE`. A setting that is absent stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkChange {

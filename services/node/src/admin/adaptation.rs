@@ -1,4 +1,4 @@
-//! What the admin socket speaks of adaptations.
+//! The admin socket's types for adaptations.
 
 use adaptation::Amounts;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ pub struct AdaptationRow {
     pub name: String,
     /// `DC/DOMAIN`: whose promise moves.
     pub domain: String,
-    /// What is watched.
+    /// The monitor that is watched.
     pub monitor: String,
     /// `watching`, `blind` (there is no figure), `paused`, `dry-run` or `idle` (its domain does not run here).
     pub state: String,
@@ -19,15 +19,15 @@ pub struct AdaptationRow {
     pub figure: Option<String>,
     /// Why there is none, or what was decided last, and why.
     pub why: String,
-    /// What it has now; what does not move is absent.
+    /// The amounts that it has now; a resource that does not move is absent.
     pub has: Amounts,
-    /// What its file says.
+    /// The amounts that its file says.
     pub file: Amounts,
-    /// What it is never below and never above.
+    /// The lower end of the range in which its amounts stay.
     pub least: Amounts,
     /// The same at the other end; the level is the worst.
     pub most: Amounts,
-    /// What it wants and may not have, with what would fit; absent: it has what it wants.
+    /// The amounts that it wants and may not have, with what would fit; absent: it has what it wants.
     pub refused: Option<String>,
     /// The last change of it.
     pub last_change: Option<AdaptationChange>,
@@ -37,7 +37,7 @@ pub struct AdaptationRow {
     pub refusals: u64,
     /// How often a figure is read, in ms.
     pub every_ms: u64,
-    /// Who goes first: the greater.
+    /// The precedence among adaptations: the greater goes first.
     pub priority: u32,
 }
 
@@ -46,7 +46,7 @@ pub struct AdaptationRow {
 pub struct AdaptationChange {
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What, and why.
+    /// The change, and the reason for it.
     pub what: String,
     /// From the reading of the figure until the kernel had taken all of it, in us.
     pub took_us: u64,
@@ -70,7 +70,7 @@ pub struct SetAdaptation {
     /// The level of quality.
     #[serde(default)]
     pub level: Option<u32>,
-    /// What the file says, of all of these.
+    /// Whether all of these go back to what the file says.
     #[serde(default)]
     pub file: bool,
 }

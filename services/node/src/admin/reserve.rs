@@ -1,4 +1,4 @@
-//! What the admin socket speaks of reservations.
+//! The admin socket's types for reservations.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,14 +10,15 @@ use topology::{Reserve, nanos_text};
 pub struct NodeSettings {
     /// The processors that are for reservations, as the kernel numbers them; reservations count them from 0.
     pub processors: Vec<usize>,
-    /// Who goes first.
+    /// The rule that decides which task runs first.
     pub policy: PolicyWord,
-    /// What one switch costs, in ns.
+    /// The cost of one switch, in ns.
     pub switch_ns: u64,
     /// The link; absent: nothing can be promised of one.
     #[serde(default)]
     pub link: Option<LinkSettings>,
-    /// What domains of this node may say to each other over its loopback interface, in bits per second: classes are kept there, too. Absent: that is not kept.
+    /// The rate at which domains of this node may send to each other over its loopback interface, in bits per second: classes are kept there, too. Absent: that
+    /// is not kept.
     #[serde(default)]
     pub between_bits: Option<u64>,
     /// Memory for reservations, in bytes.
@@ -34,11 +35,11 @@ pub struct NodeSettings {
 pub struct LinkSettings {
     /// Its interface.
     pub device: String,
-    /// What it carries, in bits per second.
+    /// The link's rate, in bits per second.
     pub rate_bits: u64,
 }
 
-/// Who goes first on a processor.
+/// The rule that decides which task runs first on a processor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyWord {
@@ -46,7 +47,7 @@ pub enum PolicyWord {
     RateMonotonic,
     /// The shorter the deadline.
     DeadlineMonotonic,
-    /// Whose deadline comes next.
+    /// The task whose deadline comes next.
     #[default]
     EarliestDeadline,
 }
@@ -86,11 +87,11 @@ impl PolicyWord {
 pub struct VtmRow {
     /// `DC/DOMAIN`, or `run/NAME`.
     pub name: String,
-    /// What it is promised.
+    /// The reservation that it is promised.
     pub reserve: Reserve,
     /// The processor that gives it, as the kernel numbers it.
     pub processor: Option<usize>,
-    /// What keeps the processor time.
+    /// The enforcement that keeps the processor time.
     pub kept_by: Option<String>,
     /// Why that.
     #[serde(default)]
@@ -98,7 +99,7 @@ pub struct VtmRow {
     /// Its jobs that have budgets of their own.
     #[serde(default)]
     pub jobs: Vec<JobRow>,
-    /// What its dispatcher says of it, where it has one.
+    /// The dispatcher's report on it, where it has one.
     #[serde(default)]
     pub dispatched: Option<DispatchedRow>,
     /// Whether its promise is in force: its processes are there.
@@ -123,7 +124,7 @@ pub struct VtmRow {
     /// Bytes that it has sent to others of this node.
     #[serde(default)]
     pub network_between_bytes: Option<u64>,
-    /// What is not guaranteed, and why.
+    /// The parts of the promise that are not guaranteed, and why.
     pub caveats: Vec<String>,
 }
 
@@ -132,14 +133,14 @@ pub struct VtmRow {
 pub struct JobRow {
     /// Its name.
     pub name: String,
-    /// What it takes in each period, in ns.
+    /// Its budget in each period, in ns.
     pub budget_ns: u64,
     /// How often it begins at most, in ns.
     pub period_ns: u64,
     /// How long it may take, in ns.
     pub deadline_ns: u64,
-    /// How long it takes at worst, in ns, on the table in force, or where there is none yet on that of all that is promised; absent: earliest deadline first has no
-    /// such number.
+    /// How long it takes at worst, in ns, on the table in force, or where there is none yet on that of all that is promised; absent: earliest deadline first
+    /// has no such number.
     pub response_ns: Option<u64>,
     /// Whether it is always in time, by the same analysis.
     pub in_time: bool,
@@ -149,7 +150,7 @@ pub struct JobRow {
     pub processes: Option<usize>,
     /// Their threads that are it.
     pub threads: Option<usize>,
-    /// What these have used, in µs.
+    /// The processor time that these have used, in µs.
     pub used_us: Option<u64>,
 }
 
@@ -186,7 +187,7 @@ pub struct DispatchedRow {
     pub threads: usize,
     /// Processor time that was set apart for it, in µs.
     pub offered_us: u64,
-    /// What its threads have used, in their time and outside of it, in µs.
+    /// The processor time that its threads have used, in their time and outside of it, in µs.
     pub used_us: u64,
     /// Slots of the table that it has had.
     pub slots: u64,
@@ -194,55 +195,55 @@ pub struct DispatchedRow {
     pub late_slots: u64,
     /// How late one has begun at most, in µs.
     pub worst_late_us: u64,
-    /// What happened to it that somebody should know.
+    /// Events that somebody should know of.
     pub notes: Vec<String>,
 }
 
 /// All that a node has promised: `GET /v1/reserve`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Book {
-    /// What it has.
+    /// The node's settings.
     pub node: NodeSettings,
-    /// What it has promised.
+    /// The node's promises.
     pub vtms: Vec<VtmRow>,
     /// All resources, with who stands on whom.
     pub resources: Vec<ResourceRow>,
     /// Whether it is a node of a cluster: then other nodes may promise what this one can't.
     #[serde(default)]
     pub in_cluster: bool,
-    /// What its dispatch tables take, and whom they keep.
+    /// The costs of its dispatch tables, and the names that they keep.
     #[serde(default)]
     pub table: Option<TableRow>,
-    /// What the kernel's deadline class has, and for whom, where somebody wants deadlines.
+    /// The room of the kernel's deadline class and the names that have deadlines, where somebody wants them.
     #[serde(default)]
     pub deadline: Option<DeadlineRow>,
 }
 
-/// What the kernel's deadline class has on a node, and whom it keeps.
+/// The room of the kernel's deadline class on a node, and the names that it keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadlineRow {
     /// Over how many processors.
     pub processors: usize,
     /// Most of each of them that all deadlines may have, in millionths.
     pub most_ppm: u64,
-    /// What others than those who are promised something have of that, in millionths of one processor.
+    /// The share of that which tasks without a promise have, in millionths of one processor.
     pub others_ppm: u64,
-    /// Who has deadlines, or will have them when its processes are there.
+    /// The names that have deadlines, or will have them when their processes are there.
     pub vtms: Vec<String>,
-    /// Who asked for deadlines and has none, and why: a quota keeps it.
+    /// The names that asked for deadlines and have none, and why: a quota keeps them.
     pub without: BTreeMap<String, String>,
 }
 
-/// What dispatch tables take on a node, and whom they keep.
+/// The costs of dispatch tables on a node, and the names that they keep.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRow {
-    /// What a switch is charged, in ns.
+    /// The cost of a switch that is charged, in ns.
     pub switch_ns: u64,
     /// Most of a processor that slots may have, in millionths.
     pub most_ppm: u64,
-    /// Who has slots, or will have them when its processes are there.
+    /// The names that have slots, or will have them when their processes are there.
     pub vtms: Vec<String>,
-    /// Who asked for a table and has none, and why: a quota keeps it.
+    /// The names that asked for a table and have none, and why: a quota keeps them.
     pub without: BTreeMap<String, String>,
 }
 
@@ -253,9 +254,9 @@ pub struct ResourceRow {
     pub id: u64,
     /// `machine`, `team`, `job`, `class`, `memory share`, `disk share`, `processor`, `link`, `memory`, `disk`.
     pub kind: String,
-    /// What it is called.
+    /// The resource's name.
     pub name: String,
-    /// What it stands on.
+    /// The resources that it stands on.
     pub below: Vec<u64>,
 }
 
@@ -263,7 +264,7 @@ pub struct ResourceRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdaptRequest {
-    /// Who gets what.
+    /// The names and their new reservations.
     pub changes: Vec<Change>,
 }
 
@@ -271,9 +272,9 @@ pub struct AdaptRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Whose.
+    /// The name of the domain or process.
     pub name: String,
-    /// What.
+    /// Its new reservation.
     pub reserve: Reserve,
 }
 
@@ -281,9 +282,9 @@ pub struct Change {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MoveRequest {
-    /// Who gives.
+    /// The domain that gives.
     pub from: String,
-    /// Who gets.
+    /// The domain that gets.
     pub to: String,
     /// Processor time in each of the giver's periods, in ns; the other gets the same share of its own.
     #[serde(default)]
@@ -302,10 +303,10 @@ pub struct MoveRequest {
     pub io_operations: u64,
 }
 
-/// What became of an adaptation.
+/// The outcome of an adaptation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adapted {
-    /// What was done, in this order: those that shrink first.
+    /// The steps that were taken, in this order: those that shrink first.
     pub steps: Vec<String>,
     /// How many of them shrink.
     pub shrinking: usize,
@@ -315,7 +316,7 @@ pub struct Adapted {
     pub commit_us: u64,
     /// From then until the kernel began the first period with the new budget of everybody that runs, in µs; absent: nobody wanted to run.
     pub effect_us: Option<u64>,
-    /// What is not guaranteed.
+    /// The parts of the promises that are not guaranteed.
     pub caveats: Vec<String>,
 }
 
@@ -328,20 +329,20 @@ pub struct RunRequest {
     pub name: Option<String>,
     /// The process, as the node counts.
     pub pid: u32,
-    /// What.
+    /// The reservation that is asked for.
     pub reserve: Reserve,
 }
 
-/// What was promised to a process.
+/// The promise to a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ran {
     /// The whole name.
     pub name: String,
-    /// What is not guaranteed.
+    /// The parts of the promise that are not guaranteed.
     pub caveats: Vec<String>,
 }
 
-/// What was promised, used and missed lately, and what was changed and why: `GET /v1/reserve/trace`.
+/// The recent promises, use, misses and changes with their reasons: `GET /v1/reserve/trace`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
     /// Now, in milliseconds since 1970.
@@ -357,11 +358,11 @@ pub struct Trace {
 pub struct Mark {
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Who.
+    /// The name of the domain or process.
     pub name: String,
     /// On which processor, as the kernel numbers it.
     pub processor: Option<usize>,
-    /// What it was promised then, in ns.
+    /// The budget that it was promised then, in ns.
     pub budget_ns: u64,
     /// In each of these, in ns.
     pub period_ns: u64,
@@ -378,14 +379,14 @@ pub struct Mark {
 pub struct Note {
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What, and why.
+    /// The change, and the reason for it.
     pub what: String,
 }
 
-/// Whom to suspend or resume: `POST /v1/reserve/suspend`, `POST /v1/reserve/resume`.
+/// The domain or process to suspend or resume: `POST /v1/reserve/suspend`, `POST /v1/reserve/resume`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Named {
-    /// Who.
+    /// Its name.
     pub name: String,
 }

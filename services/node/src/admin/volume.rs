@@ -1,4 +1,4 @@
-//! What the admin socket says of volumes.
+//! The admin socket's types for volumes.
 
 use serde::{Deserialize, Serialize};
 
@@ -90,11 +90,11 @@ pub struct CreateVolume {
 pub struct ChangeVolume {
     /// `DC/NAME`, or `NAME` where it is the only one.
     pub name: String,
-    /// What.
+    /// The change to make.
     pub change: Change,
 }
 
-/// What can be done with a volume.
+/// A change that can be made to a volume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Change {
@@ -110,12 +110,12 @@ pub enum Change {
     },
     /// Forget a snapshot.
     Forget {
-        /// Which.
+        /// The snapshot's name.
         name: String,
     },
     /// Make it what it was, while no domain has it.
     Restore {
-        /// Which snapshot.
+        /// The snapshot's name.
         name: String,
     },
     /// Delete it and all that it holds, while no domain has it.
