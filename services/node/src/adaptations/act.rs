@@ -7,7 +7,7 @@ use crate::reservations::{Book, Held};
 use adaptation::{Amounts, Giver, Granted, arbitrate, give_back};
 use topology::{Adaptation, Reserve};
 
-/// What became of a wish.
+/// The outcome of a wish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// This is so now: in words, with what it wanted and may not have, if that is more.
@@ -18,7 +18,7 @@ pub(super) enum Outcome {
     Refused(String),
 }
 
-/// What one has of what its adaptation moves.
+/// Returns the amounts that a domain has of the resources that its adaptation moves.
 pub(super) fn amounts(adaptation: &Adaptation, reserve: &Reserve, level: u32) -> Amounts {
     let settings = &adaptation.settings;
     Amounts {
@@ -144,7 +144,7 @@ impl Running {
         Outcome::Changed { to: granted.own, what, lacks }
     }
 
-    /// Who gives, as far as it is here.
+    /// Returns the domains that give, as far as they are here.
     fn givers(&self, book: &Book) -> Vec<(Giver, Held)> {
         let found = self.adaptation.from.iter().filter_map(|giving| {
             let name = format!("{}/{}", self.dc, giving.domain);

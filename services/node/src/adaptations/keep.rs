@@ -18,7 +18,7 @@ const ANSWER_DEADLINE: Duration = Duration::from_millis(500);
 /// Between two looks at which adaptations there are, where none has a figure to read sooner.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What the next daemon goes on from.
+/// The state from which the next daemon goes on.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -156,7 +156,7 @@ pub(crate) async fn follow(adaptations: Arc<Adaptations>, broker: Broker) {
     }
 }
 
-/// What the frontends of these domains say, of those that answer in time.
+/// Asks the frontends of these domains, and returns the answers that come in time.
 async fn ask(broker: &Broker, asked: Vec<(String, String)>) -> BTreeMap<(String, String), Value> {
     let deadline = tokio::time::Instant::now() + ANSWER_DEADLINE;
     let answers = asked.into_iter().filter_map(|(dc, domain)| {

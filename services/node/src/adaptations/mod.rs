@@ -1,7 +1,8 @@
 //! Adaptations: what the file's `[adaptation.NAME]` watches, decides and moves, for as long as the daemon lives.
 //!
-//! Monitors are read in turn, each as often as its file says; what they mean is `logic/adaptation`'s to say, and every change goes through the book in one step.
-//! Nothing that matters is kept here: budgets that were moved are the book's, and levels and pauses are in the registry, so that the next daemon goes on from them.
+//! Monitors are read in turn, each as often as its file says; what they mean is `logic/adaptation`'s to say, and every change goes through the book in one
+//! step. Nothing that matters is kept here: budgets that were moved are the book's, and levels and pauses are in the registry, so that the next daemon goes on
+//! from them.
 
 mod act;
 mod keep;
@@ -94,7 +95,7 @@ impl Running {
         }
     }
 
-    /// Whose promise moves.
+    /// Returns the name of the domain whose promise moves.
     fn vtm(&self) -> String {
         format!("{}/{}", self.dc, self.adaptation.domain)
     }
@@ -316,7 +317,7 @@ impl Adaptations {
         Ok(row)
     }
 
-    /// What was changed, in words; `None`: it was so already.
+    /// Makes the change, and describes it; `None`: it was so already.
     fn set_by_hand(&self, one: &mut Running, request: &SetAdaptation) -> Result<Option<String>, Problem> {
         let wrong = |why: String| Problem::new(Code::BadRequest, format!("{}: {why}", one.adaptation.name));
         let held = self.book.held(&one.vtm()).ok_or_else(|| {

@@ -10,7 +10,7 @@ const STALE_SAMPLES: u64 = 10;
 /// A program that says how it fares once in two seconds has not stopped.
 const STALE_MS: u64 = 2_000;
 
-/// What a monitor says now.
+/// The present reading of a monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reading {
     /// A figure.
@@ -21,7 +21,7 @@ pub(super) enum Reading {
     Nothing(String),
 }
 
-/// What is remembered of a monitor between two looks.
+/// The state of a monitor that is kept between two looks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Watch {
     share: Share,
@@ -33,13 +33,13 @@ pub(super) struct Watch {
     served_ms: Option<u64>,
 }
 
-/// What a monitor is read from.
+/// The sources that a monitor is read from.
 pub(super) struct Source<'a> {
     pub(super) monitor: &'a Monitor,
     pub(super) vtm: &'a str,
     pub(super) every_ms: u64,
     pub(super) now_ms: u64,
-    /// What the frontend says of itself, where it was asked and has answered.
+    /// The frontend's report on itself, where it was asked and has answered.
     pub(super) frontend: Option<&'a Value>,
     pub(super) reserve: &'a Reserve,
 }
@@ -118,7 +118,8 @@ impl Watch {
         }
     }
 
-    /// What all requests to a service come to: how many, and how long they took together, in ns.
+    /// Returns the sum of all requests to a service: how many, and how long they took together, in
+    /// ns.
     fn served(
         &mut self,
         source: &Source<'_>,
