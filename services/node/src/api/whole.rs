@@ -193,7 +193,7 @@ pub(crate) async fn exec_in(
 /// Has another node run a command in a domain of its own, and passes on what it and whoever asked say to each other.
 ///
 /// # Errors
-/// Runs a command on that node; returns its answer, or a problem where it gives none.
+/// The other node's problem, or that it does not answer.
 pub(crate) async fn exec_there(
     following: &Following,
     node: &str,
