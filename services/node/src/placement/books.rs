@@ -1,4 +1,5 @@
-//! What the registry of a cluster says of placement, and what this node writes there. `docs/spec/placement.md` describes the keys.
+//! The cluster's registry as far as placement goes, and the keys that this node writes there. `docs/spec/placement.md` describes
+//! the keys.
 
 use crate::base::RegistryDebug;
 use crate::domains::Desired;
@@ -22,21 +23,21 @@ const PROMISES: &str = "promises/";
 /// A distributed container and one of its domains.
 pub(crate) type Key = (String, String);
 
-/// Which node a domain was given to.
+/// The node that a domain was given to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Placed {
     pub(crate) node: String,
 }
 
-/// Which node runs a domain, for as long as that node's lease lives.
+/// The claim of the node that runs a domain, for as long as that node's lease lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) node: String,
-    /// Which life of that node's daemon.
+    /// The node's incarnation.
     pub(crate) incarnation: u64,
 }
 
-/// What its node says of a domain.
+/// The report on a domain by its node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) node: String,
@@ -61,7 +62,7 @@ pub(crate) struct At<T> {
     pub(crate) revision: u64,
 }
 
-/// What the registry says, read key by key: whatever follows from it is written by compare-and-swap.
+/// The contents of the registry, read key by key: whatever follows from it is written by compare-and-swap.
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     pub(crate) desired: BTreeMap<String, At<Arc<Desired>>>,
@@ -71,7 +72,7 @@ pub(crate) struct Books {
     pub(crate) drained: BTreeSet<String>,
     /// The replicas of volumes, by distributed container and volume.
     pub(crate) replicas: BTreeMap<Key, At<VolumeRecord>>,
-    /// What nodes have and have promised, as they say it.
+    /// The offers of nodes: their capacity and their promises, as they say.
     pub(crate) offers: BTreeMap<String, At<Offer>>,
     /// The same for placement.
     pub(crate) promises: BTreeMap<String, Arc<Promises>>,
@@ -137,7 +138,7 @@ impl Books {
         Want { only: records.fold(None, have), ..Want::of(dc, domain) }
     }
 
-    /// What is known of a domain's place.
+    /// Returns the node that a domain is placed on, and the one that runs it.
     pub(crate) fn assigned(&self, key: &Key) -> placement::Assigned {
         placement::Assigned {
             placed: self.placed.get(key).map(|at| at.value.node.clone()),
@@ -146,7 +147,7 @@ impl Books {
     }
 }
 
-/// What nodes offer. What is not understood is of another release: that node says nothing.
+/// Reads the offers of nodes. An offer that is not understood is of another release: that node says nothing.
 fn offers(registry: &dyn RegistryDebug) -> Result<BTreeMap<String, At<Offer>>, BooksError> {
     let mut found = BTreeMap::new();
     for (key, entry) in registry.list(PROMISES)? {
@@ -215,7 +216,7 @@ pub(crate) fn bytes(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// What the writer of a key believes to replace.
+/// Returns the revision that the writer of a key expects to replace.
 pub(crate) fn expected<T>(known: Option<&At<T>>) -> Expected {
     known.map_or(Expected::Absent, |at| Expected::Revision(at.revision))
 }

@@ -239,7 +239,7 @@ async fn await_steps(
     Ok(())
 }
 
-/// Which node has a domain up, or why none will.
+/// Returns the node that has a domain up, or the problem why none will.
 fn is_up(books: &Books, key: &Key, revision: u64, what: &str) -> Result<Option<String>, Problem> {
     let Some(Seen { node, ready, failed, why, revision: at, .. }) =
         books.seen.get(key).map(|seen| &seen.value)
@@ -350,7 +350,7 @@ async fn try_down(
     Ok(names)
 }
 
-/// What is written of domains of nodes that are not there to remove it.
+/// Removes the records of domains whose nodes are not there to do so.
 async fn forget_lost(following: &Arc<Following>, dc: &str) -> Result<(), Problem> {
     let books = following.refresh().await.map_err(|e| failed(&e))?;
     let left: Vec<Key> =

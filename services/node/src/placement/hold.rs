@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What monitors were told.
+/// The end of the hold, as monitors were told it.
 #[derive(Debug, Default)]
 pub(super) struct Hold(Mutex<Told>);
 

@@ -45,14 +45,14 @@ const WATCH_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Following {
     pub(crate) peers: Arc<dyn Peers>,
-    /// What this node has promised, and may promise.
+    /// The promises of this node, and its offer.
     book: Arc<dyn Offers>,
     state: Mutex<Inner>,
     /// Ticks when a placement has changed.
     placements: watch::Sender<u64>,
     /// How often the book of promises had changed when the cluster was told of it last.
     told_promises: watch::Sender<u64>,
-    /// What monitors know of it.
+    /// The end of the hold, as monitors know it.
     hold: hold::Hold,
     wake: Notify,
 }
@@ -78,7 +78,7 @@ struct Inner {
     stuck: BTreeMap<Key, String>,
     /// Whether this daemon has ever read the books.
     was_read: bool,
-    /// What was written last.
+    /// The reports that were written last.
     told: BTreeMap<Key, Seen>,
 }
 

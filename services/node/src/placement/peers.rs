@@ -1,4 +1,4 @@
-//! What following needs of the cluster.
+//! The interface of the cluster that following needs.
 
 use crate::admin::Problem;
 use crate::base::RegistryDebug;
@@ -11,14 +11,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What comes back later.
+/// A result that comes later.
 pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The cluster, as far as placement is concerned.
 pub(crate) trait Peers: Send + Sync + std::fmt::Debug {
     /// This node's name.
     fn me(&self) -> String;
-    /// Which life of this node's daemon this is: its claims carry it.
+    /// Returns the incarnation of this node: its claims carry it.
     fn incarnation(&self) -> u64;
     /// All nodes; those that are drained are not told apart from others that are there.
     fn nodes(&self) -> Vec<placement::Node>;

@@ -40,7 +40,7 @@ impl Following {
         self.lock().refused.contains_key(key)
     }
 
-    /// What each node has left to promise, by what it says and what is booked on it.
+    /// Returns the resources that each node has left to promise, by its offer and the bookings on it.
     pub(crate) fn free(&self) -> BTreeMap<String, FreeRow> {
         let cluster = self.cluster(&self.books(), None);
         let row = |free: placement::Free| FreeRow {
@@ -54,7 +54,7 @@ impl Following {
         names.filter_map(|name| Some((name.clone(), row(cluster.promisable(name)?)))).collect()
     }
 
-    /// What all nodes promise, by what they say and, of this one, by what it knows.
+    /// Returns the promises of all nodes, by their offers; this node's own by its bookings.
     pub(super) fn promises(&self, books: &Books) -> BTreeMap<String, Arc<Promises>> {
         let mut promises = books.promises.clone();
         let inner = self.lock();
@@ -244,7 +244,7 @@ pub(super) async fn enter(
     BOOK.run(move || book.enter_one(&dc, &domain, node.cgroup())).await?
 }
 
-/// What nodes say, for placement.
+/// Returns the promises in nodes' offers, for placement.
 pub(super) fn of_offers(
     offers: &BTreeMap<String, At<Offer>>,
     revision_of: impl Fn(&str) -> Option<u64>,

@@ -75,7 +75,7 @@ impl Peers for Two {
     }
 }
 
-/// What node `a` is made of here.
+/// The parts that node `a` is made of here.
 struct Bed {
     cluster: Arc<Memory>,
     own: Arc<Memory>,
