@@ -1,4 +1,4 @@
-//! What is written down of volumes, and where their files are.
+//! The records of volumes, and the places of their files.
 
 use super::VOLUMES;
 use crate::admin::{Code, Problem};
@@ -25,7 +25,7 @@ const USERS: u32 = 0x0fff_0000;
 /// A volume's distributed container, and its name.
 pub(super) type Id = (String, String);
 
-/// What the registry holds of a volume.
+/// The registry's record of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
@@ -43,7 +43,7 @@ pub(super) struct Record {
     /// Of which replicated volume of the cluster it is a replica; none: it is one by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
-    /// Whom its engine becomes; none: the volume is of an earlier version, and its name says it.
+    /// The user of its engine; none: the volume is of an earlier version, and its name says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
 }
@@ -54,7 +54,7 @@ impl Record {
         Self { format, store, bytes, made: false, snapshots: Vec::new(), replica: None, user: None }
     }
 
-    /// Whom the engine becomes: somebody who owns nothing but this volume, and whom nobody else is.
+    /// Returns the user of the engine: one that owns nothing but this volume, and that nobody else is.
     pub fn engine_user(&self, id: &Id) -> u32 {
         self.user.unwrap_or_else(|| FIRST_USER + hash(id) % USERS)
     }
@@ -104,7 +104,7 @@ impl Book {
         Ok(all)
     }
 
-    /// What is written down of one.
+    /// Returns the record of a volume.
     pub fn get(&self, id: &Id) -> Result<Option<Record>, Problem> {
         let key = key(id);
         let entry = self.registry.get(&key).map_err(failed)?;

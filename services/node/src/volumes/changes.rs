@@ -1,4 +1,4 @@
-//! What a person does with a volume.
+//! The changes that a person makes to a volume.
 
 use super::book::{Id, Record};
 use super::keep::{Keeper, Slot, grown, in_use};

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use topology::{Domain, VolumeMount};
 
-/// What becomes of one volume, one thing at a time.
+/// The state of one volume, changed by one caller at a time.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub serving: Option<Serving>,
@@ -54,7 +54,7 @@ impl Keeper {
         }
     }
 
-    /// What other nodes ask of replicas.
+    /// Returns this node's replicas; the problem says that it belongs to no cluster.
     fn replicas(&self) -> Result<&Arc<Replicas>, Problem> {
         self.replicas.as_ref().ok_or_else(|| {
             Problem::new(Code::Failed, "this node belongs to no cluster, so it has no replicas")
@@ -198,7 +198,7 @@ impl Keeper {
         }
     }
 
-    /// What `volume ls` prints.
+    /// Returns the rows for `volume ls`.
     pub(crate) async fn rows(&self) -> Result<Vec<VolumeRow>, Problem> {
         let mut rows = Vec::new();
         for (id, record) in self.book(|ground| ground.book.all()).await? {
@@ -207,7 +207,7 @@ impl Keeper {
         Ok(rows)
     }
 
-    /// What `volume show` prints.
+    /// Returns the row for `volume show`.
     pub(crate) async fn show(&self, which: &str) -> Result<VolumeRow, Problem> {
         let (id, record) = self.find(which).await?;
         self.row(id, record).await

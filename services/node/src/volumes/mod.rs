@@ -24,7 +24,7 @@ const VOLUMES: &str = "volumes";
 /// Something that takes its time.
 pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What domains have of volumes.
+/// The operations on volumes that domains need.
 pub(crate) trait Volumes: fmt::Debug + Send + Sync {
     /// Has all volumes of a domain served from now on, and makes those that are not there.
     fn attach<'a>(&'a self, dc: &'a str, domain: &'a Domain) -> Later<'a, Result<(), String>>;

@@ -26,7 +26,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// An engine that has lived so long has not died soon.
 const LIVED: Duration = Duration::from_secs(30);
 
-/// What engines stand on.
+/// The records, the folders and the program that engines are started with.
 #[derive(Debug)]
 pub(super) struct Ground {
     pub book: Book,

@@ -1,4 +1,4 @@
-//! What the registry says of volumes with several replicas, and how this node changes it. Every call waits for the network.
+//! The registry's records of volumes with several replicas, and how this node changes them. Every call waits for the network.
 
 use crate::membership::Cluster;
 use crate::volumes::book::Id;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use volume::named;
 use wire::replica::{CLAIMS, RECORDS, VolumeRecord};
 
-/// Who may be the primary of a volume; bound to its node's lease.
+/// The right to be the primary of a volume; bound to its node's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Claim {
     node: String,
@@ -79,7 +79,7 @@ pub(super) fn remove(cluster: &Cluster, id: &Id, revision: u64) -> Result<(), St
     cluster.registry().delete(&record_key(id), Expected::Revision(revision)).map(drop).map_err(said)
 }
 
-/// Who holds the claim.
+/// Returns the node that holds the claim.
 pub(super) fn holder(cluster: &Cluster, id: &Id) -> Result<Option<String>, String> {
     let entry = cluster.registry().get(&claim_key(id)).map_err(said)?;
     Ok(entry.and_then(|entry| serde_json::from_slice::<Claim>(&entry.value).ok()).map(|claim| claim.node))

@@ -37,7 +37,7 @@ const LISTEN_PATIENCE: Duration = Duration::from_secs(4);
 /// A process that nobody has asked for, and nobody writes to, for so long is ended.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What one node asks another about a replica.
+/// A question of one node to another about a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct About {
@@ -58,7 +58,7 @@ pub(crate) struct Listens {
     pub(crate) at: SocketAddr,
 }
 
-/// What is known of a replica's process.
+/// The state of a replica's process as it was seen last.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     pid: Option<u32>,

@@ -29,7 +29,7 @@ use wire::replica::{Configure, Order, PORT, PORTS, Part, Report, VERSION, Volume
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// See [`PAUSE_MIN`].
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Who has lived so long has not ended soon.
+/// A process that lived this long counts as having run well: the pause after its end is the shortest again.
 const LIVED: Duration = Duration::from_secs(30);
 /// How long a process may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
@@ -146,7 +146,7 @@ async fn life(all: &Arc<Replicas>, running: &Arc<Running>) -> Result<(), String>
 struct Begun {
     socket: OwnedFd,
     child: Option<Reaped>,
-    /// What it is to be, where it is new.
+    /// The configuration of a new replica.
     configure: Option<(Order, Vec<OwnedFd>)>,
     engine: storage::Engine,
 }
@@ -252,7 +252,7 @@ enum Stage {
     Leaving,
 }
 
-/// What was asked beside, and came back.
+/// The result of a call that went on beside, or an order to send.
 #[derive(Debug)]
 enum Word {
     Holder(Result<Option<String>, String>),
