@@ -20,7 +20,7 @@ const LIVED: Duration = Duration::from_secs(30);
 /// How often the size of its log is looked at.
 const LOOK_AT_LOG: Duration = Duration::from_secs(60);
 
-/// What is wanted of the member.
+/// The wanted state of the member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Order {
     runs: bool,
@@ -28,7 +28,7 @@ struct Order {
     generation: u64,
 }
 
-/// What is known of it.
+/// The state of the member as it was seen last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Its process.

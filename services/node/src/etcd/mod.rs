@@ -1,6 +1,6 @@
 //! The etcd that a cluster stands on: whether strangers can write into it, and, where it is the cluster's own, the member of it that this node has.
 //!
-//! What speaks to etcd is `io/registry`; what is kept there is membership's and placement's. Nothing here knows of nodes other than this one.
+//! The client of etcd is `io/registry`; the keys there are membership's and placement's. Nothing here knows of nodes other than this one.
 
 mod keeper;
 mod program;

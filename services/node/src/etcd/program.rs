@@ -10,7 +10,7 @@ const USUAL: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/usr/sbin"];
 const RESTORERS: [&str; 2] = ["etcdutl", "etcdctl"];
 /// The advice to a person where there is no restorer.
 pub(crate) const RESTORER_ADVICE: &str = "`apt-get install etcd-client`, of the version of etcd: etcdctl (or etcdutl) has to be beside the program etcd";
-/// What a person can do where there is none.
+/// The advice to a person where there is no etcd program.
 pub(crate) const ADVICE: &str = "`apt-get install etcd-server` (the service that Debian starts with it is not used: `systemctl disable --now etcd`), or name the program by \
                                  TOMBOLO_ETCD in the daemon's environment, or give an etcd that you look after yourself (--etcd)";
 

@@ -1,4 +1,4 @@
-//! What a node keeps of its etcd member: `STATE/etcd/`.
+//! The folder of a node's etcd member: `STATE/etcd/`.
 //!
 //! The folder is root's. The member's user may read the files that it needs there, and writes below `data` alone: what root writes goes nowhere where
 //! that user could have put a link.
@@ -29,12 +29,12 @@ const CERTIFICATE: &str = "member.pem";
 const TRUSTED: &str = "trusted.pem";
 /// The certificates that it refuses.
 const REVOKED: &str = "revoked.crl";
-/// What it holds.
+/// The names in the folder.
 const DATA: &str = "data";
 const RECORD: &str = "member.json";
 const LOG: &str = "etcd.log";
 
-/// What a member was begun with; `STATE/etcd/member.json`.
+/// The settings that a member was begun with; `STATE/etcd/member.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
@@ -64,7 +64,7 @@ impl Record {
         Self { members, joins: true, ..Self::first(name, cluster, address) }
     }
 
-    /// What etcd is started with, in its folder.
+    /// Returns etcd's arguments; it is started in its folder.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let (client, peer) = (client_url(self.address), peer_url(self.address));
         let state = if self.joins { "existing" } else { "new" };
@@ -148,7 +148,7 @@ impl Room {
         &self.folder
     }
 
-    /// What the member was begun with; `None`: there is none on this node.
+    /// Returns the settings that the member was begun with; `None`: there is none on this node.
     ///
     /// # Errors
     /// The record can't be read, or is not understood.
@@ -313,7 +313,7 @@ impl Room {
         Ok(log)
     }
 
-    /// What the member said last.
+    /// Returns the member's last words.
     pub(crate) fn last_words(&self) -> String {
         let text = fs::read(self.folder.join(LOG)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text[text.len().saturating_sub(SHOWN_LOG_BYTES)..]).into_owned();

@@ -22,7 +22,7 @@ pub const SERVER_ROLE: &str = "internal-etcd";
 const CGROUP: &str = domain::SPARED_CGROUP;
 /// Memory of a member: its database (512 MiB, mapped), as much again for a copy that is sent to another member, and what a busy one takes.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// What Go keeps its heap below, so that the kernel never has to.
+/// The limit below which Go keeps its heap, so that the kernel never has to.
 const HEAP: &str = "GOMEMLIMIT=600MiB";
 /// Threads of a member: Go's, some for each processor, and those that wait in the kernel.
 const TASKS: u64 = 1_024;
@@ -30,10 +30,10 @@ const TASKS: u64 = 1_024;
 const DESCRIPTORS: u64 = 16_384;
 /// How long a member may take to end; a leader hands over first.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-/// What the process is told when it is where it belongs.
+/// The byte that tells the process that it is where it belongs.
 const GO: u8 = b'!';
 
-/// What members are started on.
+/// The folders, the program and the cgroups that members are started with.
 #[derive(Debug, Clone)]
 pub(crate) struct Ground {
     pub(crate) state_dir: PathBuf,
@@ -160,8 +160,8 @@ pub(crate) fn sweep(ground: &Ground) -> io::Result<()> {
     Ok(())
 }
 
-/// The process that becomes etcd: it waits until it is in its cgroup, gives up all privileges, and runs the program that its arguments name. It is in the member's folder already,
-/// into which its user would not find.
+/// The process that becomes etcd: it waits until it is in its cgroup, gives up all privileges, and runs the program that its arguments name. It is in the
+/// member's folder already, into which its user would not find.
 ///
 /// # Errors
 /// One of these fails, or the daemon that started it has died.
