@@ -1,7 +1,7 @@
 //! The two directories that a node stands on: that they are its own, and belong together.
 //!
-//! What is not desired is ended and cleared away below the run directory, and only the state directory says what is desired. So a
-//! directory of somebody else's must not be taken for one of ours, nor the run directory of one node be paired with the state of another.
+//! Everything that is not desired is ended and cleared away below the run directory, and only the state directory says what is desired. So a directory of
+//! somebody else's must not be taken for one of ours, nor the run directory of one node be paired with the state of another.
 
 use crate::base::place::Place;
 use std::fs;
@@ -13,8 +13,8 @@ use thiserror::Error;
 
 /// Files that only a directory which a daemon has used, or a copy of its state, has: one of them is enough.
 const OURS: [&str; 3] = ["lock", "registry.redb", "partner"];
-/// What may be there before the first daemon came, or after everything else was removed: put there by `up`, by monitors, by `image pull` and `import` (`store`), by `image build`
-/// (`guests`), and by people (`kernel`).
+/// Names that may be there before the first daemon came, or after everything else was removed. They were put there by `up`, by monitors, by `image pull` and
+/// `import` (`store`), by `image build` (`guests`), and by people (`kernel`).
 const BEFORE: [&str; 7] = ["daemon.log", "daemon.log.1", "logs", "images", "store", "guests", "kernel"];
 /// In each of the two directories: which one is the other.
 const PARTNER: &str = "partner";
@@ -27,7 +27,7 @@ pub enum GroundError {
     /// It can't be made or used.
     #[error("can't use the directory {}: {cause}", path.display())]
     Unusable {
-        /// Which.
+        /// The directory.
         path: PathBuf,
         /// Why.
         cause: io::Error,
@@ -38,9 +38,9 @@ pub enum GroundError {
          there, so give it one of its own with --run-dir or --state-dir", path.display()
     )]
     Strange {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// What gives that away.
+        /// The sign that it is not ours.
         why: String,
     },
     /// Domains run there that belong to another node.
@@ -52,7 +52,7 @@ pub enum GroundError {
     Foreign {
         /// Where the domains are.
         run_dir: PathBuf,
-        /// What that node keeps its state in.
+        /// The node's state directory.
         state_dir: PathBuf,
     },
 }

@@ -28,15 +28,15 @@ pub enum LockError {
     #[error("another daemon{} already uses {}; stop it first, or choose other directories with --run-dir and --state-dir",
         pid.map_or(String::new(), |pid| format!(" (pid {pid})")), folder.display())]
     Held {
-        /// Which directory.
+        /// The directory.
         folder: PathBuf,
-        /// Whose it is, if the lock says so.
+        /// The process that holds the lock, if the lock says so.
         pid: Option<u32>,
     },
     /// The lock file can't be used.
     #[error("can't lock {}: {cause}", path.display())]
     File {
-        /// Which file.
+        /// The lock file's path.
         path: PathBuf,
         /// Why.
         cause: io::Error,

@@ -43,14 +43,14 @@ const OPEN_FILES: u64 = 262_144;
 const MAX_METRICS_READERS: usize = 16;
 /// How long one such connection may last.
 const METRICS_PATIENCE: Duration = Duration::from_secs(10);
-/// What the last answer has before the daemon starts anew.
+/// The time that the last answer has before the daemon starts anew.
 const ANSWER_PAUSE: Duration = Duration::from_millis(100);
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a daemon that ends may take before its successor gives up.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a daemon is started with.
+/// The settings that a daemon is started with.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Its directories.
@@ -72,19 +72,19 @@ pub enum DaemonError {
     /// Its directories are not its own, or can't be used.
     #[error(transparent)]
     Ground(#[from] GroundError),
-    /// What is desired of domains can't be known.
+    /// The desired domains can't be read.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// Another daemon is there.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// What it knows of its cluster can't be used.
+    /// The settings of its cluster can't be used.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// The registry can't be used.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// What was promised can't be told.
+    /// The book of promises can't be opened.
     #[error(transparent)]
     Book(#[from] BookError),
     /// Metrics would be readable from the network.
@@ -104,7 +104,7 @@ pub enum DaemonError {
     /// Something of the system failed.
     #[error("can't {what}: {cause}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// Why not.
         cause: io::Error,
