@@ -27,7 +27,7 @@ fn address(folder: &OwnedFd, name: &str) -> io::Result<SocketAddrUnix> {
 /// Makes the listening socket of a process; an old one is replaced.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn listen(folder: &Path, name: &str) -> io::Result<OwnedFd> {
     std::fs::create_dir_all(folder)?;
     rustix::fs::chmod(folder, Mode::from_raw_mode(0o700))?;
@@ -42,7 +42,7 @@ pub(crate) fn listen(folder: &Path, name: &str) -> io::Result<OwnedFd> {
 /// Connects to a process; `None`: none is there.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn connect(folder: &Path, name: &str) -> io::Result<Option<OwnedFd>> {
     let at = match open(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -59,7 +59,7 @@ pub(crate) fn connect(folder: &Path, name: &str) -> io::Result<Option<OwnedFd>> 
 /// Takes the socket away.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn remove(folder: &Path, name: &str) -> io::Result<()> {
     let at = open(folder)?;
     match rustix::fs::unlinkat(&at, format!("{name}.sock"), AtFlags::empty()) {

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 use topology::Found;
 
-/// What is at a path of this node.
+/// Returns the kind of file at a path of this node.
 pub fn look(path: &Path) -> Found {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Found::Directory,

@@ -31,7 +31,7 @@ impl Guarded {
     /// Has the loop watch a non-blocking socket; `room` is kept until the socket is closed.
     ///
     /// # Errors
-    /// What `epoll_ctl` says.
+    /// The error of `epoll_ctl`.
     pub(crate) fn new(
         socket: OwnedFd,
         interest: Interest,

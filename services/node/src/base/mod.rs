@@ -1,5 +1,5 @@
-//! What every room stands on, and what knows of none: where things are, work that blocks,
-//! descriptors that the event loop watches.
+//! The base of every room, which knows of none: where things are, work that blocks, descriptors
+//! that the event loop watches.
 
 pub(crate) mod doorstep;
 mod files;

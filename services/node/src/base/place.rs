@@ -39,7 +39,7 @@ impl Place {
         self.run_dir.join(ADMIN_SOCKET)
     }
 
-    /// What a daemon that `up` started prints.
+    /// Returns the file for the output of a daemon that `up` started.
     #[must_use]
     pub fn daemon_log(&self) -> PathBuf {
         self.state_dir.join("daemon.log")

@@ -1,4 +1,4 @@
-//! What this node lacks for a domain of a file: an image's tag, a user, a program, a mount that fits.
+//! The things that this node lacks for a domain of a file: an image's tag, a user, a program, a mount that fits.
 
 use domain::{DomainSpec, Kind, Layout, ProgramError, Prospect, Unpack};
 use image_store::Store;
@@ -51,7 +51,7 @@ pub(crate) fn image(store: &Store, reference: &str) -> Result<Option<String>, La
     }
 }
 
-/// What this node lacks for a domain. Of a machine, whose files are in its guest, nothing is looked at.
+/// Returns the things that this node lacks for a domain. Of a machine, whose files are in its guest, nothing is looked at.
 pub(crate) fn lacks(layout: &Layout, domain: &Domain, unpack: Unpack) -> Vec<Lack> {
     // Who may not look into the store has not looked.
     if matches!(domain.root, Root::Pulled { digest: None, .. }) {

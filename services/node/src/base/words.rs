@@ -1,9 +1,9 @@
-//! What to say to somebody who named something that is not there.
+//! The advice to somebody who named something that is not there.
 
 /// A word that is at most so different is offered as what was meant.
 const MAX_TYPOS: usize = 3;
 
-/// What was probably meant, or all there is.
+/// Returns the name that was probably meant, or all there are.
 pub(crate) fn meant(word: &str, names: &[String], what: &str) -> String {
     let nearest = names.iter().map(|name| (strsim::damerau_levenshtein(word, name), name)).min();
     match nearest {

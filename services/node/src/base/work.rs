@@ -54,7 +54,7 @@ const LINK_THREADS: usize = 4;
 const LOOK_THREADS: usize = 8;
 /// Joining is rare, and takes a second.
 const STRANGER_THREADS: usize = 2;
-/// What may wait that is our own work: each domain of a node, and each loop of the daemon, waits with one or two things at a time.
+/// Limit on our own pieces of work that may wait: each domain of a node, and each loop of the daemon, waits with one or two at a time.
 const MANY: usize = 8192;
 /// Threads for what has no pool: the event loop's own look-ups and files, and children that are reaped.
 const OTHERS: usize = 16;
