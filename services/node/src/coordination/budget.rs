@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const BYTES_PER_SECOND: u64 = 512 * 1024;
 /// Bytes that it may write at once: a quarter of what it may keep.
 const BURST_BYTES: u64 = 2 * 1024 * 1024;
-/// What each commit costs beside its bytes: a page of the engine.
+/// The cost of each commit beside its bytes: a page of the engine.
 const COMMIT_BYTES: u64 = 1024;
 
 /// A bucket of bytes that fills with time. It may be in debt: the next one waits until that is paid.

@@ -4,7 +4,7 @@ use registry::Entry;
 use std::collections::BTreeMap;
 use wire::coordination::{MAX_STATE_BYTES, MAX_STATE_RECORDS};
 
-/// What the registry holds of one service: bytes of each record, its key included.
+/// The use of the registry by one service: bytes of each record, its key included.
 #[derive(Debug)]
 pub(super) struct Quota {
     records: BTreeMap<String, usize>,
