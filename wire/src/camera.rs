@@ -79,7 +79,7 @@ impl Format {
         }
     }
 
-    /// What V4L2 calls it.
+    /// Returns V4L2's description of the format.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {

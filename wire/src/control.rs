@@ -64,8 +64,8 @@ pub enum Request {
         /// Name of the service.
         service: String,
     },
-    /// I serve this service of kind `coordination`: a connection to where its state is kept, please (`docs/spec/coordination.md`). Answered by [`Reply::State`] with one
-    /// descriptor.
+    /// I serve this service of kind `coordination`: a connection to where its state is kept, please (`docs/spec/coordination.md`). Answered by [`Reply::State`]
+    /// with one descriptor.
     KeepState {
         /// Comes back in the reply.
         id: u64,
@@ -125,7 +125,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         peers: Vec<EndpointAddress>,
     },
-    /// A backup of the endpoint of this name, please (`docs/spec/movement.md`): an endpoint without a name that may take its place. Answered by [`Reply::Bound`].
+    /// A backup of the endpoint of this name, please (`docs/spec/movement.md`): an endpoint without a name that may take its place. Answered by
+    /// [`Reply::Bound`].
     Back {
         /// Comes back in the reply.
         id: u64,
@@ -144,7 +145,7 @@ pub enum Request {
         id: u64,
         /// Slot of the backup.
         endpoint: u32,
-        /// Whose place it takes; without it, whoever has the name.
+        /// The primary whose place it takes; without it, the endpoint that has the name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         over: Option<EndpointAddress>,
         /// The least generation whose replies it knows; 0: its own will be.
@@ -161,7 +162,7 @@ pub enum Request {
         id: u64,
         /// Slot of the endpoint.
         endpoint: u32,
-        /// Which backup.
+        /// The backup's address.
         backup: EndpointAddress,
     },
     /// To a daemon that does not know it: the least generation of an endpoint of mine whose replies it knows. Answered by [`Reply::Done`].
@@ -179,7 +180,7 @@ pub enum Request {
         id: u64,
         /// Slot of the endpoint.
         endpoint: u32,
-        /// What is in the way, for a person: `MAX_STAY_BYTES` at most.
+        /// The reason that is in the way, for a person: `MAX_STAY_BYTES` at most.
         why: String,
     },
     /// This endpoint of mine ends. Answered by [`Reply::Done`].
@@ -274,7 +275,7 @@ pub struct EndpointAddress {
     pub generation: u32,
 }
 
-/// Whom an endpoint wants to be introduced to.
+/// The peer that an endpoint wants to be introduced to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Whom {
@@ -345,7 +346,7 @@ pub struct GrantedBuffer {
     pub buffer: u64,
     /// Its place in the buffer's states.
     pub place: u32,
-    /// Whose it is.
+    /// The endpoint that owns it.
     pub owner: EndpointAddress,
     /// To whom it was granted.
     pub to: EndpointAddress,
@@ -596,7 +597,7 @@ pub enum Event {
     Superseded {
         /// Slot of the endpoint that is told.
         endpoint: u32,
-        /// Who was superseded.
+        /// The endpoint that was superseded.
         peer: EndpointAddress,
         /// By whom.
         by: EndpointAddress,

@@ -25,7 +25,7 @@ pub mod file {
     pub const SEMAPHORES: u32 = 5;
 }
 
-/// What a domain may be allowed to do.
+/// The rights that a domain may have.
 pub mod verb {
     /// Read keys, and be told of changes.
     pub const OBSERVE: &str = "observe";
@@ -70,8 +70,8 @@ pub const MAX_STATE_RECORDS: usize = 16 * 1024;
 pub enum Ask {
     /// All records, please: answered by [`Tell::Record`]s, and by [`Tell::Loaded`] after them.
     Load,
-    /// Change these, if the head is what I believe. Answered by [`Tell::Committed`], [`Tell::Superseded`] or [`Tell::Failed`]. Without a head it changes nothing, and asks whether
-    /// the head is what I believe.
+    /// Change these, if the head is what I believe. Answered by [`Tell::Committed`], [`Tell::Superseded`] or [`Tell::Failed`]. Without a head it changes
+    /// nothing, and asks whether the head is what I believe.
     Commit {
         /// Revision of the head that I know; 0: there is none.
         expected: u64,
@@ -91,7 +91,7 @@ pub enum Tell {
         key: String,
         /// The registry's revision of it.
         revision: u64,
-        /// What it holds.
+        /// The record's value.
         value: Vec<u8>,
     },
     /// That were all.
@@ -104,7 +104,7 @@ pub enum Tell {
     Failed {
         /// Whether the same may be tried again.
         again: bool,
-        /// What was wrong and what to do.
+        /// The error, and the advice on it.
         message: String,
     },
 }

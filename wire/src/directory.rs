@@ -116,7 +116,7 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheSettings {
-    /// Whose it is.
+    /// The domains that share it.
     pub mode: CacheMode,
     /// With `shared`: the domains that share it; every other domain has a private one.
     #[serde(default)]
@@ -129,7 +129,7 @@ pub struct CacheSettings {
     pub max_ttl_ms: u64,
 }
 
-/// Whose a cache is.
+/// The sharing of a cache among domains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheMode {

@@ -32,7 +32,7 @@ pub mod verb {
     pub const MANAGE: &str = "manage";
 }
 
-/// What a node of the tree is: the lowest bits of its serial; the number of the channel stands above.
+/// The kind of a node of the tree: the lowest bits of its serial; the number of the channel stands above.
 pub mod file {
     /// Bits of a serial that say which file of a channel it is.
     pub const BITS: u32 = 3;
@@ -88,7 +88,7 @@ pub mod region {
     pub const AT_HISTORY: usize = 104;
     /// How long publishers may be made to wait, in ms.
     pub const AT_WAIT_MS: usize = 112;
-    /// Which domain made it: a hash of its name.
+    /// The domain that made it: a hash of its name.
     pub const AT_OWNER: usize = 120;
     /// Bytes of the channel's name, which follow.
     pub const AT_NAME: usize = 128;
@@ -118,7 +118,7 @@ pub struct Settings {
     pub channels_per_domain: u32,
     /// Open files to publish or subscribe by that one domain may have.
     pub sessions_per_domain: u32,
-    /// What a channel is like that a domain makes.
+    /// The settings of a channel that a domain makes.
     pub made: ChannelSettings,
     /// The channels that the file names.
     pub channels: Vec<NamedChannel>,
@@ -130,11 +130,11 @@ pub struct Settings {
 pub struct NamedChannel {
     /// Its name.
     pub name: String,
-    /// What it is like.
+    /// The channel's settings.
     pub settings: ChannelSettings,
 }
 
-/// What a channel is like.
+/// The settings of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelSettings {
@@ -148,13 +148,13 @@ pub struct ChannelSettings {
     pub wait_ms: u64,
 }
 
-/// What stands before an event, where a subscriber has asked for it. 48 bytes: sequence 0, publisher 8, the publisher's
-/// own sequence 16, time of publication in ns since 1970 24, events that were lost before it 32, bytes of the event 40 (4), reserved 44.
+/// The header before an event, where a subscriber has asked for it. 48 bytes: sequence 0, publisher 8, the publisher's own sequence 16,
+/// time of publication in ns since 1970 24, events that were lost before it 32, bytes of the event 40 (4), reserved 44.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventHeader {
     /// The event's number in its channel: 1, 2, 3 ...
     pub sequence: u64,
-    /// Which publisher.
+    /// The publisher's number.
     pub publisher: u64,
     /// The event's number among those of its publisher.
     pub publisher_sequence: u64,
@@ -211,7 +211,7 @@ pub struct Standing {
     pub next: u64,
     /// The sequence number of the channel's next event.
     pub channel_next: u64,
-    /// What its filter costs for each event; 0: it has none.
+    /// The cost of its filter for each event; 0: it has none.
     pub filter_cost: u64,
     /// From which event on its filter holds.
     pub filter_since: u64,

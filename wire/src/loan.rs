@@ -71,7 +71,7 @@ pub enum Outcome {
 pub enum Record {
     /// See [`KIND_LENT`].
     Lent {
-        /// Whose buffer it is.
+        /// The owner of the buffer.
         owner: Address,
         /// Whether it may be written.
         writable: bool,

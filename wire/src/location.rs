@@ -45,7 +45,7 @@ pub struct Settings {
 pub struct Source {
     /// Its name.
     pub name: String,
-    /// What it says.
+    /// The kind of the source.
     pub kind: SourceKind,
     /// The device, named pipe or file in the server's domain that it is read from. A file is replayed at its own pace, again and again.
     pub path: String,

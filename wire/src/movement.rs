@@ -33,12 +33,12 @@ pub const RECORD_NOTICES: u32 = 5;
 /// The primary receives nothing more: this backup is to take its place now.
 pub const RECORD_MOVE: u32 = 6;
 
-/// What a primary hands over.
+/// A record that a primary hands over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A reply that is about to be released.
     Reply {
-        /// Who asked.
+        /// The requester's address.
         requester: Address,
         /// The requester's number of the call.
         id: u64,
@@ -58,16 +58,16 @@ pub enum Record {
     },
     /// A message that is to be received at the endpoint's new place.
     Queued {
-        /// Who sent it.
+        /// The sender's address.
         source: Address,
-        /// What it means.
+        /// The message's tag.
         tag: u32,
         /// Its payload.
         payload: Vec<u8>,
     },
     /// Notices that are to be received at the endpoint's new place.
     Notices {
-        /// Who set them.
+        /// The address of the endpoint that set them.
         source: Address,
         /// The bits.
         bits: u64,
@@ -76,7 +76,7 @@ pub enum Record {
     Move,
 }
 
-/// What is wrong with a record.
+/// A fault of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecord {
     /// It ends too early, or has bytes behind its end.

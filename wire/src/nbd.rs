@@ -64,7 +64,7 @@ pub mod export {
     pub const SEND_FLUSH: u16 = 1 << 2;
     /// It takes [`super::FUA`].
     pub const SEND_FUA: u16 = 1 << 3;
-    /// What was written on one connection and flushed on another is there.
+    /// Data that was written on one connection and flushed on another is there.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
 }
 
@@ -104,7 +104,7 @@ pub const REQUEST_BYTES: usize = 28;
 /// Bytes of a reply without its data.
 pub const REPLY_BYTES: usize = 16;
 
-/// What came is not this protocol.
+/// Bytes that are not of this protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{what} begins with {found:#x}, which is not NBD")]
 pub struct NotNbd {

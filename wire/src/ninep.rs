@@ -9,7 +9,7 @@ use thiserror::Error;
 pub const VERSION: &[u8] = b"9P2000.L";
 /// Bytes before the body of each message: size, type, tag.
 pub const HEAD_BYTES: usize = 7;
-/// What `Rread` and `Twrite` have around their data, at the most (`P9_IOHDRSZ`).
+/// Bytes that `Rread` and `Twrite` have around their data, at the most (`P9_IOHDRSZ`).
 pub const TRANSFER_HEAD_BYTES: u32 = 24;
 /// Most names of one walk (`P9_MAXWELEM`).
 pub const WALK_MAX: usize = 16;
@@ -81,9 +81,9 @@ pub enum NinepError {
     /// The size that a message begins with is less than its head, or more than was agreed.
     #[error("a message of {size} bytes, where {HEAD_BYTES} to {most} were agreed")]
     Size {
-        /// What it says.
+        /// The message's own size.
         size: u32,
-        /// What was agreed.
+        /// The size that was agreed.
         most: u32,
     },
     /// No request has this number.
@@ -102,7 +102,7 @@ pub enum NinepError {
     Walk(u16),
 }
 
-/// What a node is to a client: its kind and its number.
+/// A node as a client sees it: its kind and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Qid {
     /// Whether it is a folder.
@@ -123,7 +123,7 @@ impl Qid {
 /// Seconds and nanoseconds.
 pub type Time = (u64, u64);
 
-/// What is asked. Names are as they came: nobody has checked them.
+/// A request. Names are as they came: nobody has checked them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields have the names of the protocol's pages")]
 pub enum Request<'a> {
@@ -348,7 +348,7 @@ fn body<'a>(number: u8, f: &mut Fields<'a>) -> Result<Option<Request<'a>>, Ninep
     Ok(take(f))
 }
 
-/// What stat(2) shows.
+/// The attributes that stat(2) shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields have the names of stat(2)")]
 pub struct Stat {
@@ -365,7 +365,7 @@ pub struct Stat {
     pub status_changed: Time,
 }
 
-/// What statfs(2) shows.
+/// The figures that statfs(2) shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields have the names of statfs(2)")]
 pub struct Statfs {
@@ -380,7 +380,7 @@ pub struct Statfs {
     pub name_bytes: u32,
 }
 
-/// What is answered.
+/// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields have the names of the protocol's pages")]
 pub enum Reply {

@@ -1,4 +1,4 @@
-//! What the registry holds of a volume's replicas, and what a replica's process and its node's daemon say to each other. Described in
+//! The registry's record of a volume's replicas, and the protocol between a replica's process and its node's daemon. Described in
 //! `docs/spec/volume.md`.
 
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ pub struct Greeted {
     pub refused: Option<String>,
 }
 
-/// What a replica's process is to be.
+/// The configuration of a replica's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configure {
@@ -86,7 +86,7 @@ pub struct Configure {
     pub at: SocketAddr,
 }
 
-/// What the daemon says.
+/// A message from the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Order {
@@ -98,7 +98,7 @@ pub enum Order {
     Prepare {},
     /// This node has claimed the volume.
     Serve {
-        /// What the registry has since.
+        /// The registry's record since then.
         record: VolumeRecord,
         /// Of that.
         revision: u64,
@@ -112,7 +112,7 @@ pub enum Order {
         /// Until when.
         until_ns: u64,
     },
-    /// What the registry has after a change was tried, or at any time.
+    /// The registry's record after a change was tried, or at any time.
     Registry {
         /// The record.
         record: VolumeRecord,
@@ -123,7 +123,7 @@ pub enum Order {
     Answer {
         /// The question.
         id: u64,
-        /// What the registry has; none: it can't be asked, or has no such volume.
+        /// The registry's record; none: it can't be asked, or has no such volume.
         record: Option<VolumeRecord>,
     },
     /// The answer to [`Report::Find`].
@@ -181,7 +181,7 @@ pub struct Condition {
     pub acknowledged: u64,
 }
 
-/// What a replica's process says.
+/// A message from a replica's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Report {
@@ -191,7 +191,7 @@ pub enum Report {
         version: u32,
         /// Its process number.
         pid: u32,
-        /// What it was told to be; none: nothing yet.
+        /// The configuration that it was given; none: nothing yet.
         configured: Option<Box<Configure>>,
         /// How it is.
         condition: Condition,
@@ -209,7 +209,7 @@ pub enum Report {
         /// The revision that is believed to be there.
         revision: u64,
     },
-    /// Which record does the registry have now? Somebody wants to write.
+    /// Asks for the registry's present record: somebody wants to write.
     Ask {
         /// Comes back.
         id: u64,

@@ -37,7 +37,7 @@ pub mod length {
 
 /// Numbers of the ioctls that a camera knows. Each says by itself which way its structure goes, and how long that is.
 pub mod ioctl {
-    /// What the device is.
+    /// The device's name and capabilities.
     pub const QUERYCAP: u32 = 0x8068_5600;
     /// Its formats, by index.
     pub const ENUM_FMT: u32 = 0xc040_5602;
@@ -67,13 +67,13 @@ pub mod ioctl {
     pub const G_CTRL: u32 = 0xc008_561b;
     /// Sets it.
     pub const S_CTRL: u32 = 0xc008_561c;
-    /// What a control is.
+    /// The description of a control.
     pub const QUERYCTRL: u32 = 0xc044_5624;
     /// The input.
     pub const G_INPUT: u32 = 0x8004_5626;
     /// Sets it.
     pub const S_INPUT: u32 = 0xc004_5627;
-    /// What setting a format would make of it.
+    /// The format that setting one would result in.
     pub const TRY_FMT: u32 = 0xc0d0_5640;
     /// The priority of this open file.
     pub const G_PRIORITY: u32 = 0x8004_5643;

@@ -1,4 +1,4 @@
-//! What a server answers to the opening of a stream: how much of it the reader takes ahead, and whether writes wait.
+//! A server's answer to the opening of a stream: how much of it the reader takes ahead, and whether writes wait.
 
 use super::{DecodeError, TERMS_BYTES};
 
