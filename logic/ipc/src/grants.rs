@@ -1,4 +1,5 @@
-//! Who has granted which buffer to whom, in one distributed container: the table of whoever hands the memories out (`docs/spec/grants.md`).
+//! The table of buffers that endpoints of one distributed container have granted to each other, kept by the process that hands the memories out
+//! (`docs/spec/grants.md`).
 //!
 //! There is no memory here. What a call comes to is returned: the number, whether the memories have to be sealed now, and who has to be told.
 

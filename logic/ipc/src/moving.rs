@@ -1,8 +1,8 @@
 //! An endpoint that moves: it stops receiving, hands on what has come, and those who sent what it has not consumed send that to its new place.
 //!
-//! What makes that exact is one owner for each message. Before [`Endpoint::drain`] has said how far it consumed, a message is in the ring; what was consumed is
-//! the moving endpoint's to hand on; what was not is its sender's, who takes it back when it parts from the old place ([`Endpoint::take_back`]). Calls that
-//! somebody waits for are decided by their own word, as always: nobody has received them, so they are made again.
+//! Exactness comes from one owner for each message. Before [`Endpoint::drain`] has said how far it consumed, a message is in the ring; a consumed one is the
+//! moving endpoint's to hand on; any other is its sender's, who takes it back when it parts from the old place ([`Endpoint::take_back`]). Calls that somebody
+//! waits for are decided by their own word, as always: nobody has received them, so they are made again.
 
 use wire::ipc as layout;
 use wire::ipc::{Address, HEADER_BYTES, Header, Kind};
@@ -10,7 +10,7 @@ use wire::ipc::{Address, HEADER_BYTES, Header, Kind};
 use crate::peer::Peer;
 use crate::{Content, Endpoint, Link, NoPeer, Received, Way, Word};
 
-/// What an endpoint has sent to a peer that moved, and that was not received there.
+/// Messages and notices that an endpoint has sent to a peer that moved, and that were not received there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unreceived {
     /// Tags and payloads of messages, the oldest first.
@@ -74,7 +74,8 @@ impl<L: Link> Endpoint<L> {
         drained
     }
 
-    /// What this endpoint has sent to a peer that moves, and that was not received: nobody will. Before it parts from that one, and only then.
+    /// Takes back all that this endpoint has sent to a peer that moves, and that was not received: nobody will. Called before it parts from that peer, and only
+    /// then.
     ///
     /// # Errors
     /// See [`NoPeer`], when it is not bound.
@@ -94,7 +95,8 @@ impl<L: Link> Endpoint<L> {
         Ok(Unreceived { messages, notices: peer.link.take_bits(Way::Out, Word::Notices) })
     }
 
-    /// Whether the call of this endpoint that waits was received by a peer that has moved since: then its answer is in the ring, because a peer that owes one does not move.
+    /// Whether the call of this endpoint that waits was received by a peer that has moved since: then its answer is in the ring, because a peer that owes one
+    /// does not move.
     #[must_use]
     pub fn was_served_by_moved(&self, peer: Address) -> bool {
         let taken = layout::call_word(self.calls, layout::CALL_TAKEN);
@@ -126,7 +128,8 @@ impl<L: Link> Endpoint<L> {
 }
 
 impl<L: Link> Endpoint<L> {
-    /// As [`Endpoint::drain`], of one peer that has moved and is about to be parted from: what it had sent before is received. Of one that has not moved, nothing.
+    /// As [`Endpoint::drain`], of one peer that has moved and is about to be parted from: what it had sent before is received. Of one that has not moved,
+    /// nothing.
     ///
     /// # Errors
     /// See [`NoPeer`], when it is not bound.

@@ -138,7 +138,7 @@ impl<L: Link> Peer<L> {
         sent
     }
 
-    /// What the peer's own call says: its number and how it stands.
+    /// Returns the number and the state of the peer's own call.
     pub fn peers_call(&self) -> (u64, u64) {
         layout::call_of(self.link.load(Way::In, Word::Call))
     }

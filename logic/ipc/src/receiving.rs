@@ -37,7 +37,7 @@ impl Receive {
     }
 }
 
-/// What was received. Its payload is where the caller wanted it.
+/// A received message or request. Its payload is where the caller wanted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The sender; of a request that was passed on, the one who asked first.
@@ -46,7 +46,7 @@ pub struct Received {
     pub content: Content,
 }
 
-/// What was received.
+/// The kind of content that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A message.
@@ -94,8 +94,8 @@ impl Asked {
         self.takes
     }
 
-    /// Who has passed it on, if anybody: then it is that one who says who asked and for what, and who may do so because it has the right to relay.
-    /// `None`: the requester has asked itself.
+    /// Returns the endpoint that has passed it on, if one has. That endpoint says who asked and for what, which it may because it has the right to
+    /// relay. `None`: the requester has asked itself.
     #[must_use]
     pub fn relayed_by(&self) -> Option<Address> {
         self.relayed_by

@@ -12,7 +12,7 @@ use wire::ipc::Address;
 
 use crate::{Endpoint, Link, Way, Word};
 
-/// What is published while a call waits.
+/// The state that is published while a call waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     label: u64,
@@ -20,12 +20,12 @@ pub(crate) struct Search {
     published: u64,
 }
 
-/// What a look at the path has come to.
+/// The result of a look at the path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Glance {
     /// Our own label came round.
     Deadlock,
-    /// What to publish from now on.
+    /// The path to publish from now on.
     Path(u64),
 }
 

@@ -1,5 +1,5 @@
-//! What stands in, on an endpoint's node, for a peer on another node: it has the other end of their channel, and says over a link what the
-//! endpoint does, and does in the endpoint's channel what the link says of the peer. There is one on each of both nodes.
+//! The stand-in on an endpoint's node for a peer on another node. It has the other end of their channel, reports over a link what the endpoint
+//! does, and does in the endpoint's channel what the link says of the peer. There is one on each of both nodes.
 //!
 //! The two copy: records, and the words of both directions (`docs/spec/proxy.md`). What counts against a window counts from end to
 //! end, so there is always room for what comes. Whether a call was received, the receiver's node decides, because its receiver does not wait for
@@ -15,7 +15,7 @@ use wire::ipc::{Address, Header, Kind};
 use crate::peer::counts;
 use crate::{Broken, Link, Way, Word};
 
-/// What two that stand in say to each other.
+/// A message between two stand-ins.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Said {
     /// A record, as it stood in the ring.
@@ -30,7 +30,7 @@ pub enum Said {
     Received(u64),
     /// Bits of notices were set.
     Notices(u64),
-    /// What is published for the search for deadlocks.
+    /// The path that is published for the search for deadlocks.
     Path(u64),
 }
 
@@ -79,7 +79,7 @@ pub struct StandIn<L> {
     calling: Option<Calling>,
     /// Notices that were taken, and not said.
     notices: u64,
-    /// What was said last of the search.
+    /// The path of the search that was said last.
     path: u64,
 }
 

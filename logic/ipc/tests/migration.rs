@@ -1,6 +1,6 @@
-//! Every order in which an endpoint that moves, the program at its new place, the daemon and two senders can take their steps, with a death of either program, a roll-back
-//! or a take-over at any of them: each message is received once and in order, and nobody else's place is taken. A step is what happens to one of them at one time. Rules that are left out on
-//! purpose are found.
+//! Every order in which an endpoint that moves, the program at its new place, the daemon and two senders can take their steps, with a death of either program,
+//! a roll-back or a take-over at any of them: each message is received once and in order, and nobody else's place is taken. A step is what happens to one of
+//! them at one time. Rules that are left out on purpose are found.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 
@@ -17,7 +17,7 @@ const SENDERS: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// What was drained is handed over before the ring says that it was consumed.
+    /// Drained messages are handed over before the ring says that they were consumed.
     HandsBeforeItSays,
     /// It is sealed before the ring says how much it has received.
     SealsBeforeItSays,
@@ -27,7 +27,7 @@ enum Fault {
     ReceivesSealed,
     /// The new place receives from its senders before it has received what was queued.
     RingsFirst,
-    /// What was taken back is sent after what comes later.
+    /// Messages that were taken back are sent after later ones.
     SendsAgainLate,
     /// The old place goes on without asking the daemon.
     GoesOnUnasked,
@@ -35,7 +35,7 @@ enum Fault {
 
 #[derive(Clone, Debug, Default)]
 struct Sender {
-    /// What it sends next.
+    /// The number of its next message.
     next: u32,
     /// The ring to the old place: what was committed, and how many of these the old place says to have consumed, and has.
     old: Vec<u32>,
@@ -80,7 +80,7 @@ struct World {
     old: Old,
     new: New,
     sealed: bool,
-    /// What the old place has consumed and not received, as records.
+    /// The records that the old place has consumed and not received.
     inbox: Vec<Vec<u8>>,
     /// The same, where the new place has it.
     queued: Vec<Vec<u8>>,
@@ -88,7 +88,7 @@ struct World {
     released: bool,
     /// The daemon has given the place to the new one.
     given: bool,
-    /// What the programs of the endpoint have received: sender and number.
+    /// The messages that the programs of the endpoint have received: sender and number.
     received: Vec<(usize, u32)>,
     deaths: u32,
     /// How often it may start to move.
@@ -345,7 +345,7 @@ impl World {
         true
     }
 
-    /// What was queued is received first.
+    /// Receives the queued messages first.
     fn receive_queued(&mut self) {
         let queued = std::mem::take(&mut self.queued);
         self.received.extend(queued.iter().map(|record| message(record)));

@@ -1,5 +1,6 @@
 //! Every order in which a primary, its backup, the daemon and two callers can take their steps, with a death or a takeover at any of them: each request is
-//! counted once. What is remembered and handed over is the code that ships; a step is what happens to one of them at one time. Rules that are left out on purpose are found.
+//! counted once. What is remembered and handed over is the code that ships; a step is what happens to one of them at one time. Rules that are left out on
+//! purpose are found.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 
@@ -35,7 +36,7 @@ struct Server {
     mail: Vec<(usize, u64)>,
     count: u64,
     log: Replies,
-    /// Whose request it has executed, its number, and what it will reply; whether the backup has it.
+    /// The caller whose request it has executed, its number, and the reply; whether the backup has it.
     serving: Option<(usize, u64, u64, bool)>,
 }
 
@@ -52,7 +53,7 @@ struct World {
     fault: Fault,
     servers: [Server; 2],
     callers: [Caller; CALLERS],
-    /// Who has the name, as the daemon knows it.
+    /// The server that has the name, as the daemon knows it.
     has_name: Option<usize>,
     /// The primary relies on the backup.
     relies: bool,

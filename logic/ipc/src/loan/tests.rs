@@ -9,12 +9,12 @@ use std::collections::{BTreeSet, VecDeque};
 const OWNER: Address = Address { slot: 3, generation: 1 };
 const BYTES: usize = 3;
 
-/// What the owner has granted, and what it has moved away with.
+/// The memory that the owner has granted, and the bytes that it has moved away with.
 #[derive(Clone, Debug)]
 struct Memory {
     data: RefCell<Vec<u8>>,
     state: Cell<State>,
-    /// What the owner has after it has left the memory.
+    /// The bytes that the owner has after it has left the memory.
     taken: RefCell<Option<Vec<u8>>>,
 }
 
@@ -78,15 +78,15 @@ struct World {
     to_lender: VecDeque<(Record, Vec<u8>)>,
     to_borrower: VecDeque<(Record, Vec<u8>)>,
     write: bool,
-    /// What was read so far.
+    /// The bytes that were read so far.
     got: Vec<u8>,
     end: Option<End>,
     begun: bool,
     may_cancel: bool,
     cut: bool,
-    /// What the owner does next, if it does anything.
+    /// The owner's next action, if it does anything.
     owner: Option<State>,
-    /// What the memory was when the copy ended.
+    /// The memory's contents when the copy ended.
     at_end: Option<Vec<u8>>,
 }
 
@@ -227,7 +227,7 @@ impl World {
         true
     }
 
-    /// What must hold at every moment.
+    /// Checks the invariants that hold at every moment.
     fn check(&self) {
         let memory = &self.lender.memory;
         let (data, taken) = (memory.data.borrow(), memory.taken.borrow());

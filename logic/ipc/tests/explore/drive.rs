@@ -15,13 +15,13 @@ use crate::script::{Call, Op, Outcome, Outcomes, tag};
 use crate::stand::stand;
 use crate::world::{Event, Still, TestLink, World, hash_of};
 
-/// What is explored.
+/// A scene to explore.
 #[derive(Clone, Debug)]
 pub struct Scene {
     pub scripts: Vec<Vec<Call>>,
-    /// Which endpoint may die, at any step.
+    /// The endpoint that may die, at any step.
     pub mortal: Option<usize>,
-    /// Which may look for deadlocks when they wait long: everybody, where there can be one.
+    /// Whether endpoints may look for deadlocks when they wait long: everybody, where there can be one.
     pub searching: bool,
     /// By endpoint: whose label is greater.
     pub labels: [u64; 3],
@@ -33,7 +33,7 @@ pub struct Scene {
     pub far: bool,
 }
 
-/// What an exploration has found.
+/// The result of an exploration.
 pub struct Explored {
     /// All that came out, each with one way to it.
     pub outcomes: BTreeMap<Outcomes, Vec<u8>>,
@@ -221,7 +221,7 @@ impl Actor {
         }
     }
 
-    /// Which of those that we sleep on have rung: one look, as with epoll.
+    /// Takes the bells of those that we sleep on which have rung: one look, as with epoll.
     fn heard(&mut self, slept_on: Option<usize>) {
         for other in (0..self.world.endpoints).filter(|other| *other != self.me) {
             let channel = self.world.channel_of(self.me, other);
@@ -281,7 +281,7 @@ struct Run {
     world: Rc<World>,
     threads: Vec<Generator<'static, (), ()>>,
     outcomes: Rc<RefCell<Outcomes>>,
-    /// Who made the last step, and how many interruptions are left.
+    /// The thread that made the last step, and how many interruptions are left.
     last: usize,
     interruptions: Option<u8>,
 }

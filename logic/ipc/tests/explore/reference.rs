@@ -1,5 +1,5 @@
-//! What may come of a script: a kernel in the middle that knows everything and does one thing at a time, with the rendezvous of MINIX and
-//! what we add to it.
+//! The possible outcomes of a script: a kernel in the middle that knows everything and does one thing at a time, with the rendezvous of
+//! MINIX and our additions to it.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -63,7 +63,7 @@ struct Process {
     /// Waits that ended by a time-out or a death since this one's call began: bit 3 * waiter + target. Who looks for a deadlock may have
     /// seen them still.
     ended: u16,
-    /// What of the others was empty at some time since this receive began: bit 2 * peer, its notices; next bit, its queue.
+    /// The parts of the others that were empty at some time since this receive began: bit 2 * peer, its notices; next bit, its queue.
     empty: u8,
 }
 

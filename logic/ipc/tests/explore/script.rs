@@ -1,4 +1,4 @@
-//! What the endpoints of an exploration do, and what comes of it.
+//! The calls of the endpoints of an exploration, and their outcomes.
 
 /// A call of a script. Peers are numbers of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +42,7 @@ impl Op {
     }
 }
 
-/// What a message of the `index`-th call of an endpoint is called.
+/// Returns the tag of the message of an endpoint's `index`-th call.
 pub fn tag(endpoint: usize, index: usize) -> u32 {
     u32::try_from(endpoint * 16 + index).expect("small")
 }

@@ -84,7 +84,7 @@ impl Standing {
         }
     }
 
-    /// What the link has brought, one at a time.
+    /// Returns the next message that the link has brought.
     fn mail(&self) -> Option<Mail> {
         generator::yield_with(());
         let mail = self.world.mail.borrow_mut()[self.near].pop_front();

@@ -20,7 +20,7 @@ pub struct Channel {
     pub closed: [bool; 2],
 }
 
-/// What an endpoint that stands still waits for.
+/// The reason why an endpoint stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Still {
     /// Nothing: it is about to make a step.
@@ -36,7 +36,7 @@ pub enum Still {
     Died,
 }
 
-/// What happens to a sleeper.
+/// The event that wakes a sleeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     Rung,
@@ -51,7 +51,7 @@ pub struct Thread {
     pub trace: Cell<u64>,
 }
 
-/// What one stand-in says to the other.
+/// A message from one stand-in to the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Mail {
     Said(Said),
@@ -68,7 +68,7 @@ pub struct World {
     pub mail: RefCell<[VecDeque<Mail>; 2]>,
     pub channels: RefCell<Vec<Channel>>,
     pub threads: Vec<Thread>,
-    /// Which thread runs.
+    /// The thread that runs.
     pub running: Cell<usize>,
     ring_bytes: u32,
     pub steps: Cell<u64>,

@@ -1,4 +1,4 @@
-//! What two endpoints do to each other: each scene is run as it ships, and some of them with one ordering weakened.
+//! The scenes of two endpoints: each is run as it ships, and some of them with one ordering weakened.
 
 use ipc::{Content, From, NoPeer, Receive, ReceiveError, Received, Request, Send, SendError};
 use loom::sync::Arc;

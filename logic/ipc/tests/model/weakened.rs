@@ -3,7 +3,7 @@
 use super::scenes::Scene;
 use super::world::Label;
 
-/// What fails without a label, and holds with it.
+/// The scenes that fail without a label, and hold with it.
 const NEEDED: [(Label, Scene); 7] = [
     (Label::Fence, Scene::Rendezvous),
     (Label::Fence, Scene::Notice),
@@ -15,7 +15,7 @@ const NEEDED: [(Label, Scene); 7] = [
 ];
 
 const NUMBER: &str = "TOMBOLO_TEST_LABEL";
-/// What loom says when a model fails: a thread that is never woken, an access that nothing orders; or a scene's own assertion.
+/// The messages of loom when a model fails: a thread that is never woken, an access that nothing orders; or a scene's own assertion.
 const FAILURES: [&str; 3] = ["deadlock; threads", "Causality violation", "assertion"];
 
 #[test]

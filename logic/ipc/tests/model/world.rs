@@ -15,7 +15,7 @@ const RECORDS: usize = 2;
 /// Any size will do: a window is more than the scenes send.
 const RING_BYTES: u32 = 4096;
 
-/// What a test leaves out.
+/// An ordering that a test leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Label {
     /// LISTEN and PATH, the side that changes a word: the fence before it looks whether anybody sleeps, or waits.

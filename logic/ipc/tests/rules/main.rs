@@ -1,4 +1,4 @@
-//! What a peer can do that keeps to no rule, and what it gets for it; who gets a turn; who is nobody.
+//! The limits on a peer that keeps to no rule, and its punishment; turns among peers, and strangers.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod pair;
@@ -79,7 +79,7 @@ fn a_request_for_somebody_who_is_not_bound_is_dropped() {
     assert!(!stranger.is_cut_off());
 }
 
-/// Who may only pass on, asked for itself so.
+/// A peer that may only pass on asked for itself so.
 #[test]
 fn whoever_passes_on_can_not_ask_for_itself_so() {
     let mut me = endpoint(1);
