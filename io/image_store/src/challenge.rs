@@ -1,9 +1,9 @@
-//! What a registry wants to see of whoever asks: the header `WWW-Authenticate` (RFC 9110, 11.6.1).
+//! A registry's demand for authentication: the header `WWW-Authenticate` (RFC 9110, 11.6.1).
 
 /// Longest header that is looked at, in bytes.
 const MAX_BYTES: usize = 4096;
 
-/// What is wanted.
+/// The kind of authentication that is demanded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Challenge {
     /// Name and password, with each request.

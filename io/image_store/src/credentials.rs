@@ -45,7 +45,7 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// What is known of one registry.
+/// The credentials for one registry.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Known {
     /// Nothing: it is asked without a name.
@@ -94,7 +94,7 @@ impl Credentials {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// What is known of a registry.
+    /// Returns the credentials for a registry.
     pub(crate) fn of(&self, host: &str) -> Result<Known> {
         let names: &[&str] = if DOCKER.contains(&host) { &DOCKER } else { &[] };
         let names = || names.iter().copied().chain([host]);

@@ -27,7 +27,7 @@ const LAYERS: [&str; 5] = [
     "application/vnd.docker.image.rootfs.diff.tar",
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
 ];
-/// What `docker manifest` and `buildx` write beside images.
+/// The platform that `docker manifest` and `buildx` write for documents beside images.
 const UNKNOWN_PLATFORM: &str = "unknown";
 
 /// A document of which nobody has said yet what it is.
@@ -160,7 +160,7 @@ fn name_of(kind: &MediaType) -> String {
     format!("{:?}", crate::error::said(kind.as_ref()))
 }
 
-/// What a parser says, with its reason, for which it may have repeated what it read.
+/// Describes a parser's error with its reason, for which it may have repeated what it read.
 pub(crate) fn why(error: &dyn std::error::Error) -> String {
     let reason = error.source().map(|reason| format!(": {reason}")).unwrap_or_default();
     crate::error::said(&format!("{error}{reason}"))

@@ -37,7 +37,7 @@ impl Files {
     /// Opens a directory, or a tar.
     ///
     /// # Errors
-    /// What is neither, what is compressed as a whole, and what can't be read.
+    /// The path is neither, or is compressed as a whole, or can't be read.
     pub fn open(path: &Path) -> Result<Self> {
         let shown = || format!("open {}", path.display());
         let mut file = File::open(path).doing(shown)?;
@@ -114,7 +114,7 @@ fn plain(name: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
-/// What a link in a tar means, seen from where it is.
+/// Resolves the target of a link in a tar, seen from where the link is.
 fn target(link: &Path, to: &Path) -> Option<PathBuf> {
     let mut at = link.parent()?.to_owned();
     for component in to.components() {

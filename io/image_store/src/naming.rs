@@ -1,4 +1,4 @@
-//! What images are called.
+//! The names of images.
 
 use crate::document::hex_of;
 use crate::error::{Error, Result, said};

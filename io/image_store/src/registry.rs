@@ -38,14 +38,14 @@ const ATTEMPTS: usize = 3;
 const PIECE_BYTES: usize = 64 * 1024;
 /// Where Docker's own registry is.
 const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
-/// What manifests may be.
+/// The media types that manifests may have.
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 
 /// How registries are spoken to.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// Who one is at them.
+    /// The names and passwords for them.
     pub credentials: Credentials,
     /// Without TLS, also where the registry is not on this machine.
     pub insecure: bool,
@@ -78,7 +78,7 @@ struct Registry {
     repository: String,
     known: Known,
     insecure: bool,
-    /// What is sent as `Authorization`, once the registry has asked for it.
+    /// The value of the header `Authorization`, once the registry has asked for it.
     authorization: Option<String>,
 }
 
@@ -294,7 +294,7 @@ impl Source for Registry {
     }
 }
 
-/// What a server of tokens answers.
+/// The answer of a server of tokens.
 #[derive(Deserialize)]
 struct Token {
     token: Option<String>,

@@ -8,7 +8,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a request wanted: its path with the query, and its header `Authorization`.
+/// The parts of a request that tests look at: its path with the query, and its header
+/// `Authorization`.
 type Asked = (String, Option<String>);
 /// Status, headers, and how the body is written.
 type Answer = (u16, Vec<(&'static str, String)>, Body);
