@@ -116,7 +116,7 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheSettings {
-    /// The domains that share it.
+    /// The way in which domains share it.
     pub mode: CacheMode,
     /// With `shared`: the domains that share it; every other domain has a private one.
     #[serde(default)]
