@@ -198,8 +198,8 @@ fn the_price_of_a_wake_is_carried_to_the_ends_and_kept_within_bounds() {
     }
 }
 
-/// Who never spins slept for each answer, also where the peer could only give it once it had the processor that both share: a sleep and a wake that a pipe's reader
-/// needs as well, and a timer that it does not need.
+/// An end that never spins slept for each answer, also where the peer could only give it once it had the processor that both share. That took a sleep and a
+/// wake that a pipe's reader needs as well, and a timer that it does not need.
 #[test]
 fn who_never_spins_gives_way_to_a_peer_on_its_processor() {
     let here = sys::processor::allowed().unwrap()[0];
