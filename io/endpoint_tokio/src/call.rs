@@ -7,7 +7,7 @@ use endpoint::{
 
 /// A call in steps.
 pub(crate) trait Call {
-    /// What it brings.
+    /// The call's result.
     type Done;
     /// Why it fails.
     type Error;

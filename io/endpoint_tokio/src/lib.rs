@@ -52,7 +52,7 @@ mod wait;
 
 pub use member::Endpoint;
 
-/// What the page shows in Rust compiles.
+/// The Rust code of the page compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/endpoints.md")]
 struct Page;

@@ -19,7 +19,7 @@ use crate::call::Call;
 /// keep the runtime's thread.
 const TURNS: u32 = 16;
 
-/// What wakes a task that waits for its endpoint.
+/// The waker of a task that waits for its endpoint.
 #[derive(Debug)]
 pub(crate) struct Bell {
     descriptor: AsyncFd<OwnedFd>,

@@ -1,4 +1,4 @@
-//! What the tests have in common.
+//! The common parts of the tests.
 #![allow(dead_code, reason = "no test needs all of it")]
 
 use std::future::{Future, poll_fn};
@@ -57,7 +57,7 @@ pub fn trio() -> (Endpoint, Endpoint, Endpoint) {
     (Endpoint::new(server).unwrap(), Endpoint::new(one).unwrap(), Endpoint::new(other).unwrap())
 }
 
-/// What a reply needs.
+/// Returns the request's handle, which a reply needs.
 pub fn asked(received: &Received) -> Asked {
     match received.content {
         Content::Request { asked, .. } => asked,
@@ -82,7 +82,7 @@ impl Drop {
     }
 }
 
-/// What a future brings, unless it is dropped before.
+/// Returns a future's output, unless it is dropped before.
 pub async fn or_drop<F: Future>(at: Drop, future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
     let mut polls = 0;
