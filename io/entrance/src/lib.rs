@@ -96,7 +96,7 @@ pub type Answered = Box<dyn Fn(Entrance, Duration) + Send>;
 /// Starts the entrances. Until a link is given by [`Handle::connect`], queries wait.
 ///
 /// # Errors
-/// What the kernel says against watching the sockets or starting a thread.
+/// The kernel's error of watching the sockets or starting a thread.
 pub fn run(entrances: Entrances) -> io::Result<Handle> {
     run_observed(entrances, Box::new(|_, _| {}))
 }

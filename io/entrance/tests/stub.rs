@@ -257,8 +257,8 @@ fn however_many_queries_are_refused_at_once_each_is_answered_and_the_stub_goes_o
     assert_eq!(code(&ask_udp(&stage.udp(), &query(1, "host.example"))), 2);
 }
 
-/// What waited for a server that died is more than the ring of the next one takes: the rest was never asked, and its
-/// clients waited in vain.
+/// The queries that waited for a server that died were more than the ring of the next one takes: the rest was never
+/// asked, and its clients waited in vain.
 #[test]
 fn all_that_waits_is_asked_of_the_next_server_however_much_it_is() {
     let mut stage = Stage::set();
