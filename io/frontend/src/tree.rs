@@ -208,7 +208,7 @@ pub enum TreeError {
     Mode {
         /// The file.
         name: String,
-        /// What it says.
+        /// The file's mode.
         mode: u32,
     },
     /// More services than a domain shows.

@@ -345,7 +345,7 @@ impl FakeDaemon {
         self.tell(&Event::Service { service: "dns".into(), up: true, generation });
     }
 
-    /// What the last backend was told and has not answered.
+    /// Looks at the orders that the last backend was given and has not answered.
     pub fn backend<T>(&self, look: impl FnOnce(&backend::State) -> T) -> Option<T> {
         let world = self.world.lock().unwrap();
         world.services[0].backends.last().map(|backend| look(&backend.state.lock().unwrap()))
