@@ -24,7 +24,7 @@ fn spec(folder: &Path) -> Spec {
 
 fn quiet(_: Progress) {}
 
-/// What the kernel makes of LZ4's legacy frame.
+/// Unpacks LZ4's legacy frame as the kernel does.
 fn unpack_lz4(packed: &[u8]) -> Vec<u8> {
     let (magic, mut rest) = packed.split_first_chunk().expect("a magic number");
     assert_eq!(u32::from_le_bytes(*magic), 0x184C_2102);
@@ -38,7 +38,7 @@ fn unpack_lz4(packed: &[u8]) -> Vec<u8> {
     all
 }
 
-/// What busybox makes of an initramfs; `None`, said, where there is none.
+/// Unpacks an initramfs with busybox; `None`, said, where there is none.
 fn unpack(initramfs: &Path, compression: Compression) -> Option<tempfile::TempDir> {
     let folder = tempfile::tempdir().expect("a folder");
     let packed = std::fs::read(initramfs).expect("the initramfs");
