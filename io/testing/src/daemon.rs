@@ -36,7 +36,7 @@ pub struct FakeDaemon {
     verbs: Arc<Mutex<HashMap<String, Vec<String>>>>,
 }
 
-/// What a test tells the stand-in to do.
+/// An order of a test to the stand-in.
 enum Told {
     Server(Event),
     /// Whoever waits at the other end hears when it is done.
@@ -123,7 +123,7 @@ impl FakeDaemon {
         self.order(Order::Rights { of: of.to_owned(), with: with.to_owned(), rights });
     }
 
-    /// What every endpoint may do at first: everything.
+    /// Returns the rights that every endpoint has at first: all of them.
     pub fn all_rights() -> EndpointRights {
         ALL_RIGHTS
     }

@@ -20,7 +20,7 @@ use wire::grants::{STATE_BYTES, STATE_DEAD, STATE_REVOKED};
 const RING_BYTES: u32 = 64 << 10;
 /// Slots that one life of the stand-in hands out, so that the next one's are others.
 const SLOTS_PER_LIFE: u32 = 1000;
-/// What the buffers of the one distributed container may be.
+/// The limits on the buffers of the one distributed container.
 const LIMITS: Limits = Limits { bytes: 256 << 20, buffers: 256, grants: 1024 };
 
 /// Everything is allowed.
@@ -35,10 +35,11 @@ pub(super) const ALL_RIGHTS: EndpointRights = EndpointRights {
     heeds: true,
 };
 
-/// What a test tells the stand-in about its endpoints.
+/// An order of a test to the stand-in about its endpoints.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// What one endpoint may do with another; nothing at all in both directions: they can't be introduced.
+    /// The rights of one endpoint with another; nothing at all in both directions: they can't be
+    /// introduced.
     Rights { of: String, with: String, rights: EndpointRights },
     /// The topology has these names, and no others. Without this it has every name.
     Names(Vec<String>),
@@ -520,7 +521,7 @@ impl Endpoints {
         Ok(())
     }
 
-    /// What `told` learns of `peer`.
+    /// Returns the description of `peer` for `told`.
     fn peer(&self, peer: u32, told: u32) -> EndpointPeer {
         let nobody = || Slot { member: None, ..Slot::new(0, "", "", 0) };
         let found = |slot: &u32| self.slots.get(slot).cloned().unwrap_or_else(nobody);
