@@ -70,9 +70,9 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the connection is to `{found}`, and the link to `{expected}`")]
 pub struct WrongPeer {
-    /// Whom it is to.
+    /// The node that the connection is to.
     pub found: String,
-    /// Whom the link is to.
+    /// The node that the link is to.
     pub expected: String,
 }
 
