@@ -1,5 +1,6 @@
-//! Connections of whom nobody knows yet who it is: a bounded number, fewer from one address, and the oldest goes where another comes. So whoever holds connections
-//! open without saying anything keeps nobody out: an honest peer is done in some milliseconds, and the one that gives way is a connection that has waited longest.
+//! Connections of whom nobody knows yet who it is: a bounded number, fewer from one address, and the oldest goes where another comes. So whoever holds
+//! connections open without saying anything keeps nobody out: an honest peer is done in some milliseconds, and the one that gives way is a connection that has
+//! waited longest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -123,7 +124,7 @@ fn lock(there: &Mutex<There>) -> MutexGuard<'_, There> {
     there.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What counts as one address: of IPv6 the first 64 bits, since whoever has one of them has all.
+/// Returns the part of an address that counts as one: of IPv6 the first 64 bits, since whoever has one of them has all.
 fn machine(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(six) => {
