@@ -12,10 +12,10 @@ pub const LOST_SAMPLES: u32 = 30;
 pub const CHANGES_PER_MINUTE_MAX: u32 = 600;
 const MINUTE_MS: u64 = 60_000;
 
-/// What an adaptation is told by its file.
+/// The settings of an adaptation by its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// What decides.
+    /// The selector, which decides whether more or less is needed.
     pub selector: Selector,
     /// Between what the budget of the processor moves.
     pub cpu: Option<Range>,
@@ -29,7 +29,7 @@ pub struct Settings {
     pub changes_per_minute: u32,
 }
 
-/// What an adaptation wants.
+/// The action that an adaptation asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Nothing.
@@ -38,14 +38,14 @@ pub enum Action {
     Grow(Amounts),
     /// Less than it has, or a better level with the same.
     Shrink(Amounts),
-    /// What the file says: nothing is known of the figure.
+    /// The amounts that the file says: nothing is known of the figure.
     Return(Amounts),
 }
 
-/// What was decided of one sample, and why.
+/// The decision on one sample, and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// What is wanted.
+    /// The action that is asked for.
     pub action: Action,
     /// Why, in words.
     pub why: String,
@@ -117,7 +117,7 @@ impl Adapter {
         decision
     }
 
-    /// What was wanted has happened, in whole or in part.
+    /// Takes note that the action that was asked for has happened, in whole or in part.
     pub fn changed(&mut self, now_ms: u64, from: Amounts, action: Action) {
         self.changed_ms = Some(now_ms);
         if let Some((credit, _)) = &mut self.credit {
@@ -133,7 +133,7 @@ impl Adapter {
         }
     }
 
-    /// What was wanted could not be had; it is wanted again when the figures have said so as often as before.
+    /// Takes note that the action was refused; it is asked for again when the figures have said so as often as before.
     pub fn refused(&mut self) {
         self.streaks.interrupt();
     }
@@ -216,7 +216,8 @@ fn needs(selector: &Selector) -> String {
     }
 }
 
-/// What it wants where it has too little. Where it has all that it may have, the same with a worse level.
+/// Returns the greater amounts that it asks for where it has too little. Where it has all that it may have, the same with a worse
+/// level.
 fn grown(settings: &Settings, figure: Figure, has: Amounts, before_less_ns: Option<u64>) -> Amounts {
     let more = |range: &Range, now: u64| match &settings.selector {
         Selector::Feedback(feedback) => range.clamp(feedback.more(now, figure, before_less_ns)),
@@ -250,7 +251,7 @@ fn shrunk(settings: &Settings, has: Amounts, peak_ns: Option<u64>) -> Option<Amo
     (to != has).then_some(to)
 }
 
-/// What the controller takes back.
+/// Returns the amounts after the controller has taken some of the budget back.
 fn correction(settings: &Settings, has: Amounts, peak_ns: Option<u64>) -> Option<Amounts> {
     let (Selector::Feedback(feedback), Some(range), Some(now)) =
         (&settings.selector, settings.cpu, has.cpu_ns)

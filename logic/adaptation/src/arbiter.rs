@@ -5,39 +5,39 @@ use crate::amounts::Amounts;
 
 /// Most trials in search of what fits: each halves what is in question, so a budget of an hour is known to the microsecond.
 pub const SEARCH_STEPS_MAX: u32 = 32;
-/// What is found is exact to this part of what was wanted; less is not worth a change.
+/// The precision of the search, as a part of what was wanted; less is not worth a change.
 const WORTH: u64 = 64;
 
 /// Somebody who may give.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Giver {
-    /// Who.
+    /// The giver's name.
     pub name: String,
-    /// What it has.
+    /// The amounts that it has.
     pub has: Amounts,
-    /// What it gets back at most: what its file says. Nothing comes back to one that has an adaptation of its own, which asks for it.
+    /// The amounts that it gets back at most: those of its file. Nothing comes back to one that has an adaptation of its own, which asks for it.
     pub home: Amounts,
     /// Its period, in ns: budgets of other periods are exchanged by share.
     pub period_ns: u64,
-    /// What is left to it at least; `None`: that is not taken from it.
+    /// The budget that is left to it at least; `None`: no processor time is taken from it.
     pub least_cpu_ns: Option<u64>,
     /// The same of the link, in bits per second.
     pub least_network_bits: Option<u64>,
 }
 
-/// What came of a wish.
+/// The outcome of a wish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {
-    /// What it has now.
+    /// The amounts that the domain has now.
     pub own: Amounts,
-    /// What givers have now, of those who give.
+    /// The amounts that givers have now, of those who give.
     pub others: Vec<(String, Amounts)>,
-    /// What it wanted and may not have: the budget and rate that would fit are those of `own`.
+    /// The amounts that it wanted and may not have: the budget and rate that would fit are those of `own`.
     pub lacks: Option<Amounts>,
 }
 
-/// Finds what of `wanted` can be had: from the node, else from the givers in their order, else as much of it as fits, else a worse level. `fits` says whether the
-/// node could keep this all at once.
+/// Finds what of `wanted` can be had: from the node, else from the givers in their order, else as much of it as fits, else a worse level. `fits` says whether
+/// the node could keep this all at once.
 pub fn arbitrate(
     settings: &Settings,
     period_ns: u64,
@@ -90,7 +90,7 @@ fn between(has: Amounts, wanted: Amounts, part: u64) -> Amounts {
     }
 }
 
-/// What givers have left when they have given what one gets, the first ones first.
+/// Returns the amounts that givers have left after they have given, the first ones first.
 fn take(period_ns: u64, has: Amounts, wanted: Amounts, givers: &[Giver]) -> Vec<(String, Amounts)> {
     let gained = |from: Option<u64>, to: Option<u64>| to.unwrap_or(0).saturating_sub(from.unwrap_or(0));
     // In billionths of a processor, rounded up: a giver gives no less than is taken.
@@ -119,7 +119,8 @@ fn take(period_ns: u64, has: Amounts, wanted: Amounts, givers: &[Giver]) -> Vec<
     given
 }
 
-/// What givers have when one has returned what it does not need: the last ones that give get back first, up to what their files say. What is left over is the node's.
+/// Returns the amounts that givers have after a domain has returned what it does not need. The last ones that give get back first, up to what their files say.
+/// The remainder is the node's.
 #[must_use]
 pub fn give_back(period_ns: u64, has: Amounts, to: Amounts, givers: &[Giver]) -> Vec<(String, Amounts)> {
     let freed = |from: Option<u64>, to: Option<u64>| from.unwrap_or(0).saturating_sub(to.unwrap_or(0));

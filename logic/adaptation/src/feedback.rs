@@ -12,7 +12,7 @@ pub const FEEDBACK_GROWTH_MOST: u64 = 4;
 const BLIND_GROWTH: u64 = 2;
 /// A share from which on it does not say how much is lacking, in thousandths of a percent: 95 %.
 const BLIND_FROM: u64 = 95_000;
-/// What is given beyond what was found to be needed: one part in this many, 3 %.
+/// The reserve beyond what was found to be needed: one part in this many, 3 %.
 const SPARE: u64 = 32;
 /// Less is given only where that is at least one part in this many.
 const WORTHWHILE: u64 = 10;
@@ -21,7 +21,7 @@ const GRAIN_NS: u64 = 10_000;
 /// All, in thousandths of a percent.
 const WHOLE: u64 = 100_000;
 
-/// What the controller holds to.
+/// The controller's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feedback {
     /// The share, in percent, that may be missed.
@@ -30,7 +30,7 @@ pub struct Feedback {
     pub calm_samples: u32,
 }
 
-/// What was used since the last sample, where the kernel tells.
+/// The use since the last sample, where the kernel tells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     /// Processor time in each period, in ns.

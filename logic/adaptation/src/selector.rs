@@ -37,7 +37,7 @@ impl std::fmt::Display for Threshold {
     }
 }
 
-/// What decides whether more or less is needed.
+/// The rule that decides whether more or less is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Selector {
@@ -111,7 +111,7 @@ impl Selector {
     }
 }
 
-/// What the last figures mean.
+/// The judgement on the last figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
     /// More is needed.
