@@ -25,15 +25,15 @@ pub enum Weight {
 pub struct Finding {
     /// Where, counted from 1.
     pub line: usize,
-    /// Which key, with those above it: `services.web.ports`.
+    /// The key, with those above it: `services.web.ports`.
     pub key: String,
     /// How much it matters.
     pub weight: Weight,
-    /// What is to be said.
+    /// The message for a person.
     pub message: String,
 }
 
-/// What became of a Compose file.
+/// The result of converting a Compose file.
 #[derive(Clone, Debug)]
 pub struct Converted {
     /// The topology file, of all that could be mapped.
@@ -49,7 +49,7 @@ pub struct Converted {
 /// Makes a topology file of a Compose file. `name`: of the distributed container, where the file says none.
 ///
 /// # Errors
-/// What is no YAML, or has no services.
+/// The text is no YAML, or has no services.
 pub fn convert(text: &str, name: &str) -> Result<Converted, Finding> {
     let broken = |(line, message)| Finding { line, key: String::new(), weight: Weight::Refused, message };
     let root = tree::read(text).map_err(broken)?;
@@ -82,7 +82,7 @@ pub fn convert(text: &str, name: &str) -> Result<Converted, Finding> {
     Ok(Converted { text: out, findings: report.findings, images: report.images, relative: report.relative })
 }
 
-/// What is to be done about a key of the whole file.
+/// Returns the advice on a key of the whole file.
 fn top_level(key: &str) -> &'static str {
     match key {
         "volumes" => {
@@ -97,7 +97,7 @@ fn top_level(key: &str) -> &'static str {
     }
 }
 
-/// What is found on the way.
+/// The findings on the way, and the images that were named.
 #[derive(Default)]
 pub(crate) struct Report {
     findings: Vec<Finding>,

@@ -6,7 +6,7 @@ use crate::tree::{Entry, Node, Value};
 use crate::{Report, Weight};
 use std::fmt::Write as _;
 
-/// What a port of a service is to be replaced by.
+/// The advice on how to replace a port of a service.
 const PORTS: &str = "a container has only `lo`: other domains reach it by a service of kind `socket` (docs/sockets.md), the network by network = \"host\"";
 
 /// A domain that is being put together.
