@@ -1,4 +1,4 @@
-//! Who holds something, and who waits for it.
+//! The holders of locks, and the sessions that wait for them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
 
-/// What makes a session the same after its server, or its channel, is another one: a number that nobody guesses.
+/// The identity of a session that outlives its server and its channel: a number that nobody guesses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HolderId(pub [u8; 16]);
@@ -58,7 +58,7 @@ pub(crate) struct Waiter {
     pub(crate) domain: String,
 }
 
-/// What became of asking for a lock.
+/// The result of asking for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// It is held, with this token.
@@ -70,7 +70,7 @@ pub enum Asked {
 /// Somebody who waited has it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Who waited.
+    /// The session that waited.
     pub session: SessionId,
     /// The path of the lock.
     pub path: String,

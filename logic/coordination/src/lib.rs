@@ -1,4 +1,4 @@
-//! What a coordination service decides: which keys there are, who holds which lock, who is next, and what of it is written down.
+//! The decisions of a coordination service: which keys there are, who holds which lock, who is next, and what of it is written down.
 //! `docs/spec/coordination.md` has the rules.
 //!
 //! [`State`] is everything. It is changed at once, and says what is to be committed ([`State::take_commit`]); whoever runs it answers nobody before that
@@ -70,7 +70,7 @@ pub enum Refusal {
     /// It is a folder.
     #[error("it is a folder")]
     IsFolder,
-    /// What should be a folder is none.
+    /// The path that should be a folder is none.
     #[error("it is no folder")]
     NotFolder,
     /// The folder is not empty.
@@ -91,7 +91,7 @@ pub enum Refusal {
     /// It is not that kind of thing.
     #[error("it is not that kind of thing")]
     Unfit,
-    /// What was held is not held any more: its time was over.
+    /// The lock or key was held, and is not any more: its time was over.
     #[error("it is not held any more: its holder was not heard of in time")]
     Lost,
 }

@@ -2,7 +2,7 @@
 
 use crate::{MAX_PATH_BYTES, Refusal};
 
-/// What is below which folder.
+/// The root folder of each kind of node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Root {
     /// Keys.

@@ -1,9 +1,9 @@
-//! What has a name: a folder, a key, a lock, a semaphore.
+//! The things that have a name: a folder, a key, a lock, a semaphore.
 
 use crate::holders::{Holder, HolderId};
 use serde::{Deserialize, Serialize};
 
-/// What something is.
+/// The kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -18,7 +18,7 @@ pub enum Kind {
 /// Something with a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
+    /// The node's kind.
     pub kind: Kind,
     /// Its number, below 2^24, which no other node has.
     pub serial: u32,
@@ -26,11 +26,11 @@ pub struct Node {
     pub revision: u64,
     /// The value of a key.
     pub value: Vec<u8>,
-    /// Whose session a key lives as long as; `None`: it is not bound to one.
+    /// The holder whose session bounds the key's life; `None`: it is not bound to one.
     pub owner: Option<HolderId>,
     /// How many may hold a lock.
     pub count: u32,
-    /// Who holds it, in the order in which they were granted.
+    /// The holders, in the order in which they were granted.
     pub(crate) holders: Vec<Holder>,
 }
 
@@ -44,7 +44,7 @@ impl Node {
         self.holders.len() < self.count as usize
     }
 
-    /// Who holds it: the token and the domain of each.
+    /// Returns the token and the domain of each holder.
     pub fn held_by(&self) -> impl Iterator<Item = (u64, &str)> {
         self.holders.iter().map(|holder| (holder.token, holder.domain.as_str()))
     }

@@ -1,10 +1,10 @@
-//! What is written down: a record for each node, and the head.
+//! The records that are written down: one for each node, and the head.
 
 use crate::holders::{Holder, HolderId};
 use crate::node::{Kind, Node};
 use serde::{Deserialize, Serialize};
 
-/// What every commit replaces: who wrote it, and how far it counted.
+/// The head, which every commit replaces: its writer, and how far that counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
@@ -40,7 +40,7 @@ impl Head {
     }
 }
 
-/// What is to be written, all or nothing.
+/// A batch of changes to be written, all or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
     /// The new head.
@@ -51,7 +51,7 @@ pub struct Commit {
     pub whole: bool,
 }
 
-/// What stands before the value, as a line of JSON.
+/// The line of JSON before the value.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 /// Numbers of nodes are below this.
 const SERIALS: u32 = 1 << 24;
 
-/// What the writer of a key believes to replace.
+/// The state that the writer of a key expects to replace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
     /// Whatever is there.
@@ -28,7 +28,7 @@ pub enum Expect {
 pub struct Event {
     /// The count of changes after it.
     pub revision: u64,
-    /// What, as a line: a verb, what it needs, a path.
+    /// The change, as a line: a verb, what it needs, a path.
     pub line: String,
 }
 
@@ -58,7 +58,7 @@ impl State {
     /// `grace_until` (ms) to be heard of. The first commit makes this server the one that writes.
     ///
     /// # Errors
-    /// What is not understood: nothing is to be written then.
+    /// A description of the record that is not understood: nothing is to be written then.
     pub fn load(
         head: Option<&[u8]>,
         records: impl IntoIterator<Item = (String, Vec<u8>)>,
@@ -113,7 +113,7 @@ impl State {
         self.head.epoch
     }
 
-    /// What has this path.
+    /// Returns the node at this path.
     #[must_use]
     pub fn node(&self, path: &str) -> Option<&Node> {
         self.nodes.get(path)
@@ -125,7 +125,7 @@ impl State {
         self.serials.get(&serial).map(String::as_str)
     }
 
-    /// What is in a folder, which may be a root: names and nodes, by their numbers.
+    /// Returns the nodes in a folder, which may be a root: names and nodes, by their numbers.
     #[must_use]
     pub fn children(&self, folder: &str) -> Vec<(&str, &Node)> {
         let prefix = format!("{folder}/");
@@ -389,7 +389,7 @@ impl State {
         self.orphans.values().copied().min()
     }
 
-    /// What is to be written: as much as fits into so many changes and bytes. `None`: nothing.
+    /// Returns the changes to be written: as much as fits into so many changes and bytes. `None`: nothing.
     pub fn take_commit(&mut self, most: usize, bytes: usize) -> Option<Commit> {
         if self.dirty.is_empty() && !self.begins {
             return None;
@@ -416,12 +416,12 @@ impl State {
         self.dirty.len()
     }
 
-    /// What has changed since this was asked last.
+    /// Returns the events since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Who has got what he waited for since this was asked last.
+    /// Returns the grants to sessions that waited since the last call.
     pub fn take_grants(&mut self) -> Vec<Grant> {
         std::mem::take(&mut self.grants)
     }

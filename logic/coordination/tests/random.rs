@@ -155,7 +155,8 @@ impl World {
         self.check();
     }
 
-    /// What the server has is what its records say, and no more hold a lock than may; whoever was told that it holds one and is heard of does.
+    /// Checks that the server's state is that of its records, that no lock has more holders than it may, and that each client that was told of
+    /// a lock and is heard of holds it.
     fn check(&self) {
         for lock in 0..2 {
             let node = self.server.state.node(&path(lock)).expect("it is there");
