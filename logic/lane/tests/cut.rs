@@ -9,7 +9,7 @@ use lane::{Config, Lane};
 use network::Paper;
 use wire::lane::LONG_FRAME_BYTES;
 
-/// What comes through whatever is in between.
+/// The bytes of a packet that certainly comes through.
 const SURE_BYTES: usize = 1452;
 /// A turn of both sides, in simulated µs.
 const TURN_US: u64 = 50;

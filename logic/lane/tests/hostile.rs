@@ -193,7 +193,7 @@ fn state(number: u64, state: &State) -> Vec<u8> {
     sealed(kind::STATE, number, body)
 }
 
-/// Who sends all that it may; the number behind the last frame that was handed over.
+/// Sends all that the lane may; returns the number behind the last frame that was handed over.
 fn send_all(lane: &mut Lane, now_us: u64) -> u64 {
     let mut end = 0;
     loop {
