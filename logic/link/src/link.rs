@@ -265,7 +265,7 @@ impl Link {
         Ok(queued)
     }
 
-    /// Whose pairs go when, among those that have something to send: all in turn (`None`), or by classes, all of which together send so many bytes per second at most.
+    /// Sets how pairs that have something to send take turns: all in turn (`None`), or by classes, all of which together send so many bytes per second at most.
     pub fn set_whole(&mut self, rate_bytes: Option<u64>) {
         self.pairs.schedule.set_whole(rate_bytes);
     }

@@ -1,4 +1,4 @@
-//! Whose turn it is among pairs of several classes: a hierarchical token bucket, as the kernel has it for the packets of a link.
+//! The schedule among pairs of several classes: a hierarchical token bucket, as the kernel has it for the packets of a link.
 //!
 //! A class that has sent less than its rate goes first, by precedence; then one that has sent less
 //! than its ceiling, as long as the whole has not sent more than it carries. Of equal precedence,
@@ -115,7 +115,7 @@ impl Class {
     }
 }
 
-/// Whose turn it is.
+/// The pair that may send next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// A pair of this class, with so many bytes at most.
@@ -222,7 +222,7 @@ impl Schedule {
         }
     }
 
-    /// Whose turn it is now. That pair is then in no queue; what it sends is to be told ([`Schedule::spent`]).
+    /// Returns the pair that may send now. That pair is then in no queue; what it sends is to be told ([`Schedule::spent`]).
     pub fn next(&mut self, now_ms: u64) -> Next {
         if let Some(pair) = self.control.pop() {
             return Next::Pair { pair, class: CONTROL, most: usize::MAX };

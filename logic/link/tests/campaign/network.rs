@@ -45,7 +45,7 @@ pub struct Network {
     pub ways: [Way; 2],
     /// Lossy and unkind; or else it does all that it can.
     pub unkind: bool,
-    /// What is sent is swallowed, and nobody is told.
+    /// Sides whose packets are swallowed, and nobody is told.
     pub black_hole: [bool; 2],
     pub history: [VecDeque<Vec<u8>>; 2],
     pub lost: u64,
@@ -63,7 +63,7 @@ impl Network {
         }
     }
 
-    /// What was on its way is gone.
+    /// Drops all packets that are on their way.
     pub fn cut(&mut self) {
         self.ways = Default::default();
         self.black_hole = [false; 2];

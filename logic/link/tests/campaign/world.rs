@@ -38,7 +38,7 @@ impl Counts {
     }
 }
 
-/// What one side's user knows of a pair.
+/// The state of a pair as one side's user knows it.
 #[derive(Default)]
 struct Known {
     name: u64,

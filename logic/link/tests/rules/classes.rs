@@ -1,13 +1,14 @@
-//! Classes: who floods delays nobody of another class, and what nobody uses is not lost. The line between the two sides carries so much in a ms, and what does not fit waits in front of it.
+//! Classes: who floods delays nobody of another class, and what nobody uses is not lost. The line between the two sides carries so much in a ms, and what does
+//! not fit waits in front of it.
 
 use super::{Event, Link, Packet, config, connect};
 use link::{Sent, Share, Transport};
 use std::collections::VecDeque;
 use wire::link::Pair;
 
-/// What the line carries in a ms, in bytes.
+/// The line's rate, in bytes per ms.
 const LINE: usize = 1_000;
-/// What waits in front of it at most: a socket's buffer.
+/// Bytes that wait in front of the line at most: a socket's buffer.
 const BUFFER: usize = 64 << 10;
 const GOLD: u32 = 16;
 const FLOOD: u32 = 17;
@@ -24,7 +25,7 @@ fn wide(side: u8) -> Link {
     Link::new(config).expect("a configuration")
 }
 
-/// What came of a run: how long messages of gold took at most, how many arrived, bytes of the flood.
+/// The result of a run: how long messages of gold took at most, how many arrived, bytes of the flood.
 #[derive(Debug, Default)]
 struct Run {
     longest_ms: u64,

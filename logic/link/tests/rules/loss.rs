@@ -1,4 +1,5 @@
-//! What is lost, and what only seems to be; whose turn it is; and what a receiver says of what came.
+//! Tests of packets that are lost and that only seem to be, of the turns of pairs, and of a receiver's
+//! acknowledgements.
 
 use crate::{config, connect, exchange, joined, messages, packet};
 use link::{Event, Link, Sent, Standing, Transport};

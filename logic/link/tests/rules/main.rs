@@ -1,4 +1,5 @@
-//! What a link does, rule by rule; and what a hostile peer, which the transport has let in, can do to it.
+//! Tests of a link's rules, one by one; and of the limits on a hostile peer, which the transport has let
+//! in.
 
 mod classes;
 mod hostile;
