@@ -1,9 +1,9 @@
-//! Which of several sources counts: the cheapest one that is accurate enough, changed with hysteresis.
+//! The choice among several sources: the cheapest one that is accurate enough, changed with hysteresis.
 
 /// How much worse than wanted the accuracy of the chosen source may become before another is looked for.
 const TOLERANCE: f64 = 1.25;
 
-/// What a source offers at a moment.
+/// A source's offer at a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
     /// Radius of its last position with 95 %, in m; `None`: it has no recent one.

@@ -26,7 +26,7 @@ pub struct Client {
 #[error("a request has at most {REQUEST_BYTES_MAX} bytes")]
 pub struct TooLong;
 
-/// What a client may know of the receiver.
+/// The state of the receiver that a client may know.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Known<'a> {
     /// The name of the source that counts.
@@ -71,7 +71,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// What the client is told of a new position.
+    /// Returns the text that tells the client of a new position.
     #[must_use]
     pub fn told(&self, source: &str, fix: &Fix) -> String {
         match (self.is_watching, self.as_json, self.as_nmea) {

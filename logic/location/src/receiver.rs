@@ -16,7 +16,7 @@ const GGA: u8 = 1;
 const RMC: u8 = 2;
 const GST: u8 = 4;
 
-/// What is known of one moment so far.
+/// The data of one moment so far.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Epoch {
     time: NaiveTime,

@@ -42,7 +42,7 @@ pub enum SurveyError {
     /// A point is out of bounds.
     #[error("point {index}: {what}")]
     Point {
-        /// Which one, from 0.
+        /// The point's index, from 0.
         index: usize,
         /// The fault.
         what: String,
