@@ -223,7 +223,7 @@ impl Cluster {
     /// Chooses a node for a domain and books it there.
     ///
     /// # Errors
-    /// What each node lacks, and which of them lacks least.
+    /// The refusal says what each node lacks, and which of them lacks least.
     pub fn place(&mut self, want: &Want) -> Result<String, Refusal> {
         let node = self.choose(want, |_| true)?;
         self.take_on(&node, want);

@@ -23,7 +23,7 @@ pub enum Verdict {
     },
     /// It is claimed here and has to go to this node: end it, give it to that node, and let go of the claim.
     Move {
-        /// Whose it is next.
+        /// The node that it goes to.
         to: String,
     },
     /// It is another node's.

@@ -108,7 +108,7 @@ fn memory_and_disk_count_as_well() {
     }
 }
 
-/// What a node says that it has promised counts as it says, and once: for whom the books know there, and for processes that are no domains.
+/// A node's report on its promises counts as it says, and once: for domains that the books have there, and for processes that are no domains.
 #[test]
 fn what_a_node_says_counts_for_those_who_are_there() {
     let mut node = says("a", capacity(2, 0, 64));
@@ -337,7 +337,8 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
 }
 
 proptest! {
-    // Wherever domains are placed, a node that has promised nothing else admits all of them at once or one after the other: nobody is promised what is not there.
+    // Wherever domains are placed, a node that has promised nothing else admits all of them at once or one after the other: nobody is promised what is not
+    // there.
     #[test]
     fn what_is_placed_is_admitted(nodes in nodes(), wants in wants()) {
         use reserve::model::{Manager, Model};
