@@ -32,18 +32,18 @@ pub struct Cursor {
     pub sequence: u64,
 }
 
-/// What is known of an event beside its bytes.
+/// The attributes of an event beside its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventHead {
     /// Its number in the channel.
     pub sequence: u64,
-    /// Who published it.
+    /// The publisher's number.
     pub publisher: u64,
     /// Its number among those of its publisher.
     pub publisher_sequence: u64,
     /// When, in ns since 1970.
     pub published_ns: u64,
-    /// Which filters it has passed: a bit for each.
+    /// The filters that it has passed: a bit for each.
     pub passed: u64,
     /// Its bytes.
     pub length: usize,
@@ -149,7 +149,7 @@ impl<S: Store> Log<S> {
         Ok(())
     }
 
-    /// What a successor would find.
+    /// Returns the store that a successor would find.
     #[cfg(test)]
     pub(crate) fn into_store(self) -> S {
         self.store

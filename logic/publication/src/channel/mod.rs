@@ -22,7 +22,7 @@ pub const HOLDS_MAX: usize = 128;
 /// is there in a fraction of it.
 pub const HOLD_NS: u64 = 10_000_000_000;
 
-/// What a channel lets through and keeps.
+/// The limits of a channel's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes of the longest event.
@@ -33,7 +33,7 @@ pub struct Shape {
     pub wait_ms: u64,
 }
 
-/// What became of a publication.
+/// The result of a publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Published {
     /// It is in the channel, behind this cursor.
@@ -60,7 +60,7 @@ struct Hold {
     awaited: u64,
 }
 
-/// What a channel has counted.
+/// The counters of a channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Events, since this process began.
@@ -149,7 +149,7 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         self.kept.owner
     }
 
-    /// What it lets through and keeps.
+    /// Returns the limits of the channel's events.
     pub fn shape(&self) -> Shape {
         Shape { event_bytes: self.kept.event_bytes, history: self.kept.history, wait_ms: self.kept.wait_ms }
     }
@@ -176,7 +176,7 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         (self.log.oldest().sequence, self.log.end().sequence)
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -266,7 +266,7 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         self.log.let_go(until);
     }
 
-    /// Which filters an event passes: read once for all of them.
+    /// Returns the filters that an event passes, a bit for each: it is read once for all of them.
     fn passed(&mut self, bytes: &[u8]) -> u64 {
         if self.filters.is_empty() {
             return 0;

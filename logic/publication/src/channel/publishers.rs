@@ -1,5 +1,5 @@
-//! Who publishes in a channel, and how many records each has written: so that a record which is written again after a death is not
-//! published again.
+//! The publishers of a channel, and how many records each has written: so that a record which is written again after a death is not published
+//! again.
 
 use super::Channel;
 use crate::log::Log;

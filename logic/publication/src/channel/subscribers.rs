@@ -1,4 +1,4 @@
-//! Who subscribes to a channel: a cursor each, and what becomes of who is slow.
+//! The subscribers of a channel: a cursor each, and the treatment of slow ones.
 
 use super::{Channel, HOLD_NS, HOLDS_MAX, Hold, SUBSCRIBERS_MAX};
 use crate::filter::Filter;
@@ -19,7 +19,7 @@ impl SubscriptionId {
     }
 }
 
-/// What becomes of a subscriber that is slower than the channel is long.
+/// The treatment of a subscriber that is slower than the channel is long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
     /// It loses the oldest events, which are counted.
@@ -68,14 +68,15 @@ pub enum SubscriptionRefused {
 /// A subscriber.
 #[derive(Debug)]
 pub struct Subscriber<K> {
-    /// Whose it is.
+    /// The caller's key of it.
     pub key: K,
     cursor: Cursor,
     filter: Option<usize>,
     overflow: Overflow,
     delivered: u64,
     lost: u64,
-    /// What was sent and is perhaps not read yet: where it ends, and what it costs. Of those that publishers wait for.
+    /// Events that were sent and are perhaps not read yet: where each ends, and what it costs. Of subscribers that
+    /// publishers wait for.
     sent: VecDeque<(Cursor, u64)>,
     sent_cost: u64,
     read: Cursor,
@@ -93,7 +94,7 @@ impl<K> Subscriber<K> {
 /// The next event of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivery {
-    /// What is known of it.
+    /// The event's head.
     pub head: EventHead,
     /// Where its bytes are: [`Channel::bytes`].
     pub at: Cursor,
@@ -267,7 +268,7 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         })
     }
 
-    /// What becomes of it when it is slow, and its filter: text, cost, since which event.
+    /// Returns the treatment of a slow subscriber, and its filter: text, cost, since which event.
     pub fn terms(&self, id: SubscriptionId) -> (Overflow, Option<(&str, usize, u64)>) {
         let Some(subscriber) = self.subscriber(id) else { return (Overflow::DropOldest, None) };
         let installed = subscriber.filter.and_then(|at| self.filters.get(at)?.as_ref());

@@ -42,9 +42,9 @@ pub enum FilterError {
     Unexpected {
         /// Where.
         at: usize,
-        /// What would have been right.
+        /// The expected text.
         expected: &'static str,
-        /// What is there.
+        /// The text that was found.
         found: String,
     },
     /// A string without its end, or with an escape that JSON does not know.
@@ -66,7 +66,7 @@ enum Relation {
     GreaterOrEqual,
 }
 
-/// What a comparison compares.
+/// An operand of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 enum Operand {
     /// The field of this number in [`Filter::fields`].
@@ -125,7 +125,8 @@ impl Filter {
         &self.text
     }
 
-    /// What it costs for each event, in parts that are looked at once, each; the event's bytes are read once beside.
+    /// Returns the cost of the filter for each event, in parts that are looked at once, each; the event's bytes are
+    /// read once beside.
     #[must_use]
     pub fn cost(&self) -> usize {
         let among = |part: &Part| match part {

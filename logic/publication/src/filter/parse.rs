@@ -3,7 +3,7 @@
 use super::{DEPTH_MAX, FilterError, Literal, Operand, Part, Relation};
 use wire::events::{FILTER_FIELDS_MAX, FILTER_NODES_MAX};
 
-/// What a filter is made of: its fields, its parts, and the part that is the whole.
+/// The parts of a filter: its fields, its parts, and the part that is the whole.
 type Parsed = (Vec<Vec<String>>, Vec<Part>, usize);
 
 pub(super) fn parse(text: &str) -> Result<Parsed, FilterError> {
