@@ -241,7 +241,7 @@ impl Dispatcher {
         self.retired.take()
     }
 
-    /// Whose turn it is at `now_ns`. A clock that goes back is taken to stand still.
+    /// Decides which machine runs at `now_ns`. A clock that goes back is taken to stand still.
     pub fn decide(&mut self, now_ns: u64) -> Decision {
         let now_ns = now_ns.max(self.now_ns);
         self.charge(now_ns - self.now_ns);

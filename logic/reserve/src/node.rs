@@ -96,7 +96,7 @@ pub enum NodeError {
     /// No such processor.
     #[error("`{name}` is on processor {processor}, and there are {processors}, numbered from 0")]
     NoProcessor {
-        /// Whose promise.
+        /// The name of the promise.
         name: String,
         /// The number.
         processor: usize,

@@ -115,7 +115,7 @@ struct Run<'a> {
     /// Fixed priorities: the lower the number the higher.
     ranks: Vec<usize>,
     now_ns: u64,
-    /// Whose registers are loaded.
+    /// The line whose registers are loaded.
     loaded: Option<usize>,
     /// The time that is left of the switch to it, in ns.
     switch_left_ns: u64,
@@ -243,7 +243,7 @@ impl<'a> Run<'a> {
         self.begin_ns(index) + self.scenario.tasks[index].deadline_ns()
     }
 
-    /// Whose turn it is. Of equals, who was named first.
+    /// Returns the line that runs. Of equals, the one that was named first.
     fn highest(&self) -> Option<usize> {
         let waiting =
             (0..self.lines.len()).filter(|&index| self.lines[index].released > self.lines[index].done);

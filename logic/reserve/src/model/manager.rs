@@ -11,7 +11,7 @@ pub trait Manager {
     /// Whether machines could be promised this, all of it together; nothing is changed. What comes of it can be committed.
     ///
     /// # Errors
-    /// Who would miss, or what is short, and what would help.
+    /// The machine that would miss, or the resource that is short, and what would help.
     fn admit(&self, changes: &[(&str, Wish)]) -> Result<Adaptation, ModelError>;
 
     /// The same, with the teams that some of these machines get; the others keep theirs, and a new one has the default.
@@ -54,7 +54,7 @@ pub trait Manager {
     /// Another policy, where all that is promised can be kept by it.
     ///
     /// # Errors
-    /// Who would miss.
+    /// The machine that would miss.
     fn set_policy(&mut self, rule: Rule) -> Result<(), ModelError>;
 }
 

@@ -207,7 +207,7 @@ proptest! {
     }
 }
 
-/// What a machine is given across a change, as one long cycle.
+/// Returns the supply of a machine across a change, as one long cycle.
 fn spliced(before: &Supply, after: &Supply, at_ns: u64, until_ns: u64) -> Vec<(u64, u64)> {
     let repeated = |supply: &Supply, from: u64, to: u64| {
         let mut stretches = Vec::new();

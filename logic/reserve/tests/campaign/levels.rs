@@ -119,7 +119,7 @@ struct Bed<'a> {
 }
 
 impl Bed<'_> {
-    /// What comes of releasing all at `shift_ns` of the cycle, each as late as it may.
+    /// Simulates the release of all tasks at `shift_ns` of the cycle, each as late as it may.
     fn run(&self, shift_ns: u64, until_ns: u64, stop_when_late: bool) -> reserve::Outcome {
         let given =
             Stretch::Cycle { stretches: self.supply.stretches(), cycle_ns: self.supply.cycle_ns(), shift_ns };

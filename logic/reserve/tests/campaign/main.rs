@@ -67,7 +67,7 @@ fn check_set(seed: u64, rule: Rule, tasks: &[Task]) -> bool {
     holds
 }
 
-/// What the refusal says is what the simulation shows.
+/// Checks that the simulation shows the miss that the refusal names.
 fn check_miss(seed: u64, rule: Rule, tasks: &[Task], miss: reserve::Miss) {
     if let Some((within, work)) = miss.overload {
         // Time starts with the release; the first deadline that is missed is the shortest overloaded time.

@@ -216,7 +216,7 @@ fn what_is_no_name_no_wish_or_unknown_is_refused() {
     assert_eq!(twice, ModelError::Adapt(AdaptError::Twice("a".into())));
 }
 
-/// What anybody may do to a model.
+/// An operation on a model.
 #[derive(Debug, Clone)]
 enum Act {
     Adapt(Vec<(usize, Wish)>),
