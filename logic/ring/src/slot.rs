@@ -29,7 +29,7 @@ impl<'p, M: Memory> Slot<'p, M> {
     }
 
     /// Puts bytes at `at` of the message. False, and nothing is done, when they would go beyond its end.
-    /// What is not written is whatever this ring held there before.
+    /// Bytes that are not written keep whatever this ring held there before.
     #[must_use]
     #[inline]
     pub fn write(&mut self, at: usize, bytes: &[u8]) -> bool {

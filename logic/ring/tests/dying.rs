@@ -17,7 +17,7 @@ const CAPACITIES: [usize; 3] = [64, 128, 512];
 const STEPS: u64 = 40;
 const SCRIPTS: u64 = 200;
 
-/// What a dying half leaves with: nothing is cleaned up behind it.
+/// The panic with which a dying half leaves: nothing is cleaned up behind it.
 struct Death;
 
 /// Memory in which the half that is mortal may write only so often.
@@ -113,7 +113,7 @@ fn message(number: u64, length: usize) -> Vec<u8> {
     vec![number as u8 | 1; length]
 }
 
-/// What both halves have come to.
+/// The progress of both halves.
 #[derive(Default)]
 struct Book {
     /// Messages whose commit has begun, in order.

@@ -25,7 +25,7 @@ fn send(producer: &mut Producer<Arc<Region>>, piece: Piece, length: usize) {
     let _nobody = slot.commit();
 }
 
-/// What a consumer may take after `within` (a message has been begun) as that piece.
+/// Returns whether a consumer may take that piece after `within` (a message has been begun).
 fn is_allowed(within: bool, piece: Piece, length: usize) -> bool {
     piece == Piece::Whole || length > 0 && (within || piece.begins())
 }
@@ -73,7 +73,7 @@ fn a_message_that_was_never_begun_is_refused_by_name() {
     }
 }
 
-/// What is said in the region is what the producer reads, once it has been said.
+/// The limit that the region says is the one that the producer reads, once it has been said.
 #[test]
 fn a_limit_is_none_until_it_is_said() {
     let (producer, mut consumer) = halves();

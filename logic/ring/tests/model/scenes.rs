@@ -1,4 +1,4 @@
-//! What happens between two ends: each scene is run as it ships, and some of them with one ordering weakened.
+//! The scenes of two ends: each is run as it ships, and some of them with one ordering weakened.
 
 use loom::thread;
 use ring::{Consumer, Producer};

@@ -42,8 +42,8 @@ fn scene(label: Label, refenced_preemptions: usize) {
 }
 
 const LABEL: &str = "TOMBOLO_TEST_LABEL";
-/// What loom says when a model fails: a thread that is never woken, an access that nothing orders; or a scene's own
-/// assertion.
+/// The messages of loom when a model fails: a thread that is never woken, an access that nothing orders; or a scene's
+/// own assertion.
 const FAILURES: [&str; 3] = ["deadlock; threads", "Causality violation", "assertion"];
 
 #[test]
