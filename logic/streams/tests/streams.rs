@@ -153,7 +153,7 @@ struct Half {
     wire: VecDeque<Message>,
     /// Received and not consumed.
     held: VecDeque<(u32, usize)>,
-    /// What was sent and received on each stream that both knew, by the first bytes.
+    /// The messages that were sent and received on each stream that both knew, by the first bytes.
     sent: BTreeMap<u32, Vec<u32>>,
     received: BTreeMap<u32, Vec<u32>>,
     counter: u32,
