@@ -1,9 +1,9 @@
 //! Places in a memory that the open files of one domain share.
 
-/// What the kernel maps: areas begin at whole pages, and end there.
+/// Bytes of a page of the kernel: areas begin at whole pages, and end there.
 pub(crate) const PAGE_BYTES: u32 = 4096;
 
-/// Which parts of a memory are taken, in order of their places.
+/// The parts of a memory that are taken, in order of their places.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Areas {
     bytes: u32,

@@ -1,4 +1,4 @@
-//! What a camera can do.
+//! The abilities of a camera.
 
 use wire::camera::Format;
 
@@ -50,7 +50,7 @@ impl Device {
         }
     }
 
-    /// What is shown to whoever asks for nothing.
+    /// Returns the picture and the interval for a program that asks for nothing.
     #[must_use]
     pub fn usual(&self) -> (Picture, Interval) {
         (self.usual, Interval::of_rate(self.usual_rate))

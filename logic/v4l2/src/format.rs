@@ -2,7 +2,7 @@
 
 use wire::camera::Format;
 
-/// What a frame looks like.
+/// The layout and the size of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Picture {
     /// How its pixels lie.

@@ -1,4 +1,4 @@
-//! What each ioctl does with an open file.
+//! The effect of each ioctl on an open file.
 
 use std::collections::VecDeque;
 
@@ -14,11 +14,11 @@ use crate::pattern::BRIGHTNESS_USUAL;
 use crate::refusal::Refusal;
 use crate::session::{Clock, Done, Flow, Pool, Session};
 
-/// What `QUERYCAP` calls the driver.
+/// The driver's name in `QUERYCAP`.
 const DRIVER: &str = "tombolo";
 /// The version that it says: that of the interface, Linux 6.1.
 const VERSION: u32 = 0x0006_0100;
-/// What the only input is called.
+/// The name of the only input.
 const INPUT: &str = "Camera 1";
 
 /// An ioctl as it comes.
@@ -26,13 +26,13 @@ const INPUT: &str = "Camera 1";
 pub struct Call<'a> {
     /// Its number.
     pub number: u32,
-    /// What it brings: as many bytes as the number says, where it says that it brings some.
+    /// The bytes that it brings: as many as the number says, where it says that it brings some.
     pub data: &'a [u8],
     /// When, in ns.
     pub now_ns: u64,
 }
 
-/// What becomes of one.
+/// The outcome of an ioctl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// It is done; these bytes go back.

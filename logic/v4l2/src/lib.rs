@@ -1,5 +1,5 @@
-//! What a V4L2 streaming device does: the state of one open file ([`Session`]), the places of buffers in a memory that several of them share
-//! ([`Areas`]), and what is in a test pattern ([`pattern`]).
+//! The behaviour of a V4L2 streaming device: the state of one open file ([`Session`]), the places of buffers in a memory that several of them
+//! share ([`Areas`]), and the contents of a test pattern ([`pattern`]).
 //!
 //! Nothing here waits, has a clock, or touches the memory: times come in as arguments, in ns of one monotonic clock, and who calls copies frames
 //! where it is told. The device is described in `docs/spec/camera.md`.

@@ -89,7 +89,7 @@ impl Session {
         }
     }
 
-    /// What its frames look like.
+    /// Returns the layout and the size of its frames.
     #[must_use]
     pub fn picture(&self) -> Picture {
         self.picture

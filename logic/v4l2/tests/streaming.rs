@@ -1,4 +1,4 @@
-//! What a program meets that uses a camera as V4L2 says, and what one meets that does not.
+//! Tests of a program that uses a camera as V4L2 says, and of one that does not.
 
 use proptest::prelude::*;
 use v4l2::{Answer, Areas, Call, Device, Due, Picture, Refusal, Session};
