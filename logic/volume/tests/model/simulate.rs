@@ -23,7 +23,7 @@ impl Random {
     }
 }
 
-/// What happens often, and what seldom: a world in which everything breaks at once acknowledges nothing.
+/// The frequency of each choice: a world in which everything breaks at once acknowledges nothing.
 fn weight(choice: &Choice) -> usize {
     match choice {
         Choice::Deliver(_) | Choice::DiskDone(..) => 40,

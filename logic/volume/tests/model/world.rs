@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use volume::{Action, Backup, Event, Extent, Node, Primary, Record, Session, Verdict, WriteId};
 
-/// What an extent holds: the view and the number of the write, so that later ones are greater.
+/// The contents of an extent: the view and the number of the write, so that later ones are greater.
 pub type Value = (u64, WriteId);
 
 /// A rule that the world breaks on purpose, to see that the checks notice.
@@ -82,9 +82,9 @@ pub struct Host {
     pub backup: Backup,
     pub disk: Vec<Value>,
     pub pending: Vec<Pending>,
-    /// What the node believes of its lease.
+    /// Whether the node believes that it has its lease.
     pub holds: bool,
-    /// What the registry has of it.
+    /// Whether the registry has the lease.
     pub lease: bool,
 }
 
@@ -286,7 +286,7 @@ impl World {
         Ok(())
     }
 
-    /// What must hold at every moment.
+    /// Checks the invariants that hold at every moment.
     pub fn check(&self) -> Result<(), String> {
         for node in &self.record.current {
             for (extent, value) in self.hosts[node].disk.iter().enumerate() {
