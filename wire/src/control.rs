@@ -64,8 +64,8 @@ pub enum Request {
         /// Name of the service.
         service: String,
     },
-    /// I serve this service of kind `coordination`: a connection to where its state is kept, please (`docs/spec/coordination.md`). Answered by [`Reply::State`] with one
-    /// descriptor.
+    /// I serve this service of kind `coordination`: a connection to where its state is kept, please (`docs/spec/coordination.md`). Answered by [`Reply::State`]
+    /// with one descriptor.
     KeepState {
         /// Comes back in the reply.
         id: u64,
@@ -125,7 +125,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         peers: Vec<EndpointAddress>,
     },
-    /// A backup of the endpoint of this name, please (`docs/spec/movement.md`): an endpoint without a name that may take its place. Answered by [`Reply::Bound`].
+    /// A backup of the endpoint of this name, please (`docs/spec/movement.md`): an endpoint without a name that may take its place. Answered by
+    /// [`Reply::Bound`].
     Back {
         /// Comes back in the reply.
         id: u64,

@@ -70,8 +70,8 @@ pub const MAX_STATE_RECORDS: usize = 16 * 1024;
 pub enum Ask {
     /// All records, please: answered by [`Tell::Record`]s, and by [`Tell::Loaded`] after them.
     Load,
-    /// Change these, if the head is what I believe. Answered by [`Tell::Committed`], [`Tell::Superseded`] or [`Tell::Failed`]. Without a head it changes nothing, and asks whether
-    /// the head is what I believe.
+    /// Change these, if the head is what I believe. Answered by [`Tell::Committed`], [`Tell::Superseded`] or [`Tell::Failed`]. Without a head it changes
+    /// nothing, and asks whether the head is what I believe.
     Commit {
         /// Revision of the head that I know; 0: there is none.
         expected: u64,

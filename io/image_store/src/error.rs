@@ -32,7 +32,7 @@ pub enum Error {
     NotAnImage {
         /// Its path.
         path: PathBuf,
-        /// What is missing or wrong.
+        /// The part that is missing or wrong.
         why: String,
     },
     /// Several images where one was asked for.
@@ -44,7 +44,7 @@ pub enum Error {
     /// Content that is not what its digest says.
     #[error("{what} is damaged or forged: its digest should be {wanted}, and is {found}")]
     Digest {
-        /// What was read.
+        /// The content, in words.
         what: String,
         /// By which it was asked for.
         wanted: String,
@@ -54,7 +54,7 @@ pub enum Error {
     /// A document that can't be understood, or must not be believed.
     #[error("{what} is malformed: {message}")]
     Malformed {
-        /// Which.
+        /// The document.
         what: String,
         /// How.
         message: String,
@@ -62,7 +62,7 @@ pub enum Error {
     /// Bigger than is taken.
     #[error("{what} is too big: more than {limit} {of}")]
     TooBig {
-        /// Which.
+        /// The thing that is too big.
         what: String,
         /// The bound.
         limit: u64,
@@ -80,15 +80,15 @@ pub enum Error {
     /// The registry can't be reached, or breaks off.
     #[error("registry {host}: {what}")]
     Registry {
-        /// Which.
+        /// The registry's host.
         host: String,
-        /// What happened.
+        /// The event or error.
         what: String,
     },
     /// The registry has no such image.
     #[error("registry {host} has no {image}")]
     NotThere {
-        /// Which registry.
+        /// The registry's host.
         host: String,
         /// The image, by its name there.
         image: String,
@@ -96,7 +96,7 @@ pub enum Error {
     /// The registry refuses who asks.
     #[error("registry {host} refuses access to {image}: {why}")]
     Denied {
-        /// Which registry.
+        /// The registry's host.
         host: String,
         /// The image, by its name there.
         image: String,
@@ -114,7 +114,7 @@ pub enum Error {
     Credentials {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// The store has no such image.
@@ -132,7 +132,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// What to do about it, where that is known.
+    /// Returns advice, where there is some.
     #[must_use]
     pub fn help(&self) -> Option<String> {
         let text = match self {
@@ -167,7 +167,7 @@ impl<T, E: Into<io::Error>> While<T> for std::result::Result<T, E> {
     }
 }
 
-/// What a registry said, for an error: short, on one line, without control characters.
+/// Shortens a registry's message for an error: one line, without control characters.
 pub(crate) fn said(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars().take(MAX_SAID_CHARACTERS) {

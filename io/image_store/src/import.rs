@@ -22,7 +22,7 @@ const NAME: &str = "io.containerd.image.name";
 /// Takes the images of a layout or an archive. `name`: what the only one is called, whatever it says itself.
 ///
 /// # Errors
-/// What is no image or is not what it says it is; [`Error::Nameless`], [`Error::Several`].
+/// The path holds no image, or one that is not what it says it is; [`Error::Nameless`], [`Error::Several`].
 pub fn import(
     store: &Store,
     path: &Path,

@@ -24,7 +24,7 @@ pub const FOLDER: &str = "store";
 const MAX_ENTRIES: usize = 2048;
 /// Fewest digits that stand for a digest.
 const MIN_DIGITS: usize = 6;
-/// Whose name an entry has, by the OCI image specification.
+/// The annotation for an entry's name, by the OCI image specification.
 const NAME: &str = "org.opencontainers.image.ref.name";
 /// The digest that the name had where the image came from: an index's, perhaps.
 const SOURCE: &str = "io.tombolo.source-digest";
@@ -42,7 +42,7 @@ pub struct Store {
 /// An image that is there as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Image {
-    /// What it is called, in full: `docker.io/library/alpine:3.20`. Empty where its name went to another image.
+    /// The image's names in full: `docker.io/library/alpine:3.20`. Empty where its name went to another image.
     pub names: Vec<String>,
     /// The digest of its manifest, which is what is pinned.
     pub digest: String,
@@ -54,7 +54,7 @@ pub struct Image {
     pub added_unix_s: u64,
 }
 
-/// What was removed.
+/// The counts of what was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Collected {
     /// Images without a name.
@@ -324,7 +324,7 @@ impl Adding<'_> {
     /// Adds content that `write` writes. It must have that digest and length.
     ///
     /// # Errors
-    /// What `write` says; content that is something else, of which nothing stays.
+    /// The error of `write`; content that is something else, of which nothing stays.
     pub fn add(
         &self,
         digest: &str,

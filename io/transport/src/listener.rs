@@ -1,5 +1,5 @@
-//! Listening: whoever connects proves who it is before anybody hears of it, within a time, and not too many at once. Where one more comes than may be under way,
-//! the one that has taken longest is given up: whoever connects and says nothing keeps nobody out.
+//! Listening: whoever connects proves who it is before anybody hears of it, within a time, and not too many at once. Where one more comes than may be under
+//! way, the one that has taken longest is given up: whoever connects and says nothing keeps nobody out.
 
 use crate::connection::{Connection, HANDSHAKE_LIMIT, say_ready};
 use crate::locator::{Address, Kind, Locator, Machine};

@@ -1,5 +1,6 @@
-//! Connections of whom nobody knows yet who it is: a bounded number, fewer from one address, and the oldest goes where another comes. So whoever holds connections
-//! open without saying anything keeps nobody out: an honest peer is done in some milliseconds, and the one that gives way is a connection that has waited longest.
+//! Connections of whom nobody knows yet who it is: a bounded number, fewer from one address, and the oldest goes where another comes. So whoever holds
+//! connections open without saying anything keeps nobody out: an honest peer is done in some milliseconds, and the one that gives way is a connection that has
+//! waited longest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};

@@ -12,7 +12,7 @@ pub const LOST_SAMPLES: u32 = 30;
 pub const CHANGES_PER_MINUTE_MAX: u32 = 600;
 const MINUTE_MS: u64 = 60_000;
 
-/// What an adaptation is told by its file.
+/// The settings of an adaptation by its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// The rule that decides.

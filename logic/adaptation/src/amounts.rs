@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What one has, or is to have. What its adaptation does not move is `None`.
+/// The amounts that a domain has, or is to have. A resource that its adaptation does not move is
+/// `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amounts {
     /// Budget of the processor in each period, in ns.
@@ -30,7 +31,7 @@ pub enum RangeError {
     /// The ends are exchanged.
     #[error("the least is more than the most")]
     Reversed,
-    /// What the file promises is outside.
+    /// The amount that the file promises is outside.
     #[error("what is promised is not between the least and the most")]
     Outside,
     /// It would never move.

@@ -36,8 +36,8 @@ pub struct Granted {
     pub lacks: Option<Amounts>,
 }
 
-/// Finds what of `wanted` can be had: from the node, else from the givers in their order, else as much of it as fits, else a worse level. `fits` says whether the
-/// node could keep this all at once.
+/// Finds what of `wanted` can be had: from the node, else from the givers in their order, else as much of it as fits, else a worse level. `fits` says whether
+/// the node could keep this all at once.
 pub fn arbitrate(
     settings: &Settings,
     period_ns: u64,

@@ -95,7 +95,8 @@ impl<L: Link> Endpoint<L> {
         Ok(Unreceived { messages, notices: peer.link.take_bits(Way::Out, Word::Notices) })
     }
 
-    /// Whether the call of this endpoint that waits was received by a peer that has moved since: then its answer is in the ring, because a peer that owes one does not move.
+    /// Whether the call of this endpoint that waits was received by a peer that has moved since: then its answer is in the ring, because a peer that owes one
+    /// does not move.
     #[must_use]
     pub fn was_served_by_moved(&self, peer: Address) -> bool {
         let taken = layout::call_word(self.calls, layout::CALL_TAKEN);
@@ -127,7 +128,8 @@ impl<L: Link> Endpoint<L> {
 }
 
 impl<L: Link> Endpoint<L> {
-    /// As [`Endpoint::drain`], of one peer that has moved and is about to be parted from: what it had sent before is received. Of one that has not moved, nothing.
+    /// As [`Endpoint::drain`], of one peer that has moved and is about to be parted from: what it had sent before is received. Of one that has not moved,
+    /// nothing.
     ///
     /// # Errors
     /// See [`NoPeer`], when it is not bound.

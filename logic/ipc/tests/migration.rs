@@ -1,6 +1,6 @@
-//! Every order in which an endpoint that moves, the program at its new place, the daemon and two senders can take their steps, with a death of either program, a roll-back
-//! or a take-over at any of them: each message is received once and in order, and nobody else's place is taken. A step is what happens to one of them at one time. Rules that are left out on
-//! purpose are found.
+//! Every order in which an endpoint that moves, the program at its new place, the daemon and two senders can take their steps, with a death of either program,
+//! a roll-back or a take-over at any of them: each message is received once and in order, and nobody else's place is taken. A step is what happens to one of
+//! them at one time. Rules that are left out on purpose are found.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message
 

@@ -337,7 +337,8 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
 }
 
 proptest! {
-    // Wherever domains are placed, a node that has promised nothing else admits all of them at once or one after the other: nobody is promised what is not there.
+    // Wherever domains are placed, a node that has promised nothing else admits all of them at once or one after the other: nobody is promised what is not
+    // there.
     #[test]
     fn what_is_placed_is_admitted(nodes in nodes(), wants in wants()) {
         use reserve::model::{Manager, Model};

@@ -139,9 +139,9 @@ impl Node {
         numbers.into_iter().filter(|number| *number < self.capacity.processors).collect()
     }
 
-    /// Whether steps may be in each other's way. They are not where everybody stays on the processor: all states on the way ask for no more than the last one (or the
-    /// first), and with less to do nobody is late who was not. That holds under earliest deadline first, and with fixed priorities as long as these follow the deadlines, which are
-    /// within the periods.
+    /// Whether steps may be in each other's way. They are not where everybody stays on the processor: all states on the way ask for no more than the last one
+    /// (or the first), and with less to do nobody is late who was not. That holds under earliest deadline first, and with fixed priorities as long as these
+    /// follow the deadlines, which are within the periods.
     fn needs_order(&self, shrink: &[Step], grow: &[Step]) -> bool {
         let moves = grow.iter().any(|step| matches!((step.from.processor, step.to.processor), (Some((one, _)), Some((other, _))) if one != other));
         let reorders = |step: &Step| match (step.from.processor, step.to.processor) {

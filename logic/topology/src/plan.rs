@@ -119,8 +119,8 @@ pub struct Plan {
 
 /// Returns the steps by which `current` becomes `desired`; `None` is a node on which nothing of it runs.
 ///
-/// What goes is ended first, permissions are taken before any are given, and what is new or different starts in the
-/// start order of `desired`. Both topologies are of the same distributed container; see [`Topology::empty`] for `down`.
+/// Domains and services that go are ended first, permissions are taken before any are given, and those that are new or different start
+/// in the start order of `desired`. Both topologies are of the same distributed container; see [`Topology::empty`] for `down`.
 #[must_use]
 pub fn plan(current: Option<&Topology>, desired: &Topology) -> Plan {
     let nothing = Topology::empty(desired.name.clone());

@@ -65,7 +65,7 @@ impl<T> Field<T> {
 
 /// Something that a file can say.
 pub(crate) trait Form: JsonSchema + Sized {
-    /// What keys may be that the file chooses for such a thing, as a pattern for the schema.
+    /// The pattern, for the schema, of keys that the file chooses for such a thing.
     const KEYS: &str = crate::name::NAME_PATTERN;
     /// Whether somebody may have written a list of these as one line with spaces.
     const WORDS: bool = false;

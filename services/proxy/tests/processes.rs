@@ -560,7 +560,8 @@ impl Bed {
     }
 }
 
-/// Many channels with large rings that nobody reads: the other node's proxy took all the memory that its cgroup lets it have, was killed, and everybody's channels with it.
+/// Many channels with large rings that nobody reads: the other node's proxy took all the memory that its cgroup lets it have, was killed, and everybody's
+/// channels with it.
 #[test]
 fn a_container_with_many_large_rings_takes_its_share_of_a_proxy_s_memory_and_no_more() {
     const RING_BYTES: u32 = 4 << 20;

@@ -1,4 +1,5 @@
-//! Classes: who floods delays nobody of another class, and what nobody uses is not lost. The line between the two sides carries so much in a ms, and what does not fit waits in front of it.
+//! Classes: who floods delays nobody of another class, and what nobody uses is not lost. The line between the two sides carries so much in a ms, and what does
+//! not fit waits in front of it.
 
 use super::{Event, Link, Packet, config, connect};
 use link::{Sent, Share, Transport};

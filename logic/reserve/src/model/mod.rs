@@ -1,8 +1,8 @@
 //! Resources at several levels, and those who make, manage and schedule them.
 //!
 //! A *virtual task machine* stands at the top. Below it are its parts: a *team* of jobs, a *class* of the link, its shares of memory and disk. Below a team are
-//! its *jobs* (processes, threads), and at the bottom is what the node has: processors, the link, memory, the disk. Each resource knows what is directly above and
-//! below it, so one can go from a processor up to those who were promised something of it, and from a machine down to what that stands on.
+//! its *jobs* (processes, threads), and at the bottom is what the node has: processors, the link, memory, the disk. Each resource knows what is directly above
+//! and below it, so one can go from a processor up to those who were promised something of it, and from a machine down to what that stands on.
 //!
 //! | who | does |
 //! | --- | --- |

@@ -139,8 +139,8 @@ pub struct JobRow {
     pub period_ns: u64,
     /// How long it may take, in ns.
     pub deadline_ns: u64,
-    /// How long it takes at worst, in ns, on the table in force, or where there is none yet on that of all that is promised; absent: earliest deadline first has no
-    /// such number.
+    /// How long it takes at worst, in ns, on the table in force, or where there is none yet on that of all that is promised; absent: earliest deadline first
+    /// has no such number.
     pub response_ns: Option<u64>,
     /// Whether it is always in time, by the same analysis.
     pub in_time: bool,

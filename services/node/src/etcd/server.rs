@@ -160,8 +160,8 @@ pub(crate) fn sweep(ground: &Ground) -> io::Result<()> {
     Ok(())
 }
 
-/// The process that becomes etcd: it waits until it is in its cgroup, gives up all privileges, and runs the program that its arguments name. It is in the member's folder already,
-/// into which its user would not find.
+/// The process that becomes etcd: it waits until it is in its cgroup, gives up all privileges, and runs the program that its arguments name. It is in the
+/// member's folder already, into which its user would not find.
 ///
 /// # Errors
 /// One of these fails, or the daemon that started it has died.

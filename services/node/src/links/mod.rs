@@ -94,7 +94,8 @@ pub(crate) struct Wanted {
 }
 
 impl Default for Wanted {
-    /// TCP, and nothing is compressed: what several domains send would be compressed together, and its length on the wire tells each of them of the others' bytes.
+    /// TCP, and nothing is compressed: what several domains send would be compressed together, and its length on the wire tells each of them of the others'
+    /// bytes.
     fn default() -> Self {
         Self { transport: TRANSPORTS[0].into(), compression: COMPRESSIONS[0].into() }
     }

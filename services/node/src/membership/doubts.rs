@@ -1,5 +1,5 @@
-//! Doubting the others while the registry is slow, and taking over from those who leave a doubt stand: what ran with etcd's leader is missed sooner so than by its lease, which the next leader
-//! gives its whole time anew. `lease::Doubts` decides; `docs/adr/0051-*` says why nobody loses what it still holds.
+//! Doubting the others while the registry is slow, and taking over from those who leave a doubt stand: what ran with etcd's leader is missed sooner so than by
+//! its lease, which the next leader gives its whole time anew. `lease::Doubts` decides; `docs/adr/0051-*` says why nobody loses what it still holds.
 
 use super::{ALIVE, AliveRecord, Cluster, boottime_ns, failed, to_json};
 use crate::admin::Problem;

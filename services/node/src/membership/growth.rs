@@ -1,8 +1,8 @@
 //! How many members the cluster's own etcd has, and on which nodes: one with one or two nodes, three from three on, five from five on.
 //!
 //! Every node decides alike from what etcd holds, and one at a time changes something: whoever has put `etcd/change`, which ends with its lease.
-//! A member comes as a learner, and has a vote when it holds what the others hold; one that does not come so far is taken away again. Members of nodes that were removed are taken away, and the
-//! next node that has none comes in their place.
+//! A member comes as a learner, and has a vote when it holds what the others hold; one that does not come so far is taken away again. Members of nodes that
+//! were removed are taken away, and the next node that has none comes in their place.
 
 use super::own_etcd::{end, furnish, own_certificate};
 use super::{Cluster, Member, NODES, NodeRecord, blocking, failed, to_json};

@@ -87,7 +87,8 @@ pub(crate) struct AliveRecord {
     /// The start of its machine: two machines with one name are noticed.
     pub(crate) boot: String,
     pub(crate) since_unix_s: u64,
-    /// It counts no renewal while a doubt of it stands, and believes in one that it counts for less than this after it was sent. None: it is of a release that knows of no doubts.
+    /// It counts no renewal while a doubt of it stands, and believes in one that it counts for less than this after it was sent. None: it is of a release that
+    /// knows of no doubts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) answers_within_ms: Option<u64>,
 }

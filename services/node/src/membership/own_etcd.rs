@@ -1,4 +1,5 @@
-//! The cluster's own etcd: begun with the cluster, and its member on this node kept as membership wants it: certificates, who is believed, who is not any more, where it is.
+//! The cluster's own etcd: begun with the cluster, and its member on this node kept as membership wants it: certificates, who is believed, who is not any more,
+//! where it is.
 
 use super::config::Config;
 use super::growth::{self, Growing};
@@ -51,7 +52,8 @@ pub(super) fn settings(
     EtcdSettings { endpoints: endpoints.to_vec(), prefix: prefix.to_owned(), tls: Some(tls) }
 }
 
-/// Begins an etcd of one member on this node, and waits until it answers. The member's certificate is to be written down as soon as there is a cluster to remove the node from.
+/// Begins an etcd of one member on this node, and waits until it answers. The member's certificate is to be written down as soon as there is a cluster to
+/// remove the node from.
 pub(super) async fn begin(
     ground: &Arc<Ground>,
     authority: &Authority,
@@ -282,7 +284,8 @@ fn refused(revoked: &Revoked, told: Option<&BTreeSet<Serial>>) -> BTreeSet<Seria
     revoked.serials().chain(told.into_iter().flatten()).cloned().collect()
 }
 
-/// Writes down for the member who is believed, and who is not any more. Returns whether it has to start anew for that: etcd reads authorities once, and ends no connection of who was revoked.
+/// Writes down for the member who is believed, and who is not any more. Returns whether it has to start anew for that: etcd reads authorities once, and ends no
+/// connection of who was revoked.
 fn refresh(
     room: &Room,
     believed: &str,
@@ -303,7 +306,8 @@ fn refresh(
     Ok(anew)
 }
 
-/// Starts the member anew, after those of nodes whose names come before. Not at once: a node that was removed, and lives, is to hear of it on the connection that it has.
+/// Starts the member anew, after those of nodes whose names come before. Not at once: a node that was removed, and lives, is to hear of it on the connection
+/// that it has.
 async fn restart_in_turn(cluster: &Cluster, keeper: &Keeper) {
     let names = cluster.names().unwrap_or_default();
     let before = names.iter().filter(|name| name.as_str() < cluster.me()).count();

@@ -323,8 +323,8 @@ impl Book {
             .collect()
     }
 
-    /// Waits until an adaptation has had effect, as the kernel's counts of periods and the dispatchers' own events say; others go on meanwhile. Then, whoever is to
-    /// be kept by something else from now on is.
+    /// Waits until an adaptation has had effect, as the kernel's counts of periods and the dispatchers' own events say; others go on meanwhile. Then, whoever
+    /// is to be kept by something else from now on is.
     fn await_effect(&self, done: Done) -> Result<Adapted, Problem> {
         let Done { mut adapted, decided, mut waiting, mut generations, patience, others } = done;
         let cgroups = self.keeper.cgroups();

@@ -1,4 +1,5 @@
-//! The dispatchers of this node: processes that keep promises by a table, or by the kernel's deadlines. They outlive this daemon, and the next one finds them again.
+//! The dispatchers of this node: processes that keep promises by a table, or by the kernel's deadlines. They outlive this daemon, and the next one finds them
+//! again.
 
 use enforce::{
     Client, Committed, Effect, EnforceError, Enforcer, Kind, Launch, Order, Plan, Prepared, Vtm, VtmReport,

@@ -78,7 +78,8 @@ impl Book {
         admitted(&self.lock(), changes)
     }
 
-    /// Makes these changes in one step, as long as everybody has what was `expected` when they were decided. Their effect is not waited for, and the trace says why.
+    /// Makes these changes in one step, as long as everybody has what was `expected` when they were decided. Their effect is not waited for, and the trace says
+    /// why.
     ///
     /// # Errors
     /// Where somebody has something else by now, not all can be kept, or the kernel refuses a part: then all is as before.

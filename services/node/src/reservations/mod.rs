@@ -494,7 +494,8 @@ impl Book {
             return Ok((Some(wanted), because));
         }
         if wanted == Kind::Deadline {
-            // The kernel takes nobody into that class who is bound to a processor, as whoever was kept by something else is. Where this fails, so does what follows.
+            // The kernel takes nobody into that class who is bound to a processor, as whoever was kept by something else is. Where this fails, so does what
+            // follows.
             for why in self.keeper.pin(&entry.cgroup, None) {
                 tracing::warn!(name, why, "who is to have deadlines can't be let go from its processor");
             }

@@ -1,5 +1,5 @@
-//! Classes of the node's link, of what goes out and of what comes in, and of what domains say to each other on the node: one for each who is promised some of it. A packet belongs to the
-//! cgroup that its socket was made in, whatever its program asks of the socket. Proxies, which carry what many say, have one each.
+//! Classes of the node's link, of what goes out and of what comes in, and of what domains say to each other on the node: one for each who is promised some of
+//! it. A packet belongs to the cgroup that its socket was made in, whatever its program asks of the socket. Proxies, which carry what many say, have one each.
 
 use crate::admin::reserve::{LinkSettings, NodeSettings};
 use domain::Cgroups;
@@ -334,8 +334,8 @@ impl Links {
         self.drop_class(&format!("{PROXY}{node}"));
     }
 
-    /// Gives each proxy its class, beside those of domains. What its domains are promised they do not use otherwise while it sends for them; so it gets that before everybody who borrows, and
-    /// little of its own.
+    /// Gives each proxy its class, beside those of domains. What its domains are promised they do not use otherwise while it sends for them; so it gets that
+    /// before everybody who borrows, and little of its own.
     fn put_proxies(&mut self, settings: &NodeSettings, cgroups: &Cgroups) {
         let Some(link) = settings.link.as_ref().filter(|_| self.has_domains()) else { return };
         let domains = self.classes.iter().filter(|(name, _)| !name.starts_with(PROXY));
@@ -451,7 +451,8 @@ fn first_number(name: &str) -> u16 {
     FIRST_CLASS + u16::try_from(hash % u32::from(LAST_CLASS - FIRST_CLASS)).unwrap_or(0)
 }
 
-/// Takes away all classes but those of these numbers, and whom else they belonged to. One whose number was taken goes too, and is made anew with its first packet waiting.
+/// Takes away all classes but those of these numbers, and whom else they belonged to. One whose number was taken goes too, and is made anew with its first
+/// packet waiting.
 fn prune(device: &str, numbers: &BTreeSet<u16>) -> io::Result<()> {
     if let Some(owners) = outgoing::owners_found(device)? {
         let wanted: BTreeSet<u32> = numbers.iter().map(|number| priority(*number)).collect();

@@ -164,8 +164,8 @@ impl Book {
         }
     }
 
-    /// Enters what one domain is promised, beside all that is promised already. One that is not `strict` is entered even where nothing can be promised to it: it runs
-    /// without, and its entry says why.
+    /// Enters what one domain is promised, beside all that is promised already. One that is not `strict` is entered even where nothing can be promised to it:
+    /// it runs without, and its entry says why.
     ///
     /// # Errors
     /// Why a strict one can't be promised it; it has no entry then.

@@ -32,7 +32,8 @@ impl State {
         self.dispatchers.table_switch_ns().map_or_else(enforce::means, enforce::means_of)
     }
 
-    /// Those for whom tables have no room on a node that promises this, where these promises become others. Nobody loses slots, or what is strict, to who comes.
+    /// Those for whom tables have no room on a node that promises this, where these promises become others. Nobody loses slots, or what is strict, to who
+    /// comes.
     pub(super) fn without_room(&self, node: &Node, coming: &Coming) -> Vec<Unkept> {
         let known = self.entries.iter().filter(|(name, _)| !coming.contains_key(name.as_str()));
         let known = known.filter_map(|(name, entry)| {

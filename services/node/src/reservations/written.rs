@@ -1,8 +1,8 @@
 //! The registry's copy of promises, written while no other request waits for the disk.
 //!
-//! Whoever changes the book marks those whose entries are to be written while the book is locked, and has them written when it is not. One writes at a time: all that is marked when it
-//! begins, as it is in force then, in one transaction. So what is written last is what is in force, what is on the disk was in force at one moment, whenever the daemon is killed, and whoever
-//! waited for its turn finds that its own was written along.
+//! Whoever changes the book marks those whose entries are to be written while the book is locked, and has them written when it is not. One writes at a time:
+//! all that is marked when it begins, as it is in force then, in one transaction. So what is written last is what is in force, what is on the disk was in force
+//! at one moment, whenever the daemon is killed, and whoever waited for its turn finds that its own was written along.
 
 use super::{Book, Entry, RUN, State, VTMS};
 use registry::MAX_WRITTEN;
