@@ -79,10 +79,12 @@ impl Keys {
         let seals = self.random()?;
         self.all.push(Key { number, made_unix_s, signs: signs.as_ref().to_vec(), seals, sealed: 0 });
         let oldest = (self.all.len() > MAX_KEYS).then(|| self.all.remove(0));
-        self.store().inspect_err(|_| {
+        let stored = self.store();
+        if stored.is_err() {
             self.all.pop();
             self.all.splice(0..0, oldest);
-        })
+        }
+        stored
     }
 
     /// Forgets keys that are not the newest ones: nothing of theirs is verified or opened any more.
@@ -92,10 +94,11 @@ impl Keys {
         }
         let at = self.all.iter().position(|key| key.number == number).ok_or(Errno::NOKEY)?;
         let key = self.all.remove(at);
-        self.store().map_err(|errno| {
+        let stored = self.store();
+        if stored.is_err() {
             self.all.insert(at, key);
-            errno
-        })
+        }
+        stored
     }
 
     pub fn sign(&self, data: &[u8]) -> Result<String, Errno> {

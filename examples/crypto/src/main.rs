@@ -56,7 +56,7 @@ fn number(word: &[u8]) -> Result<u32, Errno> {
 
 /// Bytes from their hexadecimal digits, as `xxd -p` writes them.
 fn bytes(digits: &[u8]) -> Result<Vec<u8>, Errno> {
-    if digits.len() % 2 != 0 {
+    if !digits.len().is_multiple_of(2) {
         return Err(Errno::INVAL);
     }
     let value = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());

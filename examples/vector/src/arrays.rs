@@ -153,8 +153,9 @@ pub fn run<T: Element>(order: &Order, memory: &File) -> Result<String, Errno> {
     let size = memory.metadata().map_err(|_| Errno::IO)?.len();
     let bytes = (*count as u64) * T::BYTES as u64;
     // Whatever the order says, it leads nowhere but into the memory.
-    let is_inside =
-        |place: &u64| place % T::BYTES as u64 == 0 && place.checked_add(bytes).is_some_and(|end| end <= size);
+    let is_inside = |place: &u64| {
+        place.is_multiple_of(T::BYTES as u64) && place.checked_add(bytes).is_some_and(|end| end <= size)
+    };
     if !places.iter().all(is_inside) {
         return Err(Errno::FAULT);
     }

@@ -213,8 +213,14 @@ pub(super) async fn ask(
         return Ok(prepare::obstacles(node, dc, domain, prepare).await);
     }
     let (path, body) = (format!("/v1/here/move/{dc}/{domain}"), json!(MayCome { prepare }));
+    let mut broke_off = false;
     for _again in 0..ASKED_AGAIN_MAX {
         let answer = following.peers.call(to, path.clone(), Some(body.clone())).await;
+        // A connection that was kept is of no use after the other daemon's end; the question changes nothing, so it is asked once more.
+        if answer.is_err() && !broke_off {
+            broke_off = true;
+            continue;
+        }
         let answer =
             answer.and_then(|answer| serde_json::from_value(answer).map_err(|error| error.to_string()));
         let Obstacles { refused, pending } = answer.map_err(|why| {
