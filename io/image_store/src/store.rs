@@ -339,7 +339,11 @@ impl Adding<'_> {
         // Somebody else who adds the same is waited for, and may have finished it.
         rustix::fs::flock(&file, FlockOperation::LockExclusive).doing(shown)?;
         if self.has(digest, size)? {
-            return Ok(());
+            // Perhaps this opening has made it, after the one before had got its name. Whoever waits for it finds the content there, too.
+            return match fs::remove_file(&partial) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).doing(shown),
+                _ => Ok(()),
+            };
         }
         if fs::symlink_metadata(&partial).map(|there| there.ino()).ok()
             != file.metadata().ok().map(|ours| ours.ino())
