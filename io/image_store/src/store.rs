@@ -162,7 +162,7 @@ impl Store {
         Ok((manifest, config))
     }
 
-    /// Takes a name from an image, or all its names where it is meant by its digest. What is not used any more is left for
+    /// Takes a name from an image, or all its names where it is meant by its digest. Content that is not used any more is left for
     /// [`Store::collect`].
     ///
     /// # Errors
