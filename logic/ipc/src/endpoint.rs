@@ -197,7 +197,7 @@ impl<L: Link> Endpoint<L> {
         self.address
     }
 
-    /// Binds a peer over the link that whoever introduced both has made for this pair alone. Whoever was bound in its place is unbound.
+    /// Binds a peer over the link that whoever introduced both has made for this pair alone. A peer that was bound in its place is unbound.
     ///
     /// # Errors
     /// [`NoPeer::Oneself`], and [`NoPeer::WrongGeneration`] when a later one is or was there.

@@ -1,11 +1,11 @@
 //! The stand-in on an endpoint's node for a peer on another node. It has the other end of their channel, reports over a link what the endpoint
 //! does, and does in the endpoint's channel what the link says of the peer. There is one on each of both nodes.
 //!
-//! The two copy: records, and the words of both directions (`docs/spec/proxy.md`). What counts against a window counts from end to
+//! The two copy: records, and the words of both directions (`docs/spec/proxy.md`). Bytes count against a window from end to
 //! end, so there is always room for what comes. Whether a call was received, the receiver's node decides, because its receiver does not wait for
 //! an answer; a call that has left its node is *away* until that one says, and its caller asks for it back.
 //!
-//! What is said comes once and in order. What the endpoint wrote and what the link brings are allegations alike.
+//! Each message comes once and in order. Words of the endpoint and messages of the link are allegations alike.
 
 use std::collections::VecDeque;
 

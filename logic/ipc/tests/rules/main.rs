@@ -1,4 +1,4 @@
-//! The limits on a peer that keeps to no rule, and its punishment; turns among peers, and strangers.
+//! Tests of a peer that keeps to no rule and of what it gets for that, of turns among peers, and of strangers.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod pair;
