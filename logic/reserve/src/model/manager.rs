@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Manages what is promised.
 pub trait Manager {
-    /// Whether machines could be promised this, all of it together; nothing is changed. What comes of it can be committed.
+    /// Whether machines could be promised this, all of it together; nothing is changed. The adaptation can be committed.
     ///
     /// # Errors
     /// The machine that would miss, or the resource that is short, and what would help.
