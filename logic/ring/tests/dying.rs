@@ -17,7 +17,7 @@ const CAPACITIES: [usize; 3] = [64, 128, 512];
 const STEPS: u64 = 40;
 const SCRIPTS: u64 = 200;
 
-/// The panic with which a dying half leaves: nothing is cleaned up behind it.
+/// The payload of the panic by which a half dies: nothing is cleaned up behind it.
 struct Death;
 
 /// Memory in which the half that is mortal may write only so often.
