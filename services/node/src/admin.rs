@@ -243,7 +243,7 @@ pub enum Code {
     UnknownNode,
     /// No volume of that name.
     UnknownVolume,
-    /// The name or address that is wanted is somebody's already.
+    /// The request conflicts with something that is there, in use or under way.
     Taken,
     /// The caller may not do this.
     Refused,

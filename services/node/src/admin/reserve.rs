@@ -353,7 +353,7 @@ pub struct Trace {
     pub notes: Vec<Note>,
 }
 
-/// One look at one that is promised processor time. What it has used and missed counts from when it came.
+/// One look at one that is promised processor time. Use and misses count from when it came.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// When, in milliseconds since 1970.

@@ -363,7 +363,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Does the steps of the turn together. What could not be done, and why.
+    /// Does the steps of the turn together. Returns the steps that failed, and why.
     async fn take(
         &self,
         node: &Arc<Domains>,

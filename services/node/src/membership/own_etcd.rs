@@ -278,7 +278,8 @@ async fn look(cluster: &Cluster, keeper: &Arc<Keeper>, before: &mut Before) -> R
     growth::step(cluster, keeper, &believed, &members, &mut before.growing).await
 }
 
-/// Returns the certificates that the member is to refuse: all revoked ones, and all that it was told before.
+/// Returns the certificates that the member is to refuse. These are all revoked ones, and, while it believes an authority that this node believes no more, all
+/// that it was told before.
 fn refused(revoked: &Revoked, told: Option<&BTreeSet<Serial>>) -> BTreeSet<Serial> {
     revoked.serials().chain(told.into_iter().flatten()).cloned().collect()
 }

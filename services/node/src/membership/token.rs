@@ -23,7 +23,7 @@ const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 16;
 /// How long a token is good for, where nobody says otherwise: an hour.
 pub(crate) const DEFAULT_TTL_S: u64 = 3_600;
-/// The longest: a week. What lies about longer is found by somebody.
+/// The longest: a week. A token that lies about longer is found by somebody.
 const MAX_TTL_S: u64 = 7 * 86_400;
 /// Tokens that may be unused at a time.
 const MAX_TOKENS: usize = 1_024;

@@ -36,7 +36,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Changes that come together are looked at together.
 const GATHER: Duration = Duration::from_millis(5);
-/// How long a pass waits for what it puts into effect. What takes longer goes on beside the next passes.
+/// How long a pass waits for what it puts into effect. Work that takes longer goes on beside the next passes.
 const TAKE_UP_PATIENCE: Duration = Duration::from_millis(100);
 /// How long the thread that waits for changes waits at a time before it looks whether it is still wanted.
 const WATCH_PATIENCE: Duration = Duration::from_secs(1);

@@ -166,7 +166,7 @@ impl Dispatchers {
         Ok(prepared.caveats)
     }
 
-    /// Lets one go, wherever it was kept. Who keeps nobody any more ends.
+    /// Lets one go, wherever it was kept. A dispatcher that keeps nobody any more ends.
     pub(crate) fn drop_vtm(&mut self, id: &str, is_there: &dyn Fn(&str) -> bool) {
         self.keep_only(&|other| other != id, is_there);
     }

@@ -150,7 +150,7 @@ impl Keeper {
         told.file.set(quota).map_err(|error| format!("the quota of {cgroup} can't be set: {error}"))
     }
 
-    /// Binds those in a cgroup to the processor that admission has counted them on; `None`: to none. What can't be done is told.
+    /// Binds those in a cgroup to the processor that admission has counted them on; `None`: to none. Failures are told.
     pub(crate) fn pin(&self, cgroup: &str, processor: Option<usize>) -> Caveats {
         let pinned = match processor {
             None if !self.cgroups.offers("cpuset") => return Vec::new(),

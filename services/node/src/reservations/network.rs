@@ -334,7 +334,7 @@ impl Links {
         self.drop_class(&format!("{PROXY}{node}"));
     }
 
-    /// Gives each proxy its class, beside those of domains. What its domains are promised they do not use otherwise while it sends for them; so it gets that
+    /// Gives each proxy its class, beside those of domains. Its domains do not use their promised share otherwise while it sends for them; so it gets that
     /// before everybody who borrows, and little of its own.
     fn put_proxies(&mut self, settings: &NodeSettings, cgroups: &Cgroups) {
         let Some(link) = settings.link.as_ref().filter(|_| self.has_domains()) else { return };

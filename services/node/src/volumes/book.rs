@@ -60,7 +60,7 @@ impl Record {
     }
 }
 
-/// FNV-1a of a volume's name. Whoever writes topologies could choose a name with the hash of another's, so it names nobody any more, but the
+/// FNV-1a of a volume's name. An author of topologies could choose a name with the hash of another's, so it names nobody any more, but the
 /// users of volumes that there were before.
 fn hash(id: &Id) -> u32 {
     let bytes = id.0.bytes().chain([b'/']).chain(id.1.bytes());

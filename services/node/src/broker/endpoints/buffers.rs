@@ -1,4 +1,4 @@
-//! Buffers and grants: the memories, and who is told. What is allowed is `ipc::grants`' to say.
+//! Buffers and grants: the memories, and who is told. The rules are those of `ipc::grants`.
 
 use super::{EndpointAddress, Inner, Own, Table};
 use crate::broker::{Identity, Outgoing, Refusal, refuse};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 /// Regions of pairs that are over which one domain may hold in any case: as many as a busy program finds when it looks up again. Where the
-/// file allows many pairs it is half of them. Who holds more is introduced to nobody until it lets go of some.
+/// file allows many pairs it is half of them. A member that holds more is introduced to nobody until it lets go of some.
 const LINGERING_PER_DOMAIN: usize = 256;
 
 /// Regions of pairs that are over which one domain may hold, of so many pairs.
