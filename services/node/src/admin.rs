@@ -633,7 +633,7 @@ pub struct EndpointRow {
     /// The node where that is, if it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// That program, as this node counts.
+    /// The program's process, as this node counts.
     pub pid: Option<u32>,
     /// Those to whom it was introduced and that are still there.
     pub peers: usize,

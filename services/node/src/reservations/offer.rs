@@ -45,7 +45,7 @@ struct Given {
     processor: Option<usize>,
 }
 
-/// That it was tried by a domain and does not run it.
+/// The node's refusal of a domain that has tried it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refused {
     pub(crate) why: String,

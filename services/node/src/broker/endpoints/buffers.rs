@@ -376,7 +376,7 @@ fn caller_in<'a>(
     }
 }
 
-/// That two have nothing to do with each other.
+/// Says that two endpoints have nothing to do with each other.
 pub(super) fn neither(EndpointAddress { slot, generation }: EndpointAddress) -> String {
     format!(
         "neither may endpoint {slot}.{generation} call this one, nor this one it: nothing is granted to it"
