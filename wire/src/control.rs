@@ -279,7 +279,7 @@ pub struct EndpointAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Whom {
-    /// Whoever has this name.
+    /// The endpoint that has this name.
     Name(String),
     /// This very one.
     Address(EndpointAddress),
