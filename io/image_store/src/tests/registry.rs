@@ -8,8 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The parts of a request that tests look at: its path with the query, and its header
-/// `Authorization`.
+/// A request as tests look at it: its path with the query, and its header `Authorization`.
 type Asked = (String, Option<String>);
 /// Status, headers, and how the body is written.
 type Answer = (u16, Vec<(&'static str, String)>, Body);
