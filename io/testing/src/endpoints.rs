@@ -38,8 +38,7 @@ pub(super) const ALL_RIGHTS: EndpointRights = EndpointRights {
 /// An order of a test to the stand-in about its endpoints.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// The rights of one endpoint with another; nothing at all in both directions: they can't be
-    /// introduced.
+    /// The rights of one endpoint with another; none at all both ways: they can't be introduced.
     Rights { of: String, with: String, rights: EndpointRights },
     /// The topology has these names, and no others. Without this it has every name.
     Names(Vec<String>),
