@@ -216,8 +216,7 @@ fn needs(selector: &Selector) -> String {
     }
 }
 
-/// Returns the greater amounts that it asks for where it has too little. Where it has all that it may have, the same with a worse
-/// level.
+/// Returns the greater amounts that it asks for; where it has all that it may have, the same with a worse level.
 fn grown(settings: &Settings, figure: Figure, has: Amounts, before_less_ns: Option<u64>) -> Amounts {
     let more = |range: &Range, now: u64| match &settings.selector {
         Selector::Feedback(feedback) => range.clamp(feedback.more(now, figure, before_less_ns)),
