@@ -345,8 +345,8 @@ impl<L: Link> Endpoint<L> {
         self.peers.get(index).map(|peer| peer.rights).ok_or(NoPeer::Unbound(peer))
     }
 
-    /// Takes over the rights of this endpoint with a peer, which the process that introduced them has changed. Calls that are under way go on by what they
-    /// began with; what comes from the peer is judged by this from now on.
+    /// Takes over the rights of this endpoint with a peer, which the process that introduced them has changed. Calls that are under way go on
+    /// by what they began with; what comes from the peer is judged by this from now on.
     ///
     /// # Errors
     /// See [`NoPeer`].

@@ -1,5 +1,4 @@
-//! The table of buffers that endpoints of one distributed container have granted to each other, kept by the process that hands the memories out
-//! (`docs/spec/grants.md`).
+//! The table of buffers that endpoints of one distributed container have granted to each other (`docs/spec/grants.md`).
 //!
 //! There is no memory here. The result of a call is returned: the number, whether the memories have to be sealed now, and who has to be told.
 
