@@ -1,5 +1,4 @@
-//! Tests of packets that are lost and that only seem to be, of the turns of pairs, and of a receiver's
-//! acknowledgements.
+//! Tests of packets that are lost or only seem to be, of turns, and of what a receiver says of them.
 
 use crate::{config, connect, exchange, joined, messages, packet};
 use link::{Event, Link, Sent, Standing, Transport};

@@ -1,5 +1,4 @@
-//! Tests of a link's rules, one by one; and of the limits on a hostile peer, which the transport has let
-//! in.
+//! Tests of a link's rules, and of the limits on a hostile peer, which the transport has let in.
 
 mod classes;
 mod hostile;
