@@ -1,5 +1,4 @@
-//! The publishers of a channel, and how many records each has written: so that a record which is written again after a death is not published
-//! again.
+//! The publishers of a channel, and how many records each has written: one that is written again after a death is not published again.
 
 use super::Channel;
 use crate::log::Log;
