@@ -118,8 +118,7 @@ impl Watch {
         }
     }
 
-    /// Returns the sum of all requests to a service: how many, and how long they took together, in
-    /// ns.
+    /// Returns the sum of all requests to a service: how many, and how long they took, in ns.
     fn served(
         &mut self,
         source: &Source<'_>,

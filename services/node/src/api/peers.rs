@@ -76,8 +76,7 @@ async fn drop_replica(State(node): Shared, Json(about): Json<About>) -> Result<J
     node.volumes.drop_replica(&about).await.map(|()| Json(true))
 }
 
-/// Lets a caller without a certificate do nothing but join, and tells a node whose release is too far
-/// away so.
+/// Refuses a caller without a certificate all but joining, and a node whose release is too far away.
 async fn only_nodes(request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>().cloned();
     let who =

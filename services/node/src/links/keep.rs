@@ -575,8 +575,7 @@ mod tests {
     use super::super::COMPRESSIONS;
     use super::*;
 
-    /// Bytes of several domains were compressed together by default, so that one that saw lengths on the wire learnt what others sent
-    /// beside it.
+    /// Bytes of several domains were compressed together, so that one that saw lengths on the wire learnt what others sent beside it.
     #[test]
     fn nothing_is_compressed_that_nobody_has_asked_to_be() {
         assert_eq!(read(b"").wanted.compression, "none");

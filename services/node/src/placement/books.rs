@@ -1,5 +1,4 @@
-//! The cluster's registry as far as placement goes, and the keys that this node writes there. `docs/spec/placement.md` describes
-//! the keys.
+//! The cluster's registry as far as placement goes, and this node's writes there. `docs/spec/placement.md` describes the keys.
 
 use crate::base::RegistryDebug;
 use crate::domains::Desired;

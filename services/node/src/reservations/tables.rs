@@ -173,8 +173,7 @@ impl Tabled {
     }
 }
 
-/// Returns the limits of tables for a file that is looked at elsewhere than in the daemon: by the daemon's report, or by what can be tried here. `is_own`: of
-/// the file itself.
+/// Returns the limits of tables for a file that is looked at outside the daemon: by its report, or by what can be tried here. `is_own`: of the file itself.
 pub(super) fn for_a_file(book: Option<&BookRow>, is_own: impl Fn(&str) -> bool) -> Tables {
     let said = book.and_then(|book| book.table.as_ref());
     let means = said.map_or_else(enforce::means, |table| enforce::means_of(table.switch_ns));

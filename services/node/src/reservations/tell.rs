@@ -265,8 +265,7 @@ impl Entry {
     }
 }
 
-/// Describes the cost of each of several enforcements at once to the others: admission takes all on a processor for of one
-/// kind.
+/// Describes the cost of several enforcements at once to each: admission takes all on a processor for of one kind.
 fn mixed(state: &State) -> BTreeMap<Kind, String> {
     let (table, deadline) =
         (state.dispatchers.is_in_use(Kind::Table), state.dispatchers.is_in_use(Kind::Deadline));

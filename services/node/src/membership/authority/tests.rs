@@ -512,7 +512,8 @@ fn nobody_believes_an_authority_that_the_one_before_has_not_signed() {
     assert_eq!(cluster.nodes["b"].identity.fingerprints(), [own.fingerprint()]);
 }
 
-/// Anybody who could write into etcd asked in a node's name while the authority was replaced, and had a certificate of that name.
+/// Anybody who could write into etcd asked in a node's name while the authority was replaced, and had a certificate of that
+/// name.
 #[test]
 fn nobody_is_given_the_certificate_of_a_node_that_has_not_signed_for_it() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
