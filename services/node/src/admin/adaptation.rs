@@ -25,7 +25,7 @@ pub struct AdaptationRow {
     pub file: Amounts,
     /// The lower end of the range in which its amounts stay.
     pub least: Amounts,
-    /// The same at the other end; the level is the worst.
+    /// The upper end of that range; the level is the worst.
     pub most: Amounts,
     /// The amounts that it wants and may not have, with what would fit; absent: it has what it wants.
     pub refused: Option<String>,

@@ -164,7 +164,7 @@ pub(crate) fn sweep(ground: &Ground) -> io::Result<()> {
 /// member's folder already, into which its user would not find.
 ///
 /// # Errors
-/// One of these fails, or the daemon that started it has died.
+/// One of these steps fails, or the daemon that started it has died.
 pub fn server_main(mut arguments: impl Iterator<Item = OsString>) -> Result<Infallible, String> {
     let program = arguments.next().ok_or("no program")?;
     let mut told = [0];

@@ -84,7 +84,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Those that are there; where this node has had no member, made anew.
+    /// Reads the files that are there; where this node has had no member, they are made anew.
     fn of(room: &Room, identity: &Identity, state_dir: &Path, address: SocketAddr) -> Result<Self, Problem> {
         let certificate_pem = match room.certificate() {
             Ok(pem) => pem,

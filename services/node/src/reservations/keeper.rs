@@ -296,7 +296,7 @@ impl Keeper {
         self.keep_disk(cgroup, &Promise::default(), &mut Vec::new())
     }
 
-    /// All are back among everybody else: nobody is promised anything any more.
+    /// Puts all cgroups back among everybody else's: nobody is promised anything any more.
     pub(crate) fn stand_down(&self) {
         for name in self.cgroups.children(&self.top) {
             let _gone_meanwhile = self.cgroups.prefer(&format!("{}/{name}", self.top), false);

@@ -652,7 +652,7 @@ impl Book {
 }
 
 impl State {
-    /// One as a dispatcher is told of it; `None` where no processor time is promised to it.
+    /// Returns a domain as a dispatcher is told of it; `None` where no processor time is promised to it.
     fn vtm(&self, name: &str, entry: &Entry, promise: &Promise) -> Option<Vtm> {
         let (number, task) = promise.processor?;
         let is_domain = entry.file.is_some();

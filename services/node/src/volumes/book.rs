@@ -92,7 +92,7 @@ impl Book {
         Self { place, registry, choosing: Mutex::default() }
     }
 
-    /// All that there are. One that can't be read is an error of its own: nothing is made in its place.
+    /// Returns the records of all volumes. One that can't be read is an error of its own: nothing is made in its place.
     pub fn all(&self) -> Result<Vec<(Id, Record)>, Problem> {
         let entries = self.registry.list(PREFIX).map_err(failed)?;
         let mut all = Vec::new();

@@ -15,7 +15,7 @@ use wire::control::{Event, GrantAccess, GrantedBuffer, Reply};
 use wire::grants::{PLACE_FIRST, PLACES, STATE_BYTES, State, head, offset_of};
 use wire::ipc::Address;
 
-/// Those of one distributed container.
+/// The buffers of one distributed container.
 #[derive(Debug)]
 pub(super) struct Buffers {
     pub(super) table: grants::Table,

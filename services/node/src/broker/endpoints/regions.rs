@@ -12,7 +12,7 @@ pub(super) fn lingering_most(pairs: usize) -> usize {
     LINGERING_PER_DOMAIN.max(pairs / 2)
 }
 
-/// All of the node, by the numbers of their channels.
+/// All regions of the node, by the numbers of their channels.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     all: HashMap<u64, Region>,
