@@ -1,4 +1,4 @@
-//! Cameras: what the server of a service of kind `camera` is told. What their files say and take is V4L2 ([`crate::v4l2`]); described in
+//! Cameras: the settings of the server of a service of kind `camera`. Their files speak V4L2 ([`crate::v4l2`]); described in
 //! `docs/spec/camera.md`.
 
 use serde::{Deserialize, Serialize};

@@ -19,7 +19,7 @@ pub const SOCKET_PATH: &str = "/run/tombolo/control.sock";
 pub const SOCKET_VARIABLE: &str = "TOMBOLO_CONTROL";
 /// The variable that names a folder for a server of ours: what is in it outlives the server, and goes with the domain.
 pub const KEPT_VARIABLE: &str = "TOMBOLO_KEPT";
-/// Longest wait for a server that one [`Request::Connect`] may ask for, in ms. Whoever waits takes one of its domain's
+/// Longest wait for a server that one [`Request::Connect`] may ask for, in ms. A call that waits takes one of its domain's
 /// connections, so a wait has an end; who wants to wait longer asks again.
 pub const MAX_WAIT_MS: u32 = 60_000;
 
@@ -279,7 +279,7 @@ pub struct EndpointAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Whom {
-    /// Whoever has this name.
+    /// The endpoint that has this name.
     Name(String),
     /// This very one.
     Address(EndpointAddress),

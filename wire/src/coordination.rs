@@ -94,7 +94,7 @@ pub enum Tell {
         /// Its value.
         value: Vec<u8>,
     },
-    /// That were all.
+    /// All records have been sent.
     Loaded,
     /// It is done, and will be there after a power cut; the head has this revision now.
     Committed(u64),

@@ -12,7 +12,7 @@ pub const TAG_LAST: u32 = 2;
 pub const NOTICE_RELEASED: u64 = 1;
 /// Bytes in front of the reply of a record.
 pub const RECORD_HEADER_BYTES: usize = 40;
-/// Longest state that a primary hands over with a reply: it is sent anew whenever it changes. What is larger belongs in a volume or into a
+/// Longest state that a primary hands over with a reply: it is sent anew whenever it changes. Larger state belongs in a volume or into a
 /// granted buffer, and its place into the state.
 pub const STATE_BYTES_MAX: usize = 256 << 10;
 /// Longest reply of a record: no ring of a pair takes a longer one.

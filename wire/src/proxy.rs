@@ -72,7 +72,7 @@ pub mod reason {
     pub const REFUSED: u32 = 1;
     /// A rule of `docs/spec/proxy.md` was broken.
     pub const BROKEN: u32 = 2;
-    /// Whoever asked for it does not wait any more.
+    /// The asker does not wait any more.
     pub const CANCELLED: u32 = 3;
 }
 

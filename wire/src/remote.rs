@@ -52,7 +52,7 @@ pub enum Broken {
     Window,
 }
 
-/// Appends a frame. What is longer than one may be becomes several.
+/// Appends a frame. Content that is longer than one may be becomes several.
 pub fn put(kind: u8, content: &[u8], out: &mut Vec<u8>) {
     let mut rest = content;
     loop {

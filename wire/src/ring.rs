@@ -15,7 +15,7 @@ pub const RING_BYTES_MIN: u32 = 4096;
 /// Most bytes of one ring.
 pub const RING_BYTES_MAX: u32 = 16 << 20;
 
-/// Where [`MAGIC`] stands. What stands below [`OFFSET_ENDS`] is written by the maker before anybody else sees the region.
+/// Where [`MAGIC`] stands. The words below [`OFFSET_ENDS`] are written by the maker before anybody else sees the region.
 pub const OFFSET_MAGIC: usize = 0;
 /// Where [`VERSION`] stands.
 pub const OFFSET_VERSION: usize = 8;

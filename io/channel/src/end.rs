@@ -107,7 +107,7 @@ impl End {
     /// else (`docs/spec/ring.md`).
     ///
     /// # Errors
-    /// Those of opening `/proc/self/fd/N`; `Unsupported` of an end that is in a guest itself.
+    /// The errors of opening `/proc/self/fd/N`; `Unsupported` of an end that is in a guest itself.
     pub fn sight(&self) -> std::io::Result<OwnedFd> {
         self.material.sight()
     }

@@ -183,7 +183,8 @@ impl Sender {
     }
 
     /// Sends a message, waiting for room; in pieces of [`Sender::piece_bytes`], if it is longer than one and the receiver puts
-    /// them together (see [`Sender::message_limit`]): then one end copies in while the other copies out. When the deadline passes in the midst of it, the receiver gets nothing of it.
+    /// them together (see [`Sender::message_limit`]): then one end copies in while the other copies out. When the deadline passes in the midst of it, the
+    /// receiver gets nothing of it.
     ///
     /// # Errors
     /// [`SendError`], other than `Full`.
@@ -366,7 +367,7 @@ impl Sender {
     /// Holds messages back until they are so many bytes together (at most a quarter of the ring), so that the peer is
     /// shown, and woken for, many at once. 0, the default: each shows with its commit.
     ///
-    /// Whoever expects an answer flushes first. A sender flushes by itself when it runs out of room and when it closes. What is
+    /// A sender that expects an answer flushes first. A sender flushes by itself when it runs out of room and when it closes. What is
     /// held is lost when another closes the channel first: the peer, a [`Closer`], or the receiver of this end (and of two
     /// variables that go out of scope, the later one goes first).
     pub fn set_batch_bytes(&mut self, bytes: usize) {

@@ -44,7 +44,7 @@ impl AsyncReceiver {
     /// Waits for a receiver's messages by the current runtime.
     ///
     /// # Errors
-    /// Those of epoll_ctl(2) and of duplicating two descriptors; the channel is closed then.
+    /// The errors of epoll_ctl(2) and of duplicating two descriptors; the channel is closed then.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.

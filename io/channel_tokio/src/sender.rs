@@ -45,7 +45,7 @@ impl AsyncSender {
     /// Waits for a sender's room by the current runtime.
     ///
     /// # Errors
-    /// Those of epoll_ctl(2) and of duplicating two descriptors; the channel is closed then.
+    /// The errors of epoll_ctl(2) and of duplicating two descriptors; the channel is closed then.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.

@@ -78,7 +78,7 @@ impl AsyncStreamReader {
     /// Waits for a reader's bytes by the current runtime.
     ///
     /// # Errors
-    /// Those of epoll_ctl(2) and of duplicating two descriptors; the channel is closed then.
+    /// The errors of epoll_ctl(2) and of duplicating two descriptors; the channel is closed then.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
@@ -115,7 +115,7 @@ impl AsyncStreamWriter {
     /// Waits for a writer's room by the current runtime.
     ///
     /// # Errors
-    /// Those of epoll_ctl(2) and of duplicating two descriptors; the channel is closed then.
+    /// The errors of epoll_ctl(2) and of duplicating two descriptors; the channel is closed then.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.

@@ -1,4 +1,4 @@
-//! That limits hold, and that what is used is told.
+//! Tests that limits hold, and that use is reported.
 
 mod ground;
 

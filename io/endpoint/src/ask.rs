@@ -18,7 +18,7 @@ pub enum AskError {
     /// The request failed.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// Whoever may have received it has ended, and its successor does not know of its replies: it is not known whether the request took effect.
+    /// The endpoint that may have received it has ended, and its successor does not know of its replies: it is not known whether the request took effect.
     #[error(
         "endpoint {before} may have received the request, and has ended; {successor} does not know of it: it is not known whether it took effect"
     )]
@@ -36,7 +36,7 @@ pub struct Ask {
     name: String,
     tag: u32,
     takes: u32,
-    /// Whoever has the name is looked for; `None`: the request is on its way.
+    /// The search for the endpoint that has the name; `None`: the request is on its way.
     find: Option<Find>,
     request: Option<Request>,
     /// The first one that may have received it, and has ended.
@@ -63,7 +63,7 @@ impl Ask {
         self.received_by.is_some_and(|before| to.slot == before.slot && to.generation <= before.generation)
     }
 
-    /// Whoever was asked is gone: who has the name next is looked for.
+    /// The endpoint that was asked is gone: looks for the next one that has the name.
     fn look_again(&mut self) {
         if let Some(request) = self.request.as_ref().filter(|request| !request.is_withdrawn()) {
             // Whoever continues the first one that may have received it knows of the later ones, too.

@@ -265,7 +265,7 @@ impl Pairs {
         Ok(())
     }
 
-    /// Whoever introduced them has changed what may be done with a peer.
+    /// Takes over the rights with a peer, which the process that introduced them has changed.
     pub fn set_rights(&mut self, peer: Address, rights: Rights) -> Result<(), NoPeer> {
         self.logic.set_rights(peer, rights)
     }

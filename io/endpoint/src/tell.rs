@@ -26,7 +26,7 @@ pub enum TellError {
 pub struct Tell {
     name: String,
     tag: u32,
-    /// Whoever has the name is looked for; `None`: the message is on its way.
+    /// The search for the endpoint that has the name; `None`: the message is on its way.
     find: Option<Find>,
     send: Option<Send>,
     /// The endpoint that was called last, in vain.

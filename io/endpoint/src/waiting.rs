@@ -28,7 +28,7 @@ pub(crate) const SEARCH_AFTER: Duration = Duration::from_millis(10);
 /// How long a call whose time is over waits for another node to say whether it was received: many round trips of a link that works, and little
 /// for a person where the link is cut.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_millis(100);
-/// Whoever always finds something looks so often for what the daemon says: a system call, and seldom enough to cost nothing.
+/// An endpoint that always finds something looks so often for the daemon's messages: a system call, and seldom enough to cost nothing.
 pub(crate) const HEAR_EVERY: Duration = Duration::from_millis(1);
 /// Looks in a row before the first look at the clock, and between two.
 const LOOKS_PER_CLOCK: u32 = 16;

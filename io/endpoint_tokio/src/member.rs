@@ -23,7 +23,7 @@ impl Endpoint {
     /// Waits for an endpoint's calls by the current runtime.
     ///
     /// # Errors
-    /// Those of epoll_ctl(2) and of duplicating a descriptor; the endpoint ends then.
+    /// The errors of epoll_ctl(2) and of duplicating a descriptor; the endpoint ends then.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.

@@ -178,7 +178,7 @@ pub struct Freezer {
 }
 
 impl Freezer {
-    /// That of a cgroup.
+    /// Opens the freezer of a cgroup.
     ///
     /// # Errors
     /// Where it has none, or we may not.

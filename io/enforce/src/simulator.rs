@@ -151,7 +151,7 @@ impl Simulator {
     /// Comes to the same decisions as a recorded dispatcher, of a simulator or of a real thread, or names the first that differs.
     ///
     /// # Errors
-    /// That one.
+    /// Replays a recording.
     pub fn replay(recording: &Recording) -> std::result::Result<(), ReplayError> {
         recording.replay()
     }

@@ -1,4 +1,5 @@
-//! How the thread of a processor is given orders, explored: every order of every step of those who give and of the thread that decides (`RUSTFLAGS="--cfg loom"`).
+//! How the thread of a processor is given orders, explored: every order of every step of those who give and of the thread that decides (`RUSTFLAGS="--cfg
+//! loom"`).
 //!
 //! Two things must hold: once a commit is over nothing is decided without it, though nobody has
 //! waited for the thread; and nobody waits for ever.
@@ -37,7 +38,7 @@ struct World {
     bed: (Mutex<()>, Condvar),
     /// The plan that was committed, in the order in which things really happen: loom takes no notice of it.
     committed: Plain,
-    /// Whoever waits for the thread to have taken a plan.
+    /// For the thread that waits until a plan is taken.
     answer: (Mutex<u32>, Condvar),
 }
 

@@ -43,7 +43,7 @@ impl Default for MountOptions {
 /// Opens `/dev/fuse`, close-on-exec. A duplicate of the descriptor keeps the mount alive while a frontend is away.
 ///
 /// # Errors
-/// Those of open(2): `NotFound` where the kernel has no FUSE (load the module `fuse`), `PermissionDenied` where the
+/// The errors of open(2): `NotFound` where the kernel has no FUSE (load the module `fuse`), `PermissionDenied` where the
 /// device is closed to the caller.
 pub fn open_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
@@ -53,7 +53,7 @@ pub fn open_device() -> io::Result<OwnedFd> {
 /// enter it, and the kernel checks the permission bits.
 ///
 /// # Errors
-/// Those of fsopen(2), fsconfig(2) and fsmount(2); needs `CAP_SYS_ADMIN`.
+/// The errors of fsopen(2), fsconfig(2) and fsmount(2); needs `CAP_SYS_ADMIN`.
 pub fn mount_detached(device: &OwnedFd, options: &MountOptions) -> io::Result<OwnedFd> {
     let device = device.as_fd().as_raw_fd().to_string();
     let (uid, gid) = (options.uid.to_string(), options.gid.to_string());

@@ -19,7 +19,7 @@ pub struct Identity {
 /// Makes the calling thread, and every thread that it starts from now on, unprivileged for good.
 ///
 /// # Errors
-/// Those of [`sys::privilege::drop_all`].
+/// The errors of [`sys::privilege::drop_all`].
 pub(crate) fn drop_all(identity: Option<Identity>) -> io::Result<()> {
     let identity = identity.map(|Identity { uid, gid }| (uid, gid));
     sys::privilege::drop_all(Modest { identity, descriptors: DESCRIPTORS_MAX, locked_bytes: Some(0) })

@@ -73,7 +73,7 @@ pub enum Progress {
 /// Builders of one cache wait for each other.
 ///
 /// # Errors
-/// Whatever is missing, by name; a file that can't be read or written; bounds.
+/// A missing part, by name; a file that can't be read or written; bounds.
 pub fn build(spec: &Spec, cache: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Image, ImageError> {
     progress(Progress::Reading);
     let plan = Plan::of(spec)?;

@@ -1,4 +1,4 @@
-//! The documents of an image: index, manifest, configuration. Whoever wrote them may be hostile.
+//! The documents of an image: index, manifest, configuration. Their author may be hostile.
 
 use crate::error::{Error, Result};
 use oci_spec::image::{

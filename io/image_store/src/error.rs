@@ -82,7 +82,7 @@ pub enum Error {
     Registry {
         /// The registry's host.
         host: String,
-        /// The event or error.
+        /// The failure, in words.
         what: String,
     },
     /// The registry has no such image.

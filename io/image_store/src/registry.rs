@@ -51,7 +51,7 @@ pub struct Access {
     pub insecure: bool,
 }
 
-/// Takes an image from its registry into the store. What is there already is not fetched again.
+/// Takes an image from its registry into the store. Blobs that are there already are not fetched again.
 ///
 /// # Errors
 /// A registry that can't be reached, refuses, or is not believed; a store that can't be written.
@@ -170,7 +170,7 @@ impl Registry {
         Ok(format!("Bearer {token}"))
     }
 
-    /// Goes where the registry says that it is. Who one is, is told to the registry alone.
+    /// Goes where the registry says that it is. The credentials are sent to the registry alone.
     fn follow(&self, url: &str, accept: &str) -> Result<Response<Body>> {
         let own = authority(url);
         let mut url = url.to_owned();

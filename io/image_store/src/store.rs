@@ -162,8 +162,8 @@ impl Store {
         Ok((manifest, config))
     }
 
-    /// Takes a name from an image, or all its names where it is meant by its digest. What is not used any more is left for
-    /// [`Store::collect`].
+    /// Takes a name from an image, or all its names where it is meant by its digest. Content that is not used any more is left
+    /// for [`Store::collect`].
     ///
     /// # Errors
     /// [`Error::Unknown`].

@@ -18,7 +18,7 @@ impl Changes {
     /// From now on.
     ///
     /// # Errors
-    /// Those of socket(2) and bind(2).
+    /// The errors of socket(2) and bind(2).
     pub fn open() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;

@@ -45,7 +45,7 @@ impl Interfaces {
     /// Of the calling thread's network namespace, for good.
     ///
     /// # Errors
-    /// Those of socket(2).
+    /// The errors of socket(2).
     pub fn open() -> io::Result<Self> {
         Netlink::open().map(Self)
     }

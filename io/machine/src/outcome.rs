@@ -119,7 +119,7 @@ impl Outcome {
     /// Writes it into the machine's directory, whole or not at all.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of the file system.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
         let new = directory.join(format!("{OUTCOME_FILE}.new"));
         let mut file = File::create(&new)?;

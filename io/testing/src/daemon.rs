@@ -39,7 +39,7 @@ pub struct FakeDaemon {
 /// A test's order to the stand-in.
 enum Told {
     Server(Event),
-    /// Whoever waits at the other end hears when it is done.
+    /// The thread at the other end of the channel hears when it is done.
     Endpoints(Order, Sender<()>),
 }
 

@@ -27,7 +27,7 @@ pub enum Compression {
     Lz4,
     /// Zstandard.
     Zstd,
-    /// Whatever brings them over soonest, measured as it goes.
+    /// The method that brings them over soonest, measured as it goes.
     Auto,
 }
 

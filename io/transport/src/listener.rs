@@ -98,7 +98,7 @@ impl Listener {
     /// Listens there; port 0 is any that is free, and so is instance 0 of a service.
     ///
     /// # Errors
-    /// Those of bind(2); `InvalidInput` where the certificate is of no use for QUIC; `Unsupported` where the kernel has no TIPC.
+    /// The errors of bind(2); `InvalidInput` where the certificate is of no use for QUIC; `Unsupported` where the kernel has no TIPC.
     pub async fn bind(locator: Locator, tls: Tls) -> io::Result<Self> {
         let (socket, address) = match locator.kind {
             Kind::Tcp | Kind::Ethernet => {

@@ -26,7 +26,7 @@ const CLOSE_NOTIFY: u8 = 0;
 /// The alert that says nothing.
 const USER_CANCELED: u8 = 90;
 
-/// Whoever gives the secrets that follow.
+/// The source of the secrets that follow.
 pub(crate) trait Secrets: Send {
     fn next_outward(&mut self) -> Result<ConnectionTrafficSecrets, Error>;
     fn next_inward(&mut self) -> Result<ConnectionTrafficSecrets, Error>;
@@ -65,7 +65,7 @@ impl Key {
         }
     }
 
-    /// That of the next record. None is used twice: a connection ends long before the numbers do.
+    /// Returns the nonce of the next record. None is used twice: a connection ends long before the numbers do.
     fn nonce(&mut self) -> Nonce {
         let mut nonce = self.mask;
         for (byte, number) in nonce.iter_mut().skip(NONCE_BYTES - 8).zip(self.number.to_be_bytes()) {

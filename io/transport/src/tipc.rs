@@ -72,7 +72,7 @@ impl TipcListener {
     /// Serves an instance of a service, for all nodes; of instance 0 it takes one that nobody else has.
     ///
     /// # Errors
-    /// Those of bind(2); `Unsupported`, with what to do, where the kernel has no TIPC; `InvalidInput` for the address of a socket.
+    /// The errors of bind(2); `Unsupported`, with what to do, where the kernel has no TIPC; `InvalidInput` for the address of a socket.
     pub fn bind(address: Address) -> io::Result<Self> {
         let Address::Service { service, instance } = address else {
             let why = "who listens serves an instance of a service; a socket's own address can't be chosen";
@@ -98,7 +98,7 @@ impl TipcListener {
     /// Waits for who connects: the stream, and from where. Dropped before it is ready, it has lost nobody.
     ///
     /// # Errors
-    /// Those of accept(2).
+    /// The errors of accept(2).
     pub async fn accept(&self) -> io::Result<(TipcStream, Address)> {
         loop {
             let mut ready = self.socket.readable().await?;
@@ -130,7 +130,7 @@ impl TipcStream {
     /// Connects.
     ///
     /// # Errors
-    /// Those of connect(2); `Unsupported` where the kernel has no TIPC and `HostUnreachable` where nobody serves it, with what to do.
+    /// The errors of connect(2); `Unsupported` where the kernel has no TIPC and `HostUnreachable` where nobody serves it, with what to do.
     pub async fn connect(to: Address) -> io::Result<Self> {
         let stream = Self::new(tipc::socket().map_err(explained)?)?;
         let socket = stream.socket()?;

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The amounts that a domain has, or is to have. A resource that its adaptation does not move is
-/// `None`.
+/// The amounts that a domain has, or is to have. One that its adaptation does not move is `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amounts {
     /// Budget of the processor in each period, in ns.

@@ -36,7 +36,7 @@ impl TryFrom<String> for HolderId {
 }
 
 impl fmt::Debug for HolderId {
-    /// Whoever knows it can pass for the holder: two bytes are enough to tell one from another.
+    /// Anybody who knows it can pass for the holder: two bytes are enough to tell one from another.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HolderId({:02x}{:02x}..)", self.0[0], self.0[1])
     }

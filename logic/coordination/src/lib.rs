@@ -2,7 +2,7 @@
 //! `docs/spec/coordination.md` has the rules.
 //!
 //! [`State`] is everything. It is changed at once, and says what is to be committed ([`State::take_commit`]); whoever runs it answers nobody before that
-//! commit is made. What is committed names its writer in the *head*, which every commit replaces if it is as the writer knows it: of two servers one is
+//! commit is made. A commit names its writer in the *head*, which every commit replaces if it is as the writer knows it: of two servers one is
 //! superseded, and has answered nobody since. (Fencing by compare-and-swap on one record; the tokens of locks are revisions of that record's counter, as in
 //! Burrows, The Chubby lock service, OSDI 2006, section 2.4, where they are called sequencers.)
 //!

@@ -278,7 +278,7 @@ impl State {
         Ok(self.take_away(path))
     }
 
-    /// Says how many may hold a semaphore at a time. Who holds it keeps it.
+    /// Says how many may hold a semaphore at a time. Its present holders keep it.
     ///
     /// # Errors
     /// [`Refusal`].

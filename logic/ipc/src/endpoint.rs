@@ -197,7 +197,7 @@ impl<L: Link> Endpoint<L> {
         self.address
     }
 
-    /// Binds a peer over the link that whoever introduced both has made for this pair alone. Whoever was bound in its place is unbound.
+    /// Binds a peer over the link that whoever introduced both has made for this pair alone. A peer that was bound in its place is unbound.
     ///
     /// # Errors
     /// [`NoPeer::Oneself`], and [`NoPeer::WrongGeneration`] when a later one is or was there.
@@ -261,7 +261,7 @@ impl<L: Link> Endpoint<L> {
         Some(removed.link)
     }
 
-    /// Whoever is parted from receives nothing more: what has become of the call that waits for it is decided now.
+    /// A peer that is parted from receives nothing more: what has become of the call that waits for it is decided now.
     fn part(&mut self, removed: &Peer<L>) {
         let found = removed.link.load(Way::Out, Word::Call);
         let (id, state) = layout::call_of(found);
@@ -345,8 +345,8 @@ impl<L: Link> Endpoint<L> {
         self.peers.get(index).map(|peer| peer.rights).ok_or(NoPeer::Unbound(peer))
     }
 
-    /// Whoever introduced them has changed what this endpoint may do with a peer. Calls that are under way go on by what they began with; what
-    /// comes from the peer is judged by this from now on.
+    /// Takes over the rights of this endpoint with a peer, which the process that introduced them has changed. Calls that are under way go on
+    /// by what they began with; what comes from the peer is judged by this from now on.
     ///
     /// # Errors
     /// See [`NoPeer`].

@@ -88,7 +88,7 @@ pub enum RequestError {
         /// Bytes it may have.
         most: usize,
     },
-    /// Whoever has to answer waits for this very caller, over others perhaps.
+    /// The endpoint that has to answer waits for this very caller, over others perhaps.
     #[error("endpoint {to} waits, over others perhaps, for this caller: a deadlock")]
     Deadlock {
         /// The endpoint that has to answer.

@@ -1,6 +1,6 @@
 //! The grants of buffers between the endpoints of one distributed container: the table of the process that hands the memories out (`docs/spec/grants.md`).
 //!
-//! There is no memory here. What a call comes to is returned: the number, whether the memories have to be sealed now, and who has to be told.
+//! There is no memory here. The result of a call is returned: the number, whether the memories have to be sealed now, and who has to be told.
 
 use std::collections::{BTreeMap, BTreeSet};
 

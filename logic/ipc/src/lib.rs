@@ -1,6 +1,6 @@
 //! Endpoints that exchange messages: the state machine of the calls, without waiting.
 //!
-//! An [`Endpoint`] has an address inside one distributed container and one [`Link`] to each peer it is bound to. Whoever uses it makes a call
+//! An [`Endpoint`] has an address inside one distributed container and one [`Link`] to each peer it is bound to. Its user makes a call
 //! ([`Send`], [`Request`], [`Receive`]) and polls it; when the poll says [`Poll::Sleep`], nothing is left to do until a doorbell rings or
 //! the time is over. There is no clock, thread or pointer here: time comes in as a [`Pulse`], memory through [`Link`], so the very code that
 //! ships is explored step by step, in every interleaving, against a model (`tests/explore`). The bytes are those of `docs/spec/ipc.md`.
@@ -16,8 +16,10 @@
 //!
 //! | label | one side | other side | what it gives |
 //! | --- | --- | --- | --- |
-//! | CALL | sender stores *waiting*, `Release`, then commits; receiver changes it to *taken*, `AcqRel` | sender changes it to *over*, `AcqRel` | exactly one of them |
-//! | LISTEN | a sleeper says that it listens, fence, looks at ring and words | the other changes a word, fence, looks whether it listens | no change without a wake-up |
+//! | CALL | sender stores *waiting*, `Release`, then commits; receiver changes it to *taken*, `AcqRel` | sender changes it to *over*, `AcqRel` | exactly one of
+//! them |
+//! | LISTEN | a sleeper says that it listens, fence, looks at ring and words | the other changes a word, fence, looks whether it listens | no change without a
+//! wake-up |
 //! | PATH | a caller stores *waits*, listens, fence, loads the peer's *path* | the peer stores *path*, fence, loads *waits* | a path that changes is seen |
 //! | END | a peer that ends closes, `Release` | [`Link::is_closed`], `Acquire`, then the ring and the words | what was received before a death counts |
 

@@ -12,7 +12,7 @@ pub enum Way {
     In,
 }
 
-/// One of the words of a direction. Who writes it, `wire::ipc` says.
+/// One of the words of a direction. `wire::ipc` says which side writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Word {
     /// `WORD_CALL`.

@@ -91,7 +91,7 @@ enum Doing {
     Writing(Span),
 }
 
-/// Copies for somebody on another node. What it has to say is taken out of it piece by piece, so it holds nothing.
+/// Copies for somebody on another node. Its messages are taken out of it piece by piece, so it holds nothing.
 #[derive(Clone, Debug)]
 pub struct Lender<M> {
     memory: M,

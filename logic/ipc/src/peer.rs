@@ -71,7 +71,7 @@ impl<L: Link> Peer<L> {
         }
     }
 
-    /// Why it can't be called any more. What it did before it ended shows after this.
+    /// Why it can't be called any more. Its actions before it ended show after this.
     pub fn end(&self) -> Option<NoPeer> {
         if let Some(why) = self.broken {
             return Some(NoPeer::Broken(self.address, why));
@@ -153,7 +153,7 @@ impl<L: Link> Peer<L> {
         self.end().is_some() || self.has_left_something()
     }
 
-    /// As [`Peer::has_something`], whether it has ended or not. Who was cut off has left nothing.
+    /// As [`Peer::has_something`], whether it has ended or not. A peer that was cut off has left nothing.
     pub fn has_left_something(&mut self) -> bool {
         self.broken.is_none()
             && (!self.stash.is_empty()

@@ -10,7 +10,7 @@ use crate::{Endpoint, Link, NoPeer, Poll, Pulse, ReceiveError, Sleep, Way, Word}
 pub enum From {
     /// From whoever is bound.
     Any,
-    /// From one. Whoever waits for one alone may be in a deadlock with it.
+    /// From one. An endpoint that waits for one alone may be in a deadlock with it.
     One(Address),
     /// From any of these.
     Some(Vec<Address>),

@@ -151,7 +151,7 @@ impl Assembly {
     /// Takes a message in; a record, if it was the last of one.
     ///
     /// # Errors
-    /// See [`BadPiece`]. What has come of the record is forgotten then.
+    /// See [`BadPiece`]. The pieces of the record that have come are forgotten then.
     pub fn take(&mut self, tag: u32, payload: &[u8]) -> Result<Option<Record>, BadPiece> {
         let length = self.bytes.len() + payload.len();
         if length > RECORD_BYTES_MAX {

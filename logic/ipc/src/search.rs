@@ -1,11 +1,11 @@
 //! Whether a call waits for itself.
 //!
-//! Each endpoint waits for one other at most, so waits form paths that may close to a cycle. Who waits long enough has a random label. It
-//! publishes, to all its peers, the greatest label on the way that it waits along: its own, or the one that the peer publishes for which it
-//! waits. In a cycle the greatest label comes round to its owner, and to nobody else: that one call ends with a deadlock. Labels come only
-//! from whom one waits for, so what a peer publishes concerns those that wait for it, and nobody else. (After Mitchell and Merritt, "A
-//! distributed algorithm for deadlock detection and resolution", PODC 1984; hops instead of labels that only grow, so that no peer can
-//! use labels up.)
+//! Each endpoint waits for one other at most, so waits form paths that may close to a cycle. An endpoint that waits long enough has a random
+//! label. It publishes, to all its peers, the greatest label on the way that it waits along: its own, or the one that the peer publishes for
+//! which it waits. In a cycle the greatest label comes round to its owner, and to nobody else: that one call ends with a deadlock. Labels
+//! come only from whom one waits for, so what a peer publishes concerns those that wait for it, and nobody else. (After Mitchell and
+//! Merritt, "A distributed algorithm for deadlock detection and resolution", PODC 1984; hops instead of labels that only grow, so that no
+//! peer can use labels up.)
 
 use wire::ipc as layout;
 use wire::ipc::Address;

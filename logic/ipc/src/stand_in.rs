@@ -1,7 +1,7 @@
 //! A stand-in is, on an endpoint's node, in the place of a peer on another node: it has the other end of their channel, tells over a link the acts of the
 //! endpoint, and repeats in the endpoint's channel the acts of the peer that the link tells. There is one on each of both nodes.
 //!
-//! The two copy: records, and the words of both directions (`docs/spec/proxy.md`). What counts against a window counts from end to
+//! The two copy: records, and the words of both directions (`docs/spec/proxy.md`). Bytes count against a window from end to
 //! end, so there is always room for what comes. Whether a call was received, the receiver's node decides, because its receiver does not wait for
 //! an answer; a call that has left its node is *away* until that one says, and its caller asks for it back.
 //!

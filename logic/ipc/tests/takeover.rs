@@ -1,5 +1,5 @@
 //! Every order in which a primary, its backup, the daemon and two callers can take their steps, with a death or a takeover at any of them: each request is
-//! counted once. What is remembered and handed over is the code that ships; a step is what happens to one of them at one time. Rules that are left out on
+//! counted once. The memory of replies and the hand-over are the code that ships; a step is what happens to one of them at one time. Rules that are left out on
 //! purpose are found.
 
 #![allow(clippy::unwrap_used)] // in a test, a panic is a message

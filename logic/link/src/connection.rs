@@ -386,7 +386,7 @@ impl Link {
         [Some(silent), sign, on.soon_at, on.hello_at, on.resend_at, on.held_until].into_iter().flatten().min()
     }
 
-    /// It is so late: some ms of a clock that never goes back. What is to be sent because of it comes out of [`Link::poll_transmit`].
+    /// It is so late: some ms of a clock that never goes back. Packets to be sent because of it come out of [`Link::poll_transmit`].
     pub fn tick(&mut self, now_ms: u64) -> Vec<Event> {
         let (hello, timing) = (self.config.hello, self.config.timing);
         let sign_ms = self.sign_of_life_ms();

@@ -178,7 +178,8 @@ impl Inward {
         Ok(())
     }
 
-    /// Keeps what is ahead of a gap, as far as there is place and it is not there already. What is not kept is sent again.
+    /// Keeps what is ahead of a gap, as far as there is place and it is not there already. Bytes that are not kept are
+    /// sent again.
     fn keep(&mut self, offset: u64, bytes: &[u8]) {
         let before = self.ahead.range(..=offset).next_back();
         let from = before.map_or(offset, |(from, bytes)| offset.max(from + bytes.len() as u64));

@@ -296,7 +296,7 @@ impl Link {
         }
     }
 
-    /// Closes a pair: what waits is sent first. What comes from now on is dropped, and no event tells of it.
+    /// Closes a pair: what waits is sent first. Messages that come from now on are dropped, and no event tells of it.
     pub fn close(&mut self, pair: Pair, reason: u32) {
         self.close_how(pair, reason, false);
     }
@@ -315,7 +315,7 @@ impl Link {
         }
     }
 
-    /// Ends the association. What was not sent is lost; the peer is told, if there is a connection.
+    /// Ends the association. Messages that were not sent are lost; the peer is told, if there is a connection.
     pub fn goodbye(&mut self, reason: u32) {
         if self.over.is_none() {
             self.end(Over::Ended, Some(Farewell::Goodbye { reason }));

@@ -120,7 +120,7 @@ pub(crate) fn free(node: &Node, taken: &BTreeMap<String, Reserve>) -> Option<Fre
     })
 }
 
-/// That a node was tried by a domain, and has refused it.
+/// Returns the lack for which a node has refused a domain that tried it.
 pub(crate) fn refused(node: &Node, want: &Want) -> Option<Lack> {
     let why = node.promises.refused.get(&want.name())?;
     want.reserve.as_ref().map(|_| Lack::Refused { why: why.clone() })
@@ -173,8 +173,8 @@ fn wishes(
     others.chain(given).chain(fresh).filter_map(|(name, asked)| Some((name, asked?))).collect()
 }
 
-/// Promises all that, or as much of it as there is: who is booked and finds no room on a processor has the rest, and who finds none at all is there without a promise. Those whose processor is known come first, or
-/// others would take what is theirs.
+/// Promises all that, or as much of it as there is: who is booked and finds no room on a processor has the rest, and who finds none at all is there without a
+/// promise. Those whose processor is known come first, or others would take what is theirs.
 fn fill(model: &mut Model, all: &[(String, (Wish, Team))]) {
     let mut promise = |some: &[(&str, Wish)], teams: BTreeMap<String, Team>| {
         model.admit_teams(some, teams).and_then(|adaptation| model.commit(adaptation)).is_ok()

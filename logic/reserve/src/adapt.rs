@@ -156,7 +156,7 @@ impl Node {
         moves || (fixed && shrink.iter().chain(grow).any(reorders))
     }
 
-    /// Puts steps that grow into an order in which each leads to what can be kept: always the first that does. What the shrinking leads to is looked at, too.
+    /// Puts steps that grow into an order in which each leads to what can be kept: always the first that does. The result of shrinking is looked at, too.
     fn in_order(&self, shrink: &[Step], grow: Vec<Step>) -> Result<Vec<Step>, AdaptError> {
         let count = shrink.len().max(grow.len());
         if count > MOST_ORDERED {

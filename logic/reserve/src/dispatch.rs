@@ -131,7 +131,7 @@ impl Dispatcher {
         Ok(place)
     }
 
-    /// A machine goes, with its jobs. What the table still has for it is nobody's time; its index is free for another.
+    /// A machine goes, with its jobs. The slots that the table still has for it are nobody's time; its index is free for another.
     ///
     /// # Errors
     /// Where there is no such machine.

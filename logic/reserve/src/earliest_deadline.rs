@@ -95,7 +95,8 @@ impl<'a> Demand<'a> {
     /// How long a task takes at worst, from the beginning of its period, if equal deadlines go against it (Spuri 1996).
     ///
     /// The others are released together, and of its own releases one has its deadline where another's is, or its own: each such place in the longest busy
-    /// window is looked at. What has a later deadline is not in the way. A hyperperiod later, no more is left over than before, so places within one suffice.
+    /// window is looked at. Work with a later deadline is not in the way. A hyperperiod later, no more is left over than before, so places within one
+    /// suffice.
     pub fn response(&self, who: usize, effort: &mut Effort) -> Result<Response, Undecided> {
         let Some(task) = self.loads.get(who) else { return Ok(Response::Within(0)) };
         if compare_to_one(self.shares()) == Ordering::Greater {

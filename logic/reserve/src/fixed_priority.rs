@@ -58,7 +58,7 @@ impl<'a> Levels<'a> {
     }
 
     /// The same with what is remembered of each level: a window that held all its work before, or 0. Where it still does (or one a little longer does), and the
-    /// deadline is within the period, the level is known to be in time without a search from the beginning. What is found is remembered instead.
+    /// deadline is within the period, the level is known to be in time without a search from the beginning. The result is remembered instead.
     pub fn first_miss_near(
         &self,
         first: usize,

@@ -2,7 +2,8 @@
 //!
 //! | question | answer |
 //! | --- | --- |
-//! | do these tasks meet their deadlines on one processor? | [`Rule::admit`]: how that is known, or a [`Refusal`] that says who would miss, by how much, and what would help |
+//! | do these tasks meet their deadlines on one processor? | [`Rule::admit`]: how that is known, or a [`Refusal`] that says who would miss, by how much, and
+//! what would help |
 //! | on several? | [`place`] |
 //! | who runs when? | [`Table::build`]; and one decision at a time, [`dispatch::Dispatcher`] |
 //! | do the jobs inside a virtual task machine, on what its table gives? | [`inside::admit`] on [`Table::supply`] |
@@ -13,7 +14,7 @@
 //! | what is there, above and below, and who makes, admits, moves and suspends it? | [`model::Model`] |
 //! | what would come of it? | [`Scenario::run`] for tasks under a policy, [`world::run`] for jobs under a dispatcher, [`trace::replay`] |
 //!
-//! All in whole nanoseconds, bits and bytes; nothing that decides is a float. What comes in is a stranger's, so each number and each
+//! All in whole nanoseconds, bits and bytes; nothing that decides is a float. All input is a stranger's, so each number and each
 //! analysis has a bound, and what can't be told within it is refused. `docs/spec/reserve.md` is the arithmetic.
 
 #![forbid(unsafe_code)]

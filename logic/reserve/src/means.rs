@@ -87,8 +87,8 @@ impl Unkept {
 }
 
 impl Means {
-    /// Goes through those who want slots of one processor by their standing, and by name where that is equal; gives slots to each with whom the table can still be
-    /// kept, and says why of the others.
+    /// Goes through those who want slots of one processor by their standing, and by name where that is equal; gives slots to each with whom the table can still
+    /// be kept, and says why of the others.
     #[must_use]
     pub fn share_out(self, policy: Policy, mut wanting: Vec<Wanting>) -> Vec<Unkept> {
         wanting.sort_by(|one, other| (one.standing, &one.name).cmp(&(other.standing, &other.name)));
@@ -363,7 +363,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// Whoever has slots can have them together; and what is proposed would have passed, and a nanosecond more not.
+        /// Machines that have slots can have them together; and what is proposed would have passed, and a nanosecond more not.
         #[test]
         fn who_has_slots_has_a_table_and_what_is_proposed_passes(budgets in prop::collection::vec(1_u64..30, 1..6), switch_us in 0_u64..2_000) {
             let means = means(switch_us);

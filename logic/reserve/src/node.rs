@@ -96,7 +96,7 @@ pub enum NodeError {
     /// No such processor.
     #[error("`{name}` is on processor {processor}, and there are {processors}, numbered from 0")]
     NoProcessor {
-        /// The name of the promise.
+        /// The name that the promise is for.
         name: String,
         /// The number.
         processor: usize,

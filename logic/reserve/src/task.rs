@@ -2,7 +2,7 @@
 
 use crate::refusal::Span;
 
-/// Longest period and longest deadline, in ns: an hour. What is renewed less often is no reservation but a booking.
+/// Longest period and longest deadline, in ns: an hour. A budget that is renewed less often is no reservation but a booking.
 pub const LONGEST_NS: u64 = 3_600_000_000_000;
 /// Longest context switch that is believed, in ns: a thousand times what a slow processor takes.
 pub const LONGEST_SWITCH_NS: u64 = 10_000_000;

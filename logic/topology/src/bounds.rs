@@ -4,7 +4,7 @@
 /// Bytes of a file: a hundred times what a person writes by hand, and read in a few milliseconds.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// Diagnostics of one file. Whoever has more corrects these first.
+/// Diagnostics of one file. An author who has more corrects these first.
 pub const DIAGNOSTICS_MAX: usize = 64;
 
 /// Domains of one file: each takes two processes and a cgroup, so more than this is a mistake on one node.
@@ -154,7 +154,7 @@ pub const READY_MS_DEFAULT: u64 = 10_000;
 
 /// Pause between two health checks, and time of one: least, in ms. Each check is a process of its own.
 pub const HEALTH_MS_MIN: u64 = 100;
-/// Pause between two health checks, and time of one: most, one hour. Whoever looks more rarely looks by hand.
+/// Pause between two health checks, and time of one: most, one hour. More rarely, a person looks.
 pub const HEALTH_MS_MAX: u64 = 3_600_000;
 /// Pause between two health checks where the file says nothing.
 pub const HEALTH_EVERY_MS_DEFAULT: u64 = 10_000;
@@ -324,7 +324,7 @@ pub const EVENT_MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
 pub const EVENT_MEMORY_PER_DOMAIN_DEFAULT: u64 = 16 << 20;
 /// The buffer of one channel: least, in bytes. Two pages.
 pub const EVENT_BUFFER_BYTES_MIN: u64 = 8 << 10;
-/// The buffer of one channel: most, in bytes. What is left of it is looked through when a server starts.
+/// The buffer of one channel: most, in bytes. Its remains are looked through when a server starts.
 pub const EVENT_BUFFER_BYTES_MAX: u64 = 256 << 20;
 /// The buffer of one channel where the file says nothing, in bytes.
 pub const EVENT_BUFFER_BYTES_DEFAULT: u64 = 256 << 10;
@@ -336,7 +336,7 @@ pub const EVENT_BYTES_DEFAULT: u32 = 63 << 10;
 pub const EVENT_HISTORY_MAX: u64 = 4_000_000_000;
 /// Events for who comes late where the file says nothing: as many as the buffer has.
 pub const EVENT_HISTORY_DEFAULT: u32 = 4_000_000_000;
-/// How long a publication may be made to wait: most, in ms. Whoever waits longer has stopped.
+/// How long a publication may be made to wait: most, in ms. A publisher that waits longer has stopped.
 pub const EVENT_WAIT_MS_MAX: u64 = 60_000;
 /// Channels that a file names: more are made by programs.
 pub const EVENT_CHANNELS_MAX: usize = 256;

@@ -1,5 +1,4 @@
-//! The comparison of a file's paths and names with the node. The looking itself is given from outside, because this room doesn't
-//! wait.
+//! The comparison of a file's paths and names with the node. The looking itself is given from outside: this room doesn't wait.
 
 use std::path::Path;
 

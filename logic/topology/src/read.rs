@@ -1,4 +1,4 @@
-//! From TOML to the file's own form: types, known keys, bounds. What the values mean together is `admit`'s.
+//! From TOML to the file's own form: types, known keys, bounds. The meaning of the values together is `admit`'s.
 //!
 //! A form says three things at once: how it is read, how it is refused, and its JSON schema. So the schema can't
 //! promise what the reader refuses.

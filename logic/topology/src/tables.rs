@@ -18,7 +18,7 @@ pub struct Asking<'a> {
     pub has: bool,
 }
 
-/// Those of all that want slots, or deadlines, for whom a node that promises this has none. What deadlines have is looked at where somebody wants some.
+/// Those of all that want slots, or deadlines, for whom a node that promises this has none. The room for deadlines is looked at where somebody wants some.
 #[must_use]
 pub fn without_room<'a>(
     node: &Node,

@@ -12,7 +12,8 @@ pub struct Areas {
 }
 
 impl Areas {
-    /// All of a memory of `bytes` bytes. What is beyond 4 GiB is not used: V4L2 has no numbers for it.
+    /// All of a memory of `bytes` bytes. The part beyond 4 GiB is not used: V4L2 has no numbers for
+    /// it.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);

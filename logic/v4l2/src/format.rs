@@ -37,7 +37,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// That of `rate` frames in a second.
+    /// Returns the interval of `rate` frames in a second.
     #[must_use]
     pub const fn of_rate(rate: u32) -> Self {
         Self { numerator: 1, denominator: rate }

@@ -233,9 +233,9 @@ pub enum Code {
     Ambiguous,
     /// The domain does not run now.
     NotRunning,
-    /// It was tried and failed.
+    /// The operation was tried and failed.
     Failed,
-    /// It was cancelled, or a `down` ended it.
+    /// The operation was cancelled, or a `down` ended it.
     Cancelled,
     /// The daemon is ending.
     Ending,
@@ -257,7 +257,7 @@ impl Problem {
         Self { code, message: message.into(), help: None }
     }
 
-    /// The same, with what to do.
+    /// Adds the advice on what to do.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
@@ -635,9 +635,9 @@ pub struct EndpointRow {
     /// The node where that is, if it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// That program, as this node counts.
+    /// The program's process, as this node counts.
     pub pid: Option<u32>,
-    /// Those to whom it was introduced and that are still there.
+    /// Endpoints to which it was introduced and that are still there.
     pub peers: usize,
     /// Members that wait until it is bound.
     pub waiting: usize,

@@ -2,8 +2,8 @@
 //! end is a [`super::memfd`] of the same memory; that of another guest is a device as well.
 //!
 //! **The device must stay until nobody has it mapped**: an access to one that is unplugged kills with `SIGBUS`. Whoever plugs it in
-//! and out keeps the writing half of *life*, which nobody can read any more once the end is closed: that is why it is the last to go. A sealed memfd may take the place
-//! of either memory, where something other than a hypervisor carries the rings.
+//! and out keeps the writing half of *life*, which nobody can read any more once the end is closed: that is why it is the last to go. A sealed memfd may take
+//! the place of either memory, where something other than a hypervisor carries the rings.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ pub(crate) struct Device {
     room: Known,
     bell: Known,
     life: Known,
-    /// Whoever made it is a stranger.
+    /// Its maker is a stranger.
     wary: bool,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Memfd {
 pub(crate) struct Pair {
     pub ours: Known,
     pub theirs: Known,
-    /// Whoever made them may have kept copies, and is not trusted with our time.
+    /// Their maker may have kept copies, and is not trusted with our time.
     pub wary: bool,
 }
 

@@ -45,7 +45,7 @@ pub enum Admission {
     /// Processes of this process's effective user, and root.
     #[default]
     SameUser,
-    /// Whoever the path's permissions let in.
+    /// Any user that the path's permissions let in.
     AnyUser,
 }
 

@@ -1,6 +1,6 @@
 //! Roots from OCI image layouts (OCI image specification 1.1), as skopeo, buildah and podman save them: a directory or a tar.
 //!
-//! Whoever made an image may be hostile. Every blob is verified against the digest by which it was asked for while it is read, and
+//! The maker of an image may be hostile. Every blob is verified against the digest by which it was asked for while it is read, and
 //! thrown away if it differs; nothing is written outside the tree; all sizes are bounded. An unpacked image is kept under its
 //! manifest's digest, so that the next domain only checks the index.
 

@@ -67,7 +67,7 @@ impl Ground {
         }
     }
 
-    /// That no process, mount, cgroup, container or file of a domain is left.
+    /// Checks that no process, mount, cgroup, container or file of a domain is left.
     pub fn assert_clean(&self) {
         let cgroups = domain::Cgroups::discover().expect("cgroups");
         assert_eq!(cgroups.processes(&self.layout.cgroup_name), [0; 0], "processes are left");

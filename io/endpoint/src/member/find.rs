@@ -12,7 +12,7 @@ use crate::{Endpoint, Failed, Step};
 /// The endpoint to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom<'a> {
-    /// Whoever has this name now.
+    /// The endpoint that has this name now.
     Name(&'a str),
     /// This very one.
     Address(Address),

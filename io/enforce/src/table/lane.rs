@@ -92,7 +92,7 @@ pub struct Pidfd(OwnedFd);
 static PIDFDS: AtomicUsize = AtomicUsize::new(0);
 
 impl Pidfd {
-    /// That of a process; `None`: it is gone, or there are as many as may be.
+    /// Opens the handle of a process; `None`: it is gone, or there are as many as may be.
     pub fn open(process: u32) -> Option<Self> {
         let may = |count: usize| (count < MOST_PIDFDS).then_some(count + 1);
         PIDFDS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, may).ok()?;
@@ -123,7 +123,7 @@ pub fn set_class(process: u32, thread: u32, class: Class) -> std::io::Result<()>
 }
 
 impl Handle {
-    /// That of a process that was seen when it had started then.
+    /// Returns the handle of a process that was seen with this time of start.
     pub fn new(process: u32, start: u64) -> Self {
         // A number may be another's by now: then this is no handle of whom was seen.
         let pidfd = Pidfd::open(process).filter(|_| members::is_same(process, start));
@@ -490,7 +490,8 @@ impl Seat {
         (self.raised, self.is_real) = (false, false);
     }
 
-    /// Its time ends: its threads are no longer real-time. The kernel holds processes still a moment after it was told to, and until then they would run in the next one's time.
+    /// Its time ends: its threads are no longer real-time. The kernel holds processes still a moment after it was told to, and until then they would run in the
+    /// next one's time.
     fn yield_time(&mut self) {
         if self.is_real || matches!(*self.crew.grip, Grip::Class) {
             self.lower();
@@ -573,7 +574,8 @@ impl Seat {
     }
 }
 
-/// Waits for what a lane answers. `spins`: the caller is real-time and below each lane, so it keeps no lane from its processor, and saves the wake-up where it is on another one.
+/// Waits for what a lane answers. `spins`: the caller is real-time and below each lane, so it keeps no lane from its processor, and saves the wake-up where it
+/// is on another one.
 ///
 /// # Errors
 /// Where none comes in that time, or the lane has ended.

@@ -494,7 +494,7 @@ impl Device {
         said
     }
 
-    /// That the peer is gone, if it is, and the guest has the channel and does not know.
+    /// Returns the message that the peer is gone, if it is, and the guest has the channel and does not know.
     pub fn hangup(&mut self) -> Option<Message> {
         let gone = self.ears.iter().any(|ear| ear.hung_up);
         let tell = gone && !self.hangup_told && matches!(self.stage, Stage::There);

@@ -43,7 +43,7 @@ impl Qemu {
     /// is to have are open to every child until this returns.
     ///
     /// # Errors
-    /// That there is no such program, or that it can't be started.
+    /// There is no such program, or it can't be started.
     pub fn start(order: &MachineOrder, accel: Accel) -> io::Result<(Self, Sockets)> {
         let (qmp, its_qmp) = sys::descriptors::stream_pair()?;
         let (port, its_port) = sys::descriptors::stream_pair()?;

@@ -19,7 +19,7 @@ pub struct Daemon {
     listener: OwnedFd,
     /// The machine's own connection.
     machine: OwnedFd,
-    /// That of the guest's program.
+    /// The socket of the guest's program.
     member: OwnedFd,
 }
 

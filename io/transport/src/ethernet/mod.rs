@@ -116,7 +116,7 @@ impl Agreed {
         Ethernet::new(place, way, Lane::new(config), keys, lifeline)?.hears_both(single)
     }
 
-    /// That nothing comes through.
+    /// Returns the error that nothing comes through.
     fn nothing(&self) -> io::Error {
         let [a, b, c, d, e, f] = self.theirs.mac;
         let why = format!(

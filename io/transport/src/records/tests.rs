@@ -100,7 +100,7 @@ fn what_is_no_record_is_refused_before_it_is_waited_for() {
     }
 }
 
-/// Whatever whoever has the keys says, with zeros behind it.
+/// Opens a record of somebody who has the keys, with zeros behind its content.
 fn said(kind: u8, carried: &[u8], zeros: usize) -> Result<Opened<'static>, Error> {
     let (mut sealer, mut opener, mut following) = pair();
     let mut record = vec![0; HEADER_BYTES];

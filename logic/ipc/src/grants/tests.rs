@@ -1,4 +1,5 @@
-//! That nothing is left of what is over; what the table answers is compared with a reference in `tests/grants.rs`.
+//! Tests that nothing is left of ended endpoints and grants; the table's answers are compared with a reference in
+//! `tests/grants.rs`.
 
 use super::*;
 

@@ -276,7 +276,7 @@ fn stand_in(near: usize) {
     stand(&world, near);
 }
 
-/// One run. What it does next is chosen from outside.
+/// One run. Its next step is chosen from outside.
 struct Run {
     world: Rc<World>,
     threads: Vec<Generator<'static, (), ()>>,

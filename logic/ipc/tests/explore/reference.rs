@@ -216,7 +216,7 @@ impl Kernel {
         next
     }
 
-    /// Whoever may die, does. After its last call as well: what that did may be all that it did of it.
+    /// The endpoint that may die does. After its last call as well: what that did may be all that it did of it.
     fn death(&self, scene: &Scene) -> Option<Kernel> {
         let mortal = scene.mortal.filter(|mortal| !self.processes[*mortal].dead)?;
         Some(self.with(|kernel| {

@@ -167,7 +167,7 @@ impl std::fmt::Debug for TestLink {
 }
 
 impl TestLink {
-    /// One access, before which others may go on. What it returns is known from then on.
+    /// One access, before which others may go on. Its result is known from then on.
     fn step<T: Hash>(&self, access: impl FnOnce(&mut Channel) -> T) -> T {
         generator::yield_with(());
         self.world.steps.set(self.world.steps.get() + 1);

@@ -34,7 +34,7 @@ fn packet(link: &mut Link, now_ms: u64) -> Option<(Packet, Vec<u8>)> {
     })
 }
 
-/// All that both have to say goes over, until both are silent. What came of it, by side.
+/// All that both have to say goes over, until both are silent. Returns the events, by side.
 fn exchange(first: &mut Link, second: &mut Link, now_ms: u64) -> [Vec<Event>; 2] {
     let mut events = [Vec::new(), Vec::new()];
     loop {

@@ -105,7 +105,7 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         Ok(Self::with(Log::new(store, &kept)?, kept))
     }
 
-    /// The channel that a predecessor has left in `store`. What publishers waited for is kept for a while.
+    /// The channel that a predecessor has left in `store`. Events of subscribers that publishers waited for are kept for a while.
     ///
     /// # Errors
     /// [`LogError`], where there is none that can be taken up.

@@ -285,7 +285,7 @@ impl<S: Store, K: Copy + Eq> Channel<S, K> {
         waits.max().unwrap_or(0).max(held)
     }
 
-    /// The next event of a subscription, if there is one. What its filter stops is passed by.
+    /// The next event of a subscription, if there is one. Events that its filter stops are passed by.
     pub fn next(&mut self, id: SubscriptionId) -> Option<Delivery> {
         let (mut cursor, filter, overflow) = {
             let subscriber = self.subscriber(id)?;

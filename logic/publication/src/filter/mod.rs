@@ -1,4 +1,4 @@
-//! Filters: a small expression over the fields of a JSON object. What one costs is bounded when it is installed.
+//! Filters: a small expression over the fields of a JSON object. The cost of each is bounded when it is installed.
 //!
 //! ```text
 //! either     = both *( "||" both )

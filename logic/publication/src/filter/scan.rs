@@ -35,7 +35,7 @@ pub struct Fields<'e> {
 }
 
 impl<'e> Fields<'e> {
-    /// Reads those fields of an event that these filters look at. What is no JSON object has none.
+    /// Reads those fields of an event that these filters look at. An event that is no JSON object has none.
     #[must_use]
     pub fn read(event: &'e [u8], filters: &[&'e Filter]) -> Self {
         let mut wanted: Vec<&'e [String]> = Vec::new();

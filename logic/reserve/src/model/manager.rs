@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Manages what is promised.
 pub trait Manager {
-    /// Whether machines could be promised this, all of it together; nothing is changed. What comes of it can be committed.
+    /// Whether machines could be promised this, all of it together; nothing is changed. The adaptation can be committed.
     ///
     /// # Errors
     /// The task that would miss its deadline, or the resource that is short, and the remedy.

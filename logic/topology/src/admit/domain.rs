@@ -136,7 +136,7 @@ fn is_reference(text: &str) -> bool {
     !text.starts_with(['/', '.']) && last.contains([':', '@'])
 }
 
-/// An image of the node's store. Which one that is, is said once and for all nodes: where the file is admitted.
+/// An image of the node's store. Its digest is settled once and for all nodes: where the file is admitted.
 fn pulled(name: &At<Filled>, cx: &mut Context<'_, '_>) -> Root {
     let reference = name.value.0.clone();
     let digest = cx.node.image(&reference).unwrap_or_else(|lack| {

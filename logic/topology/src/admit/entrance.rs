@@ -194,7 +194,7 @@ fn refuse_own_preload(form: &DomainForm, cx: &mut Context<'_, '_>) {
     }
 }
 
-/// Whoever mounts a service must be allowed something.
+/// A domain that mounts a service must be allowed something.
 fn refuse_forbidden(domain: &At<Name>, key: &At<String>, cx: &mut Context<'_, '_>) {
     let Some(service) = cx.service_form(&key.value) else { return };
     let Some(allow) = service.allow.value() else { return };

@@ -128,7 +128,7 @@ pub(super) fn mounted(
     Some((SocketMount { service, at: place, name }, at.span.clone()))
 }
 
-/// A name and a port, such as `tcp:cache.internal:6379`. What might be an address is none.
+/// A name and a port, such as `tcp:cache.internal:6379`. A text that might be an address is no name.
 fn named(text: &str) -> Option<(String, u16)> {
     let (name, port) = text.strip_prefix("tcp:")?.rsplit_once(':')?;
     let name = name.strip_suffix('.').unwrap_or(name);

@@ -244,7 +244,7 @@ pub enum Verb {
     Named(Name),
     /// Read files.
     Read,
-    /// Change files, make and remove them. Whoever may do that may read.
+    /// Change files, make and remove them. This right includes reading.
     Write,
 }
 

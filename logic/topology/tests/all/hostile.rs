@@ -66,7 +66,7 @@ fn read(text: &str) -> Result<Topology, Diagnostics> {
     topology::parse(text, "hostile.toml", Path::new("/base"))
 }
 
-/// Whatever comes out must hold together.
+/// Checks that the result holds together.
 fn check(text: &str) {
     match read(text) {
         Ok(topology) => {

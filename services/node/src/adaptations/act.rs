@@ -28,7 +28,7 @@ pub(super) fn amounts(adaptation: &Adaptation, reserve: &Reserve, level: u32) ->
     }
 }
 
-/// The same promise with these amounts.
+/// Returns the promise with these amounts.
 pub(super) fn with(reserve: &Reserve, amounts: &Amounts) -> Reserve {
     let mut reserve = reserve.clone();
     if let (Some(cpu), Some(ns)) = (&mut reserve.cpu, amounts.cpu_ns) {

@@ -39,7 +39,7 @@ impl Adaptations {
         (due, next_ms.map_or(LOOK, |ms| Duration::from_millis(ms.max(1)).min(LOOK)))
     }
 
-    /// Those that there are by the files that are in force now.
+    /// Returns the adaptations of the files that are in force now.
     pub(super) fn seen(&self) -> MutexGuard<'_, BTreeMap<(String, String), Running>> {
         let topologies = self.domains.topologies();
         let mut running = self.lock();

@@ -244,12 +244,12 @@ impl Adaptations {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// All of them.
+    /// Returns the rows of all adaptations.
     pub(crate) fn rows(&self) -> Vec<AdaptationRow> {
         self.seen().values().map(|running| running.row(&self.book)).collect()
     }
 
-    /// One of them.
+    /// Returns the row of one adaptation.
     ///
     /// # Errors
     /// Where none, or several, are called so.

@@ -58,7 +58,7 @@ pub struct AdaptationChange {
 pub struct SetAdaptation {
     /// NAME or DC/NAME.
     pub name: String,
-    /// Whether it is paused; absent: as it is. What is set by hand pauses it.
+    /// Whether it is paused; absent: as it is. A setting by hand pauses it.
     #[serde(default)]
     pub paused: Option<bool>,
     /// The budget of the processor, in ns.

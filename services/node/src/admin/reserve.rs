@@ -206,7 +206,7 @@ pub struct Book {
     pub node: NodeSettings,
     /// Its promises.
     pub vtms: Vec<VtmRow>,
-    /// All resources, with who stands on whom.
+    /// All resources, with those that they stand on.
     pub resources: Vec<ResourceRow>,
     /// Whether it is a node of a cluster: then other nodes may promise what this one can't.
     #[serde(default)]
@@ -353,7 +353,7 @@ pub struct Trace {
     pub notes: Vec<Note>,
 }
 
-/// One look at one that is promised processor time. What it has used and missed counts from when it came.
+/// One look at a domain or process that is promised processor time. Use and misses count from when it came.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// When, in milliseconds since 1970.

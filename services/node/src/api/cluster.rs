@@ -50,7 +50,7 @@ async fn nodes(State(node): Shared) -> Json<NodesView> {
     })
 }
 
-/// The same with what each node has left to promise. The arithmetic of many promises takes its time.
+/// Adds to the view what each node has left to promise. The arithmetic of many promises takes its time.
 async fn with_free(node: &Arc<Node>, mut view: NodesView) -> NodesView {
     let Some(following) = node.following().cloned() else { return view };
     let free = crate::base::BOOK.run(move || following.free()).await;

@@ -37,7 +37,7 @@ const MAX_WAITING_LINES: usize = 64;
 
 type Shared = State<Arc<Node>>;
 
-/// All paths.
+/// Returns the routes of the admin socket.
 pub(crate) fn router(node: Arc<Node>) -> Router {
     Router::new()
         .route("/v1/version", get(version))

@@ -26,7 +26,7 @@ const MAX_STRANGERS_BODY_BYTES: usize = 64 << 10;
 
 type Shared = State<Arc<Node>>;
 
-/// All paths.
+/// Returns the routes for other nodes.
 pub(crate) fn router(node: Arc<Node>) -> Router {
     Router::new()
         .route(JOIN_PATH, post(join_here))

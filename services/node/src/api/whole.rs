@@ -177,7 +177,7 @@ async fn exec_here(State(node): State<Arc<Node>>, request: Request) -> Result<Re
 /// Runs a command in a domain of this node, for whoever asked.
 ///
 /// # Errors
-/// It does not run, or nothing can be run in it.
+/// The domain does not run, or nothing can be run in it.
 pub(crate) async fn exec_in(
     node: &Arc<Node>,
     dc: &str,

@@ -1,9 +1,9 @@
 //! Sockets with a stranger at the other end, and how they are let go of.
 //!
-//! Whoever takes or closes a Unix socket also closes the descriptors that were sent there and that nobody took. The last reference
-//! to a stranger's file may take as long to close as the stranger likes: a TCP socket that lingers (`SO_LINGER`) for an hour
-//! does. That must not be the event loop's hour. So such sockets refuse descriptors where the kernel can (Linux 6.16); elsewhere
-//! they are closed by threads of their own, of which a domain has a bounded number.
+//! A process that takes or closes a Unix socket also closes the descriptors that were sent there and that nobody took. The last
+//! reference to a stranger's file may take as long to close as the stranger likes: a TCP socket that lingers (`SO_LINGER`) for an
+//! hour does. That must not be the event loop's hour. So such sockets refuse descriptors where the kernel can (Linux 6.16);
+//! elsewhere they are closed by threads of their own, of which a domain has a bounded number.
 
 use super::watched;
 use std::io;

@@ -216,7 +216,7 @@ impl Talk {
         }
     }
 
-    /// Answers one request. What waits is given up when the member hangs up.
+    /// Answers one request. A request that waits is given up when the member hangs up.
     async fn answer(&self, request: Request, socket: &Guarded) -> io::Result<()> {
         let mut room = None;
         let taken = match &request {

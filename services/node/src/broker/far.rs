@@ -193,7 +193,7 @@ impl Broker {
         self.leave(proxy.member);
     }
 
-    /// A proxy says something. What has to be answered is answered.
+    /// Handles a proxy's message, and answers it where it has to be answered.
     pub(crate) fn proxy_says(&self, node: &str, report: Report) {
         let mut inner = self.lock();
         match report {

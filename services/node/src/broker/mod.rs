@@ -3,7 +3,7 @@
 //! gone: so a domain's bound counts channels that live, whoever holds them. Where a program offers the service, and not a server
 //! of ours, it holds one of either side: that program's connection may end before its channels do.
 //!
-//! Nothing here waits. What a member shall be told goes into its bounded outbox; a member whose outbox is full does not
+//! Nothing here waits. Messages to a member go into its bounded outbox; a member whose outbox is full does not
 //! read, and is told nothing more: it is cut off, so that nobody waits for it.
 
 pub(crate) mod control;

@@ -17,7 +17,7 @@ use wire::proxy::News;
 
 /// Entrances that a program of a domain may name; all others are for those at private sockets.
 const PROGRAM_ENTRANCES: [&str; 2] = ["preload", "api"];
-/// All there are.
+/// All entrances that there are.
 const ALL_ENTRANCES: [&str; 5] = ["preload", "api", "device", "stub", "resolve"];
 
 /// Entrances that a member may name.

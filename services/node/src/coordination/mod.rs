@@ -1,9 +1,9 @@
 //! Where the state of services of kind `coordination` is kept: in the registry, below `coordination/DC/SERVICE/`.
 //!
 //! A server has no access to the registry. It has a state connection (`docs/spec/coordination.md`), made for one service of one distributed container, over
-//! which it reads its records and commits changes of them; the prefix is put before each key here. Who commits names the revision of the head that it knows, so
-//! that of two servers one is superseded, whatever the network does. Each service has one commit under way at a time, so many bytes, and so many bytes in a
-//! second; no more than [`CALLS_AT_ONCE`] calls of all services occupy the threads that block.
+//! which it reads its records and commits changes of them; the prefix is put before each key here. A commit names the revision of the head that its server
+//! knows, so that of two servers one is superseded, whatever the network does. Each service has one commit under way at a time, so many bytes, and so many
+//! bytes in a second; no more than [`CALLS_AT_ONCE`] calls of all services occupy the threads that block.
 
 mod budget;
 mod quota;

@@ -5,7 +5,7 @@ use crate::etcd::{self, Keeper};
 use crate::membership::own_etcd;
 use std::sync::Arc;
 
-/// Takes up what an earlier daemon left, before anybody asks etcd. What a node has that belongs to no such cluster is ended.
+/// Takes up what an earlier daemon left, before anybody asks etcd. A member that belongs to no such cluster is ended.
 pub(super) async fn start(node: &Arc<Node>) {
     let ground = node.etcd_ground();
     let cluster = node.cluster.as_ref().filter(|cluster| cluster.config().etcd.own);

@@ -25,7 +25,7 @@ const MAX_PATH_BYTES: u64 = 4096;
 /// Why a node can't stand on its directories.
 #[derive(Debug, Error)]
 pub enum GroundError {
-    /// It can't be made or used.
+    /// The directory can't be made or used.
     #[error("can't use the directory {}: {cause}", path.display())]
     Unusable {
         /// The path.
@@ -33,7 +33,7 @@ pub enum GroundError {
         /// Why.
         cause: io::Error,
     },
-    /// It is not ours.
+    /// The directory is not ours.
     #[error(
         "{} is not a directory of Tombolo's: {why}; a node makes its directory private and clears away what it does not know \
          there, so give it one of its own with --run-dir or --state-dir", path.display()

@@ -51,7 +51,7 @@ fn bound(
 /// Renames a log, so that the next one begins anew.
 ///
 /// # Errors
-/// Those of rename(2).
+/// The error of rename(2).
 pub fn set_aside(path: &Path) -> io::Result<()> {
     fs::rename(path, path.with_extension("log.1"))
 }

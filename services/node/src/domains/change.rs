@@ -167,9 +167,9 @@ pub(crate) async fn begin_down(node: &Domains, dc: &str, teller: &Teller) -> Res
 
 /// A lock that keeps the promises of others from getting between those of a change.
 struct Promises {
-    /// Whoever gives promises back keeps others from taking them until it is known that they need not be restored.
+    /// A change that gives promises back keeps others from taking them until it is known that they need not be restored.
     given_back: Option<OwnedRwLockWriteGuard<()>>,
-    /// Whoever asks for more has them as soon as they are entered.
+    /// A change that asks for more has its promises as soon as they are entered.
     asked: Option<OwnedRwLockReadGuard<()>>,
 }
 
@@ -363,7 +363,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Does the steps of the turn together. What could not be done, and why.
+    /// Does the steps of the turn together. Returns the steps that failed, and why.
     async fn take(
         &self,
         node: &Arc<Domains>,

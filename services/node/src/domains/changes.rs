@@ -15,7 +15,7 @@ const MAX_CHANGES: usize = 256;
 /// Why a change ends before it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Whoever asked for it has thought better of it: what was before is restored.
+    /// The caller has thought better of it: what was before is restored.
     Cancelled,
     /// Somebody removes the distributed container: nothing is restored that would be removed next.
     Superseded,

@@ -17,7 +17,7 @@ pub(crate) async fn act(node: Arc<Domains>, (dc, name): (String, String), act: A
 /// Does it, and says what was done.
 ///
 /// # Errors
-/// It is not known here, or does not do as it is told.
+/// The domain is not known here, or does not do as it is told.
 pub(crate) async fn try_act(
     node: &Arc<Domains>,
     (dc, name): (&str, &str),

@@ -51,7 +51,7 @@ fn sockets_at(wanted: &dyn Fn(SocketAddr) -> bool) -> Vec<u64> {
         .collect()
 }
 
-/// The same, out of one table of proc(5).
+/// Returns the numbers of those in one table of proc(5).
 fn listening_in(table: &str, wanted: &dyn Fn(SocketAddr) -> bool) -> Vec<u64> {
     let of_line = |line: &str| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();

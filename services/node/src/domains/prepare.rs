@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use topology::{Domain, Network, Plan, Ready, Step};
 
-/// Prepares all that the plan starts. What is made stays for the start, or for the next attempt.
+/// Prepares all that the plan starts. The things made stay for the start, or for the next attempt.
 ///
 /// # Errors
 /// The obstacle that keeps a domain from being started; nothing was touched.

@@ -123,7 +123,8 @@ async fn registered(node: &Domains, supervised: &Supervised) -> Result<(), Strin
     Ok(())
 }
 
-/// Comes back when a process of the domain accepts connections at `address`. Who else does so there is left in `stranger`.
+/// Comes back when a process of the domain accepts connections at `address`. Another process that does so there is left in
+/// `stranger`.
 async fn listens(
     node: &Arc<Domains>,
     supervised: &Supervised,

@@ -30,7 +30,7 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 const GUEST_PATIENCE: Duration = Duration::from_secs(30);
 /// How long it may take to say what it counts: a guest that is busy, or that wants to hold up whoever looks, is left out.
 const GUEST_STATE_PATIENCE: Duration = Duration::from_secs(2);
-/// Whoever is executed with this word speaks with the relay of its guest.
+/// The word by which a process knows that it is executed to speak with the relay of its guest.
 const OF_GUEST: &str = "--of-guest";
 /// How long it may take for an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
@@ -222,7 +222,7 @@ impl Relay {
     }
 }
 
-/// Whoever speaks with the relay of a guest: executed there, and gone with the daemon.
+/// The process that speaks with the relay of a guest: executed there, and gone with the daemon.
 #[derive(Debug)]
 struct Speaker {
     child: tokio::process::Child,

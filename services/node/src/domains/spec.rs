@@ -163,7 +163,7 @@ pub(crate) fn keeps(domain: &Domain) -> bool {
     matches!(domain.program, Program::Server(_)) && domain.kind != topology::DomainKind::Vm
 }
 
-/// That folder on the node.
+/// Returns the path of that folder on the node.
 pub(crate) fn kept_folder(layout: &Layout, dc: &str, name: &str) -> PathBuf {
     layout.domains().join(dc).join(name).join("inside").join(KEPT)
 }

@@ -1,4 +1,4 @@
-//! Whether etcd asks its clients for a certificate. Whoever can write into it decides what every node runs, as root; so an etcd that lets everybody in is used
+//! Whether etcd asks its clients for a certificate. Write access to it decides what every node runs, as root; so an etcd that lets everybody in is used
 //! only where somebody said that this is meant (`docs/adr/0074-an-etcd-that-knows-its-clients.md`).
 
 use std::net::IpAddr;

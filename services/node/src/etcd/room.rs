@@ -59,7 +59,7 @@ impl Record {
         Self { format: FORMAT, name, address, cluster, members, joins: false }
     }
 
-    /// One that comes to others; `members`: all of them, itself among them, as `NAME=URL`.
+    /// Returns the settings of a member that joins others; `members`: all of them, itself among them, as `NAME=URL`.
     pub(crate) fn joining(name: &str, cluster: &str, address: SocketAddr, members: Vec<String>) -> Self {
         Self { members, joins: true, ..Self::first(name, cluster, address) }
     }
@@ -236,7 +236,7 @@ impl Room {
     /// The member's certificate, with its chain and key.
     ///
     /// # Errors
-    /// It can't be read.
+    /// The certificate can't be read.
     pub(crate) fn certificate(&self) -> io::Result<String> {
         fs::read_to_string(self.folder.join(CERTIFICATE))
     }
@@ -244,7 +244,7 @@ impl Room {
     /// The authorities that the member believes.
     ///
     /// # Errors
-    /// They can't be read.
+    /// The file of authorities can't be read.
     pub(crate) fn trusted(&self) -> io::Result<String> {
         fs::read_to_string(self.folder.join(TRUSTED))
     }

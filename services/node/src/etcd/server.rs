@@ -66,7 +66,7 @@ fn etcd() -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::other(format!("there is no etcd on this machine: {}", program::ADVICE)))
 }
 
-/// Finds the process that an earlier daemon left, or starts one. What is left of another is ended first.
+/// Finds the process that an earlier daemon left, or starts one. A process that is left of another one is ended first.
 pub(super) fn find_or_start(ground: &Ground, record: &Record) -> io::Result<Process> {
     let program = etcd()?;
     let arguments = record.arguments();
@@ -164,7 +164,7 @@ pub(crate) fn sweep(ground: &Ground) -> io::Result<()> {
 /// member's folder already, into which its user would not find.
 ///
 /// # Errors
-/// One of these fails, or the daemon that started it has died.
+/// One of these steps fails, or the daemon that started it has died.
 pub fn server_main(mut arguments: impl Iterator<Item = OsString>) -> Result<Infallible, String> {
     let program = arguments.next().ok_or("no program")?;
     let mut told = [0];

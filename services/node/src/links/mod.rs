@@ -133,7 +133,7 @@ impl Ground {
     }
 }
 
-/// All of a node.
+/// All proxies of a node.
 #[derive(Debug)]
 pub(crate) struct Proxies {
     ground: Arc<Ground>,
@@ -146,7 +146,7 @@ pub(crate) struct Proxies {
     retiring: watch::Sender<bool>,
 }
 
-/// One of them.
+/// Another node, and the proxy for it.
 #[derive(Debug)]
 struct Peer {
     name: String,
@@ -361,7 +361,7 @@ impl Proxies {
         rows
     }
 
-    /// All of one link; `None`: there is no such node.
+    /// Returns the state of one link; `None`: there is no such node.
     pub(crate) async fn tree(&self, node: &str) -> Option<Value> {
         let row = self.rows().await.into_iter().find(|row| row.node == node)?;
         let peer = self.peer(node)?;

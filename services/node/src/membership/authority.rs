@@ -69,7 +69,7 @@ struct Renewal {
 }
 
 impl Record {
-    /// All that are believed, as PEM.
+    /// Returns all authorities that are believed, as PEM.
     fn believed_pem(&self) -> String {
         let next = self.successors.iter().map(|next| next.certificate_pem.as_str());
         std::iter::once(self.certificate_pem.as_str()).chain(next).collect()

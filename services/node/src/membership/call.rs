@@ -46,7 +46,7 @@ impl Cluster {
     /// Asks another node something, and returns what it answers.
     ///
     /// # Errors
-    /// It is unknown, can't be reached, is somebody else, or refuses.
+    /// The node is unknown, can't be reached, is somebody else, or refuses.
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,
         node: &str,
@@ -133,7 +133,7 @@ impl Cluster {
 /// Has the kernel see within half a minute that nobody is at the other end of a connection any more, however little is said on it.
 ///
 /// # Errors
-/// Those of setsockopt(2).
+/// The error of setsockopt(2).
 pub(super) fn notice_its_end(stream: &TcpStream) -> std::io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;

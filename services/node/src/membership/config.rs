@@ -75,7 +75,7 @@ impl Etcd {
         }
     }
 
-    /// The same where nobody said that it is meant.
+    /// As [`Etcd::unprotected`], where nobody said that it is meant.
     pub(crate) fn unsaid(&self) -> Option<String> {
         self.unprotected().filter(|_| !self.insecure)
     }

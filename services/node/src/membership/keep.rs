@@ -390,7 +390,7 @@ fn set<T: serde::de::DeserializeOwned>(map: &mut BTreeMap<String, T>, name: &str
     };
 }
 
-/// A record by the name that ends its key. What is not understood is worth a line, and is not there.
+/// A record by the name that ends its key. A record that is not understood is logged, and counts as absent.
 fn read<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Option<(String, T)> {
     let name = key.split_once('/')?.1.to_owned();
     serde_json::from_slice(value)

@@ -498,7 +498,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     crate::base::REGISTRY.run(work).await.unwrap_or_else(|why| Err(failed(why)))
 }
 
-/// The same for machines that want to join: however many they are, the node itself goes on asking.
+/// As [`blocking`], for machines that want to join: however many they are, the node itself goes on asking.
 pub(crate) async fn for_strangers<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {

@@ -126,7 +126,7 @@ pub(crate) async fn end(keeper: &Keeper) {
     }
 }
 
-/// All files that a member reads.
+/// Writes all files that a member reads.
 pub(super) fn furnish(
     room: &Room,
     member_pem: &str,

@@ -13,7 +13,7 @@ use trust::{Authority, Identity, Revoked};
 /// Begins the cluster's own etcd on this node, with what a copy holds and no other member. Returns where it will be.
 ///
 /// # Errors
-/// This node is of no such cluster; the copy is none; there is no program that restores. What was there is as it was then.
+/// This node is of no such cluster; the copy is none; there is no program that restores. Everything is as it was then.
 pub(crate) fn from_copy(ground: &Ground, copy: &Path) -> Result<String, Problem> {
     let (config, identity) = standing(&ground.state_dir)?;
     super::etcd_view::check(copy).map_err(|error| {
@@ -84,7 +84,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Those that are there; where this node has had no member, made anew.
+    /// Reads the files that are there; where this node has had no member, they are made anew.
     fn of(room: &Room, identity: &Identity, state_dir: &Path, address: SocketAddr) -> Result<Self, Problem> {
         let certificate_pem = match room.certificate() {
             Ok(pem) => pem,

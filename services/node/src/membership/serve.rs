@@ -1,4 +1,4 @@
-//! Answering other nodes: HTTP/1.1 over mutual TLS. Whoever asks is known by its certificate before
+//! Answering other nodes: HTTP/1.1 over mutual TLS. The caller is known by its certificate before
 //! anything is asked. `docs/spec/joining.md` describes it.
 
 use super::Cluster;

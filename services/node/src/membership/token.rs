@@ -23,7 +23,7 @@ const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 16;
 /// How long a token is good for, where nobody says otherwise: an hour.
 pub(crate) const DEFAULT_TTL_S: u64 = 3_600;
-/// The longest: a week. What lies about longer is found by somebody.
+/// The longest: a week. A token that lies about longer is found by somebody.
 const MAX_TTL_S: u64 = 7 * 86_400;
 /// Tokens that may be unused at a time.
 const MAX_TOKENS: usize = 1_024;
@@ -110,7 +110,7 @@ struct Record {
     may_issue: bool,
     /// The node that made it: the token ends with it.
     by: String,
-    /// That node's number: a later node of that name is another.
+    /// The node's number: a later node of that name is another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     number: Option<u32>,
     /// The authority's signature. Empty: a release wrote it that signed none.
@@ -385,7 +385,7 @@ mod tests {
         assert!(used.message.contains("used already"), "{used}");
     }
 
-    /// Whoever can write into etcd put a token there of its own, with the right to let others join, and was handed the authority's key.
+    /// Somebody who can write into etcd put a token there of its own, with the right to let others join, and was handed the authority's key.
     #[test]
     fn what_the_registry_says_of_a_token_is_nothing_without_the_authoritys_signature() {
         let (registry, authority) = cluster();

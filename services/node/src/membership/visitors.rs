@@ -26,7 +26,7 @@ const MAX_OF_ONE_NODE: usize = 128;
 /// How long a stranger has for its handshake, and for its request: a machine that joins says all at once.
 pub(super) const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// All of them.
+/// The connections that are open, and their limits.
 #[derive(Debug, Clone)]
 pub(super) struct Visitors {
     strangers: Strangers,
@@ -73,7 +73,7 @@ impl Visitors {
         Some((Stranger { place: Arc::new(place), joins: Arc::clone(&self.joins) }, sent_away))
     }
 
-    /// One of them has shown that it is this node. `None`: the node has too many connections, or all nodes have.
+    /// Counts a connection that has shown that it is this node. `None`: the node has too many connections, or all nodes have.
     pub(super) fn is_node(&self, node: &str) -> Option<OfNode> {
         let mut of_nodes = lock(&self.of_nodes);
         let all: usize = of_nodes.values().sum();

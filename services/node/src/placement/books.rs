@@ -128,7 +128,7 @@ impl BooksError {
 }
 
 impl Books {
-    /// Reads them. What is desired is parsed only where it has changed since `before`.
+    /// Reads them. A desired state is parsed only where it has changed since `before`.
     pub(crate) fn read(registry: &dyn RegistryDebug, before: &Self) -> Result<Self, BooksError> {
         // What is desired first, claims last: whoever sees a claim has seen what it is for.
         let mut books = Self::default();

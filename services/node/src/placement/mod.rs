@@ -330,7 +330,7 @@ fn watch_registry(following: &Arc<Following>) {
     }
 }
 
-/// One look at everything.
+/// Makes one pass over everything.
 async fn pass(node: &Arc<Domains>, following: &Arc<Following>) -> Result<(), BooksError> {
     // Before the books, not after: what they say is not older than this.
     let holds = following.holds();

@@ -19,7 +19,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(60);
 /// How long whoever changes what this node has waits until the cluster knows.
 const TELL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// That this node does not run a domain whose promise is strict.
+/// The refusal of this node to run a domain whose promise is strict.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) why: String,

@@ -38,7 +38,7 @@ pub(super) fn outside_of_deadlines(reserve: &Reserve) -> Option<String> {
     })
 }
 
-/// One as a dispatcher is told of it.
+/// Returns a domain as a dispatcher is told of it.
 pub(super) fn vtm(
     name: &str,
     entry: &Entry,

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Those that have a process of their own. A quota needs none: the kernel keeps it by itself.
+/// The enforcements that have a process of their own. A quota needs none: the kernel keeps it by itself.
 pub(crate) const WITH_PROCESS: [Kind; 2] = [Kind::Table, Kind::Deadline];
 
 /// How old a report may be that is told: whoever looks at many asks of each.
 const REPORT_AGE: Duration = Duration::from_millis(50);
 
-/// One of them.
+/// A dispatcher, with the plan that it keeps.
 #[derive(Debug)]
 struct Line {
     client: Client,
@@ -36,7 +36,7 @@ impl Line {
     }
 }
 
-/// All of them; those that nobody needs do not run.
+/// All dispatchers; those that nobody needs do not run.
 #[derive(Debug)]
 pub(crate) struct Dispatchers {
     program: PathBuf,
@@ -68,7 +68,7 @@ pub(crate) struct About {
 }
 
 impl Dispatchers {
-    /// Those whose ledgers are in `folder`, and whose cgroups begin with `group`.
+    /// Returns the dispatchers whose ledgers are in `folder`, and whose cgroups begin with `group`.
     pub(crate) fn new(program: PathBuf, folder: PathBuf, group: String) -> Self {
         Self {
             program,
@@ -166,7 +166,7 @@ impl Dispatchers {
         Ok(prepared.caveats)
     }
 
-    /// Lets one go, wherever it was kept. Who keeps nobody any more ends.
+    /// Lets one go, wherever it was kept. A dispatcher that keeps nobody any more ends.
     pub(crate) fn drop_vtm(&mut self, id: &str, is_there: &dyn Fn(&str) -> bool) {
         self.keep_only(&|other| other != id, is_there);
     }
@@ -337,7 +337,7 @@ impl Dispatchers {
         self.lines.get(&kind)?.plan.vtm(name)
     }
 
-    /// All that are kept so now.
+    /// Returns all that are kept by this enforcement now.
     pub(crate) fn vtms(&self, kind: Kind) -> impl Iterator<Item = &Vtm> {
         self.lines.get(&kind).into_iter().flat_map(|line| &line.plan.vtms)
     }
@@ -352,7 +352,7 @@ fn there(vtm: &Vtm, is_there: &dyn Fn(&str) -> bool) -> bool {
     vtm.members.cgroup.as_deref().is_some_and(is_there)
 }
 
-/// Those of all caveats that are about everybody, or about this one: others begin with another's name.
+/// Returns the caveats that are about everybody, or about this name: others begin with another's name.
 fn about(id: &str, caveats: &[String]) -> Vec<String> {
     let own = format!("`{id}`");
     caveats.iter().filter(|caveat| !caveat.starts_with('`') || caveat.starts_with(&own)).cloned().collect()

@@ -13,7 +13,7 @@ pub(crate) trait Promises: fmt::Debug + Send + Sync {
     /// Returns the promises beside which a file of `dc` is admitted.
     fn beside(&self, dc: &str) -> Looking;
     /// Enters what a distributed container is promised from now on, in place of all that it was;
-    /// `None`: nothing. What the registry is to know of it waits for [`Promises::settle`].
+    /// `None`: nothing. The registry's records of it wait for [`Promises::settle`].
     ///
     /// # Errors
     /// Where the node can't keep it; the book is as before.

@@ -150,7 +150,7 @@ impl Keeper {
         told.file.set(quota).map_err(|error| format!("the quota of {cgroup} can't be set: {error}"))
     }
 
-    /// Binds those in a cgroup to the processor that admission has counted them on; `None`: to none. What can't be done is told.
+    /// Binds those in a cgroup to the processor that admission has counted them on; `None`: to none. Failures are told.
     pub(crate) fn pin(&self, cgroup: &str, processor: Option<usize>) -> Caveats {
         let pinned = match processor {
             None if !self.cgroups.offers("cpuset") => return Vec::new(),
@@ -296,7 +296,7 @@ impl Keeper {
         self.keep_disk(cgroup, &Promise::default(), &mut Vec::new())
     }
 
-    /// All are back among everybody else: nobody is promised anything any more.
+    /// Puts all cgroups back among everybody else's: nobody is promised anything any more.
     pub(crate) fn stand_down(&self) {
         for name in self.cgroups.children(&self.top) {
             let _gone_meanwhile = self.cgroups.prefer(&format!("{}/{name}", self.top), false);

@@ -1,7 +1,7 @@
 //! The book of what this node has promised, and who keeps it.
 //!
-//! Everything goes through one [`Model`]: files, changes of files, adaptations, and processes that are no domains. What is admitted is told to the kernel
-//! (shrinking before growing, and taken back as a whole where a part fails) and only then entered. What was adapted away from what a file says is kept in
+//! Everything goes through one [`Model`]: files, changes of files, adaptations, and processes that are no domains. An admitted change is told to the kernel
+//! (shrinking before growing, and taken back as a whole where a part fails) and only then entered. A promise that was adapted away from its file's is kept in
 //! the registry, so that the next daemon goes on from it; the kernel goes on by itself meanwhile.
 
 mod adapt;
@@ -311,9 +311,9 @@ impl Book {
         Looking { model: Some(model), tables: Some(tables), ..Looking::nowhere() }
     }
 
-    /// Enters what a distributed container is promised from now on, in place of all that it was: nothing where it goes. What was adapted and is as its file
-    /// was stays so. What the registry is to know of it waits for [`Book::settle`], so that a daemon that dies before the file is written down leaves the file
-    /// before with what was adapted of it.
+    /// Enters what a distributed container is promised from now on, in place of all that it was: nothing where it goes. A promise that was adapted and is as
+    /// its file was stays so. The registry's records of it wait for [`Book::settle`], so that a daemon that dies before the file is written down leaves the
+    /// file before with what was adapted of it.
     ///
     /// # Errors
     /// Where the node can't keep it; the book is as before.
@@ -651,7 +651,7 @@ impl Book {
 }
 
 impl State {
-    /// One as a dispatcher is told of it; `None` where no processor time is promised to it.
+    /// Returns a domain as a dispatcher is told of it; `None` where no processor time is promised to it.
     fn vtm(&self, name: &str, entry: &Entry, promise: &Promise) -> Option<Vtm> {
         let (number, task) = promise.processor?;
         let is_domain = entry.file.is_some();

@@ -106,7 +106,7 @@ impl Kept {
         Ok(Self { link, between_bits: settings.between_bits, owners, outgoing, incoming, between, lacks })
     }
 
-    /// All where there is something to set, with what a class is there.
+    /// Returns the places where there is something to set, with the class for each.
     fn places(&self, wanted: &Class) -> Vec<(&Traffic, Class)> {
         let mut places = vec![(self.outgoing.traffic(), *wanted)];
         places.extend(self.incoming.as_ref().map(|(incoming, _)| (incoming.traffic(), *wanted)));
@@ -197,7 +197,7 @@ impl Links {
         }
     }
 
-    /// The same where the whole is taken back when this can't be done.
+    /// As [`Links::keep`], where the whole is taken back when this can't be done.
     ///
     /// # Errors
     /// Why the class is as it was before.
@@ -334,7 +334,7 @@ impl Links {
         self.drop_class(&format!("{PROXY}{node}"));
     }
 
-    /// Gives each proxy its class, beside those of domains. What its domains are promised they do not use otherwise while it sends for them; so it gets that
+    /// Gives each proxy its class, beside those of domains. Its domains do not use their promised share otherwise while it sends for them; so it gets that
     /// before everybody who borrows, and little of its own.
     fn put_proxies(&mut self, settings: &NodeSettings, cgroups: &Cgroups) {
         let Some(link) = settings.link.as_ref().filter(|_| self.has_domains()) else { return };

@@ -45,7 +45,7 @@ struct Given {
     processor: Option<usize>,
 }
 
-/// That it was tried by a domain and does not run it.
+/// The node's refusal of a domain that has tried it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refused {
     pub(crate) why: String,
@@ -54,7 +54,7 @@ pub(crate) struct Refused {
 }
 
 impl Offer {
-    /// The same for placement; `revision_of`: which revision of a distributed container is desired. A refusal of another one is over.
+    /// Returns the promises for placement; `revision_of`: which revision of a distributed container is desired. A refusal of another one is over.
     pub(crate) fn promises(&self, revision_of: impl Fn(&str) -> Option<u64>) -> placement::Promises {
         let given = |given: &BTreeMap<String, Given>| {
             let one = |(name, given): (&String, &Given)| {

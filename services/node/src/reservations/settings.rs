@@ -12,7 +12,7 @@ const SWITCH_NS: u64 = 0;
 const MEMORY_SHARE: u64 = 2;
 /// The rate of a disk where nobody says otherwise, in bytes per second: that of a spinning one.
 const DISK_BYTES: u64 = 100_000_000;
-/// The same in operations per second.
+/// The default rate of a disk, in operations per second.
 const DISK_OPERATIONS: u64 = 10_000;
 /// How long all bursts of a link may keep it busy, in ms: as long as anybody may have to wait.
 const QUEUE_MS: u64 = 250;
@@ -69,7 +69,7 @@ fn memory() -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// The same for the arithmetic, where this node has these processors.
+/// Returns the settings for the arithmetic, where this node has these processors.
 ///
 /// # Errors
 /// The impossible setting, in words.
@@ -84,7 +84,7 @@ pub(crate) fn capacity(settings: &NodeSettings) -> Result<Capacity, String> {
     arithmetic(settings)
 }
 
-/// The same of whichever node.
+/// As [`capacity`], for any node.
 ///
 /// # Errors
 /// As [`capacity`].

@@ -57,8 +57,8 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// How long the machine has certainly slept since the last look, if it has. Whoever looks may be kept waiting between two clocks for any time: that is no
-    /// sleep.
+    /// How long the machine has certainly slept since the last look, if it has. The thread that looks may be kept waiting between two clocks for any time: that
+    /// is no sleep.
     pub(super) fn look(&mut self, now: Reading) -> Option<u64> {
         let (before_ns, after_ns) = now.awake_ns;
         let at_least = now.since_boot_ns.saturating_sub(after_ns);

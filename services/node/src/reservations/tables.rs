@@ -60,7 +60,7 @@ impl State {
         enforce::deadline_room(told.filter_map(|vtm| vtm.members.cgroup.as_deref()))
     }
 
-    /// One as its dispatcher was told of it, where it has the one that it asks for.
+    /// Returns a domain as its dispatcher was told of it, where it has the enforcement that it asks for.
     fn told(&self, name: &str, reserve: &Reserve) -> Option<&Vtm> {
         self.dispatchers.vtm(choice::of(reserve).0, name)
     }
@@ -156,7 +156,7 @@ impl Tabled {
         }
     }
 
-    /// The same of the deadline class, where somebody has to do with it.
+    /// Returns the row of the deadline class, where somebody has to do with it.
     pub(super) fn deadline_row(&self) -> Option<DeadlineRow> {
         self.room.map(|room| DeadlineRow {
             processors: room.processors,
@@ -191,7 +191,7 @@ pub(super) fn for_a_file(book: Option<&BookRow>, is_own: impl Fn(&str) -> bool) 
     Tables { means, room, others: others.collect() }
 }
 
-/// The same in the daemon.
+/// As [`for_a_file`], in the daemon.
 pub(super) fn beside(state: &State, is_own: impl Fn(&str) -> bool) -> Tables {
     let others = state.entries.iter().filter(|(name, _)| !is_own(name)).filter_map(|(name, entry)| {
         let is_there = state.told(name, &entry.now).is_some();

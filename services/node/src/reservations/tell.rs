@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use topology::{nanos_text, rate_text, size_text};
 
 impl Book {
-    /// All that is promised.
+    /// Returns the rows of all promises.
     pub(crate) fn rows(&self) -> admin::Book {
         // Somebody may have taken away what was made of the link.
         self.look_at_link();
@@ -82,7 +82,7 @@ impl Book {
         }
     }
 
-    /// One row.
+    /// Returns the row of one promise.
     ///
     /// # Errors
     /// Where nothing is promised to anybody of that name.

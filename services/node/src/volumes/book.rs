@@ -60,7 +60,7 @@ impl Record {
     }
 }
 
-/// FNV-1a of a volume's name. Whoever writes topologies could choose a name with the hash of another's, so it names nobody any more, but the
+/// FNV-1a of a volume's name. An author of topologies could choose a name with the hash of another's, so it names nobody any more, but the
 /// users of volumes that there were before.
 fn hash(id: &Id) -> u32 {
     let bytes = id.0.bytes().chain([b'/']).chain(id.1.bytes());
@@ -92,7 +92,7 @@ impl Book {
         Self { place, registry, choosing: Mutex::default() }
     }
 
-    /// All that there are. One that can't be read is an error of its own: nothing is made in its place.
+    /// Returns the records of all volumes. One that can't be read is an error of its own: nothing is made in its place.
     pub fn all(&self) -> Result<Vec<(Id, Record)>, Problem> {
         let entries = self.registry.list(PREFIX).map_err(failed)?;
         let mut all = Vec::new();

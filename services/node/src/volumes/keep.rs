@@ -1,4 +1,4 @@
-//! All volumes of this node: who has which.
+//! The volumes of this node, and the domains that have them.
 
 use super::book::{Book, Id, Record};
 use super::replicas::{About, Listens, Replicas};
@@ -29,7 +29,7 @@ pub(crate) struct Keeper {
     pub(super) ground: Arc<Ground>,
     run_dir: PathBuf,
     slots: Mutex<Slots>,
-    /// Those with replicas on several nodes; none: this node belongs to no cluster.
+    /// The volumes with replicas on several nodes; none: this node belongs to no cluster.
     pub(super) replicas: Option<Arc<Replicas>>,
 }
 

@@ -28,7 +28,7 @@ pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(crate) trait Volumes: fmt::Debug + Send + Sync {
     /// Has all volumes of a domain served from now on, and makes those that are not there.
     fn attach<'a>(&'a self, dc: &'a str, domain: &'a Domain) -> Later<'a, Result<(), String>>;
-    /// The domain is gone: its volumes are written and no longer served. What they hold stays.
+    /// The domain is gone: its volumes are written and no longer served. Their data stay.
     fn detach<'a>(&'a self, dc: &'a str, domain: &'a str) -> Later<'a, ()>;
 }
 

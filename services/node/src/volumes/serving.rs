@@ -102,7 +102,7 @@ impl Ground {
         }
     }
 
-    /// As [`Ground::end`], with the folders. What the volume holds stays.
+    /// As [`Ground::end`], with the folders. The volume's data stay.
     pub fn clear(&self, id: &Id) {
         self.end(id);
         let folder = self.book.run_folder(id);

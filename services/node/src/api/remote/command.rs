@@ -34,7 +34,7 @@ const PIECE_BYTES: usize = 16 * 1024;
 const PIPE_BYTES: usize = 1 << 20;
 /// The bytes that a command that has ended may have left in its two pipes and on the way from there.
 const LEFT_BYTES: usize = 2 * (PIPE_BYTES + aside::HELD_BYTES);
-/// How long to wait for that. Whoever else has the pipe open is not waited for: the end comes behind what is there ([`aside::finish`]).
+/// How long to wait for that. Other processes that have the pipe open are not waited for: the end comes behind what is there ([`aside::finish`]).
 const LEFT_PATIENCE: Duration = Duration::from_secs(2);
 /// The same for a terminal, which has no such end while somebody else has it open.
 const TERMINAL_PATIENCE: Duration = Duration::from_millis(100);

@@ -34,7 +34,7 @@ impl Default for Places {
 /// The lines of a log as they are written, or those that there are: one JSON object a line.
 ///
 /// # Errors
-/// It can't be read; too many readers.
+/// The log can't be read, or has too many readers.
 pub(crate) fn lines(
     places: &Places,
     layout: &Layout,

@@ -270,7 +270,7 @@ impl Inner {
         self.meet_far_again(dc, address.slot);
     }
 
-    /// Two whom an earlier daemon introduced are both here. What they were told last is not known: they are told anew.
+    /// Two whom an earlier daemon introduced are both here. It is not known what they were told last: they are told anew.
     fn know_pair(&mut self, dc: &str, topology: &Topology, key: (u32, u32)) {
         let Some(table) = self.endpoints.tables.get_mut(dc) else { return };
         if table.pairs.len() >= most(topology.ipc.pairs) || table.pairs.contains_key(&key) {

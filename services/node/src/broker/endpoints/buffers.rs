@@ -1,4 +1,4 @@
-//! Buffers and grants: the memories, and who is told. What is allowed is `ipc::grants`' to say.
+//! Buffers and grants: the memories, and who is told. The rules are those of `ipc::grants`.
 
 use super::{EndpointAddress, Inner, Own, Table};
 use crate::broker::{Identity, Outgoing, Refusal, refuse};
@@ -15,7 +15,7 @@ use wire::control::{Event, GrantAccess, GrantedBuffer, Reply};
 use wire::grants::{PLACE_FIRST, PLACES, STATE_BYTES, State, head, offset_of};
 use wire::ipc::Address;
 
-/// Those of one distributed container.
+/// The buffers of one distributed container.
 #[derive(Debug)]
 pub(super) struct Buffers {
     pub(super) table: grants::Table,
@@ -376,7 +376,7 @@ fn caller_in<'a>(
     }
 }
 
-/// That two have nothing to do with each other.
+/// Says that two endpoints have nothing to do with each other.
 pub(super) fn neither(EndpointAddress { slot, generation }: EndpointAddress) -> String {
     format!(
         "neither may endpoint {slot}.{generation} call this one, nor this one it: nothing is granted to it"

@@ -60,7 +60,7 @@ pub(crate) struct FarMeeting {
     answer: oneshot::Receiver<Result<(), Refused>>,
     number: u64,
     own: Own,
-    /// Whoever has the name is meant, and not this very one.
+    /// The call is to the endpoint that has the name, and not to this very one.
     by_name: bool,
     plan: Plan,
     end: Vec<OwnedFd>,

@@ -38,7 +38,7 @@ pub(crate) enum Awaited {
     Address(EndpointAddress),
 }
 
-/// All of the node.
+/// All endpoints of the node.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
     /// `None`: nobody has said yet where they are kept, as in tests of other things.
@@ -55,7 +55,7 @@ pub(super) struct Endpoints {
     meeting: HashMap<(String, (u32, u32)), String>,
 }
 
-/// Those of one distributed container.
+/// The endpoints of one distributed container.
 #[derive(Debug)]
 struct Table {
     slots: HashMap<u32, Slot>,

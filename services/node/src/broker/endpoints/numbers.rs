@@ -56,22 +56,22 @@ pub(crate) trait Store: fmt::Debug + Send {
     /// Loads the record; `None` at first.
     ///
     /// # Errors
-    /// It can't be read.
+    /// The record can't be read.
     fn load(&self) -> io::Result<Option<Reserved>>;
     /// Keeps it, durably.
     ///
     /// # Errors
-    /// It can't be written.
+    /// The record can't be written.
     fn save(&self, reserved: &Reserved) -> io::Result<()>;
     /// The slots that names of a distributed container have.
     ///
     /// # Errors
-    /// They can't be read.
+    /// The slots can't be read.
     fn load_names(&self, dc: &str) -> io::Result<BTreeMap<String, u32>>;
     /// Keeps them; forgets them where there are none.
     ///
     /// # Errors
-    /// They can't be written.
+    /// The slots can't be written.
     fn save_names(&self, dc: &str, names: &BTreeMap<String, u32>) -> io::Result<()>;
 }
 

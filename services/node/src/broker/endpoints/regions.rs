@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 /// Regions of pairs that are over which one domain may hold in any case: as many as a busy program finds when it looks up again. Where the
-/// file allows many pairs it is half of them. Who holds more is introduced to nobody until it lets go of some.
+/// file allows many pairs it is half of them. A member that holds more is introduced to nobody until it lets go of some.
 const LINGERING_PER_DOMAIN: usize = 256;
 
 /// Regions of pairs that are over which one domain may hold, of so many pairs.
@@ -12,7 +12,7 @@ pub(super) fn lingering_most(pairs: usize) -> usize {
     LINGERING_PER_DOMAIN.max(pairs / 2)
 }
 
-/// All of the node, by the numbers of their channels.
+/// All regions of the node, by the numbers of their channels.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     all: HashMap<u64, Region>,

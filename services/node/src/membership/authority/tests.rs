@@ -130,7 +130,7 @@ impl Cluster {
         }
     }
 
-    /// That nothing of a replacement is left.
+    /// Checks that nothing of a replacement is left.
     fn is_settled(&self) {
         let record = self.record();
         assert_eq!(record.successors, []);
@@ -458,7 +458,7 @@ fn nonsense_in_the_registry_is_asked_anew_or_said_and_loses_nothing() {
     cluster.is_settled();
 }
 
-/// Whoever could write into etcd named an authority of its own as the next one, and every node believed it.
+/// Anybody who could write into etcd named an authority of its own as the next one, and every node believed it.
 #[test]
 fn nobody_believes_an_authority_that_the_one_before_has_not_signed() {
     let mut cluster = Cluster::of(&["a", "b"]);
@@ -512,7 +512,8 @@ fn nobody_believes_an_authority_that_the_one_before_has_not_signed() {
     assert_eq!(cluster.nodes["b"].identity.fingerprints(), [own.fingerprint()]);
 }
 
-/// Whoever could write into etcd asked in a node's name while the authority was replaced, and had a certificate of that name.
+/// Anybody who could write into etcd asked in a node's name while the authority was replaced, and had a certificate of that
+/// name.
 #[test]
 fn nobody_is_given_the_certificate_of_a_node_that_has_not_signed_for_it() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);

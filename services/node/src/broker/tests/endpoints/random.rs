@@ -1,4 +1,4 @@
-//! Whatever members ask, in whatever order: what must be true is true, nothing is handed out twice, and nothing is left.
+//! Random requests of members in random order: the invariants hold, nothing is handed out twice, and nothing is left.
 
 use super::*;
 use proptest::prelude::*;
