@@ -2,6 +2,7 @@
 """JSON-RPC 2.0 and HTTP(S) as a service: domains without a network ask the addresses that the topology file names, and no others. README.md shows it."""
 
 import asyncio
+import collections
 import errno
 import http.client
 import json
@@ -23,7 +24,10 @@ PIECE_BYTES = 64 * 1024
 
 rpc = Service("rpc")
 log = rpc.stream("log", verb="watch", history=1000)
-workers = ThreadPoolExecutor(max_workers=32)
+# Requests of one domain at a time: a domain that asks slow servers keeps the others from none.
+MAX_OF_ONE = 8
+workers = ThreadPoolExecutor(max_workers=64)
+under_way = collections.Counter()
 endpoints = {}
 
 
@@ -58,11 +62,13 @@ class Endpoint:
             headers["Authorization"] = self.secret
         try:
             connection.request(method, path, body, headers)
+            # The connection forgets it where the server closes behind its answer.
+            socket = connection.sock
             answer = connection.getresponse()
             pieces, size = [], 0
             # A server that answers byte by byte is bound by the deadline, too.
             while piece := answer.read1(PIECE_BYTES):
-                connection.sock and connection.sock.settimeout(left_until(end))
+                socket.settimeout(left_until(end))
                 size += len(piece)
                 if size > MAX_ANSWER_BYTES:
                     raise OSError(errno.EMSGSIZE, "the answer is too long")
@@ -125,6 +131,10 @@ def known(session, name):
 
 async def asked(session, name, endpoint, what, method, path, body, is_safe):
     begun, outcome = time.monotonic(), "?"
+    domain = (session.caller.dc, session.caller.domain)
+    if under_way[domain] >= MAX_OF_ONE:
+        raise OSError(errno.EAGAIN, "too many requests at a time")
+    under_way[domain] += 1
     try:
         loop = asyncio.get_running_loop()
         status, content = await loop.run_in_executor(workers, endpoint.ask, method, path, body, is_safe)
@@ -134,6 +144,7 @@ async def asked(session, name, endpoint, what, method, path, body, is_safe):
         outcome = errno.errorcode.get(error.errno, str(error.errno))
         raise
     finally:
+        under_way[domain] -= 1
         took_ms = (time.monotonic() - begun) * 1000
         record = f"{session.caller.domain} {name} {what} {outcome} {took_ms:.0f} ms\n"
         log.publish(endpoint.redacted(record).encode()[:4096])
@@ -174,8 +185,9 @@ async def http_(session, line):
         raise OSError(errno.EINVAL, "NAME METHOD PATH [BODY]")
     name, method, path = words[:3]
     endpoint = known(session, name)
-    parts = urllib.parse.unquote(path.split("?")[0]).split("/")
-    if not path.startswith(endpoint.path) or ".." in parts or not path.isascii() or not path.isprintable():
+    place = urllib.parse.unquote(path.split("?")[0]).replace("\\", "/")
+    is_below = place == endpoint.path or place.startswith(endpoint.path.rstrip("/") + "/")
+    if not is_below or ".." in place.split("/") or not path.isascii() or not path.isprintable():
         raise OSError(errno.EACCES, "not below the path of this address")
     body = words[3].encode() if len(words) > 3 else None
     what = f"{method} {path}"

@@ -79,6 +79,7 @@ for wrong, wanted in (
     ("add f16 0 8 16 1", "EINVAL"),
     ("add f64 0 8 16 0", "EINVAL"),
     ("add f64 0 8 16 99999999999", "EINVAL"),
+    ("\n".join(["sum f64 0 1000000"] * 2), "E2BIG"),
     (f"add f64 0 8 {SIZE} 1", "EFAULT"),
     (f"sum f64 {SIZE - 8} 2", "EFAULT"),
     ("sum f64 4 1", "EFAULT"),

@@ -54,7 +54,7 @@ struct tombolo_call {
 	uint64_t id;       /* for the answer; never used again */
 	int32_t file;      /* the number of the file */
 	uint32_t kind;     /* TOMBOLO_CALL_READ, ... */
-	uint64_t session;  /* the open file: the same for all calls of one session */
+	uint64_t session;  /* of a session: the open file, the same for all its calls, and never used again; of other files 0 */
 	const char *bytes; /* what was written, or the data of an ioctl; a NUL follows */
 	size_t length;     /* bytes, without that NUL */
 	size_t takes;      /* most bytes of the answer that the caller takes; what is longer is cut */
@@ -111,7 +111,7 @@ int tombolo_service_exchange(tombolo_service service, const char *name, const ch
 int tombolo_service_start(tombolo_service service);
 
 /*
- * CALLS. At most 1024 wait for tombolo_service_next(); those that come then are refused (EAGAIN).
+ * CALLS. At most 256 of one domain, and 4096 in all, have no answer yet; those that come then are refused (EAGAIN).
  */
 
 /* Takes the next call; waits for it so many ns (-1: as long as it takes, 0: not at all). Returns 0. ETIMEDOUT; EAGAIN: none is there, and this

@@ -2,8 +2,8 @@
 
 use crate::failure;
 use rustix::io::Errno;
-use service::{Call as Asking, Later, Reply};
-use std::collections::{BTreeMap, VecDeque};
+use service::{Call as Asking, Later, Reply, SessionId};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,19 @@ use sys::channel_abi::{Failure, Outcome, Patience};
 use sys::eventfd::Eventfd;
 use sys::service_abi::Call;
 
-/// Calls that have no answer yet, for each service. The memory of each is that of a line or a record at most.
-const MAX_CALLS: usize = 1024;
+/// Calls that have no answer yet, of all domains together. The memory of each is that of a line or a record at most.
+const MAX_CALLS: usize = 4096;
+/// Those of one domain: however many it makes, the others are served.
+const MAX_CALLS_OF_ONE: usize = 256;
+
+/// A domain: its distributed container and its name.
+type Caller = (CString, CString);
+
 /// A call that has no answer yet. Its memory stays where it is until then.
 struct Open {
     later: Later,
     bytes: Box<[u8]>,
-    dc: CString,
-    domain: CString,
+    caller: Caller,
     call: Plain,
 }
 
@@ -41,6 +46,11 @@ struct Calls {
     /// Those of them that the program has not taken.
     waiting: VecDeque<u64>,
     last: u64,
+    /// The number of open calls of each domain that has some.
+    of_domain: BTreeMap<Caller, usize>,
+    /// Our own numbers of open sessions. Those on the wire are the consumer's choice, so they tell no two consumers apart.
+    sessions: HashMap<SessionId, u64>,
+    last_session: u64,
     /// Why no more will come.
     over: Option<Failure>,
 }
@@ -72,7 +82,7 @@ impl Queue {
 
     /// Answers a call, or refuses it.
     pub fn answer(&self, id: u64, answer: Result<Vec<u8>, Errno>) -> Outcome<()> {
-        let open = self.lock().open.remove(&id);
+        let open = self.lock().remove(id);
         let open = open.ok_or_else(|| {
             failure::failure(Errno::NOENT, format!("there is no call {id}, or it was answered or given up"))
         })?;
@@ -87,7 +97,22 @@ impl Queue {
 
     /// Gives up all calls.
     pub fn clear(&self) {
-        self.lock().open.clear();
+        let mut calls = self.lock();
+        calls.open.clear();
+        calls.of_domain.clear();
+    }
+
+    /// Gives an open file a number of its own.
+    pub fn opened(&self, id: SessionId) {
+        let mut calls = self.lock();
+        calls.last_session += 1;
+        let number = calls.last_session;
+        calls.sessions.insert(id, number);
+    }
+
+    /// Forgets the number of a file that was closed.
+    pub fn closed(&self, id: SessionId) {
+        self.lock().sessions.remove(&id);
     }
 
     /// Locks it. What is in it is whole at any time, so a thread that panicked while it had the lock has spoilt nothing.
@@ -106,21 +131,25 @@ impl Queue {
         if calls.open.len() >= MAX_CALLS {
             return Err(Errno::AGAIN);
         }
-        let caller = asking.caller().clone();
+        let asks = asking.caller().clone();
         let text = |text: String| CString::new(text).map_err(|_| Errno::INVAL);
-        let (uid, gid) = caller.process.map_or((0, 0), |process| (process.uid, process.gid));
+        let (uid, gid) = asks.process.map_or((0, 0), |process| (process.uid, process.gid));
         let first = Plain {
             file: 0,
             kind: Call::READ,
-            session: asking.session().number(),
+            session: calls.sessions.get(&asking.session()).copied().unwrap_or(0),
             number: 0,
             uid,
             gid,
             is_record: false,
         };
-        let (dc, domain) = (text(caller.dc)?, text(caller.domain)?);
+        let caller = (text(asks.dc)?, text(asks.domain)?);
+        if calls.of_domain.get(&caller).is_some_and(|count| *count >= MAX_CALLS_OF_ONE) {
+            return Err(Errno::AGAIN);
+        }
         let (reply, later) = asking.later()?;
-        let open = Open { later, bytes: [bytes, &[0]].concat().into(), dc, domain, call: plain(first) };
+        *calls.of_domain.entry(caller.clone()).or_default() += 1;
+        let open = Open { later, bytes: [bytes, &[0]].concat().into(), caller, call: plain(first) };
         calls.last += 1;
         let id = calls.last;
         calls.open.insert(id, open);
@@ -170,13 +199,24 @@ impl Queue {
 }
 
 impl Calls {
+    fn remove(&mut self, id: u64) -> Option<Open> {
+        let open = self.open.remove(&id)?;
+        if let Some(count) = self.of_domain.get_mut(&open.caller) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_domain.remove(&open.caller);
+            }
+        }
+        Some(open)
+    }
+
     /// The next one that somebody still waits for.
     fn take(&mut self) -> Option<Call> {
         while let Some(id) = self.waiting.pop_front() {
             let Some(open) = self.open.get(&id) else { continue };
             // The writer of a record does not wait for its answer, and may have closed the file.
             if open.later.is_cancelled() && !open.call.is_record {
-                self.open.remove(&id);
+                self.remove(id);
                 continue;
             }
             let Plain { file, kind, session, number, uid, gid, .. } = open.call;
@@ -192,8 +232,8 @@ impl Calls {
                 uid,
                 gid,
                 reserved: 0,
-                dc: open.dc.as_ptr(),
-                domain: open.domain.as_ptr(),
+                dc: open.caller.0.as_ptr(),
+                domain: open.caller.1.as_ptr(),
             });
         }
         None

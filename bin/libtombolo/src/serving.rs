@@ -95,6 +95,12 @@ fn declare(service: &mut Service<()>, file: i32, one: Declaration, queue: &Arc<Q
         }
         Declared::Session { ioctl, idempotent } => {
             let session = service.session(&name, &verb, asked(Call::WRITE)).idempotent(idempotent);
+            let (opens, closes) = (Arc::clone(queue), Arc::clone(queue));
+            session.opened(move |(), asking| {
+                opens.opened(asking.session());
+                Ok(())
+            });
+            session.closed(move |(), asking| closes.closed(asking.session()));
             if ioctl {
                 let queue = Arc::clone(queue);
                 session.ioctl(move |(), asking: &mut Asking<'_>, number, data: &[u8]| {
@@ -128,8 +134,20 @@ fn declare(service: &mut Service<()>, file: i32, one: Declaration, queue: &Arc<Q
     None
 }
 
-/// What the thread that serves has to say when it has begun.
+/// The first message of the thread that serves.
 pub type Begun = Outcome<(Vec<Option<Stream>>, service::Handle)>;
+
+/// Ends a queue whose thread has ended without saying why.
+struct EndOnPanic<'q>(&'q Queue);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.end(failure::failure(
+            Errno::NOTRECOVERABLE,
+            "a defect of libtombolo ended the service's thread",
+        ));
+    }
+}
 
 /// The thread of a service.
 pub fn serve(name: &str, files: Vec<Declaration>, queue: &Arc<Queue>, begun: &mpsc::SyncSender<Begun>) {
@@ -142,7 +160,7 @@ pub fn serve(name: &str, files: Vec<Declaration>, queue: &Arc<Queue>, begun: &mp
     });
     let offered = match offered {
         Ok((offered, streams, stop)) => {
-            // Whoever starts it waits for this.
+            // The caller of tombolo_service_start() waits for this.
             let _ = begun.send(Ok((streams, stop)));
             offered
         }
@@ -151,6 +169,8 @@ pub fn serve(name: &str, files: Vec<Declaration>, queue: &Arc<Queue>, begun: &mp
             return;
         }
     };
+    // A defect that ends this thread is told to those who wait for calls, too.
+    let _end = EndOnPanic(queue);
     queue.end(match offered.run() {
         Ok(()) => failure::failure(Errno::SHUTDOWN, "the service is closed"),
         Err(error) => refused(&error, Some(Errno::SHUTDOWN)),

@@ -116,7 +116,7 @@ while True:
 print(count, clear, flush=True)
 "#;
 
-/// What a subscription has had, by its domain.
+/// The events that a subscription has had, by its domain.
 fn delivered(beta: &Host, domain: &str) -> u64 {
     let tree = beta.json(&["service", "show", "events"]);
     let channels = tree["state"]["channels"].as_array().cloned().unwrap_or_default();

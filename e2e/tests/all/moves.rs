@@ -170,6 +170,8 @@ fn a_daemon_that_is_killed_in_a_move_leaves_one_life_and_its_successor_goes_on()
 
     // The daemon that starts it dies meanwhile.
     std::fs::remove_file(bed.folder().join("ready")).expect("removed");
+    // It is ready by a file that is there, perhaps before it has said that it lives.
+    bed.until("it lives on beta", PATIENCE, || lives(&bed, "slow").lives().len() == 2);
     let before = lives(&bed, "slow").lives().len();
     let asked = begin_move(beta, "slow", "alpha");
     bed.until("it is starting", PATIENCE, || lives(&bed, "slow").lives().len() > before);

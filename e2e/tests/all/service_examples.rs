@@ -238,7 +238,7 @@ fn a_domain_without_a_network_asks_servers_that_the_file_names_and_no_others() {
     // The secret goes to the server, and this server says it; the log does not.
     assert!(ask("http", "weather GET /rpc/a?b=c").contains("path /rpc/a?b=c Bearer token-of-the-test"));
     assert!(ask("http", "secure GET /rpc/a").contains("None"));
-    for outside in ["/", "/rp", "/rpc/../x", "/rpc/%2e%2e/x"] {
+    for outside in ["/", "/rp", "/rpcx", "/rpc/../x", "/rpc/%2e%2e/x", "/rpc/..\\x"] {
         assert_eq!(ask("http", &format!("weather GET {outside}")), "EACCES", "{outside}");
     }
     assert_eq!(ask("http", "weather BREW /rpc/tea"), "EINVAL");

@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const SEAL_BYTES: usize = 32;
 /// Keys that are kept; who rotates once more forgets the oldest one.
 const MAX_KEYS: usize = 64;
-/// Messages that one key seals in one run of the program: with random nonces of 96 bits a nonce comes twice with a probability of 2^-33 then (NIST SP 800-38D, 8.3).
+/// Messages that one key seals in one run of the program, before there is another one: with random nonces of 96 bits a nonce comes twice with a probability of 2^-33 then (NIST SP 800-38D, 8.3).
 const MAX_SEALED: u64 = 1 << 32;
 
 /// A key that signs and a key that seals, which are made together.
@@ -115,10 +115,10 @@ impl Keys {
     /// Encrypts and authenticates: a nonce, the ciphertext and the tag. The key's number is authenticated with it.
     pub fn seal(&mut self, data: &[u8]) -> Result<String, Errno> {
         let nonce = self.random::<NONCE_LEN>()?;
-        let key = self.all.last_mut().ok_or(Errno::NOKEY)?;
-        if key.sealed >= MAX_SEALED {
-            return Err(Errno::KEYEXPIRED);
+        if self.newest()?.sealed >= MAX_SEALED {
+            self.rotate()?;
         }
+        let key = self.all.last_mut().ok_or(Errno::NOKEY)?;
         key.sealed += 1;
         let mut sealed = data.to_vec();
         let with = (Nonce::assume_unique_for_key(nonce), Aad::from(key.number.to_be_bytes()));

@@ -25,7 +25,6 @@ fn main() -> Result<(), Error> {
         let [key, sealed] = words(line)?;
         keys.open(number(key)?, bytes(sealed)?).map(|data| keys::hexadecimal(&data) + "\n")
     });
-    // Never asked again at another program: no two reads give the same.
     crypto.text("random", "use", |keys, _| {
         keys.random::<RANDOM_BYTES>().map(|found| ended(keys::hexadecimal(&found)))
     });

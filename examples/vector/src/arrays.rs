@@ -4,8 +4,8 @@ use service::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Most elements of one order: a second of work, while which nobody else is served.
-const MAX_ELEMENTS: usize = 1 << 24;
+/// Most elements of all orders of a batch: some hundredths of a second of work, while which nobody else is served.
+pub const MAX_ELEMENTS: usize = 1 << 20;
 /// Bytes that are read and written at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -22,7 +22,7 @@ pub struct Order {
     operation: String,
     places: Vec<u64>,
     factor: Option<String>,
-    count: usize,
+    pub count: usize,
 }
 
 /// An element in the memory, in the machine's own order of bytes.

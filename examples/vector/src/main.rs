@@ -43,9 +43,13 @@ fn compute(call: &Call<'_>, batch: &[u8]) -> Result<Vec<u8>, Errno> {
     let memory = call.memory().ok_or(Errno::NODEV)?.try_clone_to_owned().map_err(|_| Errno::MFILE)?;
     let memory = File::from(memory);
     let text = std::str::from_utf8(batch).map_err(|_| Errno::INVAL)?;
-    let mut answer = String::new();
+    let (mut answer, mut elements) = (String::new(), 0);
     for line in text.lines() {
         let (order, kind) = Order::of(line).ok_or(Errno::INVAL)?;
+        elements += order.count;
+        if elements > arrays::MAX_ELEMENTS {
+            return Err(Errno::TOOBIG);
+        }
         let result = match kind {
             Kind::F32 => arrays::run::<f32>(&order, &memory),
             Kind::F64 => arrays::run::<f64>(&order, &memory),

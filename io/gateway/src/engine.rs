@@ -26,7 +26,7 @@ pub struct Subscription {
 
 /// A message that has come.
 pub struct Arrival {
-    /// Which of the subscriptions it is for.
+    /// The index of the subscription that it is for.
     pub subscription: usize,
     /// Its bytes.
     pub bytes: Vec<u8>,

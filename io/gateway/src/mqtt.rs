@@ -25,10 +25,10 @@ const PACKET_BYTES_MAX: u32 = EVENT_BYTES_MAX as u32 + (64 << 10) + 64;
 pub(crate) const ARRIVALS_MAX: u16 = 32;
 /// Requests that may wait inside of the client: two windows, receipts, and a subscription.
 const REQUESTS_MAX: usize = 4 * WINDOW;
-/// What a packet has beside its topic and its bytes, at the most: type and length, the topic's length, a number, no properties.
+/// Most bytes of a packet beside its topic and its payload: type and length, the topic's length, a number, no properties.
 const PACKET_OVERHEAD_BYTES: usize = 5 + 2 + 2 + 1;
 
-/// Which broker, and as whom.
+/// The address of a broker, and the login there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broker {
     /// Its name or address.
@@ -100,7 +100,7 @@ impl Mqtt {
     }
 }
 
-/// What is wanted of the broker: nothing that this client has published itself, and what is retained only once.
+/// Returns a subscription as MQTT has it: without the messages that this client has published itself, and with retained ones only once.
 fn filter_of(subscription: &Subscription) -> Filter {
     Filter {
         path: subscription.filter.clone(),

@@ -1,4 +1,4 @@
-//! What is sent and not taken over yet: of bounded size, and sent again in order over the next connection.
+//! Messages that were sent and not taken over yet: of bounded size, and sent again in order over the next connection.
 
 use crate::engine::{EngineError, Message, Sender};
 use std::collections::VecDeque;

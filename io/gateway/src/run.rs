@@ -27,14 +27,14 @@ pub struct Outward {
     pub folder: PathBuf,
     /// Where they go.
     pub topic: String,
-    /// Which of them: all, or those that pass.
+    /// The filter that they pass; `None`: all of them.
     pub filter: Option<String>,
 }
 
 /// A channel whose events come from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inward {
-    /// Which come.
+    /// The pattern of their topics.
     pub filter: String,
     /// The channel's folder.
     pub folder: PathBuf,
@@ -46,7 +46,7 @@ pub enum GatewayError {
     /// A file of a channel.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Why.
         error: io::Error,

@@ -1,4 +1,4 @@
-//! What every engine promises, shown with MQTT and Debian's mosquitto, and with an engine of a few lines that has nothing of MQTT.
+//! The promises of every engine, shown with MQTT and Debian's mosquitto, and with an engine of a few lines that has nothing of MQTT.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the message")]
 
@@ -132,7 +132,7 @@ impl Drop for Mosquitto {
     }
 }
 
-/// What `make deps` has unpacked.
+/// Returns the folder of packages that `make deps` has unpacked.
 fn unpacked() -> Option<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");

@@ -41,7 +41,25 @@ pub(crate) struct Obstacles {
 }
 
 /// The obstacles that are being looked for on behalf of other nodes, by domain.
-pub(super) type Preparing = BTreeMap<Key, watch::Receiver<Option<Vec<String>>>>;
+pub(super) type Preparing = BTreeMap<Key, watch::Receiver<Option<Looked>>>;
+
+/// The obstacles that were found, and when.
+#[derive(Debug, Clone)]
+pub(super) struct Looked {
+    at: Instant,
+    refused: Vec<String>,
+}
+
+impl Looked {
+    pub(super) fn now(refused: Vec<String>) -> Self {
+        Self { at: Instant::now(), refused }
+    }
+
+    /// Whether nobody has come back for it: what it says may have changed since.
+    fn is_old(&self) -> bool {
+        self.at.elapsed() > 2 * ANSWER_WITHIN
+    }
+}
 
 /// Finds out for another node whether a domain can come here. What takes long goes on, and the same question gets its answer later.
 pub(crate) async fn may_come(
@@ -55,11 +73,15 @@ pub(crate) async fn may_come(
     }
     let mut found = {
         let mut inner = following.lock();
+        inner.preparing.retain(|_, found| !found.borrow().as_ref().is_some_and(Looked::is_old));
         let begin = || begin(Arc::clone(node), key.clone());
         inner.preparing.entry(key.clone()).or_insert_with(begin).clone()
     };
     let answer = match tokio::time::timeout(ANSWER_WITHIN, found.wait_for(Option::is_some)).await {
-        Ok(Ok(refused)) => Obstacles { refused: refused.clone().unwrap_or_default(), pending: false },
+        Ok(Ok(found)) => {
+            let refused = found.as_ref().map(|looked| looked.refused.clone());
+            Obstacles { refused: refused.unwrap_or_default(), pending: false }
+        }
         Ok(Err(_)) => Obstacles { refused: vec!["looking at it broke off".to_owned()], pending: false },
         Err(_) => return Obstacles { refused: Vec::new(), pending: true },
     };
@@ -67,11 +89,11 @@ pub(crate) async fn may_come(
     answer
 }
 
-fn begin(node: Arc<Domains>, key: Key) -> watch::Receiver<Option<Vec<String>>> {
+fn begin(node: Arc<Domains>, key: Key) -> watch::Receiver<Option<Looked>> {
     let (found, receiver) = watch::channel(None);
     tokio::spawn(async move {
-        let obstacles = prepare::obstacles(&node, &key.0, &key.1, true).await;
-        found.send_replace(Some(obstacles));
+        let refused = prepare::obstacles(&node, &key.0, &key.1, true).await;
+        found.send_replace(Some(Looked::now(refused)));
     });
     receiver
 }
@@ -213,14 +235,8 @@ pub(super) async fn ask(
         return Ok(prepare::obstacles(node, dc, domain, prepare).await);
     }
     let (path, body) = (format!("/v1/here/move/{dc}/{domain}"), json!(MayCome { prepare }));
-    let mut broke_off = false;
     for _again in 0..ASKED_AGAIN_MAX {
         let answer = following.peers.call(to, path.clone(), Some(body.clone())).await;
-        // A connection that was kept is of no use after the other daemon's end; the question changes nothing, so it is asked once more.
-        if answer.is_err() && !broke_off {
-            broke_off = true;
-            continue;
-        }
         let answer =
             answer.and_then(|answer| serde_json::from_value(answer).map_err(|error| error.to_string()));
         let Obstacles { refused, pending } = answer.map_err(|why| {

@@ -229,7 +229,7 @@ async fn a_node_that_still_unpacks_says_so_and_the_same_question_gets_the_answer
     let asked = || may_come(&bed.domains, &bed.following, key.clone(), MayCome { prepare: true });
     let answer = asked().await;
     assert!(answer.pending && answer.refused.is_empty(), "{answer:?}");
-    found.send_replace(Some(vec!["there is no /app".to_owned()]));
+    found.send_replace(Some(relocate::Looked::now(vec!["there is no /app".to_owned()])));
     let answer = asked().await;
     assert_eq!((answer.pending, answer.refused.as_slice()), (false, &["there is no /app".to_owned()][..]));
     // Then it is asked anew: this node has no such domain.
