@@ -59,8 +59,11 @@ const LONGER: [Longer; 7] = [
     Longer { package: "domain", target: "starts", tests: &[], variable: "TOMBOLO_STARTS", value: "500" },
     Longer { package: "e2e", target: LONG, tests: &[], variable: "TOMBOLO_TIPC_SUITE", value: "all" },
 ];
-/// Has skips that nobody expects, and proofs that did not run, fail a full run: for CI, as soon as the list of expected skips is written.
+/// Has skips that nobody expects, and proofs that did not run, fail a full run: CI sets it.
 const STRICT_VARIABLE: &str = "TOMBOLO_STRICT";
+/// Has the lints of a full run looked at while its programs are compiled, not in a pass of their own: for CI, which compiles everything once. Who goes on with
+/// `cargo test` afterwards would compile our packages once more, because cargo keeps what another compiler made apart.
+const LINT_VARIABLE: &str = "TOMBOLO_LINT_IN_BUILD";
 
 /// A program of which the long run asks for more.
 struct Longer {
@@ -105,6 +108,8 @@ struct Bed<'a> {
     logs: PathBuf,
     tally: Tally,
     times: Times,
+    /// The variables that have our packages compiled by the linter, where it is to be so.
+    compiler: BTreeMap<&'static str, String>,
     /// How long the test programs have together.
     timeout: Duration,
 }
@@ -120,7 +125,9 @@ pub fn run(root: &Path, extent: Extent) -> ExitCode {
     let begin = Instant::now();
     let timeout = if extent == Extent::Long { LONG_TIMEOUT } else { PROGRAMS_TIMEOUT };
     let (tally, times) = (Tally::default(), Times::default());
-    let mut bed = Bed { root, target, logs, tally, times, timeout };
+    let in_build = extent == Extent::Everything && std::env::var_os(LINT_VARIABLE).is_some();
+    let compiler = if in_build { linter() } else { BTreeMap::new() };
+    let mut bed = Bed { root, target, logs, tally, times, compiler, timeout };
     bed.run(&extent);
     if matches!(extent, Extent::Everything | Extent::Long) {
         bed.demand(extent == Extent::Long);
@@ -134,12 +141,12 @@ impl Bed<'_> {
         match extent {
             Extent::Product => self.product(),
             Extent::Check => {
-                self.checks();
+                self.checks(true);
                 let (tests, _) = ordinary(self.build(&["--lib", "--bins"]));
                 self.programs(&tests, &[], &[]);
             }
             Extent::Everything => {
-                self.checks();
+                self.checks(false);
                 self.product();
                 let (mut tests, long) = ordinary(self.build(&[]));
                 tests.extend(self.models());
@@ -211,17 +218,19 @@ impl Bed<'_> {
         println!("{}", self.tally.summary());
     }
 
-    /// Formatting, tidy, lints.
-    fn checks(&mut self) {
+    /// Formatting, tidy, lints; licences and sources where their checker is there or is to be built.
+    fn checks(&mut self, build_deny: bool) {
         announce("tidy");
         let Self { root, tally, times, .. } = self;
         times.step("tidy", |_| check_tidy(root, tally));
         self.cargo("format", &["fmt", "--all", "--check"]);
-        let lint = ["clippy", "--workspace", "--all-targets"];
-        let arguments = [&lint[..], &excluded(), &["--", "-D", "warnings"]].concat();
-        self.cargo("lint", &arguments);
-        // It takes minutes to build, so only `make deny` and the long run do that.
-        if self.target.join(DENY_PROGRAM).exists() {
+        if self.compiler.is_empty() {
+            let lint = ["clippy", "--workspace", "--all-targets"];
+            let arguments = [&lint[..], &excluded(), &["--", "-D", "warnings"]].concat();
+            self.cargo("lint", &arguments);
+        }
+        // It takes minutes to build, once: a run that builds all the rest does not do that, too.
+        if build_deny || self.target.join(DENY_PROGRAM).exists() {
             self.deny();
         } else {
             self.tally.leave_out("licences and sources are left to `make deny`, which builds cargo-deny");
@@ -264,7 +273,7 @@ impl Bed<'_> {
             all.extend(excluded());
         }
         all.extend(arguments);
-        let built = self.built("build-tests", &all, &BTreeMap::new());
+        let built = self.built("build-tests", &all, &self.compiler.clone());
         // The workers of benches are looked for beside the program that measures them.
         self.place(&built, |name| name != TOMBOLO);
         built.tests
@@ -303,7 +312,7 @@ impl Bed<'_> {
             "-C",
             "target-feature=+crt-static",
         ];
-        let built = self.built("build-product", &arguments, &BTreeMap::new());
+        let built = self.built("build-product", &arguments, &self.compiler.clone());
         self.place(&built, |_| true);
         let built = self.built(
             "build-libraries",
@@ -320,7 +329,7 @@ impl Bed<'_> {
                 "--features",
                 &format!("{TOMBOLO}/{SHARED}"),
             ],
-            &BTreeMap::new(),
+            &self.compiler.clone(),
         );
         self.place(&built, |_| true);
         let link = self.product_folder().join("libtombolo.so.0");
@@ -362,6 +371,9 @@ impl Bed<'_> {
         let environment = BTreeMap::from([
             ("RUSTFLAGS", "--cfg loom".to_owned()),
             ("CARGO_TARGET_DIR", self.target.join("loom").display().to_string()),
+            // To optimise across packages takes longer than it saves.
+            ("CARGO_PROFILE_RELEASE_LTO", "off".to_owned()),
+            ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16".to_owned()),
         ]);
         let arguments = [
             "test",
@@ -411,7 +423,7 @@ impl Bed<'_> {
             Err(error) => return self.tally.fail("affected", &error.to_string()),
         };
         println!("affected since {since}: {}", affected.describe());
-        self.checks();
+        self.checks(false);
         if affected.is_affected("e2e") {
             self.product();
         }
@@ -441,6 +453,16 @@ impl Bed<'_> {
 const TOMBOLO: &str = "tombolo";
 /// Its feature that gives other people's packages the features that they have in the test programs, so that they are built once for both.
 const SHARED: &str = "tests";
+
+/// The variables that have cargo compile our packages by clippy, which is the compiler and its lints, and fail where one of them complains.
+fn linter() -> BTreeMap<&'static str, String> {
+    let beside_cargo = |cargo: std::ffi::OsString| Path::new(&cargo).with_file_name("clippy-driver");
+    let there = std::env::var_os("CARGO").map(beside_cargo).filter(|driver| driver.is_file());
+    let driver = there.unwrap_or_else(|| PathBuf::from("clippy-driver"));
+    // Clippy takes its arguments in this form from `cargo clippy`.
+    let arguments = ["-D", "warnings"].map(|argument| format!("{argument}__CLIPPY_HACKERY__")).concat();
+    BTreeMap::from([("RUSTC_WORKSPACE_WRAPPER", driver.display().to_string()), ("CLIPPY_ARGS", arguments)])
+}
 
 /// The programs of an ordinary run, and those that take too long for it.
 fn ordinary(tests: Vec<Program>) -> (Vec<Program>, Vec<Program>) {

@@ -6,7 +6,6 @@
 use super::tally::{self, Tally};
 use super::times::{self, Times};
 use super::watched::Watched;
-use cargo_metadata::diagnostic::DiagnosticLevel;
 use cargo_metadata::{Message, TargetKind};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -86,8 +85,6 @@ pub struct Built {
     pub tests: Vec<Program>,
     /// Ordinary programs and libraries of C's kind, by file name.
     pub products: BTreeMap<String, PathBuf>,
-    /// The compiler's words on our own packages, as they are shown to a person.
-    pub complaints: Vec<String>,
     /// Whether everything could be built.
     pub succeeded: bool,
 }
@@ -124,7 +121,9 @@ pub fn build(
     let mut built = Built::default();
     if let Some(output) = child.stdout.take() {
         for message in Message::parse_stream(BufReader::new(output)) {
-            built.take(message?);
+            if let Message::CompilerArtifact(artifact) = message? {
+                built.take_artifact(artifact);
+            }
         }
     }
     built.succeeded = child.wait()?.success();
@@ -133,18 +132,6 @@ pub fn build(
 }
 
 impl Built {
-    fn take(&mut self, message: Message) {
-        match message {
-            Message::CompilerArtifact(artifact) => self.take_artifact(artifact),
-            Message::CompilerMessage(message)
-                if matches!(message.message.level, DiagnosticLevel::Warning | DiagnosticLevel::Error) =>
-            {
-                self.complaints.push(message.message.message);
-            }
-            _ => {}
-        }
-    }
-
     fn take_artifact(&mut self, artifact: cargo_metadata::Artifact) {
         let folder = artifact.manifest_path.parent().map(|folder| folder.as_std_path().to_path_buf());
         match artifact.executable {
