@@ -1,4 +1,4 @@
-//! What a program may do with an open camera: ioctls of any number, size and content, in any order, and states that come back changed. What
+//! A program with an open camera: ioctls of any number, size and content, in any order, and states that come back changed. What
 //! must hold: no panic; frames go into the buffers of this file only; numbers of frames only grow.
 #![cfg_attr(feature = "fuzzing", no_main)]
 

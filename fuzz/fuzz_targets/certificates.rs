@@ -1,4 +1,4 @@
-//! What anybody may show or ask before it is known who that is: certificates in a handshake, requests for certificates, proofs, and what stands in a
+//! A stranger's input, before it is known who that is: certificates in a handshake, requests for certificates, proofs, and what stands in a
 //! node's files and in the registry. What must hold: no panic; nobody is believed whom the authority issued nothing; what is signed is for the name
 //! that the authority gives, whatever the request says; and nobody has the authority's key who has not.
 #![cfg_attr(feature = "fuzzing", no_main)]
@@ -14,7 +14,7 @@ use trust::{Authority, Fingerprint, Identity, Request};
 struct Cluster {
     authority: Authority,
     identity: Identity,
-    /// What the node shows: its certificate, and the authority's.
+    /// The chain that the node shows: its certificate, and the authority's.
     chain: Vec<CertificateDer<'static>>,
 }
 

@@ -1,4 +1,4 @@
-//! What the proxy of another node may say of an endpoint there to what stands in for it here, on a real channel whose other end an endpoint of
+//! Messages of another node's proxy about an endpoint there, to its stand-in here, on a real channel whose other end an endpoint of
 //! this node has. What must hold: no panic; a rule that is broken is said; whatever is heard is answered by little; and nothing but what
 //! is passed on bears another name than the peer's.
 #![cfg_attr(feature = "fuzzing", no_main)]

@@ -1,4 +1,4 @@
-//! What another node may ask of a buffer that was granted to an endpoint there, of what lends it here: a real buffer. What must hold: no panic; what
+//! Requests of another node for a buffer that was granted to an endpoint there, to the lender here: a real buffer. What must hold: no panic; what
 //! was granted to be read stays as it is; pieces are no longer than they may be and come from the buffer; and after a recall nothing is copied.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
@@ -14,7 +14,7 @@ const MAX_STEPS: usize = 512;
 const BYTES: usize = 3 * PIECE_BYTES_MAX + 1234;
 const OWNER: Address = Address { slot: 1 << 20 | 1, generation: 5 };
 const GRANTEE: Address = Address { slot: 1, generation: 3 };
-/// What stands in the buffer.
+/// The contents of the buffer.
 const CONTENT: u8 = 0x5a;
 
 fuzz::target!(|bytes: &[u8]| {
@@ -26,7 +26,7 @@ fuzz::target!(|bytes: &[u8]| {
     }
 });
 
-/// What is understood is written the same.
+/// A message that is understood is written the same.
 fn parsers(bytes: &[u8]) {
     let Some((header, behind)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return };
     if let Ok(record) = Record::read(*header, behind.len()) {

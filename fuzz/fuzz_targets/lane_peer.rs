@@ -1,4 +1,4 @@
-//! What a node with the keys of a lane may put into frames of Ethernet, and what anybody may put around it. What must hold: no panic; what is
+//! Frames of Ethernet by a node with the keys of a lane, and by anybody around it. What must hold: no panic; what is
 //! understood is written the same; what is held stays within a window; and whoever says little makes us say little.
 #![cfg_attr(feature = "fuzzing", no_main)]
 

@@ -1,4 +1,4 @@
-//! What the proxy of another node may say, to the link that it was let into. What must hold: no panic; what is understood is written the
+//! Bytes of another node's proxy, to the link that it was let into. What must hold: no panic; what is understood is written the
 //! same; what is held stays within its bounds; and one frame of the peer makes us say a few, not many.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
@@ -81,7 +81,7 @@ fn datagram(bytes: &[u8]) {
     hear(&mut link, 0, &Packet::plain(packet::FRAMES, bytes.len(), 2, 1), bytes);
 }
 
-/// What is understood is written the same.
+/// A message that is understood is written the same.
 fn parsers(bytes: &[u8]) {
     let mut rest = bytes;
     while let Ok(Some(frame)) = Frame::next(&mut rest) {
@@ -103,7 +103,7 @@ fn parsers(bytes: &[u8]) {
     }
 }
 
-/// What it sends for one thing that it heard is bounded, and so is what it holds.
+/// The answer to one message is bounded, and so is what is held.
 fn hear(link: &mut Link, now_ms: u64, header: &Packet, body: &[u8]) {
     for event in link.receive(now_ms, header, body) {
         if let Event::Messages { pair, messages } = event {

@@ -24,7 +24,7 @@ fuzz::target!(|bytes: &[u8]| {
     play.end();
 });
 
-/// What was sent and has not come: the bytes, or their number where nobody wrote them.
+/// The data sent that have not come: the bytes, or their number where nobody wrote them.
 type Underway = VecDeque<Result<Vec<u8>, usize>>;
 
 /// Whether it came as it was sent.

@@ -1,4 +1,4 @@
-//! What the proxy of another node may say to ours, once it has shown whose it is: its first bytes, pairs for whatever it likes, and any messages on them, while this
+//! Bytes of another node's proxy to ours, once it has shown whose it is: its first bytes, pairs for whatever it likes, and any messages on them, while this
 //! node's daemon accepts some and refuses others, and programs come and go. What must hold: no panic; what is asked, opened and pumped is counted
 //! right and within its bounds; the daemon is told of each event once; and what a refusal says is cut and cleaned.
 #![cfg_attr(feature = "fuzzing", no_main)]
@@ -13,7 +13,7 @@ use wire::proxy::{News, Open, Order, Report, word};
 const MAX_STEPS: usize = 256;
 /// Longest message of a script; longer ones differ in nothing.
 const MAX_MESSAGE: usize = 3000;
-/// What the messages of pairs begin with.
+/// The beginnings of messages of pairs.
 const WORDS: [u8; 15] = [
     word::WHOLE,
     word::FIRST,
@@ -46,9 +46,9 @@ fuzz::target!(|bytes: &[u8]| {
 
 struct Play {
     stage: Stage,
-    /// What the peer knows of: its own pairs, and guesses of ours.
+    /// The pairs that the peer knows: its own, and guesses of ours.
     pairs: Vec<Pair>,
-    /// What the daemon was asked.
+    /// The questions that the daemon was asked.
     asked: Vec<u64>,
     opens: u64,
 }
@@ -144,7 +144,7 @@ fn open(step: u8, script: &mut Script<'_>) -> Open {
     }
 }
 
-/// What a pair is opened for: something that there is, cut or changed in places, or anything.
+/// The target of a pair: something that there is, cut or changed in places, or anything.
 fn content(step: u8, script: &mut Script<'_>) -> Vec<u8> {
     let mut content = serde_json::to_vec(&open(step, script)).expect("it can be written");
     match script.byte() {

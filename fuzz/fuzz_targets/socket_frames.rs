@@ -36,7 +36,7 @@ struct Play {
     opened: u64,
     /// Bytes of the peer's that were not passed on, by connections that are open here.
     waiting: HashMap<u64, u64>,
-    /// What the peer allows us.
+    /// The credit that the peer gives us.
     room: HashMap<u64, u64>,
 }
 

@@ -36,7 +36,7 @@ fuzz::target!(|bytes: &[u8]| {
     }
 });
 
-/// What one direction carries.
+/// The bytes that one direction carries.
 #[derive(Default)]
 struct Underway {
     bytes: VecDeque<u8>,

@@ -1,4 +1,4 @@
-//! What other parties send as messages and packets. What must hold: no panic, and what is understood says the same when it
+//! Messages and packets of other parties. What must hold: no panic, and what is understood says the same when it
 //! is said again.
 #![cfg_attr(feature = "fuzzing", no_main)]
 
@@ -68,7 +68,7 @@ fn message(bytes: &[u8]) {
     }
 }
 
-/// What a guest may write into its port.
+/// Bytes that a guest may write into its port.
 fn port(mut bytes: &[u8]) {
     let mut decoder = Decoder::default();
     while let Ok(Some(frame)) = decoder.next(&mut bytes) {

@@ -27,7 +27,7 @@ pub const CONSUMERS: [usize; 4] = [
 /// Control words that only the producer writes.
 pub const PRODUCERS: [usize; 2] = [layout::CONTROL_PRODUCER_PROCESSOR, layout::CONTROL_UNFENCED];
 
-/// Which half of the ring is ours.
+/// The half of the ring that is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// We write records.
@@ -124,7 +124,7 @@ impl<'s> Liar<'s> {
         Memory::copy_in(&self, offset, &vec![0x5a; length]);
     }
 
-    /// What the peer has released, as far as it has said so by the rules.
+    /// The position up to which the peer has released, as far as it has said so by the rules.
     #[must_use]
     pub fn released(&self) -> u64 {
         self.state.borrow().released
@@ -140,7 +140,7 @@ impl<'s> Liar<'s> {
         assert!(good, "a word at {offset} is looked at");
     }
 
-    /// Which words a half may write, besides the producer's ring.
+    /// The words that a half may write, besides the producer's ring.
     fn check_write(&self, offset: usize) {
         let theirs: &[usize] = match self.half {
             Half::Producer => &CONSUMERS,
@@ -179,7 +179,7 @@ impl<'s> Liar<'s> {
         self.state.borrow_mut().bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// What we are shown at `offset`, and whether it stays.
+    /// The value that we are shown at `offset`, and whether it stays.
     fn lie(&self, offset: usize) -> Option<(u64, bool)> {
         let mut state = self.state.borrow_mut();
         let position = state.position;

@@ -1,6 +1,6 @@
 //! The fuzzer's bytes, read as a script: whoever reads on behind its end gets nothing any more.
 
-/// What is left of a script.
+/// The rest of a script.
 #[derive(Clone, Debug)]
 pub struct Script<'a>(&'a [u8]);
 

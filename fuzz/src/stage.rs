@@ -12,12 +12,12 @@ use crate::script::Script;
 
 /// The smallest ring there is: scripts get around it.
 pub const RING_BYTES: u32 = layout::RING_BYTES_MIN;
-/// What a call may miss its deadline by, on a machine under load, before it counts as a hang.
+/// The time by which a call may miss its deadline, on a machine under load, before it counts as a hang.
 pub const SLACK: Duration = Duration::from_secs(5);
 /// How long a call waits here: enough to come to its sleep.
 pub const WAIT: Duration = Duration::from_micros(30);
 
-/// What the peer can reach.
+/// The memory that the peer can reach.
 #[derive(Debug)]
 pub struct Hand {
     /// The region, once more.
@@ -25,16 +25,16 @@ pub struct Hand {
     memory: OwnedFd,
     /// Data, ring of our data, room, ring of our room.
     doorbells: Vec<OwnedFd>,
-    /// Which end is ours.
+    /// The end that is ours.
     pub side: usize,
 }
 
-/// What a scribble has made worthless.
+/// The assertions that a scribble has made worthless.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// What comes from the peer need not be what it sent.
+    /// Messages from the peer need not be what it sent.
     pub inward: bool,
-    /// What we sent need not come as we sent it.
+    /// Messages of ours need not come as we sent them.
     pub outward: bool,
     /// The channel may look closed.
     pub states: bool,
@@ -110,7 +110,7 @@ impl Hand {
         1 - self.side
     }
 
-    /// What a write of `length` bytes at `offset` damages.
+    /// The damage of a write of `length` bytes at `offset`.
     fn damage(&self, offset: usize, length: usize) -> Damage {
         let range = offset..offset + length;
         let hits = |start: usize, bytes: usize| range.start < start + bytes && start < range.end;

@@ -39,7 +39,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Which node.
+/// The name of the node.
 #[derive(Debug, Clone, Args)]
 pub struct PlaceArgs {
     /// Sockets and running domains; another directory is another node
@@ -230,7 +230,7 @@ over the link between the two. A node alone has no links."
 Domains have volumes by their file: [volume.data] size = \"8GiB\", and volumes = { data = {} } in a domain."
     )]
     Volume(VolumeCommand),
-    /// What is promised of processors, network, memory and disk
+    /// Reservations of processors, network, memory and disk
     #[command(
         subcommand,
         after_help = "Examples:
@@ -301,7 +301,7 @@ No daemon is needed, and nothing is changed. The exit code is 1 where containers
   tombolo completions bash > /etc/bash_completion.d/tombolo
   tombolo completions zsh > \"${fpath[1]}/_tombolo\"")]
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Write the man pages into a directory (default: print the main one)
@@ -386,7 +386,7 @@ pub struct KillArgs {
 
 #[derive(Debug, Args)]
 pub struct CpArgs {
-    /// What is copied: PATH here, or DOMAIN:PATH
+    /// The source: PATH here, or DOMAIN:PATH
     #[arg(value_name = "FROM")]
     pub from: String,
     /// Where it goes: PATH here, or DOMAIN:PATH; into it, where it is a directory
@@ -608,7 +608,7 @@ pub struct CheckArgs {
 pub struct TraceArgs {
     /// The service: NAME, or DC/NAME
     pub service: String,
-    /// What to ask for; for a directory, as it would be written to its `query`
+    /// The request; for a directory, as it would be written to its `query`
     #[arg(default_value = "localhost")]
     pub name: String,
     /// From which domain to ask (default: one that may use `ctl`, or else the first that mounts the service)
@@ -667,7 +667,7 @@ Exit codes: 0 nothing became slower as far as the launches tell, 1 something did
     },
     /// Print a preset, to make a plan of it; without a name, what presets and subjects there are
     Preset {
-        /// Which: quick, papers, full
+        /// The preset: quick, papers, full
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
@@ -678,15 +678,15 @@ Exit codes: 0 nothing became slower as far as the launches tell, 1 something did
 pub struct BenchArgs {
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
-    /// Which scenario; without one, the scenarios are listed
+    /// The scenario; without one, the scenarios are listed
     pub scenario: Option<String>,
     /// Short: to see that it works, not to quote
     #[arg(long)]
     pub quick: bool,
-    /// Which two ends, where one or both are virtual machines (`channel`)
+    /// The two ends, where one or both are virtual machines (`channel`)
     #[arg(long, value_name = "ENDS", value_parser = ["vm,host", "vm,vm"])]
     pub between: Option<String>,
-    /// What the domains are (`directory`; default: containers)
+    /// The kind of the domains (`directory`; default: containers)
     #[arg(long, value_name = "KIND", value_parser = ["vm"], conflicts_with = "between")]
     pub kind: Option<String>,
     /// A part by itself (`reserve`)

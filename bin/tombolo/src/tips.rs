@@ -1,9 +1,9 @@
-//! What the argument parser advises whoever mistyped a command. By itself it offers whatever begins alike (`completions` for `cp`), which
+//! Advice of the argument parser for a mistyped command. By itself it offers whatever begins alike (`completions` for `cp`), which
 //! sends people astray: here a word is offered if it differs by a slip of the hand, or if it is the word that other tools have for it.
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
-/// What others call it, and what it is here.
+/// The word of others, and its meaning here.
 const ELSEWHERE: [(&[&str], &str); 10] = [
     (&["apply", "create", "deploy"], "up"),
     (&["delete", "destroy", "rm", "remove"], "down"),

@@ -1,4 +1,4 @@
-//! What a person meets who types something wrong, and what scripts rely on: messages, exit codes, JSON.
+//! Wrong input of people, and what scripts rely on: messages, exit codes, JSON.
 
 #![allow(clippy::unwrap_used)]
 

@@ -52,7 +52,7 @@ impl Domain {
     }
 }
 
-/// What it printed once it has ended by itself.
+/// Its output once it has ended by itself.
 fn ended(mut child: Child) -> (String, String) {
     assert!(child.wait().unwrap().success());
     let (mut out, mut err) = (String::new(), String::new());

@@ -46,7 +46,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// What holds for services of one kind: their settings are `then`'s, their verbs those of the kind, if it has any.
+/// The rule for services of one kind: their settings are `then`'s, their verbs those of the kind, if it has any.
 fn of_kind(kind: ServiceKind, mut then: Value) -> Value {
     if let Some(verbs) = kind.verbs() {
         let verbs: Vec<&str> = verbs.iter().map(crate::model::Verb::as_str).collect();

@@ -10,6 +10,7 @@ mod links;
 mod specification;
 mod tokens;
 mod tree;
+mod words;
 
 pub use guarantees::{Ran, ran_file};
 use std::fmt;
@@ -88,6 +89,7 @@ fn check_files(tree: &Tree) -> Vec<Violation> {
         decisions::check,
         guarantees::check,
         links::check,
+        words::check,
         check_sizes,
     ]
     .into_iter()

@@ -139,7 +139,7 @@ pub struct WhoArgs {
 /// The payload.
 #[derive(Debug, Clone, Default, Args)]
 pub struct PayloadArgs {
-    /// What to say (default: what comes on the standard input)
+    /// The message (default: the standard input)
     #[arg(value_name = "TEXT", conflicts_with_all = ["file", "lines"])]
     pub text: Option<String>,
     /// Take it from this file; `-` is the standard input

@@ -84,7 +84,7 @@ pub struct BuildArgs {
     /// Where libraries are looked for before the machine's own directories (may be repeated)
     #[arg(long, value_name = "DIR")]
     pub library_path: Vec<PathBuf>,
-    /// What the guest runs when it is up and is no domain; it switches off afterwards (default: a shell)
+    /// The command that the guest runs when it is up and is no domain; it switches off afterwards (default: a shell)
     #[arg(long, value_name = "FILE")]
     pub start: Option<PathBuf>,
     /// How the initramfs is packed; a guest with little memory needs `zstd`

@@ -58,7 +58,7 @@ pub struct ShowArgs {
 pub struct SetArgs {
     /// Name of the other node
     pub node: String,
-    /// What carries it
+    /// The transport that carries it
     #[arg(long, value_parser = ["tcp", "quic", "ethernet", "tipc"])]
     pub transport: Option<String>,
     /// How it is compressed

@@ -60,7 +60,7 @@ ADDRESS is any node's that has the authority. This machine's key never leaves it
     Ls(ListArgs),
     /// Show one node
     Show {
-        /// Which (default: this one)
+        /// The node (default: this one)
         node: Option<String>,
         /// Print JSON
         #[arg(long)]
@@ -73,7 +73,7 @@ ADDRESS is any node's that has the authority. This machine's key never leaves it
 
 To have it back, `tombolo node join` it with a new token.")]
     Remove {
-        /// Which
+        /// The node
         node: String,
         /// Also where it is alive
         #[arg(long)]
@@ -86,12 +86,12 @@ To have it back, `tombolo node join` it with a new token.")]
 
 A domain that names the node stays, and so does one that fits nowhere else. `tombolo node undrain b` takes it back.")]
     Drain {
-        /// Which
+        /// The node
         node: String,
     },
     /// Let domains go to a node again
     Undrain {
-        /// Which
+        /// The node
         node: String,
     },
     /// Get another certificate for this node now (it is renewed by itself, a month before it ends)
@@ -145,7 +145,7 @@ pub struct InitArgs {
     /// Take an etcd that lets everybody in: whoever reaches it can have every node run anything, as root
     #[arg(long)]
     pub insecure_etcd: bool,
-    /// What stands before every key in etcd
+    /// The prefix of every key in etcd
     #[arg(long, value_name = "PREFIX", default_value = "/tombolo/")]
     pub prefix: String,
     /// The cluster's name
@@ -161,7 +161,7 @@ pub struct TokenArgs {
     /// How long it is good for: a whole number and s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = ttl)]
     pub ttl: u64,
-    /// Who joins with it can't let others join, nor renew certificates by itself
+    /// A node that joins with it can't let others join, nor renew certificates by itself
     #[arg(long)]
     pub no_authority: bool,
     /// Print JSON
@@ -174,7 +174,7 @@ pub struct JoinArgs {
     /// A node of the cluster
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub at: String,
-    /// What `tombolo node token` printed there
+    /// The token that `tombolo node token` printed there
     pub token: String,
     /// How this node is to be called: as a topology names it, 1 to 32 of a-z, 0-9 and -, beginning with a letter
     #[arg(long, value_name = "NAME")]

@@ -61,7 +61,7 @@ pub enum ReserveCommand {
   tombolo reserve set player --budget 8ms
   tombolo reserve set player --budget 8ms --period 20ms --network 2mbit")]
     Set(SetArgs),
-    /// What the node has for reservations; without an option, show it
+    /// The capacity of the node for reservations; without an option, show it
     #[command(after_help = "Examples:
   tombolo reserve node
   tombolo reserve node --processors 2-3 --policy earliest-deadline
@@ -146,7 +146,7 @@ pub struct WhatArgs {
     /// Rate of the node's link, as 5mbit
     #[arg(long, value_name = "RATE", value_parser = rate, allow_hyphen_values = true)]
     pub network: Option<u64>,
-    /// Who gets first what others leave of the link: gold, silver or best-effort
+    /// The class that says who gets first the rest of the link: gold, silver or best-effort
     #[arg(long, value_name = "CLASS", value_parser = class)]
     pub class: Option<NetworkClass>,
     /// Memory that is left to it
@@ -158,16 +158,16 @@ pub struct WhatArgs {
     /// Disk, in operations per second
     #[arg(long, value_name = "COUNT", value_parser = count, allow_hyphen_values = true)]
     pub io_operations: Option<u64>,
-    /// Which of its jobs runs in its time: round-robin, rate-monotonic, deadline-monotonic or earliest-deadline
+    /// The order of its jobs in its time: round-robin, rate-monotonic, deadline-monotonic or earliest-deadline
     #[arg(long, value_name = "POLICY", value_parser = job_policy)]
     pub policy: Option<JobPolicy>,
     /// A job that is to be in time: NAME=BUDGET/PERIOD, and after commas deadline=TIME, process=PATTERN or thread=PATTERN (default: the process NAME)
     #[arg(long, value_name = "JOB", value_parser = job)]
     pub job: Vec<(String, Job)>,
-    /// What keeps the processor time: auto, bandwidth, table or deadline
+    /// The mechanism that keeps the processor time: auto, bandwidth, table or deadline
     #[arg(long, value_name = "ENFORCEMENT", value_parser = enforcement)]
     pub enforce: Option<Enforce>,
-    /// What is done with the budget used up: held, idle (take what nobody wants) or fair
+    /// The processes' state when the budget is used up: held, idle (take what nobody wants) or fair
     #[arg(long, value_name = "WORD", value_parser = outside)]
     pub outside: Option<Outside>,
     /// Refuse where not all of it can be guaranteed
@@ -203,16 +203,16 @@ pub struct NodeArgs {
     /// The processors that are for reservations, as 0-1,4
     #[arg(long, value_name = "LIST", value_parser = processors)]
     pub processors: Option<Processors>,
-    /// Who goes first: rate-monotonic, deadline-monotonic or earliest-deadline
+    /// The order of priorities: rate-monotonic, deadline-monotonic or earliest-deadline
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     pub policy: Option<PolicyWord>,
-    /// What one switch from one to another is charged
+    /// The cost of one switch from one to another
     #[arg(long, value_name = "TIME", value_parser = nanos, allow_hyphen_values = true)]
     pub switch: Option<u64>,
     /// The link, and what it carries each way; none: there is none
     #[arg(long, value_name = "DEVICE=RATE", value_parser = link)]
     pub link: Option<LinkChoice>,
-    /// What domains of this node may say to each other over its loopback interface; classes are kept there, too. none: they are not
+    /// The rate at which domains of this node may send to each other over its loopback interface; classes are kept there, too. none: they are not
     #[arg(long, value_name = "RATE", value_parser = between, allow_hyphen_values = true)]
     pub between: Option<RateChoice>,
     /// Memory for reservations
@@ -231,9 +231,9 @@ pub struct NodeArgs {
 
 #[derive(Debug, Args)]
 pub struct AdaptArgs {
-    /// Who gives: NAME, DC/NAME or run/NAME
+    /// The domain that gives: NAME, DC/NAME or run/NAME
     pub from: String,
-    /// Who gets
+    /// The domain that gets
     pub to: String,
     /// Processor time in each period of who gives; the other gets the same share of its own
     #[arg(long, value_name = "TIME", value_parser = nanos, allow_hyphen_values = true)]

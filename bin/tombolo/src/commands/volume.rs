@@ -77,7 +77,7 @@ pub struct CreateArgs {
     /// How they lie in its file; qcow2 has snapshots
     #[arg(long, value_parser = ["raw", "qcow2"], default_value = "raw")]
     pub format: String,
-    /// What they are kept in; memory is gone after a reboot
+    /// The medium that they are kept in; memory is gone after a reboot
     #[arg(long, value_parser = ["file", "memory"], default_value = "file")]
     pub store: String,
     /// Print JSON

@@ -4,7 +4,7 @@ use gateway::{Arrival, Connection, Engine, EngineError, Message, Receiver, Sende
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// What connects all engines.
+/// The broker that connects all engines.
 #[derive(Default)]
 pub struct Hub {
     sessions: Mutex<BTreeMap<String, Session>>,

@@ -6,11 +6,11 @@ use crate::read::{Named, table_form};
 use crate::scalar::{Count, FigureText, Filled, Millis, Nanos, Rate};
 
 table_form! {
-    /// What watches a domain and moves what is promised to it.
+    /// A rule that watches a domain and moves what is promised to it.
     AdaptationForm as "an adaptation" {
         /// The domain whose promise moves. It has one adaptation at most.
         domain: Filled => required,
-        /// What is watched.
+        /// The figure that is watched.
         monitor: MonitorWord => required,
         /// The service whose requests are watched, for the monitors "latency" and "rate": one that the domain mounts.
         service: Filled => optional,
@@ -28,9 +28,9 @@ table_form! {
         network: RateRangeForm => optional,
         /// Levels of quality that its program knows: it reads which one to keep to at /srv/self/level, and 0 is the best.
         levels: Count<1, LEVELS_MAX> => 1,
-        /// Who gives where the node has no room, the first ones first, and what is left to them.
+        /// The domains that give where the node has no room, the first ones first, and what is left to them.
         from: Named<GivingForm, GIVERS_MAX> => optional,
-        /// Who goes first where several adaptations want the same: the greater.
+        /// The rank where several adaptations want the same: the greater goes first.
         priority: Count<0, ADAPTATION_PRIORITY_MAX> => 0,
         /// How long it is at least from one change until less is given.
         pause: Millis<0, ADAPTATION_EVERY_MS_MAX> => "2s",
@@ -88,7 +88,7 @@ table_form! {
 }
 
 table_form! {
-    /// What is left to a domain that gives: what is not named is not taken.
+    /// The rest of a domain that gives: what is not named is not taken.
     GivingForm as "what a domain gives" {
         /// Budget of the processor that is left to it at least.
         cpu: Nanos<BUDGET_NS_MIN, PERIOD_NS_MAX> => optional,

@@ -46,7 +46,7 @@ table_form! {
         publish: Named<PublishAt, PUBLISHED_MAX> => optional,
         /// How much there may be of what endpoints need.
         ipc: IpcForm => optional,
-        /// What moves promises while domains run, by name.
+        /// Rules that move promises while domains run, by name.
         adaptation: Named<AdaptationForm, ADAPTATIONS_MAX> => optional,
     }
 }
@@ -78,9 +78,9 @@ table_form! {
         env_file: Items<Filled, ENV_FILES_MAX> => optional,
         /// Files and directories of the node that the container sees.
         mounts: Items<MountForm, MOUNTS_MAX> => optional,
-        /// Who the program runs as: a name or a number, with a group after a colon if need be.
+        /// The user that the program runs as: a name or a number, with a group after a colon if need be.
         user: UserForm => optional,
-        /// What it sees of the network: "none" is only `lo`. The default is "none"; a process shares the node's network.
+        /// The network that it sees: "none" is only `lo`. The default is "none"; a process shares the node's network.
         /// "host" in a machine is a card behind the node's network, by which it reaches out and nobody reaches in.
         network: Network => optional,
         /// Its own host name; the domain's name where nothing is said. Not for a process.
@@ -88,15 +88,15 @@ table_form! {
         /// The working directory: of a container an absolute path inside it, of a process a path on the node, relative
         /// to the file's directory.
         workdir: Filled => optional,
-        /// What the virtual machine is like. Only for the kind "vm".
+        /// The virtual machine. Only for the kind "vm".
         machine: MachineForm => optional,
         /// Capabilities that the program keeps; all others are dropped.
         capabilities: Items<Capability, LIST_MAX> => optional,
         /// Limits that the kernel enforces on the domain.
         limits: LimitsForm => optional,
-        /// What is promised to the domain: admitted with all that the node has promised, and kept whatever others do.
+        /// The reservation of the domain: admitted with all that the node has promised, and kept whatever others do.
         reserve: ReserveForm => optional,
-        /// What happens when the program ends.
+        /// The restart policy: what happens when the program ends.
         restart: RestartForm => optional,
         /// How much of its output is kept.
         log: LogForm => optional,
@@ -106,7 +106,7 @@ table_form! {
         nine_p: bool => false,
         /// The volumes that it has, by name. Each volume has one domain.
         volumes: Named<VolumeAtForm, VOLUMES_PER_DOMAIN_MAX> => optional,
-        /// What its resolv.conf says beside the address of its stub.
+        /// Lines of its resolv.conf beside the address of its stub.
         resolv: ResolvForm => optional,
         /// How it is asked to end.
         stop: StopForm => optional,
@@ -132,20 +132,20 @@ table_form! {
 }
 
 table_form! {
-    /// What a virtual machine is like.
+    /// A virtual machine.
     MachineForm as "a machine" {
         /// Processors that the guest sees.
         cpus: Count<1, MACHINE_CPUS_MAX> => MACHINE_CPUS_DEFAULT,
         /// Memory that the guest sees, in whole MiB.
         memory: Bytes<MACHINE_MEMORY_MIN, MACHINE_MEMORY_MAX> => "256MiB",
-        /// What runs its instructions.
+        /// The accelerator that runs its instructions.
         accel: Accel => "auto",
         /// A kernel of the node, relative to the file's directory: a file, or the root directory of an unpacked or installed
         /// kernel package. Where nothing is said, the node makes a small system of a kernel that it has.
         kernel: Filled => optional,
         /// The initramfs for a kernel that is a file.
         initramfs: Filled => optional,
-        /// What is added to the kernel's command line.
+        /// Words that are added to the kernel's command line.
         append: Text => optional,
         /// How long it may take from power-on until its agent speaks; then it is ended.
         boot_timeout: Millis<MACHINE_BOOT_MS_MIN, MACHINE_BOOT_MS_MAX> => "120s",
@@ -159,11 +159,11 @@ table_form! {
     DiskForm as "a disk" {
         /// The file on the node, relative to the file's directory.
         path: Filled => required,
-        /// What its bytes mean. It is never guessed: a guest could write a header and read a file of the node.
+        /// The format of its bytes. It is never guessed: a guest could write a header and read a file of the node.
         format: DiskFormat => required,
         /// Whether the guest may only read it.
         read_only: bool => false,
-        /// What is on it: the file tree of the command, a whole system that boots, or something else.
+        /// The contents: the file tree of the command, a whole system that boots, or something else.
         holds: DiskHolds => "root",
     }
 }
@@ -191,7 +191,7 @@ table_form! {
 }
 
 table_form! {
-    /// What is promised to a domain.
+    /// The reservation of a domain.
     ReserveForm as "a reservation" {
         /// Processor time.
         cpu: ProcessorShareForm => optional,
@@ -201,13 +201,13 @@ table_form! {
         memory: Bytes<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX> => optional,
         /// Bandwidth of the node's disk.
         io: DiskShareForm => optional,
-        /// Which of its jobs runs in its time.
+        /// The order of its jobs in its time.
         policy: JobPolicy => "round-robin",
         /// The jobs that are promised to be in time within the domain's own, by a name for each; for a policy other than "round-robin".
         jobs: Named<JobForm, JOBS_MAX> => optional,
-        /// What keeps the processor time.
+        /// The mechanism that keeps the processor time.
         enforce: Enforce => "auto",
-        /// What its processes do when the budget of a period is used up.
+        /// The processes' state when the budget of a period is used up.
         outside: Outside => "held",
         /// Whether the domain is refused where the node lacks what it takes to keep all of this; otherwise it runs, and what is not guaranteed is told.
         strict: bool => false,
@@ -223,7 +223,7 @@ table_form! {
         period: Nanos<BUDGET_NS_MIN, PERIOD_NS_MAX> => required,
         /// By when in each period it is had; where nothing is said, by its end.
         deadline: Nanos<BUDGET_NS_MIN, PERIOD_NS_MAX> => optional,
-        /// Which processor gives it; where nothing is said, the node chooses.
+        /// The processor that gives it; where nothing is said, the node chooses.
         processor: Count<0, PROCESSOR_MAX> => optional,
     }
 }
@@ -247,13 +247,13 @@ table_form! {
 table_form! {
     /// A class of the node's link.
     NetworkShareForm as "a reservation of the network" {
-        /// What is promised, headers included: "5mbit" is five million bits per second.
+        /// The rate that is promised, headers included: "5mbit" is five million bits per second.
         rate: Rate<RATE_BITS_MIN, RATE_BITS_MAX> => required,
-        /// What it may use while others don't; where nothing is said, all of the link.
+        /// The rate that it may use while others don't; where nothing is said, all of the link.
         ceiling: Rate<RATE_BITS_MIN, RATE_BITS_MAX> => optional,
         /// How much may come at once.
         burst: Bytes<BURST_BYTES_MIN, BURST_BYTES_MAX> => "16KiB",
-        /// Who gets first what others leave.
+        /// The class that says who gets first what others leave.
         class: NetworkClass => "best-effort",
     }
 }
@@ -269,7 +269,7 @@ table_form! {
 }
 
 table_form! {
-    /// What happens when a program ends.
+    /// A restart policy: what happens when a program ends.
     RestartForm as "a restart policy" {
         /// When it is started again; where nothing is said, a server always and a command on failure.
         policy: RestartPolicy => optional,
@@ -295,7 +295,7 @@ table_form! {
 }
 
 table_form! {
-    /// What a domain's resolv.conf says beside the address of its stub.
+    /// Lines of a domain's resolv.conf beside the address of its stub.
     ResolvForm as "resolv" {
         /// Suffixes for short names, in order.
         search: Items<Suffix, SEARCH_MAX> => optional,
@@ -341,7 +341,7 @@ table_form! {
 }
 
 table_form! {
-    /// What is reached at an address of the node.
+    /// The target of an address of the node.
     PublishForm as "what is published" {
         /// The domain whose program listens. A container with network = "none".
         domain: Filled => required,
@@ -385,7 +385,7 @@ table_form! {
         size: Bytes<VOLUME_BYTES_MIN, VOLUME_BYTES_MAX> => required,
         /// How they lie in its file: "qcow2" has snapshots.
         format: DiskFormat => "raw",
-        /// What they are kept in.
+        /// The medium that they are kept in.
         store: VolumeStore => "file",
         /// Nodes of the cluster that have all of its bytes. With two or three it survives the loss of one: a write is acknowledged when all that
         /// count have it.
@@ -396,12 +396,12 @@ table_form! {
 table_form! {
     /// A named thing that domains use: what it is, where it runs, who may use it.
     ServiceForm as "a service" {
-        /// What it does.
+        /// The kind of the service.
         kind: ServiceKind => required,
         /// The domain in which its backend runs; of a channel and of a program's service, the one whose program offers it; of a socket, the
         /// one whose program listens.
         domain: Filled => required,
-        /// Who may use which of its verbs. Nobody may unless it is said here.
+        /// The domains that may use its verbs. Nobody may unless it is said here.
         allow: Items<AllowForm, LIST_MAX, 1> => required,
         /// Memory that each domain that mounts it has with its server, to which its files can be mapped; only of a program and a camera. Where
         /// nothing is said, a program has none and a camera 64MiB. A running domain has what it started with.
@@ -418,7 +418,7 @@ table_form! {
     AllowForm as "a permission" {
         /// A list of domains, or "*" for every domain of the file.
         domains: DomainsForm => required,
-        /// What they may do.
+        /// The verbs that they may use.
         verbs: Items<Verb, 8, 1> => required,
     }
 }
@@ -428,7 +428,7 @@ table_form! {
     EndpointForm as "an endpoint" {
         /// The domain whose programs may bind it, one at a time.
         domain: Filled => required,
-        /// Which endpoints may do what with it. Where nothing is said nobody calls it: it only calls.
+        /// The endpoints that may use it, and how. Where nothing is said nobody calls it: it only calls.
         allow: Items<EndpointAllowForm, LIST_MAX> => optional,
         /// The endpoints that it may call, if they allow it. Where nothing is said: all that allow it.
         calls: Items<Filled, LIST_MAX> => optional,
@@ -446,7 +446,7 @@ table_form! {
         endpoints: Items<Filled, LIST_MAX> => optional,
         /// All endpoints of these domains, with and without a name; "*" for every domain of the file.
         domains: DomainsForm => optional,
-        /// What they may do.
+        /// The verbs that they may use.
         verbs: Items<EndpointVerb, 8, 1> => required,
     }
 }
@@ -486,7 +486,7 @@ table_form! {
         outstanding_per_domain: Count<1, OUTSTANDING_MAX> => OUTSTANDING_PER_DOMAIN_DEFAULT,
         /// Sessions (open files and connections) that one domain may have.
         sessions_per_domain: Count<1, SESSIONS_MAX> => SESSIONS_DEFAULT,
-        /// What is remembered, and for whom.
+        /// The cache, and for whom it is.
         cache: CacheForm => optional,
     }
 }
@@ -496,7 +496,7 @@ table_form! {
     ChannelForm as "settings of a channel" {
         /// Bytes of each of the two rings of a channel, a power of two.
         ring_bytes: Bytes<RING_BYTES_MIN, RING_BYTES_MAX> => "256KiB",
-        /// What its channels move.
+        /// The unit that its channels move.
         mode: ChannelMode => "messages",
         /// Channels of the service that may be open at a time.
         max_channels: Count<1, CHANNELS_MAX> => CHANNELS_DEFAULT,
@@ -574,7 +574,7 @@ table_form! {
     SourceForm as "a source of positions" {
         /// Its name, which readers see.
         name: Name => required,
-        /// What it says.
+        /// The kind of the source.
         kind: LocationKind => required,
         /// The device, named pipe or file in the server's domain that it is read from. A file is replayed at its own pace, again and again.
         path: Inside => required,
@@ -598,7 +598,7 @@ table_form! {
         channels_per_domain: Count<0, EVENT_CHANNELS_PER_DOMAIN_MAX> => EVENT_CHANNELS_PER_DOMAIN_DEFAULT,
         /// Open files, to publish or to subscribe, that one domain may have.
         sessions_per_domain: Count<1, EVENT_SESSIONS_PER_DOMAIN_MAX> => EVENT_SESSIONS_PER_DOMAIN_DEFAULT,
-        /// What a channel is like that a domain makes with `mkdir`.
+        /// The settings of a channel that a domain makes with `mkdir`.
         made: EventChannelForm => optional,
         /// The channels that are always there. What is not said of one is as in `made`.
         channels: Named<EventChannelForm, EVENT_CHANNELS_MAX> => optional,
@@ -606,7 +606,7 @@ table_form! {
 }
 
 table_form! {
-    /// What an event channel is like.
+    /// The settings of an event channel.
     EventChannelForm as "an event channel" {
         /// Bytes of its buffer: the newest events that fit are kept. Taken when the channel is made.
         buffer: Bytes<EVENT_BUFFER_BYTES_MIN, EVENT_BUFFER_BYTES_MAX> => optional,
@@ -637,9 +637,9 @@ table_form! {
 }
 
 table_form! {
-    /// What a directory service remembers.
+    /// The cache of a directory service.
     CacheForm as "a cache" {
-        /// Who shares it.
+        /// The domains that share it.
         mode: CacheModeWord => "private",
         /// With mode "shared": the domains that share one cache; every other one has its own.
         share: Items<Filled, DOMAINS_MAX, 2> => optional,

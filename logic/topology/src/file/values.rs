@@ -136,11 +136,11 @@ impl Form for NodeChoice {
 
 inline_schema!(NodeChoice, |_generator| json_schema!({ "type": "string", "pattern": NAME_PATTERN }));
 
-/// What a label says: letters, digits, `-`, `_` and `.`.
+/// The value of a label: letters, digits, `-`, `_` and `.`.
 #[derive(Clone, Debug)]
 pub(crate) struct Label(pub(crate) String);
 
-/// What a label may say.
+/// The pattern of a label's value.
 const LABEL_PATTERN: &str = "^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$";
 
 impl Form for Label {
@@ -344,7 +344,7 @@ inline_schema!(SettingsForm, |generator| json_schema!({
     ]
 }));
 
-/// Who shares a cache, as a word.
+/// The sharing of a cache, as a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CacheModeWord {
     None,
@@ -398,7 +398,7 @@ table_form! {
         /// An OCI image layout, a directory or a tar archive, relative to the file's directory; or, by its name with a
         /// tag or a digest, an image of the node's store.
         image: Filled => optional,
-        /// Which image of the layout; need not be said where there is only one.
+        /// The image of the layout; need not be said where there is only one.
         tag: Filled => optional,
     }
 }
@@ -483,7 +483,7 @@ inline_schema!(ServiceAt, |generator| json_schema!({
     ]
 }));
 
-/// What is published at an address, which is the key.
+/// The domain and port that are published at an address, which is the key.
 #[derive(Clone, Debug)]
 pub(crate) struct PublishAt(pub(crate) PublishForm);
 
@@ -511,7 +511,7 @@ impl JsonSchema for PublishAt {
 #[derive(Clone, Debug)]
 pub(crate) struct UserForm(pub(crate) User);
 
-/// What a user's or group's name may be (useradd(8), a little wider).
+/// The pattern of a user's or group's name (useradd(8), a little wider).
 const USER_PATTERN: &str = "^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$";
 
 impl Form for UserForm {

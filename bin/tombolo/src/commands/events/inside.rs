@@ -21,7 +21,7 @@ pub struct WhichArgs {
     /// Only events that pass this: comparisons of JSON fields, `&&`, `||`, `!`, `in`, `has(...)`
     #[arg(long, value_name = "EXPRESSION")]
     pub filter: Option<String>,
-    /// What happens when this is slow: drop, latest, or "wait MS"
+    /// The behaviour when this is slow: drop, latest, or "wait MS"
     #[arg(long, value_name = "MODE", default_value = "drop")]
     pub overflow: String,
     /// Begin with so many events that were published before; or `all` that the channel has

@@ -35,7 +35,7 @@ pub struct ImportArgs {
     /// An OCI image layout, as a directory or a tar; or a tar of `docker save`
     #[arg(value_name = "ARCHIVE|DIR")]
     pub path: PathBuf,
-    /// What to call the image (default: what the archive calls it)
+    /// The name of the image (default: the one in the archive)
     #[arg(long, value_name = "NAME:TAG")]
     pub name: Option<String>,
     /// Print JSON
