@@ -1,17 +1,13 @@
-//! A link over TCP with TLS whose records are sealed by us, and by rustls' unbuffered interface with buffers as large as ours; and one without TLS, which says how much all of that is.
+//! A link over TCP with TLS, and one without, which says how much TLS is of it.
 //! Each in turn, several times in one run, two nodes on two threads of this machine: `cargo run --release -p transport --example records`.
 //!
 //! ADR 0119 has what came of it.
 
 use link::{Config, Event, Sent, Timing};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::client::UnbufferedClientConnection;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::ring, version::TLS13};
 use std::error::Error;
-use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -23,12 +19,10 @@ use tokio::net::{TcpListener, TcpStream};
 use transport::{Carry, Compression, Connection, Events, Handle, Kind, Listener, Locator, Settings, Tls};
 use wire::link::{Hello, Pair, VERSION, VERSION_OLDEST};
 
-/// As our own has them: what is asked of the socket at once, and what is sealed for one system call.
+/// As with TLS: what is asked of the socket at once, what goes out by one system call, and what one packet has.
 const INCOMING_BYTES: usize = 256 << 10;
 const OUTGOING_BYTES: usize = 64 << 10;
-/// The bytes that one record carries, and those that it takes beside them at most.
-const CARRIED_BYTES: usize = 1 << 14;
-const EXTRA_BYTES: usize = 64;
+const PACKET_BYTES: usize = 1 << 14;
 
 /// How often each is measured, and how long each time.
 const ROUNDS: usize = 7;
@@ -44,131 +38,22 @@ type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    Ours,
-    Rustls,
+    Tls,
     Plain,
 }
 
-/// One side of a session of rustls'.
-enum Session {
-    Client(UnbufferedClientConnection),
-    Server(UnbufferedServerConnection),
-}
-
-/// The outcome of looking at what came.
-enum Step {
-    Again,
-    Read,
-    Ended,
-}
-
-/// Takes one step of a session: `$hear` has what came, `$seal` is sealed behind `$outgoing` where that can be.
-macro_rules! step {
-    ($session:expr, $incoming:expr, $outgoing:expr, $seal:expr, $hear:expr) => {{
-        let UnbufferedStatus { mut discard, state } = $session.process_tls_records($incoming);
-        let step = match state.map_err(io::Error::other)? {
-            ConnectionState::ReadTraffic(mut traffic) => {
-                while let Some(record) = traffic.next_record() {
-                    let record = record.map_err(io::Error::other)?;
-                    discard += record.discard;
-                    $hear(record.payload);
-                }
-                Step::Again
-            }
-            ConnectionState::EncodeTlsData(mut data) => {
-                let start = $outgoing.len();
-                let needs = match data.encode(&mut []) {
-                    Ok(written) => written,
-                    Err(EncodeError::InsufficientSize(size)) => size.required_size,
-                    Err(other) => return Err(io::Error::other(other.to_string())),
-                };
-                $outgoing.resize(start + needs, 0);
-                data.encode($outgoing.get_mut(start..).unwrap_or_default())
-                    .map_err(|e| io::Error::other(e.to_string()))?;
-                Step::Again
-            }
-            ConnectionState::TransmitTlsData(data) => {
-                data.done();
-                Step::Again
-            }
-            ConnectionState::WriteTraffic(mut traffic) => {
-                if !$seal.is_empty() {
-                    let start = $outgoing.len();
-                    $outgoing.resize(start + $seal.len() + EXTRA_BYTES, 0);
-                    let room = $outgoing.get_mut(start..).unwrap_or_default();
-                    let written =
-                        traffic.encrypt($seal, room).map_err(|e| io::Error::other(e.to_string()))?;
-                    $outgoing.truncate(start + written);
-                }
-                Step::Read
-            }
-            ConnectionState::BlockedHandshake => Step::Read,
-            _ => Step::Ended,
-        };
-        (step, discard)
-    }};
-}
-
-/// A carrier whose records rustls seals and opens; without a session it seals nothing.
-struct Unbuffered {
+/// A carrier that seals nothing.
+struct Plain {
     socket: TcpStream,
-    session: Option<Session>,
     incoming: Vec<u8>,
-    start: usize,
-    end: usize,
     outgoing: Vec<u8>,
     drained: usize,
-    packet: Vec<u8>,
-    kept: Vec<u8>,
 }
 
-impl Unbuffered {
-    fn new(socket: TcpStream, session: Option<Session>) -> Self {
-        Self {
-            socket,
-            session,
-            incoming: vec![0; INCOMING_BYTES],
-            start: 0,
-            end: 0,
-            outgoing: Vec::with_capacity(2 * OUTGOING_BYTES),
-            drained: 0,
-            packet: Vec::with_capacity(CARRIED_BYTES),
-            kept: Vec::new(),
-        }
-    }
-
-    fn step(&mut self, seal: &[u8], hear: &mut dyn FnMut(&[u8])) -> io::Result<Step> {
-        let incoming = self.incoming.get_mut(self.start..self.end).unwrap_or_default();
-        let outgoing = &mut self.outgoing;
-        let (step, discard) = match &mut self.session {
-            Some(Session::Client(session)) => step!(session, incoming, outgoing, seal, hear),
-            Some(Session::Server(session)) => step!(session, incoming, outgoing, seal, hear),
-            None => {
-                outgoing.extend_from_slice(seal);
-                let came = incoming.len();
-                if came > 0 {
-                    hear(incoming);
-                }
-                (if came > 0 { Step::Again } else { Step::Read }, came)
-            }
-        };
-        self.start = (self.start + discard).min(self.end);
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
-        Ok(step)
-    }
-
-    fn seal(&mut self, packet: &[u8]) -> io::Result<()> {
-        // What came is heard later: it is not looked at here.
-        let (start, end) = (std::mem::take(&mut self.start), std::mem::take(&mut self.end));
-        self.step(packet, &mut |_| ())?;
-        (self.start, self.end) = (start, end);
-        Ok(())
-    }
-
-    fn waiting(&self) -> usize {
-        self.outgoing.len() - self.drained
+impl Plain {
+    fn new(socket: TcpStream) -> Self {
+        let (incoming, outgoing) = (vec![0; INCOMING_BYTES], Vec::with_capacity(2 * OUTGOING_BYTES));
+        Self { socket, incoming, outgoing, drained: 0 }
     }
 
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -179,50 +64,12 @@ impl Unbuffered {
         self.drained = 0;
         Poll::Ready(Ok(()))
     }
-
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.incoming.len() - self.end < INCOMING_BYTES / 2 {
-            self.incoming.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        let mut buffer = ReadBuf::new(self.incoming.get_mut(self.end..).unwrap_or_default());
-        ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buffer))?;
-        let read = buffer.filled().len();
-        self.end += read;
-        Poll::Ready(Ok(read))
-    }
-
-    async fn shake(&mut self) -> io::Result<()> {
-        while self.session.as_ref().is_some_and(|session| match session {
-            Session::Client(session) => session.is_handshaking(),
-            Session::Server(session) => session.is_handshaking(),
-        }) {
-            match self.step(&[], &mut |_| ())? {
-                Step::Again => {}
-                Step::Ended => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Step::Read => {
-                    poll_fn(|cx| self.poll_drain(cx)).await?;
-                    if poll_fn(|cx| self.poll_fill(cx)).await? == 0 {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
-                    }
-                }
-            }
-        }
-        poll_fn(|cx| self.poll_drain(cx)).await
-    }
 }
 
-impl Carry for Unbuffered {
+impl Carry for Plain {
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_drain(cx))?;
-        let bytes = bytes.get(..OUTGOING_BYTES).unwrap_or(bytes);
-        for packet in bytes.chunks(CARRIED_BYTES) {
-            self.seal(packet)?;
-        }
-        match self.poll_drain(cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            _ => Poll::Ready(Ok(bytes.len())),
-        }
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -230,19 +77,9 @@ impl Carry for Unbuffered {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        while self.kept.is_empty() {
-            let mut kept = std::mem::take(&mut self.kept);
-            let heard = self.poll_hear(cx, &mut [], &mut |bytes| kept.extend_from_slice(bytes));
-            self.kept = kept;
-            if ready!(heard)? == 0 {
-                return Poll::Ready(Ok(0));
-            }
-        }
-        let count = into.len().min(self.kept.len());
-        for (to, from) in into.iter_mut().zip(self.kept.drain(..count)) {
-            *to = from;
-        }
-        Poll::Ready(Ok(count))
+        let mut buffer = ReadBuf::new(into);
+        ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
     }
 
     fn poll_hear(
@@ -251,63 +88,35 @@ impl Carry for Unbuffered {
         _scratch: &mut [u8],
         hear: &mut dyn FnMut(&[u8]),
     ) -> Poll<io::Result<usize>> {
-        let mut heard = self.kept.len();
-        if heard > 0 {
-            hear(&std::mem::take(&mut self.kept));
-        }
-        loop {
-            let mut more = 0;
-            let step = self.step(&[], &mut |bytes| {
-                more += bytes.len();
-                hear(bytes);
-            })?;
-            heard += more;
-            match step {
-                Step::Again => {}
-                Step::Ended => return Poll::Ready(Ok(heard)),
-                Step::Read if heard > 0 => return Poll::Ready(Ok(heard)),
-                Step::Read => {
-                    if ready!(self.poll_fill(cx))? == 0 {
-                        return Poll::Ready(Ok(0));
-                    }
-                }
-            }
-        }
+        let mut buffer = ReadBuf::new(&mut self.incoming);
+        ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buffer))?;
+        hear(buffer.filled());
+        Poll::Ready(Ok(buffer.filled().len()))
     }
 
     fn packet_bytes(&self) -> usize {
-        CARRIED_BYTES
+        PACKET_BYTES
     }
 
     fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<&mut Vec<u8>>>> {
-        if self.drained > 0 || self.waiting() >= OUTGOING_BYTES {
+        if self.drained > 0 || self.outgoing.len() >= OUTGOING_BYTES {
             ready!(self.poll_drain(cx))?;
         }
-        self.packet.clear();
-        Poll::Ready(Ok(Some(&mut self.packet)))
+        Poll::Ready(Ok(Some(&mut self.outgoing)))
     }
 
     fn placed(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        let packet = std::mem::take(&mut self.packet);
-        if !packet.is_empty() {
-            self.seal(&packet)?;
+        if self.outgoing.len() >= OUTGOING_BYTES
+            && let Poll::Ready(Err(error)) = self.poll_drain(cx)
+        {
+            return Err(error);
         }
-        self.packet = packet;
-        match self.poll_drain_if_much(cx) {
-            Poll::Ready(Err(error)) => Err(error),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
         Pin::new(&mut self.socket).poll_shutdown(cx)
-    }
-}
-
-impl Unbuffered {
-    fn poll_drain_if_much(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.waiting() >= OUTGOING_BYTES { self.poll_drain(cx) } else { Poll::Ready(Ok(())) }
     }
 }
 
@@ -469,7 +278,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 
 async fn accept(way: Way, trust: &Trust, tell: std::sync::mpsc::Sender<SocketAddr>) -> Fallible<Connection> {
     let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    if way == Way::Ours {
+    if way == Way::Tls {
         let locator = Locator { kind: Kind::Tcp, address: here.into() };
         let mut listener = Listener::bind(locator, trust.tls("near")).await?;
         tell.send(listener.locator().address.ip()?)?;
@@ -479,24 +288,17 @@ async fn accept(way: Way, trust: &Trust, tell: std::sync::mpsc::Sender<SocketAdd
     tell.send(listener.local_addr()?)?;
     let (socket, remote) = listener.accept().await?;
     socket.set_nodelay(true)?;
-    let session = UnbufferedServerConnection::new(trust.server.clone())?;
-    let mut carrier = Unbuffered::new(socket, (way == Way::Rustls).then_some(Session::Server(session)));
-    carrier.shake().await?;
-    Ok(Connection::new(Box::new(carrier), "near".to_owned(), Kind::Tcp, remote.into()))
+    Ok(Connection::new(Box::new(Plain::new(socket)), "near".to_owned(), Kind::Tcp, remote.into()))
 }
 
 async fn connect(way: Way, trust: &Trust, at: SocketAddr) -> Fallible<Connection> {
-    if way == Way::Ours {
+    if way == Way::Tls {
         let locator = Locator { kind: Kind::Tcp, address: at.into() };
         return Ok(transport::connect(locator, &trust.tls("far"), "far").await?);
     }
     let socket = TcpStream::connect(at).await?;
     socket.set_nodelay(true)?;
-    let session =
-        UnbufferedClientConnection::new(trust.client.clone(), ServerName::try_from("far.node.tombolo")?)?;
-    let mut carrier = Unbuffered::new(socket, (way == Way::Rustls).then_some(Session::Client(session)));
-    carrier.shake().await?;
-    Ok(Connection::new(Box::new(carrier), "far".to_owned(), Kind::Tcp, at.into()))
+    Ok(Connection::new(Box::new(Plain::new(socket)), "far".to_owned(), Kind::Tcp, at.into()))
 }
 
 fn one(way: Way, trust: &Arc<Trust>) -> Fallible<[f64; 3]> {
@@ -537,32 +339,27 @@ fn median(of: &mut [f64]) -> f64 {
 
 fn main() -> Fallible<()> {
     let trust = Arc::new(Trust::new()?);
-    let ways = [Way::Ours, Way::Rustls, Way::Plain];
-    let mut all: [[Vec<f64>; 3]; 3] = Default::default();
+    let ways = [Way::Tls, Way::Plain];
+    let mut all: [[Vec<f64>; 3]; 2] = Default::default();
     for _ in 0..ROUNDS {
         for (way, kept) in ways.into_iter().zip(&mut all) {
             let figures = one(way, &trust)?;
             kept.iter_mut().zip(figures).for_each(|(kept, figure)| kept.push(figure));
         }
     }
-    let words = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_ulp").unwrap_or_default();
-    println!(
-        "kernel {}; its protocols over TCP: {}",
-        std::fs::read_to_string("/proc/sys/kernel/osrelease")?.trim(),
-        words.trim()
-    );
+    println!("kernel {}", std::fs::read_to_string("/proc/sys/kernel/osrelease")?.trim());
     println!("medians of {ROUNDS} times {SPAN:?}, in turn; two threads of this machine, over its loopback");
-    let ours: Vec<f64> = all[0].iter_mut().map(|figures| median(figures)).collect();
+    let tls: Vec<f64> = all[0].iter_mut().map(|figures| median(figures)).collect();
     for (way, figures) in ways.into_iter().zip(&mut all) {
         let each: Vec<f64> = figures.iter_mut().map(|figures| median(figures)).collect();
         println!(
             "{way:?}: {BULK_BYTES} B {:.2} GiB/s ({:.2} x), {SMALL_BYTES} B {:.2} million/s ({:.2} x), round trip {:.1} us ({:.2} x)",
             each[0],
-            each[0] / ours[0],
+            each[0] / tls[0],
             each[1],
-            each[1] / ours[1],
+            each[1] / tls[1],
             each[2],
-            each[2] / ours[2]
+            each[2] / tls[2]
         );
     }
     Ok(())

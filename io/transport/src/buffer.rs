@@ -34,6 +34,11 @@ impl Buffer {
         }
     }
 
+    /// Whether a part of what was filled was taken, and the rest is there.
+    pub fn is_taken_from(&self) -> bool {
+        self.start > 0
+    }
+
     /// Moves what is filled to the front, where the room behind it is less than `bytes`.
     pub fn make_room(&mut self, bytes: usize) {
         if self.bytes.len() - self.end < bytes {

@@ -15,7 +15,6 @@ mod ethernet;
 mod listener;
 mod locator;
 mod quic;
-mod records;
 mod shake;
 mod tcp;
 mod tipc;

@@ -42,8 +42,6 @@ impl Material {
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         server.max_early_data_size = 0;
-        // Records are ours once the handshake is over.
-        (server.enable_secret_extraction, client.enable_secret_extraction) = (true, true);
         client.alpn_protocols = vec![ALPN.to_vec()];
         client.resumption = Resumption::disabled();
         client.enable_early_data = false;
