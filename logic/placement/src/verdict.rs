@@ -16,6 +16,9 @@ pub struct Assigned {
 pub enum Verdict {
     /// It is claimed here: run it.
     Run,
+    /// It is claimed here, and nobody or another node has it by its place, because somebody died in between: place it here, before it runs. A node that is
+    /// cut off loses the claim and not the place, by which nobody else starts what goes on there.
+    PlaceHere,
     /// Claim it, and then run it; `moved`: from this node, which is lost or gone.
     Claim {
         /// Where it was.
@@ -42,7 +45,13 @@ pub enum Verdict {
 #[must_use]
 pub fn judge(me: &str, cluster: &Cluster, want: &Want, assigned: &Assigned) -> Verdict {
     if let Some(claimed) = &assigned.claimed {
-        return if claimed == me { held(me, cluster, want) } else { Verdict::Leave };
+        if claimed != me {
+            return Verdict::Leave;
+        }
+        let verdict = held(me, cluster, want);
+        let stays = matches!(verdict, Verdict::Run | Verdict::Stuck(_));
+        let is_placed_here = assigned.placed.as_deref() == Some(me);
+        return if stays && !is_placed_here { Verdict::PlaceHere } else { verdict };
     }
     let Some(placed) = &assigned.placed else { return fresh(me, cluster, want, None) };
     let Some(node) = cluster.node(placed) else {

@@ -115,6 +115,24 @@ fn what_may_not_run_elsewhere_waits_for_its_node_until_that_is_removed() {
     assert_eq!(judge("a", &back, &stays, &at(Some("a"), None)), Verdict::Claim { from: None });
 }
 
+/// Its node wrote the claim and died before it wrote the place. Its next daemon ran the domain, and was cut off: whoever found the domain nowhere placed started it, and
+/// it was not one to run elsewhere.
+#[test]
+fn who_has_a_claim_has_the_place_too_before_it_runs_anything() {
+    use Standing::{Drained, Ready};
+    let all = with_standings(Ready, Ready, Ready);
+    let stays = want("x", Wish::Any, 1);
+    for placed in [None, Some("b")] {
+        assert_eq!(judge("a", &all, &stays, &at(placed, Some("a"))), Verdict::PlaceHere);
+        assert_eq!(judge("b", &all, &stays, &at(placed, Some("a"))), Verdict::Leave);
+    }
+    assert_eq!(judge("a", &all, &stays, &at(Some("a"), Some("a"))), Verdict::Run);
+    // It stays because it fits nowhere else; what goes needs no place here.
+    let drained = with_standings(Drained, Ready, Ready);
+    assert_eq!(judge("a", &drained, &want("x", Wish::Any, 64), &at(None, Some("a"))), Verdict::PlaceHere);
+    assert_eq!(judge("a", &drained, &stays, &at(None, Some("a"))), Verdict::Move { to: "b".into() });
+}
+
 #[test]
 fn a_drain_moves_what_may_move_and_leaves_the_rest() {
     use Standing::{Drained, Ready};
@@ -226,7 +244,7 @@ proptest! {
             let takers: Vec<&Node> = nodes
                 .iter()
                 .filter(|node| node.standing != Standing::Lost)
-                .filter(|node| matches!(judge(&node.name, &cluster, want, &assigned), Verdict::Claim { .. } | Verdict::Run))
+                .filter(|node| matches!(judge(&node.name, &cluster, want, &assigned), Verdict::Claim { .. } | Verdict::Run | Verdict::PlaceHere))
                 .collect();
             prop_assert!(takers.len() <= 1, "{takers:?}");
             if let (Some(claimed), Some(taker)) = (&assigned.claimed, takers.first()) {

@@ -136,6 +136,7 @@ impl World {
         let want = Want { elsewhere: self.elsewhere, ..Want::new("shop", "web", Wish::Any) };
         match judge(NAMES[me], &Cluster::new(nodes), &want, &assigned) {
             Verdict::Run if !node.lives && !node.failed => [Deed::Start].into(),
+            Verdict::PlaceHere => [Deed::Place(me, self.placed.1)].into(),
             Verdict::Claim { .. } => [Deed::Claim(self.claim.1), Deed::Place(me, self.placed.1)].into(),
             Verdict::Leave | Verdict::Wait { .. } if node.lives => [Deed::End].into(),
             _ => VecDeque::new(),

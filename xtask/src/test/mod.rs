@@ -31,7 +31,7 @@ const ONLY_LONG: [&str; 1] = ["xen_bed"];
 /// A test program of this name, in any package, is for the long run alone.
 const LONG: &str = "long";
 /// Programs that the long run asks for more than the ordinary one, and how: by these variables.
-const LONGER: [Longer; 7] = [
+const LONGER: [Longer; 8] = [
     Longer { package: "e2e", target: LONG, tests: &[], variable: "TOMBOLO_SIEGE_SECONDS", value: "300" },
     Longer {
         package: "e2e",
@@ -58,6 +58,7 @@ const LONGER: [Longer; 7] = [
     // Of two domains each.
     Longer { package: "domain", target: "starts", tests: &[], variable: "TOMBOLO_STARTS", value: "500" },
     Longer { package: "e2e", target: LONG, tests: &[], variable: "TOMBOLO_TIPC_SUITE", value: "all" },
+    Longer { package: "sim", target: "cluster", tests: &[], variable: "SIM_SEEDS", value: "100000" },
 ];
 /// Has skips that nobody expects, and proofs that did not run, fail a full run: CI sets it.
 const STRICT_VARIABLE: &str = "TOMBOLO_STRICT";

@@ -81,12 +81,11 @@ fn keep_told(run_dir: &Path, following: &Following, runtime: &tokio::runtime::Ha
 
 async fn end_with_it(node: Arc<Domains>, following: Arc<Following>) {
     let mut hold = following.peers.hold_until();
-    let mut had_one = false;
+    let mut lapse = Lapse::default();
     loop {
-        let until = *hold.borrow_and_update();
-        had_one |= until > 0;
-        let left = Duration::from_nanos(until.saturating_sub(domain::hold::now_ns()));
-        if had_one && left.is_zero() {
+        let (until, now) = (*hold.borrow_and_update(), domain::hold::now_ns());
+        let left = Duration::from_nanos(until.saturating_sub(now));
+        if lapse.has_been(until, now) {
             let_go(&node).await;
         }
         tokio::select! {
@@ -94,6 +93,25 @@ async fn end_with_it(node: Arc<Domains>, following: Arc<Following>) {
             // tidy(sleep): the hold runs out by itself; only the clock says so.
             () = tokio::time::sleep(left), if !left.is_zero() => {}
         }
+    }
+}
+
+/// Whether the hold has passed, also where this was not looked at meanwhile and it is held again.
+#[derive(Debug, Default)]
+struct Lapse {
+    /// Until when it was held, as far as that has not been found to be over; 0: it is.
+    until: u64,
+    /// Before this daemon has a lease, what its predecessor wrote holds.
+    had_one: bool,
+}
+
+impl Lapse {
+    /// By what is known now.
+    fn has_been(&mut self, until: u64, now: u64) -> bool {
+        let unseen = has_passed(self.until, now);
+        self.had_one |= until > 0;
+        self.until = if until > now { until } else { 0 };
+        unseen || (self.had_one && until <= now)
     }
 }
 
@@ -121,6 +139,20 @@ async fn let_go(node: &Arc<Domains>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A daemon that was stopped for seconds finds a hold that is not over, of a lease that it has taken since; what it was about to start is over.
+    #[test]
+    fn a_hold_that_passed_unseen_is_not_forgotten() {
+        let mut lapse = Lapse::default();
+        assert!(!lapse.has_been(0, 5), "nothing was held yet");
+        assert!(!lapse.has_been(20, 10));
+        assert!(!lapse.has_been(30, 15), "it was renewed in time");
+        assert!(lapse.has_been(90, 50), "it had passed at 30");
+        assert!(!lapse.has_been(90, 60));
+        assert!(lapse.has_been(0, 70), "it was given up");
+        assert!(!lapse.has_been(190, 80), "it had not passed when it was given up");
+        assert!(lapse.has_been(190, 190));
+    }
 
     #[test]
     fn what_a_monitor_may_have_seen_pass_is_remembered() {

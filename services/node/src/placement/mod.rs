@@ -333,7 +333,7 @@ fn watch_registry(following: &Arc<Following>) {
 /// Makes one pass over everything.
 async fn pass(node: &Arc<Domains>, following: &Arc<Following>) -> Result<(), BooksError> {
     // Before the books, not after: what they say is not older than this.
-    let holds = following.holds();
+    let (holds, lapses) = (following.holds(), following.hold.lapses());
     let books = following.refresh().await?;
     if !holds {
         // Nothing is decided by a node that may be the only one that does not know better.
@@ -350,7 +350,8 @@ async fn pass(node: &Arc<Domains>, following: &Arc<Following>) -> Result<(), Boo
         }
         for domain in desired.value.topology.start_order() {
             // What was claimed just now counts for the next one: that is decided by books that say so.
-            if decide(node, following, &books, dc, &desired.value.topology, domain).await? {
+            let of = Of { dc, topology: &desired.value.topology, domain, lapses };
+            if decide(node, following, &books, of).await? {
                 break 'all;
             }
         }
@@ -409,15 +410,24 @@ fn written<T>(
     }
 }
 
+/// A domain that is wanted.
+#[derive(Clone, Copy)]
+struct Of<'a> {
+    dc: &'a str,
+    topology: &'a Topology,
+    domain: &'a Domain,
+    /// How often the hold had passed before the books were read: what they say of claims is over when it has passed since.
+    lapses: u64,
+}
+
 /// Does what is to be done about one domain. Says whether it was claimed.
 async fn decide(
     node: &Arc<Domains>,
     following: &Arc<Following>,
     books: &Arc<Books>,
-    dc: &str,
-    topology: &Topology,
-    domain: &Domain,
+    of: Of<'_>,
 ) -> Result<bool, BooksError> {
+    let Of { dc, domain, .. } = of;
     let key: Key = (dc.to_owned(), domain.name.as_str().to_owned());
     if following.lock().busy.contains(&key) {
         return Ok(false);
@@ -441,12 +451,16 @@ async fn decide(
         take_note_of_adopted(following, &key, supervised);
     }
     match verdict {
-        Verdict::Run => run(node, following, books, topology, domain, key),
+        Verdict::Run => run(node, following, books, of, key),
+        Verdict::PlaceHere => {
+            put_placed(following, &key, &me, books::expected(books.placed.get(&key))).await?;
+            following.poke();
+        }
         // It is strict, and can't be kept what it is promised: nowhere is better than here.
         Verdict::Stuck(_) if following.has_refused(&key) => promised::end(node, following, &key),
         // It can't go where it should: better here than nowhere.
         Verdict::Stuck(_) if books.claims.get(&key).is_some_and(|claim| claim.value.node == me) => {
-            run(node, following, books, topology, domain, key);
+            run(node, following, books, of, key);
         }
         Verdict::Claim { from } => {
             if let Some(from) = &from {
@@ -459,7 +473,7 @@ async fn decide(
             return Ok(true);
         }
         Verdict::Move { to } if following.unfit(&key, &to) => {
-            run(node, following, books, topology, domain, key);
+            run(node, following, books, of, key);
         }
         Verdict::Move { to } => {
             tracing::info!(dc, domain = key.1, to, "it moves to another node");
@@ -497,14 +511,8 @@ fn spawn_for(following: &Arc<Following>, key: &Key, work: impl Future<Output = (
 }
 
 /// Starts a domain that is claimed here, once those that it waits for are ready, wherever they are.
-fn run(
-    node: &Arc<Domains>,
-    following: &Arc<Following>,
-    books: &Books,
-    topology: &Topology,
-    domain: &Domain,
-    key: Key,
-) {
+fn run(node: &Arc<Domains>, following: &Arc<Following>, books: &Books, of: Of<'_>, key: Key) {
+    let Of { topology, domain, lapses, .. } = of;
     if node.supervised(&key.0, &key.1).is_some() || following.lock().failed.contains_key(&key) {
         return;
     }
@@ -530,7 +538,6 @@ fn run(
     }
     let (node, domain) = (Arc::clone(node), domain.clone());
     let (following_too, of) = (Arc::clone(following), key.clone());
-    let lapses = following.hold.lapses();
     spawn_for(following, &key, async move {
         // Of a refusal the book keeps a note, of which the next pass takes note.
         if let Err(why) = promised::enter(&node, &following_too, &of.0, &domain).await {
@@ -544,6 +551,11 @@ fn run(
                 why,
                 "what its last life left can't be had yet, so it is not started yet"
             );
+            return;
+        }
+        if domain.restart.elsewhere && following_too.hold.lapsed_since(lapses) {
+            // Another node may have its claim by now, although this one holds others again: the next pass reads whose it is.
+            tracing::warn!(dc = of.0, domain = of.1, "this node was cut off before it was started");
             return;
         }
         let (supervised, outcome) = supervise(&node, &of.0, &domain, First::Restore);
